@@ -1,0 +1,2 @@
+//! One entry for everything a person does.
+fn main() {}
