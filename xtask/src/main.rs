@@ -1,2 +1,43 @@
-//! One entry for everything a person does.
-fn main() {}
+//! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
+
+mod packages;
+mod pair;
+mod paths;
+mod perftest;
+mod process;
+mod progress;
+mod run;
+mod scratch;
+mod stage;
+mod table;
+
+use std::process::ExitCode;
+
+/// What went wrong, ready to be shown to a person.
+type Result<T> = std::result::Result<T, String>;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
+  stage             lay an installed tree under target/stage
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let command = args.next().and_then(|c| c.into_string().ok()).unwrap_or_default();
+    let rest: Vec<_> = args.collect();
+    let result = match command.as_str() {
+        "run" => run::main(&rest),
+        "stage" => stage::main(&rest),
+        "" | "help" | "-h" | "--help" => {
+            print!("{HELP}");
+            Ok(if command.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS })
+        }
+        other => Err(format!("no such command: {other}\n\n{HELP}")),
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("xtask: {}", message.trim_end());
+        ExitCode::from(2)
+    })
+}

@@ -1,0 +1,108 @@
+//! Debian packages that the demo and the tests need: how to see that they are there, and how to get
+//! them.
+
+use crate::process::{self, Job};
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A package and a file that only it brings: an absolute path, or the name of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    name: &'static str,
+    proof: &'static str,
+}
+
+const fn package(name: &'static str, proof: &'static str) -> Package {
+    Package { name, proof }
+}
+
+/// What the demo runs.
+pub(crate) const DEMO: &[Package] = &[
+    package("gcc", "gcc"),
+    package("libc6-dev", "/usr/include/stdio.h"),
+    package("ibverbs-utils", "ibv_devinfo"),
+    package("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
+    package("perftest", "ib_send_bw"),
+];
+
+/// What the tests run, apart from what the demo runs.
+pub(crate) const TEST: &[Package] = &[
+    package("binutils", "readelf"),
+    package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
+    package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
+];
+
+/// Installs those of `wanted` that are missing. Only root can; anybody else gets the line to run.
+pub(crate) fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
+    let missing: Vec<_> =
+        wanted.iter().flat_map(|list| list.iter()).filter(|p| !present(p)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|p| p.name).collect();
+    let line = format!("apt-get install -y --no-install-recommends {}", names.join(" "));
+    if find_program("apt-get").is_none() {
+        return Err(format!(
+            "these are missing (by their Debian names): {}\n\
+             There is no apt-get here: install them by your system's means, then try again.",
+            names.join(" ")
+        ));
+    }
+    if !process::is_root() {
+        return Err(format!(
+            "some packages are missing. Please run\n\n    sudo {line}\n\nand try again."
+        ));
+    }
+    let scratch = Scratch::new()?;
+    let apt = |args: &[&str]| {
+        Job::new("apt-get")
+            .args(["-q", "-o", "DPkg::Lock::Timeout=120"])
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+    };
+    progress.step("apt-get update");
+    // A mirror that is down need not matter: the lists we have may do.
+    let update = apt(&["update"]).run(&scratch, LIMIT)?;
+    progress.step(&format!("installing {}", names.join(" ")));
+    let install = apt(&["install", "-y", "--no-install-recommends"]).args(&names);
+    let done = install.run(&scratch, LIMIT)?;
+    if !done.ok() {
+        let first = if update.ok() { String::new() } else { update.report("apt-get update") };
+        return Err(format!("cannot install packages\n{first}{}", done.report("apt-get install")));
+    }
+    match missing.iter().find(|p| !present(p)) {
+        None => Ok(()),
+        Some(p) => Err(format!("{} is installed, but there is no {}", p.name, p.proof)),
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(900);
+
+fn present(package: &Package) -> bool {
+    if package.proof.starts_with('/') {
+        Path::new(package.proof).exists()
+    } else {
+        find_program(package.proof).is_some()
+    }
+}
+
+/// Looks a program up in PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presence_is_judged_by_a_file_or_a_program() {
+        assert!(present(&package("dash", "sh")));
+        assert!(present(&package("base-files", "/etc")));
+        assert!(!present(&package("nothing", "no-such-program-anywhere")));
+        assert!(!present(&package("nothing", "/no/such/file")));
+    }
+}

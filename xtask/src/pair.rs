@@ -1,0 +1,159 @@
+//! Two programs that talk to each other: a server that listens on a TCP port, and its client.
+
+use crate::process::{End, Finished, Job, PAUSE, Running};
+use crate::scratch::Scratch;
+use std::fs;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// A server and a client that are both told the port by `-p`; the client also gets the server's
+/// address as its last argument.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    server: Job,
+    client: Job,
+    port: u16,
+    limit: Duration,
+}
+
+/// How a pair ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    /// The side that listened.
+    pub(crate) server: Finished,
+    /// The side that connected.
+    pub(crate) client: Finished,
+}
+
+impl Ended {
+    /// Whether both ended with status 0.
+    pub(crate) fn ok(&self) -> bool {
+        self.server.ok() && self.client.ok()
+    }
+
+    /// Everything that a person needs to see of a failure.
+    pub(crate) fn report(&self) -> String {
+        format!("{}{}", self.server.report("server"), self.client.report("client"))
+    }
+}
+
+/// A pair in full swing.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// The side that listens.
+    pub(crate) server: Running,
+    /// The side that connected.
+    pub(crate) client: Running,
+}
+
+impl Pair {
+    /// Both sides run `job`; it must finish within `limit`.
+    pub(crate) fn of(job: Job, limit: Duration) -> crate::Result<Self> {
+        let port = free_port()?;
+        let job = job.arg("-p").arg(port.to_string());
+        Ok(Self { server: job.clone(), client: job.arg("127.0.0.1"), port, limit })
+    }
+
+    /// Starts the server, and the client as soon as the server listens.
+    pub(crate) fn start(&self, scratch: &Scratch) -> crate::Result<Started> {
+        let deadline = Instant::now() + self.limit;
+        let mut server = self.server.start(scratch)?;
+        while !listening(self.port) {
+            if server.ended() || Instant::now() > deadline {
+                let listened = if server.ended() { "ended" } else { "did not listen" };
+                let report = server.finish(Instant::now()).report("server");
+                return Err(format!("the server {listened} before a client came\n{report}"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let client = self.client.start(scratch)?;
+        Ok(Started { server, client })
+    }
+
+    /// Runs both to their ends. `Err` holds a report of what failed.
+    pub(crate) fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
+        let deadline = Instant::now() + self.limit;
+        let Started { mut server, mut client } = self.start(scratch)?;
+        // When one side fails, the other gets a little time to notice, and no more.
+        let mut until = deadline;
+        while Instant::now() < until && !(server.ended() && client.ended()) {
+            if server.ended() || client.ended() {
+                until = until.min(Instant::now() + GRACE);
+                while Instant::now() < until && !(server.ended() && client.ended()) {
+                    std::thread::sleep(PAUSE);
+                }
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        let (client, server) = (client.finish(Instant::now()), server.finish(Instant::now()));
+        let ended = Ended { server, client };
+        if ended.ok() {
+            return Ok(ended);
+        }
+        let what = match (ended.server.end, ended.client.end) {
+            (End::TimedOut, End::TimedOut) => "both sides hung",
+            (End::TimedOut, _) => "the server hung",
+            (_, End::TimedOut) => "the client hung",
+            _ => "failed",
+        };
+        Err(format!("{what}\n{}", ended.report()))
+    }
+}
+
+/// How long the second side may take to end after the first.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A port that nobody listens on.
+fn free_port() -> crate::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
+    listener.map(|a| a.port()).map_err(|e| format!("cannot find a free TCP port: {e}"))
+}
+
+/// Whether any process of this network namespace listens on `port`. Asking by a connection would use
+/// up the one that the server accepts.
+fn listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .any(|table| table_has_listener(&table, port))
+}
+
+/// Looks for a line with local port `port` and state LISTEN (0A) in the text of /proc/net/tcp.
+fn table_has_listener(table: &str, port: u16) -> bool {
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().and_then(|a| a.rsplit_once(':')).map(|(_, p)| p);
+        let state = fields.nth(1);
+        state == Some("0A") && local.and_then(|p| u16::from_str_radix(p, 16).ok()) == Some(port)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_listening_socket_counts() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+             0: 0100007F:4853 00000000:0000 0A 00000000:00000000\n\
+             1: 0100007F:4854 0100007F:4853 01 00000000:00000000\n";
+        assert!(table_has_listener(table, 0x4853));
+        assert!(!table_has_listener(table, 0x4854));
+    }
+
+    #[test]
+    fn a_listener_of_our_own_is_seen() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listening(port));
+    }
+
+    #[test]
+    fn a_server_that_fails_at_once_is_reported_with_its_output() {
+        let scratch = Scratch::new().unwrap();
+        let job = Job::new("sh").args(["-c", "echo no device >&2; exit 7", "sh"]);
+        let error = Pair::of(job, Duration::from_secs(10)).unwrap().run(&scratch).unwrap_err();
+        assert!(error.contains("exit status 7") && error.contains("no device"), "{error}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Where things are: the repository, cargo's target directory, the staged tree.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// The folders every command works with; all absolute.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    /// The repository's top folder.
+    pub(crate) root: PathBuf,
+    /// Cargo's target directory.
+    pub(crate) target: PathBuf,
+}
+
+impl Paths {
+    /// Finds the folders from where this program was built and lies.
+    pub(crate) fn find() -> crate::Result<Self> {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = manifest.parent().ok_or("xtask's manifest has no parent folder")?.to_path_buf();
+        let exe = env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        // <target>/<profile>/xtask; CACHEDIR.TAG is cargo's mark of a target directory.
+        let target = exe
+            .ancestors()
+            .skip(1)
+            .find(|dir| dir.join("CACHEDIR.TAG").is_file())
+            .map_or_else(|| root.join("target"), Path::to_path_buf);
+        Ok(Self { root, target })
+    }
+
+    /// The installed tree that `stage` lays out.
+    pub(crate) fn stage(&self) -> PathBuf {
+        self.target.join("stage")
+    }
+}
+
+/// `LD_LIBRARY_PATH` as it was before `cargo run` put its own folders in front.
+pub(crate) fn callers_library_path(target: &Path) -> OsString {
+    let value = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let cargo_home = env::var_os("CARGO_HOME");
+    let toolchain = env::var_os("RUSTUP_HOME").or(cargo_home);
+    let ours = |dir: &Path| {
+        dir.starts_with(target)
+            || toolchain.as_ref().is_some_and(|t| dir.starts_with(t))
+            || dir.components().any(|c| c.as_os_str() == OsStr::new("rustlib"))
+            || dir.components().any(|c| c.as_os_str() == OsStr::new("toolchains"))
+    };
+    let kept = env::split_paths(&value).filter(|dir| !dir.as_os_str().is_empty() && !ours(dir));
+    env::join_paths(kept).unwrap_or_default()
+}
+
+/// `first` in front of a search path, without leaving an empty entry (which would mean `.`).
+pub(crate) fn prepend(first: &Path, rest: &OsStr) -> OsString {
+    let mut path = first.as_os_str().to_os_string();
+    if !rest.is_empty() {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepending_to_an_empty_path_leaves_no_empty_entry() {
+        assert_eq!(prepend(Path::new("/a"), OsStr::new("")), "/a");
+        assert_eq!(prepend(Path::new("/a"), OsStr::new("/b")), "/a:/b");
+    }
+}

@@ -1,0 +1,116 @@
+//! What perftest's programs print: lines of numbers below a header that begins with `#bytes`.
+
+/// One line of a result table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    /// Message size.
+    pub(crate) bytes: u64,
+    /// Column heads with their values, as printed, from the second column on.
+    pub(crate) values: Vec<(String, f64)>,
+}
+
+impl Row {
+    /// The value of the column whose head begins with `head`.
+    pub(crate) fn value(&self, head: &str) -> Option<f64> {
+        self.values.iter().find(|(h, _)| h.starts_with(head)).map(|(_, v)| *v)
+    }
+
+    /// Median latency in microseconds, from a `_lat` program.
+    pub(crate) fn typical_us(&self) -> Option<f64> {
+        self.value("t_typical").or_else(|| self.value("t_avg"))
+    }
+
+    /// Average bandwidth in bytes per second, from a `_bw` program.
+    pub(crate) fn bandwidth(&self) -> Option<f64> {
+        // Printed in MiB/s, whatever the head says.
+        self.value("BW average").map(|mib| mib * 1_048_576.0)
+    }
+
+    /// Messages per second, from a `_bw` program.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.value("MsgRate").map(|millions| millions * 1e6)
+    }
+}
+
+/// All lines of all tables in an output. Lines that are no rows are passed over.
+pub(crate) fn parse(output: &str) -> Vec<Row> {
+    let mut heads: Vec<String> = Vec::new();
+    let mut rows = Vec::new();
+    for line in output.lines() {
+        let line = line.trim();
+        if line.starts_with("#bytes") {
+            heads = split_heads(line);
+            continue;
+        }
+        let words: Vec<_> = line.split_whitespace().collect();
+        let numbers: Vec<f64> = words.iter().filter_map(|w| w.parse().ok()).collect();
+        if heads.is_empty() || numbers.len() != words.len() || words.len() < 3 {
+            continue;
+        }
+        let Some(bytes) = words.first().and_then(|w| w.parse().ok()) else { continue };
+        let values = heads.iter().skip(1).cloned().zip(numbers.into_iter().skip(1)).collect();
+        rows.push(Row { bytes, values });
+    }
+    rows
+}
+
+/// Splits `BW peak[MB/sec]    99% percentile[usec]` at the gaps between heads: a head ends with a
+/// word that has a unit in brackets or begins with `#`.
+fn split_heads(line: &str) -> Vec<String> {
+    let mut heads = Vec::new();
+    let mut head = String::new();
+    for word in line.split_whitespace() {
+        if !head.is_empty() {
+            head.push(' ');
+        }
+        head.push_str(word);
+        if word.ends_with(']') || word.starts_with('#') {
+            heads.push(std::mem::take(&mut head));
+        }
+    }
+    if !head.is_empty() {
+        heads.push(head);
+    }
+    heads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATENCY: &str = "\
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequency is not max.
+ 2       1000          0.21           3.10         0.24     	       0.25        	0.05   		0.31    		3.10   
+---------------------------------------------------------------------------------------
+";
+    const BANDWIDTH: &str = "\
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 2          1000             12.10              11.44  		   6.000000
+ 65536      1000             16200.00            16000.00		   0.256000
+";
+
+    #[test]
+    fn latency_is_the_typical_one() {
+        let rows = parse(LATENCY);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].bytes, rows[0].typical_us()), (2, Some(0.24)));
+        assert_eq!(rows[0].value("99.9%"), Some(3.10));
+    }
+
+    #[test]
+    fn bandwidth_and_rate_are_in_base_units() {
+        let rows = parse(BANDWIDTH);
+        assert_eq!(rows.iter().map(|r| r.bytes).collect::<Vec<_>>(), [2, 65536]);
+        assert_eq!(rows[0].rate(), Some(6e6));
+        assert_eq!(rows[1].bandwidth(), Some(16000.0 * 1_048_576.0));
+    }
+
+    #[test]
+    fn an_output_without_a_table_has_no_rows() {
+        assert!(
+            parse("Failed to get IB devices list: Function not implemented\n 1 2 3\n").is_empty()
+        );
+    }
+}

@@ -1,0 +1,344 @@
+//! External programs with a time limit, their outputs in files (so that nobody has to drain pipes),
+//! in a process group of their own (so that nothing of them survives).
+
+use crate::scratch::Scratch;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A command that can be started any number of times.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, Option<OsString>)>,
+    dir: Option<PathBuf>,
+    user: Option<User>,
+}
+
+/// A user to become; only root can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    /// Numeric user id.
+    pub(crate) uid: u32,
+    /// Numeric group id.
+    pub(crate) gid: u32,
+}
+
+impl Job {
+    /// A command without arguments.
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_os_string(),
+            args: Vec::new(),
+            env: Vec::new(),
+            dir: None,
+            user: None,
+        }
+    }
+
+    /// Appends an argument.
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_os_string());
+        self
+    }
+
+    /// Appends arguments.
+    pub(crate) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
+        self.args.extend(args.into_iter().map(|a| a.as_ref().to_os_string()));
+        self
+    }
+
+    /// Sets an environment variable.
+    pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_os_string(), Some(value.as_ref().to_os_string())));
+        self
+    }
+
+    /// Removes an environment variable.
+    pub(crate) fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_os_string(), None));
+        self
+    }
+
+    /// Sets the working directory.
+    pub(crate) fn dir(mut self, dir: &Path) -> Self {
+        self.dir = Some(dir.to_path_buf());
+        self
+    }
+
+    /// Runs as another user if one is given.
+    pub(crate) fn user(mut self, user: Option<User>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// The same command, started by `launcher` (which executes its arguments).
+    pub(crate) fn under(mut self, launcher: &Path) -> Self {
+        let program = std::mem::replace(&mut self.program, launcher.as_os_str().to_os_string());
+        self.args.insert(0, program);
+        self
+    }
+
+    /// The line that a person would type.
+    pub(crate) fn line(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(user) = self.user {
+            words.push(format!("setpriv --reuid={} --regid={} --clear-groups", user.uid, user.gid));
+        }
+        if !self.env.is_empty() {
+            if self.user.is_some() || self.env.iter().any(|(_, v)| v.is_none()) {
+                words.push("env".into());
+            }
+            for (name, value) in &self.env {
+                let name = name.to_string_lossy();
+                words.push(match value {
+                    Some(v) => format!("{name}={}", quote(&v.to_string_lossy())),
+                    None => format!("-u {name}"),
+                });
+            }
+        }
+        words.push(quote(&self.program.to_string_lossy()));
+        words.extend(self.args.iter().map(|a| quote(&a.to_string_lossy())));
+        words.join(" ")
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&self, scratch: &Scratch) -> crate::Result<Running> {
+        let fail = |e: std::io::Error| format!("cannot run `{}`: {e}", self.line());
+        let (out, err) = (scratch.fresh("out"), scratch.fresh("err"));
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(File::create(&out).map_err(fail)?)
+            .stderr(File::create(&err).map_err(fail)?)
+            .process_group(0);
+        for (name, value) in &self.env {
+            match value {
+                Some(v) => command.env(name, v),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        if let Some(user) = self.user {
+            command.gid(user.gid).uid(user.uid);
+        }
+        // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call
+        // with constant arguments; it touches no memory of the parent.
+        unsafe {
+            command.pre_exec(|| {
+                // Nothing outlives us, not even when we are killed.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let child = command.spawn().map_err(fail)?;
+        Ok(Running { child, line: self.line(), out, err, start: Instant::now() })
+    }
+
+    /// Starts it and waits, at most `limit`.
+    pub(crate) fn run(&self, scratch: &Scratch, limit: Duration) -> crate::Result<Finished> {
+        Ok(self.start(scratch)?.finish(Instant::now() + limit))
+    }
+}
+
+/// A started command.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    line: String,
+    out: PathBuf,
+    err: PathBuf,
+    start: Instant,
+}
+
+impl Running {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> bool {
+        // An error means that there is no such child any more.
+        self.child.try_wait().map_or(true, |status| status.is_some())
+    }
+
+    /// What it has written to stdout so far.
+    pub(crate) fn stdout_so_far(&self) -> String {
+        read(&self.out)
+    }
+
+    /// Sends SIGKILL to it and to everything that it started.
+    pub(crate) fn kill(&mut self) {
+        if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
+            // SAFETY: no memory is involved. The group is the child's own (`process_group(0)`); its
+            // id cannot be given to another group while a member of it lives.
+            unsafe { libc::kill(-pid, libc::SIGKILL) };
+        }
+        let _ = self.child.kill();
+    }
+
+    /// Waits until `deadline`, then kills.
+    pub(crate) fn finish(mut self, deadline: Instant) -> Finished {
+        let end = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break End::of(status),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Ok(None) => {
+                    self.kill();
+                    let _ = self.child.wait();
+                    break End::TimedOut;
+                }
+                Err(_) => break End::TimedOut,
+            }
+        };
+        let elapsed = self.start.elapsed();
+        // Helpers that it left behind would hold on to its files and ports.
+        self.kill();
+        let finished = Finished {
+            line: std::mem::take(&mut self.line),
+            end,
+            stdout: read(&self.out),
+            stderr: read(&self.err),
+            elapsed,
+        };
+        let _ = fs::remove_file(&self.out);
+        let _ = fs::remove_file(&self.err);
+        finished
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// How often a waiting loop looks.
+pub(crate) const PAUSE: Duration = Duration::from_millis(3);
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It returned this status.
+    Exited(i32),
+    /// This signal killed it.
+    Signalled(i32),
+    /// It was killed at its time limit.
+    TimedOut,
+}
+
+impl End {
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, Some(signal)) => Self::Signalled(signal),
+            (None, None) => Self::TimedOut,
+        }
+    }
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exit status {code}"),
+            Self::Signalled(signal) => write!(f, "killed by signal {signal}"),
+            Self::TimedOut => write!(f, "killed at its time limit"),
+        }
+    }
+}
+
+/// A command that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Finished {
+    /// The line that a person would type to repeat it.
+    pub(crate) line: String,
+    /// How it ended.
+    pub(crate) end: End,
+    /// What it printed.
+    pub(crate) stdout: String,
+    /// What it complained about.
+    pub(crate) stderr: String,
+    /// From start to end.
+    pub(crate) elapsed: Duration,
+}
+
+impl Finished {
+    /// Whether it ended with status 0.
+    pub(crate) fn ok(&self) -> bool {
+        self.end == End::Exited(0)
+    }
+
+    /// Everything that a person needs to see of a failure.
+    pub(crate) fn report(&self, who: &str) -> String {
+        let mut text = format!("{who}: {} ({:.1} s)\n", self.end, self.elapsed.as_secs_f64());
+        text.push_str(&format!("  $ {}\n", self.line));
+        for (name, content) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let lines: Vec<_> = content.lines().collect();
+            if lines.is_empty() {
+                continue;
+            }
+            text.push_str(&format!("  last lines of {name}:\n"));
+            for line in &lines[lines.len().saturating_sub(TAIL)..] {
+                text.push_str(&format!("    {line}\n"));
+            }
+        }
+        text
+    }
+}
+
+const TAIL: usize = 15;
+
+fn read(path: &Path) -> String {
+    fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+}
+
+/// A word as a shell needs it.
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Whether we are root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: takes no arguments, touches no memory, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_killed_at_its_limit() {
+        let scratch = Scratch::new().unwrap();
+        let job = Job::new("sh").args(["-c", "echo begun; sleep 1000 & wait"]);
+        let done = job.run(&scratch, Duration::from_millis(300)).unwrap();
+        assert_eq!(done.end, End::TimedOut);
+        assert_eq!(done.stdout, "begun\n");
+    }
+
+    #[test]
+    fn status_outputs_and_environment_are_kept_apart() {
+        let scratch = Scratch::new().unwrap();
+        let job = Job::new("sh").args(["-c", "echo $A; echo no >&2; exit 3"]).env("A", "yes");
+        let done = job.run(&scratch, Duration::from_secs(10)).unwrap();
+        assert_eq!(done.end, End::Exited(3));
+        assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("yes\n", "no\n"));
+        assert_eq!(done.line, "A=yes sh -c 'echo $A; echo no >&2; exit 3'");
+    }
+}

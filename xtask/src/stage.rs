@@ -1,0 +1,267 @@
+//! `cargo xtask stage`: an installed tree under target/stage. The library finds its plugins and its
+//! configuration relative to itself, so the tree works wherever it is put.
+
+use crate::paths::Paths;
+use crate::process::Job;
+use crate::progress::Progress;
+use crate::scratch::{Scratch, set_mode};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+/// Builds and lays out the tree, and says where it is.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    if let Some(arg) = args.first() {
+        return Err(format!("stage takes no arguments, not even {}", arg.to_string_lossy()));
+    }
+    let paths = Paths::find()?;
+    let progress = Progress::new();
+    let _lock = lock(&paths)?;
+    build_and_lay_out(&paths, &progress)?;
+    progress.clear();
+    println!("{}", paths.stage().display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does the same, unless the tree is newer than every source.
+pub(crate) fn ensure(paths: &Paths, progress: &Progress) -> crate::Result<()> {
+    if is_current(paths) {
+        return Ok(());
+    }
+    // Two at the same time: the second waits and then finds everything done.
+    let _lock = lock(paths)?;
+    if is_current(paths) {
+        return Ok(());
+    }
+    build_and_lay_out(paths, progress)
+}
+
+/// Released when dropped, or when the process ends in any way.
+fn lock(paths: &Paths) -> crate::Result<File> {
+    let path = paths.target.join("stage.lock");
+    let fail = |e: std::io::Error| format!("cannot lock {}: {e}", path.display());
+    fs::create_dir_all(&paths.target).map_err(fail)?;
+    let file = File::create(&path).map_err(fail)?;
+    file.lock().map_err(fail)?;
+    Ok(file)
+}
+
+/// What the tree is made from, relative to the repository.
+const SOURCES: &[&str] = &[
+    ".cargo",
+    "Cargo.lock",
+    "Cargo.toml",
+    "abi",
+    "build.rs",
+    "include",
+    "man",
+    "provider-loader",
+    "providers",
+    "src",
+    "xtask/src/stage.rs",
+];
+
+/// Touched last; as old as the start of the build, so that a source saved meanwhile counts as newer.
+fn stamp(paths: &Paths) -> PathBuf {
+    paths.target.join("stage.stamp")
+}
+
+fn is_current(paths: &Paths) -> bool {
+    let modified = |p: &Path| fs::symlink_metadata(p).and_then(|m| m.modified()).ok();
+    let Some(staged) = modified(&stamp(paths)) else { return false };
+    paths.stage().join("lib/libibverbs.so.1").exists()
+        && SOURCES
+            .iter()
+            .filter_map(|source| newest(&paths.root.join(source)))
+            .all(|source| source < staged)
+}
+
+/// The latest modification in a tree; `None` if there is no such file.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    let mut latest = meta.modified().ok()?;
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).ok()?.flatten() {
+            latest = latest.max(newest(&entry.path())?);
+        }
+    }
+    Some(latest)
+}
+
+fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
+    let begin = SystemTime::now();
+    progress.step("building (release)");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = Job::new(cargo)
+        .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
+        .arg("--target-dir")
+        .arg(&paths.target)
+        .dir(&paths.root);
+    let done = build.run(&Scratch::new()?, Duration::from_secs(1800))?;
+    if !done.ok() {
+        return Err(format!("the build failed\n  $ {}\n{}", done.line, done.stderr));
+    }
+    progress.step("laying out target/stage");
+    let mut tree = Tree { root: paths.stage(), laid: BTreeSet::new() };
+    let release = paths.target.join("release");
+    tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o755)?;
+    tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
+    tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o755)?;
+    tree.write(b"driver soft\n", "etc/libibverbs.d/soft.driver", 0o644)?;
+    tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
+    tree.copy_folder(&paths.root.join("include"), "include")?;
+    for page in list(&paths.root.join("man")) {
+        let section = page.extension().map(|e| e.to_string_lossy().into_owned());
+        let name = page.file_name().map(|n| n.to_string_lossy().into_owned());
+        if let (Some(section), Some(name)) = (section, name)
+            && section.parse::<u8>().is_ok()
+        {
+            tree.copy(&page, &format!("share/man/man{section}/{name}"), 0o644)?;
+        }
+    }
+    tree.ensure_folder("share/man")?;
+    tree.remove_others()?;
+    let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp(paths).display());
+    File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
+}
+
+/// `Version` is what programs compare with: the pkg-config version of the upstream release whose
+/// public interface we offer.
+const PKG_CONFIG: &str = "\
+prefix=${pcfiledir}/../..
+libdir=${prefix}/lib
+includedir=${prefix}/include
+
+Name: libibverbs
+Description: RDMA verbs, by Ferroverbs
+Version: 1.14.44.0
+Libs: -L${libdir} -libverbs
+Cflags: -I${includedir}
+";
+
+/// A tree in which each file is replaced as a whole, so that running programs keep what they have
+/// mapped and starting ones see the old or the new, never half of it.
+#[derive(Debug)]
+struct Tree {
+    root: PathBuf,
+    laid: BTreeSet<PathBuf>,
+}
+
+impl Tree {
+    fn copy(&mut self, from: &Path, to: &str, mode: u32) -> crate::Result<()> {
+        let bytes = fs::read(from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
+        self.write(&bytes, to, mode)
+    }
+
+    fn copy_folder(&mut self, from: &Path, to: &str) -> crate::Result<()> {
+        for path in list(from) {
+            let Some(name) = path.file_name() else { continue };
+            let to = format!("{to}/{}", name.to_string_lossy());
+            if path.is_dir() {
+                self.copy_folder(&path, &to)?;
+            } else {
+                self.copy(&path, &to, 0o644)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8], to: &str, mode: u32) -> crate::Result<()> {
+        let path = self.root.join(to);
+        if fs::read(&path).is_ok_and(|old| old == bytes) && path.is_file() {
+            set_mode(&path, mode)?;
+            self.laid.insert(path);
+            return Ok(());
+        }
+        self.replace(path, |new| {
+            fs::write(new, bytes)?;
+            Ok(())
+        })?;
+        set_mode(&self.root.join(to), mode)
+    }
+
+    fn link(&mut self, target: &str, to: &str) -> crate::Result<()> {
+        self.replace(self.root.join(to), |new| symlink(target, new))
+    }
+
+    fn replace(
+        &mut self,
+        path: PathBuf,
+        make: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> crate::Result<()> {
+        let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+        let dir = path.parent().ok_or("a file of the tree has no folder")?;
+        fs::create_dir_all(dir).map_err(fail)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let new = dir.join(format!(".{name}.new"));
+        let _ = fs::remove_file(&new);
+        make(&new).and_then(|()| fs::rename(&new, &path)).map_err(fail)?;
+        self.laid.insert(path);
+        Ok(())
+    }
+
+    fn ensure_folder(&self, to: &str) -> crate::Result<()> {
+        let dir = self.root.join(to);
+        fs::create_dir_all(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))
+    }
+
+    /// Removes files that an older layout left.
+    fn remove_others(&self) -> crate::Result<()> {
+        self.remove_in(&self.root)
+    }
+
+    fn remove_in(&self, dir: &Path) -> crate::Result<()> {
+        for path in list(dir) {
+            if path.is_dir() && !path.is_symlink() {
+                self.remove_in(&path)?;
+            } else if !self.laid.contains(&path) {
+                fs::remove_file(&path)
+                    .map_err(|e| format!("cannot remove {}: {e}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a folder in order; none if there is no such folder.
+fn list(dir: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replacing_keeps_the_old_file_for_those_who_have_it_open() {
+        let scratch = Scratch::new().unwrap();
+        let mut tree = Tree { root: scratch.path().join("t"), laid: BTreeSet::new() };
+        tree.write(b"old", "lib/x", 0o644).unwrap();
+        let mut open = File::open(scratch.path().join("t/lib/x")).unwrap();
+        tree.write(b"new", "lib/x", 0o644).unwrap();
+        let mut seen = String::new();
+        std::io::Read::read_to_string(&mut open, &mut seen).unwrap();
+        assert_eq!(seen, "old");
+        assert_eq!(fs::read(scratch.path().join("t/lib/x")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn files_of_an_older_layout_go_away() {
+        let scratch = Scratch::new().unwrap();
+        let mut tree = Tree { root: scratch.path().join("t"), laid: BTreeSet::new() };
+        tree.write(b"1", "lib/gone", 0o644).unwrap();
+        tree.laid.clear();
+        tree.write(b"2", "lib/kept", 0o644).unwrap();
+        tree.link("kept", "lib/link").unwrap();
+        tree.remove_others().unwrap();
+        assert!(!scratch.path().join("t/lib/gone").exists());
+        assert_eq!(fs::read(scratch.path().join("t/lib/link")).unwrap(), b"2");
+    }
+}
