@@ -1,0 +1,89 @@
+//! Our extension of the provider ABI: how a plugin announces devices that have no kernel device, and
+//! answers for them what the front-end would otherwise ask sysfs or the kernel.
+//!
+//! A plugin that wants this exports one *data* symbol, [`PLUGIN_EXT_SYMBOL`], of type
+//! [`ferroverbs_plugin_ext`], next to registering its `verbs_device_ops` in the usual way. Everything
+//! else about it is an ordinary provider of the private ABI generation it was built for.
+//!
+//! For each announced device the front-end builds a [`verbs_sysfs_dev`](crate::verbs_sysfs_dev) with the
+//! announced names, GUID, node type and port count, passes it to `alloc_device`, and completes the
+//! `verbs_device` with `sysfs` left NULL, so `alloc_context` is later called with `cmd_fd == -1`. The
+//! plugin sets `ibv_context.async_fd` itself: a readable descriptor that delivers 16-byte records
+//! ([`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc)).
+
+use core::ffi::{c_char, c_int};
+
+use crate::{be64, ibv_context, ibv_gid_entry, verbs_device_ops};
+
+/// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
+/// [`ferroverbs_plugin_ext::size`].
+pub const PLUGIN_EXT_SYMBOL: &core::ffi::CStr = c"ferroverbs_plugin_ext_v1";
+
+/// One announced device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ferroverbs_device_info {
+    /// What `ibv_get_device_name(3)` returns, NUL terminated.
+    pub name: [c_char; 64],
+    /// What `ibv_device.dev_name` holds (a kernel device has `uverbsN` there), NUL terminated.
+    pub dev_name: [c_char; 64],
+    /// What `ibv_get_device_guid(3)` returns; big endian.
+    pub node_guid: be64,
+    /// [`ibv_node_type`](crate::ibv_node_type).
+    pub node_type: c_int,
+    /// Physical ports, numbered from 1.
+    pub num_ports: u32,
+}
+layout!(ferroverbs_device_info: 144 { name @ 0, dev_name @ 64, node_guid @ 128, node_type @ 136, num_ports @ 140 });
+
+/// The extension table. A NULL function means that the front-end gives its answer for a device that
+/// has nothing of the kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ferroverbs_plugin_ext {
+    /// Bytes of this struct the plugin was built with; fields beyond are absent.
+    pub size: usize,
+    /// The very pointer that the plugin registered; names the driver, and its generation with it.
+    pub device_ops: *const verbs_device_ops,
+    /// Fills at most `max` entries of `out` and returns how many there are, or `-errno` after having
+    /// printed its own line of diagnosis. `kernel_devices` is the number of RDMA devices the kernel has.
+    pub announce: Option<
+        unsafe extern "C" fn(
+            kernel_devices: c_int,
+            out: *mut ferroverbs_device_info,
+            max: c_int,
+        ) -> c_int,
+    >,
+    /// One slot of the GID table of `port` (from 1). 0 or an errno: `ENODATA` for an empty slot,
+    /// `EINVAL` beyond the table.
+    pub query_gid: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port: u32,
+            index: u32,
+            entry: *mut ibv_gid_entry,
+        ) -> c_int,
+    >,
+    /// One slot of the pkey table, big endian. 0 or an errno.
+    pub query_pkey: Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port: u8,
+            index: c_int,
+            pkey: *mut u16,
+        ) -> c_int,
+    >,
+    /// A readable descriptor that delivers 8-byte records, each the address of the `ibv_cq` with an
+    /// event; or `-errno`.
+    pub create_comp_channel: Option<unsafe extern "C" fn(context: *mut ibv_context) -> c_int>,
+    /// Closes such a descriptor. 0 or an errno.
+    pub destroy_comp_channel:
+        Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
+}
+layout!(ferroverbs_plugin_ext: 56 {
+    size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
+    create_comp_channel @ 40, destroy_comp_channel @ 48,
+});
+
+// SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.
+unsafe impl Sync for ferroverbs_plugin_ext {}

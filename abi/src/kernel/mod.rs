@@ -1,0 +1,25 @@
+//! What crosses the border to the kernel: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_ioctl_verbs.h>`,
+//! `<rdma/ib_user_ioctl_cmds.h>`, `<rdma/rdma_user_ioctl_cmds.h>`, and the command structs that providers
+//! wrap around them.
+
+mod commands;
+mod cq;
+mod device;
+mod flow;
+mod ids;
+mod ioctl;
+mod mr;
+mod qp;
+mod queues;
+mod values;
+
+pub use commands::*;
+pub use cq::*;
+pub use device::*;
+pub use flow::*;
+pub use ids::*;
+pub use ioctl::*;
+pub use mr::*;
+pub use qp::*;
+pub use queues::*;
+pub use values::*;
