@@ -1,1 +1,5 @@
 //! The verbs front-end.
+
+mod export;
+mod ffi;
+mod kabi;

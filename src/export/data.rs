@@ -1,0 +1,46 @@
+//! The one exported variable, `verbs_allow_disassociate_destroy`: a byte that providers read through
+//! the GOT, under the private node of every generation.
+
+use core::sync::atomic::AtomicBool;
+
+macro_rules! versions {
+    ($($at:literal $node:literal)*) => {
+        core::arch::global_asm!(
+            ".pushsection .bss.verbs_allow_disassociate_destroy, \"aw\", %nobits",
+            ".globl fv.allow_disassociate_destroy",
+            ".hidden fv.allow_disassociate_destroy",
+            "fv.allow_disassociate_destroy:",
+            $(
+                concat!(".globl fv.allow_disassociate_destroy.", $node),
+                concat!(".type fv.allow_disassociate_destroy.", $node, ", %object"),
+                concat!("fv.allow_disassociate_destroy.", $node, ":"),
+                concat!(".size fv.allow_disassociate_destroy.", $node, ", 1"),
+                concat!(
+                    ".symver fv.allow_disassociate_destroy.", $node,
+                    ", verbs_allow_disassociate_destroy", $at, $node, ", remove"
+                ),
+            )*
+            ".zero 1",
+            ".popsection",
+        );
+    };
+}
+
+versions! {
+    "@" "IBVERBS_PRIVATE_34"
+    "@" "IBVERBS_PRIVATE_57"
+    "@" "IBVERBS_PRIVATE_59"
+    "@" "IBVERBS_PRIVATE_64"
+    "@@" "IBVERBS_PRIVATE_65"
+}
+
+unsafe extern "C" {
+    #[link_name = "fv.allow_disassociate_destroy"]
+    static ALLOW: AtomicBool;
+}
+
+/// The variable itself: whether destroying an object whose device is gone counts as success.
+pub(crate) fn allow_disassociate_destroy() -> &'static AtomicBool {
+    // SAFETY: defined by the assembly above, one byte, 0 or 1; providers only read it.
+    unsafe { &ALLOW }
+}

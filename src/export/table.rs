@@ -1,0 +1,255 @@
+//! The export table: one row per versioned name, and the only list of them. `build.rs` reads the rows to
+//! write the version map, so keep a row on one line.
+//!
+//! A row is `"name" "@@" "node" => function;` (`@` for a version that only old binaries ask for) or
+//! `"name" since N => function;` for a function of the private ABI that is the same in each generation
+//! from N on.
+
+use super::exports;
+use crate::kabi;
+
+exports! {
+    // Binaries built before libibverbs 1.1 (2007).
+    "ibv_ack_async_event" "@" "IBVERBS_1.0" => kabi::absent::nothing;
+    "ibv_ack_cq_events" "@" "IBVERBS_1.0" => kabi::absent::nothing;
+    "ibv_alloc_pd" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_attach_mcast" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_close_device" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_create_ah" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_create_cq" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_create_qp" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_create_srq" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_dealloc_pd" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_dereg_mr" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_destroy_ah" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_destroy_cq" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_destroy_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_destroy_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_detach_mcast" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_free_device_list" "@" "IBVERBS_1.0" => kabi::absent::nothing;
+    "ibv_get_async_event" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
+    "ibv_get_cq_event" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
+    "ibv_get_device_guid" "@" "IBVERBS_1.0" => kabi::absent::guid;
+    "ibv_get_device_list" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_get_device_name" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_modify_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_modify_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_open_device" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_query_device" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_query_gid" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
+    "ibv_query_pkey" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
+    "ibv_query_port" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_query_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_query_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_reg_mr" "@" "IBVERBS_1.0" => kabi::absent::pointer;
+    "ibv_resize_cq" "@" "IBVERBS_1.0" => kabi::absent::int;
+
+    "ibv_copy_path_rec_from_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_copy_path_rec_to_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_copy_qp_attr_from_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_create_comp_channel" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_destroy_comp_channel" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_get_sysfs_path" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_rate_to_mult" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_read_sysfs_file" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "mult_to_ibv_rate" "@@" "IBVERBS_1.0" => kabi::absent::int;
+
+    "ibv_register_driver" "@" "IBVERBS_1.1" => kabi::absent::int;
+
+    "ibv_ack_async_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_ack_cq_events" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_alloc_pd" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_attach_mcast" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_close_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_copy_ah_attr_from_kern" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_create_ah" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_create_ah_from_wc" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_create_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_create_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_create_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_dealloc_pd" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_dereg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_destroy_ah" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_destroy_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_destroy_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_destroy_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_detach_mcast" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_dofork_range" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_dontfork_range" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_event_type_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_fork_init" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_free_device_list" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_get_async_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_get_cq_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_get_device_guid" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_get_device_list" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_get_device_name" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_init_ah_from_wc" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_modify_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_modify_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_node_type_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_open_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_port_state_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_gid" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_pkey" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_port" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_query_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_rate_to_mbps" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_reg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_rereg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_resize_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_resolve_eth_l2_from_gid" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_wc_status_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "mbps_to_ibv_rate" "@@" "IBVERBS_1.1" => kabi::absent::int;
+
+    "ibv_get_pkey_index" "@@" "IBVERBS_1.5" => kabi::absent::int;
+
+    "ibv_qp_to_qp_ex" "@@" "IBVERBS_1.6" => kabi::absent::int;
+
+    "ibv_reg_mr_iova" "@@" "IBVERBS_1.7" => kabi::absent::int;
+
+    "ibv_reg_mr_iova2" "@@" "IBVERBS_1.8" => kabi::absent::int;
+
+    "ibv_get_device_index" "@@" "IBVERBS_1.9" => kabi::absent::int;
+
+    "ibv_import_device" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_import_mr" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_import_pd" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_query_ece" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_set_ece" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_unimport_mr" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_unimport_pd" "@@" "IBVERBS_1.10" => kabi::absent::int;
+
+    "_ibv_query_gid_ex" "@@" "IBVERBS_1.11" => kabi::absent::int;
+    "_ibv_query_gid_table" "@@" "IBVERBS_1.11" => kabi::absent::int;
+
+    "ibv_reg_dmabuf_mr" "@@" "IBVERBS_1.12" => kabi::absent::int;
+
+    "ibv_import_dm" "@@" "IBVERBS_1.13" => kabi::absent::int;
+    "ibv_is_fork_initialized" "@@" "IBVERBS_1.13" => kabi::absent::int;
+    "ibv_unimport_dm" "@@" "IBVERBS_1.13" => kabi::absent::int;
+
+    "ibv_query_qp_data_in_order" "@@" "IBVERBS_1.14" => kabi::absent::int;
+
+    "ibv_alloc_dmah" "@@" "IBVERBS_1.15" => kabi::absent::int;
+    "ibv_dealloc_dmah" "@@" "IBVERBS_1.15" => kabi::absent::int;
+    "ibv_reg_mr_ex" "@@" "IBVERBS_1.15" => kabi::absent::int;
+
+    "ibv_dm_export_dmabuf_fd" "@@" "IBVERBS_1.16" => kabi::absent::int;
+    "ibv_query_port_speed" "@@" "IBVERBS_1.16" => kabi::absent::int;
+
+    "ibv_alloc_buf" "@@" "IBVERBS_1.17" => kabi::absent::int;
+    "ibv_free_buf" "@@" "IBVERBS_1.17" => kabi::absent::int;
+    "ibv_reg_buf_mr" "@@" "IBVERBS_1.17" => kabi::absent::int;
+
+    "_ibv_query_comp_cntr_caps" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_create_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_destroy_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_export_buf_dmabuf_fd" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_inc_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_inc_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_qp_attach_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_read_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_read_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_set_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "ibv_set_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+
+    // What provider plugins call. `since` N: under the private node of every generation from N on.
+    "__ioctl_final_num_attrs" since 34 => kabi::absent::int;
+    "__verbs_log" since 34 => kabi::absent::int;
+    "_verbs_init_and_alloc_context" since 34 => kabi::absent::pointer;
+    "execute_ioctl" since 34 => kabi::absent::int;
+    "ibv_cmd_advise_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_alloc_dm" since 34 => kabi::absent::int;
+    "ibv_cmd_alloc_dmah" since 59 => kabi::absent::int;
+    "ibv_cmd_alloc_mw" since 34 => kabi::absent::int;
+    "ibv_cmd_alloc_pd" since 34 => kabi::absent::int;
+    "ibv_cmd_attach_mcast" since 34 => kabi::absent::int;
+    "ibv_cmd_close_xrcd" since 34 => kabi::absent::int;
+    "ibv_cmd_create_ah" since 34 => kabi::absent::int;
+    "ibv_cmd_create_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_create_counters" since 34 => kabi::absent::int;
+    "ibv_cmd_create_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_create_cq_ex" since 34 => kabi::absent::int;
+    "ibv_cmd_create_cq_ex2" since 34 => kabi::absent::int;
+    "ibv_cmd_create_flow" since 34 => kabi::absent::int;
+    "ibv_cmd_create_flow_action_esp" since 34 => kabi::absent::int;
+    "ibv_cmd_create_qp" since 34 => kabi::absent::int;
+    "ibv_cmd_create_qp_ex" since 34 => kabi::absent::int;
+    "ibv_cmd_create_qp_ex2" since 34 => kabi::absent::int;
+    "ibv_cmd_create_rwq_ind_table" since 34 => kabi::absent::int;
+    "ibv_cmd_create_srq" since 34 => kabi::absent::int;
+    "ibv_cmd_create_srq_ex" since 34 => kabi::absent::int;
+    "ibv_cmd_create_wq" since 34 => kabi::absent::int;
+    "ibv_cmd_dealloc_mw" since 34 => kabi::absent::int;
+    "ibv_cmd_dealloc_pd" since 34 => kabi::absent::int;
+    "ibv_cmd_dereg_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_ah" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_destroy_counters" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_flow" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_flow_action" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_qp" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_rwq_ind_table" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_srq" since 34 => kabi::absent::int;
+    "ibv_cmd_destroy_wq" since 34 => kabi::absent::int;
+    "ibv_cmd_detach_mcast" since 34 => kabi::absent::int;
+    "ibv_cmd_export_dmabuf_fd" since 59 => kabi::absent::minus_one;
+    "ibv_cmd_free_dm" since 34 => kabi::absent::int;
+    "ibv_cmd_free_dmah" since 59 => kabi::absent::int;
+    "ibv_cmd_get_context" since 34 => kabi::absent::int;
+    "ibv_cmd_inc_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_inc_err_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_modify_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_modify_flow_action_esp" since 34 => kabi::absent::int;
+    "ibv_cmd_modify_qp" since 34 => kabi::absent::int;
+    "ibv_cmd_modify_qp_ex" since 34 => kabi::absent::int;
+    "ibv_cmd_modify_srq" since 34 => kabi::absent::int;
+    "ibv_cmd_modify_wq" since 34 => kabi::absent::int;
+    "ibv_cmd_open_qp" since 34 => kabi::absent::int;
+    "ibv_cmd_open_xrcd" since 34 => kabi::absent::int;
+    "ibv_cmd_poll_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_post_recv" since 34 => kabi::absent::int;
+    "ibv_cmd_post_send" since 34 => kabi::absent::int;
+    "ibv_cmd_post_srq_recv" since 34 => kabi::absent::int;
+    "ibv_cmd_qp_attach_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_query_comp_cntr_caps" since 65 => kabi::absent::int;
+    "ibv_cmd_query_context" since 34 => kabi::absent::int;
+    "ibv_cmd_query_device_any" since 34 => kabi::absent::int;
+    "ibv_cmd_query_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_query_port" since 34 => kabi::absent::int;
+    "ibv_cmd_query_port_speed" since 59 => kabi::absent::int;
+    "ibv_cmd_query_qp" since 34 => kabi::absent::int;
+    "ibv_cmd_query_srq" since 34 => kabi::absent::int;
+    "ibv_cmd_read_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_read_counters" since 34 => kabi::absent::int;
+    "ibv_cmd_read_err_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_reg_dm_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_reg_dmabuf_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_reg_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_reg_mr_ex" since 59 => kabi::absent::int;
+    "ibv_cmd_req_notify_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_rereg_mr" since 34 => kabi::absent::int;
+    "ibv_cmd_resize_cq" since 34 => kabi::absent::int;
+    "ibv_cmd_set_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_cmd_set_err_comp_cntr" since 65 => kabi::absent::int;
+    "ibv_dmabuf_heap_alloc" since 64 => kabi::absent::int;
+    "ibv_dmabuf_heap_cc_shared_init" since 64 => kabi::absent::int;
+    "ibv_dmabuf_heap_destroy" since 64 => kabi::absent::int;
+    "ibv_dmabuf_heap_free" since 64 => kabi::absent::int;
+    "ibv_query_gid_type" since 34 => kabi::absent::int;
+    "ibv_read_ibdev_sysfs_file" since 34 => kabi::absent::int;
+    "ibv_wr_opcode_str" since 34 => kabi::absent::pointer;
+    "verbs_init_cq" since 34 => kabi::absent::int;
+    "verbs_open_device" since 34 => kabi::absent::pointer;
+    "verbs_set_ops" since 34 => kabi::absent::int;
+    "verbs_uninit_context" since 34 => kabi::absent::int;
+    "verbs_register_driver_34" "@@" "IBVERBS_PRIVATE_34" => kabi::absent::nothing;
+    "verbs_register_driver_57" "@@" "IBVERBS_PRIVATE_57" => kabi::absent::nothing;
+    "verbs_register_driver_59" "@@" "IBVERBS_PRIVATE_59" => kabi::absent::nothing;
+    "verbs_register_driver_64" "@@" "IBVERBS_PRIVATE_64" => kabi::absent::nothing;
+    "verbs_register_driver_65" "@@" "IBVERBS_PRIVATE_65" => kabi::absent::nothing;
+}

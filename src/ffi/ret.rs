@@ -1,0 +1,92 @@
+//! How a failed verb tells its C caller: the return type decides.
+
+use core::ffi::{c_char, c_int};
+
+use super::Errno;
+
+/// A return type of an exported function, and what it returns on failure.
+pub(crate) trait Ret {
+    /// The value for `error`, after setting errno where the convention wants it.
+    fn fail(error: Errno) -> Self;
+}
+
+/// `int` verbs return the positive errno itself; errno is set too, as callers of either habit exist.
+impl Ret for c_int {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        error.raw()
+    }
+}
+
+/// Pointer verbs return NULL and set errno.
+impl<T> Ret for *mut T {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        core::ptr::null_mut()
+    }
+}
+
+/// Strings are NULL, errno set.
+impl Ret for *const c_char {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        core::ptr::null()
+    }
+}
+
+/// Nothing to tell.
+impl Ret for () {
+    fn fail(_: Errno) -> Self {}
+}
+
+/// GUIDs are 0, errno set.
+impl Ret for u64 {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        0
+    }
+}
+
+/// -1 with errno set, otherwise the value: `ibv_get_cq_event(3)` and the like.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MinusOne(pub(crate) c_int);
+
+impl Ret for MinusOne {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        Self(-1)
+    }
+}
+
+/// A negative errno, otherwise the value: `ibv_query_gid_table(3)` (`ssize_t`).
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Negative<T>(pub(crate) T);
+
+impl Ret for Negative<isize> {
+    fn fail(error: Errno) -> Self {
+        Self(-(error.raw() as isize))
+    }
+}
+
+impl Ret for Negative<c_int> {
+    fn fail(error: Errno) -> Self {
+        Self(-error.raw())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_convention_reports_the_same_error_its_own_way() {
+        assert_eq!(c_int::fail(Errno::EBUSY), libc::EBUSY);
+        assert!(<*mut u8>::fail(Errno::ENOMEM).is_null());
+        assert_eq!(Errno::last(), Errno::ENOMEM);
+        assert_eq!(MinusOne::fail(Errno::EAGAIN), MinusOne(-1));
+        assert_eq!(Errno::last(), Errno::EAGAIN);
+        assert_eq!(<Negative<isize>>::fail(Errno::EINVAL), Negative(-(libc::EINVAL as isize)));
+    }
+}

@@ -1,0 +1,3 @@
+//! What a provider plugin calls.
+
+pub(crate) mod absent;
