@@ -1,0 +1,175 @@
+//! The side of the handshake that calls.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    core::Core,
+    error::PeerError,
+    handshake::{Arrival, receive},
+    hello::{Message, Refusal},
+    lock,
+    peer::{Known, Parts, Peer},
+    slots::socket_name,
+};
+use crate::sys::{Errno, unix::Socket};
+
+/// A connection being made; other threads that want the same peer wait for it.
+#[derive(Default)]
+pub(super) struct Flight {
+    outcome: Mutex<Option<Result<Arc<Peer>, PeerError>>>,
+    landed: Condvar,
+}
+
+impl Flight {
+    fn wait(&self) -> Result<Arc<Peer>, PeerError> {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            if let Some(outcome) = outcome.as_ref() {
+                return outcome.clone();
+            }
+            outcome = self.landed.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn land(&self, outcome: Result<Arc<Peer>, PeerError>) {
+        *lock(&self.outcome) = Some(outcome);
+        self.landed.notify_all();
+    }
+}
+
+impl Core {
+    /// The living peer at `slot`, if we have met.
+    pub(super) fn known(&self, slot: u16) -> Option<Arc<Peer>> {
+        match self.peers.get(slot) {
+            Some(Known::Alive(peer)) if !peer.is_dead() => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// The living peer at `slot`; connects to it if we have not met.
+    pub(super) fn find(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
+        if let Some(peer) = self.known(slot) {
+            return Ok(peer);
+        }
+        if self.is_foreign() || self.is_stopped() {
+            return Err(PeerError::Left);
+        }
+        if !(1..self.config.slots).contains(&slot) {
+            return Err(PeerError::Nobody);
+        }
+        let mut flights = lock(&self.flights);
+        if let Some(flight) = flights.get(&slot).map(Arc::clone) {
+            drop(flights);
+            return flight.wait();
+        }
+        let flight = Arc::new(Flight::default());
+        flights.insert(slot, Arc::clone(&flight));
+        drop(flights);
+        // It may have landed between our first look and now.
+        let outcome = self.known(slot).map_or_else(|| self.connect(slot), Ok);
+        lock(&self.flights).remove(&slot);
+        flight.land(outcome.clone());
+        outcome
+    }
+
+    fn connect(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
+        let deadline = Instant::now() + self.config.connect_timeout;
+        loop {
+            let socket = self.dial(slot, deadline)?;
+            match self.call(slot, &socket, deadline) {
+                Ok(parts) => {
+                    let peer = self.establish(self.next_id(), socket, parts);
+                    return peer.ok_or(PeerError::Nobody);
+                }
+                Err(error) => {
+                    self.close(socket);
+                    let again = is_temporary(error) && Instant::now() + PAUSE < deadline;
+                    if !again {
+                        return Err(error);
+                    }
+                    self.pause();
+                }
+            }
+        }
+    }
+
+    /// A connection to whoever has `slot`.
+    fn dial(&self, slot: u16, deadline: Instant) -> Result<Socket, PeerError> {
+        let directory = self.lease.directory();
+        let name = socket_name(slot);
+        let path = directory.path().join(&name);
+        loop {
+            // A forked child may keep the socket of a dead process open, but not its lock.
+            if self.lease.owner(slot).is_none() {
+                return Err(self.missing(slot));
+            }
+            match Socket::connect(directory.dir(), &path, &name) {
+                Ok(socket) => return Ok(socket),
+                // Too many are waiting there, or the owner is just coming or going.
+                Err(Errno::EAGAIN | Errno::ENOENT | Errno::ECONNREFUSED) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            if Instant::now() >= deadline {
+                return Err(PeerError::TimedOut);
+            }
+            self.pause();
+        }
+    }
+
+    /// The handshake, as the process that connects.
+    fn call(&self, slot: u16, socket: &Socket, deadline: Instant) -> Result<Parts, PeerError> {
+        let who = self.check_user(socket).map_err(PeerError::Refused)?;
+        self.introduce(socket, Message::Hello(self.introduction(false)))?;
+        let (said, fds) = loop {
+            match receive(socket).map_err(PeerError::Refused)? {
+                Arrival::Message(Message::Welcome(said), fds) if said.slot == slot => {
+                    break (said, fds);
+                }
+                Arrival::Message(Message::Refused(why), _) => return Err(PeerError::Refused(why)),
+                Arrival::Message(..) => return Err(PeerError::Refused(Refusal::Garbage)),
+                Arrival::Closed if self.lease.owner(slot).is_none() => {
+                    return Err(self.missing(slot));
+                }
+                Arrival::Closed => return Err(PeerError::Refused(Refusal::Closed)),
+                Arrival::Nothing => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(PeerError::TimedOut);
+            }
+            if self.is_stopped() {
+                return Err(PeerError::Left);
+            }
+            // In slices, as `leave` does not wake us.
+            self.wait_while_accepting(socket, left.min(Duration::from_millis(100)));
+        };
+        let parts = self.examine(&said, fds, who).map_err(PeerError::Refused)?;
+        socket.send(&Message::Confirm { attached: parts.can_attach }.emit(), &[])?;
+        Ok(parts)
+    }
+
+    fn missing(&self, slot: u16) -> PeerError {
+        match self.peers.get(slot) {
+            Some(Known::Alive(_) | Known::Died) => PeerError::Dead,
+            _ => PeerError::Nobody,
+        }
+    }
+
+    fn pause(&self) {
+        thread::sleep(PAUSE);
+        self.drive_acceptor();
+    }
+}
+
+/// Whether the other process, or the kernel, may think better of it.
+fn is_temporary(error: PeerError) -> bool {
+    use PeerError::{Refused, System};
+    matches!(error, Refused(Refusal::Resources | Refusal::Closed) | System(Errno::ETOOMANYREFS))
+}
+
+/// How long to wait before another attempt.
+const PAUSE: Duration = Duration::from_millis(1);

@@ -1,0 +1,228 @@
+//! The directory in which processes meet: found, made, and checked to be safe.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    config::{DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
+    error::FabricError,
+};
+use crate::sys::{
+    Errno,
+    dir::{self, Dir, Links, Stat},
+    process,
+};
+
+/// The open directory of one network namespace.
+#[derive(Debug)]
+pub(super) struct Directory {
+    base: PathBuf,
+    base_is_ours: bool,
+    name: PathBuf,
+    path: PathBuf,
+    dir: Dir,
+    group: Option<u32>,
+}
+
+impl Directory {
+    /// Opens the directory that the settings name, and makes what is missing of it: `dir` itself
+    /// (but not its parents), and the sub-directory of this network namespace.
+    pub(super) fn open(config: &FabricConfig) -> Result<Self, FabricError> {
+        let name = PathBuf::from(format!("net-{}", network_namespace()));
+        let path = config.dir.join(&name);
+        // The last process to leave may remove a directory at any moment.
+        for _ in 0..RETRIES {
+            let base = open_base(config)?;
+            match open_inner(&base, &name, &path, config) {
+                Ok(dir) => {
+                    return Ok(Self {
+                        base: config.dir.clone(),
+                        base_is_ours: config.dir_is_ours,
+                        name,
+                        path,
+                        dir,
+                        group: config.group,
+                    });
+                }
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FabricError::at(&path, Errno::EBUSY, "keeps being removed", "try again"))
+    }
+
+    /// The path of this directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open directory.
+    pub(super) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Permissions that files in it have.
+    pub(super) fn file_mode(&self) -> libc::mode_t {
+        if self.group.is_some() { 0o660 } else { 0o600 }
+    }
+
+    /// The group whose members meet here.
+    pub(super) fn group(&self) -> Option<u32> {
+        self.group
+    }
+
+    /// Gives a file just made in it the right permissions, whatever the umask is.
+    pub(super) fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        share(file, self.file_mode(), self.group)
+    }
+
+    /// Removes it, if it is empty, and the directory around it, if we made that one.
+    pub(super) fn remove(&self) {
+        // Another process may have joined, or left, in the meantime: either way it is its turn.
+        if let Ok(base) = Dir::open(&self.base, Links::Follow) {
+            let same =
+                base.stat(&self.name).is_ok_and(|stat| Ok(stat) == dir::stat_fd(self.as_fd()));
+            if same && base.remove_dir(&self.name).is_ok() && self.base_is_ours {
+                let _ = dir::remove_dir(&self.base);
+            }
+        }
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+fn open_base(config: &FabricConfig) -> Result<Dir, FabricError> {
+    let path = &config.dir;
+    let links = if config.dir_is_ours { Links::Refuse } else { Links::Follow };
+    let made = match dir::make_dir(path, dir_mode(config.group)) {
+        Ok(()) => true,
+        Err(Errno::EEXIST) => false,
+        Err(Errno::ENOENT) => {
+            return Err(FabricError::at(
+                path,
+                Errno::ENOTDIR,
+                "cannot be created, as the directory around it does not exist",
+                &format!("create that, or set {DIR_VARIABLE}"),
+            ));
+        }
+        Err(errno) => return Err(unusable(path, errno, "cannot be created")),
+    };
+    let dir = Dir::open(path, links).map_err(|errno| not_opened(path, errno))?;
+    let stat = prepare(path, &dir, made, config.group)?;
+    check(path, stat, config.group, Role::Base)?;
+    Ok(dir)
+}
+
+fn open_inner(
+    base: &Dir,
+    name: &Path,
+    path: &Path,
+    config: &FabricConfig,
+) -> Result<Dir, FabricError> {
+    let made = match base.make_dir(name, dir_mode(config.group)) {
+        Ok(()) => true,
+        Err(Errno::EEXIST) => false,
+        Err(errno) => return Err(unusable(path, errno, "cannot be created")),
+    };
+    let dir = base.open_dir(name).map_err(|errno| not_opened(path, errno))?;
+    let stat = prepare(path, &dir, made, config.group)?;
+    check(path, stat, config.group, Role::Inner)?;
+    Ok(dir)
+}
+
+/// Sets the permissions of a directory that we have just made.
+fn prepare(path: &Path, dir: &Dir, made: bool, group: Option<u32>) -> Result<Stat, FabricError> {
+    if made {
+        share(dir.as_fd(), dir_mode(group), group)
+            .map_err(|errno| unusable(path, errno, "cannot be given the right permissions"))?;
+    }
+    dir::stat_fd(dir.as_fd()).map_err(|errno| unusable(path, errno, "cannot be examined"))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// What the user named; may be anyone's in the group, and readable by others.
+    Base,
+    /// What is in it; ours alone.
+    Inner,
+}
+
+/// Refuses a directory into which someone could put files who must not.
+fn check(path: &Path, stat: Stat, group: Option<u32>, role: Role) -> Result<(), FabricError> {
+    let elsewhere = format!("set {DIR_VARIABLE} to a directory of your own");
+    let refuse =
+        |cause: String, remedy: &str| Err(FabricError::at(path, Errno::EPERM, cause, remedy));
+    let permissions = stat.mode & 0o7777;
+    match group {
+        None if stat.uid != process::user() => refuse(
+            format!("belongs to user {}, and this is user {}", stat.uid, process::user()),
+            &format!("{elsewhere}, or {GROUP_VARIABLE} to share it with a group"),
+        ),
+        None if permissions & 0o022 != 0 => refuse(
+            format!("others may write to it (mode {permissions:04o})"),
+            &format!("chmod 0700 it, or set {GROUP_VARIABLE} to share it with a group"),
+        ),
+        Some(_) if permissions & 0o002 != 0 => {
+            refuse(format!("everybody may write to it (mode {permissions:04o})"), "chmod 0770 it")
+        }
+        Some(group)
+            if stat.gid != group && (role == Role::Inner || stat.uid != process::user()) =>
+        {
+            refuse(format!("belongs to group {}, not {group}", stat.gid), "chgrp it, or remove it")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn share(fd: BorrowedFd<'_>, mode: libc::mode_t, group: Option<u32>) -> Result<(), Errno> {
+    if let Some(group) = group {
+        dir::set_group(fd, group)?;
+    }
+    dir::set_mode(fd, mode)
+}
+
+fn dir_mode(group: Option<u32>) -> libc::mode_t {
+    if group.is_some() { 0o770 } else { 0o700 }
+}
+
+fn not_opened(path: &Path, errno: Errno) -> FabricError {
+    match errno {
+        Errno::ENOTDIR | Errno::ELOOP => FabricError::at(
+            path,
+            Errno::ENOTDIR,
+            "is not a directory",
+            &format!("remove it, or set {DIR_VARIABLE}"),
+        ),
+        other => unusable(path, other, "cannot be opened"),
+    }
+}
+
+/// A failed call on `path`; the remedy goes by the reason.
+pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
+    let remedy = match errno {
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => {
+            format!("set {DIR_VARIABLE} to a directory that this user may write to")
+        }
+        Errno::ENOSPC => "make room there".into(),
+        Errno::EMFILE => "raise the limit on open files (ulimit -n)".into(),
+        _ => format!("set {DIR_VARIABLE} to another directory"),
+    };
+    FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
+}
+
+/// The number of the calling thread's network namespace; 0 where /proc does not tell.
+fn network_namespace() -> u64 {
+    ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
+        .iter()
+        .find_map(|path| dir::stat(Path::new(path)).ok())
+        .map_or(0, |stat| stat.id.1)
+}
+
+/// How often a directory may vanish under a process that joins.
+const RETRIES: usize = 100;

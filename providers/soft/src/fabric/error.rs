@@ -1,0 +1,89 @@
+//! What can go wrong when a process joins, and when it looks for a peer.
+
+use std::{error::Error, fmt, path::Path};
+
+use super::hello::Refusal;
+use crate::sys::Errno;
+
+/// Why a process could not join. Its text is one line: where, what, and what to do about it.
+#[derive(Clone, Debug)]
+pub struct FabricError {
+    errno: Errno,
+    line: String,
+}
+
+impl FabricError {
+    /// The closest error number, for callers that know nothing else.
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// Something about the file or directory `path`.
+    pub(super) fn at(path: &Path, errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
+        Self::setting(errno, format!("{}: {cause}", path.display()), remedy)
+    }
+
+    /// Something that is not about a file.
+    pub(super) fn setting(errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
+        Self { errno, line: format!("{cause}; {remedy}") }
+    }
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl Error for FabricError {}
+
+/// Why there is no peer at a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerError {
+    /// No process has the slot, or there is no such slot.
+    Nobody,
+    /// The process that had the slot has died or left, and no other has taken it.
+    Dead,
+    /// The process refused to talk to us, or we to it.
+    Refused(Refusal),
+    /// The process did not answer in time; it may be stopped.
+    TimedOut,
+    /// This process has left the fabric, or it is a forked copy of the one that joined.
+    Left,
+    /// A system call failed, for example for lack of descriptors or memory.
+    System(Errno),
+}
+
+impl PeerError {
+    /// The closest error number.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::Nobody | Self::Left => Errno::ENXIO,
+            Self::Dead => Errno::ECONNRESET,
+            Self::Refused(_) => Errno::ECONNREFUSED,
+            Self::TimedOut => Errno::ETIMEDOUT,
+            Self::System(errno) => errno,
+        }
+    }
+}
+
+impl From<Errno> for PeerError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => f.write_str("no process has this slot"),
+            Self::Dead => f.write_str("the process with this slot has died or left"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::TimedOut => f.write_str("the process with this slot does not answer"),
+            Self::Left => f.write_str("this process is not in the fabric any more"),
+            Self::System(errno) => errno.fmt(f),
+        }
+    }
+}
+
+impl Error for PeerError {}

@@ -1,0 +1,132 @@
+//! How two processes introduce themselves, apart from which of them connects.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use super::{
+    core::Core,
+    hello::{Introduction, Message, Refusal},
+    peer::Parts,
+};
+use crate::sys::{
+    Errno, Mapping, cma,
+    eventfd::EventFd,
+    map::Access,
+    memfd::{Memfd, Seals},
+    process,
+    unix::{Credentials, Received, Socket},
+};
+
+/// Seals of the segment that peers write.
+pub(super) const RINGS_SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL);
+/// Seals of the segment that peers only read.
+pub(super) const TABLES_SEALS: Seals = RINGS_SEALS.union(Seals::FUTURE_WRITE);
+
+/// What came through a socket.
+pub(super) enum Arrival {
+    /// Nothing yet.
+    Nothing,
+    /// The end of the connection.
+    Closed,
+    /// A message.
+    Message(Message, Vec<OwnedFd>),
+}
+
+/// Takes the next message, if there is one.
+pub(super) fn receive(socket: &Socket) -> Result<Arrival, Refusal> {
+    let mut buffer = [0; Message::LEN + 1];
+    let Received { len, fds, truncated } = match socket.receive(&mut buffer) {
+        Ok(received) => received,
+        Err(Errno::EAGAIN) => return Ok(Arrival::Nothing),
+        Err(_) => return Ok(Arrival::Closed),
+    };
+    if len == 0 {
+        return Ok(Arrival::Closed);
+    }
+    if truncated {
+        // Descriptors are lost if we have no room for them, which is not the sender's fault.
+        let excess = len > Message::LEN || fds.len() > 3;
+        return Err(if excess { Refusal::Garbage } else { Refusal::Resources });
+    }
+    let message = Message::parse(buffer.get(..len).unwrap_or_default())?;
+    Ok(Arrival::Message(message, fds))
+}
+
+impl Core {
+    /// What this process says about itself.
+    pub(super) fn introduction(&self, attached: bool) -> Introduction {
+        Introduction {
+            slot: self.slot(),
+            nonce: *self.nonce,
+            nonce_address: std::ptr::from_ref::<u64>(&self.nonce) as usize as u64,
+            tables_len: self.tables.len() as u64,
+            rings_len: self.rings.len() as u64,
+            cma: self.config.cma,
+            attached,
+        }
+    }
+
+    /// Sends `Hello` or `Welcome` with our descriptors.
+    pub(super) fn introduce(&self, socket: &Socket, message: Message) -> Result<(), Errno> {
+        let fds = [self.tables_file.as_fd(), self.rings_file.as_fd(), self.wake.as_fd()];
+        socket.send(&message.emit(), &fds)
+    }
+
+    /// Whether we deal with this user at all.
+    pub(super) fn check_user(&self, socket: &Socket) -> Result<Credentials, Refusal> {
+        let who = socket.credentials().map_err(|_| Refusal::User)?;
+        let same_group = |group| {
+            who.gid == group || socket.peer_groups().is_ok_and(|groups| groups.contains(&group))
+        };
+        if who.uid == process::user() || self.config.group.is_some_and(same_group) {
+            Ok(who)
+        } else {
+            Err(Refusal::User)
+        }
+    }
+
+    /// Turns what a process says about itself into a peer, if all of it is true.
+    pub(super) fn examine(
+        &self,
+        said: &Introduction,
+        fds: Vec<OwnedFd>,
+        who: Credentials,
+    ) -> Result<Parts, Refusal> {
+        let known = (1..self.config.slots).contains(&said.slot) && said.slot != self.slot();
+        if !known || self.lease.owner(said.slot) != Some(who.pid) {
+            return Err(Refusal::Slot);
+        }
+        let [tables, rings, wake]: [OwnedFd; 3] = fds.try_into().map_err(|_| Refusal::Garbage)?;
+        let tables = map(tables, said.tables_len, TABLES_SEALS, Access::ReadOnly)?;
+        let rings = map(rings, said.rings_len, RINGS_SEALS, Access::ReadWrite)?;
+        let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
+        let can_attach = self.config.cma
+            && said.cma
+            && who.pid > 0
+            && cma::read_u64(who.pid, said.nonce_address) == Ok(said.nonce);
+        Ok(Parts {
+            slot: said.slot,
+            pid: who.pid,
+            is_self: false,
+            nonce: said.nonce,
+            tables: Arc::new(tables),
+            rings: Arc::new(rings),
+            wake: Arc::new(wake),
+            can_attach,
+            attaches_to_us: said.attached,
+        })
+    }
+}
+
+fn map(fd: OwnedFd, len: u64, seals: Seals, access: Access) -> Result<Mapping, Refusal> {
+    let len = usize::try_from(len).map_err(|_| Refusal::Segment)?;
+    if len == 0 {
+        return Err(Refusal::Segment);
+    }
+    let file = Memfd::verify(fd, len, seals).map_err(|_| Refusal::Segment)?;
+    let mapping = Mapping::new(file.as_fd(), len, access).map_err(|_| Refusal::Resources)?;
+    mapping.exclude_from_dumps();
+    Ok(mapping)
+}

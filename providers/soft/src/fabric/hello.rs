@@ -1,0 +1,259 @@
+//! The messages of the handshake, as bytes.
+//!
+//! The process that connects sends `Hello`, the other answers `Welcome` (or `Refused`), and the
+//! first closes the exchange with `Confirm`. `Hello` and `Welcome` bring three descriptors:
+//! tables, rings, wake-up. Both ends run on one host, so all numbers are little-endian 64 bits
+//! for no better reason than that 32-bit and 64-bit programs shall understand each other.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// What a process says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Introduction {
+    /// The sender's slot.
+    pub(super) slot: u16,
+    /// Identifies the sender among all that ever have this slot; also what is at `nonce_address`.
+    pub(super) nonce: u64,
+    /// Address of 8 bytes in the sender's memory that hold `nonce`.
+    pub(super) nonce_address: u64,
+    /// Size in bytes of the tables segment.
+    pub(super) tables_len: u64,
+    /// Size in bytes of the rings segment.
+    pub(super) rings_len: u64,
+    /// Whether the sender's settings allow cross-memory attach.
+    pub(super) cma: bool,
+    /// Whether the sender has managed to attach to the receiver; false in a `Hello`, which comes
+    /// too early to know.
+    pub(super) attached: bool,
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// From the process that connects.
+    Hello(Introduction),
+    /// The answer of the other.
+    Welcome(Introduction),
+    /// The answer of a process that does not want the connection.
+    Refused(Refusal),
+    /// The last word of the process that connects: whether it has managed to attach.
+    Confirm {
+        /// As [`Introduction::attached`].
+        attached: bool,
+    },
+}
+
+/// Why one process refuses another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Not a message of this protocol, or not the one whose turn it was.
+    Garbage = 1,
+    /// Another version of this library.
+    Version = 2,
+    /// Another user, and not of the group that was set.
+    User = 3,
+    /// It does not hold the lock of the slot it claims.
+    Slot = 4,
+    /// A segment has another size than announced, lacks a seal, or is no memory file at all.
+    Segment = 5,
+    /// The process has no descriptors or memory left.
+    Resources = 6,
+    /// The connection was closed without a reason.
+    Closed = 7,
+}
+
+impl Refusal {
+    const ALL: [Self; 7] = [
+        Self::Garbage,
+        Self::Version,
+        Self::User,
+        Self::Slot,
+        Self::Segment,
+        Self::Resources,
+        Self::Closed,
+    ];
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Garbage => "not the expected message",
+            Self::Version => "another version of the library",
+            Self::User => "another user",
+            Self::Slot => "it does not own its slot",
+            Self::Segment => "unusable shared segment",
+            Self::Resources => "out of descriptors or memory",
+            Self::Closed => "connection closed",
+        })
+    }
+}
+
+impl Message {
+    /// Every message has this many bytes.
+    pub(super) const LEN: usize = 64;
+
+    /// The message as bytes.
+    pub(super) fn emit(&self) -> [u8; Self::LEN] {
+        let none = Introduction {
+            slot: 0,
+            nonce: 0,
+            nonce_address: 0,
+            tables_len: 0,
+            rings_len: 0,
+            cma: false,
+            attached: false,
+        };
+        let (kind, code, body) = match *self {
+            Self::Hello(body) => (HELLO, 0, body),
+            Self::Welcome(body) => (WELCOME, 0, body),
+            Self::Refused(why) => (REFUSED, why as u8, none),
+            Self::Confirm { attached } => (CONFIRM, 0, Introduction { attached, ..none }),
+        };
+        let flags = if body.cma { CMA } else { 0 } | if body.attached { ATTACHED } else { 0 };
+        let words = [
+            MAGIC,
+            u64::from(VERSION) | u64::from(kind) << 32 | u64::from(code) << 40,
+            u64::from(body.slot) | flags << 16,
+            body.nonce,
+            body.nonce_address,
+            body.tables_len,
+            body.rings_len,
+            0,
+        ];
+        let mut bytes = [0; Self::LEN];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The message that `bytes` are.
+    ///
+    /// # Errors
+    /// `Version` if another version of this library wrote them, else `Garbage`.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
+        let mut words = [0; Self::LEN / 8];
+        for (to, from) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *to = u64::from_le_bytes(from.try_into().map_err(|_| Refusal::Garbage)?);
+        }
+        let [magic, head, flags, nonce, nonce_address, tables_len, rings_len, spare] = words;
+        if magic != MAGIC {
+            return Err(Refusal::Garbage);
+        }
+        if head & 0xffff_ffff != u64::from(VERSION) {
+            return Err(Refusal::Version);
+        }
+        let slot = (flags & 0xffff) as u16;
+        let flags = flags >> 16;
+        if flags & !(CMA | ATTACHED) != 0 || head >> 48 != 0 || spare != 0 {
+            return Err(Refusal::Garbage);
+        }
+        let (kind, code) = ((head >> 32) as u8, (head >> 40) as u8);
+        let (cma, attached) = (flags & CMA != 0, flags & ATTACHED != 0);
+        let body =
+            Introduction { slot, nonce, nonce_address, tables_len, rings_len, cma, attached };
+        let message = match kind {
+            HELLO => Self::Hello(body),
+            WELCOME => Self::Welcome(body),
+            CONFIRM => Self::Confirm { attached },
+            REFUSED => {
+                let why = Refusal::ALL.into_iter().find(|&why| why as u8 == code);
+                Self::Refused(why.ok_or(Refusal::Garbage)?)
+            }
+            _ => return Err(Refusal::Garbage),
+        };
+        // What a message of its kind has no use for is zero.
+        if message.emit() == *bytes { Ok(message) } else { Err(Refusal::Garbage) }
+    }
+}
+
+/// "FVfabric" in the order of the bytes.
+const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
+
+/// Version of these messages *and* of the layout of the segments: raise it with every change of
+/// either. Processes with different versions do not talk to each other.
+const VERSION: u32 = 1;
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSED: u8 = 3;
+const CONFIRM: u8 = 4;
+
+const CMA: u64 = 1;
+const ATTACHED: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<Message> {
+        let body = Introduction {
+            slot: 0x0102,
+            nonce: 0x1112_1314_1516_1718,
+            nonce_address: 0x7fff_1234_5678,
+            tables_len: 0x20_0000,
+            rings_len: 0x4000_0000,
+            cma: true,
+            attached: false,
+        };
+        let mut all = vec![
+            Message::Hello(body),
+            Message::Welcome(Introduction { attached: true, ..body }),
+            Message::Confirm { attached: true },
+            Message::Confirm { attached: false },
+        ];
+        all.extend(Refusal::ALL.map(Message::Refused));
+        all
+    }
+
+    #[test]
+    fn every_message_survives_the_round_trip() {
+        for message in messages() {
+            assert_eq!(Message::parse(&message.emit()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_hello_has_these_bytes() {
+        let bytes = messages()[0].emit();
+        assert_eq!(&bytes[..8], b"FVfabric");
+        assert_eq!(&bytes[8..16], [1, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(&bytes[16..24], [2, 1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[24..32], [0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
+        assert_eq!(&bytes[40..48], [0, 0, 0x20, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn any_other_length_is_garbage() {
+        let bytes = messages()[0].emit();
+        for len in 0..bytes.len() {
+            assert_eq!(Message::parse(&bytes[..len]), Err(Refusal::Garbage));
+        }
+        assert_eq!(Message::parse(&[0; 65]), Err(Refusal::Garbage));
+    }
+
+    #[test]
+    fn another_version_is_told_from_garbage() {
+        let mut bytes = messages()[0].emit();
+        bytes[8] = 2;
+        assert_eq!(Message::parse(&bytes), Err(Refusal::Version));
+        bytes[0] = 0;
+        assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));
+    }
+
+    #[test]
+    fn a_bit_where_none_belongs_is_garbage() {
+        for (offset, bit) in [(14, 1), (18, 4), (23, 1), (60, 1), (12, 8)] {
+            let mut bytes = messages()[0].emit();
+            bytes[offset] |= bit;
+            assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage), "byte {offset}");
+        }
+        let mut bytes = Message::Confirm { attached: true }.emit();
+        bytes[24] = 1;
+        assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));
+    }
+}

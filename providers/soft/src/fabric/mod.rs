@@ -1,0 +1,319 @@
+//! How the processes of a user on one host meet, share memory, wake each other and learn of deaths.
+//!
+//! Each process [joins](Fabric::join) a directory and gets a *slot* there, a small number that
+//! other processes know it by. It publishes two segments: *tables*, which its peers may only read,
+//! and *rings*, which they may write too. Whoever wants to talk to slot `n` asks for its
+//! [`Peer`], and gets both segments mapped, a way to wake the other, and word of its death.
+//!
+//! | What | How |
+//! |---|---|
+//! | the slot | a record lock on byte `n` of the file `slots`, which the kernel drops at death (`fcntl(2)`) |
+//! | meeting | a SOCK_SEQPACKET socket `<n>.sock`, user and process checked (`unix(7)` SO_PEERCRED) |
+//! | segments | sealed memory files passed through the socket (`memfd_create(2)`): nothing in /dev/shm |
+//! | waking | an event counter passed along (`eventfd(2)`) |
+//! | death | the end of the connection, which stays open for life; and a process descriptor (`pidfd_open(2)`), as a forked child may hold a copy of the connection |
+//! | leftovers | removed by whoever joins or leaves next, under the lock on byte 0 |
+//!
+//! One thread per fabric, "fv-soft", answers others and calls the [`Handler`]; it sleeps while
+//! nothing happens. Nothing that another process sends can do more than end its own connection.
+
+mod acceptor;
+mod config;
+mod connect;
+mod core;
+mod directory;
+mod error;
+mod handshake;
+mod hello;
+mod peer;
+mod service;
+mod slots;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    os::fd::AsFd,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use self::{
+    acceptor::{Acceptor, LISTENER_TOKEN},
+    core::{Core, Event},
+    directory::{Directory, unusable},
+    handshake::{RINGS_SEALS, TABLES_SEALS},
+    peer::{Parts, PeerTable},
+    service::Service,
+    slots::{Lease, socket_name},
+};
+pub use self::{
+    config::FabricConfig,
+    error::{FabricError, PeerError},
+    hello::Refusal,
+    peer::Peer,
+};
+use crate::sys::{
+    Errno, Mapping, dir,
+    eventfd::EventFd,
+    map::Access,
+    memfd::{Memfd, Seals},
+    poll::Epoll,
+    process,
+    thread::spawn_quiet,
+    unix::Socket,
+};
+
+/// What the user of a fabric does when something happens.
+///
+/// All calls come from the service thread, one at a time, with no lock of the fabric held. They
+/// begin before [`Fabric::join`] returns and end before [`Fabric::leave`] does (unless a handler
+/// itself leaves: then when it returns). A handler may use the fabric as any other thread may; if
+/// it blocks, in [`Fabric::peer`] or elsewhere, other handlers wait meanwhile. A panic aborts the
+/// process.
+pub trait Handler: Send + Sync {
+    /// Someone has kicked us, something has happened to a connection, or the time that the last
+    /// call asked for has passed; possibly for no reason at all. Returns after which time to be
+    /// called again at the latest; `None`: only when something happens.
+    fn on_wake(&self) -> Option<Duration>;
+
+    /// We have met a process, whoever asked for it. [`Fabric::peer`] may have returned the peer
+    /// already.
+    fn on_peer_joined(&self, peer: &Arc<Peer>);
+
+    /// A process has died or left. Comes once for every peer, after `on_peer_joined`;
+    /// [`Peer::is_dead`] is true by then.
+    fn on_peer_death(&self, peer: &Arc<Peer>);
+
+    /// A connection was refused because of what the other end, process `pid`, sent or is; worth at
+    /// most a line of debugging output.
+    fn on_refused(&self, why: Refusal, pid: libc::pid_t) {
+        let _ = (why, pid);
+    }
+}
+
+/// A process's place among the others; see the module.
+pub struct Fabric {
+    core: Arc<Core>,
+    own: Arc<Peer>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Fabric {
+    /// Takes a slot, publishes two zeroed segments of `tables_len` and `rings_len` bytes (memory
+    /// is used only where it is written), and starts the service thread.
+    ///
+    /// # Errors
+    /// The directory cannot be used, all slots are taken, or resources are missing: see
+    /// [`FabricError::errno`] and its text, which is one line.
+    pub fn join(
+        config: FabricConfig,
+        tables_len: usize,
+        rings_len: usize,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Arc<Self>, FabricError> {
+        if config.slots < 2 {
+            let cause = format!("{} fabric slots", config.slots);
+            return Err(FabricError::setting(Errno::EINVAL, cause, "at least 2 are needed"));
+        }
+        let failed = |what: &'static str| {
+            move |errno: Errno| {
+                let cause = format!("fabric: cannot create {what}: {errno}");
+                FabricError::setting(errno, cause, "check the limits on memory and open files")
+            }
+        };
+        let segment = |name, len, seals| segment(name, len, seals).map_err(failed("a segment"));
+        let (tables_file, tables) = segment(c"ferroverbs-tables", tables_len, TABLES_SEALS)?;
+        let (rings_file, rings) = segment(c"ferroverbs-rings", rings_len, RINGS_SEALS)?;
+        let wake = Arc::new(EventFd::new().map_err(failed("an event counter"))?);
+        let epoll = Epoll::new().map_err(failed("an epoll set"))?;
+        let nonce = process::random().map_err(failed("a random number"))?;
+        let (lease, listener) =
+            Lease::take(|| Directory::open(&config), config.slots, publish_socket)?;
+        epoll.add(listener.as_fd(), LISTENER_TOKEN).map_err(failed("an epoll entry"))?;
+        if config.cma {
+            process::allow_attach();
+        }
+        let core = Arc::new(Core {
+            peers: PeerTable::new(config.slots),
+            config,
+            lease,
+            nonce: Box::new(nonce),
+            tables_file,
+            rings_file,
+            tables,
+            rings,
+            wake,
+            epoll,
+            acceptor: Mutex::new(Acceptor::new(listener)),
+            flights: Mutex::new(HashMap::new()),
+            inbox: Mutex::new(VecDeque::new()),
+            stop: AtomicBool::new(false),
+            last_id: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            pid: process::id(),
+        });
+        let own = Peer::new(Parts {
+            slot: core.slot(),
+            pid: core.pid,
+            is_self: true,
+            nonce,
+            tables: Arc::clone(&core.tables),
+            rings: Arc::clone(&core.rings),
+            wake: Arc::clone(&core.wake),
+            can_attach: core.config.cma,
+            attaches_to_us: core.config.cma,
+        });
+        let service = Service::new(Arc::clone(&core), handler);
+        let thread = spawn_quiet("fv-soft", STACK_BYTES, move || service.run())
+            .map_err(|error| failed("a thread")(error.into()))?;
+        Ok(Arc::new(Self { core, own, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// This process's slot, in `1..slots`.
+    pub fn slot(&self) -> u16 {
+        self.core.slot()
+    }
+
+    /// The settings it was joined with.
+    pub fn config(&self) -> &FabricConfig {
+        &self.core.config
+    }
+
+    /// The directory of this network namespace, in which the processes meet.
+    pub fn directory(&self) -> &Path {
+        self.core.lease.directory().path()
+    }
+
+    /// The segment that peers may read.
+    pub fn tables(&self) -> &Mapping {
+        &self.core.tables
+    }
+
+    /// The segment that peers may read and write.
+    pub fn rings(&self) -> &Mapping {
+        &self.core.rings
+    }
+
+    /// The process with this slot; connects to it if we have not met, which takes as long as the
+    /// other needs to answer and [`FabricConfig::connect_timeout`] at most. Our own slot is a peer
+    /// too, of which no handler is told.
+    ///
+    /// Any thread may call this, with any of its own locks held: meanwhile it answers for the
+    /// service thread, so that two processes that look for each other always meet.
+    pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
+        if slot == self.slot() { Ok(Arc::clone(&self.own)) } else { self.core.find(slot) }
+    }
+
+    /// The living process with this slot, if we have met; never blocks.
+    pub fn known_peer(&self, slot: u16) -> Option<Arc<Peer>> {
+        if slot == self.slot() { Some(Arc::clone(&self.own)) } else { self.core.known(slot) }
+    }
+
+    /// Every living process that we have met; not ourselves.
+    pub fn for_each_peer(&self, mut visit: impl FnMut(&Arc<Peer>)) {
+        // On a copy, so that `visit` may do as it likes.
+        self.core.peers.living().iter().filter(|peer| !peer.is_dead()).for_each(&mut visit);
+    }
+
+    /// Makes the service thread call [`Handler::on_wake`] soon.
+    pub fn wake_self(&self) {
+        self.core.wake.notify();
+    }
+
+    /// How many connections were refused because of what the other end sent or is.
+    pub fn refused(&self) -> u64 {
+        self.core.refused.load(Relaxed)
+    }
+
+    /// Whether this is a forked copy of a fabric that another process joined: it has no service
+    /// thread and no slot. Dropping it does nothing to the original.
+    pub fn is_foreign(&self) -> bool {
+        self.core.is_foreign()
+    }
+
+    /// Leaves: ends the service thread and all connections, gives the slot back and, as the last
+    /// one, removes the directory. Peers see a death. A second call does nothing.
+    pub fn leave(&self) {
+        if self.is_foreign() || self.core.stop.swap(true, Relaxed) {
+            return;
+        }
+        self.wake_self();
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.thread().id() != thread::current().id()
+        {
+            // The thread aborts the process rather than panic.
+            let _ = thread.join();
+        }
+        self.core.close_acceptor();
+        let left_over = std::mem::take(&mut *lock(&self.core.inbox));
+        for event in left_over {
+            if let Event::Established(link) = event {
+                self.core.close(link.socket);
+            }
+        }
+        self.core.peers.clear();
+        self.core.lease.release();
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if self.is_foreign() {
+            // There is no such thread in this process.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(thread.take());
+        } else {
+            self.leave();
+        }
+    }
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric")
+            .field("slot", &self.slot())
+            .field("directory", &self.directory())
+            .finish_non_exhaustive()
+    }
+}
+
+fn segment(
+    name: &std::ffi::CStr,
+    len: usize,
+    seals: Seals,
+) -> Result<(Memfd, Arc<Mapping>), Errno> {
+    let file = Memfd::create(name, len)?;
+    // Mapped before it is sealed: afterwards nobody can map the tables to write them.
+    let mapping = Mapping::new(file.as_fd(), len, Access::ReadWrite)?;
+    file.seal(seals)?;
+    Ok((file, Arc::new(mapping)))
+}
+
+fn publish_socket(directory: &Directory, slot: u16) -> Result<Socket, FabricError> {
+    let name = socket_name(slot);
+    let path = directory.path().join(&name);
+    let listen = || {
+        // What is there is a dead process's, as the slot is ours.
+        let _ = directory.dir().unlink(&name);
+        let socket = Socket::listen(directory.dir(), &path, &name, BACKLOG)?;
+        dir::set_path_mode(&path, directory.file_mode(), directory.group())?;
+        Ok(socket)
+    };
+    listen().map_err(|errno| unusable(&path, errno, "cannot listen there"))
+}
+
+/// Locks, whatever happened to the thread that held it: nothing here is left half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many processes may knock at once; the kernel's limit (net.core.somaxconn) applies too.
+const BACKLOG: libc::c_int = 1024;
+
+/// Address space for the service thread; memory is used only where it is written.
+const STACK_BYTES: usize = 512 << 10;

@@ -1,0 +1,174 @@
+//! The service thread: sleeps until someone knocks, kicks, dies, or the handler's time has come.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::abort,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Handler,
+    core::{Core, Event, Link},
+    handshake::{Arrival, receive},
+    hello::Refusal,
+    lock,
+    peer::Peer,
+};
+use crate::sys::{poll, process};
+
+/// State of the thread.
+pub(super) struct Service {
+    core: Arc<Core>,
+    handler: Arc<dyn Handler>,
+    /// Established connections by id.
+    links: HashMap<u64, Watched>,
+    /// When the handler wants to be called.
+    alarm: Option<Instant>,
+}
+
+struct Watched {
+    link: Link,
+    /// The process at the other end. Its connection does not end with it if a forked child holds a
+    /// copy; this does.
+    process: Option<OwnedFd>,
+}
+
+impl Service {
+    pub(super) fn new(core: Arc<Core>, handler: Arc<dyn Handler>) -> Self {
+        Self { core, handler, links: HashMap::new(), alarm: None }
+    }
+
+    /// Runs until the fabric is left.
+    pub(super) fn run(mut self) {
+        while !self.core.is_stopped() {
+            self.turn();
+        }
+        for (_, watched) in self.links.drain() {
+            self.core.epoll.remove(watched.link.socket.as_fd());
+            watched.link.socket.shut_down();
+        }
+    }
+
+    fn turn(&mut self) {
+        let core = Arc::clone(&self.core);
+        let deadline = core.acceptor_deadline();
+        let until = [self.alarm, deadline].into_iter().flatten().min();
+        let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
+        // In this order: who confirms and then kicks has confirmed when the kick is seen.
+        let [woken, arrived] = match poll::wait([core.wake.as_fd(), core.epoll.as_fd()], timeout) {
+            Ok(ready) => ready,
+            Err(_) => {
+                // The kernel is out of memory; not so fast.
+                std::thread::sleep(Duration::from_millis(1));
+                [true, true]
+            }
+        };
+        if woken {
+            core.wake.drain();
+        }
+        if core.is_stopped() {
+            return;
+        }
+        let tokens = if arrived { core.epoll.ready() } else { Vec::new() };
+        let overdue = deadline.is_some_and(|at| at <= Instant::now());
+        if overdue || tokens.iter().any(|token| !self.links.contains_key(&(token / 2))) {
+            core.drive_acceptor();
+        }
+        self.read_inbox();
+        for token in tokens {
+            self.look_at(token);
+        }
+        let handler = Arc::clone(&self.handler);
+        let next = guard(|| handler.on_wake());
+        self.alarm = next.and_then(|next| Instant::now().checked_add(next));
+    }
+
+    fn read_inbox(&mut self) {
+        loop {
+            let event = lock(&self.core.inbox).pop_front();
+            match event {
+                Some(Event::Established(link)) => self.adopt(link),
+                Some(Event::Displaced(peer)) => self.mourn(&peer),
+                Some(Event::Refused(why, pid)) => guard(|| self.handler.on_refused(why, pid)),
+                None => break,
+            }
+        }
+    }
+
+    fn adopt(&mut self, link: Link) {
+        let peer = Arc::clone(&link.peer);
+        if peer.mourned.load(Relaxed) {
+            return self.core.close(link.socket);
+        }
+        self.announce(&peer);
+        let token = link.id * 2;
+        let watched = self.core.epoll.add(link.socket.as_fd(), token).is_ok();
+        let process = if self.links.values().any(|other| Arc::ptr_eq(&other.link.peer, &peer)) {
+            None
+        } else {
+            let process = link.socket.peer_pidfd().or_else(|_| process::pidfd(peer.pid)).ok();
+            process.filter(|process| self.core.epoll.add(process.as_fd(), token + 1).is_ok())
+        };
+        self.links.insert(link.id, Watched { link, process });
+        if !watched {
+            // We would not learn of its death; better to part now.
+            self.mourn(&peer);
+        }
+    }
+
+    /// Something has happened to a connection or to the process behind it.
+    fn look_at(&mut self, token: u64) {
+        let Some(watched) = self.links.get(&(token / 2)) else { return };
+        let peer = Arc::clone(&watched.link.peer);
+        let over = token % 2 == 1
+            || match receive(&watched.link.socket) {
+                Ok(Arrival::Nothing) => false,
+                Ok(Arrival::Closed) => true,
+                Ok(Arrival::Message(..)) | Err(_) => {
+                    self.core.note_refusal(Refusal::Garbage, peer.pid);
+                    true
+                }
+            };
+        if over {
+            self.mourn(&peer);
+        }
+    }
+
+    fn announce(&self, peer: &Arc<Peer>) {
+        if !peer.announced.swap(true, Relaxed) {
+            guard(|| self.handler.on_peer_joined(peer));
+        }
+    }
+
+    /// Parts with a peer for good.
+    fn mourn(&mut self, peer: &Arc<Peer>) {
+        peer.set_dead();
+        if peer.mourned.swap(true, Relaxed) {
+            return;
+        }
+        self.core.peers.bury(peer);
+        let ids: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, watched)| Arc::ptr_eq(&watched.link.peer, peer))
+            .map(|(&id, _)| id)
+            .collect();
+        for watched in ids.iter().filter_map(|id| self.links.remove(id)) {
+            if let Some(process) = watched.process {
+                self.core.epoll.remove(process.as_fd());
+            }
+            self.core.close(watched.link.socket);
+        }
+        // It may have died before anyone was told of it.
+        self.announce(peer);
+        guard(|| self.handler.on_peer_death(peer));
+    }
+}
+
+/// A handler that panics would leave the process without its service thread, silently.
+fn guard<T>(call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| abort())
+}

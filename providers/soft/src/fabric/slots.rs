@@ -1,0 +1,341 @@
+//! Slots: which process is which, by record locks that the kernel gives back at its death.
+//!
+//! The file `slots` has one byte per slot, and a process owns slot `i` while it holds the lock on
+//! byte `i`. Byte 0 is the lock of the directory itself, held for the short time in which a
+//! process joins or leaves. The first 8 bytes also hold a number: where to look for a free slot,
+//! so that a slot is not reused at once.
+//!
+//! Record locks have two traps (`fcntl(2)`): they are lost when the process closes *any*
+//! descriptor of the file, and they do not keep one process from itself. Hence the registry below:
+//! one descriptor per file and process, shared by all fabrics in the process, with a list of the
+//! slots it holds. A forked child inherits descriptor and list but no locks, so the list is tagged
+//! with its process.
+
+use std::{
+    fs,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libc::pid_t;
+
+use super::{
+    directory::{Directory, unusable},
+    error::FabricError,
+    lock,
+};
+use crate::sys::{
+    Errno, dir,
+    lock::{holder, try_lock, unlock},
+    process,
+};
+
+/// A slot that this process holds, and what else belongs to it in the directory.
+#[derive(Debug)]
+pub(super) struct Lease {
+    directory: Directory,
+    file: FileHandle,
+    slot: u16,
+    /// The process that holds it: not us, after a fork.
+    pid: pid_t,
+    released: Mutex<bool>,
+}
+
+impl Lease {
+    /// Takes a slot, having removed the sockets that dead processes left, and runs `publish` before
+    /// anyone else can join or leave: there the owner makes its own socket.
+    pub(super) fn take<T>(
+        open: impl Fn() -> Result<Directory, FabricError>,
+        slots: u16,
+        publish: impl FnOnce(&Directory, u16) -> Result<T, FabricError>,
+    ) -> Result<(Self, T), FabricError> {
+        let started = Instant::now();
+        let mut registry = lock(&REGISTRY);
+        loop {
+            let directory = open()?;
+            let file = match registry.open(&directory) {
+                Ok(file) => file,
+                // The last process has left and taken the directory with it.
+                Err(Errno::ENOENT) if started.elapsed() < PATIENCE => continue,
+                Err(errno) => {
+                    return Err(unusable(&slots_path(&directory), errno, "cannot be opened"));
+                }
+            };
+            let locked = lock_directory(&directory, file, started)?;
+            if directory.dir().stat(Path::new(FILE)).ok().map(|stat| stat.id) != Some(locked.id) {
+                // As above, but between opening and locking it.
+                drop(locked);
+                registry.close_unused();
+                continue;
+            }
+            directory.dir().keep_from_cleaners();
+            sweep(&directory, &locked);
+            let slot = claim(&directory, &locked, slots);
+            let published = slot.and_then(|slot| {
+                let published = publish(&directory, slot);
+                published.map(|published| (slot, published)).inspect_err(|_| locked.give_back(slot))
+            });
+            match published {
+                Ok((slot, published)) => {
+                    let file = FileHandle(Some(Arc::clone(&locked)));
+                    let pid = process::id();
+                    let released = Mutex::new(false);
+                    return Ok((Self { directory, file, slot, pid, released }, published));
+                }
+                Err(error) => {
+                    remove_if_last(&directory, &locked);
+                    drop(locked);
+                    registry.close_unused();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The slot.
+    pub(super) fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// The directory.
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The process that owns `slot` now; 0 if it is one that we cannot see.
+    pub(super) fn owner(&self, slot: u16) -> Option<pid_t> {
+        self.file.get().owner(slot)
+    }
+
+    /// Gives the slot back and removes its socket; the last one removes the directory too.
+    pub(super) fn release(&self) {
+        // The socket and the lock of a forked child's parent are the parent's.
+        if self.pid != process::id() || std::mem::replace(&mut *lock(&self.released), true) {
+            return;
+        }
+        let _registry = lock(&REGISTRY);
+        let _ = self.directory.dir().unlink(&socket_name(self.slot));
+        match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now()) {
+            Ok(locked) => {
+                locked.give_back(self.slot);
+                remove_if_last(&self.directory, &locked);
+            }
+            // Whoever holds the directory is stuck: leave the cleaning to it.
+            Err(_) => self.file.get().give_back(self.slot),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The name of the socket of the process that owns `slot`.
+pub(super) fn socket_name(slot: u16) -> PathBuf {
+    format!("{slot}.sock").into()
+}
+
+/// An open `slots` file.
+#[derive(Debug)]
+struct SlotFile {
+    fd: OwnedFd,
+    id: (u64, u64),
+    /// The process that holds `slots`, and those.
+    held: Mutex<(pid_t, Vec<u16>)>,
+}
+
+impl SlotFile {
+    fn owner(&self, slot: u16) -> Option<pid_t> {
+        if self.held().1.contains(&slot) {
+            return Some(process::id());
+        }
+        // A lock that cannot be examined is no proof of life.
+        holder(self.fd.as_fd(), slot.into(), 1).unwrap_or(None)
+    }
+
+    fn take(&self, slot: u16) -> Result<bool, Errno> {
+        let mut held = self.held();
+        let free = !held.1.contains(&slot) && try_lock(self.fd.as_fd(), slot.into())?;
+        if free {
+            held.1.push(slot);
+        }
+        Ok(free)
+    }
+
+    fn give_back(&self, slot: u16) {
+        let mut held = self.held();
+        held.1.retain(|&other| other != slot);
+        let _ = unlock(self.fd.as_fd(), slot.into());
+    }
+
+    fn is_last(&self) -> bool {
+        self.held().1.is_empty() && holder(self.fd.as_fd(), 1, 0) == Ok(None)
+    }
+
+    fn held(&self) -> MutexGuard<'_, (pid_t, Vec<u16>)> {
+        let mut held = lock(&self.held);
+        if held.0 != process::id() {
+            *held = (process::id(), Vec::new());
+        }
+        held
+    }
+}
+
+/// All `slots` files that this process has open. Outermost lock: it stands for the lock of the
+/// directory within the process. (A process that forks while another of its threads joins or
+/// leaves gets a child that cannot join.)
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
+
+struct Registry(Vec<Arc<SlotFile>>);
+
+impl Registry {
+    /// The `slots` file of a directory, open once.
+    fn open(&mut self, directory: &Directory) -> Result<Arc<SlotFile>, Errno> {
+        // Looked up by what it is *before* it is opened: closing a second descriptor would drop
+        // our locks.
+        if let Ok(stat) = directory.dir().stat(Path::new(FILE))
+            && let Some(open) = self.0.iter().find(|open| open.id == stat.id)
+        {
+            return Ok(Arc::clone(open));
+        }
+        let fd = directory.dir().open_file(Path::new(FILE), directory.file_mode())?;
+        let stat = dir::stat_fd(fd.as_fd())?;
+        if stat.uid == process::user() {
+            directory.share(fd.as_fd())?;
+        }
+        let file = Arc::new(SlotFile { fd, id: stat.id, held: Mutex::new((0, Vec::new())) });
+        self.0.push(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Closes the files that nobody in this process uses any more.
+    fn close_unused(&mut self) {
+        self.0.retain(|file| Arc::strong_count(file) > 1);
+    }
+}
+
+/// A user of a [`SlotFile`]. The last one closes the file, which must not happen while another
+/// thread is about to open it again: so it is done under the registry's lock.
+#[derive(Debug)]
+struct FileHandle(Option<Arc<SlotFile>>);
+
+impl FileHandle {
+    fn get(&self) -> &Arc<SlotFile> {
+        match &self.0 {
+            Some(file) => file,
+            None => unreachable!("only drop takes the file"),
+        }
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        let mut registry = lock(&REGISTRY);
+        self.0 = None;
+        registry.close_unused();
+    }
+}
+
+/// The lock of the directory, given back on drop. Only under the registry's lock.
+struct Locked(Arc<SlotFile>);
+
+impl std::ops::Deref for Locked {
+    type Target = Arc<SlotFile>;
+    fn deref(&self) -> &Arc<SlotFile> {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = unlock(self.0.fd.as_fd(), 0);
+    }
+}
+
+fn lock_directory(
+    directory: &Directory,
+    file: Arc<SlotFile>,
+    started: Instant,
+) -> Result<Locked, FabricError> {
+    let path = slots_path(directory);
+    let mut pause = Duration::from_micros(50);
+    // Not F_SETLKW, which would wait for ever for a process that was stopped in the middle.
+    while !try_lock(file.fd.as_fd(), 0)
+        .map_err(|errno| unusable(&path, errno, "cannot be locked"))?
+    {
+        if started.elapsed() > PATIENCE {
+            let pid = holder(file.fd.as_fd(), 0, 1).ok().flatten().unwrap_or(0);
+            return Err(FabricError::at(
+                &path,
+                Errno::EBUSY,
+                format!("process {pid} holds its lock for more than {} s", PATIENCE.as_secs()),
+                "continue or end that process",
+            ));
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+    Ok(Locked(file))
+}
+
+/// Takes a free slot of `1..slots`, beginning after the one that was taken last.
+fn claim(directory: &Directory, file: &SlotFile, slots: u16) -> Result<u16, FabricError> {
+    let path = slots_path(directory);
+    let failed = |errno| unusable(&path, errno, "cannot be locked");
+    let hint = dir::read_word(file.fd.as_fd()).map_err(failed)?;
+    let first = u16::try_from(hint).ok().filter(|first| (1..slots).contains(first)).unwrap_or(1);
+    for slot in (first..slots).chain(1..first) {
+        if file.take(slot).map_err(failed)? {
+            // A hint that is not written only lets a slot be reused sooner.
+            let _ = dir::write_word(file.fd.as_fd(), u64::from(slot) + 1);
+            return Ok(slot);
+        }
+    }
+    Err(FabricError::at(
+        directory.path(),
+        Errno::ENOSPC,
+        format!("all {} slots are taken by running processes", slots.saturating_sub(1)),
+        "end some of them",
+    ))
+}
+
+/// Removes the sockets of processes that do not live any more.
+fn sweep(directory: &Directory, file: &SlotFile) {
+    let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    let entries = fs::read_dir(path).or_else(|_| fs::read_dir(directory.path()));
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = PathBuf::from(entry.file_name());
+        let slot = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
+        if slot.is_some_and(|slot| file.owner(slot).is_none()) {
+            let _ = directory.dir().unlink(&name);
+        }
+    }
+}
+
+/// Removes the file and the directory, unless a slot is still taken.
+fn remove_if_last(directory: &Directory, file: &Locked) {
+    let name = Path::new(FILE);
+    let current = directory.dir().stat(name).is_ok_and(|stat| stat.id == file.id);
+    if current && file.is_last() {
+        sweep(directory, file);
+        // A process that waits for our lock finds that its file has gone, and starts again.
+        let _ = directory.dir().unlink(name);
+        directory.remove();
+    }
+}
+
+fn slots_path(directory: &Directory) -> PathBuf {
+    directory.path().join(FILE)
+}
+
+/// Name of the lock file.
+const FILE: &str = "slots";
+
+/// How long to wait for a process that holds the directory; it takes milliseconds at most, and
+/// a thousand may start at once.
+const PATIENCE: Duration = Duration::from_secs(30);

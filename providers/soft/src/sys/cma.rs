@@ -1,0 +1,147 @@
+//! Cross-memory attach: copies between this process and another one of the same user
+//! (`process_vm_readv(2)`, Linux 3.2). The kernel allows it by the rules of `ptrace(2)`.
+
+use std::fmt;
+
+use libc::{c_ulong, c_void, pid_t};
+
+use super::errno::{Errno, check_len};
+
+/// A range of addresses in this process or in another, laid out as `struct iovec`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct IoVec(libc::iovec);
+
+// SAFETY: a pair of numbers; only the functions of this module turn them into an access, and they
+// say what the caller answers for.
+unsafe impl Send for IoVec {}
+// SAFETY: as above.
+unsafe impl Sync for IoVec {}
+
+impl IoVec {
+    /// `len` bytes from `address` on, of whichever process the range is used with.
+    pub const fn new(address: u64, len: usize) -> Self {
+        Self(libc::iovec { iov_base: address as usize as *mut c_void, iov_len: len })
+    }
+
+    /// First address.
+    pub fn address(&self) -> u64 {
+        self.0.iov_base as usize as u64
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    /// Whether the range has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.0.iov_len == 0
+    }
+}
+
+impl fmt::Debug for IoVec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}+{:#x}", self.address(), self.len())
+    }
+}
+
+/// The most ranges one call takes on either side (`IOV_MAX`).
+pub const MAX_RANGES: usize = 1024;
+
+/// Copies from `remote` ranges of process `pid` into `local` ranges of ours; both sides are runs
+/// of bytes, and their ranges need not match. Returns how many bytes arrived, which is fewer than
+/// asked for where a remote range turned out bad after the first page.
+///
+/// A process number is reused after its process has died: what was read from a peer counts only if
+/// the peer was not dead afterwards.
+///
+/// # Errors
+/// `ESRCH` no such process; `EPERM` not ours to attach; `EFAULT` an address is not mapped there, or
+/// not here; `EINVAL` more than [`MAX_RANGES`] ranges.
+///
+/// # Safety
+/// Every range of `local` may be written until the call returns, and nobody relies on its bytes.
+pub unsafe fn read(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usize, Errno> {
+    let (local_count, remote_count) = counts(local, remote)?;
+    // SAFETY: IoVec is a transparent `iovec`; the counts are those of the slices; the kernel checks
+    // every address, and the caller lets us write the local ones.
+    check_len(unsafe {
+        libc::process_vm_readv(
+            pid,
+            local.as_ptr().cast(),
+            local_count,
+            remote.as_ptr().cast(),
+            remote_count,
+            0,
+        )
+    })
+}
+
+/// Copies from `local` ranges of ours into `remote` ranges of process `pid`; otherwise as [`read`].
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// `pid` is a process that expects its `remote` ranges to be written: a number reused by another
+/// process of the user would be that one's corruption.
+pub unsafe fn write(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usize, Errno> {
+    let (local_count, remote_count) = counts(local, remote)?;
+    // SAFETY: IoVec is a transparent `iovec`; the counts are those of the slices; the kernel checks
+    // every address, and the caller answers for the remote ones.
+    check_len(unsafe {
+        libc::process_vm_writev(
+            pid,
+            local.as_ptr().cast(),
+            local_count,
+            remote.as_ptr().cast(),
+            remote_count,
+            0,
+        )
+    })
+}
+
+/// Reads the number at `address` of process `pid`.
+pub fn read_u64(pid: pid_t, address: u64) -> Result<u64, Errno> {
+    let mut bytes = [0_u8; 8];
+    let local = [IoVec::new(bytes.as_mut_ptr() as usize as u64, bytes.len())];
+    // SAFETY: the local range is exactly `bytes`, which is ours alone.
+    let len = unsafe { read(pid, &local, &[IoVec::new(address, bytes.len())]) }?;
+    if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EFAULT) }
+}
+
+fn counts(local: &[IoVec], remote: &[IoVec]) -> Result<(c_ulong, c_ulong), Errno> {
+    if local.len() > MAX_RANGES || remote.len() > MAX_RANGES {
+        return Err(Errno::EINVAL);
+    }
+    Ok((local.len() as c_ulong, remote.len() as c_ulong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process;
+
+    #[test]
+    fn bytes_move_both_ways_across_unequal_ranges() {
+        let from = *b"cross-memory";
+        let mut to = [0_u8; 12];
+        let at = |p: *const u8, offset, len| IoVec::new(p as usize as u64 + offset, len);
+        let dst = to.as_mut_ptr();
+        let local = [at(dst, 0, 5), at(dst, 5, 7)];
+        // SAFETY: the local ranges are the two parts of `to`.
+        let len = unsafe { read(process::id(), &local, &[at(from.as_ptr(), 0, 12)]) };
+        assert_eq!(len, Ok(12));
+        assert_eq!(to, from);
+        // SAFETY: the process is this one and the range is the first five bytes of `to`.
+        let len = unsafe { write(process::id(), &[at(from.as_ptr(), 7, 5)], &[at(dst, 0, 5)]) };
+        assert_eq!(len, Ok(5));
+        assert_eq!(&to, b"emory-memory");
+    }
+
+    #[test]
+    fn a_bad_remote_address_is_a_fault() {
+        assert_eq!(read_u64(process::id(), 8), Err(Errno::EFAULT));
+    }
+}

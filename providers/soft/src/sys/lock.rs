@@ -1,0 +1,69 @@
+//! POSIX record locks (`fcntl(2)` "Traditional record locks").
+//!
+//! The kernel drops such a lock when its process dies, and a forked child does not inherit it. It
+//! also drops it when the process closes *any* descriptor of the same file, and it does not keep
+//! threads of one process apart: whoever uses these functions has one descriptor per file and
+//! process, and a mutex where it matters.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{c_int, c_short, off_t, pid_t};
+
+use super::errno::{Errno, check, retry};
+
+/// Takes the write lock on one byte; false if another process has it.
+pub fn try_lock(fd: BorrowedFd<'_>, byte: u32) -> Result<bool, Errno> {
+    match set(fd, libc::F_WRLCK, byte) {
+        Ok(()) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// Gives the lock on one byte back.
+pub fn unlock(fd: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
+    set(fd, libc::F_UNLCK, byte)
+}
+
+/// The *other* process that has a byte of `first..first + count` locked; `count` 0 means "to the
+/// end". A holder in a pid namespace that we cannot see is process 0.
+pub fn holder(fd: BorrowedFd<'_>, first: u32, count: u32) -> Result<Option<pid_t>, Errno> {
+    let mut lock = range(libc::F_WRLCK, first, count)?;
+    // SAFETY: F_GETLK reads and writes one `flock`, which `lock` is; `fd` is open.
+    retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &raw mut lock) }))?;
+    Ok((c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+}
+
+fn set(fd: BorrowedFd<'_>, kind: c_int, byte: u32) -> Result<(), Errno> {
+    let lock = range(kind, byte, 1)?;
+    // SAFETY: F_SETLK reads one `flock`, which `lock` is; `fd` is open.
+    retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &raw const lock) }))?;
+    Ok(())
+}
+
+fn range(kind: c_int, first: u32, count: u32) -> Result<libc::flock, Errno> {
+    // SAFETY: `flock` is plain integers, for which all zeros is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = c_short::try_from(kind).map_err(|_| Errno::EINVAL)?;
+    lock.l_whence = c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::EINVAL)?;
+    lock.l_start = off_t::from(first);
+    lock.l_len = off_t::from(count);
+    Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::sys::memfd::Memfd;
+
+    #[test]
+    fn our_own_lock_is_no_obstacle_and_has_no_other_holder() {
+        let file = Memfd::create(c"fv-test", 4096).unwrap();
+        assert_eq!(try_lock(file.as_fd(), 3), Ok(true));
+        assert_eq!(try_lock(file.as_fd(), 3), Ok(true));
+        assert_eq!(holder(file.as_fd(), 0, 0), Ok(None));
+        assert_eq!(unlock(file.as_fd(), 3), Ok(()));
+    }
+}

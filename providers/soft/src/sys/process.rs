@@ -1,0 +1,111 @@
+//! What a process is and may do: ids, descriptors for processes, attach permission, randomness.
+
+use std::{
+    ffi::CString,
+    fs,
+    os::fd::{FromRawFd, OwnedFd},
+    ptr,
+};
+
+use libc::{c_char, c_ulong, gid_t, pid_t, uid_t};
+
+use super::errno::{Errno, check, check_len, retry};
+
+/// This process (`getpid(2)`).
+pub fn id() -> pid_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// The user whose rights this process has (`geteuid(2)`).
+pub fn user() -> uid_t {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether the program runs with rights that its caller lacks (set-user-id and the like), so that
+/// the environment must not steer it (`secure_getenv(3)`).
+pub fn is_privileged() -> bool {
+    // SAFETY: takes an integer; unknown types give 0.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// A descriptor that becomes readable when the process dies (`pidfd_open(2)`, Linux 5.3).
+pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
+    // SAFETY: plain integers; the descriptor comes with close-on-exec set.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = check(i32::try_from(fd).map_err(|_| Errno::EBADF)?)?;
+    // SAFETY: the kernel just made `fd`, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Lets other processes of the user attach where the Yama security module would refuse it
+/// (`prctl(2)` PR_SET_PTRACER). A no-op unless its scope is 1, "only descendants".
+pub fn allow_attach() {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    if scope.is_ok_and(|scope| scope.trim() == "1") {
+        // SAFETY: plain integers; failure leaves attach refused, which the probe will find out.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
+}
+
+/// A number that nobody can guess (`getrandom(2)`).
+pub fn random() -> Result<u64, Errno> {
+    let mut bytes = [0_u8; 8];
+    let len = retry(|| {
+        // SAFETY: `bytes` has room for the 8 bytes asked for.
+        check_len(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) })
+    })?;
+    if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
+}
+
+/// The number of the group called `name` (`getgrnam_r(3)`), if there is one.
+pub fn group_named(name: &str) -> Option<gid_t> {
+    let name = CString::new(name).ok()?;
+    let mut buffer: Vec<c_char> = vec![0; 1 << 10];
+    loop {
+        // SAFETY: `group` is integers and pointers, for which zeros are a value.
+        let mut group: libc::group = unsafe { std::mem::zeroed() };
+        let mut found = ptr::null_mut();
+        // SAFETY: all pointers are to live locals, and the length is the buffer's.
+        let ret = unsafe {
+            libc::getgrnam_r(
+                name.as_ptr(),
+                &raw mut group,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &raw mut found,
+            )
+        };
+        match ret {
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            0 if !found.is_null() => return Some(group.gr_gid),
+            _ => return None,
+        }
+    }
+}
+
+/// `PR_SET_PTRACER_ANY` of `<linux/prctl.h>`.
+const PR_SET_PTRACER_ANY: c_ulong = c_ulong::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_numbers_differ() {
+        assert_ne!(random(), random());
+    }
+
+    #[test]
+    fn the_group_of_root_is_zero_and_an_unknown_one_is_none() {
+        assert_eq!(group_named("root"), Some(0));
+        assert_eq!(group_named("no such group"), None);
+    }
+
+    #[test]
+    fn a_process_has_a_descriptor_and_number_zero_has_none() {
+        assert!(pidfd(id()).is_ok());
+        assert!(pidfd(0).is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! Threads that an application does not know about.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    ptr,
+    thread::{Builder, JoinHandle},
+};
+
+/// Starts a thread in which no signal handler of the application ever runs: all signals are
+/// blocked, except those that a fault of the thread itself raises (blocking these would turn a
+/// handled fault into a kill, `sigprocmask(2)`).
+///
+/// `name` has at most 15 bytes (`pthread_setname_np(3)`).
+pub fn spawn_quiet<F>(name: &str, stack_bytes: usize, body: F) -> io::Result<JoinHandle<()>>
+where
+    F: FnOnce() + Send + 'static,
+{
+    let before = block_signals();
+    let thread = Builder::new().name(name.into()).stack_size(stack_bytes).spawn(body);
+    // SAFETY: `before` was filled by the call that blocked the signals.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    thread
+}
+
+/// Blocks this thread's signals and returns the mask of before; a new thread inherits it.
+fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `sigfillset` initialises the set; the other calls take an initialised set and real
+    // signal numbers, and the last one fills `before` (zeros, an empty set, should it ever fail).
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocked(signal: libc::c_int) -> bool {
+        let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: a NULL new set only reads the mask into `mask`, which zeros initialise already.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
+            libc::sigismember(mask.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    fn signals_are_blocked_in_the_thread_and_not_in_its_parent() {
+        let thread = spawn_quiet("fv-test", 256 << 10, || {
+            assert!(blocked(libc::SIGUSR1) && blocked(libc::SIGTERM));
+            assert!(!blocked(libc::SIGSEGV));
+        });
+        thread.unwrap().join().unwrap();
+        assert!(!blocked(libc::SIGUSR1));
+    }
+}
