@@ -1,1 +1,135 @@
-//! Placeholder.
+//! Tests that need a C compiler: which programs there are, and how they are compiled. They are
+//! written against the verbs headers of the system (Debian's libibverbs-dev), so that what passes here
+//! is what an application sees. `cargo xtask test` compiles and runs them.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A C program of `programs/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// File name without `.c`.
+    pub name: &'static str,
+    /// How it is run.
+    pub kind: Kind,
+    /// Arguments of each run; one run without arguments if there are none.
+    pub runs: &'static [&'static str],
+    /// Whether it is worth running on each data path (cross-memory attach, without it by setting,
+    /// without it because the kernel refuses).
+    pub each_path: bool,
+}
+
+/// What a program needs, and how its result is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Needs no device: its output must be the same on the system's library and on ours.
+    Compared,
+    /// Needs a device and judges itself: one line per check, exit status 0 if all passed.
+    Checked,
+}
+
+const ONE_AND_TWO: &[&str] = &["one", "two"];
+
+const fn checked(name: &'static str, runs: &'static [&'static str], each_path: bool) -> Program {
+    Program { name, kind: Kind::Checked, runs, each_path }
+}
+
+/// All programs, the simple ones first.
+pub const PROGRAMS: &[Program] = &[
+    Program { name: "names", kind: Kind::Compared, runs: &[], each_path: false },
+    checked("objects", &[], false),
+    checked("modify_qp", &[], false),
+    checked("data", ONE_AND_TWO, true),
+    checked("flags", ONE_AND_TWO, true),
+    checked("atomics", ONE_AND_TWO, true),
+    checked("errors", ONE_AND_TWO, true),
+    checked("ud", ONE_AND_TWO, false),
+    checked("cq", &[], false),
+    checked("srq", ONE_AND_TWO, false),
+    checked("threads", &[], false),
+    checked("many_qps", &[], true),
+    checked("random_ops", ONE_AND_TWO, true),
+    checked("idle", &[], false),
+];
+
+/// A compiler that did not succeed.
+#[derive(Debug)]
+pub struct CompileError {
+    source: PathBuf,
+    message: String,
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot compile {}: {}", self.source.display(), self.message)
+    }
+}
+
+impl std::error::Error for CompileError {}
+
+/// This crate's folder.
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compiles a program of [`PROGRAMS`] into `folder` and returns its path.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError> {
+    let sources = here().join("programs");
+    let mut inputs = vec![sources.join(format!("{}.c", program.name))];
+    if program.kind == Kind::Checked {
+        inputs.push(sources.join("rig.c"));
+    }
+    cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
+}
+
+/// Compiles the launcher that runs a command without cross-memory attach.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn compile_without_cma(folder: &Path) -> Result<PathBuf, CompileError> {
+    cc(&[here().join("tools/without_cma.c")], &folder.join("without_cma"), &[])
+}
+
+fn cc(inputs: &[PathBuf], output: &Path, libraries: &[&str]) -> Result<PathBuf, CompileError> {
+    let fail = |message: String| CompileError {
+        source: inputs.first().cloned().unwrap_or_default(),
+        message,
+    };
+    let done = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(output)
+        .args(inputs)
+        .args(libraries)
+        .output()
+        .map_err(|e| fail(e.to_string()))?;
+    if done.status.success() {
+        Ok(output.to_path_buf())
+    } else {
+        Err(fail(String::from_utf8_lossy(&done.stderr).into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_source_is_in_the_list_and_the_other_way_round() {
+        let mut files: BTreeSet<String> = std::fs::read_dir(here().join("programs"))
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .filter(|p| p.extension().is_some_and(|e| e == "c"))
+            .map(|p| p.file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        assert!(files.remove("rig"));
+        let listed: BTreeSet<String> = PROGRAMS.iter().map(|p| p.name.to_string()).collect();
+        assert_eq!(files, listed);
+    }
+}
