@@ -1,5 +1,7 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
+mod demo;
+mod over;
 mod packages;
 mod pair;
 mod paths;
@@ -19,6 +21,7 @@ type Result<T> = std::result::Result<T, String>;
 const HELP: &str = "\
 usage: cargo xtask COMMAND
 
+  demo              install what is needed, build, and show the soft adapter at work
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   stage             lay an installed tree under target/stage
 ";
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
     let command = args.next().and_then(|c| c.into_string().ok()).unwrap_or_default();
     let rest: Vec<_> = args.collect();
     let result = match command.as_str() {
+        "demo" => demo::main(&rest),
         "run" => run::main(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {

@@ -1,0 +1,115 @@
+//! Commands that run over Ferroverbs: which library, which way of putting it under a program, which
+//! fabric directory, which user, which data path.
+
+use crate::paths;
+use crate::process::{Job, User};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// How the library gets under a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By `LD_LIBRARY_PATH`.
+    LibraryPath,
+    /// By `LD_PRELOAD` of the one file.
+    Preload,
+}
+
+/// Which way data takes between processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataPath {
+    /// Whatever the adapter chooses: cross-memory attach where the kernel allows it.
+    Default,
+    /// Cross-memory attach switched off by its setting.
+    Off,
+    /// Cross-memory attach refused by a seccomp filter, as in many containers.
+    Refused,
+}
+
+impl DataPath {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Default, Self::Off, Self::Refused];
+
+    /// For lines in tables and reports.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Off => "CMA off",
+            Self::Refused => "CMA refused",
+        }
+    }
+}
+
+/// Everything that makes a command run over Ferroverbs.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    /// Folder of `libibverbs.so.1`.
+    lib: PathBuf,
+    callers_path: OsString,
+    way: Way,
+    fabric: Option<PathBuf>,
+    user: Option<User>,
+    path: DataPath,
+    without_cma: Option<PathBuf>,
+}
+
+impl Over {
+    /// The staged tree at `prefix`, the adapter's own choices for everything else.
+    pub(crate) fn new(prefix: &Path, target: &Path) -> Self {
+        Self {
+            lib: prefix.join("lib"),
+            callers_path: paths::callers_library_path(target),
+            way: Way::LibraryPath,
+            fabric: None,
+            user: None,
+            path: DataPath::Default,
+            without_cma: None,
+        }
+    }
+
+    /// Chooses how the library gets under programs.
+    pub(crate) fn way(mut self, way: Way) -> Self {
+        self.way = way;
+        self
+    }
+
+    /// Sets the fabric directory.
+    pub(crate) fn fabric(mut self, dir: &Path) -> Self {
+        self.fabric = Some(dir.to_path_buf());
+        self
+    }
+
+    /// Runs as another user if one is given.
+    pub(crate) fn user(mut self, user: Option<User>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// Chooses the data path; `without_cma` is the launcher that refuses cross-memory attach.
+    pub(crate) fn path(mut self, path: DataPath, without_cma: &Path) -> Self {
+        self.path = path;
+        self.without_cma = Some(without_cma.to_path_buf());
+        self
+    }
+
+    /// A command over all this.
+    pub(crate) fn job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
+        let mut job = Job::new(program).user(self.user);
+        if let Some(dir) = &self.fabric {
+            job = job.env("FERROVERBS_FABRIC_DIR", dir);
+        }
+        job = match self.way {
+            Way::LibraryPath => {
+                job.env("LD_LIBRARY_PATH", paths::prepend(&self.lib, &self.callers_path))
+            }
+            Way::Preload => job
+                .env("LD_LIBRARY_PATH", &self.callers_path)
+                .env("LD_PRELOAD", self.lib.join("libibverbs.so.1")),
+        };
+        match (self.path, &self.without_cma) {
+            (DataPath::Off, _) => job.env("FERROVERBS_SOFT_CMA", "off"),
+            (DataPath::Refused, Some(launcher)) => job.under(launcher),
+            _ => job,
+        }
+    }
+}
