@@ -1,0 +1,41 @@
+//! Opening a shared object. A plugin registers itself from its constructor and is never closed.
+
+use std::ffi::{CStr, OsStr};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// An opened plugin; it stays in the process for good.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    file: PathBuf,
+    library: std::mem::ManuallyDrop<std::sync::Arc<Library>>,
+}
+
+impl Plugin {
+    /// Opens `file`: a path, or a bare name that the dynamic loader searches for. The error is its text.
+    pub(crate) fn open(file: &OsStr) -> Result<Self, String> {
+        // SAFETY: runs the plugin's constructors. The administrator enabled it by name, and registering
+        // is all that a provider's constructor does.
+        match unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => Ok(Self {
+                file: PathBuf::from(file),
+                library: std::mem::ManuallyDrop::new(std::sync::Arc::new(library)),
+            }),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The file as it was opened.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The address of a data symbol, valid for the life of the process; `None` when there is none.
+    pub fn data<T>(&self, name: &CStr) -> Option<*const T> {
+        // SAFETY: only the address is taken; what it points to is the caller's to judge.
+        let symbol = unsafe { self.library.get::<*const T>(name.to_bytes_with_nul()) }.ok()?;
+        let address = symbol.into_raw();
+        (!address.is_null()).then(|| address.cast_const().cast())
+    }
+}

@@ -1,0 +1,168 @@
+//! Where configuration and plugins are looked for.
+//!
+//! The library finds its own tree relative to itself, so that a tree works wherever it is put: for
+//! `<prefix>/lib/libibverbs.so.1` the plugins are in `<prefix>/lib/libibverbs` and the configuration in
+//! `<prefix>/etc/libibverbs.d`. The distribution's directories come after.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+/// Whose directory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Part of our tree, or named by the user: its drivers are meant for us.
+    Own,
+    /// The distribution's: its drivers serve kernel devices unless marked otherwise.
+    System,
+}
+
+/// A directory to look into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub path: PathBuf,
+    /// Whose it is.
+    pub origin: Origin,
+}
+
+/// What the environment asks for; gathered by the caller, who knows whether it may be trusted.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// `FERROVERBS_CONFIG_DIR`: directories (`:` between) instead of all others.
+    pub config: Option<String>,
+    /// `FERROVERBS_PROVIDER_DIR`: directories (`:` between) before all others.
+    pub plugins: Option<String>,
+}
+
+/// All directories, in the order in which they are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Configuration directories.
+    pub config: Vec<Place>,
+    /// Plugin directories.
+    pub plugins: Vec<Place>,
+}
+
+impl Places {
+    /// The places for a library at `library` (as the loader names it).
+    pub fn new(library: Option<&Path>, wishes: &Wishes) -> Self {
+        Self::with_system(library, wishes, Path::new("/etc/libibverbs.d"), &system_plugin_folders())
+    }
+
+    fn with_system(
+        library: Option<&Path>,
+        wishes: &Wishes,
+        system_config: &Path,
+        system_plugins: &[PathBuf],
+    ) -> Self {
+        let mut config = Vec::new();
+        let mut plugins = Vec::new();
+        add_list(&mut plugins, wishes.plugins.as_deref());
+        add_list(&mut config, wishes.config.as_deref());
+        let only_wished = !config.is_empty();
+
+        for folder in library_folders(library) {
+            let own = folder.join("libibverbs");
+            let is_system = system_plugins.contains(&own);
+            add(&mut plugins, own, if is_system { Origin::System } else { Origin::Own });
+            if let Some(prefix) = folder.parent().filter(|_| !only_wished) {
+                let own = prefix.join("etc/libibverbs.d");
+                let is_system = own == system_config;
+                add(&mut config, own, if is_system { Origin::System } else { Origin::Own });
+            }
+        }
+        if !only_wished {
+            add(&mut config, system_config.to_owned(), Origin::System);
+        }
+        for folder in system_plugins {
+            add(&mut plugins, folder.clone(), Origin::System);
+        }
+        Self { config, plugins }
+    }
+}
+
+/// The directory of the library as it was named, and the one it really lies in.
+fn library_folders(library: Option<&Path>) -> Vec<PathBuf> {
+    let Some(library) = library else { return Vec::new() };
+    let absolute = std::path::absolute(library).ok();
+    let real = library.canonicalize().ok();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for folder in [absolute, real].iter().flatten().filter_map(|path| path.parent()) {
+        if !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_owned());
+        }
+    }
+    folders
+}
+
+fn add_list(places: &mut Vec<Place>, list: Option<&str>) {
+    for folder in list.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()) {
+        add(places, PathBuf::from(folder), Origin::Own);
+    }
+}
+
+fn add(places: &mut Vec<Place>, path: PathBuf, origin: Origin) {
+    if !places.iter().any(|place| place.path == path) {
+        places.push(Place { path, origin });
+    }
+}
+
+/// Where distributions install plugins: Debian's multiarch directory, `lib64`, `lib`.
+fn system_plugin_folders() -> Vec<PathBuf> {
+    let multiarch = format!("/usr/lib/{}-linux-gnu/libibverbs", std::env::consts::ARCH);
+    [multiarch.as_str(), "/usr/lib64/libibverbs", "/usr/lib/libibverbs"]
+        .into_iter()
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ETC: &str = "/etc/libibverbs.d";
+
+    fn places(library: &str, wishes: &Wishes) -> Places {
+        let system = [PathBuf::from("/usr/lib/x86_64-linux-gnu/libibverbs")];
+        Places::with_system(Some(Path::new(library)), wishes, Path::new(ETC), &system)
+    }
+
+    fn paths(places: &[Place]) -> Vec<(&str, Origin)> {
+        places.iter().map(|place| (place.path.to_str().unwrap_or_default(), place.origin)).collect()
+    }
+
+    #[test]
+    fn a_tree_of_our_own_comes_before_the_distributions() {
+        let places = places("/opt/fv/lib/libibverbs.so.1", &Wishes::default());
+        assert_eq!(
+            paths(&places.plugins),
+            [
+                ("/opt/fv/lib/libibverbs", Origin::Own),
+                ("/usr/lib/x86_64-linux-gnu/libibverbs", Origin::System)
+            ]
+        );
+        assert_eq!(
+            paths(&places.config),
+            [("/opt/fv/etc/libibverbs.d", Origin::Own), (ETC, Origin::System)]
+        );
+    }
+
+    #[test]
+    fn installed_in_the_distributions_place_its_directory_stays_the_distributions() {
+        let places = places("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.99", &Wishes::default());
+        assert_eq!(
+            paths(&places.plugins),
+            [("/usr/lib/x86_64-linux-gnu/libibverbs", Origin::System)]
+        );
+    }
+
+    #[test]
+    fn wishes_replace_the_configuration_and_precede_the_plugins() {
+        let wishes = Wishes { config: Some("/a:/b".into()), plugins: Some("/p".into()) };
+        let places = places("/opt/fv/lib/libibverbs.so.1", &wishes);
+        assert_eq!(paths(&places.config), [("/a", Origin::Own), ("/b", Origin::Own)]);
+        assert_eq!(paths(&places.plugins)[0], ("/p", Origin::Own));
+        assert_eq!(places.plugins.len(), 3);
+    }
+}
