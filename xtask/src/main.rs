@@ -12,6 +12,7 @@ mod run;
 mod scratch;
 mod stage;
 mod table;
+mod test;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   demo              install what is needed, build, and show the soft adapter at work
+  test [GROUP...]   run every test there is (--list shows the groups)
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   stage             lay an installed tree under target/stage
 ";
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let rest: Vec<_> = args.collect();
     let result = match command.as_str() {
         "demo" => demo::main(&rest),
+        "test" => test::main(&rest),
         "run" => run::main(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {

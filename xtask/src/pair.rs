@@ -70,6 +70,11 @@ impl Pair {
         Ok(Started { server, client })
     }
 
+    /// Whether the client's connection has been made.
+    pub(crate) fn connected(&self) -> bool {
+        has_socket(self.port, ESTABLISHED)
+    }
+
     /// Runs both to their ends. `Err` holds a report of what failed.
     pub(crate) fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
         let deadline = Instant::now() + self.limit;
@@ -113,19 +118,27 @@ fn free_port() -> crate::Result<u16> {
 /// Whether any process of this network namespace listens on `port`. Asking by a connection would use
 /// up the one that the server accepts.
 fn listening(port: u16) -> bool {
+    has_socket(port, LISTEN)
+}
+
+fn has_socket(port: u16, state: &str) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|table| fs::read_to_string(table).ok())
-        .any(|table| table_has_listener(&table, port))
+        .any(|table| table_has(&table, port, state))
 }
 
-/// Looks for a line with local port `port` and state LISTEN (0A) in the text of /proc/net/tcp.
-fn table_has_listener(table: &str, port: u16) -> bool {
+/// States of a socket in /proc/net/tcp (include/net/tcp_states.h).
+const ESTABLISHED: &str = "01";
+const LISTEN: &str = "0A";
+
+/// Looks for a line with local port `port` and state `wanted` in the text of /proc/net/tcp.
+fn table_has(table: &str, port: u16, wanted: &str) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let local = fields.next().and_then(|a| a.rsplit_once(':')).map(|(_, p)| p);
         let state = fields.nth(1);
-        state == Some("0A") && local.and_then(|p| u16::from_str_radix(p, 16).ok()) == Some(port)
+        state == Some(wanted) && local.and_then(|p| u16::from_str_radix(p, 16).ok()) == Some(port)
     })
 }
 
@@ -138,8 +151,8 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
              0: 0100007F:4853 00000000:0000 0A 00000000:00000000\n\
              1: 0100007F:4854 0100007F:4853 01 00000000:00000000\n";
-        assert!(table_has_listener(table, 0x4853));
-        assert!(!table_has_listener(table, 0x4854));
+        assert!(table_has(table, 0x4853, LISTEN) && table_has(table, 0x4854, ESTABLISHED));
+        assert!(!table_has(table, 0x4854, LISTEN) && !table_has(table, 0x4853, ESTABLISHED));
     }
 
     #[test]

@@ -159,20 +159,10 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Whether it has ended.
     pub(crate) fn ended(&mut self) -> bool {
         // An error means that there is no such child any more.
         self.child.try_wait().map_or(true, |status| status.is_some())
-    }
-
-    /// What it has written to stdout so far.
-    pub(crate) fn stdout_so_far(&self) -> String {
-        read(&self.out)
     }
 
     /// Sends SIGKILL to it and to everything that it started.

@@ -1,0 +1,89 @@
+//! What a person is told when something is missing: one line that names it; and nothing at all when
+//! nothing is wrong.
+
+use super::{Bench, Tally};
+use crate::over::Over;
+use crate::process::Finished;
+use crate::scratch;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const PLUGIN: &str = "lib/libibverbs/libsoft-rdmav65.so";
+const CONFIG: &str = "etc/libibverbs.d";
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let whole = bench.prefix()?.to_path_buf();
+    let fabric = bench.private_folder("fabric")?;
+    let devices = |prefix: &Path, fabric: &Path| {
+        Over::new(prefix, &bench.paths.target)
+            .fabric(fabric)
+            .user(bench.user)
+            .job("ibv_devinfo")
+            .dir(bench.scratch.path())
+            .run(&bench.scratch, LIMIT)
+    };
+    // A tree of its own for each damage.
+    let damaged = |damage: &dyn Fn(&Path) -> std::io::Result<()>| -> crate::Result<PathBuf> {
+        let prefix = bench.scratch.folder("tree", 0o755)?;
+        scratch::copy_tree(&whole, &prefix)?;
+        damage(&prefix).map_err(|e| format!("cannot damage {}: {e}", prefix.display()))?;
+        Ok(prefix)
+    };
+
+    let done = devices(&whole, &fabric)?;
+    let quiet = done.ok() && done.stderr.is_empty();
+    tally.record("nothing is wrong", quiet.then_some(()).ok_or_else(|| done.report("ibv_devinfo")));
+
+    let prefix =
+        damaged(&|p| fs::OpenOptions::new().write(true).open(p.join(PLUGIN))?.set_len(1000))?;
+    let done = devices(&prefix, &fabric)?;
+    tally.record("a truncated plugin", one_line(&done, &prefix.join(PLUGIN)));
+
+    let prefix = damaged(&|p| fs::write(p.join(PLUGIN), "this is no library\n"))?;
+    let done = devices(&prefix, &fabric)?;
+    tally.record("a plugin that is no library", one_line(&done, &prefix.join(PLUGIN)));
+
+    let prefix = damaged(&|p| fs::remove_file(p.join(PLUGIN)))?;
+    let done = devices(&prefix, &fabric)?;
+    tally.record("a plugin that is not there", one_line(&done, &prefix.join("lib/libibverbs")));
+
+    let prefix = damaged(&|p| fs::remove_dir_all(p.join(CONFIG)))?;
+    let done = devices(&prefix, &fabric)?;
+    tally.record("no configuration", one_line(&done, &prefix.join(CONFIG)));
+
+    let file = bench.private_folder("no-folder")?.join("file");
+    fs::write(&file, "").map_err(|e| e.to_string())?;
+    let done = devices(&whole, &file)?;
+    tally.record("a fabric directory that is a file", one_line(&done, &file));
+
+    let absent = bench.scratch.path().join("not/there");
+    let done = devices(&whole, &absent)?;
+    tally.record("a fabric directory that cannot be made", one_line(&done, &absent));
+
+    let others = bench.scratch.folder("others", 0o777)?;
+    scratch::set_mode(&others, 0o777)?;
+    let done = devices(&whole, &others)?;
+    tally.record("a fabric directory that others can write", one_line(&done, &others));
+    Ok(())
+}
+
+/// One line from the library that names `culprit`; the program may add its own.
+fn one_line(done: &Finished, culprit: &Path) -> Result<(), String> {
+    let lines: Vec<_> = done.stderr.lines().filter(|l| !is_the_programs(l)).collect();
+    let named = lines.first().is_some_and(|l| l.contains(&*culprit.to_string_lossy()));
+    if lines.len() == 1 && named {
+        return Ok(());
+    }
+    let report = done.report("ibv_devinfo");
+    Err(format!("instead of one line that names {}:\n{report}", culprit.display()))
+}
+
+/// ibv_devinfo's own words.
+fn is_the_programs(line: &str) -> bool {
+    ["Failed to get IB devices list", "No IB devices found", "Failed to open device"]
+        .iter()
+        .any(|own| line.starts_with(own))
+}

@@ -1,0 +1,266 @@
+//! `cargo xtask test`: every test there is, in groups, and a table of what came out.
+
+mod c_programs;
+mod checks;
+mod diagnostics;
+mod kill;
+mod licences;
+mod perf;
+mod programs;
+mod symbols;
+mod unit;
+
+use crate::over::{DataPath, Over};
+use crate::packages;
+use crate::pair::{Ended, Pair};
+use crate::paths::Paths;
+use crate::process::{self, Job, User};
+use crate::progress::Progress;
+use crate::scratch::{self, Scratch};
+use crate::stage;
+use crate::table::{Align, Table};
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A number of tests that are run together.
+struct Group {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Bench, &mut Tally) -> crate::Result<()>,
+}
+
+/// In the order in which they run: what fails fast comes first.
+const GROUPS: &[Group] = &[
+    Group { name: "fmt", what: "source formatting", run: checks::fmt },
+    Group { name: "licences", what: "licences and advisories of dependencies", run: licences::run },
+    Group { name: "clippy", what: "lints", run: checks::clippy },
+    Group { name: "doc", what: "documentation builds without warnings", run: checks::doc },
+    Group { name: "unit", what: "unit tests of all crates", run: unit::run },
+    Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
+    Group { name: "c", what: "C programs, each data path", run: c_programs::run },
+    Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
+    Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
+    Group {
+        name: "kill",
+        what: "one side of a running perftest killed, 100 times",
+        run: kill::run,
+    },
+    Group {
+        name: "diagnostics",
+        what: "what is said when something is missing",
+        run: diagnostics::run,
+    },
+];
+
+/// What a group found.
+#[derive(Debug, Default)]
+struct Tally {
+    passed: usize,
+    failures: Vec<String>,
+    skips: Vec<String>,
+}
+
+impl Tally {
+    /// Counts one test.
+    fn record(&mut self, name: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.passed += 1,
+            Err(report) => self.failures.push(format!("{name}: {report}")),
+        }
+    }
+
+    /// A test that was not run, and why.
+    fn skip(&mut self, name: &str, reason: &str) {
+        self.skips.push(format!("{name}: {reason}"));
+    }
+}
+
+/// What tests stand on.
+struct Bench {
+    paths: Paths,
+    progress: Progress,
+    scratch: Scratch,
+    /// The user that programs run as: an ordinary one.
+    user: Option<User>,
+    installed: OnceCell<PathBuf>,
+    launcher: OnceCell<PathBuf>,
+}
+
+/// How many failures in a group are enough to stop it, where each may take its whole time limit.
+const ENOUGH: usize = 8;
+
+impl Bench {
+    /// Shows what is being done.
+    fn step(&self, text: &str) {
+        self.progress.step(text);
+    }
+
+    /// A copy of the staged tree where any user can read it.
+    fn prefix(&self) -> crate::Result<&Path> {
+        if let Some(prefix) = self.installed.get() {
+            return Ok(prefix);
+        }
+        stage::ensure(&self.paths, &self.progress)?;
+        let prefix = self.scratch.path().join("stage");
+        scratch::copy_tree(&self.paths.stage(), &prefix)?;
+        Ok(self.installed.get_or_init(|| prefix))
+    }
+
+    /// The launcher that refuses cross-memory attach.
+    fn launcher(&self) -> crate::Result<&Path> {
+        if let Some(launcher) = self.launcher.get() {
+            return Ok(launcher);
+        }
+        let launcher = ferroverbs_c_tests::compile_without_cma(self.scratch.path())
+            .map_err(|e| e.to_string())?;
+        Ok(self.launcher.get_or_init(|| launcher))
+    }
+
+    /// A folder of the ordinary user's own.
+    fn private_folder(&self, stem: &str) -> crate::Result<PathBuf> {
+        let dir = self.scratch.folder(stem, 0o700)?;
+        if let Some(user) = self.user {
+            std::os::unix::fs::chown(&dir, Some(user.uid), Some(user.gid))
+                .map_err(|e| format!("cannot give {} away: {e}", dir.display()))?;
+        }
+        Ok(dir)
+    }
+
+    /// Commands over the staged tree, as an ordinary user, in a fabric directory of their own.
+    fn over(&self, path: DataPath) -> crate::Result<Fabric> {
+        let dir = self.private_folder("fabric")?;
+        let over = Over::new(self.prefix()?, &self.paths.target)
+            .fabric(&dir)
+            .user(self.user)
+            .path(path, self.launcher()?);
+        Ok(Fabric { over, dir, shared_memory: self.shared_memory() })
+    }
+
+    /// Runs both sides of `job` and checks that they leave nothing behind.
+    fn pair(&self, fabric: &Fabric, job: Job, limit: Duration) -> Result<Ended, String> {
+        let ended = Pair::of(job.dir(self.scratch.path()), limit)?.run(&self.scratch)?;
+        self.nothing_left(fabric).map_err(|e| format!("{e}\n{}", ended.report()))?;
+        Ok(ended)
+    }
+
+    /// Checks that the fabric directory and shared memory are as they were.
+    fn nothing_left(&self, fabric: &Fabric) -> Result<(), String> {
+        let mut left = files_left(&fabric.dir);
+        left.extend(self.shared_memory().into_iter().filter(|f| !fabric.shared_memory.contains(f)));
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
+    }
+
+    /// Files of the test's user in /dev/shm; with a user who has other programs, only those that
+    /// bear our name.
+    fn shared_memory(&self) -> Vec<String> {
+        use std::os::unix::fs::MetadataExt;
+        let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        entries
+            .filter(|e| match self.user {
+                Some(user) => e.metadata().is_ok_and(|m| m.uid() == user.uid),
+                None => e.file_name().to_string_lossy().contains("ferroverbs"),
+            })
+            .map(|e| e.path().display().to_string())
+            .collect()
+    }
+}
+
+/// Where a test's processes meet.
+struct Fabric {
+    over: Over,
+    dir: PathBuf,
+    shared_memory: Vec<String>,
+}
+
+/// What is in a fabric directory when nobody uses it, apart from the empty file whose bytes the
+/// processes lock.
+fn files_left(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_lock_file = |e: &fs::DirEntry| {
+        e.file_name() == "slots" && e.metadata().is_ok_and(|m| m.is_file() && m.len() == 0)
+    };
+    entries.filter(|e| !is_lock_file(e)).map(|e| e.path().display().to_string()).collect()
+}
+
+/// Runs the groups that are named, or all.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    let names: Vec<_> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    if names.iter().any(|n| n == "--list") {
+        for group in GROUPS {
+            println!("{:12} {}", group.name, group.what);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(wrong) = names.iter().find(|n| !GROUPS.iter().any(|g| g.name == n.as_str())) {
+        return Err(format!("no such group: {wrong} (cargo xtask test --list shows them)"));
+    }
+    let bench = Bench {
+        paths: Paths::find()?,
+        progress: Progress::new(),
+        scratch: Scratch::new()?,
+        user: process::is_root().then_some(NOBODY),
+        installed: OnceCell::new(),
+        launcher: OnceCell::new(),
+    };
+    packages::ensure(&[packages::DEMO, packages::TEST], &bench.progress)?;
+    let mut table = Table::new(&[
+        ("group", Align::Left),
+        ("passed", Align::Right),
+        ("failed", Align::Right),
+        ("skipped", Align::Right),
+        ("seconds", Align::Right),
+        ("what", Align::Left),
+    ]);
+    let (mut passed, mut failures, mut skips) = (0, Vec::new(), Vec::new());
+    for group in GROUPS.iter().filter(|g| names.is_empty() || names.iter().any(|n| n == g.name)) {
+        bench.step(&format!("{}: {}", group.name, group.what));
+        let (tally, took) = run_group(group, &bench);
+        bench.progress.note(&format!(
+            "{:12} {} passed, {} failed, {} skipped in {took:.0} s",
+            group.name,
+            tally.passed,
+            tally.failures.len(),
+            tally.skips.len()
+        ));
+        for failure in &tally.failures {
+            bench.progress.note(&format!("FAILED {}/{failure}", group.name));
+        }
+        table.row([
+            group.name.to_string(),
+            tally.passed.to_string(),
+            tally.failures.len().to_string(),
+            tally.skips.len().to_string(),
+            format!("{took:.1}"),
+            group.what.to_string(),
+        ]);
+        passed += tally.passed;
+        failures.extend(tally.failures.into_iter().map(|f| format!("{}/{f}", group.name)));
+        skips.extend(tally.skips.into_iter().map(|s| format!("{}/{s}", group.name)));
+    }
+    bench.progress.clear();
+    println!("\n{}", table.render());
+    for skip in &skips {
+        println!("skipped: {skip}");
+    }
+    for failure in &failures {
+        println!("failed: {}", failure.lines().next().unwrap_or_default());
+    }
+    println!("{passed} passed, {} failed, {} skipped", failures.len(), skips.len());
+    Ok(if failures.is_empty() && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_group(group: &Group, bench: &Bench) -> (Tally, f64) {
+    let begin = Instant::now();
+    let mut tally = Tally::default();
+    if let Err(why) = (group.run)(bench, &mut tally) {
+        tally.failures.push(format!("cannot be run: {why}"));
+    }
+    (tally, begin.elapsed().as_secs_f64())
+}
+
+/// Debian's `nobody` and `nogroup` (/usr/share/base-passwd/passwd.master).
+const NOBODY: User = User { uid: 65534, gid: 65534 };

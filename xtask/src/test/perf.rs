@@ -1,0 +1,120 @@
+//! Debian's perftest, unmodified: every message size and event mode that a program offers, on RC,
+//! UC and UD, and the main ones on each data path.
+
+use super::{Bench, ENOUGH, Tally};
+use crate::over::DataPath;
+use crate::pair::Ended;
+use crate::perftest;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A program and its connection types.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ib_send_lat", &["RC", "UC", "UD"]),
+    ("ib_send_bw", &["RC", "UC", "UD"]),
+    ("ib_write_lat", &["RC", "UC"]),
+    ("ib_write_bw", &["RC", "UC"]),
+    ("ib_read_lat", &["RC"]),
+    ("ib_read_bw", &["RC"]),
+    ("ib_atomic_lat", &["RC"]),
+    ("ib_atomic_bw", &["RC"]),
+];
+
+/// What else the programs can do, once each.
+const SPECIAL: &[(&str, &[&str])] = &[
+    ("ib_send_bw", &["-b", "-s", "4096"]),
+    ("ib_send_bw", &["-q", "8", "-s", "1024"]),
+    ("ib_send_bw", &["--post_list", "16", "-s", "8"]),
+    ("ib_send_bw", &["--use-srq", "-s", "1024"]),
+    ("ib_send_bw", &["-I", "64", "-s", "64"]),
+    ("ib_send_lat", &["-I", "64", "-s", "32"]),
+    ("ib_write_bw", &["-b", "-s", "65536"]),
+    ("ib_write_bw", &["-q", "8", "-s", "4096"]),
+    ("ib_write_bw", &["--post_list", "16", "-s", "8"]),
+    ("ib_read_bw", &["-q", "4", "-o", "4", "-s", "4096"]),
+    ("ib_atomic_bw", &["-A", "CMP_AND_SWAP"]),
+    ("ib_atomic_lat", &["-A", "CMP_AND_SWAP"]),
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (program, types) in PROGRAMS {
+        let help = help(bench, program)?;
+        let (has_all, has_events) = (help.contains("--all"), help.contains("--events"));
+        for kind in *types {
+            let events: &[bool] = if has_events { &[false, true] } else { &[false] };
+            for &with_events in events {
+                let mut args = vec!["-c", kind, "-n", "200"];
+                // A UD message fits into one packet, and perftest has no -a for it.
+                let all = has_all && *kind != "UD";
+                if all {
+                    args.push("-a");
+                }
+                if with_events {
+                    args.push("-e");
+                }
+                let rows = if all { SIZES } else { 1 };
+                one(bench, tally, program, &args, DataPath::Default, rows)?;
+            }
+            if *kind == "UD" {
+                for size in ["1", "1024", "4096"] {
+                    let args = ["-c", "UD", "-n", "200", "-s", size];
+                    one(bench, tally, program, &args, DataPath::Default, 1)?;
+                }
+            }
+        }
+    }
+    for path in [DataPath::Off, DataPath::Refused] {
+        for (program, _) in PROGRAMS {
+            let all = !program.contains("atomic");
+            let args: &[&str] = if all { &["-n", "100", "-a"] } else { &["-n", "1000"] };
+            one(bench, tally, program, args, path, if all { SIZES } else { 1 })?;
+        }
+    }
+    for (program, args) in SPECIAL {
+        one(bench, tally, program, args, DataPath::Default, 1)?;
+    }
+    Ok(())
+}
+
+/// -a runs all powers of two from 2 bytes to 8 MiB.
+const SIZES: usize = 23;
+
+/// Runs one pair and checks that its table has so many rows.
+fn one(
+    bench: &Bench,
+    tally: &mut Tally,
+    program: &str,
+    args: &[&str],
+    path: DataPath,
+    rows: usize,
+) -> crate::Result<()> {
+    let name = format!("{program} {} ({})", args.join(" "), path.name());
+    if tally.failures.len() >= ENOUGH {
+        tally.skip(&name, "too many failures before it");
+        return Ok(());
+    }
+    bench.step(&name);
+    let fabric = bench.over(path)?;
+    let job = fabric.over.job(program).arg("-F").args(args);
+    let result = bench.pair(&fabric, job, LIMIT).and_then(|ended| has_rows(&ended, rows));
+    tally.record(&name, result);
+    Ok(())
+}
+
+fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
+    let rows = perftest::parse(&ended.client.stdout);
+    let measured = rows.iter().all(|row| {
+        row.bandwidth().or_else(|| row.typical_us()).is_some_and(|v| v > 0.0 && v.is_finite())
+    });
+    if rows.len() == wanted && measured {
+        Ok(())
+    } else {
+        Err(format!("{} rows of numbers instead of {wanted}\n{}", rows.len(), ended.report()))
+    }
+}
+
+fn help(bench: &Bench, program: &str) -> crate::Result<String> {
+    let done = crate::process::Job::new(program).arg("--help").run(&bench.scratch, LIMIT)?;
+    Ok(done.stdout + &done.stderr)
+}

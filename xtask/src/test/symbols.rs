@@ -1,0 +1,141 @@
+//! The dynamic symbols of the staged library, against lists of what upstream's releases export.
+
+use super::{Bench, Tally};
+use crate::process::Job;
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is the same for two libraries that are the same to their users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Symbol {
+    /// Whether new programs are linked to this version (`@@`), or only old ones have it (`@`).
+    is_default: bool,
+    /// `func` or `data`; an object's size is part of the interface.
+    kind: String,
+    size: Option<u64>,
+}
+
+/// By name and version.
+type Symbols = BTreeMap<(String, String), Symbol>;
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let library = bench.prefix()?.join("lib/libibverbs.so.1");
+    let done = Job::new("readelf")
+        .args(["--wide", "--dyn-syms", "--dynamic"])
+        .arg(&library)
+        .env("LC_ALL", "C")
+        .run(&bench.scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("readelf"));
+    }
+    let soname = done.stdout.contains("Library soname: [libibverbs.so.1]");
+    let soname = if soname { Ok(()) } else { Err("is not libibverbs.so.1".into()) };
+    tally.record("SONAME", soname);
+    let ours = read_dynamic(&done.stdout);
+    let folder = bench.paths.root.join("c-tests/symbols");
+    let mut known = Symbols::new();
+    let mut lists: Vec<_> =
+        fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    lists.sort();
+    for list in lists {
+        let name = list.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;
+        let theirs = read_list(&text);
+        if theirs.is_empty() {
+            return Err(format!("{} lists nothing", list.display()));
+        }
+        // Each generation's private node is offered for as long as we support that generation.
+        tally.record(&format!("all symbols of {name}"), missing(&theirs, &ours));
+        known.extend(theirs);
+    }
+    let extra: Vec<_> =
+        ours.keys().filter(|k| !known.contains_key(k)).map(|(n, v)| format!("{n}@{v}")).collect();
+    let nothing_else = if extra.is_empty() { Ok(()) } else { Err(extra.join(" ")) };
+    tally.record("no symbols that no release has", nothing_else);
+    Ok(())
+}
+
+fn missing(theirs: &Symbols, ours: &Symbols) -> Result<(), String> {
+    let differing: Vec<_> = theirs
+        .iter()
+        .filter_map(|(key @ (name, version), symbol)| match ours.get(key) {
+            None => Some(format!("{name}@{version} is missing")),
+            Some(other) if other != symbol => {
+                Some(format!("{name}@{version} is {other:?}, should be {symbol:?}"))
+            }
+            Some(_) => None,
+        })
+        .collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let shown = differing.iter().take(20).fold(String::new(), |text, d| format!("{text}\n    {d}"));
+    Err(format!("{} of {} differ{shown}", differing.len(), theirs.len()))
+}
+
+/// A committed list: name, version, `default` or `compat`, `func` or `data`, an object's size.
+fn read_list(text: &str) -> Symbols {
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let mut fields = line.split('\t');
+            let (name, version) = (fields.next()?.to_string(), fields.next()?.to_string());
+            let is_default = fields.next()? == "default";
+            let kind = fields.next()?.to_string();
+            let size = fields.next().and_then(|s| s.parse().ok());
+            Some(((name, version), Symbol { is_default, kind, size }))
+        })
+        .collect()
+}
+
+/// Defined, versioned symbols in readelf's output.
+fn read_dynamic(text: &str) -> Symbols {
+    text.lines()
+        .filter_map(|line| {
+            // Num: Value Size Type Bind Vis Ndx Name
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let [_, _, size, kind, _, _, section, name] = fields.get(..8)? else { return None };
+            if *section == "UND" || *section == "ABS" {
+                return None;
+            }
+            let (name, version) = name.split_once('@')?;
+            let is_default = version.starts_with('@');
+            let (kind, size) = match *kind {
+                "OBJECT" => ("data", size.parse().ok()),
+                "FUNC" | "IFUNC" => ("func", None),
+                _ => return None,
+            };
+            let version = version.trim_start_matches('@').to_string();
+            Some(((name.to_string(), version), Symbol { is_default, kind: kind.into(), size }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_sizes_are_read_from_readelf() {
+        let text = "   Num:    Value          Size Type    Bind   Vis      Ndx Name\n\
+             5: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)\n\
+             9: 0000000000008d10   120 FUNC    GLOBAL DEFAULT   13 ibv_open_device@@IBVERBS_1.1\n\
+            10: 0000000000008e10    12 FUNC    GLOBAL DEFAULT   13 ibv_open_device@IBVERBS_1.0\n\
+            11: 000000000001f0c8     1 OBJECT  GLOBAL DEFAULT   24 flag@@IBVERBS_PRIVATE_34\n\
+            12: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS IBVERBS_1.1\n";
+        let symbols = read_dynamic(text);
+        assert_eq!(symbols.len(), 3);
+        let get = |n: &str, v: &str| symbols.get(&(n.to_string(), v.to_string())).unwrap();
+        assert!(get("ibv_open_device", "IBVERBS_1.1").is_default);
+        assert!(!get("ibv_open_device", "IBVERBS_1.0").is_default);
+        assert_eq!(get("flag", "IBVERBS_PRIVATE_34").size, Some(1));
+        let list = "symbol\tversion\tbinding\tkind\tsize\n\
+            ibv_open_device\tIBVERBS_1.1\tdefault\tfunc\t-\nflag\tIBVERBS_PRIVATE_34\tdefault\tdata\t1\n";
+        assert_eq!(missing(&read_list(list), &symbols), Ok(()));
+        let wrong = list.replace("default\tfunc", "compat\tfunc");
+        assert!(missing(&read_list(&wrong), &symbols).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! The unit tests of all crates, by `cargo test`.
+
+use super::checks::cargo;
+use super::{Bench, Tally};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(1200);
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let done = cargo(bench)
+        .args(["test", "--quiet", "--workspace", "--no-fail-fast", "--", "--format=pretty"])
+        .run(&bench.scratch, LIMIT)?;
+    let counted = read(&done.stdout, tally);
+    if !done.ok() && tally.failures.is_empty() {
+        tally.failures.push(format!("cargo test: {}", done.report("cargo")));
+    } else if !tally.failures.is_empty() {
+        // The details, once.
+        tally.failures.push(done.report("cargo test"));
+    } else if !counted {
+        tally.failures.push("cargo test: no test was run".into());
+    }
+    Ok(())
+}
+
+/// Takes results from libtest's output; false if there are none.
+fn read(output: &str, tally: &mut Tally) -> bool {
+    let mut any = false;
+    for line in output.lines() {
+        let Some((name, result)) =
+            line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+        else {
+            continue;
+        };
+        if result == "ok" {
+            tally.passed += 1;
+        } else if result.starts_with("FAILED") {
+            tally.failures.push(name.to_string());
+        } else if let Some(reason) = result.strip_prefix("ignored") {
+            tally.skip(name, reason.trim_start_matches([',', ' ']));
+        } else {
+            continue;
+        }
+        any = true;
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_taken_from_the_output_of_libtest() {
+        let output = "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\n\
+            test d ... ignored, needs a kernel\n\ntest result: FAILED. 1 passed; 1 failed\n";
+        let mut tally = Tally::default();
+        assert!(read(output, &mut tally));
+        assert_eq!(tally.passed, 1);
+        assert_eq!(tally.failures, ["c"]);
+        assert_eq!(tally.skips, ["d: needs a kernel"]);
+        assert!(!read("", &mut Tally::default()));
+    }
+}
