@@ -99,6 +99,7 @@ static void regions(void)
 	}
 	check_eq(bad, 0, "keys that two of %d regions share", N);
 	check_eq(ibv_dealloc_pd(pd), EBUSY, "deallocating a PD that regions use");
+	bad = 0;
 	for (int i = 0; i < N; i++)
 		bad += !!ibv_dereg_mr(many[i]);
 	check_eq(bad, 0, "failed ibv_dereg_mr");

@@ -1,6 +1,10 @@
 /* See rig.h. */
 #include "rig.h"
 
+#ifndef ASYNC_MS
+#define ASYNC_MS 3000
+#endif
+
 /* ---- checks ---- */
 
 static int passed, failed;
@@ -84,6 +88,11 @@ struct ibv_context *open_device(void)
 	return ctx;
 }
 
+int has_lids(void)
+{
+	return getenv("TEST_GRH_ONLY") == NULL;
+}
+
 uint64_t now_us(void)
 {
 	struct timespec t;
@@ -119,7 +128,7 @@ int readable(int fd, int ms)
 int async_event(struct ibv_context *ctx, void **element)
 {
 	struct ibv_async_event ev;
-	if (!readable(ctx->async_fd, 5000) || ibv_get_async_event(ctx, &ev))
+	if (!readable(ctx->async_fd, ASYNC_MS) || ibv_get_async_event(ctx, &ev))
 		return -1;
 	if (element)
 		*element = ev.element.qp;

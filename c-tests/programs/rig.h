@@ -60,6 +60,9 @@ uint32_t rnd(uint64_t *state);
 #define WAIT_US 20000000u
 #define QUIET_US 30000u
 
+/* Whether the device is told by a LID too, as soft is for its own host. TEST_GRH_ONLY=1: it is not (a kernel's RoCE device). */
+int has_lids(void);
+
 /* ---- ends ---- */
 
 #define MAX_SGE 8

@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 	check(srq->context == ctx && srq->pd == pd && srq->srq_context == &gid, "the fields of an SRQ");
 	struct ibv_srq_attr at;
 	check_eq(ibv_query_srq(srq, &at), 0, "ibv_query_srq");
-	check(at.max_wr == sa.attr.max_wr && at.max_sge == sa.attr.max_sge && at.srq_limit == 0, "query: %u, %u, %u", at.max_wr, at.max_sge, at.srq_limit);
+	check(at.max_wr >= sa.attr.max_wr && at.max_sge >= sa.attr.max_sge && at.srq_limit == 0, "query: %u, %u, %u", at.max_wr, at.max_sge, at.srq_limit);
 
 	struct ibv_qp *qp[PEERS];
 	for (int i = 0; i < PEERS; i++) {
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 		if (++posted > 100000)
 			die("an SRQ of %u never fills", sa.attr.max_wr);
 	}
-	check_eq(posted, sa.attr.max_wr, "receives that an SRQ takes");
+	check(posted >= sa.attr.max_wr, "an SRQ of %u takes %u receives", sa.attr.max_wr, posted);
 	/* Receives beyond DEPTH share buffers: only the first DEPTH are looked at. */
 
 	/* One event when fewer than the limit are left. */

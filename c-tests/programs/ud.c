@@ -197,7 +197,8 @@ int main(int argc, char **argv)
 	a = end_new(0);
 	b = end_new(two);
 	data(1);
-	data(0);
+	if (has_lids())
+		data(0);
 	dropped();
 	if (!two)
 		answer();
