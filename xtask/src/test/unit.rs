@@ -13,13 +13,19 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let counted = read(&done.stdout, tally);
     if !done.ok() && tally.failures.is_empty() {
         tally.failures.push(format!("cargo test: {}", done.report("cargo")));
-    } else if !tally.failures.is_empty() {
+    } else if let Some(first) = tally.failures.first_mut() {
         // The details, once.
-        tally.failures.push(done.report("cargo test"));
+        *first = format!("{first}\n{}", details(&done.stdout));
     } else if !counted {
         tally.failures.push("cargo test: no test was run".into());
     }
     Ok(())
+}
+
+/// What failing tests printed.
+fn details(output: &str) -> String {
+    let lines = output.lines().skip_while(|l| *l != "failures:");
+    lines.take_while(|l| !l.starts_with("test result")).take(80).collect::<Vec<_>>().join("\n")
 }
 
 /// Takes results from libtest's output; false if there are none.
