@@ -1,3 +1,16 @@
-//! Placeholder.
-pub mod fabric;
-pub mod sys;
+//! `soft`: a software RDMA adapter in user space, as a provider plugin of libibverbs.
+//!
+//! See `docs/soft-provider.md`. From the outside in: `ops` are the entry points that libibverbs and applications call; `engine`
+//! is what the adapter does; `shm` the memory that processes share; `fabric` how they meet; `sys` the system calls.
+
+mod adapter;
+mod attention;
+mod config;
+mod engine;
+#[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
+mod fabric;
+mod net;
+mod ops;
+mod shm;
+#[allow(dead_code, unreachable_pub, reason = "as the fabric")]
+mod sys;

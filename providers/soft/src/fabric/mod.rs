@@ -317,3 +317,6 @@ const BACKLOG: libc::c_int = 1024;
 
 /// Address space for the service thread; memory is used only where it is written.
 const STACK_BYTES: usize = 512 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! The adapter as one process has it: its place in the fabric and everything that its contexts share.
+
+use crate::attention::Attention;
+use crate::engine::cq::{Cq, CqList};
+use crate::engine::link::{Link, Standing};
+use crate::engine::movers::{Movers, is_moving};
+use crate::engine::onesided::AtomicLock;
+use crate::engine::qp::Qp;
+use crate::engine::regions::Regions;
+use crate::engine::requester::Lent;
+use crate::engine::ud::Datagrams;
+use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
+use crate::shm::chunks::Chunks;
+use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, TABLES_LEN, qpn, split_qpn};
+use crate::shm::view::View;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the receives of a connection whose peer was killed wait before they are flushed: an application that is
+/// still taking its last completions should get those alone.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
+const RECHECK: Duration = Duration::from_millis(10);
+
+/// One process's share of the adapter.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    /// Our own segments.
+    pub(crate) view: View,
+    pub(crate) regions: Regions,
+    pub(crate) chunks: Chunks,
+    pub(crate) movers: Movers,
+    pub(crate) attention: Attention,
+    pub(crate) datagrams: Datagrams,
+    /// Longer messages are fetched by the receiver (one copy) where it can.
+    pub(crate) eager_bytes: usize,
+    qps: RwLock<QpTable>,
+    cqs: CqList,
+    next_pd: AtomicU32,
+    /// QPs that wait for time to pass or for something that nobody announces.
+    watched: Mutex<Vec<Weak<Qp>>>,
+    /// Connections whose peer was killed: when their receives are flushed.
+    cut: Mutex<Vec<(Instant, Weak<Qp>)>>,
+    /// Chunks that a peer may still use though their QP is gone.
+    buried: Mutex<Vec<Buried>>,
+    /// Completion queues that overran (by address of their C object).
+    doomed: Mutex<Vec<usize>>,
+    /// Event channels whose pipe was full.
+    pub(crate) channels: Mutex<Vec<Weak<crate::engine::channel::Channel>>>,
+    /// Last, so that everything above is gone before the segments are.
+    pub(crate) fabric: Arc<Fabric>,
+}
+
+#[derive(Debug)]
+struct QpTable {
+    slots: Vec<Option<Arc<Qp>>>,
+    /// Where the search for a free index begins: numbers come back as late as possible.
+    cursor: usize,
+    reserved: Vec<bool>,
+}
+
+#[derive(Debug)]
+struct Buried {
+    own_qpn: u32,
+    link: Box<Link>,
+    lent: VecDeque<Lent>,
+}
+
+/// The fabric's handler, which exists before the adapter does.
+#[derive(Debug, Default)]
+struct Service(OnceLock<Weak<Adapter>>);
+
+impl Adapter {
+    /// Joins the fabric.
+    ///
+    /// # Errors
+    /// The fabric's: one line of text that says what to do.
+    pub(crate) fn join() -> Result<Arc<Self>, FabricError> {
+        let service = Arc::new(Service::default());
+        let handler: Arc<dyn Handler> = service.clone();
+        let fabric = Fabric::join(FabricConfig::from_env()?, TABLES_LEN, RINGS_LEN, handler)?;
+        // SAFETY: the fabric mapped both segments with these lengths; the adapter keeps the fabric as long as itself, and
+        // whatever copies the view keeps the adapter.
+        let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
+        view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
+        view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
+        let identity = crate::sys::process::random().map_or(1, |r| r as u32 | 1);
+        view.tables_head().identity.store(identity, Ordering::Release);
+        let table = QpTable { slots: vec![], cursor: 0, reserved: vec![false; QPS] };
+        let adapter = Arc::new(Self {
+            view,
+            regions: Regions::new(view),
+            chunks: Chunks::new(),
+            movers: Movers::new(view),
+            attention: Attention::new(view, Arc::clone(&fabric)),
+            datagrams: Datagrams::default(),
+            eager_bytes: crate::config::eager_bytes(),
+            qps: RwLock::new(table),
+            cqs: CqList::default(),
+            next_pd: AtomicU32::new(1),
+            watched: Mutex::default(),
+            cut: Mutex::default(),
+            buried: Mutex::default(),
+            doomed: Mutex::default(),
+            channels: Mutex::default(),
+            fabric,
+        });
+        if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
+            adapter.datagrams.add_peer(&own, &adapter.view);
+        }
+        // Whoever met us before now was not heard: catch up. Twice is harmless for those in between.
+        let _ = service.0.set(Arc::downgrade(&adapter));
+        adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
+        Ok(adapter)
+    }
+
+    /// A number for a new protection domain.
+    pub(crate) fn new_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A free place in the QP table, and the QP number that goes with it.
+    pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
+        let mut table = self.qps.write();
+        let start = table.cursor;
+        let index = (start..start + QPS).map(|i| i % QPS).find(|i| !table.reserved[*i])?;
+        table.reserved[index] = true;
+        table.cursor = (index + 1) % QPS;
+        Some((index, qpn(self.fabric.slot(), index)))
+    }
+
+    pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
+        let mut table = self.qps.write();
+        if table.slots.len() <= qp.index {
+            table.slots.resize(qp.index + 1, None);
+        }
+        table.slots[qp.index] = Some(Arc::clone(qp));
+    }
+
+    pub(crate) fn free_qp(&self, index: usize) {
+        let mut table = self.qps.write();
+        let gone = table.slots.get_mut(index).and_then(Option::take);
+        if let Some(reserved) = table.reserved.get_mut(index) {
+            *reserved = false;
+        }
+        drop(table);
+        drop(gone);
+    }
+
+    pub(crate) fn qp(&self, index: usize) -> Option<Arc<Qp>> {
+        self.qps.read().slots.get(index)?.clone()
+    }
+
+    fn all_qps(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().slots.iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
+        self.cqs.lock().push(Arc::downgrade(cq));
+    }
+
+    pub(crate) fn remove_cq(&self, cq: &Cq) {
+        self.cqs.lock().retain(|c| c.strong_count() > 0 && !std::ptr::eq(c.as_ptr(), cq));
+    }
+
+    /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
+    /// is there, and requests will find no answer.
+    pub(crate) fn link(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
+        let (slot, _) = split_qpn(qpn);
+        let peer = self.fabric.peer(slot).ok()?;
+        let own = self.fabric.slot();
+        // SAFETY: all fabric segments are made with the lengths of shm::layout.
+        let make = || unsafe { Link::new(Arc::clone(&peer), qpn, own) };
+        Some((Box::new(make()), Box::new(make())))
+    }
+
+    /// Has the service thread look at `qp` until nothing of it waits for time.
+    pub(crate) fn watch(&self, qp: &Qp) {
+        if !qp.watched.swap(true, Ordering::AcqRel) {
+            self.watched.lock().push(qp.me());
+            self.fabric.wake_self();
+        }
+    }
+
+    /// Keeps chunks until the peer cannot touch them any more.
+    pub(crate) fn bury(&self, own_qpn: u32, link: Box<Link>, lent: VecDeque<Lent>) {
+        self.buried.lock().push(Buried { own_qpn, link, lent });
+        self.fabric.wake_self();
+    }
+
+    /// A completion queue lost completions: its QPs go to error, from the service thread since locks are held now.
+    pub(crate) fn fail_users_later(&self, cq: *mut abi::ibv_cq) {
+        self.doomed.lock().push(cq as usize);
+        self.fabric.wake_self();
+    }
+
+    /// Waits until nobody moves bytes of a region whose keys were revoked: peers at one-sided operations, and our own
+    /// QPs of its protection domain.
+    pub(crate) fn quiesce(&self, pd: u32, rkey: u32) {
+        let own = self.fabric.slot();
+        let moving = |view: &View| {
+            while is_moving(view, own, rkey) {
+                std::thread::yield_now();
+            }
+        };
+        moving(&self.view);
+        self.fabric.for_each_peer(|peer| {
+            // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed Arc.
+            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            while !peer.is_dead() && is_moving(&view, own, rkey) {
+                std::thread::yield_now();
+            }
+        });
+        for qp in self.all_qps() {
+            if qp.pd == pd || qp.receive_pd() == pd {
+                drop(qp.responder.lock());
+                drop(qp.requester.lock());
+            }
+        }
+    }
+
+    fn sweep(&self) {
+        let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        for cq in cqs {
+            cq.sweep();
+        }
+    }
+
+    /// Drives watched QPs; returns when to look again.
+    fn watch_round(&self) -> Option<Duration> {
+        let watched = std::mem::take(&mut *self.watched.lock());
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for weak in watched {
+            let Some(qp) = weak.upgrade() else { continue };
+            qp.watched.store(false, Ordering::Release);
+            qp.advance_receive();
+            qp.advance_send();
+            let waits = qp.responder.lock().deadline();
+            let stalled = qp.requester.lock().recheck();
+            if waits.is_none() && !stalled {
+                continue;
+            }
+            let at =
+                waits.unwrap_or(now + RECHECK).min(now + RECHECK.max(Duration::from_millis(1)));
+            next = Some(next.map_or(at, |n| n.min(at)));
+            if !qp.watched.swap(true, Ordering::AcqRel) {
+                self.watched.lock().push(weak);
+            }
+        }
+        next.map(|at| at.saturating_duration_since(now).max(Duration::from_micros(50)))
+    }
+
+    fn end_cut_connections(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let mut due = vec![];
+        let mut cut = self.cut.lock();
+        cut.retain(|(at, qp)| {
+            let later = *at > now;
+            if !later {
+                due.extend(qp.upgrade());
+            }
+            later
+        });
+        let next = cut.iter().map(|(at, _)| *at).min();
+        drop(cut);
+        for qp in due {
+            // Unless it was taken down, or connected anew, meanwhile.
+            let still = qp.responder.lock().link.as_ref().is_some_and(|l| l.was_cut(qp.qpn));
+            if still {
+                qp.enter_error();
+            }
+        }
+        next.map(|at| at.saturating_duration_since(now))
+    }
+
+    fn exhume(&self) -> Option<Duration> {
+        let mut buried = self.buried.lock();
+        buried.retain_mut(|b| {
+            let gone = !matches!(b.link.standing(b.own_qpn), Standing::Serving(_));
+            let acked = b.link.ring.acked().load(Ordering::Acquire);
+            while let Some(lent) = b.lent.front()
+                && (gone || acked.wrapping_sub(lent.seq) as i32 > 0)
+            {
+                self.chunks.give(lent.chunk);
+                b.lent.pop_front();
+            }
+            !b.lent.is_empty()
+        });
+        (!buried.is_empty()).then_some(RECHECK * 10)
+    }
+
+    fn end_doomed(&self) {
+        for cq in std::mem::take(&mut *self.doomed.lock()) {
+            for qp in self.all_qps() {
+                if qp.send_cq.handle() as usize == cq || qp.recv_cq.handle() as usize == cq {
+                    qp.event(abi::IBV_EVENT_QP_FATAL);
+                    qp.enter_error();
+                }
+            }
+        }
+    }
+
+    fn retry_events(&self) -> Option<Duration> {
+        let mut left = false;
+        self.channels.lock().retain(|channel| match channel.upgrade() {
+            Some(channel) => {
+                left |= channel.retry();
+                true
+            }
+            None => false,
+        });
+        left.then_some(RECHECK)
+    }
+}
+
+impl Handler for Service {
+    fn on_wake(&self) -> Option<Duration> {
+        let adapter = self.0.get()?.upgrade()?;
+        adapter.sweep();
+        adapter.end_doomed();
+        let waits = [
+            adapter.watch_round(),
+            adapter.end_cut_connections(),
+            adapter.exhume(),
+            adapter.retry_events(),
+            adapter.attention.settle(|| adapter.sweep()),
+        ];
+        waits.into_iter().flatten().min()
+    }
+
+    fn on_peer_joined(&self, peer: &Arc<Peer>) {
+        if let Some(adapter) = self.0.get().and_then(Weak::upgrade) {
+            adapter.datagrams.add_peer(peer, &adapter.view);
+        }
+    }
+
+    fn on_peer_death(&self, peer: &Arc<Peer>) {
+        let Some(adapter) = self.0.get().and_then(Weak::upgrade) else { return };
+        AtomicLock::recover(&adapter.view.rings_head().atomic_lock, peer.slot);
+        adapter.datagrams.remove_peer(&adapter, peer.slot);
+        let at = Instant::now() + GRACE;
+        for qp in adapter.all_qps() {
+            let concerned = {
+                let responder = qp.responder.lock();
+                responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(&l.peer, peer))
+            };
+            if concerned {
+                // What the dead process had published still counts.
+                qp.advance_receive();
+                qp.advance_send();
+                adapter.cut.lock().push((at, qp.me()));
+            }
+        }
+    }
+}

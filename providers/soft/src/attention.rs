@@ -1,0 +1,107 @@
+//! Who drives the adapter: a polling application, or the service thread when nobody polls.
+//!
+//! While an application polls, peers need not wake anybody: `attention` is 0 and a piece costs its sender no system
+//! call. When polling stops, or an event is asked for, attention is raised, and every arrival wakes the service
+//! thread. The thread notices that polling stopped by looking now and then, as long as attention is down;
+//! with attention up it sleeps without a timer, so an idle process uses no CPU.
+
+use crate::fabric::Fabric;
+use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
+use crate::shm::view::View;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
+
+/// How often the thread looks whether somebody still polls.
+const LOOK: Duration = Duration::from_millis(4);
+/// Polls in a row, no event being asked for, after which the application counts as polling.
+const EAGERNESS: u32 = 64;
+const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
+
+/// The present division of labour.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    view: View,
+    fabric: Arc<Fabric>,
+    /// Completion queues that wait for an event.
+    armed: AtomicUsize,
+    /// Counts polls; racy increments are fine, only change matters.
+    polls: AtomicU64,
+    /// What `polls` was when the thread last looked.
+    seen: AtomicU64,
+    /// Polls since the last event, while attention is up.
+    eager: AtomicU32,
+}
+
+impl Attention {
+    pub(crate) fn new(view: View, fabric: Arc<Fabric>) -> Self {
+        view.tables_head().attention.store(BOTH, Ordering::SeqCst);
+        Self {
+            view,
+            fabric,
+            armed: AtomicUsize::new(0),
+            polls: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            eager: AtomicU32::new(0),
+        }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        &self.view.tables_head().attention
+    }
+
+    /// An application looked for completions and drove the queue's QPs.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.word().load(Ordering::Relaxed) != 0 {
+            self.polled_with_attention();
+        }
+    }
+
+    #[cold]
+    fn polled_with_attention(&self) {
+        if self.armed.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        if self.eager.fetch_add(1, Ordering::Relaxed) >= EAGERNESS {
+            self.eager.store(0, Ordering::Relaxed);
+            self.word().store(0, Ordering::Relaxed);
+            // The thread begins to look after us.
+            self.fabric.wake_self();
+        }
+    }
+
+    fn raise(&self) {
+        self.word().store(BOTH, Ordering::Relaxed);
+        // Pairs with the fences after publications: the publisher sees attention raised, or whoever raised it, looking at
+        // the rings next, sees what was published.
+        fence(Ordering::SeqCst);
+    }
+
+    /// An event was asked for: somebody is about to sleep. The caller looks at the rings afterwards.
+    pub(crate) fn armed(&self) {
+        self.armed.fetch_add(1, Ordering::AcqRel);
+        self.raise();
+    }
+
+    /// An event was sent, or is not wanted any more.
+    pub(crate) fn disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::AcqRel);
+        self.eager.store(0, Ordering::Relaxed);
+    }
+
+    /// For the service thread: how long it may sleep. Looks at everything through `sweep` when it takes over.
+    pub(crate) fn settle(&self, sweep: impl FnOnce()) -> Option<Duration> {
+        if self.word().load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let polls = self.polls.load(Ordering::Relaxed);
+        if self.seen.swap(polls, Ordering::Relaxed) != polls {
+            return Some(LOOK);
+        }
+        self.raise();
+        sweep();
+        None
+    }
+}

@@ -1,0 +1,118 @@
+//! Event channels: pipes whose reading end the application polls, reads or waits on as it does with a kernel device's.
+
+use crate::sys::errno::Errno;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// Records that found the pipe full: events are never lost.
+    backlog: Mutex<VecDeque<[u64; 2]>>,
+    words: usize,
+}
+
+impl Channel {
+    /// A channel for records of `words` 8-byte words (1 or 2).
+    pub(crate) fn new(words: usize) -> Result<Self, Errno> {
+        let mut fds = [-1; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: fresh descriptors that nobody else owns.
+        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+        // Only our end: whether the application's blocks is its own choice.
+        // SAFETY: a plain flag change of a descriptor of ours.
+        if unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(Errno::last());
+        }
+        Ok(Self { read, write, backlog: Mutex::default(), words })
+    }
+
+    /// The end that the application reads.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.read.as_raw_fd()
+    }
+
+    /// Sends one word.
+    pub(crate) fn send(&self, word: u64) {
+        self.send_record([word, 0]);
+    }
+
+    /// Sends a record, now or, if the pipe is full, when [`Channel::retry`] finds room.
+    pub(crate) fn send_record(&self, record: [u64; 2]) {
+        let mut backlog = self.backlog.lock();
+        if !backlog.is_empty() || !self.put(record) {
+            backlog.push_back(record);
+        }
+    }
+
+    /// Sends what waits. Returns whether something still does.
+    pub(crate) fn retry(&self) -> bool {
+        let mut backlog = self.backlog.lock();
+        while let Some(record) = backlog.front() {
+            if !self.put(*record) {
+                return true;
+            }
+            backlog.pop_front();
+        }
+        false
+    }
+
+    fn put(&self, record: [u64; 2]) -> bool {
+        let len = self.words * 8;
+        // SAFETY: `len` is 8 or 16, the record has 16 bytes; writes up to PIPE_BUF are whole.
+        let n = unsafe { libc::write(self.write.as_raw_fd(), record.as_ptr().cast(), len) };
+        n == len as isize
+    }
+}
+
+/// Where asynchronous events of a context go.
+#[derive(Clone, Debug)]
+pub(crate) struct Reporter(pub(crate) Arc<Channel>);
+
+impl Reporter {
+    /// An event about an object that is known by its address.
+    fn object(&self, element: u64, event: u32) {
+        self.0.send_record([element, u64::from(event)]);
+    }
+
+    pub(crate) fn cq(&self, cq: *mut abi::ibv_cq, event: u32) {
+        self.object(cq as u64, event);
+    }
+
+    pub(crate) fn qp(&self, qp: *mut abi::ibv_qp, event: u32) {
+        self.object(qp as u64, event);
+    }
+
+    pub(crate) fn srq(&self, srq: *mut abi::ibv_srq, event: u32) {
+        self.object(srq as u64, event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_a_full_pipe_in_order() {
+        let channel = Channel::new(1).expect("a pipe");
+        let count = 3 * 65536 / 8;
+        for i in 0..count {
+            channel.send(i);
+        }
+        for i in 0..count {
+            let mut word = 0u64;
+            // SAFETY: eight bytes of `word`.
+            let n = unsafe { libc::read(channel.fd(), (&raw mut word).cast(), 8) };
+            assert_eq!((n, word), (8, i));
+            channel.retry();
+        }
+        assert!(!channel.retry());
+    }
+}

@@ -1,0 +1,278 @@
+//! Completion queues: the ring of completions, the QPs that feed it, and what happens when somebody polls.
+//!
+//! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
+
+use super::channel::Channel;
+use super::completion::{Armed, CompletionRing, Cqe, Pushed};
+use super::qp::Qp;
+use crate::adapter::Adapter;
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+/// Rings that a queue looks at by itself; the rest ring a bell.
+const HOT: usize = 16;
+
+/// A completion queue. The C object comes first: applications and the front-end hold its address.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
+    pub(crate) adapter: Arc<Adapter>,
+    ring: Mutex<CompletionRing>,
+    list: Mutex<List>,
+    /// QPs that got something outstanding since the last look.
+    inbox: Mutex<Vec<Arc<Qp>>>,
+    inbox_used: AtomicBool,
+    /// UD QPs that feed the queue.
+    datagram_users: AtomicUsize,
+    /// QPs that use the queue, send and receive counted apart.
+    pub(crate) users: AtomicUsize,
+    pub(crate) channel: Option<Arc<Channel>>,
+    /// Completion events sent so far: what ibv_destroy_cq waits for.
+    pub(crate) events: AtomicU32,
+    pub(crate) async_events: AtomicU32,
+    /// Completions were lost.
+    overrun: AtomicBool,
+    pub(crate) report: super::channel::Reporter,
+}
+
+/// The QPs that a poll looks at.
+#[derive(Debug, Default)]
+struct List {
+    /// QPs whose receive ring is hot.
+    receivers: Vec<Arc<Qp>>,
+    /// QPs with something outstanding.
+    senders: Vec<Arc<Qp>>,
+    /// Next hot ring to cool down.
+    oldest: usize,
+}
+
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
+unsafe impl Sync for Cq {}
+// SAFETY: as above.
+unsafe impl Send for Cq {}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cq").field("users", &self.users).finish_non_exhaustive()
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(
+        adapter: Arc<Adapter>,
+        capacity: usize,
+        channel: Option<Arc<Channel>>,
+        report: super::channel::Reporter,
+    ) -> Arc<Self> {
+        let cq = Arc::new(Self {
+            verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
+            adapter,
+            ring: Mutex::new(CompletionRing::new(capacity)),
+            list: Mutex::default(),
+            inbox: Mutex::default(),
+            inbox_used: AtomicBool::new(false),
+            datagram_users: AtomicUsize::new(0),
+            users: AtomicUsize::new(0),
+            channel,
+            events: AtomicU32::new(0),
+            async_events: AtomicU32::new(0),
+            overrun: AtomicBool::new(false),
+            report,
+        });
+        cq.adapter.add_cq(&cq);
+        cq
+    }
+
+    /// The queue's C object.
+    pub(crate) const fn handle(&self) -> *mut abi::ibv_cq {
+        self.verbs.get().cast()
+    }
+
+    /// Adds a completion, and sends an event if the queue was waiting for it.
+    #[inline]
+    pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
+        let pushed = self.ring.lock().push(cqe, solicited);
+        match pushed {
+            Pushed::Quiet => {}
+            Pushed::Event => self.send_event(),
+            Pushed::Overrun => self.overran(),
+        }
+    }
+
+    #[cold]
+    fn send_event(&self) {
+        self.adapter.attention.disarmed();
+        if let Some(channel) = &self.channel {
+            self.events.fetch_add(1, Ordering::AcqRel);
+            channel.send(self.handle() as u64);
+        }
+    }
+
+    /// More completions than asked for: an error of the application that takes the queue's QPs with it.
+    #[cold]
+    fn overran(&self) {
+        if !self.overrun.swap(true, Ordering::AcqRel) {
+            self.async_events.fetch_add(1, Ordering::AcqRel);
+            self.report.cq(self.handle(), abi::IBV_EVENT_CQ_ERR);
+            self.adapter.fail_users_later(self.handle());
+        }
+    }
+
+    /// Takes up to `n` completions, each handed to `take`; drives the queue's QPs only when there is none.
+    #[inline]
+    pub(crate) fn poll(&self, n: usize, mut take: impl FnMut(usize, &Cqe)) -> usize {
+        let got = self.pop(n, &mut take);
+        if got > 0 || n == 0 {
+            return got;
+        }
+        if let Some(list) = self.list.try_lock() {
+            self.look(list);
+        }
+        self.adapter.attention.polled();
+        self.pop(n, &mut take)
+    }
+
+    #[inline]
+    fn pop(&self, n: usize, take: &mut impl FnMut(usize, &Cqe)) -> usize {
+        let mut ring = self.ring.lock();
+        let mut got = 0;
+        while got < n {
+            let Some(cqe) = ring.pop() else { break };
+            take(got, &cqe);
+            got += 1;
+        }
+        got
+    }
+
+    /// Looks at everything that could complete here: by the service thread, or before sleeping.
+    pub(crate) fn sweep(&self) {
+        self.look(self.list.lock());
+    }
+
+    fn look(&self, mut list: MutexGuard<'_, List>) {
+        if self.inbox_used.load(Ordering::Acquire) {
+            self.inbox_used.store(false, Ordering::Release);
+            list.senders.append(&mut self.inbox.lock());
+        }
+        for qp in &list.receivers {
+            if qp.has_arrivals() {
+                qp.advance_receive();
+            }
+        }
+        for qp in &list.senders {
+            if qp.has_outstanding() {
+                qp.advance_send();
+            }
+        }
+        if list.senders.len() > HOT {
+            list.senders.retain(|qp| qp.stays_listed());
+        }
+        if self.datagram_users.load(Ordering::Relaxed) > 0 {
+            self.adapter.datagrams.look(&self.adapter);
+        }
+        self.adapter.view.take_qp_bells(|index| {
+            let Some(qp) = self.adapter.qp(index) else { return };
+            qp.advance_receive();
+            if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
+                self.heat(&mut list, &qp);
+            }
+        });
+    }
+
+    /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.
+    fn heat(&self, list: &mut List, qp: &Arc<Qp>) {
+        if list.receivers.iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
+            return;
+        }
+        if list.receivers.len() < HOT {
+            list.receivers.push(Arc::clone(qp));
+        } else {
+            let at = list.oldest % HOT;
+            list.oldest += 1;
+            let cold = std::mem::replace(&mut list.receivers[at], Arc::clone(qp));
+            cold.ring.hot().store(0, Ordering::Relaxed);
+            // Pairs with the fence in Link::requests_published: either the sender rings the bell or we see its piece.
+            fence(Ordering::SeqCst);
+            if cold.has_arrivals() {
+                cold.advance_receive();
+            }
+        }
+        qp.ring.hot().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if qp.has_arrivals() {
+            qp.advance_receive();
+        }
+    }
+
+    /// A QP can receive from now on: look at its ring.
+    pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
+        if !qp.kind.is_connected() {
+            return;
+        }
+        let mut list = self.list.lock();
+        qp.list_receiver(true);
+        if list.receivers.len() < HOT {
+            self.heat(&mut list, qp);
+        } else {
+            qp.ring.hot().store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A UD QP feeds the queue (`1`) or no longer does (`-1`).
+    pub(crate) fn count_datagram_user(&self, more: bool) {
+        if more {
+            self.datagram_users.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.datagram_users.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A QP is reset or destroyed: forget it.
+    pub(crate) fn remove(&self, qp: &Qp) {
+        let mut list = self.list.lock();
+        qp.list_receiver(false);
+        list.receivers.retain(|q| q.index != qp.index);
+        list.senders.retain(|q| q.index != qp.index);
+        self.inbox.lock().retain(|q| q.index != qp.index);
+        qp.unlist_sender();
+    }
+
+    /// Drops what a QP that is reset or destroyed completed here and nobody polled.
+    pub(crate) fn forget(&self, qpn: u32) {
+        self.ring.lock().forget(qpn);
+    }
+
+    /// A QP got its first outstanding request.
+    pub(crate) fn add_sender(&self, qp: Arc<Qp>) {
+        self.inbox.lock().push(qp);
+        self.inbox_used.store(true, Ordering::Release);
+    }
+
+    /// Asks for one event (ibv_req_notify_cq(3)).
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        let how = if solicited_only { Armed::Solicited } else { Armed::Any };
+        if self.ring.lock().arm(how) {
+            self.adapter.attention.armed();
+        }
+        // What lies in the rings has not been seen by the application: it counts as arriving after the arming.
+        self.sweep();
+    }
+
+    /// Changes the capacity; `false` when the queued completions do not fit.
+    pub(crate) fn resize(&self, capacity: usize) -> bool {
+        self.ring.lock().resize(capacity)
+    }
+
+    /// The queue is destroyed: nobody waits for its event any more.
+    pub(crate) fn retire(&self) {
+        if self.ring.lock().is_armed() {
+            self.adapter.attention.disarmed();
+        }
+        self.adapter.remove_cq(self);
+    }
+}
+
+/// A list of all queues of an adapter, for its service thread.
+pub(crate) type CqList = Mutex<Vec<Weak<Cq>>>;

@@ -1,0 +1,360 @@
+//! Issuing one request of a connected QP: which way its bytes take.
+
+use super::link::{Link, Reach};
+use super::onesided::{Direction, Fault, Spot, Target};
+use super::qp::Qp;
+use super::ranges::Ranges;
+use super::regions::LOCAL_WRITE;
+use super::request::Phase;
+use super::requester::{Answer, Lent, Requester};
+use super::state::Kind;
+use crate::shm::layout::CHUNK_BYTES;
+use crate::shm::slot::*;
+use abi::*;
+
+/// What became of an attempt at one-sided transfer.
+enum Direct {
+    Done,
+    /// Not now; try again when the ring moved on.
+    Later,
+    /// The request failed (already marked).
+    Failed,
+    /// The memory cannot be reached: use the ring.
+    ByRing,
+}
+
+impl Requester {
+    /// Issues request `n` as far as it goes. `true`: in full (or it failed); `false`: the rest waits.
+    pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let entry = *self.queue.entry(n);
+        if entry.has(IBV_SEND_FENCE) && self.answers_due > 0 {
+            self.absorb(qp, link);
+            self.reap(qp);
+            if self.answers_due > 0 {
+                return false;
+            }
+        }
+        match entry.request.opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.issue_write(qp, link, n),
+            IBV_WR_RDMA_READ => self.issue_read(qp, link, n),
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                self.issue_atomic(qp, link, n)
+            }
+            _ => self.issue_send(qp, link, n),
+        }
+    }
+
+    /// Flags that go with the last piece.
+    fn last_flags(&mut self, n: u64) -> u8 {
+        let entry = self.queue.entry(n);
+        let imm = match entry.request.opcode {
+            IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM => IMM,
+            _ => 0,
+        };
+        let solicited = if entry.has(IBV_SEND_SOLICITED) { SOLICITED } else { 0 };
+        LAST | imm | solicited
+    }
+
+    fn put(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        op: Op,
+        flags: u8,
+        carrier: (Carrier, u8),
+        imm: u32,
+        body: &[u64],
+    ) {
+        let (carrier, count) = carrier;
+        let head = Head { seq: self.next, op, flags, carrier, count, imm, src_qpn: qp.qpn };
+        link.ring.put(&head, body);
+        self.next = self.next.wrapping_add(1);
+        self.unpublished = true;
+    }
+
+    /// A chunk that goes with the next slot.
+    fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, *mut u8)> {
+        let chunk = qp.adapter.chunks.take()?;
+        let base = qp.adapter.view.chunk(chunk)?;
+        self.lent.push_back(Lent { seq: self.next, chunk, answer });
+        Some((chunk, base))
+    }
+
+    fn published(&mut self, n: u64) -> bool {
+        let end = self.next;
+        let entry = self.queue.entry(n);
+        entry.phase = Phase::Published;
+        entry.end = end;
+        true
+    }
+
+    fn failed(&mut self, n: u64, status: u32) -> bool {
+        self.fail(n, status);
+        true
+    }
+
+    fn issue_send(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let Some(ranges) = self.ranges(qp, n, 0) else {
+            return self.failed(n, IBV_WC_LOC_PROT_ERR);
+        };
+        let imm = self.queue.entry(n).request.imm;
+        let last = self.last_flags(n);
+        let total = ranges.total();
+        loop {
+            if self.room(qp, link) == 0 {
+                return false;
+            }
+            let offset = self.queue.entry(n).offset as usize;
+            let first = if offset == 0 { FIRST } else { 0 };
+            if offset == 0 && total <= SEND_INLINE {
+                let mut body = [0u64; BODY_WORDS];
+                // SAFETY: the body has SEND_INLINE bytes.
+                unsafe { ranges.gather(0, body.as_mut_ptr().cast(), total) };
+                let words = total.div_ceil(8);
+                self.put(
+                    qp,
+                    link,
+                    Op::Send,
+                    FIRST | last,
+                    (Carrier::Inline, total as u8),
+                    imm,
+                    &body[..words],
+                );
+                return self.published(n);
+            }
+            if offset == 0 && total > qp.adapter.eager_bytes && link.is_reached() {
+                return self.offer(qp, link, n, &ranges, last);
+            }
+            let Some((chunk, base)) = self.lend(qp, None) else { return false };
+            let len = (total - offset).min(CHUNK_BYTES);
+            // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
+            unsafe { ranges.gather(offset, base, len) };
+            let end = offset + len == total;
+            let flags = first | if end { last } else { 0 };
+            let body = [halves(chunk, len as u32), total as u64];
+            self.put(qp, link, Op::Send, flags, (Carrier::Chunk, 0), imm, &body);
+            self.queue.entry(n).offset += len as u32;
+            if end {
+                return self.published(n);
+            }
+        }
+    }
+
+    /// Names our memory to the receiver, who fetches the message itself: one copy.
+    fn offer(&mut self, qp: &Qp, link: &Link, n: u64, ranges: &Ranges, last: u8) -> bool {
+        let imm = self.queue.entry(n).request.imm;
+        let items = ranges.items();
+        let total = ranges.total() as u32;
+        let flags = FIRST | last;
+        if items.len() <= ATTACH_SGES {
+            let mut body = [0u64; ATTACH_SGES + 2];
+            let mut lens = [0u32; ATTACH_SGES + 1];
+            for (i, item) in items.iter().enumerate() {
+                body[i] = item.base as u64;
+                lens[i] = item.len as u32;
+            }
+            body[ATTACH_SGES] = halves(lens[0], lens[1]);
+            body[ATTACH_SGES + 1] = halves(lens[2], total);
+            self.put(qp, link, Op::Send, flags, (Carrier::Attach, items.len() as u8), imm, &body);
+        } else {
+            let Some((chunk, base)) = self.lend(qp, None) else { return false };
+            for (i, item) in items.iter().enumerate() {
+                let words = [item.base as u64, item.len as u64];
+                // SAFETY: MAX_SGE pairs of words fit into a chunk, which is ours until acknowledged.
+                unsafe { base.cast::<[u64; 2]>().add(i).write(words) };
+            }
+            let body = [halves(chunk, items.len() as u32), u64::from(total)];
+            self.put(qp, link, Op::Send, flags, (Carrier::AttachList, 0), imm, &body);
+        }
+        self.published(n)
+    }
+
+    /// Tries to do a one-sided request by ourselves. Order: only after all that was published before is acknowledged,
+    /// as a responder would have done it.
+    fn direct(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        act: impl FnOnce(&Target<'_>) -> Result<(), Fault>,
+    ) -> Direct {
+        let reach = self.reach(link);
+        if reach == Reach::No || self.queue.entry(n).offset > 0 {
+            return Direct::ByRing;
+        }
+        if self.acked != self.next {
+            self.absorb(qp, link);
+            if self.acked != self.next {
+                return Direct::Later;
+            }
+        }
+        let target = Target { link, reach, movers: &qp.adapter.movers };
+        let status = match act(&target) {
+            Ok(()) => return Direct::Done,
+            Err(Fault::Refused) => {
+                self.attach_refused = true;
+                return Direct::ByRing;
+            }
+            // The next look at the peer finds it dead.
+            Err(Fault::Dead) => return Direct::Later,
+            Err(Fault::Local) => IBV_WC_LOC_PROT_ERR,
+            Err(Fault::Access) => IBV_WC_REM_ACCESS_ERR,
+            Err(Fault::Alignment) => IBV_WC_REM_INV_REQ_ERR,
+            Err(Fault::Remote) => IBV_WC_REM_OP_ERR,
+        };
+        if status != IBV_WC_LOC_PROT_ERR {
+            if qp.kind == Kind::Uc {
+                // Nobody tells the sender of an unreliable connection.
+                return Direct::Done;
+            }
+            // The responder of such a request would take its QP to error: let it know.
+            let nak = u32::from(status == IBV_WC_REM_ACCESS_ERR);
+            self.put(qp, link, Op::Fault, FIRST | LAST, (Carrier::Inline, 0), nak, &[]);
+        }
+        self.fail(n, status);
+        Direct::Failed
+    }
+
+    fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let Some(ranges) = self.ranges(qp, n, 0) else {
+            return self.failed(n, IBV_WC_LOC_PROT_ERR);
+        };
+        let request = self.queue.entry(n).request;
+        let last = self.last_flags(n);
+        let total = ranges.total();
+        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Write)) {
+            Direct::Later => return false,
+            Direct::Failed => return true,
+            Direct::ByRing => {}
+            Direct::Done if last & IMM == 0 => {
+                self.queue.entry(n).phase = Phase::Done;
+                return true;
+            }
+            Direct::Done => {
+                let body = [spot.addr, halves(spot.rkey, total as u32)];
+                let flags = FIRST | PLACED | last;
+                self.put(qp, link, Op::Write, flags, (Carrier::Inline, 0), request.imm, &body);
+                return self.published(n);
+            }
+        }
+        loop {
+            if self.room(qp, link) == 0 {
+                return false;
+            }
+            let offset = self.queue.entry(n).offset as usize;
+            let first = if offset == 0 { FIRST } else { 0 };
+            let mut body = [0u64; BODY_WORDS];
+            body[0] = spot.addr.wrapping_add(offset as u64);
+            let (len, carrier) = if total <= ADDRESSED_INLINE {
+                // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
+                unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), total) };
+                (total, (Carrier::Inline, total as u8))
+            } else {
+                let Some((chunk, base)) = self.lend(qp, None) else { return false };
+                let len = (total - offset).min(CHUNK_BYTES);
+                // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
+                unsafe { ranges.gather(offset, base, len) };
+                body[2] = halves(chunk, total as u32);
+                (len, (Carrier::Chunk, 0))
+            };
+            body[1] = halves(spot.rkey, len as u32);
+            let end = offset + len == total;
+            let flags = first | if end { last } else { 0 };
+            self.put(qp, link, Op::Write, flags, carrier, request.imm, &body);
+            self.queue.entry(n).offset += len as u32;
+            if end {
+                return self.published(n);
+            }
+        }
+    }
+
+    fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
+            return self.failed(n, IBV_WC_LOC_PROT_ERR);
+        };
+        let request = self.queue.entry(n).request;
+        let total = ranges.total();
+        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Read)) {
+            Direct::Later => return false,
+            Direct::Failed => return true,
+            Direct::ByRing => {}
+            Direct::Done => {
+                self.queue.entry(n).phase = Phase::Done;
+                return true;
+            }
+        }
+        loop {
+            if self.room(qp, link) == 0 {
+                return false;
+            }
+            let offset = self.queue.entry(n).offset as usize;
+            let len = (total - offset).min(CHUNK_BYTES);
+            let Some((chunk, _)) = self.lend(qp, Some(Answer { entry: n, offset, len })) else {
+                return false;
+            };
+            let first = if offset == 0 { FIRST } else { 0 };
+            let end = offset + len == total;
+            let flags = first | if end { LAST } else { 0 };
+            let addr = spot.addr.wrapping_add(offset as u64);
+            let body = [addr, halves(spot.rkey, len as u32), halves(chunk, 0)];
+            self.put(qp, link, Op::Read, flags, (Carrier::Chunk, 0), 0, &body);
+            self.queue.entry(n).offset += len as u32;
+            if end {
+                self.answers_due += 1;
+                return self.published(n);
+            }
+        }
+    }
+
+    fn issue_atomic(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
+            return self.failed(n, IBV_WC_LOC_PROT_ERR);
+        };
+        if ranges.total() != 8 {
+            return self.failed(n, IBV_WC_LOC_LEN_ERR);
+        }
+        let request = self.queue.entry(n).request;
+        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        let swaps = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+        let done = self.direct(qp, link, n, |target| {
+            let old = target
+                .atomic(spot, |old| changed(swaps, old, request.compare_add, request.swap))?;
+            // SAFETY: eight bytes of `old`.
+            unsafe { ranges.scatter(0, (&raw const old).cast(), 8) };
+            Ok(())
+        });
+        match done {
+            Direct::Later => return false,
+            Direct::Failed => return true,
+            Direct::ByRing => {}
+            Direct::Done => {
+                self.queue.entry(n).phase = Phase::Done;
+                return true;
+            }
+        }
+        if self.room(qp, link) == 0 {
+            return false;
+        }
+        let Some((chunk, _)) = self.lend(qp, Some(Answer { entry: n, offset: 0, len: 8 })) else {
+            return false;
+        };
+        let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
+        let body = [spot.addr, halves(spot.rkey, chunk), request.compare_add, request.swap];
+        self.put(qp, link, op, FIRST | LAST, (Carrier::Chunk, 0), 0, &body);
+        self.answers_due += 1;
+        self.published(n)
+    }
+}
+
+/// The new value of an atomic's target (IBTA vol 1, 9.4.5): fetch-and-add adds, compare-and-swap swaps where equal.
+pub(super) const fn changed(swaps: bool, old: u64, compare_add: u64, swap: u64) -> u64 {
+    if !swaps {
+        old.wrapping_add(compare_add)
+    } else if old == compare_add {
+        swap
+    } else {
+        old
+    }
+}

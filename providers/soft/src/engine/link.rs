@@ -1,0 +1,132 @@
+//! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
+
+use crate::fabric::Peer;
+use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, split_qpn};
+use crate::shm::view::{Ring, View};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// How a peer's memory is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It is this process.
+    Own,
+    /// Cross-memory attach by this process number.
+    Attach(libc::pid_t),
+    /// Not at all: everything travels through rings and chunks.
+    No,
+}
+
+/// A QP of a process that was found.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: Arc<Peer>,
+    /// The peer's segments.
+    pub(crate) view: View,
+    /// The remote QP.
+    pub(crate) qpn: u32,
+    index: usize,
+    /// The remote QP's receive ring, where we produce.
+    pub(crate) ring: Ring,
+    /// Our process slot, as the peer knows us.
+    own_slot: u16,
+}
+
+/// How things stand with the remote QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is connected to us; the incarnation of the connection.
+    Serving(u16),
+    /// It is there or may come back, but does not answer us.
+    Silent,
+    /// Its process is dead.
+    Dead,
+}
+
+impl Link {
+    /// # Safety
+    /// The peer's mappings have the lengths of `shm::layout`; `Arc<Peer>` keeps them.
+    pub(crate) unsafe fn new(peer: Arc<Peer>, qpn: u32, own_slot: u16) -> Self {
+        // SAFETY: lengths by contract; the mappings live as long as the Arc beside the view.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let (_, index) = split_qpn(qpn);
+        let ring = view.qp_ring(index);
+        Self { peer, view, qpn, index, ring, own_slot }
+    }
+
+    /// The slot of this process in the fabric.
+    pub(crate) const fn own_slot(&self) -> u16 {
+        self.own_slot
+    }
+
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.view.qp(self.index)
+    }
+
+    /// Whether the remote QP serves requests of our QP `own_qpn`.
+    #[inline]
+    pub(crate) fn standing(&self, own_qpn: u32) -> Standing {
+        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        if self.peer.is_dead() {
+            Standing::Dead
+        } else if life.serves(own_qpn) {
+            Standing::Serving(life.generation)
+        } else {
+            Standing::Silent
+        }
+    }
+
+    /// Whether the remote QP may still send to our QP `own_qpn`: what it posted counts.
+    #[inline]
+    pub(crate) fn may_send(&self, own_qpn: u32) -> bool {
+        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        life.dest_qpn == own_qpn && matches!(life.state, Life::RTS | Life::SQD)
+    }
+
+    /// Whether the peer died with this connection up, rather than after taking it down.
+    pub(crate) fn was_cut(&self, own_qpn: u32) -> bool {
+        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        self.peer.is_dead() && life.serves(own_qpn)
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        if self.peer.is_self {
+            Reach::Own
+        } else if self.peer.can_attach() {
+            Reach::Attach(self.peer.pid)
+        } else {
+            Reach::No
+        }
+    }
+
+    /// Whether the peer can fetch from our memory.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.peer.is_self || self.peer.attaches_to_us()
+    }
+
+    /// After pieces were published in the remote QP's ring: makes sure that somebody looks.
+    #[inline]
+    pub(crate) fn requests_published(&self) {
+        // Orders our slots before the loads: pairs with the fences where `hot` is cleared and attention is asked for. One
+        // side sees the other, so no piece stays unnoticed.
+        fence(Ordering::SeqCst);
+        if self.ring.hot().load(Ordering::Relaxed) == 0 {
+            self.view.ring_qp_bell(self.index);
+        }
+        self.kick_if(ATTENTION_REQUESTS);
+    }
+
+    /// After our acknowledgement of the remote QP's pieces advanced.
+    #[inline]
+    pub(crate) fn acks_published(&self) {
+        // As in requests_published.
+        fence(Ordering::SeqCst);
+        self.kick_if(ATTENTION_ACKS);
+    }
+
+    fn kick_if(&self, bit: u32) {
+        if self.view.tables_head().attention.load(Ordering::Relaxed) & bit != 0 {
+            self.peer.kick();
+        }
+    }
+}

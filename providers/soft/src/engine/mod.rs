@@ -1,0 +1,19 @@
+//! What the adapter does: queues, connections, checks and the movement of bytes.
+
+pub(crate) mod channel;
+pub(crate) mod completion;
+pub(crate) mod cq;
+mod issue;
+pub(crate) mod link;
+pub(crate) mod movers;
+pub(crate) mod onesided;
+pub(crate) mod qp;
+pub(crate) mod ranges;
+pub(crate) mod receive;
+pub(crate) mod regions;
+pub(crate) mod request;
+pub(crate) mod requester;
+pub(crate) mod responder;
+pub(crate) mod srq;
+pub(crate) mod state;
+pub(crate) mod ud;

@@ -1,0 +1,84 @@
+//! Announcements of one-sided operations under way, so that deregistration can wait for them.
+//!
+//! An initiator first announces (target process, rkey) in its own tables, then checks the key, then moves bytes, then
+//! withdraws. A target first takes the key back, then looks at the announcements of all peers. With a full fence on both
+//! sides between the two steps, either the initiator finds the key gone or the target finds the announcement.
+
+use crate::shm::layout::MOVERS;
+use crate::shm::view::View;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Our own announcements.
+#[derive(Debug)]
+pub(crate) struct Movers {
+    view: View,
+    hint: AtomicUsize,
+}
+
+/// Withdraws the announcement when dropped.
+#[derive(Debug)]
+pub(crate) struct Announced<'a>(&'a AtomicU64);
+
+const fn word(target: u16, rkey: u32) -> u64 {
+    (target as u64 + 1) << 32 | rkey as u64
+}
+
+impl Movers {
+    pub(crate) const fn new(view: View) -> Self {
+        Self { view, hint: AtomicUsize::new(0) }
+    }
+
+    /// Announces an operation on region `rkey` of process `target`. Waits while [`MOVERS`] operations of this process are
+    /// under way.
+    pub(crate) fn announce(&self, target: u16, rkey: u32) -> Announced<'_> {
+        let mut at = self.hint.load(Ordering::Relaxed);
+        loop {
+            let cell = &self.view.mover(at % MOVERS).target;
+            if cell.load(Ordering::Relaxed) == 0
+                && cell
+                    .compare_exchange(0, word(target, rkey), Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+            {
+                // Pairs with the fence in Regions::revoke.
+                fence(Ordering::SeqCst);
+                return Announced(cell);
+            }
+            at += 1;
+            self.hint.store(at % MOVERS, Ordering::Relaxed);
+            if at % MOVERS == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        // Release: the bytes were moved before the target may go on.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// Whether the owner of `view` has an operation under way on region `rkey` of process `target`.
+pub(crate) fn is_moving(view: &View, target: u16, rkey: u32) -> bool {
+    (0..MOVERS).any(|i| view.mover(i).target.load(Ordering::Acquire) == word(target, rkey))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::view::mock;
+
+    #[test]
+    fn an_announcement_is_seen_until_it_is_dropped() {
+        let view = mock::view();
+        let movers = Movers::new(view);
+        let first = movers.announce(3, 77);
+        let second = movers.announce(3, 77);
+        assert!(is_moving(&view, 3, 77) && !is_moving(&view, 4, 77) && !is_moving(&view, 3, 78));
+        drop(first);
+        assert!(is_moving(&view, 3, 77));
+        drop(second);
+        assert!(!is_moving(&view, 3, 77));
+    }
+}

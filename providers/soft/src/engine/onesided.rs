@@ -1,0 +1,249 @@
+//! One-sided operations done by their initiator: check the target's key, then move the bytes or do the atomic, without
+//! the target's help.
+
+use super::link::{Link, Reach};
+use super::movers::Movers;
+use super::ranges::{Range, Ranges};
+use super::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, check};
+use crate::shm::view::View;
+use crate::sys::cma::{self, IoVec};
+use crate::sys::errno::Errno;
+use arrayvec::ArrayVec;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Why an operation was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Key, range or right of the target.
+    Access,
+    /// An atomic on an address that is no multiple of eight.
+    Alignment,
+    /// Our own memory is gone (registered, but not mapped any more).
+    Local,
+    /// The target's memory is gone though registered.
+    Remote,
+    /// The target's process is dead.
+    Dead,
+    /// The kernel refuses to attach (any more).
+    Refused,
+}
+
+/// A target: its tables, and how to reach its memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) reach: Reach,
+    pub(crate) movers: &'a Movers,
+}
+
+/// What is asked for at the target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+}
+
+/// Direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Write,
+    Read,
+}
+
+/// The rights that the owner of a QP gives to its peer: PD number and access flags.
+pub(crate) fn rights(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Checks both gates to `len` bytes at `spot`: the QP's rights and the region's. Returns the owner's address.
+pub(crate) fn admit(view: &View, qp_rights: u64, spot: Spot, len: u64, need: u32) -> Option<u64> {
+    let (pd, access) = rights(qp_rights);
+    if access & need != need {
+        return None;
+    }
+    check(view, spot.rkey, pd, spot.addr, len, need)
+}
+
+impl Target<'_> {
+    /// Moves all of `local` to or from `spot`.
+    pub(crate) fn transfer(&self, spot: Spot, local: &Ranges, way: Direction) -> Result<(), Fault> {
+        let need = if way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
+        let len = local.total();
+        if len == 0 {
+            // No bytes, no key check (IBTA vol 1, 9.7.4.1.4: R_Key is not checked at length 0).
+            return Ok(());
+        }
+        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
+        let rights = self.link.entry().rights.load(Ordering::Relaxed);
+        let va = admit(&self.link.view, rights, spot, len as u64, need).ok_or(Fault::Access)?;
+        match (self.reach, way) {
+            (Reach::Own, Direction::Write) => {
+                // SAFETY: `va` is ours, checked to be registered for `len` bytes; the announcement holds off
+                // deregistration.
+                unsafe { local.gather(0, va as *mut u8, len) };
+                Ok(())
+            }
+            (Reach::Own, Direction::Read) => {
+                // SAFETY: as above.
+                unsafe { local.scatter(0, va as *const u8, len) };
+                Ok(())
+            }
+            (Reach::Attach(pid), _) => attach_all(pid, local, va, way),
+            (Reach::No, _) => Err(Fault::Refused),
+        }
+    }
+
+    /// Does `change` on the 64 bits at `spot`, alone among all users of the device; returns what was there.
+    pub(crate) fn atomic(&self, spot: Spot, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        if !spot.addr.is_multiple_of(8) {
+            return Err(Fault::Alignment);
+        }
+        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
+        let rights = self.link.entry().rights.load(Ordering::Relaxed);
+        let va = admit(&self.link.view, rights, spot, 8, REMOTE_ATOMIC).ok_or(Fault::Access)?;
+        let lock = &self.link.view.rings_head().atomic_lock;
+        let own = u32::from(self.link.own_slot()) + 1;
+        let _held = AtomicLock::take(lock, own, || self.link.peer.is_dead()).ok_or(Fault::Dead)?;
+        match self.reach {
+            // SAFETY: ours, registered, eight-aligned as the requested address is and regions keep alignment; under the
+            // lock of all atomics on this process.
+            Reach::Own => Ok(unsafe { update(va, change) }),
+            Reach::Attach(pid) => {
+                let mut old = 0u64;
+                attach_all(pid, &word_range(&mut old), va, Direction::Read)?;
+                let before = old;
+                let mut new = change(before);
+                attach_all(pid, &word_range(&mut new), va, Direction::Write)?;
+                Ok(before)
+            }
+            Reach::No => Err(Fault::Refused),
+        }
+    }
+}
+
+/// A local word as the one range of a transfer.
+fn word_range(word: &mut u64) -> Ranges {
+    let mut ranges = Ranges::new();
+    ranges.push(Range { base: std::ptr::from_mut(word).cast(), len: 8 });
+    ranges
+}
+
+/// Reads, changes and writes the word at `va` of this process; returns what was there.
+///
+/// # Safety
+/// `va` is mapped and writable for eight bytes; the atomic lock of this process is held.
+pub(crate) unsafe fn update(va: u64, change: impl Fn(u64) -> u64) -> u64 {
+    let word = va as *mut u64;
+    // SAFETY: by contract; unaligned forms, since a region may map an aligned address to an odd one.
+    unsafe {
+        let old = word.read_unaligned();
+        word.write_unaligned(change(old));
+        old
+    }
+}
+
+/// Moves all bytes, however many calls that takes: the kernel stops at 2 GiB.
+fn attach_all(pid: libc::pid_t, local: &Ranges, va: u64, way: Direction) -> Result<(), Fault> {
+    let total = local.total();
+    let mut done = 0;
+    while done < total {
+        let mut own: ArrayVec<IoVec, { super::ranges::MAX_SGE }> = ArrayVec::new();
+        let rest;
+        let part = if done == 0 {
+            local
+        } else {
+            rest = local.part(done, total - done);
+            &rest
+        };
+        for item in part.items() {
+            own.push(IoVec::new(item.base as u64, item.len));
+        }
+        let there = [IoVec::new(va + done as u64, total - done)];
+        // SAFETY: `local` are registered ranges of the application (or ours), writable where we read into them; the target
+        // range was checked against its owner's table.
+        let moved = unsafe {
+            match way {
+                Direction::Write => cma::write(pid, &own, &there),
+                Direction::Read => cma::read(pid, &own, &there),
+            }
+        };
+        match moved {
+            Ok(0) => return Err(Fault::Remote),
+            Ok(n) => done += n,
+            Err(Errno::EFAULT) => return Err(whose_fault(local)),
+            Err(Errno::ESRCH) => return Err(Fault::Dead),
+            Err(_) => return Err(Fault::Refused),
+        }
+    }
+    Ok(())
+}
+
+/// EFAULT does not say which side is unmapped: look at ours by mincore(2), which knows.
+fn whose_fault(local: &Ranges) -> Fault {
+    let page = 4096;
+    for item in local.items() {
+        let first = item.base as usize & !(page - 1);
+        let last = (item.base as usize + item.len - 1) & !(page - 1);
+        for at in [first, last] {
+            let mut residency = 0u8;
+            // SAFETY: one page asks for one byte of answer; the address may be anything.
+            if unsafe { libc::mincore(at as *mut libc::c_void, page, &raw mut residency) } != 0 {
+                return Fault::Local;
+            }
+        }
+    }
+    Fault::Remote
+}
+
+/// The lock of all atomics on one process's memory, held across two system calls by a process that may die meanwhile.
+#[derive(Debug)]
+pub(crate) struct AtomicLock<'a>(&'a AtomicU32);
+
+impl<'a> AtomicLock<'a> {
+    /// Waits for the lock, unless `hopeless`. A holder that died is relieved by [`AtomicLock::recover`], which the owner
+    /// of the memory calls at its death.
+    pub(crate) fn take(lock: &'a AtomicU32, own: u32, hopeless: impl Fn() -> bool) -> Option<Self> {
+        let mut spins = 0u32;
+        while lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            spins += 1;
+            if !spins.is_multiple_of(64) {
+                std::hint::spin_loop();
+            } else if hopeless() {
+                return None;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        Some(Self(lock))
+    }
+
+    /// Frees the lock if the dead process `slot` holds it.
+    pub(crate) fn recover(lock: &AtomicU32, slot: u16) {
+        let dead = u32::from(slot) + 1;
+        let _ = lock.compare_exchange(dead, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+impl Drop for AtomicLock<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_holder_is_relieved_and_a_living_one_is_not() {
+        let lock = AtomicU32::new(0);
+        let held = AtomicLock::take(&lock, 8, || false).expect("free");
+        AtomicLock::recover(&lock, 6);
+        assert_eq!(lock.load(Ordering::Relaxed), 8);
+        AtomicLock::recover(&lock, 7);
+        assert_eq!(lock.load(Ordering::Relaxed), 0);
+        std::mem::forget(held);
+        lock.store(3, Ordering::Relaxed);
+        assert!(AtomicLock::take(&lock, 8, || true).is_none());
+    }
+}

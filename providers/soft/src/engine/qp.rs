@@ -1,0 +1,457 @@
+//! A queue pair: its two halves, its state, and who may touch what.
+//!
+//! Locks, outer first: `attributes` > `standing` > `responder` > `receives`; `requester` stands alone beside
+//! `responder`: nobody holds both.
+
+use super::channel::Reporter;
+use super::completion::Cqe;
+use super::cq::Cq;
+use super::receive::{Receive, ReceiveQueue};
+use super::request::SendQueue;
+use super::requester::Requester;
+use super::responder::Responder;
+use super::srq::Srq;
+use super::state::{Kind, State};
+use crate::adapter::Adapter;
+use crate::shm::layout::{Life, QpEntry};
+use crate::shm::view::Ring;
+use crate::sys::Errno;
+use abi::*;
+use parking_lot::Mutex;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+/// What ibv_create_qp asks for, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) kind: Kind,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) signals_all: bool,
+    pub(crate) report: Reporter,
+}
+
+/// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) cap: ibv_qp_cap,
+}
+
+/// A queue pair. The C object comes first: applications and the front-end hold its address.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) verbs: UnsafeCell<verbs_qp>,
+    me: Weak<Qp>,
+    pub(crate) adapter: Arc<Adapter>,
+    /// In the table of this process.
+    pub(crate) index: usize,
+    pub(crate) qpn: u32,
+    pub(crate) kind: Kind,
+    /// Protection domain number.
+    pub(crate) pd: u32,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Every send request completes visibly (`sq_sig_all`).
+    pub(crate) signals_all: bool,
+    /// Our receive ring.
+    pub(crate) ring: Ring,
+    state: AtomicU8,
+    /// Serialises changes of the state.
+    standing: Mutex<Incarnation>,
+    pub(crate) attributes: Mutex<Attributes>,
+    pub(crate) requester: Mutex<Requester>,
+    pub(crate) responder: Mutex<Responder>,
+    pub(crate) receives: Mutex<ReceiveQueue>,
+    /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
+    next_arrival: AtomicU32,
+    /// Send requests are not complete. Written under the requester's lock.
+    outstanding: AtomicBool,
+    listed_sender: AtomicBool,
+    listed_receiver: AtomicBool,
+    /// The responder waits for a receive.
+    receive_awaited: AtomicBool,
+    pub(crate) watched: AtomicBool,
+    /// UD: the key that datagrams must carry.
+    pub(crate) qkey: AtomicU32,
+    pub(crate) report: Reporter,
+    /// Asynchronous events sent: what ibv_destroy_qp waits for.
+    pub(crate) events: AtomicU32,
+    /// Requests under construction by ibv_wr_start(3) and its kin.
+    pub(crate) builder: crate::ops::builder::BuilderCell,
+}
+
+/// Counts the connections of a table entry, across the QPs that had it.
+#[derive(Debug)]
+struct Incarnation {
+    generation: u16,
+    dest_qpn: u32,
+}
+
+// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under those of ibv_wr_start(3) (one
+// thread at a time); everything else is Sync by itself.
+unsafe impl Sync for Qp {}
+// SAFETY: as above.
+unsafe impl Send for Qp {}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &self.qpn)
+            .field("kind", &self.kind)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Qp {
+    /// A QP in RESET with a place in the adapter's table.
+    ///
+    /// # Errors
+    /// `ENOMEM` all QP numbers are in use.
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
+        let (index, qpn) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let entry = adapter.view.qp(index);
+        let ring = adapter.view.qp_ring(index);
+        let before = Life::unpack(entry.life.load(Ordering::Relaxed));
+        let cap = wanted.cap;
+        let sends = SendQueue::new(
+            cap.max_send_wr as usize,
+            cap.max_send_sge as usize,
+            cap.max_inline_data as usize,
+        );
+        let receives = match wanted.srq {
+            Some(_) => ReceiveQueue::new(0, 0),
+            None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
+        };
+        let position = entry.ring_base.load(Ordering::Relaxed);
+        let qp = Arc::new_cyclic(|me| Self {
+            verbs: UnsafeCell::new(Zeroed::zeroed()),
+            me: me.clone(),
+            adapter: Arc::clone(adapter),
+            index,
+            qpn,
+            kind: wanted.kind,
+            pd: wanted.pd,
+            send_cq: wanted.send_cq,
+            recv_cq: wanted.recv_cq,
+            srq: wanted.srq,
+            signals_all: wanted.signals_all,
+            ring,
+            state: AtomicU8::new(State::Reset as u8),
+            standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
+            attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
+            requester: Mutex::new(Requester::new(sends)),
+            responder: Mutex::new(Responder::new(ring, position)),
+            receives: Mutex::new(receives),
+            next_arrival: AtomicU32::new(position),
+            outstanding: AtomicBool::new(false),
+            listed_sender: AtomicBool::new(false),
+            listed_receiver: AtomicBool::new(false),
+            receive_awaited: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            qkey: AtomicU32::new(0),
+            report: wanted.report,
+            events: AtomicU32::new(0),
+            builder: crate::ops::builder::BuilderCell::default(),
+        });
+        qp.set_state(State::Reset);
+        qp.send_cq.users.fetch_add(1, Ordering::AcqRel);
+        qp.recv_cq.users.fetch_add(1, Ordering::AcqRel);
+        if qp.kind == Kind::Ud {
+            qp.recv_cq.count_datagram_user(true);
+        }
+        if let Some(srq) = &qp.srq {
+            srq.users.fetch_add(1, Ordering::AcqRel);
+        }
+        adapter.place_qp(&qp);
+        Ok(qp)
+    }
+
+    pub(crate) const fn handle(&self) -> *mut ibv_qp {
+        self.verbs.get().cast()
+    }
+
+    pub(crate) fn me(&self) -> Weak<Self> {
+        self.me.clone()
+    }
+
+    /// What peers see of this QP.
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.adapter.view.qp(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State::from_raw(u32::from(self.state.load(Ordering::Acquire))).unwrap_or(State::Err)
+    }
+
+    /// Takes the QP to `state` and tells the peers.
+    pub(crate) fn set_state(&self, state: State) {
+        self.change(|_, _| Some(state));
+    }
+
+    /// Begins a connection: a new incarnation in RTR, with `dest_qpn` (0 for UD) at the other end.
+    pub(crate) fn set_connected(&self, dest_qpn: u32) {
+        self.change(|_, incarnation| {
+            incarnation.generation = incarnation.generation.wrapping_add(1);
+            incarnation.dest_qpn = dest_qpn;
+            Some(State::Rtr)
+        });
+    }
+
+    /// Changes the state by `rule` of the present one; returns whether it changed.
+    fn change(&self, rule: impl FnOnce(State, &mut Incarnation) -> Option<State>) -> bool {
+        let mut incarnation = self.standing.lock();
+        let Some(state) = rule(self.state(), &mut incarnation) else { return false };
+        self.state.store(state as u8, Ordering::Release);
+        self.publish_life(&incarnation, state.shared());
+        true
+    }
+
+    fn publish_life(&self, incarnation: &Incarnation, state: u8) {
+        let life = Life {
+            state,
+            kind: self.kind as u8,
+            generation: incarnation.generation,
+            dest_qpn: incarnation.dest_qpn,
+        };
+        // Pairs with the Acquire loads in Link: base and rights are there before the state that makes them count.
+        self.entry().life.store(life.pack(), Ordering::Release);
+    }
+
+    /// Posts one receive request.
+    ///
+    /// # Errors
+    /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue is full.
+    pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+        if self.srq.is_some() || self.state() == State::Reset {
+            return Err(Errno::EINVAL);
+        }
+        self.receives.lock().post(wr_id, sges).map_err(|refused| match refused {
+            super::receive::Refused::Full => Errno::ENOMEM,
+            super::receive::Refused::TooManySges => Errno::EINVAL,
+        })
+    }
+
+    /// After receives were posted: a message may have waited for them, or they are too late.
+    #[inline]
+    pub(crate) fn receives_posted(&self) {
+        if self.state() == State::Err {
+            return self.flush_receives();
+        }
+        // Pairs with the fence in `await_receive`.
+        fence(Ordering::SeqCst);
+        if self.receive_awaited.load(Ordering::Relaxed) {
+            self.receive_awaited.store(false, Ordering::Relaxed);
+            self.advance_receive();
+        }
+    }
+
+    /// The protection domain that posted receives belong to: the shared queue's, if there is one.
+    pub(crate) fn receive_pd(&self) -> u32 {
+        self.srq.as_ref().map_or(self.pd, |srq| srq.pd)
+    }
+
+    pub(crate) fn take_receive(&self) -> Option<Receive> {
+        match &self.srq {
+            Some(srq) => srq.take(),
+            None => self.receives.lock().take(),
+        }
+    }
+
+    /// The responder has a message and no receive: whoever posts one calls it.
+    pub(crate) fn await_receive(&self) {
+        match &self.srq {
+            Some(srq) => srq.await_receive(self.me()),
+            None => {
+                self.receive_awaited.store(true, Ordering::Relaxed);
+                // Pairs with the fence in `receives_posted`: it sees the flag or we see the receive.
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether the ring holds something new; without a lock.
+    #[inline]
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.ring.ready(self.next_arrival.load(Ordering::Relaxed))
+    }
+
+    /// The responder went on to `next`.
+    pub(crate) fn arrived(&self, next: u32) {
+        self.next_arrival.store(next, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Called under the requester's lock with whether anything is left to complete.
+    #[inline]
+    pub(crate) fn sends_outstanding(&self, any: bool) {
+        if self.outstanding.load(Ordering::Relaxed) != any {
+            self.outstanding.store(any, Ordering::Relaxed);
+        }
+        if any
+            && !self.listed_sender.swap(true, Ordering::AcqRel)
+            && let Some(me) = self.me.upgrade()
+        {
+            self.send_cq.add_sender(me);
+        }
+    }
+
+    /// Whether the send queue must be looked at; if not, it is off the list from now on.
+    pub(crate) fn stays_listed(&self) -> bool {
+        if self.has_outstanding() {
+            return true;
+        }
+        self.listed_sender.store(false, Ordering::Release);
+        // A post in between found the flag set: its request is ours to keep.
+        self.has_outstanding() && !self.listed_sender.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn unlist_sender(&self) {
+        self.listed_sender.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn list_receiver(&self, on: bool) {
+        self.listed_receiver.store(on, Ordering::Release);
+    }
+
+    pub(crate) fn is_listed_receiver(&self) -> bool {
+        self.listed_receiver.load(Ordering::Acquire)
+    }
+
+    /// Serves what arrived.
+    pub(crate) fn advance_receive(&self) {
+        let fatal = self.responder.lock().advance(self);
+        if fatal {
+            self.enter_error();
+        }
+    }
+
+    /// Takes in acknowledgements and goes on with what waits.
+    pub(crate) fn advance_send(&self) {
+        let mut requester = self.requester.lock();
+        requester.advance(self);
+        let broke = requester.take_breakage();
+        drop(requester);
+        if broke {
+            self.send_broke();
+        }
+    }
+
+    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
+    #[cold]
+    pub(crate) fn send_broke(&self) {
+        if self.kind == Kind::Rc {
+            return self.enter_error();
+        }
+        if self.change(|now, _| (now == State::Rts).then_some(State::Sqe)) {
+            self.requester.lock().flush(self);
+        }
+    }
+
+    /// Takes the QP to ERR and completes everything posted with a flush error.
+    #[cold]
+    pub(crate) fn enter_error(&self) {
+        if !self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
+        {
+            return;
+        }
+        self.flush_all();
+    }
+
+    /// Completes everything posted with a flush error; the state is ERR.
+    pub(crate) fn flush_all(&self) {
+        self.requester.lock().flush(self);
+        self.flush_receives();
+        if self.srq.is_some() {
+            self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
+        }
+    }
+
+    fn flush_receives(&self) {
+        let mut responder = self.responder.lock();
+        let unfinished = responder.take_unfinished();
+        match &self.srq {
+            Some(srq) => unfinished.iter().for_each(|r| srq.give_back(r)),
+            None => unfinished.iter().for_each(|r| self.flush_receive(r)),
+        }
+        while self.srq.is_none()
+            && let Some(receive) = self.take_receive()
+        {
+            self.flush_receive(&receive);
+        }
+    }
+
+    fn flush_receive(&self, receive: &Receive) {
+        let cqe = Cqe {
+            wr_id: receive.wr_id,
+            status: IBV_WC_WR_FLUSH_ERR,
+            opcode: IBV_WC_RECV,
+            qp_num: self.qpn,
+            ..Cqe::default()
+        };
+        self.recv_cq.push(&cqe, false);
+    }
+
+    /// Reports an asynchronous event about this QP.
+    pub(crate) fn event(&self, event: u32) {
+        self.events.fetch_add(1, Ordering::AcqRel);
+        self.report.qp(self.handle(), event);
+    }
+
+    /// Forgets everything posted, as RESET does; completions that nobody polled go too.
+    pub(crate) fn reset(&self) {
+        self.set_state(State::Reset);
+        self.send_cq.remove(self);
+        self.recv_cq.remove(self);
+        let lent = {
+            let mut requester = self.requester.lock();
+            requester.reset();
+            self.sends_outstanding(false);
+            requester.take_lent()
+        };
+        if let Some((link, lent)) = lent {
+            self.adapter.bury(self.qpn, link, lent);
+        }
+        let mut responder = self.responder.lock();
+        let unfinished = responder.take_unfinished();
+        if let Some(srq) = &self.srq {
+            unfinished.iter().for_each(|r| srq.give_back(r));
+        }
+        responder.link = None;
+        while self.srq.is_none() && self.receives.lock().take().is_some() {}
+        drop(responder);
+        self.send_cq.forget(self.qpn);
+        self.recv_cq.forget(self.qpn);
+    }
+
+    /// Takes the QP out of everything; its number is free afterwards.
+    pub(crate) fn retire(&self) {
+        self.reset();
+        {
+            let incarnation = self.standing.lock();
+            self.publish_life(&incarnation, Life::NONE);
+            let next = self.responder.lock().position();
+            self.entry().ring_base.store(next, Ordering::Relaxed);
+        }
+        if self.kind == Kind::Ud {
+            self.recv_cq.count_datagram_user(false);
+        }
+        self.send_cq.users.fetch_sub(1, Ordering::AcqRel);
+        self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        if let Some(srq) = &self.srq {
+            srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.adapter.free_qp(self.index);
+    }
+}

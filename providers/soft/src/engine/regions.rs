@@ -1,0 +1,221 @@
+//! Memory regions: keys, and the checks that stand between a request and memory (IBTA vol 1, 10.6).
+//!
+//! The table lies in the *tables* segment, so the same entry serves our own local and remote checks and
+//! those of an initiator in another process.
+
+use super::ranges::{Range, Ranges};
+use crate::shm::layout::MRS;
+use crate::shm::view::View;
+use abi::ibv_sge;
+use parking_lot::Mutex;
+use std::sync::atomic::{Ordering, fence};
+
+pub(crate) const LOCAL_WRITE: u32 = 1;
+pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
+pub(crate) const REMOTE_READ: u32 = 1 << 2;
+pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
+
+/// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
+const LOCAL_KEY: u32 = 1;
+/// Key = table index, generation, local bit.
+const INDEX_SHIFT: u32 = 14;
+const GENERATIONS: u32 = 1 << (INDEX_SHIFT - 1);
+
+/// A region's table index and its two keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) index: usize,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+/// What a region covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// Protection domain number.
+    pub(crate) pd: u32,
+    /// Address in this process.
+    pub(crate) va: u64,
+    /// First address that work requests name.
+    pub(crate) iova: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// `IBV_ACCESS_*` flags.
+    pub(crate) access: u32,
+}
+
+/// The regions of this process.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    view: View,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    /// Freed entries, used again first in first out, so that a stale key stays stale for long.
+    returned: std::collections::VecDeque<usize>,
+    /// Next generation of each entry used so far; entry 0 is never given out.
+    generations: Vec<u32>,
+}
+
+/// Freed entries wait until so many are queued before one is used again.
+const REST: usize = 64;
+
+impl Regions {
+    pub(crate) fn new(view: View) -> Self {
+        let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
+        Self { view, free: Mutex::new(free) }
+    }
+
+    /// Publishes a region; `None` when the table is full.
+    pub(crate) fn register(&self, extent: &Extent) -> Option<Keys> {
+        let mut free = self.free.lock();
+        let full = free.generations.len() == MRS;
+        let index = match free.returned.len() {
+            n if n > REST || (full && n > 0) => free.returned.pop_front()?,
+            _ if full => return None,
+            _ => {
+                free.generations.push(0);
+                free.generations.len() - 1
+            }
+        };
+        let generation = free.generations.get_mut(index)?;
+        *generation = (*generation + 1) % GENERATIONS;
+        let rkey = (index as u32) << INDEX_SHIFT | *generation << 1;
+        drop(free);
+        self.publish(index, rkey, extent);
+        Some(Keys { index, lkey: rkey | LOCAL_KEY, rkey })
+    }
+
+    fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
+        let entry = self.view.mr(index);
+        entry.iova.store(extent.iova, Ordering::Relaxed);
+        entry.len.store(extent.len, Ordering::Relaxed);
+        entry.va.store(extent.va, Ordering::Relaxed);
+        entry.pd.store(u64::from(extent.pd), Ordering::Relaxed);
+        // Pairs with the Acquire in `check`: who sees the key sees what it covers.
+        entry.key.store(u64::from(rkey) | u64::from(extent.access) << 32, Ordering::Release);
+    }
+
+    /// Takes the keys of entry `index` back. Movers that saw them may still be at work: wait for them, then
+    /// [`Regions::release`].
+    pub(crate) fn revoke(&self, index: usize) {
+        self.view.mr(index).key.store(0, Ordering::Relaxed);
+        // Pairs with the fence of Movers::announce: either the mover sees the key gone or we see the mover.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Lets entry `index` be used again.
+    pub(crate) fn release(&self, index: usize) {
+        self.free.lock().returned.push_back(index);
+    }
+
+    /// Resolves the scatter/gather list of a work request. `need` is `LOCAL_WRITE` where data arrives, 0 where it is
+    /// read. `None`: a key is wrong, out of range, of another PD or lacks the right (local protection error).
+    #[inline]
+    pub(crate) fn resolve(&self, pd: u32, list: &[ibv_sge], need: u32) -> Option<Ranges> {
+        let mut ranges = Ranges::new();
+        for sge in list {
+            if sge.length == 0 {
+                continue;
+            }
+            if sge.lkey & LOCAL_KEY == 0 {
+                return None;
+            }
+            let rkey = sge.lkey & !LOCAL_KEY;
+            let va = check(&self.view, rkey, pd, sge.addr, u64::from(sge.length), need)?;
+            if !ranges.push(Range { base: va as *mut u8, len: sge.length as usize }) {
+                return None;
+            }
+        }
+        Some(ranges)
+    }
+}
+
+/// Checks a key of `view`'s owner and translates `addr` to an address of the owner. `None`: no such region, another PD,
+/// out of range, or a right of `need` is missing.
+#[inline]
+pub(crate) fn check(
+    view: &View,
+    rkey: u32,
+    pd: u32,
+    addr: u64,
+    len: u64,
+    need: u32,
+) -> Option<u64> {
+    let index = (rkey >> INDEX_SHIFT) as usize;
+    if index == 0 || index >= MRS || rkey & LOCAL_KEY != 0 {
+        return None;
+    }
+    let entry = view.mr(index);
+    let key = entry.key.load(Ordering::Acquire);
+    let access = (key >> 32) as u32;
+    let iova = entry.iova.load(Ordering::Relaxed);
+    let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;
+    let good = key as u32 == rkey
+        && entry.pd.load(Ordering::Relaxed) == u64::from(pd)
+        && access & need == need
+        && addr >= iova
+        && addr.checked_add(len)? <= end;
+    good.then(|| entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::view::mock;
+
+    fn extent(va: u64, len: u64, access: u32) -> Extent {
+        Extent { pd: 1, va, iova: va, len, access }
+    }
+
+    fn sge(addr: u64, length: u32, lkey: u32) -> ibv_sge {
+        ibv_sge { addr, length, lkey }
+    }
+
+    #[test]
+    fn an_lkey_is_no_rkey_and_none_is_zero() {
+        let regions = Regions::new(mock::view());
+        let keys = regions.register(&extent(0x1000, 16, LOCAL_WRITE)).expect("room");
+        assert!(keys.lkey != 0 && keys.rkey != 0 && keys.lkey != keys.rkey);
+        assert!(regions.resolve(1, &[sge(0x1000, 16, keys.lkey)], 0).is_some());
+        assert!(regions.resolve(1, &[sge(0x1000, 16, keys.rkey)], 0).is_none());
+        assert!(check(&regions.view, keys.lkey, 1, 0x1000, 1, 0).is_none());
+    }
+
+    #[test]
+    fn range_domain_and_rights_are_checked() {
+        let regions = Regions::new(mock::view());
+        let keys = regions.register(&extent(0x1000, 16, REMOTE_READ)).expect("room");
+        let view = &regions.view;
+        assert_eq!(check(view, keys.rkey, 1, 0x1004, 12, REMOTE_READ), Some(0x1004));
+        assert_eq!(check(view, keys.rkey, 1, 0x1004, 13, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 1, 0xfff, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 1, u64::MAX, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 2, 0x1004, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 1, 0x1004, 1, REMOTE_WRITE), None);
+        assert!(regions.resolve(1, &[sge(0x1000, 1, keys.lkey)], LOCAL_WRITE).is_none());
+    }
+
+    #[test]
+    fn an_iova_is_translated() {
+        let regions = Regions::new(mock::view());
+        let extent = Extent { pd: 1, va: 0x5000, iova: 0, len: 0x100, access: 0 };
+        let keys = regions.register(&extent).expect("room");
+        assert_eq!(check(&regions.view, keys.rkey, 1, 0x10, 4, 0), Some(0x5010));
+    }
+
+    #[test]
+    fn a_revoked_key_stays_stale_when_its_entry_is_used_again() {
+        let regions = Regions::new(mock::view());
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let keys = regions.register(&extent(0x1000, 16, 0)).expect("room");
+            assert!(seen.insert(keys.rkey), "rkey {:#x} came twice", keys.rkey);
+            regions.revoke(keys.index);
+            assert_eq!(check(&regions.view, keys.rkey, 1, 0x1000, 1, 0), None);
+            regions.release(keys.index);
+        }
+    }
+}

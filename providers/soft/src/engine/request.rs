@@ -1,0 +1,207 @@
+//! Send requests: what was asked for, and the queue that remembers it until it is complete.
+#![forbid(unsafe_code)]
+
+use abi::*;
+
+/// A send request, however it was posted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) wr_id: u64,
+    /// `ibv_wr_opcode`.
+    pub(crate) opcode: u32,
+    /// `ibv_send_flags`.
+    pub(crate) flags: u32,
+    /// Immediate data in network order, or the rkey to invalidate.
+    pub(crate) imm: u32,
+    pub(crate) rkey: u32,
+    pub(crate) remote_addr: u64,
+    pub(crate) compare_add: u64,
+    pub(crate) swap: u64,
+    /// Destination of a datagram.
+    pub(crate) to: Destination,
+}
+
+/// Where a datagram goes, taken from its address handle when it is posted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Destination {
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+    /// The address handle leads to a host that this wire does not reach.
+    pub(crate) elsewhere: bool,
+    /// Global route, if the address handle has one.
+    pub(crate) grh: Option<Route>,
+}
+
+/// The fields of a global route header that a receiver sees.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Route {
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+    pub(crate) flow_label: u32,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+}
+
+/// How far a queued request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not (wholly) issued; `offset` bytes are.
+    Waiting,
+    /// Everything was put into the ring; complete when slot `end - 1` is acknowledged.
+    Published,
+    Done,
+    /// Completes with this `ibv_wc_status`, and takes the QP to error.
+    Failed(u32),
+}
+
+/// A request in the send queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) phase: Phase,
+    /// Number of scatter/gather elements.
+    pub(crate) sges: u8,
+    /// Inline data was copied into the queue.
+    pub(crate) kept: bool,
+    /// Bytes of the whole message.
+    pub(crate) len: u32,
+    /// Bytes issued so far.
+    pub(crate) offset: u32,
+    /// Sequence number behind the last slot used.
+    pub(crate) end: u32,
+}
+
+impl Entry {
+    pub(crate) const fn has(&self, flag: u32) -> bool {
+        self.request.flags & flag != 0
+    }
+}
+
+/// The send queue: entries with their lists and inline data, without allocation after creation.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: Box<[Entry]>,
+    sges: Box<[ibv_sge]>,
+    inline: Box<[u8]>,
+    pub(crate) max_sge: usize,
+    pub(crate) max_inline: usize,
+    /// Requests ever posted, issued in full, and completed.
+    pub(crate) posted: u64,
+    pub(crate) issued: u64,
+    pub(crate) completed: u64,
+}
+
+impl SendQueue {
+    pub(crate) fn new(max_wr: usize, max_sge: usize, max_inline: usize) -> Self {
+        let entry = Entry {
+            request: Request::default(),
+            phase: Phase::Done,
+            sges: 0,
+            kept: false,
+            len: 0,
+            offset: 0,
+            end: 0,
+        };
+        Self {
+            entries: vec![entry; max_wr].into_boxed_slice(),
+            sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; max_wr * max_sge]
+                .into_boxed_slice(),
+            inline: vec![0; max_wr * max_inline].into_boxed_slice(),
+            max_sge,
+            max_inline,
+            posted: 0,
+            issued: 0,
+            completed: 0,
+        }
+    }
+
+    /// Requests that can be posted now.
+    pub(crate) fn room(&self) -> usize {
+        self.entries.len() - (self.posted - self.completed) as usize
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.posted == self.completed
+    }
+
+    fn at(&self, n: u64) -> usize {
+        (n % self.entries.len() as u64) as usize
+    }
+
+    pub(crate) fn entry(&mut self, n: u64) -> &mut Entry {
+        let at = self.at(n);
+        &mut self.entries[at]
+    }
+
+    /// The scatter/gather list of request `n`.
+    pub(crate) fn list(&self, n: u64) -> &[ibv_sge] {
+        let at = self.at(n);
+        &self.sges[at * self.max_sge..][..usize::from(self.entries[at].sges)]
+    }
+
+    /// Where inline data of request `n` is kept.
+    pub(crate) fn inline_mut(&mut self, n: u64) -> &mut [u8] {
+        let at = self.at(n);
+        &mut self.inline[at * self.max_inline..][..self.max_inline]
+    }
+
+    /// Queues a request. The queue is not full, and the list not longer than `max_sge`: the caller checked.
+    pub(crate) fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
+        let n = self.posted;
+        let at = self.at(n);
+        self.sges[at * self.max_sge..][..list.len()].copy_from_slice(list);
+        self.entries[at] = Entry {
+            request: *request,
+            phase: Phase::Waiting,
+            sges: list.len() as u8,
+            kept: false,
+            len,
+            offset: 0,
+            end: 0,
+        };
+        self.posted += 1;
+        n
+    }
+}
+
+/// `ibv_wc_opcode` of a send-side completion.
+pub(crate) const fn completion_opcode(opcode: u32) -> u32 {
+    match opcode {
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
+        IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
+        IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
+        IBV_WR_BIND_MW => IBV_WC_BIND_MW,
+        IBV_WR_TSO => IBV_WC_TSO,
+        _ => IBV_WC_SEND,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_keep_their_lists_across_laps() {
+        let mut queue = SendQueue::new(3, 2, 16);
+        for n in 0..20u64 {
+            assert!(!queue.is_full());
+            let list = [ibv_sge { addr: n, length: 1, lkey: 1 }; 2];
+            let request = Request { wr_id: n, ..Request::default() };
+            assert_eq!(queue.push(&request, &list[..(n % 3) as usize], n as u32), n);
+            queue.inline_mut(n).fill(n as u8);
+            if queue.is_full() {
+                let oldest = queue.completed;
+                assert_eq!(queue.entry(oldest).request.wr_id, oldest);
+                assert_eq!(queue.list(oldest).len(), (oldest % 3) as usize);
+                assert!(queue.inline_mut(oldest).iter().all(|b| *b == oldest as u8));
+                queue.completed += 1;
+            }
+        }
+    }
+}

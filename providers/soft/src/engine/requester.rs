@@ -1,0 +1,534 @@
+//! The sending half of a connected QP: from posted request to completion (IBTA vol 1, 9.7 "requester").
+//!
+//! Requests are issued strictly in order. A piece is put into the ring of the remote QP, which
+//! acknowledges by advancing a counter, or the initiator moves the bytes itself (`onesided`). What cannot be issued now
+//! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
+//! whoever polls, or by the service thread.
+
+use super::cq::Cq;
+use super::link::{Link, Reach, Standing};
+use super::qp::Qp;
+use super::ranges::{Range, Ranges};
+use super::regions::LOCAL_WRITE;
+use super::request::{Phase, Request, SendQueue, completion_opcode};
+use super::responder::Nak;
+use super::state::{Kind, State, give_up_us};
+use crate::engine::completion::Cqe;
+use crate::shm::layout::RING_SLOTS;
+use crate::sys::errno::Errno;
+use abi::*;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Largest message (`max_msg_sz` of the port).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+/// Polls without an acknowledgement after which the peer's service thread is asked to look.
+const PATIENCE: u32 = 1 << 10;
+
+/// A chunk that travels with slot `seq`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    pub(crate) seq: u32,
+    pub(crate) chunk: u32,
+    /// The answer that will be in it.
+    pub(crate) answer: Option<Answer>,
+}
+
+/// Where the answer of a READ or an atomic belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) entry: u64,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+/// Attributes of the QP that the requester goes by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Patience {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Requester {
+    pub(crate) queue: SendQueue,
+    pub(crate) link: Option<Box<Link>>,
+    pub(crate) patience: Patience,
+    /// Incarnation of the remote connection that we send to; known once it serves us.
+    pub(super) latched: Option<u16>,
+    /// Next sequence number, and the first one not acknowledged.
+    pub(super) next: u32,
+    pub(super) acked: u32,
+    pub(super) lent: VecDeque<Lent>,
+    /// READs and atomics under way through the ring: what FENCE waits for.
+    pub(super) answers_due: u32,
+    /// Slots were put since the peer was last told.
+    pub(super) unpublished: bool,
+    /// The kernel refused to attach: use the ring from now on.
+    pub(super) attach_refused: bool,
+    /// Since when the remote QP has not answered.
+    stalled: Option<Instant>,
+    /// Polls since the last acknowledgement.
+    waits: u32,
+    /// UD: a datagram ring was full.
+    pub(super) datagrams_wait: bool,
+    /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
+    pub(super) failed: bool,
+    /// A failed request was completed: whatever is behind it will be flushed.
+    broken: bool,
+    /// The owner does not know yet that the queue broke.
+    breakage: bool,
+}
+
+impl Requester {
+    pub(crate) fn new(queue: SendQueue) -> Self {
+        Self {
+            queue,
+            link: None,
+            patience: Patience::default(),
+            latched: None,
+            next: 0,
+            acked: 0,
+            lent: VecDeque::new(),
+            answers_due: 0,
+            unpublished: false,
+            attach_refused: false,
+            stalled: None,
+            waits: 0,
+            datagrams_wait: false,
+            failed: false,
+            broken: false,
+            breakage: false,
+        }
+    }
+
+    /// Whether the queue broke since the last call: the owner must take the QP to error.
+    pub(crate) const fn take_breakage(&mut self) -> bool {
+        std::mem::replace(&mut self.breakage, false)
+    }
+
+    /// Begins a connection (at RTR). The old one's chunks were taken away by `take_lent`.
+    pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
+        self.link = link;
+        self.latched = None;
+        self.attach_refused = false;
+        self.stalled = None;
+    }
+
+    /// Forgets everything that was posted (to RESET).
+    pub(crate) fn reset(&mut self) {
+        self.queue.issued = self.queue.posted;
+        self.queue.completed = self.queue.posted;
+        self.answers_due = 0;
+        self.failed = false;
+        self.broken = false;
+        self.stalled = None;
+        self.unpublished = false;
+    }
+
+    /// Lets a queue that stopped at an error (SQE) go on.
+    pub(crate) fn resume(&mut self) {
+        self.failed = false;
+        self.broken = false;
+    }
+
+    /// Chunks that the peer may still read or write, with the ring that tells when it is done.
+    pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
+        let lent = std::mem::take(&mut self.lent);
+        let link = self.link.take();
+        if lent.is_empty() { None } else { Some((link?, lent)) }
+    }
+
+    /// Queues one request and issues it if nothing is before it.
+    ///
+    /// # Errors
+    /// `EINVAL` wrong state, opcode, list or inline length; `ENOMEM` the queue is full.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        qp: &Qp,
+        request: &Request,
+        list: &[ibv_sge],
+    ) -> Result<(), Errno> {
+        let state = qp.state();
+        if matches!(state, State::Reset | State::Init | State::Rtr) {
+            return Err(Errno::EINVAL);
+        }
+        if self.queue.is_full() {
+            self.advance(qp);
+            if self.queue.is_full() {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        let len = self.check(qp.kind, request, list)?;
+        let n = self.queue.push(request, list, len);
+        if matches!(state, State::Err | State::Sqe) {
+            self.flush(qp);
+            return Ok(());
+        }
+        if state != State::Sqd && self.queue.issued == n && !self.failed {
+            self.issue_waiting(qp);
+        }
+        if self.queue.issued <= n && request.flags & IBV_SEND_INLINE != 0 {
+            self.keep_inline(n);
+        }
+        self.reap(qp);
+        qp.sends_outstanding(!self.queue.is_idle());
+        Ok(())
+    }
+
+    /// Whether a request can be posted on a QP of `kind`; its length in bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` wrong opcode, list or inline length.
+    pub(crate) fn check(
+        &self,
+        kind: Kind,
+        request: &Request,
+        list: &[ibv_sge],
+    ) -> Result<u32, Errno> {
+        let one_sided = match (request.opcode, kind) {
+            (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
+            (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Kind::Rc | Kind::Uc) => false,
+            (
+                IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
+                Kind::Rc,
+            ) => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        if list.len() > self.queue.max_sge {
+            return Err(Errno::EINVAL);
+        }
+        let len: u64 = list.iter().map(|s| u64::from(s.length)).sum();
+        let most = if kind == Kind::Ud { super::ud::MTU } else { MAX_MESSAGE };
+        if len > u64::from(most) {
+            return Err(Errno::EINVAL);
+        }
+        let inline = request.flags & IBV_SEND_INLINE != 0;
+        if inline && (one_sided || len > self.queue.max_inline as u64) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(len as u32)
+    }
+
+    /// Copies inline data of a request that has to wait: the application's buffer is its own again after the post.
+    fn keep_inline(&mut self, n: u64) {
+        let ranges = self.raw_ranges(n);
+        let len = ranges.total();
+        let to = self.queue.inline_mut(n);
+        debug_assert!(len <= to.len());
+        // SAFETY: `to` has max_inline bytes, the length was checked against it when the request was posted.
+        unsafe { ranges.gather(0, to.as_mut_ptr(), len) };
+        self.queue.entry(n).kept = true;
+    }
+
+    /// The list as bare addresses: inline data needs no registration.
+    fn raw_ranges(&self, n: u64) -> Ranges {
+        let mut ranges = Ranges::new();
+        for sge in self.queue.list(n) {
+            ranges.push(Range { base: sge.addr as *mut u8, len: sge.length as usize });
+        }
+        ranges
+    }
+
+    /// The local memory of request `n`; `None`: a key is wrong.
+    pub(super) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
+        let entry = *self.queue.entry(n);
+        if !entry.has(IBV_SEND_INLINE) {
+            return qp.adapter.regions.resolve(qp.pd, self.queue.list(n), need);
+        }
+        if entry.kept {
+            let len = entry.len as usize;
+            let base = self.queue.inline_mut(n).as_mut_ptr();
+            let mut ranges = Ranges::new();
+            ranges.push(Range { base, len });
+            return Some(ranges);
+        }
+        Some(self.raw_ranges(n))
+    }
+
+    /// Everything that can go on: acknowledgements, completions, waiting requests, patience.
+    pub(crate) fn advance(&mut self, qp: &Qp) {
+        if let Some(link) = self.link.take() {
+            self.absorb(qp, &link);
+            self.link = Some(link);
+        }
+        self.reap(qp);
+        if !self.failed && qp.state() == State::Rts && self.queue.issued != self.queue.posted {
+            self.issue_waiting(qp);
+            self.reap(qp);
+        }
+        self.lose_patience(qp);
+        self.publish();
+        qp.sends_outstanding(!self.queue.is_idle());
+    }
+
+    /// Tells the peer of what was put into its ring.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.unpublished {
+            self.unpublished = false;
+            if let Some(link) = &self.link {
+                link.requests_published();
+            }
+        }
+    }
+
+    fn issue_waiting(&mut self, qp: &Qp) {
+        if qp.kind == Kind::Ud {
+            return super::ud::issue_waiting(self, qp);
+        }
+        let Some(link) = self.link.take() else {
+            return self.stall(qp);
+        };
+        while self.queue.issued != self.queue.posted && !self.failed {
+            if !self.answers(qp, &link) {
+                if qp.kind != Kind::Uc {
+                    self.stall(qp);
+                    break;
+                }
+                // Unreliable: what nobody takes is lost, and the sender never knows.
+                let n = self.queue.issued;
+                self.queue.entry(n).phase = Phase::Done;
+            } else if !self.issue(qp, &link, self.queue.issued) {
+                break;
+            }
+            self.queue.issued += 1;
+        }
+        self.link = Some(link);
+    }
+
+    /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.
+    fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
+        match (link.standing(qp.qpn), self.latched) {
+            (Standing::Serving(now), Some(latched)) => now == latched,
+            (Standing::Serving(now), None) => {
+                self.latched = Some(now);
+                self.next = link.entry().ring_base.load(Ordering::Relaxed);
+                self.acked = self.next;
+                self.stalled = None;
+                true
+            }
+            (Standing::Silent | Standing::Dead, _) => false,
+        }
+    }
+
+    /// Slots free in the remote ring.
+    #[inline]
+    pub(super) fn room(&mut self, qp: &Qp, link: &Link) -> u32 {
+        let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
+        if room > 0 {
+            return room;
+        }
+        self.absorb(qp, link);
+        RING_SLOTS - self.next.wrapping_sub(self.acked)
+    }
+
+    /// Takes in what the remote QP acknowledged or refused.
+    pub(super) fn absorb(&mut self, qp: &Qp, link: &Link) {
+        if self.latched.is_none() || self.acked == self.next {
+            return;
+        }
+        // The nak is stored before the life changes and after the last good acknowledgement.
+        let nak = link.ring.nak().load(Ordering::Acquire);
+        let acked = link.ring.acked().load(Ordering::Acquire);
+        let advance = acked.wrapping_sub(self.acked);
+        if advance > self.next.wrapping_sub(self.acked) {
+            // Not a number that our peer could have reached: the connection was taken down over there.
+            return;
+        }
+        if advance > 0 {
+            self.waits = 0;
+            self.stalled = None;
+            while let Some(lent) = self.lent.front().copied() {
+                if acked.wrapping_sub(lent.seq) as i32 <= 0 {
+                    break;
+                }
+                self.lent.pop_front();
+                self.take_answer(qp, &lent);
+                qp.adapter.chunks.give(lent.chunk);
+            }
+            self.acked = acked;
+        }
+        if let Some(nak) = Nak::from_raw(nak)
+            && self.acked != self.next
+        {
+            self.refuse_at(self.acked, nak.requester_status());
+        }
+    }
+
+    /// Places the answer of a READ or an atomic; not for requests that were flushed meanwhile.
+    fn take_answer(&mut self, qp: &Qp, lent: &Lent) {
+        let Some(answer) = lent.answer else { return };
+        if answer.entry < self.queue.completed {
+            return;
+        }
+        let Some(chunk) = qp.adapter.view.chunk(lent.chunk) else { return };
+        match self.ranges(qp, answer.entry, LOCAL_WRITE) {
+            // SAFETY: a chunk has CHUNK_BYTES bytes, and no piece is longer.
+            Some(ranges) => unsafe { ranges.scatter(answer.offset, chunk, answer.len) },
+            None => self.fail(answer.entry, IBV_WC_LOC_PROT_ERR),
+        }
+    }
+
+    /// The remote QP refused slot `seq`: its request failed.
+    fn refuse_at(&mut self, seq: u32, status: u32) {
+        for n in self.queue.completed..self.queue.posted {
+            let entry = *self.queue.entry(n);
+            let holds = match entry.phase {
+                Phase::Published => entry.end.wrapping_sub(seq) as i32 > 0,
+                Phase::Waiting => entry.offset > 0,
+                Phase::Done | Phase::Failed(_) => false,
+            };
+            if holds {
+                return self.fail(n, status);
+            }
+        }
+    }
+
+    /// Request `n` will complete with `status`; nothing behind it is issued.
+    pub(super) fn fail(&mut self, n: u64, status: u32) {
+        self.queue.entry(n).phase = Phase::Failed(status);
+        self.queue.issued = self.queue.issued.max(n + 1);
+        self.failed = true;
+    }
+
+    /// Completes what is complete, in order.
+    pub(super) fn reap(&mut self, qp: &Qp) {
+        while self.queue.completed < self.queue.issued && !self.broken {
+            let n = self.queue.completed;
+            let entry = *self.queue.entry(n);
+            let status = match entry.phase {
+                Phase::Waiting => break,
+                Phase::Published if self.acked.wrapping_sub(entry.end) as i32 >= 0 => {
+                    IBV_WC_SUCCESS
+                }
+                Phase::Published => break,
+                Phase::Done => IBV_WC_SUCCESS,
+                Phase::Failed(status) => status,
+            };
+            self.queue.completed += 1;
+            if matches!(
+                entry.request.opcode,
+                IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+            ) && entry.phase == Phase::Published
+            {
+                self.answers_due -= 1;
+            }
+            if status != IBV_WC_SUCCESS {
+                self.broken = true;
+                self.breakage = true;
+            }
+            if status != IBV_WC_SUCCESS || qp.signals_all || entry.has(IBV_SEND_SIGNALED) {
+                complete(&qp.send_cq, qp, &entry.request, status, entry.len);
+            }
+        }
+    }
+
+    /// Completes everything that is left with a flush error.
+    pub(crate) fn flush(&mut self, qp: &Qp) {
+        self.reap(qp);
+        while self.queue.completed < self.queue.posted {
+            let entry = *self.queue.entry(self.queue.completed);
+            let status = match entry.phase {
+                Phase::Failed(status) if !self.broken => status,
+                _ => IBV_WC_WR_FLUSH_ERR,
+            };
+            self.broken = true;
+            self.queue.completed += 1;
+            complete(&qp.send_cq, qp, &entry.request, status, 0);
+        }
+        self.queue.issued = self.queue.posted;
+        self.answers_due = 0;
+        self.failed = true;
+        qp.sends_outstanding(false);
+    }
+
+    /// The remote QP does not answer: time begins to count.
+    fn stall(&mut self, qp: &Qp) {
+        if self.stalled.is_none() {
+            self.stalled = Some(Instant::now());
+            qp.adapter.watch(qp);
+        }
+    }
+
+    /// When the service thread must look again, if it must.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let Patience { timeout, retry_cnt } = self.patience;
+        let due = self.stalled? + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
+        Some(due)
+    }
+
+    /// Whether the service thread must look again even if nothing arrives: the remote QP may come up unannounced.
+    pub(crate) const fn recheck(&self) -> bool {
+        self.stalled.is_some() || self.datagrams_wait
+    }
+
+    fn lose_patience(&mut self, qp: &Qp) {
+        let waiting = self.queue.issued != self.queue.posted;
+        if (self.acked == self.next && !waiting) || self.failed || qp.kind == Kind::Ud {
+            self.stalled = None;
+            return;
+        }
+        let Some(link) = self.link.take() else { return self.give_up_if_due(qp, false) };
+        let standing = link.standing(qp.qpn);
+        match standing {
+            Standing::Serving(now) if self.latched.is_none_or(|l| l == now) => {
+                self.waits += 1;
+                if self.waits.is_multiple_of(PATIENCE) {
+                    link.peer.kick();
+                }
+                self.stalled = None;
+            }
+            _ => {
+                // An acknowledgement or refusal may have come just before the remote QP stopped.
+                self.absorb(qp, &link);
+                self.reap(qp);
+                if self.acked != self.next || waiting {
+                    self.stall(qp);
+                    self.give_up_if_due(qp, standing == Standing::Dead);
+                }
+            }
+        }
+        self.link = Some(link);
+    }
+
+    fn give_up_if_due(&mut self, qp: &Qp, dead: bool) {
+        if self.failed || self.queue.is_idle() {
+            return;
+        }
+        if qp.kind == Kind::Uc {
+            for n in self.queue.completed..self.queue.posted {
+                self.queue.entry(n).phase = Phase::Done;
+            }
+            self.queue.issued = self.queue.posted;
+            return self.reap(qp);
+        }
+        let due = self.deadline().is_some_and(|d| Instant::now() >= d);
+        if due || dead {
+            self.fail(self.queue.completed, IBV_WC_RETRY_EXC_ERR);
+            self.reap(qp);
+        }
+    }
+
+    /// How the target's memory is reached on this connection.
+    pub(super) fn reach(&self, link: &Link) -> Reach {
+        match link.reach() {
+            Reach::Attach(_) if self.attach_refused => Reach::No,
+            reach => reach,
+        }
+    }
+}
+
+fn complete(cq: &Cq, qp: &Qp, request: &Request, status: u32, byte_len: u32) {
+    let cqe = Cqe {
+        wr_id: request.wr_id,
+        status,
+        opcode: completion_opcode(request.opcode),
+        byte_len,
+        qp_num: qp.qpn,
+        ..Cqe::default()
+    };
+    cq.push(&cqe, false);
+}

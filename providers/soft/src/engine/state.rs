@@ -1,0 +1,233 @@
+//! The state machine of a QP: which transitions exist, and which attributes each requires and allows
+//! (ibv_modify_qp(3), table of transitions; IBTA vol 1, 10.3.1).
+#![forbid(unsafe_code)]
+
+/// `ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum State {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqd = 4,
+    Sqe = 5,
+    Err = 6,
+}
+
+impl State {
+    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            4 => Self::Sqd,
+            5 => Self::Sqe,
+            6 => Self::Err,
+            _ => return None,
+        })
+    }
+
+    /// How the shared QP table spells it: plus one, since zero is "no QP" there.
+    pub(crate) const fn shared(self) -> u8 {
+        self as u8 + 1
+    }
+}
+
+/// Transports that this adapter offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Rc = 2,
+    Uc = 3,
+    Ud = 4,
+}
+
+impl Kind {
+    /// From `ibv_qp_type`.
+    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            2 => Self::Rc,
+            3 => Self::Uc,
+            4 => Self::Ud,
+            _ => return None,
+        })
+    }
+
+    pub(crate) const fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
+}
+
+/// Bits of `ibv_qp_attr_mask`.
+pub(crate) mod mask {
+    pub(crate) const STATE: u32 = 1 << 0;
+    pub(crate) const CUR_STATE: u32 = 1 << 1;
+    pub(crate) const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub(crate) const ACCESS_FLAGS: u32 = 1 << 3;
+    pub(crate) const PKEY_INDEX: u32 = 1 << 4;
+    pub(crate) const PORT: u32 = 1 << 5;
+    pub(crate) const QKEY: u32 = 1 << 6;
+    pub(crate) const AV: u32 = 1 << 7;
+    pub(crate) const PATH_MTU: u32 = 1 << 8;
+    pub(crate) const TIMEOUT: u32 = 1 << 9;
+    pub(crate) const RETRY_CNT: u32 = 1 << 10;
+    pub(crate) const RNR_RETRY: u32 = 1 << 11;
+    pub(crate) const RQ_PSN: u32 = 1 << 12;
+    pub(crate) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub(crate) const ALT_PATH: u32 = 1 << 14;
+    pub(crate) const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub(crate) const SQ_PSN: u32 = 1 << 16;
+    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub(crate) const PATH_MIG_STATE: u32 = 1 << 18;
+    pub(crate) const CAP: u32 = 1 << 19;
+    pub(crate) const DEST_QPN: u32 = 1 << 20;
+}
+use mask::*;
+
+/// Attributes that a transition requires and allows besides `STATE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) required: u32,
+    pub(crate) optional: u32,
+}
+
+/// What the transition `from` -> `to` of a QP of `kind` takes, or `None` when it does not exist.
+pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
+    use Kind::{Rc, Uc, Ud};
+    use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let (required, optional) = match (from, to, kind) {
+        (_, Reset | Err, _) => (0, 0),
+        (Reset, Init, Rc | Uc) => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+        (Reset, Init, Ud) => (PKEY_INDEX | PORT | QKEY, 0),
+        (Init, Init, Rc | Uc) => (0, PKEY_INDEX | PORT | ACCESS_FLAGS),
+        (Init, Init, Ud) => (0, PKEY_INDEX | PORT | QKEY),
+        (Init, Rtr, Rc) => (
+            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
+        ),
+        (Init, Rtr, Uc) => {
+            (AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)
+        }
+        (Init, Rtr, Ud) => (0, PKEY_INDEX | QKEY),
+        (Rtr, Rts, Rc) => (
+            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
+        ),
+        (Rtr, Rts, Uc) => (SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
+        (Rtr, Rts, Ud) => (SQ_PSN, CUR_STATE | QKEY),
+        (Rts | Sqd, Rts, Rc) => {
+            (0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER)
+        }
+        (Rts | Sqd, Rts, Uc) => (0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
+        (Rts | Sqd | Sqe, Rts, Ud) => (0, CUR_STATE | QKEY),
+        (Sqe, Rts, Uc) => (0, CUR_STATE | ACCESS_FLAGS),
+        (Rts, Sqd, _) => (0, EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd, Rc) => (
+            0,
+            PORT | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | ACCESS_FLAGS
+                | PKEY_INDEX
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
+        ),
+        (Sqd, Sqd, Uc) => (0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
+        (Sqd, Sqd, Ud) => (0, PKEY_INDEX | QKEY),
+        _ => return None,
+    };
+    Some(Attributes { required, optional })
+}
+
+/// Checks `given` (the mask of ibv_modify_qp) against the transition; `false` is EINVAL.
+pub(crate) const fn permits(kind: Kind, from: State, to: State, given: u32) -> bool {
+    match transition(kind, from, to) {
+        None => false,
+        Some(Attributes { required, optional }) => {
+            given & required == required && given & !(required | optional | STATE) == 0
+        }
+    }
+}
+
+/// How long a responder without a receive asks to wait, in microseconds, by the 5-bit code of
+/// `min_rnr_timer` (IBTA vol 1, table 45).
+pub(crate) const fn rnr_timer_us(code: u8) -> u32 {
+    const HUNDREDTHS_OF_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    HUNDREDTHS_OF_MS[(code & 31) as usize] * 10
+}
+
+/// How long a requester waits in all for an answer before it gives up, in microseconds: `timeout` is the 5-bit exponent of
+/// ibv_qp_attr (4.096 us times two to its power; 0: for ever), tried once and `retry_cnt` times again (IBTA vol 1, 9.7.6.1.3).
+pub(crate) const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
+    if timeout & 31 == 0 {
+        return None;
+    }
+    Some((4096u64 << (timeout & 31)) / 1000 * (retry_cnt as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 7] =
+        [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Err];
+
+    #[test]
+    fn every_state_may_be_reset_or_failed_with_no_attribute() {
+        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+            for from in STATES {
+                assert!(permits(kind, from, State::Reset, STATE));
+                assert!(permits(kind, from, State::Err, STATE));
+                assert!(!permits(kind, from, State::Err, STATE | QKEY));
+            }
+        }
+    }
+
+    #[test]
+    fn each_required_attribute_is_required_and_no_foreign_one_is_allowed() {
+        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+            for (from, to) in STATES.iter().flat_map(|f| STATES.iter().map(move |t| (*f, *t))) {
+                let Some(a) = transition(kind, from, to) else { continue };
+                assert!(permits(kind, from, to, STATE | a.required));
+                assert!(permits(kind, from, to, STATE | a.required | a.optional));
+                for bit in (1..21).map(|b| 1 << b) {
+                    if a.required & bit != 0 {
+                        assert!(!permits(kind, from, to, STATE | a.required & !bit));
+                    } else if a.optional & bit == 0 {
+                        assert!(!permits(kind, from, to, STATE | a.required | bit));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_no_way_round_init_and_rtr() {
+        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+            assert_eq!(transition(kind, State::Reset, State::Rtr), None);
+            assert_eq!(transition(kind, State::Init, State::Rts), None);
+            assert_eq!(transition(kind, State::Err, State::Rts), None);
+            assert_eq!(transition(kind, State::Rtr, State::Rtr), None);
+        }
+        assert_eq!(transition(Kind::Rc, State::Sqe, State::Rts), None, "RC has no SQE");
+    }
+
+    #[test]
+    fn timers_follow_the_specification() {
+        assert_eq!(rnr_timer_us(0), 655_360);
+        assert_eq!(rnr_timer_us(1), 10);
+        assert_eq!(rnr_timer_us(12), 640);
+        assert_eq!(rnr_timer_us(31), 491_520);
+        assert_eq!(give_up_us(0, 7), None);
+        assert_eq!(give_up_us(14, 7), Some(67_108 * 8));
+    }
+}

@@ -1,0 +1,260 @@
+//! What comes from someone who does not follow the protocol harms nobody but them.
+
+use super::{
+    child::Child,
+    hello::{Introduction, Message},
+    *,
+};
+use crate::sys::poll;
+
+/// A fabric, a good peer of it that lives in another process, and a place for troublemakers.
+struct Scene {
+    place: Place,
+    fabric: Arc<Fabric>,
+    log: Arc<Recorder>,
+    good: Child,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        let (fabric, log) = place.join();
+        let (mut good, _) = Child::joined(&place.config());
+        assert!(good.ask("peer 1").starts_with("pid"));
+        log.wait("joined", |log| log.joined.len() == 1);
+        Self { place, fabric, log, good }
+    }
+
+    fn connect(&self) -> Socket {
+        let directory = self.fabric.core.lease.directory();
+        let name = socket_name(1);
+        let path = directory.path().join(&name);
+        loop {
+            match Socket::connect(directory.dir(), &path, &name) {
+                Err(Errno::EAGAIN) => thread::sleep(Duration::from_millis(1)),
+                done => return done.unwrap(),
+            }
+        }
+    }
+
+    /// A slot that is held but has no fabric.
+    fn lease(&self) -> Lease {
+        let config = self.place.config();
+        Lease::take(|| Directory::open(&config), 64, |_, _| Ok(())).unwrap().0
+    }
+
+    fn still_works(&mut self) {
+        let peer = self.fabric.known_peer(2).unwrap();
+        assert!(!peer.is_dead());
+        put(self.fabric.rings(), 7, 0);
+        self.good.ask("put 1 7 70");
+        self.log.wait("kick", |_| get(self.fabric.rings(), 7) == 70);
+        let (late, _) = self.place.join();
+        assert!(late.peer(1).is_ok());
+    }
+}
+
+fn answer(socket: &Socket) -> Option<Message> {
+    let mut buffer = [0; 128];
+    loop {
+        poll::wait_any(&[socket.as_fd()], Some(NEVER)).unwrap();
+        match socket.receive(&mut buffer) {
+            Ok(got) if got.len == 0 => return None,
+            Ok(got) => return Some(Message::parse(&buffer[..got.len]).unwrap()),
+            Err(Errno::EAGAIN) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn refusal(socket: &Socket) -> Refusal {
+    match answer(socket) {
+        Some(Message::Refused(why)) => why,
+        other => panic!("{other:?} instead of a refusal"),
+    }
+}
+
+struct Files {
+    tables: Memfd,
+    rings: Memfd,
+    wake: EventFd,
+}
+
+fn files() -> Files {
+    Files {
+        tables: segment(c"fv-test", LEN, TABLES_SEALS).unwrap().0,
+        rings: segment(c"fv-test", LEN, RINGS_SEALS).unwrap().0,
+        wake: EventFd::new().unwrap(),
+    }
+}
+
+fn honest(slot: u16) -> Introduction {
+    let len = LEN as u64;
+    Introduction {
+        slot,
+        nonce: 77,
+        nonce_address: 0,
+        tables_len: len,
+        rings_len: len,
+        cma: true,
+        attached: false,
+    }
+}
+
+#[test]
+fn bytes_that_are_no_message_are_refused() {
+    let mut scene = Scene::new();
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for round in 0..200_u64 {
+        let socket = scene.connect();
+        let bytes: Vec<u8> = (0..1 + random.below(200)).map(|_| random.below(256) as u8).collect();
+        socket.send(&bytes, &[]).unwrap();
+        assert_eq!(refusal(&socket), Refusal::Garbage, "round {round}");
+    }
+    assert_eq!(scene.fabric.refused(), 200);
+    scene.log.wait("told", |log| !log.refused.is_empty());
+    scene.still_works();
+}
+
+#[test]
+fn a_hello_that_is_not_true_is_refused_with_the_reason() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let slot = lease.slot();
+    let good = files();
+    let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
+    let try_hello = |said: Introduction, fds: &[_]| {
+        let socket = scene.connect();
+        socket.send(&Message::Hello(said).emit(), fds).unwrap();
+        refusal(&socket)
+    };
+    let said = honest(slot);
+    assert_eq!(try_hello(said, &[]), Refusal::Garbage);
+    assert_eq!(try_hello(said, &fds[..2]), Refusal::Garbage);
+    assert_eq!(try_hello(said, &[fds[0], fds[1], fds[2], fds[2]]), Refusal::Garbage);
+    let long = Introduction { tables_len: 2 * LEN as u64, ..said };
+    assert_eq!(try_hello(long, &fds), Refusal::Segment);
+    let empty = Introduction { rings_len: 0, ..said };
+    assert_eq!(try_hello(empty, &fds), Refusal::Segment);
+    let huge = Introduction { rings_len: u64::MAX, ..said };
+    assert_eq!(try_hello(huge, &fds), Refusal::Segment);
+    // In the wrong order, so that the tables lack a seal.
+    assert_eq!(try_hello(said, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(said, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
+    let unsealed = Memfd::create(c"fv-test", LEN).unwrap();
+    assert_eq!(try_hello(said, &[fds[0], unsealed.as_fd(), fds[2]]), Refusal::Segment);
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+    assert_eq!(try_hello(said, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(said, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
+    // Slots that it does not own: the fabric's, the good peer's, nobody's, none at all.
+    for slot in [1, 2, 40, 0, 64, u16::MAX] {
+        assert_eq!(try_hello(honest(slot), &fds), Refusal::Slot, "slot {slot}");
+    }
+    drop(lease);
+    scene.still_works();
+}
+
+#[test]
+fn a_memory_file_too_large_to_map_is_refused() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let len = 1_usize << 46;
+    let huge = Memfd::create(c"fv-test", len).unwrap();
+    huge.seal(RINGS_SEALS).unwrap();
+    let socket = scene.connect();
+    let said = Introduction { rings_len: len as u64, ..honest(lease.slot()) };
+    let fds = [good.tables.as_fd(), huge.as_fd(), good.wake.as_fd()];
+    socket.send(&Message::Hello(said).emit(), &fds).unwrap();
+    match answer(&socket) {
+        // Virtual address space may happen to have room for it.
+        Some(Message::Refused(Refusal::Resources) | Message::Welcome(_)) => {}
+        other => panic!("{other:?}"),
+    }
+    drop((socket, lease));
+    scene.still_works();
+}
+
+#[test]
+fn those_who_connect_and_say_nothing_keep_nobody_out() {
+    let mut scene = Scene::new();
+    // More than are allowed to be silent at once.
+    let silent: Vec<_> = (0..300).map(|_| scene.connect()).collect();
+    scene.still_works();
+    // The first ones had to go for the last ones.
+    assert_eq!(refusal(&silent[0]), Refusal::Resources);
+    drop(silent);
+    scene.still_works();
+}
+
+#[test]
+fn those_who_say_nothing_are_dropped_in_the_end() {
+    let scene = Scene::new();
+    let silent = scene.connect();
+    assert_eq!(refusal(&silent), Refusal::Garbage);
+    assert_eq!(answer(&silent), None);
+    assert!(scene.fabric.core.acceptor_deadline().is_none(), "nothing keeps the thread awake");
+}
+
+#[test]
+fn a_handshake_broken_off_makes_no_peer() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let hello = Message::Hello(honest(lease.slot())).emit();
+    let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
+    for last_word in [None, Some(hello), Some(Message::Refused(Refusal::Version).emit())] {
+        let socket = scene.connect();
+        socket.send(&hello, &fds).unwrap();
+        assert!(matches!(answer(&socket), Some(Message::Welcome(said)) if said.slot == 1));
+        if let Some(bytes) = last_word {
+            socket.send(&bytes, &[]).unwrap();
+            assert_eq!(refusal(&socket), Refusal::Garbage);
+        }
+    }
+    assert_eq!(scene.log.with(|log| log.joined.len()), 1);
+    drop(lease);
+    scene.still_works();
+}
+
+#[test]
+fn a_peer_that_goes_on_talking_is_as_good_as_dead() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
+    let socket = scene.connect();
+    socket.send(&Message::Hello(honest(lease.slot())).emit(), &fds).unwrap();
+    assert!(matches!(answer(&socket), Some(Message::Welcome(_))));
+    socket.send(&Message::Confirm { attached: true }.emit(), &[]).unwrap();
+    scene.log.wait("joined", |log| log.joined.len() == 2);
+    let peer = scene.fabric.known_peer(lease.slot()).unwrap();
+    assert!(!peer.can_attach(), "there is no nonce at address 0");
+    assert!(peer.attaches_to_us());
+    put(peer.rings(), 1, 1);
+    peer.kick();
+    assert!(good.wake.drain());
+    socket.send(b"and another thing", &[]).unwrap();
+    scene.log.wait("death", |log| log.dead.len() == 1);
+    assert!(peer.is_dead());
+    assert_eq!(scene.fabric.refused(), 1);
+    drop(lease);
+    scene.still_works();
+}
+
+#[test]
+fn a_process_without_descriptors_is_met_once_it_has_some() {
+    let place = Place::new();
+    let patience = Duration::from_millis(300);
+    let (fabric, _) = join(FabricConfig { connect_timeout: patience, ..place.config() });
+    let (mut child, slot) = Child::joined(&place.config());
+    for spare in [0, 1, 2, 3] {
+        child.ask(&format!("files {spare}"));
+        let error = fabric.peer(slot).expect_err(&format!("{spare} descriptors"));
+        let expected = [PeerError::TimedOut, PeerError::Refused(Refusal::Resources)];
+        assert!(expected.contains(&error), "{error:?} with {spare} descriptors");
+    }
+    child.ask("files 100");
+    wait_until("it answers", || fabric.peer(slot).is_ok());
+    assert!(child.settled().starts_with("S "));
+}

@@ -1,0 +1,301 @@
+//! Processes meet, share memory and wake each other.
+
+use std::sync::Weak;
+
+use super::{child::Child, *};
+
+#[test]
+fn two_fabrics_share_memory_and_wake_each_other() {
+    let place = Place::new();
+    let (one, one_log) = place.join();
+    let (two, two_log) = place.join();
+    assert_eq!((one.slot(), two.slot()), (1, 2));
+    assert_eq!(names(&one), ["1.sock", "2.sock", "slots"]);
+
+    let peer = one.peer(2).unwrap();
+    assert!(!peer.is_self && !peer.is_dead() && peer.can_attach());
+    assert!(!peer.tables().is_writable() && peer.rings().is_writable());
+    one_log.wait("joined", |log| log.joined.len() == 1);
+    two_log.wait("joined", |log| log.joined.len() == 1);
+    let back = two.peer(1).unwrap();
+    assert!(Arc::ptr_eq(&back, &two_log.with(|log| Arc::clone(&log.joined[0]))));
+    assert!(peer.attaches_to_us() && back.attaches_to_us());
+
+    put(two.tables(), 4000, 17);
+    put(peer.rings(), LEN - 1, 18);
+    assert_eq!((get(peer.tables(), 4000), get(two.rings(), LEN - 1)), (17, 18));
+    let wakes = two_log.with(|log| log.wakes);
+    peer.kick();
+    two_log.wait("kick", |log| log.wakes > wakes);
+    assert_eq!((one.refused(), two.refused()), (0, 0));
+
+    two.leave();
+    one_log.wait("death", |log| log.dead.len() == 1);
+    assert!(one_log.with(|log| Arc::ptr_eq(&log.dead[0], &peer)));
+    assert_eq!(one.peer(2).unwrap_err(), PeerError::Dead);
+    assert_eq!(two.peer(1).unwrap_err(), PeerError::Left);
+    one.leave();
+    assert!(place.is_clean());
+}
+
+#[test]
+fn our_own_slot_is_a_peer_with_our_own_memory() {
+    let place = Place::new();
+    let (fabric, log) = place.join();
+    let own = fabric.peer(fabric.slot()).unwrap();
+    assert!(own.is_self && own.pid == process::id());
+    assert_eq!(own.rings().base(), fabric.rings().base());
+    own.kick();
+    log.wait("kick", |log| log.wakes > 0);
+    assert_eq!(log.with(|log| log.joined.len()), 0);
+    fabric.for_each_peer(|_| panic!("we have met nobody"));
+    assert_eq!(fabric.known_peer(2).map(|peer| peer.slot), None);
+    assert_eq!(fabric.peer(0).unwrap_err(), PeerError::Nobody);
+    assert_eq!(fabric.peer(2).unwrap_err(), PeerError::Nobody);
+    assert_eq!(fabric.peer(u16::MAX).unwrap_err(), PeerError::Nobody);
+}
+
+#[test]
+fn two_processes_share_memory_and_wake_each_other() {
+    let place = Place::new();
+    let (fabric, log) = place.join();
+    let (mut child, slot) = Child::joined(&place.config());
+    let answer = child.ask(&format!("peer {}", fabric.slot()));
+    let attach = log_attach(&answer);
+    child.ask("publish 5 55");
+    child.ask(&format!("put {} 9 99", fabric.slot()));
+    log.wait("kick", |_| get(fabric.rings(), 9) == 99);
+    let peer = fabric.known_peer(slot).unwrap();
+    assert_eq!(peer.pid, child.pid());
+    assert_eq!(get(peer.tables(), 5), 55);
+    put(peer.rings(), 3, 33);
+    assert_eq!(child.ask("get 3"), "33");
+    wait_until("told about attach", || peer.attaches_to_us() == attach);
+    child.ask("leave");
+    log.wait("death", |log| log.dead.len() == 1);
+    fabric.leave();
+    assert!(place.is_clean());
+}
+
+fn log_attach(answer: &str) -> bool {
+    let (pid, attach) = answer.strip_prefix("pid ").unwrap().split_once(" attach ").unwrap();
+    assert_eq!(pid.parse(), Ok(process::id()));
+    attach.parse().unwrap()
+}
+
+#[test]
+fn attach_needs_the_consent_of_both() {
+    let place = Place::new();
+    let (one, _) = place.join();
+    let (two, _) = join(FabricConfig { cma: false, ..place.config() });
+    let (three, _) = place.join();
+    assert!(!one.peer(two.slot()).unwrap().can_attach());
+    assert!(!two.peer(one.slot()).unwrap().can_attach());
+    assert!(!two.peer(three.slot()).unwrap().can_attach());
+    assert!(one.peer(three.slot()).unwrap().can_attach());
+    assert!(!two.peer(two.slot()).unwrap().can_attach());
+}
+
+#[test]
+fn many_processes_all_meet_all() {
+    const COUNT: usize = 8;
+    let place = Place::new();
+    let mut children: Vec<_> = (0..COUNT).map(|_| Child::joined(&place.config())).collect();
+    let slots: Vec<u16> = children.iter().map(|(_, slot)| *slot).collect();
+    for (child, own) in &mut children {
+        for slot in &slots {
+            child.tell(&format!("peer {slot}"));
+            child.tell(&format!("put {slot} {own} {own}"));
+        }
+    }
+    for (child, _) in &mut children {
+        for _ in &slots {
+            let met = child.answer();
+            assert!(met.starts_with("pid "), "{met}");
+            assert_eq!(child.answer(), "done");
+        }
+    }
+    for (child, _) in &mut children {
+        assert_eq!(child.ask("log"), format!("{} 0 0", COUNT - 1));
+        for slot in &slots {
+            assert_eq!(child.ask(&format!("get {slot}")), slot.to_string());
+        }
+    }
+    for (child, _) in &mut children {
+        child.ask("leave");
+    }
+    assert!(place.is_clean());
+}
+
+#[test]
+fn threads_that_want_the_same_peer_at_once_make_one_connection() {
+    let place = Place::new();
+    let (one, one_log) = place.join();
+    let (two, two_log) = place.join();
+    let found: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| one.peer(two.slot()).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(found.iter().all(|peer| Arc::ptr_eq(peer, &found[0])));
+    one_log.wait("joined", |log| log.joined.len() == 1);
+    two_log.wait("joined", |log| log.joined.len() == 1);
+    // Of connections there are as many as numbers were given out.
+    assert_eq!(two.core.last_id.load(Relaxed), 1);
+}
+
+/// Looks for another slot in every handler call, under a lock that the application shares.
+struct Seeker {
+    fabric: Mutex<Weak<Fabric>>,
+    other: Mutex<Option<u16>>,
+    application: Mutex<()>,
+    found: Mutex<Vec<Result<u16, PeerError>>>,
+}
+
+impl Handler for Seeker {
+    fn on_wake(&self) -> Option<Duration> {
+        let other = (*lock(&self.other))?;
+        let _application = lock(&self.application);
+        let fabric = lock(&self.fabric).upgrade()?;
+        let found = fabric.peer(other).map(|peer| peer.slot);
+        lock(&self.found).push(found);
+        None
+    }
+    fn on_peer_joined(&self, _: &Arc<Peer>) {}
+    fn on_peer_death(&self, _: &Arc<Peer>) {}
+}
+
+type Pair = [(Arc<Fabric>, Arc<Seeker>); 2];
+
+fn seekers() -> (Place, Pair) {
+    let place = Place::new();
+    let both = [1, 2].map(|_| {
+        let seeker = Arc::new(Seeker {
+            fabric: Mutex::default(),
+            other: Mutex::default(),
+            application: Mutex::default(),
+            found: Mutex::default(),
+        });
+        let handler = Arc::clone(&seeker) as Arc<dyn Handler>;
+        // So patient that an answer can only come from a handshake.
+        let config = FabricConfig { connect_timeout: NEVER * 2, ..place.config() };
+        let fabric = Fabric::join(config, LEN, LEN, handler).unwrap();
+        *lock(&seeker.fabric) = Arc::downgrade(&fabric);
+        (fabric, seeker)
+    });
+    *lock(&both[0].1.other) = Some(both[1].0.slot());
+    *lock(&both[1].1.other) = Some(both[0].0.slot());
+    (place, both)
+}
+
+#[test]
+fn service_threads_that_look_for_each_other_in_handlers_meet() {
+    for _ in 0..50 {
+        let (_place, both) = seekers();
+        both.iter().for_each(|(fabric, _)| fabric.wake_self());
+        for (fabric, seeker) in &both {
+            let other = lock(&seeker.other).unwrap();
+            wait_until("an answer", || !lock(&seeker.found).is_empty());
+            assert!(lock(&seeker.found).iter().all(|found| *found == Ok(other)));
+            assert_eq!(fabric.refused(), 0);
+        }
+    }
+}
+
+#[test]
+fn applications_that_look_for_each_other_under_a_lock_that_handlers_want_meet() {
+    for _ in 0..20 {
+        let (_place, both) = seekers();
+        let start = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            for (fabric, seeker) in &both {
+                scope.spawn(|| {
+                    let other = lock(&seeker.other).unwrap();
+                    let held = lock(&seeker.application);
+                    fabric.wake_self();
+                    // Both service threads are, or will be, stuck at the lock.
+                    start.wait();
+                    assert_eq!(fabric.peer(other).map(|peer| peer.slot), Ok(other));
+                    start.wait();
+                    drop(held);
+                });
+            }
+        });
+    }
+}
+
+/// Wants to be called again at once, a few times.
+struct Ticker(AtomicU64);
+
+impl Handler for Ticker {
+    fn on_wake(&self) -> Option<Duration> {
+        (self.0.fetch_add(1, Relaxed) < 5).then_some(Duration::from_micros(100))
+    }
+    fn on_peer_joined(&self, _: &Arc<Peer>) {}
+    fn on_peer_death(&self, _: &Arc<Peer>) {}
+}
+
+#[test]
+fn a_handler_is_called_again_when_it_asks_to_be_and_not_otherwise() {
+    let place = Place::new();
+    let ticker = Arc::new(Ticker(AtomicU64::new(0)));
+    let handler = Arc::clone(&ticker) as Arc<dyn Handler>;
+    let fabric = Fabric::join(place.config(), LEN, LEN, handler).unwrap();
+    assert_eq!(ticker.0.load(Relaxed), 0);
+    fabric.wake_self();
+    wait_until("six calls", || ticker.0.load(Relaxed) == 6);
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(ticker.0.load(Relaxed), 6);
+}
+
+#[test]
+fn the_service_thread_of_an_idle_process_sleeps() {
+    let place = Place::new();
+    let (fabric, _log) = place.join();
+    let (mut child, slot) = Child::joined(&place.config());
+    fabric.peer(slot).unwrap();
+    assert_eq!(child.ask("peer 1").split(' ').next(), Some("pid"));
+    // Until what the handshake has set off is over.
+    let before = child.settled();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(child.ask("switches"), before);
+    assert!(before.starts_with("S "), "{before}");
+}
+
+#[test]
+fn leaving_in_a_handler_is_possible() {
+    struct Leaver(Mutex<Weak<Fabric>>, child::Flag);
+    impl Handler for Leaver {
+        fn on_wake(&self) -> Option<Duration> {
+            lock(&self.0).upgrade()?.leave();
+            self.1.store(true, Relaxed);
+            None
+        }
+        fn on_peer_joined(&self, _: &Arc<Peer>) {}
+        fn on_peer_death(&self, _: &Arc<Peer>) {}
+    }
+    let place = Place::new();
+    let leaver = Arc::new(Leaver(Mutex::default(), child::Flag::new(false)));
+    let handler = Arc::clone(&leaver) as Arc<dyn Handler>;
+    let fabric = Fabric::join(place.config(), LEN, LEN, handler).unwrap();
+    *lock(&leaver.0) = Arc::downgrade(&fabric);
+    fabric.wake_self();
+    wait_until("it has left", || leaver.1.load(Relaxed));
+    assert!(place.is_clean());
+    wait_until("the thread has ended", || Arc::strong_count(&leaver) == 1);
+}
+
+#[test]
+fn joining_meeting_and_leaving_leaks_no_descriptor() {
+    let (mut child, place) = (Child::start(), Place::new());
+    let (fabric, _log) = place.join();
+    let count = |child: &mut Child| {
+        child.ask("forget");
+        std::fs::read_dir(format!("/proc/{}/fd", child.pid())).unwrap().count()
+    };
+    let command = child::join_command(&place.config()).replacen("join", "churn", 1);
+    child.ask(&format!("{command} {} 1", fabric.slot()));
+    let before = count(&mut child);
+    assert_eq!(child.ask(&format!("{command} {} 20", fabric.slot())), "done");
+    assert_eq!(count(&mut child), before);
+}

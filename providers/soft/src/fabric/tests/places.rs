@@ -1,0 +1,234 @@
+//! Where processes meet: directories that can be used, and what is said of those that cannot.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::Path,
+};
+
+use super::{
+    child::{Child, is_root, join_command, open_up},
+    *,
+};
+
+/// The one line that joining there fails with.
+fn failure(config: &FabricConfig) -> String {
+    let recorder = Arc::new(Recorder::default());
+    let error = Fabric::join(config.clone(), LEN, LEN, recorder).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+fn inner(config: &FabricConfig) -> PathBuf {
+    let namespace = fs::metadata("/proc/self/ns/net").unwrap();
+    config.dir.join(format!("net-{}", std::os::unix::fs::MetadataExt::ino(&namespace)))
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn what_is_made_is_private_whatever_the_umask() {
+    let place = Place::new();
+    let (fabric, _) = place.join();
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(fabric.directory(), inner(&place.config()));
+    assert_eq!(mode(&place.config().dir), 0o700);
+    assert_eq!(mode(fabric.directory()), 0o700);
+    for name in names(&fabric) {
+        assert_eq!(mode(&fabric.directory().join(name)), 0o600);
+    }
+}
+
+#[test]
+fn a_directory_of_the_users_own_is_kept() {
+    let place = Place::new();
+    let config = FabricConfig { dir_is_ours: false, ..place.config() };
+    fs::create_dir(&config.dir).unwrap();
+    set_mode(&config.dir, 0o755);
+    let (fabric, _) = join(config.clone());
+    fabric.leave();
+    assert!(fs::read_dir(&config.dir).unwrap().next().is_none());
+}
+
+#[test]
+fn a_path_may_be_long() {
+    let place = Place::new();
+    let config = FabricConfig { dir: place.0.join("x".repeat(200)), ..place.config() };
+    let (one, _) = join(config.clone());
+    let (two, _) = join(config);
+    assert!(one.peer(two.slot()).is_ok());
+    one.leave();
+    two.leave();
+    assert!(place.is_clean());
+}
+
+#[test]
+fn when_all_slots_are_taken_the_next_process_is_told() {
+    let place = Place::new();
+    let config = FabricConfig { slots: 3, ..place.config() };
+    let (one, _) = join(config.clone());
+    let (two, _) = join(config.clone());
+    let expected = format!(
+        "{}: all 2 slots are taken by running processes; end some of them",
+        inner(&config).display()
+    );
+    assert_eq!(failure(&config), expected);
+    assert_eq!(names(&one), ["1.sock", "2.sock", "slots"]);
+    two.leave();
+    let (three, _) = join(config);
+    assert_eq!(three.slot(), 2);
+    let none = FabricConfig { slots: 1, ..place.config() };
+    assert_eq!(failure(&none), "1 fabric slots; at least 2 are needed");
+}
+
+#[test]
+fn a_file_in_the_way_is_named() {
+    let place = Place::new();
+    let config = place.config();
+    fs::write(&config.dir, "").unwrap();
+    let expected = |path: &Path| {
+        format!("{}: is not a directory; remove it, or set FERROVERBS_FABRIC_DIR", path.display())
+    };
+    assert_eq!(failure(&config), expected(&config.dir));
+    fs::remove_file(&config.dir).unwrap();
+    fs::create_dir(&config.dir).unwrap();
+    fs::write(inner(&config), "").unwrap();
+    assert_eq!(failure(&config), expected(&inner(&config)));
+}
+
+#[test]
+fn a_link_is_not_followed_where_anyone_could_have_put_it() {
+    let place = Place::new();
+    let config = place.config();
+    let target = place.0.join("target");
+    fs::create_dir(&target).unwrap();
+    symlink(&target, &config.dir).unwrap();
+    assert!(failure(&config).contains("is not a directory; remove it"));
+    // The user's own choice may be a link.
+    let (fabric, _) = join(FabricConfig { dir_is_ours: false, ..config });
+    fabric.leave();
+}
+
+#[test]
+fn a_directory_that_has_no_parent_is_named() {
+    let place = Place::new();
+    let config = FabricConfig { dir: place.0.join("no/where"), ..place.config() };
+    assert_eq!(
+        failure(&config),
+        format!(
+            "{}: cannot be created, as the directory around it does not exist; \
+             create that, or set FERROVERBS_FABRIC_DIR",
+            config.dir.display()
+        )
+    );
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    let place = Place::new();
+    let config = place.config();
+    fs::create_dir(&config.dir).unwrap();
+    for mode in [0o777, 0o720, 0o1777] {
+        set_mode(&config.dir, mode);
+        assert_eq!(
+            failure(&config),
+            format!(
+                "{}: others may write to it (mode {mode:04o}); chmod 0700 it, \
+                 or set FERROVERBS_FABRIC_GROUP to share it with a group",
+                config.dir.display()
+            )
+        );
+    }
+    set_mode(&config.dir, 0o700);
+    fs::create_dir(inner(&config)).unwrap();
+    set_mode(&inner(&config), 0o770);
+    assert!(failure(&config).contains("others may write to it (mode 0770)"));
+}
+
+#[test]
+fn a_directory_of_someone_else_is_refused() {
+    let place = Place::new();
+    let config = place.config();
+    let theirs = if is_root() {
+        fs::create_dir(&config.dir).unwrap();
+        chown(&config.dir, Some(12345), None).unwrap();
+        config
+    } else {
+        FabricConfig { dir: "/usr".into(), dir_is_ours: false, ..config }
+    };
+    let line = failure(&theirs);
+    let (uid, owner) = (process::user(), if is_root() { 12345 } else { 0 });
+    assert_eq!(
+        line,
+        format!(
+            "{}: belongs to user {owner}, and this is user {uid}; set FERROVERBS_FABRIC_DIR to \
+             a directory of your own, or FERROVERBS_FABRIC_GROUP to share it with a group",
+            theirs.dir.display()
+        )
+    );
+}
+
+#[test]
+fn a_place_without_permission_to_write_is_named() {
+    let place = Place::new();
+    set_mode(&place.0, 0o555);
+    let mut child = Child::start();
+    if is_root() {
+        assert_eq!(child.ask("become 54321 54321"), "true");
+    }
+    let line = child.ask(&join_command(&place.config()));
+    set_mode(&place.0, 0o755);
+    assert_eq!(
+        line,
+        format!(
+            "{}: cannot be created: Permission denied; set FERROVERBS_FABRIC_DIR to a directory \
+             that this user may write to",
+            place.config().dir.display()
+        )
+    );
+}
+
+#[test]
+fn a_stuck_lock_file_of_another_kind_is_an_error_and_no_hang() {
+    let place = Place::new();
+    let config = place.config();
+    fs::create_dir(&config.dir).unwrap();
+    fs::create_dir(inner(&config)).unwrap();
+    fs::create_dir(inner(&config).join("slots")).unwrap();
+    let line = failure(&config);
+    assert!(line.contains("/slots: cannot be opened: Is a directory; set"), "{line}");
+}
+
+#[test]
+fn users_of_a_group_meet_where_the_group_is_set() {
+    if !is_root() {
+        // Only root can become two other users.
+        return;
+    }
+    const GROUP: u32 = 43210;
+    let place = Place::new();
+    open_up(&place.0);
+    let config = FabricConfig { group: Some(GROUP), ..place.config() };
+    let mut one = Child::start();
+    let mut two = Child::start();
+    let mut stranger = Child::start();
+    assert_eq!(one.ask(&format!("become 51001 {GROUP}")), "true");
+    assert_eq!(two.ask(&format!("become 51002 {GROUP}")), "true");
+    assert_eq!(stranger.ask("become 51003 51003"), "true");
+    assert_eq!(one.ask(&join_command(&config)), "1");
+    assert_eq!(two.ask(&join_command(&config)), "2");
+    let met = one.ask("peer 2");
+    // The kernel lets no other user attach.
+    assert_eq!(met, format!("pid {} attach false", two.pid()));
+    one.ask("put 2 5 50");
+    assert_eq!(two.ask("get 5"), "50");
+    let line = stranger.ask(&join_command(&config));
+    assert!(line.contains("Permission denied"), "{line}");
+    drop(one);
+    two.ask("deaths 1");
+    two.ask("leave");
+    // The directory around it belongs to the first one, and so does the right to remove it.
+    assert!(place.is_clean() || fs::read_dir(&config.dir).unwrap().next().is_none());
+}

@@ -1,0 +1,185 @@
+//! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
+
+use std::ffi::CStr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Entries of the GID table that the port reports.
+pub(crate) const GID_TABLE: usize = 32;
+
+/// A GID and the network interface it belongs to (0: none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    pub(crate) raw: [u8; 16],
+    pub(crate) ifindex: u32,
+}
+
+/// The GID table. Entry 0 is always a link-local one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gids(Vec<Gid>);
+
+/// An address of an interface, or its hardware address.
+#[derive(Clone, Debug)]
+enum Address {
+    Hardware([u8; 6]),
+    V4(Ipv4Addr),
+    V6(Ipv6Addr),
+}
+
+#[derive(Clone, Debug)]
+struct Interface {
+    index: u32,
+    loopback: bool,
+    address: Address,
+}
+
+impl Gids {
+    /// From the interfaces that are up now; with loopback addresses only where there is nothing else.
+    pub(crate) fn of_this_host() -> Self {
+        Self::from_interfaces(&interfaces())
+    }
+
+    fn from_interfaces(all: &[Interface]) -> Self {
+        let hardware = all.iter().find_map(|i| match i.address {
+            Address::Hardware(mac) if !i.loopback && mac != [0; 6] => Some((mac, i.index)),
+            _ => None,
+        });
+        let (mac, ifindex) = hardware.unwrap_or(([2, 0, 0, 0, 0, 1], 0));
+        let mut gids = vec![Gid { raw: link_local(mac), ifindex }];
+        let mut add = |raw: [u8; 16], ifindex| {
+            if gids.len() < GID_TABLE && !gids.iter().any(|g| g.raw == raw) {
+                gids.push(Gid { raw, ifindex });
+            }
+        };
+        let usable = |want_loopback: bool| {
+            all.iter().filter(move |i| i.loopback == want_loopback).filter_map(|i| {
+                let raw = match i.address {
+                    Address::V4(v4) => v4.to_ipv6_mapped().octets(),
+                    Address::V6(v6) => v6.octets(),
+                    Address::Hardware(_) => return None,
+                };
+                Some((raw, i.index))
+            })
+        };
+        let mut found = false;
+        for (raw, index) in usable(false) {
+            add(raw, index);
+            found = true;
+        }
+        for (raw, index) in usable(true).filter(|_| !found) {
+            add(raw, index);
+        }
+        Self(gids)
+    }
+
+    /// Entry `index`, if it is in use.
+    pub(crate) fn get(&self, index: usize) -> Option<&Gid> {
+        self.0.get(index)
+    }
+
+    /// Whether `raw` is an address of this host.
+    pub(crate) fn contains(&self, raw: &[u8; 16]) -> bool {
+        self.0.iter().any(|g| g.raw == *raw) || is_loopback(raw)
+    }
+
+    /// The node GUID: the interface identifier of entry 0, told apart by device number.
+    pub(crate) fn guid(&self, device: usize) -> [u8; 8] {
+        let mut guid = [0; 8];
+        if let Some(first) = self.0.first() {
+            guid.copy_from_slice(&first.raw[8..]);
+        }
+        guid[3] = guid[3].wrapping_add(device as u8);
+        guid
+    }
+}
+
+fn is_loopback(raw: &[u8; 16]) -> bool {
+    let v6 = Ipv6Addr::from(*raw);
+    v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
+}
+
+/// fe80::/64 with the modified EUI-64 of a hardware address (RFC 4291, appendix A).
+fn link_local(mac: [u8; 6]) -> [u8; 16] {
+    let [a, b, c, d, e, f] = mac;
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
+/// All addresses of interfaces that are up (getifaddrs(3)).
+fn interfaces() -> Vec<Interface> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: getifaddrs fills in the head of a list that we free below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return vec![];
+    }
+    let mut all = vec![];
+    let mut at = first;
+    // SAFETY: a node of the list, or NULL at its end.
+    while let Some(node) = unsafe { at.as_ref() } {
+        at = node.ifa_next;
+        let flags = node.ifa_flags as i32;
+        if flags & libc::IFF_UP == 0 || node.ifa_addr.is_null() || node.ifa_name.is_null() {
+            continue;
+        }
+        // SAFETY: a NUL-terminated name, by getifaddrs(3).
+        let name = unsafe { CStr::from_ptr(node.ifa_name) };
+        // SAFETY: as above.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        // SAFETY: every socket address begins with its family.
+        let family = i32::from(unsafe { (*node.ifa_addr).sa_family });
+        let address = match family {
+            libc::AF_INET => {
+                // SAFETY: the family says which structure it is.
+                let v4 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                Address::V4(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let v6 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                Address::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
+            }
+            libc::AF_PACKET => {
+                // SAFETY: as above.
+                let ll = unsafe { node.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
+                let [a, b, c, d, e, f, ..] = ll.sll_addr;
+                Address::Hardware([a, b, c, d, e, f])
+            }
+            _ => continue,
+        };
+        all.push(Interface { index, loopback: flags & libc::IFF_LOOPBACK != 0, address });
+    }
+    // SAFETY: the list from getifaddrs, not used any more.
+    unsafe { libc::freeifaddrs(first) };
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(index: u32, address: Address) -> Interface {
+        Interface { index, loopback: index == 1, address }
+    }
+
+    #[test]
+    fn entry_zero_is_link_local_and_addresses_follow() {
+        let all = [
+            interface(1, Address::V4(Ipv4Addr::LOCALHOST)),
+            interface(2, Address::Hardware([0x52, 0x54, 0, 1, 2, 3])),
+            interface(2, Address::V4(Ipv4Addr::new(10, 0, 0, 7))),
+        ];
+        let gids = Gids::from_interfaces(&all);
+        let first = gids.get(0).map(|g| Ipv6Addr::from(g.raw).to_string());
+        assert_eq!(first.as_deref(), Some("fe80::5054:ff:fe01:203"));
+        let second = gids.get(1).map(|g| Ipv6Addr::from(g.raw).to_string());
+        assert_eq!(second.as_deref(), Some("::ffff:10.0.0.7"));
+        assert_eq!(gids.get(2), None);
+        assert!(gids.contains(&Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets()));
+        assert!(!gids.contains(&Ipv4Addr::new(10, 0, 0, 8).to_ipv6_mapped().octets()));
+    }
+
+    #[test]
+    fn a_host_with_nothing_but_loopback_has_gids_too() {
+        let gids = Gids::from_interfaces(&[interface(1, Address::V4(Ipv4Addr::LOCALHOST))]);
+        assert!(gids.get(0).is_some() && gids.get(1).is_some());
+        assert_ne!(gids.guid(0), gids.guid(1));
+    }
+}

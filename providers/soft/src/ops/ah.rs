@@ -1,0 +1,87 @@
+//! Address handles (ibv_create_ah(3)).
+
+use super::context::Context;
+use super::pd::Pd;
+use super::{object, status};
+use crate::engine::request::Route;
+use crate::net::Gids;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+
+/// An address handle. The C object comes first.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Ah {
+    verbs: ibv_ah,
+    /// The global route, if it has one.
+    pub(crate) route: Option<Route>,
+    /// It leads to another host.
+    pub(crate) elsewhere: bool,
+}
+
+impl Ah {
+    /// # Safety
+    /// `ah` is a live address handle of this provider.
+    pub(crate) unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a Self {
+        // SAFETY: create_ah made it, and the C object is the first member.
+        unsafe { &*ah.cast::<Self>() }
+    }
+}
+
+/// Checks an address vector; returns its route and whether that leads to another host. Without a global route
+/// the address means this host.
+///
+/// # Errors
+/// `EINVAL` no such port or source GID.
+pub(super) fn resolve(gids: &Gids, attr: &ibv_ah_attr) -> Result<(Option<Route>, bool), Errno> {
+    if attr.port_num != 1 {
+        return Err(Errno::EINVAL);
+    }
+    if attr.is_global == 0 {
+        return Ok((None, false));
+    }
+    let own = gids.get(usize::from(attr.grh.sgid_index)).ok_or(Errno::EINVAL)?;
+    // SAFETY: both views of a GID are 16 plain bytes.
+    let dgid = unsafe { attr.grh.dgid.raw };
+    let route = Route {
+        sgid: own.raw,
+        dgid,
+        flow_label: attr.grh.flow_label & 0xf_ffff,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+    };
+    Ok((Some(route), !gids.contains(&dgid)))
+}
+
+/// ibv_create_ah(3).
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider; `attr` is readable.
+pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    object(|| {
+        // SAFETY: by contract.
+        let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &*attr) };
+        // SAFETY: a live domain's context is open.
+        let gids = unsafe { &Context::of(context).gids };
+        let (route, elsewhere) = resolve(gids, attr)?;
+        domain.hold();
+        let verbs = ibv_ah { context, pd, handle: 0 };
+        Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
+    })
+}
+
+/// ibv_destroy_ah(3).
+///
+/// # Safety
+/// `ah` is a live address handle of this provider and is not used any more.
+pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    status(|| {
+        // SAFETY: from create_ah, given back once; a handle holds its domain.
+        unsafe {
+            let ah = Box::from_raw(ah.cast::<Ah>());
+            Pd::of(ah.verbs.pd).release();
+        }
+        Ok(())
+    })
+}

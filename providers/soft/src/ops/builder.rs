@@ -1,0 +1,299 @@
+//! The `ibv_wr_*` calls (ibv_wr_post(3)): requests are collected between start and complete and posted together.
+//!
+//! The QP is locked from start to complete or abort, as the manual demands of a provider: several threads may
+//! build on one QP, one after the other.
+
+use super::post::destination;
+use crate::engine::qp::Qp;
+use crate::engine::ranges::MAX_SGE;
+use crate::engine::request::Request;
+use crate::engine::state::{Kind, State};
+use crate::sys::Errno;
+use abi::*;
+use arrayvec::ArrayVec;
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+
+/// One collected request.
+#[derive(Clone, Debug)]
+struct Built {
+    request: Request,
+    sges: ArrayVec<ibv_sge, MAX_SGE>,
+    /// Where its inline data begins in the builder's buffer.
+    inline_at: usize,
+}
+
+/// Requests under construction. Vectors keep their memory: after the first use nothing is allocated.
+#[derive(Debug, Default)]
+struct Builder {
+    built: Vec<Built>,
+    inline: Vec<u8>,
+    error: Option<Errno>,
+}
+
+/// A builder and its lock, which is taken in one call and released in another.
+pub(crate) struct BuilderCell {
+    lock: RawMutex,
+    builder: UnsafeCell<Builder>,
+}
+
+impl Default for BuilderCell {
+    fn default() -> Self {
+        Self { lock: RawMutex::INIT, builder: UnsafeCell::default() }
+    }
+}
+
+const SENDS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+const WRITES: u32 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// Operations that a QP of this kind can be created with.
+pub(super) const fn offered(kind: Kind) -> u64 {
+    let ops = match kind {
+        Kind::Rc => SENDS | WRITES | ANSWERED,
+        Kind::Uc => SENDS | WRITES,
+        Kind::Ud => SENDS,
+    };
+    ops as u64
+}
+
+/// Makes a QP one that ibv_qp_to_qp_ex(3) accepts.
+///
+/// # Safety
+/// `verbs` is the C object of a QP that nobody else knows yet.
+pub(super) unsafe fn install(verbs: *mut verbs_qp) {
+    // SAFETY: by contract.
+    let (ex, mask) = unsafe { (&mut (*verbs).base.qp_ex, &mut (*verbs).comp_mask) };
+    ex.wr_start = Some(start);
+    ex.wr_complete = Some(complete);
+    ex.wr_abort = Some(abort);
+    ex.wr_send = Some(send);
+    ex.wr_send_imm = Some(send_imm);
+    ex.wr_rdma_write = Some(rdma_write);
+    ex.wr_rdma_write_imm = Some(rdma_write_imm);
+    ex.wr_rdma_read = Some(rdma_read);
+    ex.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    ex.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_sge = Some(set_sge);
+    ex.wr_set_sge_list = Some(set_sge_list);
+    ex.wr_set_inline_data = Some(set_inline_data);
+    ex.wr_set_inline_data_list = Some(set_inline_data_list);
+    *mask |= VERBS_QP_EX;
+}
+
+/// The builder of a QP between start and complete.
+///
+/// # Safety
+/// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
+unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> &'a mut Builder {
+    // SAFETY: the lock is held by this thread since ibv_wr_start: nobody else is here.
+    unsafe { &mut *Qp::of(qp.cast()).builder.builder.get() }
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    // SAFETY: a live QP (ibv_wr_post(3)).
+    let queue = unsafe { Qp::of(qp.cast()) };
+    queue.builder.lock.lock();
+    // SAFETY: locked.
+    let builder = unsafe { builder(qp) };
+    builder.built.clear();
+    builder.inline.clear();
+    builder.error = None;
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: locked by ibv_wr_start on this thread.
+    unsafe { Qp::of(qp.cast()).builder.lock.unlock() };
+}
+
+/// Posts all or none.
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: a live QP whose builder this thread has locked.
+    let (queue, builder) = unsafe { (Qp::of(qp.cast()), builder(qp)) };
+    let result = post_all(queue, builder);
+    // SAFETY: locked by ibv_wr_start on this thread.
+    unsafe { queue.builder.lock.unlock() };
+    result.map_or_else(Errno::raw, |()| 0)
+}
+
+fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
+    if let Some(error) = builder.error {
+        return Err(error);
+    }
+    let mut requester = qp.requester.lock();
+    if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
+        return Err(Errno::EINVAL);
+    }
+    if requester.queue.room() < builder.built.len() {
+        requester.advance(qp);
+        if requester.queue.room() < builder.built.len() {
+            return Err(Errno::ENOMEM);
+        }
+    }
+    for built in &mut builder.built {
+        if built.request.flags & IBV_SEND_INLINE != 0 {
+            for sge in &mut built.sges {
+                // An offset until now: the buffer moved while it grew.
+                sge.addr = builder.inline.as_ptr() as u64 + sge.addr;
+            }
+        }
+        requester.check(qp.kind, &built.request, &built.sges)?;
+    }
+    let mut result = Ok(());
+    for built in &builder.built {
+        result = result.and(requester.post(qp, &built.request, &built.sges));
+    }
+    requester.publish();
+    let broke = requester.take_breakage();
+    drop(requester);
+    if broke {
+        qp.send_broke();
+    }
+    result
+}
+
+/// Begins a request; `fill` sets what the operation has besides number and flags.
+///
+/// # Safety
+/// As `builder`.
+unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)) {
+    // SAFETY: by contract; the application set wr_id and wr_flags before.
+    let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
+    // Inline is what the data setters say, not a flag.
+    let flags = flags & !IBV_SEND_INLINE;
+    let mut request = Request { wr_id, opcode, flags, ..Request::default() };
+    fill(&mut request);
+    let inline_at = builder.inline.len();
+    builder.built.push(Built { request, sges: ArrayVec::new(), inline_at });
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: between start and complete (ibv_wr_post(3)); so for all that follow.
+    unsafe { begin(qp, IBV_WR_SEND, |_| {}) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: be32) {
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_SEND_WITH_IMM, |r| r.imm = imm) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| (r.rkey, r.remote_addr) = (rkey, addr)) };
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
+    let fill = |r: &mut Request| (r.rkey, r.remote_addr, r.imm) = (rkey, addr, imm);
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| (r.rkey, r.remote_addr) = (rkey, addr)) };
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let fill = |r: &mut Request| {
+        (r.rkey, r.remote_addr, r.compare_add, r.swap) = (rkey, addr, compare, swap);
+    };
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
+    let fill = |r: &mut Request| (r.rkey, r.remote_addr, r.compare_add) = (rkey, addr, add);
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
+}
+
+/// Changes the request begun last.
+///
+/// # Safety
+/// As `builder`.
+unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Built, &mut Vec<u8>) -> Option<()>) {
+    // SAFETY: by contract.
+    let builder = unsafe { builder(qp) };
+    let changed = builder.built.last_mut().and_then(|last| change(last, &mut builder.inline));
+    if changed.is_none() {
+        builder.error = Some(Errno::EINVAL);
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as `send`; the handle is live.
+    unsafe {
+        let to = destination(ah, qpn, qkey);
+        set(qp, |built, _| {
+            built.request.to = to.ok()?;
+            Some(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: as `send`.
+    unsafe {
+        set(qp, |built, _| {
+            built.sges.clear();
+            built.sges.try_push(ibv_sge { addr, length, lkey }).ok()
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: as `send`; the list has `count` elements.
+    unsafe {
+        set(qp, |built, _| {
+            built.sges.clear();
+            if count == 0 {
+                return Some(());
+            }
+            built.sges.try_extend_from_slice(std::slice::from_raw_parts(list, count)).ok()
+        });
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let one = ibv_data_buf { addr, length };
+    // SAFETY: as `set_inline_data_list`.
+    unsafe { set_inline_data_list(qp, 1, &raw const one) };
+}
+
+/// Copies the data at once: the application may change it before complete.
+unsafe extern "C" fn set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: as `send`; the list has `count` elements, each naming readable memory.
+    unsafe {
+        set(qp, |built, inline| {
+            let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
+            inline.truncate(built.inline_at);
+            for part in list.iter().filter(|part| part.length > 0) {
+                if inline.len() - built.inline_at + part.length > super::query::MAX_INLINE as usize
+                {
+                    return None;
+                }
+                let bytes = std::slice::from_raw_parts(part.addr.cast::<u8>(), part.length);
+                inline.extend_from_slice(bytes);
+            }
+            let length = (inline.len() - built.inline_at) as u32;
+            built.request.flags |= IBV_SEND_INLINE;
+            built.sges.clear();
+            built.sges.try_push(ibv_sge { addr: built.inline_at as u64, length, lkey: 0 }).ok()
+        });
+    }
+}

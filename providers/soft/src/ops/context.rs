@@ -1,0 +1,207 @@
+//! Opening and closing the device, and its event channels.
+
+use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
+use super::{ah, cq, mr, object, pd, post, qp, query, srq};
+use crate::adapter::Adapter;
+use crate::engine::channel::{Channel, Reporter};
+use crate::net::Gids;
+use crate::sys::Errno;
+use abi::*;
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Weak};
+
+/// An open device, in memory that libibverbs allocated.
+#[repr(C)]
+struct SoftContext {
+    vctx: verbs_context,
+    inner: *mut Context,
+}
+
+/// What belongs to an open device.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) gids: Gids,
+    pub(crate) report: Reporter,
+    channels: Mutex<Vec<Arc<Channel>>>,
+}
+
+/// The adapter of this process, while a device is open.
+static ADAPTER: Mutex<Weak<Adapter>> = Mutex::new(Weak::new());
+
+/// The adapter, joined when the first device of the process is opened. A forked child is another process:
+/// it joins anew.
+fn adapter() -> Result<Arc<Adapter>, Errno> {
+    let mut current = ADAPTER.lock();
+    if let Some(adapter) = current.upgrade()
+        && !adapter.fabric.is_foreign()
+    {
+        return Ok(adapter);
+    }
+    let adapter = Adapter::join().map_err(|error| {
+        eprintln!("libibverbs: soft: {error}");
+        error.errno()
+    })?;
+    *current = Arc::downgrade(&adapter);
+    Ok(adapter)
+}
+
+extern "C" fn leave_at_exit() {
+    // A process that ends without closing its devices leaves nothing behind either.
+    if let Some(current) = ADAPTER.try_lock()
+        && let Some(adapter) = current.upgrade()
+    {
+        adapter.fabric.leave();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static LEAVE: extern "C" fn() = leave_at_exit;
+
+impl Context {
+    /// The context behind a C handle of ours.
+    ///
+    /// # Safety
+    /// `context` is an open context of this provider.
+    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
+        let offset = std::mem::offset_of!(verbs_context, context);
+        // SAFETY: alloc_context placed the ibv_context inside a SoftContext and set `inner`.
+        unsafe { &*(*context.byte_sub(offset).cast::<SoftContext>()).inner }
+    }
+
+    /// The channel whose reading end is `fd`.
+    pub(crate) fn channel(&self, fd: c_int) -> Option<Arc<Channel>> {
+        self.channels.lock().iter().find(|c| c.fd() == fd).cloned()
+    }
+}
+
+/// ibv_open_device(3).
+///
+/// # Safety
+/// `device` is a device of this provider; called by libibverbs.
+pub(super) unsafe extern "C" fn alloc_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut verbs_context {
+    object(|| {
+        let adapter = adapter()?;
+        let events = Arc::new(Channel::new(2)?);
+        let async_fd = events.fd();
+        adapter.channels.lock().push(Arc::downgrade(&events));
+        let inner = Context {
+            adapter,
+            gids: Gids::of_this_host(),
+            report: Reporter(events),
+            channels: Mutex::default(),
+        };
+        // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.
+        let soft: *mut SoftContext = unsafe {
+            _verbs_init_and_alloc_context(
+                device,
+                cmd_fd,
+                size_of::<SoftContext>(),
+                std::ptr::without_provenance_mut(std::mem::offset_of!(SoftContext, vctx)),
+                0,
+            )
+            .cast()
+        };
+        if soft.is_null() {
+            return Err(Errno::last());
+        }
+        // SAFETY: fresh memory of this size, ours alone until we return.
+        unsafe {
+            (*soft).inner = Box::into_raw(Box::new(inner));
+            (*soft).vctx.context.async_fd = libc::fcntl(async_fd, libc::F_DUPFD_CLOEXEC, 3);
+            (*soft).vctx.context.num_comp_vectors = 1;
+            verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
+            Ok(&raw mut (*soft).vctx)
+        }
+    })
+}
+
+/// ibv_close_device(3).
+///
+/// # Safety
+/// `context` is an open context of this provider and is not used any more.
+unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    let offset = std::mem::offset_of!(verbs_context, context);
+    // SAFETY: by contract; libibverbs undoes what it did in the verbs_context, which closes async_fd, and leaves the
+    // memory, which it had from calloc, to us.
+    unsafe {
+        let soft: *mut SoftContext = context.byte_sub(offset).cast();
+        drop(Box::from_raw((*soft).inner));
+        verbs_uninit_context(&raw mut (*soft).vctx);
+        libc::free(soft.cast());
+    }
+}
+
+/// ibv_create_comp_channel(3): the descriptor, or -errno.
+///
+/// # Safety
+/// `context` is an open context of this provider.
+pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> c_int {
+    // SAFETY: by contract.
+    let context = unsafe { Context::of(context) };
+    match Channel::new(1) {
+        Ok(channel) => {
+            let channel = Arc::new(channel);
+            let fd = channel.fd();
+            context.adapter.channels.lock().push(Arc::downgrade(&channel));
+            context.channels.lock().push(channel);
+            fd
+        }
+        Err(errno) => -errno.raw(),
+    }
+}
+
+/// ibv_destroy_comp_channel(3).
+///
+/// # Safety
+/// `context` is an open context of this provider; no completion queue uses the channel.
+pub(super) unsafe extern "C" fn destroy_comp_channel(
+    context: *mut ibv_context,
+    fd: c_int,
+) -> c_int {
+    // SAFETY: by contract.
+    let context = unsafe { Context::of(context) };
+    context.channels.lock().retain(|channel| channel.fd() != fd);
+    0
+}
+
+/// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.
+static OPS: verbs_context_ops = verbs_context_ops {
+    alloc_pd: Some(pd::alloc_pd),
+    create_ah: Some(ah::create_ah),
+    create_cq: Some(cq::create_cq),
+    create_qp: Some(qp::create_qp),
+    create_qp_ex: Some(qp::create_qp_ex),
+    create_srq: Some(srq::create_srq),
+    dealloc_pd: Some(pd::dealloc_pd),
+    dereg_mr: Some(mr::dereg_mr),
+    destroy_ah: Some(ah::destroy_ah),
+    destroy_cq: Some(cq::destroy_cq),
+    destroy_qp: Some(qp::destroy_qp),
+    destroy_srq: Some(srq::destroy_srq),
+    free_context: Some(free_context),
+    modify_qp: Some(qp::modify_qp),
+    modify_srq: Some(srq::modify_srq),
+    poll_cq: Some(cq::poll_cq),
+    post_recv: Some(post::post_recv),
+    post_send: Some(post::post_send),
+    post_srq_recv: Some(srq::post_srq_recv),
+    query_device_ex: Some(query::query_device_ex),
+    query_port: Some(query::query_port),
+    query_qp: Some(qp::query_qp),
+    query_srq: Some(srq::query_srq),
+    reg_mr: Some(mr::reg_mr),
+    req_notify_cq: Some(cq::req_notify_cq),
+    rereg_mr: Some(mr::rereg_mr),
+    resize_cq: Some(cq::resize_cq),
+    ..NO_OPS
+};
+
+// SAFETY: all fields are nullable function pointers: zero is None for each.
+const NO_OPS: verbs_context_ops = unsafe { std::mem::zeroed() };

@@ -1,0 +1,171 @@
+//! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
+
+use super::context::Context;
+use super::query::MAX_CQE;
+use super::{object, status};
+use crate::engine::completion::Cqe;
+use crate::engine::cq::Cq;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Cq {
+    /// # Safety
+    /// `cq` is a live completion queue of this provider.
+    pub(crate) unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Self {
+        // SAFETY: create_cq made it, and the C object is the first member.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    /// Another owner of the queue behind a C handle.
+    ///
+    /// # Safety
+    /// As `of`.
+    pub(crate) unsafe fn share(cq: *mut ibv_cq) -> Arc<Self> {
+        let this = cq.cast::<Self>().cast_const();
+        // SAFETY: the handle is an Arc that create_cq turned into a pointer, and destroy_cq has not taken back.
+        unsafe {
+            Arc::increment_strong_count(this);
+            Arc::from_raw(this)
+        }
+    }
+}
+
+/// ibv_create_cq(3): EINVAL for a size or vector that the device does not have.
+///
+/// # Safety
+/// `context` is open; `channel` is NULL or a channel of it.
+pub(super) unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    object(|| {
+        let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
+        let capacity = capacity.ok_or(Errno::EINVAL)?;
+        if comp_vector != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        let (owner, fd) = unsafe { (Context::of(context), channel.as_ref().map(|c| c.fd)) };
+        let channel = match fd {
+            Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
+            None => None,
+        };
+        let cq = Cq::new(Arc::clone(&owner.adapter), capacity, channel, owner.report.clone());
+        // SAFETY: nobody else knows the queue yet.
+        unsafe { (*cq.handle()).cqe = capacity as c_int };
+        Ok(Arc::into_raw(cq).cast_mut().cast())
+    })
+}
+
+/// ibv_destroy_cq(3): EBUSY while a QP uses the queue; waits until all events that were got are acknowledged.
+///
+/// # Safety
+/// `cq` is a live queue of this provider and, on success, is not used any more.
+pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let queue = unsafe { Cq::of(cq) };
+        if queue.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno::EBUSY);
+        }
+        queue.retire();
+        let sent = queue.events.load(Ordering::Acquire);
+        let reported = queue.async_events.load(Ordering::Acquire);
+        // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals.
+        unsafe {
+            wait_for_acks(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {
+                (*cq).comp_events_completed == sent && (*cq).async_events_completed == reported
+            });
+            drop(Arc::from_raw(cq.cast::<Cq>().cast_const()));
+        }
+        Ok(())
+    })
+}
+
+/// Blocks until `done`, which is looked at under `mutex` and whenever `cond` is signalled.
+///
+/// # Safety
+/// Both are initialised objects of libc.
+pub(super) unsafe fn wait_for_acks(
+    mutex: *mut libc::pthread_mutex_t,
+    cond: *mut libc::pthread_cond_t,
+    done: impl Fn() -> bool,
+) {
+    // SAFETY: by contract.
+    unsafe {
+        libc::pthread_mutex_lock(mutex);
+        while !done() {
+            libc::pthread_cond_wait(cond, mutex);
+        }
+        libc::pthread_mutex_unlock(mutex);
+    }
+}
+
+/// ibv_resize_cq(3): EINVAL for a size below what is queued or above the device's.
+///
+/// # Safety
+/// `cq` is a live queue of this provider.
+pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    status(|| {
+        let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
+        let capacity = capacity.ok_or(Errno::EINVAL)?;
+        // SAFETY: by contract.
+        let queue = unsafe { Cq::of(cq) };
+        if !queue.resize(capacity) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the application resizes from one thread at a time.
+        unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// ibv_poll_cq(3). On the data path: no allocation, no system call while messages flow, no unwinding (it aborts).
+///
+/// # Safety
+/// `cq` is a live queue of this provider; `wc` has room for `num_entries`.
+pub(super) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: by contract.
+    let queue = unsafe { Cq::of(cq) };
+    let room = usize::try_from(num_entries).unwrap_or(0);
+    // SAFETY: the queue hands out fewer than `room` completions.
+    let got = queue.poll(room, |n, cqe| unsafe { wc.add(n).write(completion(cqe)) });
+    got as c_int
+}
+
+fn completion(cqe: &Cqe) -> ibv_wc {
+    ibv_wc {
+        wr_id: cqe.wr_id,
+        status: cqe.status,
+        opcode: cqe.opcode,
+        vendor_err: 0,
+        byte_len: cqe.byte_len,
+        imm: ibv_wc_imm { imm_data: cqe.imm },
+        qp_num: cqe.qp_num,
+        src_qp: cqe.src_qp,
+        wc_flags: cqe.wc_flags,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// ibv_req_notify_cq(3).
+///
+/// # Safety
+/// `cq` is a live queue of this provider.
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: by contract.
+    unsafe { Cq::of(cq) }.arm(solicited_only != 0);
+    0
+}

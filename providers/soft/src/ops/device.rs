@@ -1,0 +1,132 @@
+//! The plugin's face: registration, and the devices that it announces.
+
+use super::context;
+use super::frontend::verbs_register_driver_65;
+use crate::net::Gids;
+use abi::*;
+use std::ffi::{c_char, c_int};
+use std::ptr;
+
+/// Most devices that a setting can ask for.
+const MOST: usize = 32;
+
+/// Never matches a kernel device: ours have none.
+static NO_MATCH: [verbs_match_ent; 1] = [verbs_match_ent {
+    driver_data: ptr::null_mut(),
+    u: verbs_match_ent_u { driver_id: 0 },
+    vendor: 0,
+    device: 0,
+    kind: VERBS_MATCH_SENTINEL as u8,
+}];
+
+static OPS: verbs_device_ops = verbs_device_ops {
+    name: c"soft".as_ptr(),
+    match_min_abi_version: 0,
+    match_max_abi_version: u32::MAX,
+    match_table: NO_MATCH.as_ptr(),
+    static_providers: ptr::null_mut(),
+    match_device: None,
+    alloc_context: Some(context::alloc_context),
+    import_context: None,
+    alloc_device: Some(alloc_device),
+    uninit_device: Some(uninit_device),
+};
+
+/// See `abi::ext`: how libibverbs learns of devices that no kernel shows.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, unreachable_pub, reason = "a C symbol")]
+pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
+    size: size_of::<ferroverbs_plugin_ext>(),
+    device_ops: &raw const OPS,
+    announce: Some(announce),
+    query_gid: Some(super::query::query_gid),
+    query_pkey: Some(super::query::query_pkey),
+    create_comp_channel: Some(context::create_comp_channel),
+    destroy_comp_channel: Some(context::destroy_comp_channel),
+};
+
+extern "C" fn register() {
+    // SAFETY: OPS is a static of a plugin that is never unloaded.
+    unsafe { verbs_register_driver_65(&raw const OPS) };
+}
+
+/// Runs when the plugin is loaded, as in every provider.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REGISTER: extern "C" fn() = register;
+
+/// How many devices a setting asks for, if it asks: `FERROVERBS_SOFT` = off | on | a number.
+fn asked(value: Option<&str>) -> Option<usize> {
+    match value?.trim() {
+        "off" | "0" | "no" => Some(0),
+        "on" | "yes" => Some(1),
+        other => other.parse().ok().map(|n: usize| n.min(MOST)),
+    }
+}
+
+/// Announces `soft0` (and more where asked for) when the kernel has no device, or when it is forced on.
+///
+/// # Safety
+/// `out` has room for `max` entries.
+unsafe extern "C" fn announce(
+    kernel_devices: c_int,
+    out: *mut ferroverbs_device_info,
+    max: c_int,
+) -> c_int {
+    let setting = std::env::var("FERROVERBS_SOFT").ok();
+    let wanted = asked(setting.as_deref()).unwrap_or(usize::from(kernel_devices == 0));
+    let count = wanted.min(usize::try_from(max).unwrap_or(0));
+    if count == 0 {
+        return 0;
+    }
+    let gids = Gids::of_this_host();
+    for n in 0..count {
+        let mut info = ferroverbs_device_info {
+            name: [0; 64],
+            dev_name: [0; 64],
+            node_guid: u64::from_ne_bytes(gids.guid(n)),
+            node_type: IBV_NODE_CA as c_int,
+            num_ports: 1,
+        };
+        write_name(&mut info.name, &format!("soft{n}"));
+        write_name(&mut info.dev_name, &format!("soft{n}"));
+        // SAFETY: n is below max.
+        unsafe { out.add(n).write(info) };
+    }
+    count as c_int
+}
+
+fn write_name(to: &mut [c_char], name: &str) {
+    for (to, from) in to.iter_mut().zip(name.bytes().chain([0])) {
+        *to = from as c_char;
+    }
+}
+
+/// # Safety
+/// `sysfs_dev` describes one of the announced devices.
+unsafe extern "C" fn alloc_device(_sysfs_dev: *mut verbs_sysfs_dev) -> *mut verbs_device {
+    // SAFETY: calloc of a plain struct; libibverbs fills it in, and gives it back to uninit_device.
+    unsafe { libc::calloc(1, size_of::<verbs_device>()).cast() }
+}
+
+/// # Safety
+/// `device` came from `alloc_device` and is not used any more.
+unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+    // SAFETY: from calloc, by contract.
+    unsafe { libc::free(device.cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_is_a_switch_or_a_number() {
+        assert_eq!(asked(None), None);
+        assert_eq!(asked(Some("off")), Some(0));
+        assert_eq!(asked(Some("on")), Some(1));
+        assert_eq!(asked(Some("3")), Some(3));
+        assert_eq!(asked(Some("1000")), Some(MOST));
+        assert_eq!(asked(Some("maybe")), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! What libibverbs calls: one file for each verbs object, thin on purpose. Check, call the engine, hand over.
+
+mod ah;
+pub(crate) mod builder;
+mod context;
+mod cq;
+mod device;
+mod frontend;
+mod mr;
+mod pd;
+mod post;
+mod qp;
+mod query;
+mod srq;
+
+use crate::sys::Errno;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The `int` convention: 0, or the positive errno. A panic, which would be a bug, becomes EIO rather than
+/// unwinding into C.
+fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(errno)) => errno.raw(),
+        Err(_) => Errno::EIO.raw(),
+    }
+}
+
+/// The pointer convention: the object, or NULL with errno set.
+fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    let errno = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(object)) => return object,
+        Ok(Err(errno)) => errno,
+        Err(_) => Errno::EIO,
+    };
+    errno.set();
+    std::ptr::null_mut()
+}

@@ -1,0 +1,151 @@
+//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
+
+use super::pd::Pd;
+use super::{object, status};
+use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_WRITE};
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::{c_int, c_void};
+
+/// A memory region. The C object comes first.
+#[repr(C)]
+#[derive(Debug)]
+struct Mr {
+    verbs: verbs_mr,
+    pd: *mut ibv_pd,
+    keys: Keys,
+    extent: Extent,
+}
+
+/// Remote writes and atomics need local ones (ibv_reg_mr(3)).
+fn check_access(access: c_int) -> Result<u32, Errno> {
+    let access = access as u32;
+    if access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && access & LOCAL_WRITE == 0 {
+        return Err(Errno::EINVAL);
+    }
+    if access & IBV_ACCESS_ON_DEMAND != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(access)
+}
+
+/// Registered memory must be mapped, as pinning would find: the first and the last page are asked for.
+fn check_mapped(addr: u64, length: usize) -> Result<(), Errno> {
+    if length == 0 {
+        return Ok(());
+    }
+    let last = addr.checked_add(length as u64 - 1).ok_or(Errno::EINVAL)?;
+    for at in [addr, last] {
+        let page = (at & !4095) as usize as *mut c_void;
+        let mut residency = 0u8;
+        // SAFETY: mincore(2) looks at no memory and writes one byte for one page.
+        if unsafe { libc::mincore(page, 4096, &raw mut residency) } != 0 {
+            return Err(Errno::EFAULT);
+        }
+    }
+    Ok(())
+}
+
+/// ibv_reg_mr(3).
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider; the memory stays mapped until deregistration.
+pub(super) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    hca_va: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    object(|| {
+        // SAFETY: by contract.
+        let domain = unsafe { Pd::of(pd) };
+        let rights = check_access(access)?;
+        check_mapped(addr as u64, length)?;
+        let extent = Extent {
+            pd: domain.number,
+            va: addr as u64,
+            iova: if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { hca_va },
+            len: length as u64,
+            access: rights,
+        };
+        let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
+        domain.hold();
+        // SAFETY: `pd` is live.
+        let context = unsafe { (*pd).context };
+        let ibv_mr = ibv_mr {
+            context,
+            pd,
+            addr,
+            length,
+            handle: keys.index as u32,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+        };
+        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
+        Ok(Box::into_raw(Box::new(Mr { verbs, pd, keys, extent })).cast())
+    })
+}
+
+/// ibv_dereg_mr(3): waits for operations on the region that are under way.
+///
+/// # Safety
+/// `mr` is a live region of this provider and is not used any more.
+pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
+    status(|| {
+        // SAFETY: from reg_mr, given back once.
+        let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+        // SAFETY: a region holds its domain.
+        let domain = unsafe { Pd::of(mr.pd) };
+        withdraw(domain, mr.keys, mr.extent.pd);
+        domain.release();
+        Ok(())
+    })
+}
+
+fn withdraw(domain: &Pd, keys: Keys, pd: u32) {
+    domain.adapter.regions.revoke(keys.index);
+    domain.adapter.quiesce(pd, keys.rkey);
+    domain.adapter.regions.release(keys.index);
+}
+
+/// ibv_rereg_mr(3): changes domain, translation or access; the keys change.
+///
+/// # Safety
+/// As `reg_mr` and `dereg_mr`, for the parts that `flags` names.
+pub(super) unsafe extern "C" fn rereg_mr(
+    mr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: from reg_mr; the application changes it from one thread at a time.
+        let mr = unsafe { &mut *mr.cast::<Mr>() };
+        let flags = flags as u32;
+        // SAFETY: a region holds its domain.
+        let old = unsafe { Pd::of(mr.pd) };
+        let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
+        // SAFETY: live by contract.
+        let domain = unsafe { Pd::of(new) };
+        let mut extent = Extent { pd: domain.number, ..mr.extent };
+        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+            check_mapped(addr as u64, length)?;
+            (extent.va, extent.iova, extent.len) = (addr as u64, addr as u64, length as u64);
+        }
+        if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+            extent.access = check_access(access)?;
+        }
+        let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
+        withdraw(old, mr.keys, mr.extent.pd);
+        domain.hold();
+        old.release();
+        (mr.pd, mr.keys, mr.extent) = (new, keys, extent);
+        mr.verbs.access = extent.access as c_int;
+        mr.verbs.ibv_mr.lkey = keys.lkey;
+        mr.verbs.ibv_mr.rkey = keys.rkey;
+        Ok(())
+    })
+}

@@ -1,0 +1,165 @@
+//! Posting work requests: ibv_post_send(3), ibv_post_recv(3). On the data path: no allocation, and no system call unless
+//! a sleeping peer must be woken.
+
+use super::ah::Ah;
+use crate::engine::qp::Qp;
+use crate::engine::request::{Destination, Request};
+use crate::engine::state::Kind;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+
+impl Qp {
+    /// # Safety
+    /// `qp` is a live QP of this provider.
+    pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Self {
+        // SAFETY: create_qp made it, and the C object is the first member.
+        unsafe { &*qp.cast::<Self>() }
+    }
+}
+
+/// A caller's scatter/gather list; `None` for a negative count.
+///
+/// # Safety
+/// `list` has `count` elements.
+unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<&'a [ibv_sge]> {
+    let count = usize::try_from(count).ok()?;
+    if count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: by contract.
+    (!list.is_null()).then(|| unsafe { std::slice::from_raw_parts(list, count) })
+}
+
+/// Posts a list of receives through `post`; stops at the first that fails and names it in `bad_wr`.
+///
+/// # Safety
+/// `wr` is a list of requests with valid scatter/gather lists, `bad_wr` is writable.
+pub(super) unsafe fn post_list(
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    post: impl Fn(u64, &[ibv_sge]) -> Result<(), Errno>,
+) -> c_int {
+    let mut at = wr;
+    // SAFETY: an element of the list, or NULL at its end.
+    while let Some(request) = unsafe { at.as_ref() } {
+        // SAFETY: by contract.
+        let list = unsafe { elements(request.sg_list, request.num_sge) };
+        let posted = list.ok_or(Errno::EINVAL).and_then(|list| post(request.wr_id, list));
+        if let Err(errno) = posted {
+            // SAFETY: by contract.
+            unsafe { bad_wr.write(at) };
+            return errno.raw();
+        }
+        at = request.next;
+    }
+    0
+}
+
+/// ibv_post_recv(3).
+///
+/// # Safety
+/// `qp` is a live QP of this provider, `wr` a list of requests, `bad_wr` writable.
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: by contract.
+    let queue = unsafe { Qp::of(qp) };
+    // SAFETY: by contract.
+    let result = unsafe { post_list(wr, bad_wr, |wr_id, list| queue.post_receive(wr_id, list)) };
+    queue.receives_posted();
+    result
+}
+
+/// ibv_post_send(3): requests before the first bad one are posted.
+///
+/// # Safety
+/// `qp` is a live QP of this provider, `wr` a list of requests, `bad_wr` writable.
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: by contract.
+    let queue = unsafe { Qp::of(qp) };
+    let mut requester = queue.requester.lock();
+    let mut result = 0;
+    let mut at = wr;
+    // SAFETY: an element of the list, or NULL at its end.
+    while let Some(wr) = unsafe { at.as_ref() } {
+        // SAFETY: by contract; the union members are chosen by opcode and QP type.
+        let posted = unsafe {
+            elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
+                let request = request(queue.kind, wr)?;
+                requester.post(queue, &request, list)
+            })
+        };
+        if let Err(errno) = posted {
+            // SAFETY: by contract.
+            unsafe { bad_wr.write(at) };
+            result = errno.raw();
+            break;
+        }
+        at = wr.next;
+    }
+    requester.publish();
+    let broke = requester.take_breakage();
+    drop(requester);
+    if broke {
+        queue.send_broke();
+    }
+    result
+}
+
+/// What a work request says, with its unions opened.
+///
+/// # Safety
+/// The union members that opcode and QP type call for are set; a UD request's address handle is NULL or live.
+#[inline]
+unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
+    let mut request =
+        Request { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, ..Request::default() };
+    // SAFETY: by contract; all members are plain numbers.
+    unsafe {
+        request.imm = wr.imm.imm_data;
+        match wr.opcode {
+            _ if kind == Kind::Ud => {
+                let ud = wr.wr.ud;
+                request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+            }
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let atomic = wr.wr.atomic;
+                request.remote_addr = atomic.remote_addr;
+                request.rkey = atomic.rkey;
+                request.compare_add = atomic.compare_add;
+                request.swap = atomic.swap;
+            }
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+                let rdma = wr.wr.rdma;
+                request.remote_addr = rdma.remote_addr;
+                request.rkey = rdma.rkey;
+            }
+            _ => {}
+        }
+    }
+    Ok(request)
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+/// `ah` is NULL or a live address handle of this provider.
+pub(super) unsafe fn destination(
+    ah: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) -> Result<Destination, Errno> {
+    if ah.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by contract.
+    let handle = unsafe { Ah::of(ah) };
+    Ok(Destination { qpn: qpn & 0xff_ffff, qkey, elsewhere: handle.elsewhere, grh: handle.route })
+}

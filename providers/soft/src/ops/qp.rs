@@ -1,0 +1,419 @@
+//! Queue pairs: ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3).
+
+use super::context::Context;
+use super::cq::wait_for_acks;
+use super::pd::Pd;
+use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use super::{ah, builder, object, status};
+use crate::engine::cq::Cq;
+use crate::engine::qp::{Attributes, Qp, Wanted};
+use crate::engine::requester::Patience;
+use crate::engine::srq::Srq;
+use crate::engine::state::{Kind, State, mask, permits};
+use crate::net::Gids;
+use crate::shm::layout::split_qpn;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// ibv_create_qp(3).
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider; `init` is readable and writable, and the objects that it
+/// names are live ones of this provider.
+pub(super) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    object(|| {
+        // SAFETY: by contract.
+        let init = unsafe { &mut *init };
+        let basics = Basics {
+            kind: init.qp_type,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            signals_all: init.sq_sig_all != 0,
+        };
+        // SAFETY: by contract.
+        let qp = unsafe { create(pd, &basics, init.qp_context, None)? };
+        init.cap = qp.attributes.lock().cap;
+        Ok(Arc::into_raw(qp).cast_mut().cast())
+    })
+}
+
+/// ibv_create_qp_ex(3): with the `ibv_wr_*` calls where `send_ops_flags` asks for them.
+///
+/// # Safety
+/// As `create_qp`.
+pub(super) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    object(|| {
+        // SAFETY: by contract.
+        let init = unsafe { &mut *init };
+        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if init.comp_mask & !known != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let wants_ops = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let ops = if wants_ops { Some(init.send_ops_flags) } else { None };
+        let basics = Basics {
+            kind: init.qp_type,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            signals_all: init.sq_sig_all != 0,
+        };
+        // SAFETY: by contract.
+        let qp = unsafe { create(init.pd, &basics, init.qp_context, ops)? };
+        init.cap = qp.attributes.lock().cap;
+        Ok(Arc::into_raw(qp).cast_mut().cast())
+    })
+}
+
+/// What both forms of creation ask for.
+struct Basics {
+    kind: u32,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    cap: ibv_qp_cap,
+    signals_all: bool,
+}
+
+/// # Safety
+/// As `create_qp`.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    basics: &Basics,
+    qp_context: *mut std::ffi::c_void,
+    send_ops: Option<u64>,
+) -> Result<Arc<Qp>, Errno> {
+    let kind = Kind::from_raw(basics.kind).ok_or(Errno::EOPNOTSUPP)?;
+    if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if basics.send_cq.is_null() || basics.recv_cq.is_null() || pd.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let mut cap = basics.cap;
+    let too_much = cap.max_send_wr > MAX_QP_WR
+        || cap.max_recv_wr > MAX_QP_WR
+        || cap.max_send_sge > MAX_SGE
+        || cap.max_recv_sge > MAX_SGE
+        || cap.max_inline_data > MAX_INLINE;
+    if too_much {
+        return Err(Errno::EINVAL);
+    }
+    if !basics.srq.is_null() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    // SAFETY: live objects of this provider, by contract.
+    let (domain, context, send_cq, recv_cq, srq) = unsafe {
+        let srq = if basics.srq.is_null() { None } else { Some(Srq::share(basics.srq)) };
+        (Pd::of(pd), (*pd).context, Cq::share(basics.send_cq), Cq::share(basics.recv_cq), srq)
+    };
+    // SAFETY: a live domain's context is open.
+    let report = unsafe { Context::of(context).report.clone() };
+    let wanted = Wanted {
+        kind,
+        pd: domain.number,
+        send_cq,
+        recv_cq,
+        srq,
+        cap,
+        signals_all: basics.signals_all,
+        report,
+    };
+    let qp = Qp::new(&domain.adapter, wanted)?;
+    domain.hold();
+    // SAFETY: nobody else has the QP's handle yet; mutex and condition are initialised in place and stay there.
+    unsafe {
+        let verbs = qp.handle();
+        (*verbs).context = context;
+        (*verbs).qp_context = qp_context;
+        (*verbs).pd = pd;
+        (*verbs).send_cq = basics.send_cq;
+        (*verbs).recv_cq = basics.recv_cq;
+        (*verbs).srq = basics.srq;
+        (*verbs).handle = qp.index as u32;
+        (*verbs).qp_num = qp.qpn;
+        (*verbs).state = IBV_QPS_RESET;
+        (*verbs).qp_type = basics.kind;
+        libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
+        libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
+        if send_ops.is_some() {
+            builder::install(qp.verbs.get());
+        }
+    }
+    Ok(qp)
+}
+
+/// ibv_destroy_qp(3): waits until all events of the QP that were got are acknowledged.
+///
+/// # Safety
+/// `qp` is a live QP of this provider and is not used any more.
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let queue = unsafe { Qp::of(qp) };
+        queue.retire();
+        let sent = queue.events.load(Ordering::Acquire);
+        // SAFETY: created with mutex and condition; the front-end counts acknowledgements under the mutex; a QP holds its
+        // domain; the handle is the Arc that creation turned into a pointer.
+        unsafe {
+            wait_for_acks(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
+                (*qp).events_completed == sent
+            });
+            Pd::of((*qp).pd).release();
+            drop(Arc::from_raw(qp.cast::<Qp>().cast_const()));
+        }
+        Ok(())
+    })
+}
+
+/// ibv_modify_qp(3).
+///
+/// # Safety
+/// `qp` is a live QP of this provider; `attr` is readable.
+pub(super) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract; a live QP's context is open.
+        let (queue, attr, gids) = unsafe { (Qp::of(qp), &*attr, &Context::of((*qp).context).gids) };
+        modify(queue, gids, attr, attr_mask as u32)
+    })
+}
+
+/// Where an address vector's far end is, as far as a connection is concerned.
+fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
+    match ah::resolve(gids, vector)? {
+        (_, false) => Ok(()),
+        // The wire to other hosts does not exist yet: say so now rather than by a timeout.
+        (_, true) => Err(Errno::new(libc::EHOSTUNREACH)),
+    }
+}
+
+fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
+    // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
+    let mut known = qp.attributes.lock();
+    let from = qp.state();
+    if given & mask::CUR_STATE != 0 {
+        let said = State::from_raw(attr.cur_qp_state).ok_or(Errno::EINVAL)?;
+        if !matches!(said, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
+            return Err(Errno::EINVAL);
+        }
+        if said != from {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let to = match given & mask::STATE {
+        0 => from,
+        _ => State::from_raw(attr.qp_state).ok_or(Errno::EINVAL)?,
+    };
+    if !permits(qp.kind, from, to, given) {
+        return Err(Errno::EINVAL);
+    }
+    check_values(gids, attr, given)?;
+    store(&mut known, attr, given);
+    publish(qp, &known.attr, given);
+    match to {
+        State::Reset => {
+            known.attr = Zeroed::zeroed();
+            qp.reset();
+        }
+        State::Err => {
+            if from == State::Reset {
+                qp.set_state(State::Err);
+            } else {
+                qp.enter_error();
+            }
+        }
+        State::Rtr => connect(qp, &known.attr)?,
+        State::Rts => {
+            let patience =
+                Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
+            let mut requester = qp.requester.lock();
+            requester.patience = patience;
+            if from == State::Sqe {
+                requester.resume();
+            }
+            drop(requester);
+            qp.set_state(State::Rts);
+            if from == State::Sqd {
+                qp.advance_send();
+            }
+        }
+        State::Init | State::Sqd | State::Sqe => {
+            qp.set_state(to);
+            if to == State::Sqd && given & mask::EN_SQD_ASYNC_NOTIFY != 0 && !qp.has_outstanding() {
+                qp.event(IBV_EVENT_SQ_DRAINED);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Values that a mask lets through can still be none that the device has.
+fn check_values(gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
+    let rules = [
+        (mask::PORT, attr.port_num == 1),
+        (mask::PKEY_INDEX, attr.pkey_index == 0),
+        (mask::PATH_MTU, (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)),
+        (mask::TIMEOUT, attr.timeout < 32),
+        (mask::RETRY_CNT, attr.retry_cnt < 8),
+        (mask::RNR_RETRY, attr.rnr_retry < 8),
+        (mask::MIN_RNR_TIMER, attr.min_rnr_timer < 32),
+        (mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= MAX_RD_ATOMIC),
+        (mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= MAX_RD_ATOMIC),
+        (mask::DEST_QPN, attr.dest_qp_num < 1 << 24),
+        // No alternate path, as with rxe.
+        (mask::ALT_PATH, false),
+        (mask::CAP, false),
+    ];
+    if rules.iter().any(|(bit, good)| given & bit != 0 && !good) {
+        return Err(Errno::EINVAL);
+    }
+    if given & mask::AV != 0 {
+        check_address(gids, &attr.ah_attr)?;
+    }
+    Ok(())
+}
+
+/// Remembers what was set, for ibv_query_qp.
+fn store(known: &mut Attributes, attr: &ibv_qp_attr, given: u32) {
+    let to = &mut known.attr;
+    let has = |bit| given & bit != 0;
+    if has(mask::ACCESS_FLAGS) {
+        to.qp_access_flags = attr.qp_access_flags;
+    }
+    if has(mask::PKEY_INDEX) {
+        to.pkey_index = attr.pkey_index;
+    }
+    if has(mask::PORT) {
+        to.port_num = attr.port_num;
+    }
+    if has(mask::QKEY) {
+        to.qkey = attr.qkey;
+    }
+    if has(mask::AV) {
+        to.ah_attr = attr.ah_attr;
+    }
+    if has(mask::PATH_MTU) {
+        to.path_mtu = attr.path_mtu;
+    }
+    if has(mask::TIMEOUT) {
+        to.timeout = attr.timeout;
+    }
+    if has(mask::RETRY_CNT) {
+        to.retry_cnt = attr.retry_cnt;
+    }
+    if has(mask::RNR_RETRY) {
+        to.rnr_retry = attr.rnr_retry;
+    }
+    if has(mask::RQ_PSN) {
+        to.rq_psn = attr.rq_psn & 0xff_ffff;
+    }
+    if has(mask::SQ_PSN) {
+        to.sq_psn = attr.sq_psn & 0xff_ffff;
+    }
+    if has(mask::MAX_QP_RD_ATOMIC) {
+        to.max_rd_atomic = attr.max_rd_atomic;
+    }
+    if has(mask::MAX_DEST_RD_ATOMIC) {
+        to.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    }
+    if has(mask::MIN_RNR_TIMER) {
+        to.min_rnr_timer = attr.min_rnr_timer;
+    }
+    if has(mask::PATH_MIG_STATE) {
+        to.path_mig_state = attr.path_mig_state;
+    }
+    if has(mask::DEST_QPN) {
+        to.dest_qp_num = attr.dest_qp_num;
+    }
+}
+
+/// Shows peers and the engine what they go by.
+fn publish(qp: &Qp, attr: &ibv_qp_attr, given: u32) {
+    let rights = u64::from(qp.pd) << 32 | u64::from(attr.qp_access_flags);
+    qp.entry().rights.store(rights, Ordering::Relaxed);
+    qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
+    qp.qkey.store(attr.qkey, Ordering::Relaxed);
+    if given & mask::MIN_RNR_TIMER != 0 {
+        qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
+    }
+}
+
+/// INIT to RTR: finds the other end and opens the ring for it.
+fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
+    if !qp.kind.is_connected() {
+        qp.set_connected(0);
+        return Ok(());
+    }
+    let (mut sending, mut receiving) = (None, None);
+    // Nobody at that slot, or nobody any more: as with a cable to nowhere, requests will find no answer.
+    if split_qpn(attr.dest_qp_num).0 != 0
+        && let Some((a, b)) = qp.adapter.link(attr.dest_qp_num)
+    {
+        (sending, receiving) = (Some(a), Some(b));
+    }
+    qp.requester.lock().connect(sending);
+    let mut responder = qp.responder.lock();
+    let base = responder.connect(receiving);
+    qp.arrived(base);
+    drop(responder);
+    qp.entry().ring_base.store(base, Ordering::Relaxed);
+    qp.set_connected(attr.dest_qp_num);
+    if let Some(me) = qp.me().upgrade() {
+        qp.recv_cq.add_receiver(&me);
+    }
+    Ok(())
+}
+
+/// ibv_query_qp(3): everything that is known, whatever the mask asks for.
+///
+/// # Safety
+/// `qp` is a live QP of this provider; `attr` and `init` are writable.
+pub(super) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: by contract.
+    unsafe {
+        let queue = Qp::of(qp);
+        let known = *queue.attributes.lock();
+        let state = queue.state() as u32;
+        *attr = ibv_qp_attr {
+            qp_state: state,
+            cur_qp_state: state,
+            cap: known.cap,
+            sq_draining: u8::from(queue.state() == State::Sqd && queue.has_outstanding()),
+            ..known.attr
+        };
+        *init = ibv_qp_init_attr {
+            qp_context: (*qp).qp_context,
+            send_cq: (*qp).send_cq,
+            recv_cq: (*qp).recv_cq,
+            srq: (*qp).srq,
+            cap: known.cap,
+            qp_type: (*qp).qp_type,
+            sq_sig_all: c_int::from(queue.signals_all),
+        };
+    }
+    0
+}

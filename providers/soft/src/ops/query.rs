@@ -1,0 +1,197 @@
+//! What the device is and can do: ibv_query_device_ex(3), ibv_query_port(3), GIDs and pkeys. The limits reported are the limits
+//! enforced.
+
+use super::context::Context;
+use super::status;
+use crate::engine::requester::MAX_MESSAGE;
+use crate::net::GID_TABLE;
+use crate::shm::layout::{MRS, QPS};
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::{c_char, c_int};
+
+/// Work requests of a send or receive queue.
+pub(super) const MAX_QP_WR: u32 = 32 * 1024;
+/// Elements of a scatter/gather list.
+pub(super) const MAX_SGE: u32 = crate::engine::ranges::MAX_SGE as u32;
+/// Bytes of inline data.
+pub(super) const MAX_INLINE: u32 = 1024;
+/// Receives of a shared receive queue.
+pub(super) const MAX_SRQ_WR: u32 = 32 * 1024;
+/// Completions of a completion queue.
+pub(super) const MAX_CQE: usize = 4 * 1024 * 1024;
+/// Outstanding READs and atomics that a QP may announce.
+pub(super) const MAX_RD_ATOMIC: u8 = 128;
+/// The one partition key: full member of the default partition.
+const PKEY: u16 = 0xffff;
+/// Shown to people as the vendor: nobody's IEEE number.
+const VENDOR_ID: u32 = 0xf0_0f00;
+
+/// ibv_query_device_ex(3).
+///
+/// # Safety
+/// `context` is open; `attr` is writable for `attr_size` bytes.
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+            return Err(Errno::EINVAL);
+        }
+        if attr_size < size_of::<ibv_device_attr>() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        let guid =
+            u64::from_ne_bytes(unsafe { Context::of(context) }.gids.guid(device_number(context)));
+        let full = ibv_device_attr_ex {
+            orig_attr: device_attr(guid),
+            completion_timestamp_mask: 0,
+            hca_core_clock: 0,
+            phys_port_cnt_ex: 1,
+            ..Zeroed::zeroed()
+        };
+        let len = attr_size.min(size_of::<ibv_device_attr_ex>());
+        // SAFETY: `len` bytes of a plain struct, which the caller's buffer takes; the rest of it reads as zero.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, attr_size);
+            attr.cast::<u8>().copy_from_nonoverlapping((&raw const full).cast(), len);
+        }
+        Ok(())
+    })
+}
+
+/// The number in the device's name: soft0, soft1, ...
+fn device_number(context: *mut ibv_context) -> usize {
+    // SAFETY: an open context has its device, whose name libibverbs wrote with an end.
+    let name = unsafe { std::ffi::CStr::from_ptr((*(*context).device).name.as_ptr()) };
+    let digits: String = name.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0)
+}
+
+fn device_attr(guid: u64) -> ibv_device_attr {
+    let mut attr = ibv_device_attr {
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 4096,
+        vendor_id: VENDOR_ID,
+        vendor_part_id: 1,
+        hw_ver: 1,
+        max_qp: QPS as c_int,
+        max_qp_wr: MAX_QP_WR as c_int,
+        device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
+            | IBV_DEVICE_SYS_IMAGE_GUID
+            | IBV_DEVICE_RC_RNR_NAK_GEN,
+        max_sge: MAX_SGE as c_int,
+        max_sge_rd: MAX_SGE as c_int,
+        max_cq: 65536,
+        max_cqe: MAX_CQE as c_int,
+        max_mr: (MRS - 1) as c_int,
+        max_pd: c_int::MAX,
+        max_qp_rd_atom: c_int::from(MAX_RD_ATOMIC),
+        max_res_rd_atom: c_int::from(MAX_RD_ATOMIC) * QPS as c_int,
+        max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_ah: c_int::MAX,
+        max_srq: 65536,
+        max_srq_wr: MAX_SRQ_WR as c_int,
+        max_srq_sge: MAX_SGE as c_int,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        ..Zeroed::zeroed()
+    };
+    let version = concat!("ferroverbs ", env!("CARGO_PKG_VERSION"));
+    for (to, from) in attr.fw_ver.iter_mut().zip(version.bytes()) {
+        *to = from as c_char;
+    }
+    attr
+}
+
+/// ibv_query_port(3): EINVAL for any port but 1.
+///
+/// # Safety
+/// `attr` is writable.
+pub(super) unsafe extern "C" fn query_port(
+    _context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    status(|| {
+        if port != 1 {
+            return Err(Errno::EINVAL);
+        }
+        let full = ibv_port_attr {
+            state: IBV_PORT_ACTIVE,
+            max_mtu: IBV_MTU_4096,
+            active_mtu: IBV_MTU_4096,
+            gid_tbl_len: GID_TABLE as c_int,
+            port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+            max_msg_sz: MAX_MESSAGE,
+            pkey_tbl_len: 1,
+            max_vl_num: 1,
+            // 4 lanes of 25 Gbit/s: a number for those who ask, not a promise.
+            active_width: 2,
+            active_speed: 32,
+            // Physical state LinkUp (IBTA vol 1, 14.2.5.6).
+            phys_state: 5,
+            link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: by contract.
+        unsafe { attr.write(full) };
+        Ok(())
+    })
+}
+
+/// One entry of the GID table: ENODATA where it is empty, EINVAL beyond its end.
+///
+/// # Safety
+/// `context` is open; `entry` is writable.
+pub(super) unsafe extern "C" fn query_gid(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+) -> c_int {
+    if port != 1 || index as usize >= GID_TABLE {
+        return libc::EINVAL;
+    }
+    // SAFETY: by contract.
+    let Some(gid) = (unsafe { Context::of(context) }).gids.get(index as usize) else {
+        return libc::ENODATA;
+    };
+    let filled = ibv_gid_entry {
+        gid: ibv_gid { raw: gid.raw },
+        gid_index: index,
+        port_num: port,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: gid.ifindex,
+    };
+    // SAFETY: by contract.
+    unsafe { entry.write(filled) };
+    0
+}
+
+/// The one entry of the pkey table.
+///
+/// # Safety
+/// `pkey` is writable.
+pub(super) unsafe extern "C" fn query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if port != 1 || index != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: by contract.
+    unsafe { pkey.write(PKEY.to_be()) };
+    0
+}

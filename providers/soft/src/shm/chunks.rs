@@ -1,0 +1,57 @@
+//! The bounce buffers of this process: which are free.
+#![forbid(unsafe_code)]
+
+use super::layout::CHUNKS;
+use parking_lot::Mutex;
+
+/// Free list, last in first out: a buffer used a moment ago is still in the cache.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    returned: Vec<u32>,
+    /// All from here on were never used: their pages do not exist yet.
+    untouched: u32,
+}
+
+impl Chunks {
+    pub(crate) fn new() -> Self {
+        Self { free: Mutex::new(Free { returned: Vec::with_capacity(CHUNKS), untouched: 0 }) }
+    }
+
+    /// A chunk for the caller alone, or `None` when all are in use.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let mut free = self.free.lock();
+        if let Some(index) = free.returned.pop() {
+            return Some(index);
+        }
+        let index = free.untouched;
+        ((index as usize) < CHUNKS).then(|| {
+            free.untouched += 1;
+            index
+        })
+    }
+
+    /// Gives `index` back; it came from `take`.
+    pub(crate) fn give(&self, index: u32) {
+        self.free.lock().returned.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chunk_is_given_once_and_a_returned_one_first() {
+        let chunks = Chunks::new();
+        let all: Vec<u32> = std::iter::from_fn(|| chunks.take()).collect();
+        assert_eq!(all.len(), CHUNKS);
+        assert!(chunks.take().is_none());
+        chunks.give(7);
+        assert_eq!(chunks.take(), Some(7));
+    }
+}

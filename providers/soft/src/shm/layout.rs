@@ -1,0 +1,228 @@
+//! Where everything lies in a process's two shared segments.
+//!
+//! *tables*: written by its owner only; peers map it read-only. Holds what others
+//! must know of us: whether we want to be woken, our QPs, our memory regions, the one-sided
+//! operations we have under way (so that their targets can wait for them).
+//!
+//! *rings*: written by peers too. Holds the receive ring of each of our QPs, one datagram ring per
+//! peer process, doorbells, the lock of our atomics, and the bounce buffers ("chunks")
+//! of what we send.
+//!
+//! Both are sparse: a page exists once it is touched. All offsets are constants, so that finding
+//! a peer's QP, region or ring is an addition.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// Processes of one fabric; slot 0 is never given out, so that QP numbers 0 and 1 stay special.
+pub(crate) const SLOTS: usize = 1024;
+/// Bits of a QP number (24) that index the owner's QP table; the upper ten name the process slot.
+pub(crate) const QP_INDEX_BITS: u32 = 14;
+/// QPs of one process.
+pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
+/// Memory regions of one process; entry 0 is never used, so that no key is 0.
+pub(crate) const MRS: usize = 1 << 18;
+/// Slots of a ring: enough to keep two CPUs apart, few enough to stay in the second-level cache.
+pub(crate) const RING_SLOTS: u32 = 256;
+/// Bytes of a bounce buffer: the largest piece that travels by copying twice.
+pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+/// Bounce buffers of one process.
+pub(crate) const CHUNKS: usize = 1 << 14;
+/// One-sided operations that a process can have under way at once.
+pub(crate) const MOVERS: usize = 64;
+
+/// Said at the start of both segments; changes with any change of this file.
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft2");
+
+/// First page of *tables*.
+#[repr(C, align(64))]
+pub(crate) struct TablesHead {
+    pub(crate) magic: AtomicU64,
+    /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
+    pub(crate) attention: AtomicU32,
+    /// A random number, not 0: tells this process from earlier owners of its slot.
+    pub(crate) identity: AtomicU32,
+}
+
+/// Wake this process when a request was put into one of its rings.
+pub(crate) const ATTENTION_REQUESTS: u32 = 1;
+/// Wake this process when an acknowledgement to it was published.
+pub(crate) const ATTENTION_ACKS: u32 = 2;
+
+/// What peers may know of one QP.
+#[repr(C, align(64))]
+pub(crate) struct QpEntry {
+    /// [`Life`] of the QP, one word so that it is seen whole.
+    pub(crate) life: AtomicU64,
+    /// Protection domain number (upper half) and `IBV_ACCESS_*` flags (lower half).
+    pub(crate) rights: AtomicU64,
+    /// Sequence number that the first slot of the present connection must carry.
+    pub(crate) ring_base: AtomicU32,
+    /// `rnr_retry` of ibv_qp_attr: how often a responder may find no receive; 7 is for ever.
+    pub(crate) rnr_retry: AtomicU8,
+}
+
+/// State, kind, incarnation and destination of a QP in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// `ibv_qp_state` value; [`Life::NONE`] when there is no QP.
+    pub(crate) state: u8,
+    /// `ibv_qp_type` value.
+    pub(crate) kind: u8,
+    /// Counts the connections of this table entry.
+    pub(crate) generation: u16,
+    /// QP number at the other end, 24 bits; 0 before RTR.
+    pub(crate) dest_qpn: u32,
+}
+
+impl Life {
+    /// `state` of an entry without a QP: zeroed memory reads as this.
+    pub(crate) const NONE: u8 = 0;
+
+    /// States are stored plus one, so that zero is "no QP".
+    pub(crate) const fn pack(self) -> u64 {
+        (self.state as u64) << 56
+            | (self.kind as u64) << 48
+            | (self.generation as u64) << 32
+            | self.dest_qpn as u64
+    }
+
+    pub(crate) const fn unpack(word: u64) -> Self {
+        Self {
+            state: (word >> 56) as u8,
+            kind: (word >> 48) as u8,
+            generation: (word >> 32) as u16,
+            dest_qpn: word as u32,
+        }
+    }
+
+    /// Whether requests of `qpn` are served: the QP is connected to it and can receive.
+    pub(crate) const fn serves(self, qpn: u32) -> bool {
+        matches!(self.state, Self::RTR | Self::RTS | Self::SQD | Self::SQE) && self.dest_qpn == qpn
+    }
+
+    pub(crate) const RTR: u8 = 3;
+    pub(crate) const RTS: u8 = 4;
+    pub(crate) const SQD: u8 = 5;
+    pub(crate) const SQE: u8 = 6;
+}
+
+/// What peers may know of one memory region. `key` is written last and cleared first.
+#[repr(C, align(64))]
+pub(crate) struct MrEntry {
+    /// rkey (lower half; 0: no region) and `IBV_ACCESS_*` flags (upper half).
+    pub(crate) key: AtomicU64,
+    /// First address that a work request names.
+    pub(crate) iova: AtomicU64,
+    /// Bytes.
+    pub(crate) len: AtomicU64,
+    /// Where `iova` lies in the owner's address space.
+    pub(crate) va: AtomicU64,
+    /// Protection domain number.
+    pub(crate) pd: AtomicU64,
+}
+
+/// Announces a one-sided operation under way: target slot + 1 (upper half) and rkey; 0: free.
+#[repr(C, align(64))]
+pub(crate) struct Mover {
+    pub(crate) target: AtomicU64,
+}
+
+/// The control words of a ring; the slots lie apart.
+#[repr(C, align(64))]
+pub(crate) struct RingControl {
+    /// Sequence number of the first slot not yet processed. Written by the receiver; all before are
+    /// acknowledged.
+    pub(crate) acked: AtomicU32,
+    /// Why slot `acked` was refused (`Nak` code), 0 if it was not. Written by the receiver before
+    /// it stops. In a datagram ring: the identity of the process that it was made ready for.
+    pub(crate) nak: AtomicU32,
+    _pad: [u32; 14],
+    /// 1 while the receiver looks at this ring by itself; otherwise a doorbell must be rung.
+    /// Rarely written, so senders keep it cached.
+    pub(crate) hot: AtomicU32,
+}
+
+/// 64 bytes of a ring: words 0 and 1 are the head, the rest is payload. Word 0 is stored last.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) words: [AtomicU64; 8],
+}
+
+/// First page of *rings*.
+#[repr(C, align(64))]
+pub(crate) struct RingsHead {
+    pub(crate) magic: AtomicU64,
+    _pad: [u64; 7],
+    /// Slot number + 1 of the process that does an atomic on our memory, 0: free.
+    pub(crate) atomic_lock: AtomicU32,
+    _pad2: [u32; 15],
+    /// Which words of `qp_bells` may be non-zero.
+    pub(crate) qp_bell_summary: [AtomicU64; QPS / 64 / 64],
+    /// Which words of `peer_bells` may be non-zero, one bit each.
+    pub(crate) peer_bell_summary: AtomicU64,
+    _pad3: [u64; 3],
+    /// A bit for each cold QP ring that holds something.
+    pub(crate) qp_bells: [AtomicU64; QPS / 64],
+    /// A bit for each cold datagram ring that holds something.
+    pub(crate) peer_bells: [AtomicU64; SLOTS / 64],
+}
+
+const fn pages(bytes: usize) -> usize {
+    bytes.div_ceil(4096) * 4096
+}
+
+/// Bytes of one ring's slots.
+pub(crate) const RING_BYTES: usize = RING_SLOTS as usize * size_of::<Slot>();
+
+pub(crate) const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
+pub(crate) const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
+pub(crate) const TABLES_MRS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
+/// Length of a *tables* segment.
+pub(crate) const TABLES_LEN: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
+
+pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
+pub(crate) const RINGS_PEER_CONTROL: usize =
+    RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
+pub(crate) const RINGS_QP_SLOTS: usize =
+    RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
+pub(crate) const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
+pub(crate) const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
+/// Length of a *rings* segment.
+pub(crate) const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
+
+const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<RingControl>() == 128);
+const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<MrEntry>() == 64);
+const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
+
+/// QP number of entry `index` in the table of process `slot`.
+pub(crate) const fn qpn(slot: u16, index: usize) -> u32 {
+    (slot as u32) << QP_INDEX_BITS | index as u32
+}
+
+/// Process slot and table index of a QP number.
+pub(crate) const fn split_qpn(qpn: u32) -> (u16, usize) {
+    (((qpn & 0xff_ffff) >> QP_INDEX_BITS) as u16, qpn as usize & (QPS - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qp_number_carries_slot_and_index() {
+        for (slot, index) in [(1, 0), (1023, QPS - 1), (7, 123)] {
+            let n = qpn(slot, index);
+            assert!(n < 1 << 24);
+            assert_eq!(split_qpn(n), (slot, index));
+        }
+    }
+
+    #[test]
+    fn a_life_survives_its_word_and_zero_is_no_qp() {
+        let life = Life { state: Life::RTS, kind: 2, generation: 0xbeef, dest_qpn: 0xab_cdef };
+        assert_eq!(Life::unpack(life.pack()), life);
+        assert_eq!(Life::unpack(0).state, Life::NONE);
+        assert!(life.serves(0xab_cdef) && !life.serves(1));
+    }
+}

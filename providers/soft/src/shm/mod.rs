@@ -1,0 +1,6 @@
+//! The memory that processes share: layout, access, and the pieces that travel in it.
+
+pub(crate) mod chunks;
+pub(crate) mod layout;
+pub(crate) mod slot;
+pub(crate) mod view;

@@ -1,0 +1,183 @@
+//! What one 64-byte ring slot says, as plain numbers: encoding and decoding without memory access.
+//!
+//! The head takes two words: word 0 = sequence number, operation, flags, inline length; word 1 =
+//! immediate data (or invalidated rkey) and the sender's QP number. Six words of operation-specific
+//! payload follow. A slot carries one *piece* of a message, as a packet does on a wire.
+#![forbid(unsafe_code)]
+
+/// Payload words of a slot.
+pub(crate) const BODY_WORDS: usize = 6;
+/// Bytes that a SEND piece can carry inside its slot.
+pub(crate) const SEND_INLINE: usize = BODY_WORDS * 8;
+/// Bytes that a one-sided piece or a datagram can carry inside its slot, behind two words of address.
+pub(crate) const ADDRESSED_INLINE: usize = SEND_INLINE - 16;
+
+/// What a piece asks of the responder (IBTA vol 1, 9.3: the operations of the transports).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Op {
+    Send = 1,
+    Write = 2,
+    Read = 3,
+    CompareSwap = 4,
+    FetchAdd = 5,
+    /// The requester found, acting for us, that this connection broke its rights.
+    Fault = 6,
+    /// A datagram of a UD QP.
+    Datagram = 7,
+}
+
+impl Op {
+    const fn from_raw(raw: u8) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Send,
+            2 => Self::Write,
+            3 => Self::Read,
+            4 => Self::CompareSwap,
+            5 => Self::FetchAdd,
+            6 => Self::Fault,
+            7 => Self::Datagram,
+            _ => return None,
+        })
+    }
+}
+
+/// First piece of its message.
+pub(crate) const FIRST: u8 = 1 << 0;
+/// Last piece of its message.
+pub(crate) const LAST: u8 = 1 << 1;
+/// The immediate word counts; only with `LAST`.
+pub(crate) const IMM: u8 = 1 << 2;
+/// A solicited event is asked for; only with `LAST`.
+pub(crate) const SOLICITED: u8 = 1 << 3;
+/// The data was already placed by the requester: only the completion is left to do.
+pub(crate) const PLACED: u8 = 1 << 5;
+
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Carrier {
+    /// In the slot.
+    Inline = 0,
+    /// In a chunk of the sender's rings segment.
+    Chunk = 1,
+    /// In the sender's memory: up to `ATTACH_SGES` ranges named in the slot.
+    Attach = 2,
+    /// In the sender's memory: the ranges are listed in a chunk.
+    AttachList = 3,
+}
+
+/// Ranges of sender memory that fit into a slot.
+pub(crate) const ATTACH_SGES: usize = 3;
+
+/// The decoded head of a slot. `len` is the length of this piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) seq: u32,
+    pub(crate) op: Op,
+    pub(crate) flags: u8,
+    pub(crate) carrier: Carrier,
+    /// Bytes in the slot itself (0..=48) or ranges of an `Attach`.
+    pub(crate) count: u8,
+    pub(crate) imm: u32,
+    /// Sender's QP number.
+    pub(crate) src_qpn: u32,
+}
+
+impl Head {
+    /// Words 0 and 1.
+    pub(crate) const fn emit(&self) -> [u64; 2] {
+        [
+            self.seq as u64
+                | (self.op as u64) << 32
+                | (self.flags as u64) << 40
+                | (self.carrier as u64) << 48
+                | (self.count as u64) << 56,
+            self.imm as u64 | (self.src_qpn as u64) << 32,
+        ]
+    }
+
+    /// `None` when the words are not a head that this version writes.
+    pub(crate) fn parse(words: [u64; 2]) -> Option<Self> {
+        let [w0, w1] = words;
+        let carrier = match (w0 >> 48) as u8 {
+            0 => Carrier::Inline,
+            1 => Carrier::Chunk,
+            2 => Carrier::Attach,
+            3 => Carrier::AttachList,
+            _ => return None,
+        };
+        let count = (w0 >> 56) as u8;
+        let most = match carrier {
+            Carrier::Inline => SEND_INLINE,
+            Carrier::Attach => ATTACH_SGES,
+            Carrier::Chunk | Carrier::AttachList => usize::from(u8::MAX),
+        };
+        if usize::from(count) > most {
+            return None;
+        }
+        Some(Self {
+            seq: w0 as u32,
+            op: Op::from_raw((w0 >> 32) as u8)?,
+            flags: (w0 >> 40) as u8,
+            carrier,
+            count,
+            imm: w1 as u32,
+            src_qpn: (w1 >> 32) as u32 & 0xff_ffff,
+        })
+    }
+
+    pub(crate) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A word of two halves, as bodies use them: low first.
+pub(crate) const fn halves(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+pub(crate) const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+pub(crate) const fn high(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_survives_its_words() {
+        let head = Head {
+            seq: 0xdead_beef,
+            op: Op::Write,
+            flags: FIRST | LAST | IMM,
+            carrier: Carrier::Attach,
+            count: 2,
+            imm: 0x1234_5678,
+            src_qpn: 0xab_cdef,
+        };
+        assert_eq!(Head::parse(head.emit()), Some(head));
+    }
+
+    #[test]
+    fn words_that_no_sender_writes_are_refused() {
+        let good = Head {
+            seq: 1,
+            op: Op::Send,
+            flags: 0,
+            carrier: Carrier::Inline,
+            count: 48,
+            imm: 0,
+            src_qpn: 1,
+        };
+        let [w0, w1] = good.emit();
+        assert!(Head::parse([w0, w1]).is_some());
+        assert!(Head::parse([w0 & !(0xff << 32), w1]).is_none(), "operation 0");
+        assert!(Head::parse([w0 | 0x80 << 48, w1]).is_none(), "carrier 128");
+        assert!(Head::parse([(w0 & !(0xff << 56)) | 49 << 56, w1]).is_none(), "49 inline bytes");
+    }
+}

@@ -1,0 +1,280 @@
+//! Typed access to a pair of segments, ours or a peer's.
+//!
+//! Only atomics are handed out as references: the other side writes whenever it likes, and a reference
+//! to anything else would be a promise that nobody keeps. Bulk bytes are copied through raw pointers.
+
+use super::layout::*;
+use super::slot::{BODY_WORDS, Head};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    tables: *const u8,
+    rings: *mut u8,
+}
+
+// SAFETY: a View is two addresses; all access goes through atomics or explicit raw copies.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// # Safety
+    /// `tables` is mapped readable (writable where the owner uses the view) for `TABLES_LEN` bytes and `rings`
+    /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view is used.
+    pub(crate) const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
+        Self { tables, rings }
+    }
+
+    /// `index` below `count`: the element of an array at `offset` of *tables*.
+    fn table<T>(&self, offset: usize, index: usize, count: usize) -> &T {
+        assert!(index < count);
+        // SAFETY: in the mapped segment (layout constants, index checked); T consists of atomics, for which any bits are
+        // valid; alignment: offsets are multiples of the page, T is repr(C) with size a multiple of its alignment.
+        unsafe { &*self.tables.add(offset + index * size_of::<T>()).cast::<T>() }
+    }
+
+    /// `index` below `count`: the element of an array at `offset` of *rings*.
+    fn ring<T>(&self, offset: usize, index: usize, count: usize) -> &T {
+        assert!(index < count);
+        // SAFETY: as in `table`.
+        unsafe { &*self.rings.add(offset + index * size_of::<T>()).cast::<T>() }
+    }
+
+    pub(crate) fn tables_head(&self) -> &TablesHead {
+        self.table(0, 0, 1)
+    }
+
+    pub(crate) fn rings_head(&self) -> &RingsHead {
+        self.ring(0, 0, 1)
+    }
+
+    pub(crate) fn qp(&self, index: usize) -> &QpEntry {
+        self.table(TABLES_QPS, index, QPS)
+    }
+
+    pub(crate) fn mr(&self, index: usize) -> &MrEntry {
+        self.table(TABLES_MRS, index, MRS)
+    }
+
+    pub(crate) fn mover(&self, index: usize) -> &Mover {
+        self.table(TABLES_MOVERS, index, MOVERS)
+    }
+
+    /// The receive ring of the owner's QP `index`.
+    pub(crate) fn qp_ring(&self, index: usize) -> Ring {
+        Ring {
+            control: self.ring::<RingControl>(RINGS_QP_CONTROL, index, QPS),
+            slots: self.ring::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS).as_ptr(),
+        }
+    }
+
+    /// The ring of the owner for datagrams from process `slot`.
+    pub(crate) fn peer_ring(&self, slot: u16) -> Ring {
+        let index = usize::from(slot);
+        Ring {
+            control: self.ring::<RingControl>(RINGS_PEER_CONTROL, index, SLOTS),
+            slots: self
+                .ring::<[Slot; RING_SLOTS as usize]>(RINGS_PEER_SLOTS, index, SLOTS)
+                .as_ptr(),
+        }
+    }
+
+    /// First byte of chunk `index`, or `None` when there is no such chunk (the index came from a peer).
+    pub(crate) fn chunk(&self, index: u32) -> Option<*mut u8> {
+        let index = index as usize;
+        // SAFETY: in the mapped segment by the check before.
+        (index < CHUNKS).then(|| unsafe { self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES) })
+    }
+
+    /// Rings the bell of QP `index`: its ring holds something and nobody looks at it.
+    pub(crate) fn ring_qp_bell(&self, index: usize) {
+        let head = self.rings_head();
+        let word = index / 64;
+        if let (Some(bells), Some(summary)) =
+            (head.qp_bells.get(word), head.qp_bell_summary.get(word / 64))
+        {
+            bells.fetch_or(1 << (index % 64), Ordering::AcqRel);
+            summary.fetch_or(1 << (word % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Rings the bell of the datagram ring of process `slot`.
+    pub(crate) fn ring_peer_bell(&self, slot: u16) {
+        let head = self.rings_head();
+        let word = usize::from(slot) / 64;
+        if let Some(bells) = head.peer_bells.get(word) {
+            bells.fetch_or(1 << (slot % 64), Ordering::AcqRel);
+            head.peer_bell_summary.fetch_or(1 << word, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes all bells of QPs and hands each index to `f`. One load per 4096 QPs when none rang.
+    pub(crate) fn take_qp_bells(&self, mut f: impl FnMut(usize)) {
+        let head = self.rings_head();
+        for (s, summary) in head.qp_bell_summary.iter().enumerate() {
+            take_bits(summary, |w| {
+                let word = s * 64 + w;
+                take_bits(&head.qp_bells[word], |bit| f(word * 64 + bit));
+            });
+        }
+    }
+
+    /// Takes all bells of datagram rings and hands each process slot to `f`.
+    pub(crate) fn take_peer_bells(&self, mut f: impl FnMut(u16)) {
+        let head = self.rings_head();
+        take_bits(&head.peer_bell_summary, |word| {
+            if let Some(bells) = head.peer_bells.get(word) {
+                take_bits(bells, |bit| f((word * 64 + bit) as u16));
+            }
+        });
+    }
+}
+
+/// Clears `word` and calls `f` with the number of each bit that was set.
+fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
+    if word.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut bits = word.swap(0, Ordering::AcqRel);
+    while bits != 0 {
+        f(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+/// One single-producer, single-consumer ring in somebody's *rings* segment.
+///
+/// The producer stores payload and head and last, with Release, word 0 with the sequence number; the consumer
+/// loads word 0 with Acquire. Sequence numbers count up for ever, and a new connection begins a whole lap later,
+/// so that a slot left over from before never looks new.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    control: *const RingControl,
+    slots: *const Slot,
+}
+
+// SAFETY: addresses of atomics in a mapping that outlives the ring (contract of View::new).
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn control(&self) -> &RingControl {
+        // SAFETY: from View::qp_ring or peer_ring, in a live mapping; consists of atomics.
+        unsafe { &*self.control }
+    }
+
+    fn slot(&self, seq: u32) -> &Slot {
+        // SAFETY: as control; the index is below RING_SLOTS.
+        unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
+    }
+
+    pub(crate) fn acked(&self) -> &AtomicU32 {
+        &self.control().acked
+    }
+
+    pub(crate) fn nak(&self) -> &AtomicU32 {
+        &self.control().nak
+    }
+
+    pub(crate) fn hot(&self) -> &AtomicU32 {
+        &self.control().hot
+    }
+
+    /// Producer: publishes one piece in the slot that `head.seq` names.
+    #[inline]
+    pub(crate) fn put(&self, head: &Head, body: &[u64]) {
+        let words = &self.slot(head.seq).words;
+        for (to, from) in words[2..].iter().zip(body) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        let [w0, w1] = head.emit();
+        words[1].store(w1, Ordering::Relaxed);
+        // Pairs with the Acquire in `ready` and `take`.
+        words[0].store(w0, Ordering::Release);
+    }
+
+    /// Consumer: whether slot `seq` was published.
+    #[inline]
+    pub(crate) fn ready(&self, seq: u32) -> bool {
+        self.slot(seq).words[0].load(Ordering::Acquire) as u32 == seq
+    }
+
+    /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
+    #[inline]
+    pub(crate) fn take(&self, seq: u32) -> Option<([u64; 2], [u64; BODY_WORDS])> {
+        let words = &self.slot(seq).words;
+        let w0 = words[0].load(Ordering::Acquire);
+        if w0 as u32 != seq {
+            return None;
+        }
+        let mut body = [0; BODY_WORDS];
+        for (to, from) in body.iter_mut().zip(&words[2..]) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        Some(([w0, words[1].load(Ordering::Relaxed)], body))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod mock {
+    //! Segments in ordinary memory, for tests of what stands on them.
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed};
+
+    /// A view of fresh zeroed segments, leaked: untouched pages cost nothing.
+    pub(crate) fn view() -> View {
+        let make = |len| {
+            let layout = Layout::from_size_align(len, 4096).expect("constant layout");
+            // SAFETY: the size is not zero.
+            unsafe { alloc_zeroed(layout) }
+        };
+        // SAFETY: allocated with these sizes, never freed.
+        unsafe { View::new(make(TABLES_LEN), make(RINGS_LEN)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::slot::{Carrier, Op};
+
+    fn head(seq: u32) -> Head {
+        Head { seq, op: Op::Send, flags: 0, carrier: Carrier::Inline, count: 8, imm: 0, src_qpn: 5 }
+    }
+
+    #[test]
+    fn a_slot_is_seen_once_it_is_whole_and_not_a_lap_later() {
+        let ring = mock::view().qp_ring(3);
+        assert!(!ring.ready(RING_SLOTS));
+        ring.put(&head(RING_SLOTS), &[42]);
+        let (words, body) = ring.take(RING_SLOTS).expect("published");
+        assert_eq!(Head::parse(words), Some(head(RING_SLOTS)));
+        assert_eq!(body[0], 42);
+        assert!(!ring.ready(2 * RING_SLOTS), "same slot, next lap");
+    }
+
+    #[test]
+    fn bells_are_delivered_once_each() {
+        let view = mock::view();
+        for i in [0, 63, 64, QPS - 1] {
+            view.ring_qp_bell(i);
+        }
+        view.ring_peer_bell(1023);
+        let (mut qps, mut peers) = (vec![], vec![]);
+        view.take_qp_bells(|i| qps.push(i));
+        view.take_peer_bells(|s| peers.push(s));
+        assert_eq!(qps, [0, 63, 64, QPS - 1]);
+        assert_eq!(peers, [1023]);
+        view.take_qp_bells(|i| panic!("bell {i} twice"));
+    }
+
+    #[test]
+    fn chunks_end_with_the_segment() {
+        let view = mock::view();
+        assert!(view.chunk(CHUNKS as u32 - 1).is_some());
+        assert!(view.chunk(CHUNKS as u32).is_none());
+    }
+}
