@@ -23,6 +23,15 @@ enum Direct {
     ByRing,
 }
 
+/// What the head of a slot says, besides where it is from and its place in the ring.
+struct Piece {
+    op: Op,
+    flags: u8,
+    carrier: Carrier,
+    count: u8,
+    imm: u32,
+}
+
 impl Requester {
     /// Issues request `n` as far as it goes. `true`: in full (or it failed); `false`: the rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
@@ -55,18 +64,16 @@ impl Requester {
         LAST | imm | solicited
     }
 
-    fn put(
-        &mut self,
-        qp: &Qp,
-        link: &Link,
-        op: Op,
-        flags: u8,
-        carrier: (Carrier, u8),
-        imm: u32,
-        body: &[u64],
-    ) {
-        let (carrier, count) = carrier;
-        let head = Head { seq: self.next, op, flags, carrier, count, imm, src_qpn: qp.qpn };
+    fn put(&mut self, qp: &Qp, link: &Link, piece: &Piece, body: &[u64]) {
+        let head = Head {
+            seq: self.next,
+            op: piece.op,
+            flags: piece.flags,
+            carrier: piece.carrier,
+            count: piece.count,
+            imm: piece.imm,
+            src_qpn: qp.qpn,
+        };
         link.ring.put(&head, body);
         self.next = self.next.wrapping_add(1);
         self.unpublished = true;
@@ -111,15 +118,14 @@ impl Requester {
                 // SAFETY: the body has SEND_INLINE bytes.
                 unsafe { ranges.gather(0, body.as_mut_ptr().cast(), total) };
                 let words = total.div_ceil(8);
-                self.put(
-                    qp,
-                    link,
-                    Op::Send,
-                    FIRST | last,
-                    (Carrier::Inline, total as u8),
+                let piece = Piece {
+                    op: Op::Send,
+                    flags: FIRST | last,
+                    carrier: Carrier::Inline,
+                    count: total as u8,
                     imm,
-                    &body[..words],
-                );
+                };
+                self.put(qp, link, &piece, &body[..words]);
                 return self.published(n);
             }
             if offset == 0 && total > qp.adapter.eager_bytes && link.is_reached() {
@@ -132,7 +138,8 @@ impl Requester {
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
             let body = [halves(chunk, len as u32), total as u64];
-            self.put(qp, link, Op::Send, flags, (Carrier::Chunk, 0), imm, &body);
+            let piece = Piece { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
+            self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -155,7 +162,14 @@ impl Requester {
             }
             body[ATTACH_SGES] = halves(lens[0], lens[1]);
             body[ATTACH_SGES + 1] = halves(lens[2], total);
-            self.put(qp, link, Op::Send, flags, (Carrier::Attach, items.len() as u8), imm, &body);
+            let piece = Piece {
+                op: Op::Send,
+                flags,
+                carrier: Carrier::Attach,
+                count: items.len() as u8,
+                imm,
+            };
+            self.put(qp, link, &piece, &body);
         } else {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             for (i, item) in items.iter().enumerate() {
@@ -164,7 +178,8 @@ impl Requester {
                 unsafe { base.cast::<[u64; 2]>().add(i).write(words) };
             }
             let body = [halves(chunk, items.len() as u32), u64::from(total)];
-            self.put(qp, link, Op::Send, flags, (Carrier::AttachList, 0), imm, &body);
+            let piece = Piece { op: Op::Send, flags, carrier: Carrier::AttachList, count: 0, imm };
+            self.put(qp, link, &piece, &body);
         }
         self.published(n)
     }
@@ -209,7 +224,14 @@ impl Requester {
             }
             // The responder of such a request would take its QP to error: let it know.
             let nak = u32::from(status == IBV_WC_REM_ACCESS_ERR);
-            self.put(qp, link, Op::Fault, FIRST | LAST, (Carrier::Inline, 0), nak, &[]);
+            let piece = Piece {
+                op: Op::Fault,
+                flags: FIRST | LAST,
+                carrier: Carrier::Inline,
+                count: 0,
+                imm: nak,
+            };
+            self.put(qp, link, &piece, &[]);
         }
         self.fail(n, status);
         Direct::Failed
@@ -234,7 +256,14 @@ impl Requester {
             Direct::Done => {
                 let body = [spot.addr, halves(spot.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
-                self.put(qp, link, Op::Write, flags, (Carrier::Inline, 0), request.imm, &body);
+                let piece = Piece {
+                    op: Op::Write,
+                    flags,
+                    carrier: Carrier::Inline,
+                    count: 0,
+                    imm: request.imm,
+                };
+                self.put(qp, link, &piece, &body);
                 return self.published(n);
             }
         }
@@ -261,7 +290,14 @@ impl Requester {
             body[1] = halves(spot.rkey, len as u32);
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
-            self.put(qp, link, Op::Write, flags, carrier, request.imm, &body);
+            let piece = Piece {
+                op: Op::Write,
+                flags,
+                carrier: carrier.0,
+                count: carrier.1,
+                imm: request.imm,
+            };
+            self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -299,7 +335,8 @@ impl Requester {
             let flags = first | if end { LAST } else { 0 };
             let addr = spot.addr.wrapping_add(offset as u64);
             let body = [addr, halves(spot.rkey, len as u32), halves(chunk, 0)];
-            self.put(qp, link, Op::Read, flags, (Carrier::Chunk, 0), 0, &body);
+            let piece = Piece { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
+            self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 self.answers_due += 1;
@@ -342,7 +379,8 @@ impl Requester {
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
         let body = [spot.addr, halves(spot.rkey, chunk), request.compare_add, request.swap];
-        self.put(qp, link, op, FIRST | LAST, (Carrier::Chunk, 0), 0, &body);
+        let piece = Piece { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
+        self.put(qp, link, &piece, &body);
         self.answers_due += 1;
         self.published(n)
     }

@@ -45,7 +45,7 @@ impl Movers {
             }
             at += 1;
             self.hint.store(at % MOVERS, Ordering::Relaxed);
-            if at % MOVERS == 0 {
+            if at.is_multiple_of(MOVERS) {
                 std::thread::yield_now();
             }
         }

@@ -19,7 +19,7 @@ use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// What ibv_create_qp asks for, checked.
@@ -245,8 +245,7 @@ impl Qp {
         if self.state() == State::Err {
             return self.flush_receives();
         }
-        // Pairs with the fence in `await_receive`.
-        fence(Ordering::SeqCst);
+        // No fence: see `await_receive`.
         if self.receive_awaited.load(Ordering::Relaxed) {
             self.receive_awaited.store(false, Ordering::Relaxed);
             self.advance_receive();
@@ -270,9 +269,9 @@ impl Qp {
         match &self.srq {
             Some(srq) => srq.await_receive(self.me()),
             None => {
+                // The caller looks into the queue afterwards, and whoever posts looks at the flag after it put something
+                // there: the queue's lock orders the two, so one sees the other.
                 self.receive_awaited.store(true, Ordering::Relaxed);
-                // Pairs with the fence in `receives_posted`: it sees the flag or we see the receive.
-                fence(Ordering::SeqCst);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::receive::{Receive, ReceiveQueue, Refused};
 use abi::ibv_sge;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A basic shared receive queue. The C object comes first.
@@ -70,8 +70,7 @@ impl Srq {
 
     /// After receives were posted: lets QPs go on that waited for one.
     pub(crate) fn posted(&self) {
-        // Pairs with the fence in `await_receive`.
-        fence(Ordering::SeqCst);
+        // No fence: see `await_receive`.
         if self.awaited.load(Ordering::Relaxed) {
             self.awaited.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut *self.waiters.lock());
@@ -101,9 +100,9 @@ impl Srq {
             waiters.push(qp);
         }
         drop(waiters);
+        // As for a QP's own queue, the queue's lock orders this and the look at the queue that follows against a post and
+        // the look at the flag that follows it.
         self.awaited.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `posted`: it sees the flag or the waiter sees the receive.
-        fence(Ordering::SeqCst);
     }
 
     /// Gives a receive back that a destroyed QP had taken and not used.

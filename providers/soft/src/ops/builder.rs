@@ -139,7 +139,7 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         if built.request.flags & IBV_SEND_INLINE != 0 {
             for sge in &mut built.sges {
                 // An offset until now: the buffer moved while it grew.
-                sge.addr = builder.inline.as_ptr() as u64 + sge.addr;
+                sge.addr += builder.inline.as_ptr() as u64;
             }
         }
         requester.check(qp.kind, &built.request, &built.sges)?;

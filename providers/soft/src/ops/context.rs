@@ -9,7 +9,7 @@ use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// An open device, in memory that libibverbs allocated.
 #[repr(C)]
@@ -27,30 +27,46 @@ pub(crate) struct Context {
     channels: Mutex<Vec<Arc<Channel>>>,
 }
 
-/// The adapter of this process, while a device is open.
-static ADAPTER: Mutex<Weak<Adapter>> = Mutex::new(Weak::new());
+/// The adapter of this process while devices are open, and how many are.
+static ADAPTER: Mutex<(usize, Option<Arc<Adapter>>)> = Mutex::new((0, None));
 
 /// The adapter, joined when the first device of the process is opened. A forked child is another process:
 /// it joins anew.
-fn adapter() -> Result<Arc<Adapter>, Errno> {
+fn open_adapter() -> Result<Arc<Adapter>, Errno> {
     let mut current = ADAPTER.lock();
-    if let Some(adapter) = current.upgrade()
+    if let (count, Some(adapter)) = &mut *current
         && !adapter.fabric.is_foreign()
     {
-        return Ok(adapter);
+        *count += 1;
+        return Ok(Arc::clone(adapter));
     }
     let adapter = Adapter::join().map_err(|error| {
         eprintln!("libibverbs: soft: {error}");
         error.errno()
     })?;
-    *current = Arc::downgrade(&adapter);
+    *current = (1, Some(Arc::clone(&adapter)));
     Ok(adapter)
+}
+
+/// A device is closed. With the last one, the process leaves the fabric before this returns.
+fn close_adapter(adapter: &Arc<Adapter>) {
+    let mut current = ADAPTER.lock();
+    let (count, held) = &mut *current;
+    // A device that was opened before a fork belongs to the parent's adapter, which is not the one held now.
+    if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, adapter)) {
+        return;
+    }
+    *count -= 1;
+    if *count == 0 {
+        *held = None;
+        adapter.fabric.leave();
+    }
 }
 
 extern "C" fn leave_at_exit() {
     // A process that ends without closing its devices leaves nothing behind either.
     if let Some(current) = ADAPTER.try_lock()
-        && let Some(adapter) = current.upgrade()
+        && let (_, Some(adapter)) = &*current
     {
         adapter.fabric.leave();
     }
@@ -87,8 +103,8 @@ pub(super) unsafe extern "C" fn alloc_context(
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
     object(|| {
-        let adapter = adapter()?;
         let events = Arc::new(Channel::new(2)?);
+        let adapter = open_adapter()?;
         let async_fd = events.fd();
         adapter.channels.lock().push(Arc::downgrade(&events));
         let inner = Context {
@@ -109,7 +125,9 @@ pub(super) unsafe extern "C" fn alloc_context(
             .cast()
         };
         if soft.is_null() {
-            return Err(Errno::last());
+            let errno = Errno::last();
+            close_adapter(&inner.adapter);
+            return Err(errno);
         }
         // SAFETY: fresh memory of this size, ours alone until we return.
         unsafe {
@@ -132,7 +150,9 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // memory, which it had from calloc, to us.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
-        drop(Box::from_raw((*soft).inner));
+        let inner = Box::from_raw((*soft).inner);
+        close_adapter(&inner.adapter);
+        drop(inner);
         verbs_uninit_context(&raw mut (*soft).vctx);
         libc::free(soft.cast());
     }

@@ -5,6 +5,9 @@
 use abi::{ibv_device, verbs_context, verbs_context_ops, verbs_device_ops};
 use std::ffi::{c_int, c_void};
 
+#[cfg(test)]
+pub(super) use absent::*;
+
 #[cfg(not(test))]
 unsafe extern "C" {
     /// Adds a driver to libibverbs' list.
@@ -48,5 +51,3 @@ mod absent {
     pub(in crate::ops) unsafe fn verbs_set_ops(_: *mut verbs_context, _: *const verbs_context_ops) {
     }
 }
-#[cfg(test)]
-pub(super) use absent::*;
