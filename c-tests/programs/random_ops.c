@@ -34,6 +34,20 @@ static void cut(struct request *r, uint64_t offset, uint32_t len)
 	}
 }
 
+/* The whole batch, so that a failure can be understood. */
+static void describe(const struct request *send, unsigned n, int late)
+{
+	static const char *const names[] = { "WRITE", "WRITE_IMM", "SEND", "SEND_IMM", "READ", "CMP_SWAP", "FETCH_ADD" };
+	printf("receives posted %s\n", late ? "after the sends" : "before the sends");
+	for (unsigned i = 0; i < n; i++) {
+		printf("request %u: %s%s%s%s, pieces", i, names[send[i].op], send[i].flags & IBV_SEND_SIGNALED ? " signaled" : "",
+		       send[i].flags & IBV_SEND_INLINE ? " inline" : "", send[i].flags & IBV_SEND_FENCE ? " fence" : "");
+		for (int k = 0; k < send[i].pieces; k++)
+			printf(" %u", send[i].piece[k].len);
+		printf(", remote %llx\n", (unsigned long long)(send[i].raddr - ba.addr));
+	}
+}
+
 static void batch(unsigned number)
 {
 	struct request send[BATCH], recv[BATCH];
@@ -127,7 +141,12 @@ static void batch(unsigned number)
 	for (unsigned i = 0; i < n; i++) {
 		if (!(send[i].flags & IBV_SEND_SIGNALED))
 			continue;
-		struct ibv_wc w = end_wait(a, SENDS);
+		struct ibv_wc w = { .status = IBV_WC_GENERAL_ERR };
+		int came = end_try(a, SENDS, &w, WAIT_US);
+		if (!came || w.status || w.wr_id != send[i].id)
+			describe(send, n, late);
+		if (!came)
+			die("batch %u, request %u of %u: no completion came", number, i, n);
 		if (w.status || w.wr_id != send[i].id)
 			die("batch %u, request %u of %u (opcode %d): %s, id %llx", number, i, n, send[i].op, ibv_wc_status_str(w.status), (unsigned long long)w.wr_id);
 	}
