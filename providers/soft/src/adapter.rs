@@ -78,10 +78,10 @@ impl Adapter {
     ///
     /// # Errors
     /// The fabric's: one line of text that says what to do.
-    pub(crate) fn join() -> Result<Arc<Self>, FabricError> {
+    pub(crate) fn join(config: FabricConfig) -> Result<Arc<Self>, FabricError> {
         let service = Arc::new(Service::default());
         let handler: Arc<dyn Handler> = service.clone();
-        let fabric = Fabric::join(FabricConfig::from_env()?, TABLES_LEN, RINGS_LEN, handler)?;
+        let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
         // SAFETY: the fabric mapped both segments with these lengths; the adapter keeps the fabric as long as itself, and
         // whatever copies the view keeps the adapter.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };

@@ -90,18 +90,16 @@ impl Link {
     }
 
     pub(crate) fn reach(&self) -> Reach {
-        if self.peer.is_self {
-            Reach::Own
-        } else if self.peer.can_attach() {
-            Reach::Attach(self.peer.pid)
-        } else {
-            Reach::No
+        match (self.peer.can_attach(), self.peer.is_self) {
+            (true, true) => Reach::Own,
+            (true, false) => Reach::Attach(self.peer.pid),
+            (false, _) => Reach::No,
         }
     }
 
     /// Whether the peer can fetch from our memory.
     pub(crate) fn is_reached(&self) -> bool {
-        self.peer.is_self || self.peer.attaches_to_us()
+        self.peer.attaches_to_us()
     }
 
     /// After pieces were published in the remote QP's ring: makes sure that somebody looks.

@@ -17,3 +17,6 @@ pub(crate) mod responder;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod ud;
+
+#[cfg(test)]
+mod tests;

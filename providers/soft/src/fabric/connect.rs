@@ -52,10 +52,14 @@ impl Core {
 
     /// The living peer at `slot`; connects to it if we have not met.
     pub(super) fn find(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
+        // First of all, as a lock may have been held by another thread when this process forked.
+        if self.is_foreign() {
+            return Err(PeerError::Left);
+        }
         if let Some(peer) = self.known(slot) {
             return Ok(peer);
         }
-        if self.is_foreign() || self.is_stopped() {
+        if self.is_stopped() {
             return Err(PeerError::Left);
         }
         if !(1..self.config.slots).contains(&slot) {

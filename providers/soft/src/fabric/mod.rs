@@ -231,7 +231,9 @@ impl Fabric {
     }
 
     /// Whether this is a forked copy of a fabric that another process joined: it has no service
-    /// thread and no slot. Dropping it does nothing to the original.
+    /// thread and no slot, and all that can be done with it is to drop it, which does nothing to
+    /// the original. (Looking for a [`peer`](Self::peer) fails; functions that look at the peers
+    /// already met might hang, if another thread was changing them during the fork.)
     pub fn is_foreign(&self) -> bool {
         self.core.is_foreign()
     }

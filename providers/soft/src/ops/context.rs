@@ -4,6 +4,7 @@ use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit
 use super::{ah, cq, mr, object, pd, post, qp, query, srq};
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
+use crate::fabric::FabricConfig;
 use crate::net::Gids;
 use crate::sys::Errno;
 use abi::*;
@@ -40,7 +41,7 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
         *count += 1;
         return Ok(Arc::clone(adapter));
     }
-    let adapter = Adapter::join().map_err(|error| {
+    let adapter = FabricConfig::from_env().and_then(Adapter::join).map_err(|error| {
         eprintln!("libibverbs: soft: {error}");
         error.errno()
     })?;

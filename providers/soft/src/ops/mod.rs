@@ -9,7 +9,7 @@ mod frontend;
 mod mr;
 mod pd;
 mod post;
-mod qp;
+pub(crate) mod qp;
 mod query;
 mod srq;
 

@@ -206,7 +206,7 @@ fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
     }
 }
 
-fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
+pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let from = qp.state();

@@ -1,0 +1,354 @@
+//! Two QPs of one process, connected to each other, in both data paths: initiator-side and through the ring.
+
+use super::channel::{Channel, Reporter};
+use super::completion::Cqe;
+use super::cq::Cq;
+use super::qp::{Qp, Wanted};
+use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use super::request::{Destination, Request};
+use super::state::{Kind, mask};
+use crate::adapter::Adapter;
+use crate::fabric::FabricConfig;
+use crate::net::Gids;
+use abi::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const QKEY: u32 = 0x1111;
+const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+
+/// A fabric of its own in a directory that disappears with it.
+fn adapter(cma: bool) -> Arc<Adapter> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!(
+        "ferroverbs-test-{}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    );
+    let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+    config.dir_is_ours = true;
+    config.cma = cma;
+    Adapter::join(config).expect("a fabric in the temporary directory")
+}
+
+/// One side: a QP with its queue and some registered memory.
+struct Side {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    memory: Box<[u8]>,
+    keys: Keys,
+}
+
+impl Side {
+    fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
+        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let cq = Cq::new(Arc::clone(adapter), 1024, None, report.clone());
+        let pd = adapter.new_pd();
+        let memory = vec![0u8; bytes].into_boxed_slice();
+        let va = memory.as_ptr() as u64;
+        let extent = Extent { pd, va, iova: va, len: bytes as u64, access: ALL };
+        let keys = adapter.regions.register(&extent).expect("room");
+        let cap = ibv_qp_cap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 256,
+        };
+        let wanted = Wanted {
+            kind,
+            pd,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            cap,
+            signals_all: true,
+            report,
+        };
+        let qp = Qp::new(adapter, wanted).expect("a number");
+        Self { qp, cq, memory, keys }
+    }
+
+    fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {
+        let attr = ibv_qp_attr { qp_state: state, ..attr };
+        crate::ops::qp::modify(&self.qp, &Gids::of_this_host(), &attr, given | mask::STATE)
+            .expect("a permitted transition");
+    }
+
+    /// INIT, RTR, RTS, with a responder that never waits for a receive longer than `rnr_retry` says.
+    fn connect(&self, to: u32, rnr_retry: u8) {
+        let attr = ibv_qp_attr {
+            qkey: QKEY,
+            qp_access_flags: ALL,
+            port_num: 1,
+            path_mtu: IBV_MTU_4096,
+            dest_qp_num: to,
+            ah_attr: ibv_ah_attr { port_num: 1, ..Zeroed::zeroed() },
+            timeout: 1,
+            rnr_retry,
+            min_rnr_timer: 1,
+            ..Zeroed::zeroed()
+        };
+        for state in [super::state::State::Init, super::state::State::Rtr, super::state::State::Rts]
+        {
+            let needs = super::state::transition(self.qp.kind, self.qp.state(), state);
+            self.modify(state as u32, needs.expect("the usual way").required, attr);
+        }
+    }
+
+    fn sge(&self, at: usize, len: usize) -> ibv_sge {
+        let addr = self.memory[at..at + len].as_ptr() as u64;
+        ibv_sge { addr, length: len as u32, lkey: self.keys.lkey }
+    }
+
+    fn receive(&self, wr_id: u64, sges: &[ibv_sge]) {
+        self.qp.post_receive(wr_id, sges).expect("room");
+        self.qp.receives_posted();
+    }
+
+    fn send(&self, request: Request, sges: &[ibv_sge]) {
+        let mut requester = self.qp.requester.lock();
+        requester.post(&self.qp, &request, sges).expect("a good request");
+        requester.publish();
+        let broke = requester.take_breakage();
+        drop(requester);
+        if broke {
+            self.qp.send_broke();
+        }
+    }
+
+    fn poll(&self) -> Option<Cqe> {
+        let mut found = None;
+        self.cq.poll(1, |_, cqe| found = Some(*cqe));
+        found
+    }
+
+    /// Polls until a completion comes; the other side is polled too, since nobody else drives it.
+    fn wait(&self, other: &Side) -> Cqe {
+        loop {
+            if let Some(cqe) = self.poll() {
+                return cqe;
+            }
+            other.cq.sweep();
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.qp.retire();
+        self.cq.retire();
+    }
+}
+
+fn pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
+    let adapter = adapter(cma);
+    let (a, b) = (Side::new(&adapter, kind, bytes), Side::new(&adapter, kind, bytes));
+    a.connect(b.qp.qpn, 0);
+    b.connect(a.qp.qpn, 0);
+    (a, b)
+}
+
+fn fill(side: &mut Side, seed: usize) {
+    for (i, byte) in side.memory.iter_mut().enumerate() {
+        *byte = ((i * 31 + seed) % 251) as u8;
+    }
+}
+
+fn request(opcode: u32, to: &Side) -> Request {
+    Request {
+        wr_id: 9,
+        opcode,
+        imm: 0x0403_0201,
+        rkey: to.keys.rkey,
+        remote_addr: to.memory.as_ptr() as u64,
+        to: Destination { qpn: to.qp.qpn, qkey: QKEY, elsewhere: false, grh: None },
+        ..Request::default()
+    }
+}
+
+const SIZES: [usize; 12] = [0, 1, 47, 48, 49, 64, 4096, 8192, 8193, 16384, 16385, 300_001];
+
+#[test]
+fn sends_of_all_sizes_arrive_whole_on_both_paths() {
+    for (kind, cma) in [(Kind::Rc, true), (Kind::Rc, false), (Kind::Uc, true), (Kind::Uc, false)] {
+        let (mut a, b) = pair(kind, cma, 300_001);
+        for (n, size) in SIZES.into_iter().enumerate() {
+            fill(&mut a, n);
+            b.receive(n as u64, &[b.sge(0, size / 3), b.sge(size / 3, size - size / 3)]);
+            a.send(request(IBV_WR_SEND_WITH_IMM, &b), &[a.sge(0, size / 2), a.sge(size / 2, size - size / 2)]);
+            let got = b.wait(&a);
+            assert_eq!((got.status, got.opcode), (IBV_WC_SUCCESS, IBV_WC_RECV));
+            assert_eq!((got.wr_id, got.byte_len, got.imm), (n as u64, size as u32, 0x0403_0201));
+            assert_eq!(got.wc_flags, IBV_WC_WITH_IMM);
+            assert_eq!(a.memory[..size], b.memory[..size], "{size} bytes, {kind:?}, {cma}");
+            let sent = a.wait(&b);
+            assert_eq!((sent.status, sent.opcode), (IBV_WC_SUCCESS, IBV_WC_SEND));
+        }
+    }
+}
+
+#[test]
+fn one_sided_requests_of_all_sizes_do_the_same_on_both_paths() {
+    for cma in [true, false] {
+        let (mut a, mut b) = pair(Kind::Rc, cma, 300_001);
+        for (n, size) in SIZES.into_iter().enumerate() {
+            fill(&mut a, n);
+            b.memory.fill(0);
+            a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, size)]);
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+            assert_eq!(a.memory[..size], b.memory[..size], "write of {size}, {cma}");
+            assert!(b.memory[size..].iter().all(|byte| *byte == 0));
+
+            fill(&mut b, n + 100);
+            a.send(request(IBV_WR_RDMA_READ, &b), &[a.sge(0, size)]);
+            let read = a.wait(&b);
+            assert_eq!((read.status, read.opcode), (IBV_WC_SUCCESS, IBV_WC_RDMA_READ));
+            assert_eq!(a.memory[..size], b.memory[..size], "read of {size}, {cma}");
+
+            b.receive(7, &[]);
+            fill(&mut a, n + 200);
+            a.send(request(IBV_WR_RDMA_WRITE_WITH_IMM, &b), &[a.sge(0, size)]);
+            let got = b.wait(&a);
+            assert_eq!((got.status, got.opcode), (IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM));
+            assert_eq!((got.byte_len, got.imm), (size as u32, 0x0403_0201));
+            assert_eq!(a.memory[..size], b.memory[..size], "write with immediate of {size}, {cma}");
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        }
+    }
+}
+
+#[test]
+fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
+    for cma in [true, false] {
+        let (a, mut b) = pair(Kind::Rc, cma, 64);
+        b.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
+        let word = |side: &Side| u64::from_ne_bytes(side.memory[..8].try_into().expect("eight"));
+        let add = Request { compare_add: 2, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
+        a.send(add, &[a.sge(0, 8)]);
+        let done = a.wait(&b);
+        assert_eq!((done.status, done.opcode, done.byte_len), (IBV_WC_SUCCESS, IBV_WC_FETCH_ADD, 8));
+        assert_eq!((word(&a), word(&b)), (40, 42));
+        for (compare, after) in [(41, 42), (42, 7)] {
+            let swap =
+                Request { compare_add: compare, swap: 7, ..request(IBV_WR_ATOMIC_CMP_AND_SWP, &b) };
+            a.send(swap, &[a.sge(0, 8)]);
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+            assert_eq!((word(&a), word(&b)), (42, after));
+        }
+    }
+}
+
+#[test]
+fn a_bad_key_fails_both_ends() {
+    for (cma, opcode) in [
+        (true, IBV_WR_RDMA_WRITE),
+        (false, IBV_WR_RDMA_WRITE),
+        (true, IBV_WR_RDMA_READ),
+        (false, IBV_WR_RDMA_READ),
+        (true, IBV_WR_ATOMIC_FETCH_AND_ADD),
+        (false, IBV_WR_ATOMIC_FETCH_AND_ADD),
+    ] {
+        let (a, b) = pair(Kind::Rc, cma, 64);
+        b.receive(1, &[b.sge(0, 8)]);
+        let bad = Request { rkey: b.keys.rkey ^ 0x4000, ..request(opcode, &b) };
+        a.send(bad, &[a.sge(0, 8)]);
+        a.receive(2, &[a.sge(0, 8)]);
+        assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "{opcode} {cma}");
+        assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
+        let flushed = b.wait(&a);
+        assert_eq!((flushed.status, flushed.wr_id), (IBV_WC_WR_FLUSH_ERR, 1));
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_receive_fails_both_ends() {
+    let (a, b) = pair(Kind::Rc, true, 64);
+    b.receive(1, &[b.sge(0, 8)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
+    assert_eq!(b.wait(&a).status, IBV_WC_LOC_LEN_ERR);
+    assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+#[test]
+fn a_send_without_a_receive_waits_or_fails_as_rnr_retry_says() {
+    let (a, b) = pair(Kind::Rc, true, 64);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
+    assert_eq!(a.wait(&b).status, IBV_WC_RNR_RETRY_EXC_ERR);
+
+    let adapter = adapter(true);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
+    for _ in 0..100 {
+        assert_eq!((a.poll(), b.poll()), (None, None));
+    }
+    b.receive(1, &[b.sge(0, 9)]);
+    assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+    assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+}
+
+#[test]
+fn a_remote_qp_that_is_gone_exhausts_the_retries() {
+    let (a, b) = pair(Kind::Rc, true, 64);
+    b.qp.reset();
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
+    assert_eq!(a.wait(&b).status, IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
+}
+
+#[test]
+fn more_requests_than_the_ring_holds_arrive_in_order() {
+    for cma in [true, false] {
+        let (mut a, b) = pair(Kind::Rc, cma, 40_000);
+        fill(&mut a, 1);
+        let mut got = 0;
+        let mut sent = 0;
+        let mut completed = 0;
+        let sizes = [8, 100, 20_000, 40_000, 0, 48];
+        while completed < 1000 {
+            if sent < 1000 && sent - completed < 64 && sent - got < 64 {
+                let size = sizes[sent % sizes.len()];
+                b.receive(sent as u64, &[b.sge(0, size)]);
+                a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
+                sent += 1;
+            }
+            if let Some(cqe) = b.poll() {
+                assert_eq!((cqe.status, cqe.wr_id), (IBV_WC_SUCCESS, got as u64));
+                assert_eq!(cqe.byte_len as usize, sizes[got % sizes.len()]);
+                got += 1;
+            }
+            if let Some(cqe) = a.poll() {
+                assert_eq!(cqe.status, IBV_WC_SUCCESS);
+                completed += 1;
+            }
+        }
+        assert_eq!(got, 1000);
+    }
+}
+
+#[test]
+fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
+    for size in [0, 1, 32, 33, 4096] {
+        let (mut a, b) = pair(Kind::Ud, true, 5000);
+        fill(&mut a, size);
+        // Nobody waits for this one.
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        b.cq.sweep();
+        b.receive(3, &[b.sge(0, size + 40)]);
+        let wrong = Request {
+            to: Destination { qkey: QKEY + 1, ..request(IBV_WR_SEND, &b).to },
+            ..request(IBV_WR_SEND, &b)
+        };
+        a.send(wrong, &[a.sge(0, size)]);
+        a.send(request(IBV_WR_SEND_WITH_IMM, &b), &[a.sge(0, size)]);
+        let got = b.wait(&a);
+        assert_eq!((got.status, got.byte_len as usize), (IBV_WC_SUCCESS, size + 40));
+        assert_eq!((got.src_qp, got.imm), (a.qp.qpn, 0x0403_0201));
+        assert_eq!(a.memory[..size], b.memory[40..40 + size]);
+        assert_eq!(b.poll(), None, "one receive, one datagram");
+    }
+}
