@@ -177,7 +177,7 @@ struct objects {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
 	unsigned char *buf;
-	uint32_t max_inline;
+	struct ibv_qp_cap cap;
 };
 
 struct options defaults(void)
@@ -243,7 +243,7 @@ static struct address open_objects(struct objects *x, struct options o)
 	x->qp = ibv_create_qp(x->pd, &qa);
 	if (!x->qp)
 		die("ibv_create_qp: %s", strerror(errno));
-	x->max_inline = qa.cap.max_inline_data;
+	x->cap = qa.cap;
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = o.access, .qkey = o.qkey };
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 	mask |= o.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
@@ -256,7 +256,9 @@ static struct address open_objects(struct objects *x, struct options o)
 		.rkey = x->mr->rkey,
 		.lkey = x->mr->lkey,
 		.qkey = o.qkey,
-		.max_inline = x->max_inline,
+		.max_inline = x->cap.max_inline_data,
+		.max_send_sge = x->cap.max_send_sge,
+		.max_recv_sge = x->cap.max_recv_sge,
 		.addr = (uintptr_t)x->buf,
 		.lid = x->port.lid,
 		.gid = x->gid,

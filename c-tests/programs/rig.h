@@ -65,7 +65,7 @@ int has_lids(void);
 
 /* ---- ends ---- */
 
-#define MAX_SGE 8
+#define MAX_SGE 40
 
 struct options {
 	enum ibv_qp_type type;
@@ -87,7 +87,7 @@ struct options {
 struct options defaults(void);
 
 struct address {
-	uint32_t qpn, psn, rkey, lkey, qkey, max_inline;
+	uint32_t qpn, psn, rkey, lkey, qkey, max_inline, max_send_sge, max_recv_sge;
 	uint64_t addr;
 	uint16_t lid;
 	union ibv_gid gid;
