@@ -1,5 +1,5 @@
 /*
- * A process that only waits uses no CPU. The parent counts the clock ticks and the context switches of all threads of a waiting
+ * A process that only waits uses no CPU. The parent counts the clock ticks and the voluntary context switches of all threads of a waiting
  * child over a second, then sends the message that it waits for.
  */
 #include "rig.h"
@@ -36,9 +36,10 @@ static struct use used(pid_t pid)
 		snprintf(path, sizeof path, "/proc/%d/task/%s/status", (int)pid, e->d_name);
 		f = fopen(path, "r");
 		while (f && fgets(text, sizeof text, f)) {
-			char *p = strstr(text, "ctxt_switches:");
-			if (p)
-				u.switches += strtoull(p + 14, NULL, 10);
+			/* Others are the scheduler's doing. */
+			static const char key[] = "voluntary_ctxt_switches:";
+			if (!strncmp(text, key, sizeof key - 1))
+				u.switches += strtoull(text + sizeof key - 1, NULL, 10);
 		}
 		if (f)
 			fclose(f);
