@@ -1,15 +1,20 @@
-//! Writes the linker's version map from the rows of the export table and names the library.
+//! Writes the linker's version map from the rows of the export table, names the library, and compiles
+//! the few lines of C that need a variable argument list.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 const TABLE: &str = "src/export/table.rs";
+const VARIADIC: &str = "src/export/variadic.c";
 const PRIVATE: [u32; 5] = [34, 57, 59, 64, 65];
 
 fn main() {
     println!("cargo:rerun-if-changed={TABLE}");
     println!("cargo:rerun-if-changed=build.rs");
+
+    println!("cargo:rerun-if-changed={VARIADIC}");
+    cc::Build::new().file(VARIADIC).warnings(true).extra_warnings(true).compile("fv_variadic");
 
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let map = Path::new(&out).join("libibverbs.map");
@@ -55,7 +60,8 @@ fn version_map(table: &str) -> String {
 fn write_node(map: &mut String, node: &str, mut names: Vec<&str>, parent: &str) {
     names.sort_unstable();
     names.dedup();
-    writeln!(map, "{node} {{ global: {}; }}{parent};", names.join("; ")).expect("writing to a string");
+    writeln!(map, "{node} {{ global: {}; }}{parent};", names.join("; "))
+        .expect("writing to a string");
 }
 
 struct Row<'a> {

@@ -2,4 +2,7 @@
 
 mod export;
 mod ffi;
+mod front;
 mod kabi;
+mod sys;
+mod verbs;

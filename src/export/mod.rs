@@ -65,5 +65,6 @@ pub(crate) use exports;
 
 mod data;
 mod table;
+mod variadic;
 
 pub(crate) use data::allow_disassociate_destroy;

@@ -5,10 +5,10 @@
 //! `"name" since N => function;` for a function of the private ABI that is the same in each generation
 //! from N on.
 
-use super::exports;
-use crate::kabi;
+use super::variadic;
+use crate::{kabi, verbs};
 
-exports! {
+super::exports! {
     // Binaries built before libibverbs 1.1 (2007).
     "ibv_ack_async_event" "@" "IBVERBS_1.0" => kabi::absent::nothing;
     "ibv_ack_cq_events" "@" "IBVERBS_1.0" => kabi::absent::nothing;
@@ -44,122 +44,126 @@ exports! {
     "ibv_reg_mr" "@" "IBVERBS_1.0" => kabi::absent::pointer;
     "ibv_resize_cq" "@" "IBVERBS_1.0" => kabi::absent::int;
 
-    "ibv_copy_path_rec_from_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_copy_path_rec_to_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_copy_qp_attr_from_kern" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_create_comp_channel" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_destroy_comp_channel" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_get_sysfs_path" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_rate_to_mult" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_read_sysfs_file" "@@" "IBVERBS_1.0" => kabi::absent::int;
-    "mult_to_ibv_rate" "@@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_copy_path_rec_from_kern" "@@" "IBVERBS_1.0" => verbs::marshal::path_rec_from_kern;
+    "ibv_copy_path_rec_to_kern" "@@" "IBVERBS_1.0" => verbs::marshal::path_rec_to_kern;
+    "ibv_copy_qp_attr_from_kern" "@@" "IBVERBS_1.0" => verbs::marshal::qp_attr_from_kern;
+    "ibv_create_comp_channel" "@@" "IBVERBS_1.0" => verbs::channel::create;
+    "ibv_destroy_comp_channel" "@@" "IBVERBS_1.0" => verbs::channel::destroy;
+    "ibv_get_sysfs_path" "@@" "IBVERBS_1.0" => verbs::sysfs::path;
+    "ibv_rate_to_mult" "@@" "IBVERBS_1.0" => verbs::rates::rate_to_mult;
+    "ibv_read_sysfs_file" "@@" "IBVERBS_1.0" => verbs::sysfs::read_file;
+    "mult_to_ibv_rate" "@@" "IBVERBS_1.0" => verbs::rates::mult_to_rate;
 
-    "ibv_register_driver" "@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_register_driver" "@" "IBVERBS_1.1" => kabi::driver::register_ancient;
 
-    "ibv_ack_async_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_ack_cq_events" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_alloc_pd" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_attach_mcast" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_close_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_copy_ah_attr_from_kern" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_create_ah" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_create_ah_from_wc" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_create_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_create_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_create_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_dealloc_pd" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_dereg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_destroy_ah" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_destroy_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_destroy_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_destroy_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_detach_mcast" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_dofork_range" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_dontfork_range" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_event_type_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_fork_init" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_free_device_list" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_get_async_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_get_cq_event" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_get_device_guid" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_get_device_list" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_get_device_name" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_init_ah_from_wc" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_modify_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_modify_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_node_type_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_open_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_port_state_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_device" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_gid" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_pkey" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_port" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_qp" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_query_srq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_rate_to_mbps" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_reg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_rereg_mr" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_resize_cq" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_resolve_eth_l2_from_gid" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "ibv_wc_status_str" "@@" "IBVERBS_1.1" => kabi::absent::int;
-    "mbps_to_ibv_rate" "@@" "IBVERBS_1.1" => kabi::absent::int;
+    "ibv_ack_async_event" "@@" "IBVERBS_1.1" => verbs::event::ack_async_event;
+    "ibv_ack_cq_events" "@@" "IBVERBS_1.1" => verbs::cq::ack_cq_events;
+    "ibv_alloc_pd" "@@" "IBVERBS_1.1" => verbs::pd::alloc;
+    "ibv_attach_mcast" "@@" "IBVERBS_1.1" => verbs::qp::attach_mcast;
+    "ibv_close_device" "@@" "IBVERBS_1.1" => verbs::device::close_device;
+    "ibv_copy_ah_attr_from_kern" "@@" "IBVERBS_1.1" => verbs::marshal::ah_attr_from_kern;
+    "ibv_create_ah" "@@" "IBVERBS_1.1" => verbs::ah::create_ah;
+    "ibv_create_ah_from_wc" "@@" "IBVERBS_1.1" => verbs::ah::create_ah_from_wc;
+    "ibv_create_cq" "@@" "IBVERBS_1.1" => verbs::cq::create_cq;
+    "ibv_create_qp" "@@" "IBVERBS_1.1" => verbs::qp::create_qp;
+    "ibv_create_srq" "@@" "IBVERBS_1.1" => verbs::srq::create_srq;
+    "ibv_dealloc_pd" "@@" "IBVERBS_1.1" => verbs::pd::dealloc;
+    "ibv_dereg_mr" "@@" "IBVERBS_1.1" => verbs::mr::dereg_mr;
+    "ibv_destroy_ah" "@@" "IBVERBS_1.1" => verbs::ah::destroy_ah;
+    "ibv_destroy_cq" "@@" "IBVERBS_1.1" => verbs::cq::destroy_cq;
+    "ibv_destroy_qp" "@@" "IBVERBS_1.1" => verbs::qp::destroy_qp;
+    "ibv_destroy_srq" "@@" "IBVERBS_1.1" => verbs::srq::destroy_srq;
+    "ibv_detach_mcast" "@@" "IBVERBS_1.1" => verbs::qp::detach_mcast;
+    "ibv_dofork_range" "@@" "IBVERBS_1.1" => verbs::fork::dofork_range;
+    "ibv_dontfork_range" "@@" "IBVERBS_1.1" => verbs::fork::dontfork_range;
+    "ibv_event_type_str" "@@" "IBVERBS_1.1" => verbs::strings::event_type_str;
+    "ibv_fork_init" "@@" "IBVERBS_1.1" => verbs::fork::fork_init;
+    "ibv_free_device_list" "@@" "IBVERBS_1.1" => verbs::device::free_device_list;
+    "ibv_get_async_event" "@@" "IBVERBS_1.1" => verbs::event::get_async_event;
+    "ibv_get_cq_event" "@@" "IBVERBS_1.1" => verbs::cq::get_cq_event;
+    "ibv_get_device_guid" "@@" "IBVERBS_1.1" => verbs::device::get_device_guid;
+    "ibv_get_device_list" "@@" "IBVERBS_1.1" => verbs::device::get_device_list;
+    "ibv_get_device_name" "@@" "IBVERBS_1.1" => verbs::device::get_device_name;
+    "ibv_init_ah_from_wc" "@@" "IBVERBS_1.1" => verbs::ah::init_ah_from_wc;
+    "ibv_modify_qp" "@@" "IBVERBS_1.1" => verbs::qp::modify_qp;
+    "ibv_modify_srq" "@@" "IBVERBS_1.1" => verbs::srq::modify_srq;
+    "ibv_node_type_str" "@@" "IBVERBS_1.1" => verbs::strings::node_type_str;
+    "ibv_open_device" "@@" "IBVERBS_1.1" => verbs::device::open_device;
+    "ibv_port_state_str" "@@" "IBVERBS_1.1" => verbs::strings::port_state_str;
+    "ibv_query_device" "@@" "IBVERBS_1.1" => verbs::port::query_device;
+    "ibv_query_gid" "@@" "IBVERBS_1.1" => verbs::gid::query_gid;
+    "ibv_query_pkey" "@@" "IBVERBS_1.1" => verbs::gid::query_pkey;
+    "ibv_query_port" "@@" "IBVERBS_1.1" => verbs::port::query_port;
+    "ibv_query_qp" "@@" "IBVERBS_1.1" => verbs::qp::query_qp;
+    "ibv_query_srq" "@@" "IBVERBS_1.1" => verbs::srq::query_srq;
+    "ibv_rate_to_mbps" "@@" "IBVERBS_1.1" => verbs::rates::rate_to_mbps;
+    "ibv_reg_mr" "@@" "IBVERBS_1.1" => verbs::mr::reg_mr;
+    "ibv_rereg_mr" "@@" "IBVERBS_1.1" => verbs::mr::rereg_mr;
+    "ibv_resize_cq" "@@" "IBVERBS_1.1" => verbs::cq::resize_cq;
+    "ibv_resolve_eth_l2_from_gid" "@@" "IBVERBS_1.1" => kabi::absent::negative;
+    "ibv_wc_status_str" "@@" "IBVERBS_1.1" => verbs::strings::wc_status_str;
+    "mbps_to_ibv_rate" "@@" "IBVERBS_1.1" => verbs::rates::mbps_to_rate;
 
-    "ibv_get_pkey_index" "@@" "IBVERBS_1.5" => kabi::absent::int;
+    "ibv_get_pkey_index" "@@" "IBVERBS_1.5" => verbs::gid::get_pkey_index;
 
-    "ibv_qp_to_qp_ex" "@@" "IBVERBS_1.6" => kabi::absent::int;
+    "ibv_qp_to_qp_ex" "@@" "IBVERBS_1.6" => verbs::qp::qp_to_qp_ex;
 
-    "ibv_reg_mr_iova" "@@" "IBVERBS_1.7" => kabi::absent::int;
+    "ibv_reg_mr_iova" "@@" "IBVERBS_1.7" => verbs::mr::reg_mr_iova;
 
-    "ibv_reg_mr_iova2" "@@" "IBVERBS_1.8" => kabi::absent::int;
+    "ibv_reg_mr_iova2" "@@" "IBVERBS_1.8" => verbs::mr::reg_mr_iova2;
 
-    "ibv_get_device_index" "@@" "IBVERBS_1.9" => kabi::absent::int;
+    "ibv_get_device_index" "@@" "IBVERBS_1.9" => verbs::device::get_device_index;
 
-    "ibv_import_device" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_import_mr" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_import_pd" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_query_ece" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_set_ece" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_unimport_mr" "@@" "IBVERBS_1.10" => kabi::absent::int;
-    "ibv_unimport_pd" "@@" "IBVERBS_1.10" => kabi::absent::int;
+    "ibv_import_device" "@@" "IBVERBS_1.10" => verbs::device::import_device;
+    "ibv_import_mr" "@@" "IBVERBS_1.10" => verbs::mr::import;
+    "ibv_import_pd" "@@" "IBVERBS_1.10" => verbs::pd::import;
+    "ibv_query_ece" "@@" "IBVERBS_1.10" => verbs::qp::query_ece;
+    "ibv_set_ece" "@@" "IBVERBS_1.10" => verbs::qp::set_ece;
+    "ibv_unimport_mr" "@@" "IBVERBS_1.10" => verbs::mr::unimport;
+    "ibv_unimport_pd" "@@" "IBVERBS_1.10" => verbs::pd::unimport;
 
-    "_ibv_query_gid_ex" "@@" "IBVERBS_1.11" => kabi::absent::int;
-    "_ibv_query_gid_table" "@@" "IBVERBS_1.11" => kabi::absent::int;
+    "_ibv_query_gid_ex" "@@" "IBVERBS_1.11" => verbs::gid::query_gid_ex;
+    "_ibv_query_gid_table" "@@" "IBVERBS_1.11" => verbs::gid::query_gid_table;
 
-    "ibv_reg_dmabuf_mr" "@@" "IBVERBS_1.12" => kabi::absent::int;
+    "ibv_reg_dmabuf_mr" "@@" "IBVERBS_1.12" => verbs::mr::reg_dmabuf_mr;
 
-    "ibv_import_dm" "@@" "IBVERBS_1.13" => kabi::absent::int;
-    "ibv_is_fork_initialized" "@@" "IBVERBS_1.13" => kabi::absent::int;
-    "ibv_unimport_dm" "@@" "IBVERBS_1.13" => kabi::absent::int;
+    "ibv_import_dm" "@@" "IBVERBS_1.13" => verbs::dm::import;
+    "ibv_is_fork_initialized" "@@" "IBVERBS_1.13" => verbs::fork::is_fork_initialized;
+    "ibv_unimport_dm" "@@" "IBVERBS_1.13" => verbs::dm::unimport;
 
-    "ibv_query_qp_data_in_order" "@@" "IBVERBS_1.14" => kabi::absent::int;
+    "ibv_query_qp_data_in_order" "@@" "IBVERBS_1.14" => verbs::qp::query_qp_data_in_order;
 
-    "ibv_alloc_dmah" "@@" "IBVERBS_1.15" => kabi::absent::int;
-    "ibv_dealloc_dmah" "@@" "IBVERBS_1.15" => kabi::absent::int;
-    "ibv_reg_mr_ex" "@@" "IBVERBS_1.15" => kabi::absent::int;
+    "ibv_alloc_dmah" "@@" "IBVERBS_1.15" => verbs::mr::alloc_dmah;
+    "ibv_dealloc_dmah" "@@" "IBVERBS_1.15" => verbs::mr::dealloc_dmah;
+    "ibv_reg_mr_ex" "@@" "IBVERBS_1.15" => verbs::mr::reg_mr_ex;
 
-    "ibv_dm_export_dmabuf_fd" "@@" "IBVERBS_1.16" => kabi::absent::int;
-    "ibv_query_port_speed" "@@" "IBVERBS_1.16" => kabi::absent::int;
+    "ibv_dm_export_dmabuf_fd" "@@" "IBVERBS_1.16" => verbs::dm::export_dmabuf_fd;
+    "ibv_query_port_speed" "@@" "IBVERBS_1.16" => verbs::gid::query_port_speed;
 
-    "ibv_alloc_buf" "@@" "IBVERBS_1.17" => kabi::absent::int;
-    "ibv_free_buf" "@@" "IBVERBS_1.17" => kabi::absent::int;
-    "ibv_reg_buf_mr" "@@" "IBVERBS_1.17" => kabi::absent::int;
+    "ibv_alloc_buf" "@@" "IBVERBS_1.17" => verbs::mr::alloc_buf;
+    "ibv_free_buf" "@@" "IBVERBS_1.17" => verbs::mr::free_buf;
+    "ibv_reg_buf_mr" "@@" "IBVERBS_1.17" => verbs::mr::reg_buf_mr;
 
-    "_ibv_query_comp_cntr_caps" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_create_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_destroy_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_export_buf_dmabuf_fd" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_inc_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_inc_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_qp_attach_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_read_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_read_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_set_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
-    "ibv_set_err_comp_cntr" "@@" "IBVERBS_1.18" => kabi::absent::int;
+    "_ibv_query_comp_cntr_caps" "@@" "IBVERBS_1.18" => verbs::comp_cntr::query_caps;
+    "ibv_create_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::create;
+    "ibv_destroy_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::destroy;
+    "ibv_export_buf_dmabuf_fd" "@@" "IBVERBS_1.18" => verbs::mr::export_buf_dmabuf_fd;
+    "ibv_inc_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::inc;
+    "ibv_inc_err_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::inc_err;
+    "ibv_qp_attach_comp_cntr" "@@" "IBVERBS_1.18" => verbs::qp::attach_comp_cntr;
+    "ibv_read_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::read;
+    "ibv_read_err_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::read_err;
+    "ibv_set_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::set;
+    "ibv_set_err_comp_cntr" "@@" "IBVERBS_1.18" => verbs::comp_cntr::set_err;
 
     // What provider plugins call. `since` N: under the private node of every generation from N on.
     "__ioctl_final_num_attrs" since 34 => kabi::absent::int;
-    "__verbs_log" since 34 => kabi::absent::int;
-    "_verbs_init_and_alloc_context" since 34 => kabi::absent::pointer;
+    "__verbs_log" since 34 => variadic::verbs_log;
+    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_34" => kabi::context::init_and_alloc::<34>;
+    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_57" => kabi::context::init_and_alloc::<57>;
+    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_59" => kabi::context::init_and_alloc::<59>;
+    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_64" => kabi::context::init_and_alloc::<64>;
+    "_verbs_init_and_alloc_context" "@@" "IBVERBS_PRIVATE_65" => kabi::context::init_and_alloc::<65>;
     "execute_ioctl" since 34 => kabi::absent::int;
     "ibv_cmd_advise_mr" since 34 => kabi::absent::int;
     "ibv_cmd_alloc_dm" since 34 => kabi::absent::int;
@@ -240,16 +244,24 @@ exports! {
     "ibv_dmabuf_heap_cc_shared_init" since 64 => kabi::absent::int;
     "ibv_dmabuf_heap_destroy" since 64 => kabi::absent::int;
     "ibv_dmabuf_heap_free" since 64 => kabi::absent::int;
-    "ibv_query_gid_type" since 34 => kabi::absent::int;
-    "ibv_read_ibdev_sysfs_file" since 34 => kabi::absent::int;
-    "ibv_wr_opcode_str" since 34 => kabi::absent::pointer;
-    "verbs_init_cq" since 34 => kabi::absent::int;
-    "verbs_open_device" since 34 => kabi::absent::pointer;
-    "verbs_set_ops" since 34 => kabi::absent::int;
-    "verbs_uninit_context" since 34 => kabi::absent::int;
-    "verbs_register_driver_34" "@@" "IBVERBS_PRIVATE_34" => kabi::absent::nothing;
-    "verbs_register_driver_57" "@@" "IBVERBS_PRIVATE_57" => kabi::absent::nothing;
-    "verbs_register_driver_59" "@@" "IBVERBS_PRIVATE_59" => kabi::absent::nothing;
-    "verbs_register_driver_64" "@@" "IBVERBS_PRIVATE_64" => kabi::absent::nothing;
-    "verbs_register_driver_65" "@@" "IBVERBS_PRIVATE_65" => kabi::absent::nothing;
+    "ibv_query_gid_type" since 34 => verbs::gid::query_gid_type;
+    "ibv_read_ibdev_sysfs_file" since 34 => variadic::read_ibdev_sysfs_file;
+    "ibv_wr_opcode_str" since 34 => verbs::strings::wr_opcode_str;
+    "verbs_init_cq" since 34 => kabi::cq::init;
+    "verbs_open_device" since 34 => kabi::context::open_device;
+    "verbs_set_ops" "@" "IBVERBS_PRIVATE_34" => kabi::context::set_ops::<34>;
+    "verbs_set_ops" "@" "IBVERBS_PRIVATE_57" => kabi::context::set_ops::<57>;
+    "verbs_set_ops" "@" "IBVERBS_PRIVATE_59" => kabi::context::set_ops::<59>;
+    "verbs_set_ops" "@" "IBVERBS_PRIVATE_64" => kabi::context::set_ops::<64>;
+    "verbs_set_ops" "@@" "IBVERBS_PRIVATE_65" => kabi::context::set_ops::<65>;
+    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_34" => kabi::context::uninit::<34>;
+    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_57" => kabi::context::uninit::<57>;
+    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_59" => kabi::context::uninit::<59>;
+    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_64" => kabi::context::uninit::<64>;
+    "verbs_uninit_context" "@@" "IBVERBS_PRIVATE_65" => kabi::context::uninit::<65>;
+    "verbs_register_driver_34" "@@" "IBVERBS_PRIVATE_34" => kabi::driver::register::<34>;
+    "verbs_register_driver_57" "@@" "IBVERBS_PRIVATE_57" => kabi::driver::register::<57>;
+    "verbs_register_driver_59" "@@" "IBVERBS_PRIVATE_59" => kabi::driver::register::<59>;
+    "verbs_register_driver_64" "@@" "IBVERBS_PRIVATE_64" => kabi::driver::register::<64>;
+    "verbs_register_driver_65" "@@" "IBVERBS_PRIVATE_65" => kabi::driver::register::<65>;
 }

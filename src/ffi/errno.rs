@@ -76,6 +76,8 @@ mod tests {
     fn errno_is_the_threads_own() {
         Errno::ENODATA.set();
         assert_eq!(Errno::last(), Errno::ENODATA);
-        assert!(std::thread::spawn(|| Errno::last() != Errno::ENODATA).join().is_ok_and(|other| other));
+        assert!(
+            std::thread::spawn(|| Errno::last() != Errno::ENODATA).join().is_ok_and(|other| other)
+        );
     }
 }

@@ -1,7 +1,10 @@
 //! The border to C: errno, return conventions, C memory and C locks, and the guard that keeps a panic
 //! from unwinding into the caller.
 
+pub(crate) mod chars;
 mod errno;
+pub(crate) mod lock;
+pub(crate) mod mem;
 mod ret;
 
 pub(crate) use errno::Errno;

@@ -1,3 +1,6 @@
-//! What a provider plugin calls.
+//! What a provider plugin calls: one file per object, the same stems as in `verbs`.
 
 pub(crate) mod absent;
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod driver;

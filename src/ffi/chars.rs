@@ -1,0 +1,44 @@
+//! Fixed-size C strings inside structures.
+
+use core::ffi::c_char;
+use std::path::Path;
+
+/// The bytes before the first NUL.
+pub(crate) fn bytes(chars: &[c_char]) -> Vec<u8> {
+    chars.iter().take_while(|&&c| c != 0).map(|&c| c.cast_unsigned()).collect()
+}
+
+/// Stores `text` with its NUL; `None`, with nothing stored, when it does not fit.
+#[must_use]
+pub(crate) fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
+    if text.len() >= into.len() || text.contains(&0) {
+        return None;
+    }
+    into.fill(0);
+    for (to, from) in into.iter_mut().zip(text) {
+        *to = from.cast_signed();
+    }
+    Some(())
+}
+
+/// Stores a path with its NUL.
+#[must_use]
+pub(crate) fn store_path(into: &mut [c_char], path: &Path) -> Option<()> {
+    use std::os::unix::ffi::OsStrExt;
+    store(into, path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_leaves_no_room_for_its_end_is_refused() {
+        let mut field = [b'x'.cast_signed(); 4];
+        assert_eq!(store(&mut field, b"abcd"), None);
+        assert_eq!(bytes(&field), b"xxxx");
+        assert_eq!(store(&mut field, b"ab"), Some(()));
+        assert_eq!(bytes(&field), b"ab");
+        assert_eq!(field[2..], [0, 0]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The pthread locks inside C objects. Providers and inline code use them too, so they must be the real
+//! ones.
+
+/// Holds a `pthread_mutex_t` until dropped.
+#[derive(Debug)]
+pub(crate) struct Guard(*mut libc::pthread_mutex_t);
+
+impl Guard {
+    /// Locks `mutex`.
+    ///
+    /// # Safety
+    /// An initialised mutex that outlives the guard.
+    pub(crate) unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> Self {
+        // SAFETY: initialised, by the contract above.
+        unsafe { libc::pthread_mutex_lock(mutex) };
+        Self(mutex)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // SAFETY: locked by `lock`, still alive by its contract.
+        unsafe { libc::pthread_mutex_unlock(self.0) };
+    }
+}
+
+/// Initialises the lock and condition of a fresh object with default attributes.
+///
+/// # Safety
+/// Both point to memory that nobody else uses yet.
+pub(crate) unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pthread_cond_t) {
+    // SAFETY: writable by the contract above.
+    unsafe {
+        libc::pthread_mutex_init(mutex, core::ptr::null());
+        libc::pthread_cond_init(cond, core::ptr::null());
+    }
+}
+
+/// Adds `count` to a counter that a destroying thread waits for, and wakes it: events were acknowledged.
+///
+/// # Safety
+/// All three belong to one live object.
+pub(crate) unsafe fn acknowledge(
+    mutex: *mut libc::pthread_mutex_t,
+    cond: *mut libc::pthread_cond_t,
+    counter: *mut u32,
+    count: u32,
+) {
+    // SAFETY: an initialised lock of a live object; the counter is only touched under it.
+    unsafe {
+        let guard = Guard::lock(mutex);
+        *counter = (*counter).wrapping_add(count);
+        libc::pthread_cond_signal(cond);
+        drop(guard);
+    }
+}

@@ -1,0 +1,192 @@
+//! The global part of a reply address, from the 40 bytes that precede a received datagram: a GRH or IPv6
+//! header, or an IPv4 header in the second half (`ibv_create_ah_from_wc(3)`; IBTA annex A17, RFC 791,
+//! RFC 8200).
+
+use abi::{
+    IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, VERBS_QUERY_GID_ATTR_GID,
+    ibv_ah_attr, ibv_gid, ibv_gid_type_sysfs,
+};
+
+use super::context::Context;
+use super::gid;
+use crate::ffi::Errno;
+
+/// What the header says about the sender and about the address it sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reply {
+    sender: [u8; 16],
+    local: [u8; 16],
+    gid_type: ibv_gid_type_sysfs,
+    flow_label: u32,
+    hop_limit: u8,
+    traffic_class: u8,
+}
+
+const NEXT_HEADER_UDP: u8 = 17;
+const NEXT_HEADER_IBA: u8 = 0x1b;
+
+/// Fills the global part of `attr`.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` neither header; `EINVAL` a multicast address; of the GID table when it does not
+/// have the local address.
+pub(crate) fn global_part(
+    context: Context,
+    port_num: u8,
+    header: &[u8; 40],
+    attr: &mut ibv_ah_attr,
+) -> Result<(), Errno> {
+    let reply = parse(header)?;
+    attr.is_global = 1;
+    attr.grh.dgid = ibv_gid { raw: reply.sender };
+    attr.grh.sgid_index = find_gid(context, u32::from(port_num), &reply)?;
+    attr.grh.flow_label = reply.flow_label;
+    attr.grh.hop_limit = reply.hop_limit;
+    attr.grh.traffic_class = reply.traffic_class;
+    Ok(())
+}
+
+/// Searches until the table ends, whose error is ours.
+fn find_gid(context: Context, port: u32, reply: &Reply) -> Result<u8, Errno> {
+    for index in 0..=u8::MAX {
+        let found = match gid::entry(context, port, u32::from(index), 0, VERBS_QUERY_GID_ATTR_GID) {
+            Ok(entry) => entry.gid.bytes(),
+            Err(Errno::ENODATA) => continue,
+            Err(error) => return Err(error),
+        };
+        if found == reply.local
+            && gid::type_as_sysfs(context, port, u32::from(index))? == reply.gid_type
+        {
+            return Ok(index);
+        }
+    }
+    Err(Errno::EINVAL)
+}
+
+fn parse(header: &[u8; 40]) -> Result<Reply, Errno> {
+    let (v6, v4) = (header.first_chunk(), header.last_chunk());
+    let (Some(v6), Some(v4)) = (v6, v4) else { return Err(Errno::EPROTONOSUPPORT) };
+    let &[first, second, third, fourth, _, _, next_header, hop_limit] = v6;
+    // rdma-core takes it from here in either case; nobody reads it behind IPv4.
+    let flow_label = u32::from_be_bytes([0, second & 0x0f, third, fourth]);
+    match (first >> 4, is_ipv4(v4)) {
+        (6, false) => {}
+        (6, true) => return parse_v4(v4, flow_label),
+        _ if v4.first().is_some_and(|byte| byte >> 4 == 4) => {
+            return parse_v4(v4, flow_label);
+        }
+        _ => return Err(Errno::EPROTONOSUPPORT),
+    }
+    let (_, addresses) = header.split_at(8);
+    let (Some(&sender), Some(&local)) =
+        (addresses.first_chunk::<16>(), addresses.last_chunk::<16>())
+    else {
+        return Err(Errno::EPROTONOSUPPORT);
+    };
+    if local.first() == Some(&0xff) {
+        return Err(Errno::EINVAL);
+    }
+    let gid_type = match next_header {
+        NEXT_HEADER_UDP => IBV_GID_TYPE_SYSFS_ROCE_V2,
+        NEXT_HEADER_IBA => IBV_GID_TYPE_SYSFS_IB_ROCE_V1,
+        _ => return Err(Errno::EPROTONOSUPPORT),
+    };
+    Ok(Reply {
+        sender,
+        local,
+        gid_type,
+        flow_label,
+        hop_limit,
+        traffic_class: (first << 4) | (second >> 4),
+    })
+}
+
+fn parse_v4(header: &[u8; 20], flow_label: u32) -> Result<Reply, Errno> {
+    let &[_, tos, _, _, _, _, _, _, ttl, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = header;
+    if d0 >> 4 == 0xe {
+        return Err(Errno::EINVAL);
+    }
+    let mapped = |a, b, c, d| std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets();
+    Ok(Reply {
+        sender: mapped(s0, s1, s2, s3),
+        local: mapped(d0, d1, d2, d3),
+        gid_type: IBV_GID_TYPE_SYSFS_ROCE_V2,
+        flow_label,
+        hop_limit: ttl,
+        traffic_class: tos,
+    })
+}
+
+/// Both readings may be possible; a version, the shortest length and a right checksum make it IPv4.
+/// rdma-core folds the sum once, which is enough for ten words but for one case that we share.
+fn is_ipv4(header: &[u8; 20]) -> bool {
+    if header.first() != Some(&0x45) {
+        return false;
+    }
+    let (words, _) = header.as_chunks::<2>();
+    let sum: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 192.0.2.1 to 192.0.2.2, ttl 64, tos 8, UDP.
+    fn ipv4() -> [u8; 20] {
+        let mut header = [0x45, 8, 0, 60, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];
+        let (words, _) = header.as_chunks::<2>();
+        let sum: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
+        let checksum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        header
+    }
+
+    fn ipv6(next_header: u8) -> [u8; 40] {
+        let mut header = [0; 40];
+        header[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 0, next_header, 63]);
+        header[8] = 0xfe;
+        header[23] = 1;
+        header[24] = 0xfe;
+        header[39] = 2;
+        header
+    }
+
+    #[test]
+    fn an_ipv4_header_sits_in_the_second_half() {
+        let mut header = [0; 40];
+        header[20..].copy_from_slice(&ipv4());
+        let reply = parse(&header).expect("IPv4");
+        assert_eq!(reply.sender[10..], [0xff, 0xff, 192, 0, 2, 1]);
+        assert_eq!(reply.local[10..], [0xff, 0xff, 192, 0, 2, 2]);
+        assert_eq!((reply.hop_limit, reply.traffic_class), (64, 8));
+        // Even when the first half looks like IPv6, a right checksum decides.
+        header[0] = 0x60;
+        assert_eq!(parse(&header), Ok(reply));
+        header[30] ^= 1;
+        assert_ne!(parse(&header), Ok(reply));
+    }
+
+    #[test]
+    fn an_ipv6_header_tells_its_kind_by_what_follows() {
+        let reply = parse(&ipv6(NEXT_HEADER_UDP)).expect("RoCE v2");
+        assert_eq!((reply.sender[15], reply.local[15]), (1, 2));
+        assert_eq!(reply.gid_type, IBV_GID_TYPE_SYSFS_ROCE_V2);
+        assert_eq!((reply.flow_label, reply.traffic_class, reply.hop_limit), (0x1_2345, 0xab, 63));
+        let reply = parse(&ipv6(NEXT_HEADER_IBA)).expect("GRH");
+        assert_eq!(reply.gid_type, IBV_GID_TYPE_SYSFS_IB_ROCE_V1);
+        assert_eq!(parse(&ipv6(6)), Err(Errno::EPROTONOSUPPORT));
+    }
+
+    #[test]
+    fn multicast_and_garbage_have_no_reply_address() {
+        let mut header = ipv6(NEXT_HEADER_UDP);
+        header[24] = 0xff;
+        assert_eq!(parse(&header), Err(Errno::EINVAL));
+        let mut header = [0; 40];
+        assert_eq!(parse(&header), Err(Errno::EPROTONOSUPPORT));
+        header[20..].copy_from_slice(&ipv4());
+        header[36] = 0xe0;
+        assert_eq!(parse(&header), Err(Errno::EINVAL));
+    }
+}

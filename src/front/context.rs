@@ -1,0 +1,312 @@
+//! An open device as the front-end sees it: the `ibv_context` an application holds, and the private
+//! block behind it.
+//!
+//! A provider allocates its own context structure through us, with a `verbs_context` somewhere inside
+//! it, and that ends with the `ibv_context`. The one fixed point is the `ibv_context`; all else is at a
+//! constant distance from it (see [`super::generation`]).
+
+use core::ffi::c_void;
+use core::mem::offset_of;
+use core::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use abi::{
+    VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_plugin_ext, ibv_context, verbs_context,
+    verbs_context_ops, verbs_device,
+};
+
+use super::generation::Generation;
+use super::op::{OP_COUNT, OPS, Slot};
+use crate::ffi::Errno;
+
+/// What the front-end knows about a context; reached through `verbs_context.priv`, opaque to everyone
+/// else.
+#[derive(Debug)]
+pub(crate) struct Private {
+    /// Layouts of the provider that owns the context.
+    pub(crate) generation: &'static Generation,
+    /// `RDMA_DRIVER_*`, sent with every ioctl.
+    pub(crate) driver_id: u32,
+    /// The extension of the plugin, when the device has no kernel device.
+    pub(crate) ext: Option<&'static ferroverbs_plugin_ext>,
+    /// The kernel takes write commands wrapped in an ioctl.
+    pub(crate) use_ioctl_write: AtomicBool,
+    /// Made by `ibv_import_device(3)`: objects must name the event descriptor, so only ioctls will do.
+    pub(crate) imported: AtomicBool,
+    /// Ioctls the kernel refused for good, one bit per [`Op`](super::op::Op).
+    unsupported: [AtomicU64; OP_COUNT.div_ceil(64)],
+    /// Canonical table. Only touched through raw pointers: a provider may replace entries at any time.
+    ops: core::cell::UnsafeCell<verbs_context_ops>,
+}
+
+// SAFETY: the table is plain function pointers, read and written word by word as C providers do; all
+// else is atomic or constant.
+unsafe impl Sync for Private {}
+
+impl Private {
+    /// A block with no operation installed.
+    pub(crate) fn new(
+        generation: &'static Generation,
+        driver_id: u32,
+        ext: Option<&'static ferroverbs_plugin_ext>,
+    ) -> Self {
+        Self {
+            generation,
+            driver_id,
+            ext,
+            use_ioctl_write: AtomicBool::new(false),
+            imported: AtomicBool::new(false),
+            unsupported: [const { AtomicU64::new(0) }; OP_COUNT.div_ceil(64)],
+            ops: core::cell::UnsafeCell::new(verbs_context_ops::zeroed()),
+        }
+    }
+
+    /// The canonical table; read single entries, never form a reference to it.
+    pub(crate) fn ops(&self) -> *const verbs_context_ops {
+        self.ops.get()
+    }
+
+    /// Whether the ioctl behind operation number `op` was refused before.
+    #[allow(dead_code, reason = "for the kernel commands")]
+    pub(crate) fn is_ioctl_unsupported(&self, op: usize) -> bool {
+        // Relaxed: a lost race costs one ioctl that is refused again.
+        self.unsupported
+            .get(op / 64)
+            .is_some_and(|word| word.load(Ordering::Relaxed) >> (op % 64) & 1 != 0)
+    }
+
+    /// Remembers that the ioctl behind operation number `op` is refused.
+    #[allow(dead_code, reason = "for the kernel commands")]
+    pub(crate) fn mark_ioctl_unsupported(&self, op: usize) {
+        if let Some(word) = self.unsupported.get(op / 64) {
+            word.fetch_or(1 << (op % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// Remembers that the kernel takes no ioctl at all.
+    #[allow(dead_code, reason = "for the kernel commands")]
+    pub(crate) fn mark_all_ioctls_unsupported(&self) {
+        for word in &self.unsupported {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A live extended context. Copies are the same context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context(NonNull<ibv_context>);
+
+impl Context {
+    /// `EINVAL` for NULL and for a context that did not come from us.
+    ///
+    /// # Safety
+    /// `context` is NULL or points to a context that stays open while the value is used.
+    pub(crate) unsafe fn new(context: *mut ibv_context) -> Result<Self, Errno> {
+        let context = Self(NonNull::new(context).ok_or(Errno::EINVAL)?);
+        // SAFETY: non-NULL, and live by the contract above.
+        let abi_compat = unsafe { (*context.as_ptr()).abi_compat };
+        if abi_compat.addr() != VERBS_ABI_IS_EXTENDED || context.private_slot().is_null() {
+            return Err(Errno::EINVAL);
+        }
+        Ok(context)
+    }
+
+    /// The context at `verbs`, which a plugin of private ABI `pabi` handed us.
+    ///
+    /// # Safety
+    /// `verbs` is NULL or a `verbs_context` of that ABI that stays open while the value is used.
+    pub(crate) unsafe fn from_verbs(
+        verbs: *mut verbs_context,
+        generation: &Generation,
+    ) -> Result<Self, Errno> {
+        if verbs.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: a verbs_context of this generation has its ibv_context at that offset.
+        let context = unsafe { verbs.byte_add(generation.context_offset) };
+        // SAFETY: live by the contract above.
+        unsafe { Self::new(context.cast()) }
+    }
+
+    /// The pointer that applications and providers know.
+    pub(crate) const fn as_ptr(self) -> *mut ibv_context {
+        self.0.as_ptr()
+    }
+
+    /// The slot this many bytes before the `ibv_context`; in bounds only when the generation has it.
+    const fn slot_before(self, distance: usize) -> *mut *mut c_void {
+        self.as_ptr().wrapping_byte_sub(distance).cast()
+    }
+
+    fn private_slot(self) -> *mut Private {
+        let slot = self.slot_before(before(offset_of!(verbs_context, priv_)));
+        // SAFETY: every generation has this slot at this distance; only we write it.
+        unsafe { *slot }.cast()
+    }
+
+    /// The private block.
+    pub(crate) fn private(&self) -> &Private {
+        // SAFETY: `new` checked that there is one; it lives until the provider ends the context, which
+        // the contract of `new` puts after the last use of this value.
+        unsafe { &*self.private_slot() }
+    }
+
+    /// The device of the context.
+    pub(crate) fn device(self) -> *mut verbs_device {
+        // SAFETY: live by the contract of `new`; every ibv_device starts a verbs_device.
+        unsafe { (*self.as_ptr()).device.cast() }
+    }
+
+    /// Stores one of the pointers that only the front-end provides in the extended context. `field` is
+    /// the offset in the newest `verbs_context`.
+    fn store_extended(self, field: usize, function: *mut c_void) {
+        let distance = before(field);
+        if distance <= self.private().generation.context_offset {
+            // SAFETY: within the extended context of this generation (checked).
+            unsafe { self.slot_before(distance).write(function) };
+        }
+    }
+
+    /// Copies every non-NULL entry of `table`, whose order is that of `generation`, into our table and
+    /// to where inline code looks for it.
+    ///
+    /// # Safety
+    /// `table` is an operations table of that generation.
+    pub(crate) unsafe fn install(self, table: *const verbs_context_ops, generation: &Generation) {
+        let ours: *mut *mut c_void = self.private().ops.get().cast();
+        let table: *const *mut c_void = table.cast();
+        for (index, op) in generation.operations().enumerate() {
+            // SAFETY: the table of this generation has an entry per operation it knows.
+            let function = unsafe { table.add(index).read() };
+            if function.is_null() {
+                continue;
+            }
+            // SAFETY: `op` numbers an entry of the newest table, which ours is.
+            unsafe { ours.add(op).write(function) };
+            match OPS.get(op).map(|info| info.slot) {
+                Some(Slot::Extended(distance))
+                    if distance <= self.private().generation.context_offset =>
+                {
+                    // SAFETY: within the extended context of this generation (checked).
+                    unsafe { self.slot_before(distance).write(function) };
+                }
+                Some(Slot::Inline(offset)) => {
+                    // SAFETY: the offset of a pointer field of ibv_context.
+                    unsafe { self.as_ptr().byte_add(offset).cast::<*mut c_void>().write(function) };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Turns fresh, zeroed memory into an extended context: the part of `verbs_init_context` that does
+    /// not depend on a provider. The device reference is the caller's to take.
+    ///
+    /// # Safety
+    /// `context` is the `ibv_context` inside zeroed memory with `private.generation.context_offset`
+    /// bytes of `verbs_context` in front of it; `device` is a live device.
+    pub(crate) unsafe fn init(
+        context: NonNull<ibv_context>,
+        device: *mut verbs_device,
+        cmd_fd: core::ffi::c_int,
+        private: Box<Private>,
+    ) -> Self {
+        let this = Self(context);
+        let size = private.generation.context_size;
+        let raw = context.as_ptr();
+        // SAFETY: ours to write by the contract above; a zeroed mutex may be initialised.
+        unsafe {
+            (*raw).device = device.cast();
+            (*raw).cmd_fd = cmd_fd;
+            (*raw).async_fd = -1;
+            libc::pthread_mutex_init(&raw mut (*raw).mutex, core::ptr::null());
+            (*raw).abi_compat = core::ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED);
+            let sz = this.slot_before(before(offset_of!(verbs_context, sz)));
+            sz.cast::<usize>().write(size);
+            let slot = this.slot_before(before(offset_of!(verbs_context, priv_)));
+            slot.write(Box::into_raw(private).cast());
+        }
+        this
+    }
+
+    /// Frees the private block; the context is not ours any more.
+    ///
+    /// # Safety
+    /// Nobody uses the context through us after this.
+    pub(crate) unsafe fn forget(self) {
+        let private = self.private_slot();
+        // SAFETY: the slot exists in each generation; the block came from Box::into_raw in `init` and
+        // is dropped once, as the slot is cleared first.
+        unsafe {
+            self.slot_before(before(offset_of!(verbs_context, priv_))).write(core::ptr::null_mut());
+            drop(Box::from_raw(private));
+        }
+    }
+
+    /// Fills the pointers that belong to the front-end, after the provider is done:
+    /// `verbs_context.query_port` and `create_cq_ex`, and what binaries of libibverbs 1.1 look for.
+    pub(crate) fn install_front_end(self, functions: &FrontEnd) {
+        self.store_extended(offset_of!(verbs_context, query_port), functions.query_port.cast_mut());
+        self.store_extended(
+            offset_of!(verbs_context, create_cq_ex),
+            functions.create_cq_ex.cast_mut(),
+        );
+        for (from, to) in [
+            (
+                offset_of!(verbs_context, ibv_create_flow),
+                offset_of!(verbs_context, abi_placeholder1),
+            ),
+            (
+                offset_of!(verbs_context, ibv_destroy_flow),
+                offset_of!(verbs_context, abi_placeholder2),
+            ),
+        ] {
+            // SAFETY: every generation has both slots at these distances.
+            let function = unsafe { self.slot_before(before(from)).read() };
+            self.store_extended(to, function);
+        }
+        let ops = offset_of!(ibv_context, ops);
+        for (offset, function) in [
+            (offset_of!(abi::ibv_context_ops, _compat_query_port), functions.compat_query_port),
+            (offset_of!(abi::ibv_context_ops, _compat_query_device), functions.compat_query_device),
+        ] {
+            // SAFETY: the offset of a pointer field of ibv_context.
+            unsafe {
+                self.as_ptr()
+                    .byte_add(ops + offset)
+                    .cast::<*mut c_void>()
+                    .write(function.cast_mut());
+            }
+        }
+    }
+}
+
+/// Addresses of the front-end's own entries of a context; named here so that `front` need not know
+/// `verbs`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrontEnd {
+    /// `verbs_context.query_port`.
+    pub(crate) query_port: *const c_void,
+    /// `verbs_context.create_cq_ex`.
+    pub(crate) create_cq_ex: *const c_void,
+    /// `ibv_context.ops._compat_query_port`.
+    pub(crate) compat_query_port: *const c_void,
+    /// `ibv_context.ops._compat_query_device`.
+    pub(crate) compat_query_device: *const c_void,
+}
+
+/// Distance of a field of the newest `verbs_context` in front of its `ibv_context`; the same in every
+/// generation that has the field.
+const fn before(field: usize) -> usize {
+    offset_of!(verbs_context, context) - field
+}
+
+/// Reads one operation of a [`Context`]; `EOPNOTSUPP` when there is none.
+macro_rules! op {
+    ($context:expr, $name:ident) => {{
+        let ops = $context.private().ops();
+        // SAFETY: the table lives as long as the context; one word is read.
+        unsafe { (&raw const (*ops).$name).read() }.ok_or($crate::ffi::Errno::EOPNOTSUPP)
+    }};
+}
+pub(crate) use op;

@@ -1,0 +1,78 @@
+//! A device as a counted reference.
+//!
+//! The provider allocates it, the front-end completes it and counts who uses it: the device list, each
+//! element of an array from `ibv_get_device_list(3)`, each open context.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use abi::{verbs_device, verbs_device_ops, verbs_sysfs_dev};
+
+use super::ext;
+use crate::ffi::{Errno, mem};
+
+/// A live device. Copies are the same reference; [`Device::hold`] and [`Device::put`] count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device(NonNull<verbs_device>);
+
+// SAFETY: the fields we read after creation are constant, and the count is atomic.
+unsafe impl Send for Device {}
+
+impl Device {
+    /// `EINVAL` for NULL.
+    ///
+    /// # Safety
+    /// `device` is NULL or stays referenced while the value is used.
+    pub(crate) unsafe fn new(device: *mut verbs_device) -> Result<Self, Errno> {
+        NonNull::new(device).map(Self).ok_or(Errno::EINVAL)
+    }
+
+    /// The pointer that applications and providers know.
+    pub(crate) const fn as_ptr(self) -> *mut verbs_device {
+        self.0.as_ptr()
+    }
+
+    /// What its driver registered.
+    pub(crate) fn ops(self) -> *const verbs_device_ops {
+        // SAFETY: live by the contract of `new`; constant after creation.
+        unsafe { (*self.as_ptr()).ops }
+    }
+
+    /// The kernel device behind it; NULL when there is none.
+    pub(crate) fn sysfs(self) -> *mut verbs_sysfs_dev {
+        // SAFETY: live by the contract of `new`; constant after creation.
+        unsafe { (*self.as_ptr()).sysfs }
+    }
+
+    fn count(&self) -> &AtomicI32 {
+        // SAFETY: live by the contract of `new`; the field is only ever used as an atomic, here and in
+        // the C providers that declare it so.
+        unsafe { AtomicI32::from_ptr(&raw mut (*self.as_ptr()).refcount) }
+    }
+
+    /// Takes a reference.
+    pub(crate) fn hold(self) {
+        // Relaxed: the caller has a reference already, nothing is published by taking another.
+        self.count().fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives a reference back; the last one frees the device.
+    ///
+    /// # Safety
+    /// The caller owns a reference and does not use the value again.
+    pub(crate) unsafe fn put(self) {
+        // Release pairs with the acquire below: uses by others happen before the device is freed.
+        if self.count().fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        core::sync::atomic::fence(Ordering::Acquire);
+        // The provider expects its kernel device to be gone first.
+        mem::free(self.sysfs().cast());
+        ext::forget(self);
+        // SAFETY: ops are constant data of a plugin that is never unloaded.
+        if let Some(uninit) = unsafe { (*self.ops()).uninit_device } {
+            // SAFETY: nobody has a reference any more.
+            unsafe { uninit(self.as_ptr()) };
+        }
+    }
+}

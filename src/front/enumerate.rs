@@ -1,0 +1,119 @@
+//! The RDMA devices of the kernel, as sysfs shows them.
+
+use core::ptr::NonNull;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use abi::{IBV_NODE_UNKNOWN, verbs_sysfs_dev};
+
+use crate::ffi::{Errno, chars, mem};
+use crate::sys::{chardev, sysfs};
+
+/// A device of the kernel that no driver owns yet. The memory is libc's, as the front-end frees it
+/// together with the provider's device.
+#[derive(Debug)]
+pub(crate) struct SysfsDev(NonNull<verbs_sysfs_dev>);
+
+impl SysfsDev {
+    /// Zeroed, with the index of a device that has none.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let mut this = Self(mem::calloc()?);
+        this.get_mut().ibdev_idx = -1;
+        Ok(this)
+    }
+
+    /// What is known about the device.
+    pub(crate) fn get(&self) -> &verbs_sysfs_dev {
+        // SAFETY: allocated and zeroed by `new`; ours until `into_raw`.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What is known about the device, to be changed.
+    pub(crate) fn get_mut(&mut self) -> &mut verbs_sysfs_dev {
+        // SAFETY: allocated and zeroed by `new`; ours until `into_raw`.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The pointer that drivers know.
+    pub(crate) fn as_ptr(&mut self) -> *mut verbs_sysfs_dev {
+        self.0.as_ptr()
+    }
+
+    /// Hands the memory to a device.
+    pub(crate) fn into_raw(self) -> *mut verbs_sysfs_dev {
+        let raw = self.0.as_ptr();
+        core::mem::forget(self);
+        raw
+    }
+}
+
+impl Drop for SysfsDev {
+    fn drop(&mut self) {
+        mem::free(self.0.as_ptr().cast());
+    }
+}
+
+/// All devices of the kernel, in the order in which it lists them.
+///
+/// # Errors
+/// `ENOSYS` when there is no sign of RDMA in the kernel.
+pub(crate) fn kernel_devices() -> Result<Vec<SysfsDev>, Errno> {
+    let class = sysfs::class("infiniband_verbs");
+    let entries = std::fs::read_dir(&class).map_err(|_| Errno::ENOSYS)?;
+    Ok(entries
+        .flatten()
+        .filter(|entry| !entry.file_name().as_bytes().starts_with(b"."))
+        .filter_map(|entry| from_sysfs(&entry.path()))
+        .collect())
+}
+
+/// One entry of the class directory; `None` for what is no (complete) device.
+fn from_sysfs(entry: &Path) -> Option<SysfsDev> {
+    let mut device = SysfsDev::new().ok()?;
+    let dev = device.get_mut();
+    let name = entry.file_name()?;
+    chars::store(&mut dev.sysfs_name, name.as_bytes())?;
+    let ibdev_name = sysfs::read_text(&entry.join("ibdev")).ok()?;
+    chars::store(&mut dev.ibdev_name, ibdev_name.as_bytes())?;
+    let ibdev_path = sysfs::class("infiniband").join(&ibdev_name);
+    chars::store_path(&mut dev.ibdev_path, &ibdev_path)?;
+    let data = std::fs::metadata(&ibdev_path).ok()?;
+    dev.time_created.tv_sec = data.mtime();
+    dev.time_created.tv_nsec = data.mtime_nsec();
+    dev.sysfs_cdev = sysfs::read_dev(&entry.join("dev"))?;
+    dev.abi_ver = sysfs::read_number(&entry.join("abi_version")).unwrap_or(0);
+    dev.node_type = sysfs::read_number(&ibdev_path.join("node_type"))
+        .filter(|number| (1..=7).contains(number))
+        .map_or(IBV_NODE_UNKNOWN, u32::cast_signed);
+    std::fs::metadata(chardev::path(name.to_str()?)).ok()?;
+    Some(device)
+}
+
+/// Whether two entries are the same device of the kernel: an index survives nothing, a creation time
+/// tells devices of one name apart.
+pub(crate) fn is_same(a: &verbs_sysfs_dev, b: &verbs_sysfs_dev) -> bool {
+    a.sysfs_name == b.sysfs_name
+        && a.ibdev_idx == b.ibdev_idx
+        && (a.ibdev_idx != -1
+            || (a.time_created.tv_sec, a.time_created.tv_nsec)
+                == (b.time_created.tv_sec, b.time_created.tv_nsec))
+}
+
+/// Checks that we speak the kernel's version of the uverbs ABI.
+///
+/// # Errors
+/// `ENOSYS`, after a line on stderr when the version is known and wrong.
+pub(crate) fn check_abi() -> Result<(), Errno> {
+    const SUPPORTED: core::ops::RangeInclusive<u32> = 3..=6;
+    let file = sysfs::class("infiniband_verbs").join("abi_version");
+    let version = sysfs::read_number(&file).ok_or(Errno::ENOSYS)?;
+    if SUPPORTED.contains(&version) {
+        return Ok(());
+    }
+    crate::sys::log::notice!(
+        "Fatal: kernel ABI version {version} doesn't match library version {}.",
+        SUPPORTED.end()
+    );
+    Err(Errno::ENOSYS)
+}

@@ -1,0 +1,103 @@
+//! Devices without a kernel device: which plugin announced them, and what it said (see
+//! [`abi::ferroverbs_plugin_ext`]).
+
+use core::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use abi::{Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev};
+
+use super::device::Device;
+
+/// One such device.
+#[derive(Debug)]
+struct Entry {
+    /// Address of the `verbs_device`.
+    device: usize,
+    info: ferroverbs_device_info,
+    ext: &'static ferroverbs_plugin_ext,
+    /// What `alloc_device` was given; the plugin may have kept the pointer.
+    _sysfs: Box<verbs_sysfs_dev>,
+}
+
+// SAFETY: the only pointers inside are the NULL list links of `_sysfs`.
+unsafe impl Send for Entry {}
+
+/// Innermost lock: nothing is called while it is held.
+static DEVICES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// How many devices one plugin may announce.
+const MAX_ANNOUNCED: usize = 64;
+
+/// Remembers a device.
+pub(crate) fn remember(
+    device: Device,
+    info: ferroverbs_device_info,
+    ext: &'static ferroverbs_plugin_ext,
+    sysfs: Box<verbs_sysfs_dev>,
+) {
+    let entry = Entry { device: device.as_ptr().addr(), info, ext, _sysfs: sysfs };
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+}
+
+/// The device's last reference is gone.
+pub(crate) fn forget(device: Device) {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.retain(|entry| entry.device != device.as_ptr().addr());
+}
+
+/// The extension behind a device; `None` for a device of the kernel.
+pub(crate) fn of_device(device: Device) -> Option<&'static ferroverbs_plugin_ext> {
+    look_up(device, |entry| entry.ext)
+}
+
+/// What was announced about a device.
+pub(crate) fn info(device: Device) -> Option<ferroverbs_device_info> {
+    look_up(device, |entry| entry.info)
+}
+
+fn look_up<T>(device: Device, what: impl FnOnce(&Entry) -> T) -> Option<T> {
+    let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.iter().find(|entry| entry.device == device.as_ptr().addr()).map(what)
+}
+
+/// Asks a plugin for its devices. An error has been explained by the plugin and means none.
+pub(crate) fn announced(
+    ext: &ferroverbs_plugin_ext,
+    kernel_devices: usize,
+) -> Vec<ferroverbs_device_info> {
+    let Some(announce) = ext
+        .announce
+        .filter(|_| covers(ext, core::mem::offset_of!(ferroverbs_plugin_ext, announce)))
+    else {
+        return Vec::new();
+    };
+    let mut devices = vec![ferroverbs_device_info::zeroed(); MAX_ANNOUNCED];
+    let kernel_devices = c_int::try_from(kernel_devices).unwrap_or(c_int::MAX);
+    // SAFETY: room for as many entries as we say.
+    let count = unsafe { announce(kernel_devices, devices.as_mut_ptr(), MAX_ANNOUNCED as c_int) };
+    devices.truncate(usize::try_from(count).unwrap_or(0));
+    for device in &mut devices {
+        // Whatever the plugin wrote, the names end.
+        if let (Some(last), Some(dev_last)) = (device.name.last_mut(), device.dev_name.last_mut()) {
+            *last = 0;
+            *dev_last = 0;
+        }
+    }
+    devices.retain(|device| device.name.first() != Some(&0));
+    devices
+}
+
+/// Whether the plugin knows the pointer-sized field at `offset`.
+pub(crate) fn covers(ext: &ferroverbs_plugin_ext, offset: usize) -> bool {
+    ext.size >= offset + size_of::<usize>()
+}
+
+/// A function of a plugin's extension: `None` when the plugin is older than the field, or has none.
+macro_rules! ext_fn {
+    ($ext:expr, $name:ident) => {{
+        let ext: &abi::ferroverbs_plugin_ext = $ext;
+        let offset = core::mem::offset_of!(abi::ferroverbs_plugin_ext, $name);
+        ext.$name.filter(|_| $crate::front::ext::covers(ext, offset))
+    }};
+}
+pub(crate) use ext_fn;

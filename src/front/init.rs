@@ -1,0 +1,43 @@
+//! What happens once per process, at the first listing of devices.
+
+use core::sync::atomic::Ordering;
+
+use super::fork;
+use crate::export::allow_disassociate_destroy;
+use crate::sys::log::{self, notice};
+use crate::sys::{env, sysfs};
+
+/// Soft limits up to this many bytes of locked memory earn a warning.
+const LITTLE_MEMLOCK: u64 = 32 * 1024;
+
+/// Reads the environment, checks the limit of locked memory, opens the log.
+pub(crate) fn process() {
+    if (env::is_on("RDMAV_FORK_SAFE") || env::is_on("IBV_FORK_SAFE")) && fork::init().is_err() {
+        notice!("Warning: fork()-safety requested but init failed");
+    }
+    // Relaxed: a single byte that providers read without any ordering.
+    allow_disassociate_destroy().store(
+        env::is_on("RDMAV_ALLOW_DISASSOC_DESTROY") || env::is_on("MLX4_DEVICE_FATAL_CLEANUP"),
+        Ordering::Relaxed,
+    );
+    let _ = sysfs::root();
+    check_memlock();
+    log::init();
+}
+
+fn check_memlock() {
+    // SAFETY: geteuid has no requirements.
+    if unsafe { libc::geteuid() } == 0 {
+        return;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit fills the structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } != 0 {
+        notice!("Warning: getrlimit(RLIMIT_MEMLOCK) failed.");
+    } else if limit.rlim_cur <= LITTLE_MEMLOCK {
+        notice!(
+            "Warning: RLIMIT_MEMLOCK is {} bytes. This will severely limit memory registrations.",
+            limit.rlim_cur
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The device list: the kernel's devices and those that plugins announce, bound to drivers.
+//!
+//! The list is persistent: a device that is still there keeps its pointer from one call to the next, and
+//! the list owns one reference to each. Order, as in rdma-core: the kernel's on the first call; devices
+//! that appear later come before the older ones; a device that needed a second round of plugins comes
+//! before those of the first. Announced devices come last.
+
+use std::sync::{Mutex, PoisonError};
+
+use abi::{
+    VSYSFS_READ_NODE_GUID, Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev,
+};
+
+use super::device::Device;
+use super::enumerate::{self, SysfsDev};
+use super::matching::{self, Names};
+use super::plugins::Plugins;
+use super::{ext, init, registry};
+use crate::ffi::{Errno, chars};
+use crate::sys::log::notice;
+use crate::sys::{env, sysfs};
+
+#[derive(Debug, Default)]
+struct State {
+    initialised: bool,
+    plugins: Option<Plugins>,
+    kernel: Vec<Device>,
+    announced: Vec<Device>,
+    explained: bool,
+}
+
+/// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
+static STATE: Mutex<State> = Mutex::new(State {
+    initialised: false,
+    plugins: None,
+    kernel: Vec::new(),
+    announced: Vec::new(),
+    explained: false,
+});
+
+/// Brings the list up to date and returns its devices, each with one more reference.
+///
+/// # Errors
+/// `ENOSYS` when the kernel shows no sign of RDMA and no plugin announces a device, or when the kernel
+/// speaks another version of the uverbs ABI.
+pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !state.initialised {
+        init::process();
+        state.initialised = true;
+    }
+    state.refresh()?;
+    let devices: Vec<Device> = state.kernel.iter().chain(&state.announced).copied().collect();
+    for device in &devices {
+        device.hold();
+    }
+    Ok(devices)
+}
+
+impl State {
+    fn refresh(&mut self) -> Result<(), Errno> {
+        let found = enumerate::kernel_devices();
+        let kernel_error = found.as_ref().err().copied();
+        let mut fresh = found.unwrap_or_default();
+        if !fresh.is_empty() {
+            enumerate::check_abi()?;
+        }
+        let kernel_devices = fresh.len();
+
+        // Kernel devices that are gone lose the list's reference; those still known are not fresh.
+        self.kernel.retain(|device| {
+            let known = kernel_of(*device);
+            match fresh
+                .iter()
+                .position(|entry| known.is_some_and(|known| enumerate::is_same(known, entry.get())))
+            {
+                Some(index) => {
+                    drop(fresh.remove(index));
+                    true
+                }
+                None => {
+                    // SAFETY: the list's own reference.
+                    unsafe { device.put() };
+                    false
+                }
+            }
+        });
+
+        let plugins = self.plugins.get_or_insert_default();
+        let extensions = plugins.announcing();
+        let mut unmatched = bind_all(fresh, &mut self.kernel);
+        if !unmatched.is_empty() && plugins.open_named(&unmatched) {
+            unmatched = bind_all(unmatched, &mut self.kernel);
+        }
+        if !unmatched.is_empty() && plugins.open_all() {
+            unmatched = bind_all(unmatched, &mut self.kernel);
+        }
+        if !unmatched.is_empty() {
+            plugins.explain_failures();
+        }
+        if std::env::var_os("IBV_SHOW_WARNINGS").is_some() {
+            for device in &unmatched {
+                let name = chars::bytes(&device.get().ibdev_name);
+                notice!(
+                    "Warning: no userspace device-specific driver found for {}",
+                    String::from_utf8_lossy(&name)
+                );
+            }
+        }
+
+        self.refresh_announced(&extensions, kernel_devices);
+
+        if self.kernel.is_empty() && self.announced.is_empty() {
+            self.explain_nothing();
+            return kernel_error.map_or(Ok(()), Err);
+        }
+        Ok(())
+    }
+
+    fn refresh_announced(
+        &mut self,
+        extensions: &[&'static ferroverbs_plugin_ext],
+        kernel_devices: usize,
+    ) {
+        let mut wanted: Vec<(ferroverbs_device_info, &'static ferroverbs_plugin_ext)> = extensions
+            .iter()
+            .flat_map(|&ext| {
+                ext::announced(ext, kernel_devices).into_iter().map(move |info| (info, ext))
+            })
+            .collect();
+        self.announced.retain(|device| {
+            let Some(known) = ext::info(*device) else { return false };
+            match wanted.iter().position(|(info, _)| info.name == known.name) {
+                Some(index) => {
+                    wanted.remove(index);
+                    true
+                }
+                None => {
+                    // SAFETY: the list's own reference.
+                    unsafe { device.put() };
+                    false
+                }
+            }
+        });
+        for (info, ext) in wanted {
+            self.announced.extend(create_announced(info, ext));
+        }
+    }
+
+    /// An empty list is success to the caller; a person at a terminal gets the reason, once.
+    fn explain_nothing(&mut self) {
+        // SAFETY: isatty only looks at the descriptor.
+        let terminal = unsafe { libc::isatty(libc::STDERR_FILENO) } == 1;
+        let wanted = terminal || env::is_on("FERROVERBS_VERBOSE");
+        if core::mem::replace(&mut self.explained, true)
+            || !wanted
+            || env::is_on("FERROVERBS_QUIET")
+        {
+            return;
+        }
+        if let Some(plugins) = &self.plugins {
+            notice!("{}", plugins.why_nothing());
+        }
+    }
+}
+
+/// Offers devices to all registered drivers; those taken go to the front of `list`, in their order.
+fn bind_all(devices: Vec<SysfsDev>, list: &mut Vec<Device>) -> Vec<SysfsDev> {
+    let drivers = registry::drivers();
+    let mut unmatched = Vec::new();
+    let mut bound = Vec::new();
+    for device in devices {
+        match matching::bind(device, &drivers) {
+            Ok(device) => bound.push(device),
+            Err(device) => unmatched.push(device),
+        }
+    }
+    list.splice(0..0, bound);
+    unmatched
+}
+
+fn kernel_of(device: Device) -> Option<&'static verbs_sysfs_dev> {
+    // SAFETY: owned by the device, which the list keeps alive while this is used; never written after
+    // creation but for caches that we don't look at.
+    unsafe { device.sysfs().as_ref() }
+}
+
+/// Makes the device that a plugin announced; a line on stderr and `None` when the plugin can't.
+fn create_announced(
+    info: ferroverbs_device_info,
+    ext: &'static ferroverbs_plugin_ext,
+) -> Option<Device> {
+    let driver = registry::find(ext.device_ops)?;
+    let name = chars::bytes(&info.name);
+    let dev_name = chars::bytes(&info.dev_name);
+    let class = sysfs::class("infiniband");
+    let mut sysfs_dev = Box::new(verbs_sysfs_dev::zeroed());
+    sysfs_dev.sysfs_name = info.dev_name;
+    sysfs_dev.ibdev_name = info.name;
+    let text = String::from_utf8_lossy(&name).into_owned();
+    let names = Names {
+        dev_path: sysfs::class("infiniband_verbs")
+            .join(String::from_utf8_lossy(&dev_name).into_owned()),
+        ibdev_path: class.join(&text),
+        name,
+        dev_name,
+        node_type: info.node_type,
+    };
+    chars::store_path(&mut sysfs_dev.ibdev_path, &names.ibdev_path)?;
+    sysfs_dev.node_guid = u64::from_be(info.node_guid);
+    sysfs_dev.flags = VSYSFS_READ_NODE_GUID;
+    sysfs_dev.node_type = info.node_type;
+    sysfs_dev.ibdev_idx = -1;
+    sysfs_dev.num_ports = info.num_ports;
+    sysfs_dev.abi_ver = driver.ops.match_min_abi_version;
+
+    // SAFETY: the plugin's own constructor; the entry lives as long as the device (see ext::remember).
+    let raw = driver.ops.alloc_device.map(|alloc| unsafe { alloc(&raw mut *sysfs_dev) });
+    let Some(raw) = raw.filter(|raw| !raw.is_null()) else {
+        notice!("Warning: the plugin that announced device '{text}' could not create it");
+        return None;
+    };
+    // SAFETY: the plugin's fresh device; nobody else knows it.
+    match unsafe { matching::complete(raw, driver.ops, &names) } {
+        Some(device) => {
+            ext::remember(device, info, ext, sysfs_dev);
+            Some(device)
+        }
+        None => {
+            if let Some(uninit) = driver.ops.uninit_device {
+                // SAFETY: the plugin's own device, given back.
+                unsafe { uninit(raw) };
+            }
+            None
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What `verbs` and `kabi` both stand on: drivers, devices, contexts, and the generations of the
+//! provider ABI.
+
+pub(crate) mod ah_from_wc;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod dummies;
+pub(crate) mod enumerate;
+pub(crate) mod ext;
+pub(crate) mod fork;
+mod fork_map;
+pub(crate) mod generation;
+pub(crate) mod gid;
+mod init;
+pub(crate) mod list;
+mod matching;
+pub(crate) mod op;
+mod plugins;
+pub(crate) mod registry;

@@ -1,0 +1,215 @@
+//! Which plugins are opened, and when.
+//!
+//! rdma-core opens every configured plugin as soon as one device is unmatched. We open fewer:
+//! - Plugins that may announce devices without a kernel device (those of our own tree, those named in
+//!   `RDMAV_DRIVERS` or `IBV_DRIVERS`, and those whose configuration file says so) at the first listing.
+//! - Plugins for kernel devices only while such a device is unmatched: first the one that the kernel's
+//!   driver id names, then all.
+//!
+//! A plugin that can't be opened is worth a line when somebody asked for it by name, or when a device
+//! stays without a driver.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
+use provider_loader::config::{self, Directive};
+use provider_loader::places::{Origin, Places, Wishes};
+use provider_loader::{Failure, Loader};
+
+use super::enumerate::SysfsDev;
+use super::registry;
+use crate::sys::log::notice;
+use crate::sys::{dl, env};
+
+/// Names the kernel drivers' plugins: `RDMA_DRIVER_*` to `lib<name>-rdmav<N>.so`.
+const BY_DRIVER_ID: [(u32, &str); 18] = [
+    (abi::RDMA_DRIVER_MLX5, "mlx5"),
+    (abi::RDMA_DRIVER_MLX4, "mlx4"),
+    (abi::RDMA_DRIVER_CXGB4, "cxgb4"),
+    (abi::RDMA_DRIVER_MTHCA, "mthca"),
+    (abi::RDMA_DRIVER_BNXT_RE, "bnxt_re"),
+    (abi::RDMA_DRIVER_OCRDMA, "ocrdma"),
+    (abi::RDMA_DRIVER_IRDMA, "irdma"),
+    (abi::RDMA_DRIVER_VMW_PVRDMA, "vmw_pvrdma"),
+    (abi::RDMA_DRIVER_QEDR, "qedr"),
+    (abi::RDMA_DRIVER_HNS, "hns"),
+    (abi::RDMA_DRIVER_RXE, "rxe"),
+    (abi::RDMA_DRIVER_HFI1, "hfi1verbs"),
+    (abi::RDMA_DRIVER_QIB, "ipathverbs"),
+    (abi::RDMA_DRIVER_EFA, "efa"),
+    (abi::RDMA_DRIVER_SIW, "siw"),
+    (abi::RDMA_DRIVER_ERDMA, "erdma"),
+    (abi::RDMA_DRIVER_MANA, "mana"),
+    (abi::RDMA_DRIVER_IONIC, "ionic"),
+];
+
+/// What was configured and opened so far; one per process, guarded by the device list's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Plugins {
+    setup: Option<Setup>,
+    /// Names that were tried, with whatever result.
+    tried: BTreeSet<String>,
+    failures: Vec<Failure>,
+    extensions: Vec<&'static ferroverbs_plugin_ext>,
+    kernel_plugins_loaded: bool,
+}
+
+/// Configuration as found at the first listing.
+#[derive(Debug)]
+struct Setup {
+    loader: Loader,
+    /// From the environment; before all others.
+    requested: Vec<String>,
+    /// Directory, whose it is, and what it says; `None` when it can't be read.
+    config: Vec<(PathBuf, Origin, Option<config::Contents>)>,
+}
+
+impl Setup {
+    fn read() -> Self {
+        let text = |name| env::trusted(name).and_then(|value| value.into_string().ok());
+        let wishes = Wishes {
+            config: text("FERROVERBS_CONFIG_DIR"),
+            plugins: text("FERROVERBS_PROVIDER_DIR"),
+        };
+        let library = dl::file_of(Self::read as *const core::ffi::c_void);
+        let places = Places::new(library.as_deref(), &wishes);
+        let requested = text("RDMAV_DRIVERS").or_else(|| text("IBV_DRIVERS")).unwrap_or_default();
+        let config = places
+            .config
+            .into_iter()
+            .map(|place| {
+                let contents = config::read(&place.path).ok();
+                (place.path, place.origin, contents)
+            })
+            .collect();
+        Self {
+            loader: Loader::new(&places.plugins),
+            requested: config::split_list(&requested),
+            config,
+        }
+    }
+
+    fn directives(&self) -> impl Iterator<Item = (Origin, &Directive)> {
+        self.config.iter().flat_map(|(_, origin, contents)| {
+            contents.iter().flat_map(|contents| &contents.directives).map(|found| (*origin, found))
+        })
+    }
+}
+
+impl Plugins {
+    /// Opens what may announce devices, once, and returns the extensions found so far.
+    pub(crate) fn announcing(&mut self) -> Vec<&'static ferroverbs_plugin_ext> {
+        if self.setup.is_none() {
+            let setup = self.setup.insert(Setup::read());
+            let names: Vec<String> = setup
+                .requested
+                .iter()
+                .chain(
+                    setup
+                        .directives()
+                        .filter(|(origin, directive)| *origin == Origin::Own || directive.announces)
+                        .map(|(_, directive)| &directive.name),
+                )
+                .cloned()
+                .collect();
+            for name in names {
+                self.open(&name);
+            }
+            for failure in self.failures.drain(..) {
+                notice!("Warning: {failure}");
+            }
+        }
+        self.extensions.clone()
+    }
+
+    /// Opens the plugin that the kernel's driver ids name; true when that brought a new one.
+    pub(crate) fn open_named(&mut self, unmatched: &[SysfsDev]) -> bool {
+        let before = registry::drivers().len();
+        for device in unmatched {
+            let id = device.get().driver_id;
+            if let Some((_, name)) = BY_DRIVER_ID.iter().find(|(known, _)| id != 0 && *known == id)
+            {
+                self.open(name);
+            }
+        }
+        registry::drivers().len() > before
+    }
+
+    /// Opens every configured plugin, once per process; true the first time.
+    pub(crate) fn open_all(&mut self) -> bool {
+        if core::mem::replace(&mut self.kernel_plugins_loaded, true) {
+            return false;
+        }
+        let Some(setup) = &self.setup else { return false };
+        for (path, origin, contents) in &setup.config {
+            match contents {
+                Some(contents) => {
+                    for bad in &contents.bad {
+                        notice!("Warning: {bad}");
+                    }
+                }
+                None if *origin == Origin::System => {
+                    notice!("Warning: couldn't open config directory '{}'.", path.display());
+                }
+                None => {}
+            }
+        }
+        let names: Vec<String> =
+            setup.directives().map(|(_, directive)| directive.name.clone()).collect();
+        for name in names {
+            self.open(&name);
+        }
+        true
+    }
+
+    /// Explains the plugins that could not be opened, now that a device stays without a driver.
+    pub(crate) fn explain_failures(&mut self) {
+        for failure in self.failures.drain(..) {
+            notice!("Warning: {failure}");
+        }
+    }
+
+    /// Why there may be no device at all, for a person who wonders.
+    pub(crate) fn why_nothing(&self) -> String {
+        let kernel = crate::sys::sysfs::class("infiniband_verbs");
+        let kernel = if kernel.is_dir() {
+            "the kernel has none".to_owned()
+        } else {
+            format!("the kernel has no RDMA support loaded ({} is missing)", kernel.display())
+        };
+        if self.extensions.is_empty() {
+            format!("no RDMA device: {kernel}, and no software device is enabled")
+        } else {
+            format!(
+                "no RDMA device: {kernel}, and the software devices that are enabled announce none"
+            )
+        }
+    }
+
+    fn open(&mut self, name: &str) {
+        let Some(setup) = &self.setup else { return };
+        if !self.tried.insert(name.to_owned()) {
+            return;
+        }
+        match setup.loader.load(name) {
+            Ok(plugin) => {
+                let Some(address) = plugin.data::<ferroverbs_plugin_ext>(PLUGIN_EXT_SYMBOL) else {
+                    return;
+                };
+                // SAFETY: the symbol's documented type; constant data of a plugin that is never closed.
+                let ext: &'static ferroverbs_plugin_ext = unsafe { &*address };
+                if registry::find(ext.device_ops).is_none() {
+                    notice!(
+                        "Warning: {}: its {} names a driver that it did not register; ignored",
+                        plugin.file().display(),
+                        PLUGIN_EXT_SYMBOL.to_string_lossy()
+                    );
+                } else if !self.extensions.iter().any(|known| core::ptr::eq(*known, ext)) {
+                    self.extensions.push(ext);
+                }
+            }
+            Err(failure) => self.failures.push(failure),
+        }
+    }
+}

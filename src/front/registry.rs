@@ -1,0 +1,56 @@
+//! The drivers that plugins registered, in order of registration.
+//!
+//! Registration happens in ELF constructors: inside our `dlopen`, but also before `main` when a program
+//! is linked with a provider's library. So it only appends; what needs files or environment is done
+//! when a driver is first asked for a device.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use abi::verbs_device_ops;
+
+use super::generation::Generation;
+use crate::sys::dl;
+
+/// A registered driver: its table and the number it registered under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Driver {
+    /// Constant data of a plugin that is never unloaded.
+    pub(crate) ops: &'static verbs_device_ops,
+    /// Private ABI number.
+    pub(crate) pabi: u32,
+}
+
+impl Driver {
+    /// The layouts this driver was built with; `None` for a number that never existed.
+    pub(crate) fn generation(&self) -> Option<&'static Generation> {
+        Generation::of_pabi(self.pabi)
+    }
+}
+
+/// Innermost lock: nothing is called while it is held.
+static DRIVERS: Mutex<Vec<Driver>> = Mutex::new(Vec::new());
+
+/// Appends a driver.
+pub(crate) fn register(driver: Driver) {
+    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
+}
+
+/// All drivers registered so far.
+pub(crate) fn drivers() -> Vec<Driver> {
+    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The driver that registered this very table.
+pub(crate) fn find(ops: *const verbs_device_ops) -> Option<Driver> {
+    drivers().into_iter().find(|driver| core::ptr::eq(driver.ops, ops))
+}
+
+/// The files of the plugins that registered under `pabi`.
+pub(crate) fn files(pabi: u32) -> Vec<PathBuf> {
+    drivers()
+        .iter()
+        .filter(|driver| driver.pabi == pabi)
+        .filter_map(|driver| dl::file_of(core::ptr::from_ref(driver.ops).cast()))
+        .collect()
+}

@@ -1,0 +1,189 @@
+//! Memory that the kernel reads or writes while a command runs. It sees an address and a length; the
+//! lifetimes here keep the memory borrowed until the command is done.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+
+/// Plain data of the kernel interface.
+///
+/// # Safety
+/// Integers only: whatever bytes the kernel stores are a value, and none of them is padding.
+pub(super) unsafe trait Wire: Copy {}
+
+macro_rules! wire {
+    ($($ty:ident)*) => {
+        $(
+            // SAFETY: a structure of integers, padded explicitly, as its layout assertions show.
+            unsafe impl Wire for $ty {}
+        )*
+    };
+}
+pub(super) use wire;
+
+wire! { u8 u32 u64 i32 }
+
+/// Bytes for the kernel to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct In<'a> {
+    start: *const u8,
+    len: usize,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+impl<'a> In<'a> {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { start: core::ptr::null(), len: 0, borrowed: PhantomData };
+
+    /// A structure.
+    pub(super) fn of<T: Wire>(value: &'a T) -> Self {
+        Self::slice(core::slice::from_ref(value))
+    }
+
+    /// An array.
+    pub(super) fn slice<T: Wire>(values: &'a [T]) -> Self {
+        Self { start: values.as_ptr().cast(), len: size_of_val(values), borrowed: PhantomData }
+    }
+
+    /// Memory of a provider.
+    ///
+    /// # Safety
+    /// `len` bytes at `start` can be read until `'a` ends, or `len` is more than 65535: that is refused
+    /// without looking.
+    pub(super) const unsafe fn raw(start: *const c_void, len: usize) -> Self {
+        Self { start: start.cast(), len, borrowed: PhantomData }
+    }
+
+    /// The first `len` bytes, or all.
+    pub(super) fn truncated(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the kernel is told.
+    pub(super) fn address(&self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    /// The bytes at the front of a word, the rest 0; `None` when there are more than 8. A NULL address
+    /// stands for zeros.
+    pub(super) fn inline(&self) -> Option<u64> {
+        let mut word = [0_u8; 8];
+        let part = word.get_mut(..self.len)?;
+        if !self.start.is_null() {
+            // SAFETY: readable by the contract of the constructors; `part` is as long.
+            unsafe { self.start.copy_to_nonoverlapping(part.as_mut_ptr(), part.len()) };
+        }
+        Some(u64::from_ne_bytes(word))
+    }
+
+    /// Appends a copy of the bytes.
+    pub(super) fn append_to(&self, message: &mut Vec<u8>) {
+        if self.len > 0 && !self.start.is_null() {
+            // SAFETY: readable by the contract of the constructors, and not NULL (checked).
+            message.extend_from_slice(unsafe { core::slice::from_raw_parts(self.start, self.len) });
+        }
+    }
+}
+
+/// Bytes for the kernel to write.
+#[derive(Debug)]
+pub(super) struct Out<'a> {
+    start: *mut u8,
+    len: usize,
+    borrowed: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Out<'a> {
+    /// Nothing.
+    pub(super) const NONE: Self =
+        Self { start: core::ptr::null_mut(), len: 0, borrowed: PhantomData };
+
+    /// A structure.
+    pub(super) fn of<T: Wire>(value: &'a mut T) -> Self {
+        Self::slice(core::slice::from_mut(value))
+    }
+
+    /// An array.
+    pub(super) fn slice<T: Wire>(values: &'a mut [T]) -> Self {
+        let len = size_of_val(values);
+        Self { start: values.as_mut_ptr().cast(), len, borrowed: PhantomData }
+    }
+
+    /// Memory of a provider.
+    ///
+    /// # Safety
+    /// `len` bytes at `start` can be written until `'a` ends, and nobody else uses them meanwhile; or
+    /// `len` is more than 65535: that is refused.
+    pub(super) const unsafe fn raw(start: *mut c_void, len: usize) -> Self {
+        Self { start: start.cast(), len, borrowed: PhantomData }
+    }
+
+    /// The first `len` bytes, or all.
+    pub(super) fn truncated(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    /// The same memory for a shorter time.
+    pub(super) fn reborrow(&mut self) -> Out<'_> {
+        Out { start: self.start, len: self.len, borrowed: PhantomData }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the kernel is told.
+    pub(super) fn address(&self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    /// What is there now.
+    pub(super) fn as_in(&self) -> In<'_> {
+        In { start: self.start, len: self.len, borrowed: PhantomData }
+    }
+
+    /// Stores as many of `bytes` as fit.
+    pub(super) fn store(&mut self, bytes: &[u8]) {
+        let len = self.len.min(bytes.len());
+        if len > 0 {
+            // SAFETY: writable by the contract of the constructors; cut to the shorter of the two, which
+            // do not overlap as this memory is borrowed.
+            unsafe { self.start.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bytes_go_inline_and_nine_do_not() {
+        assert_eq!(In::of(&0x1234_u32).inline(), Some(u64::from_ne_bytes([0x34, 0x12, 0, 0, 0, 0, 0, 0])));
+        assert_eq!(In::slice(&[0xff_u8; 8]).inline(), Some(u64::MAX));
+        assert_eq!(In::slice(&[0_u8; 9]).inline(), None);
+        // SAFETY: not looked at.
+        let null = unsafe { In::raw(core::ptr::null(), 8) };
+        assert_eq!(null.inline(), Some(0));
+    }
+
+    #[test]
+    fn storing_never_exceeds_the_memory() {
+        let mut memory = [1_u8; 4];
+        Out::slice(&mut memory[..3]).store(&[2; 9]);
+        assert_eq!(memory, [2, 2, 2, 1]);
+        Out::of(&mut memory[3]).truncated(0).store(&[7]);
+        assert_eq!(memory, [2, 2, 2, 1]);
+    }
+}

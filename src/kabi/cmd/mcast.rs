@@ -1,0 +1,56 @@
+//! Multicast groups: `ibv_attach_mcast(3)`; `ib_uverbs_attach_mcast` of `<rdma/ib_user_verbs.h>`.
+
+use abi::{
+    IB_USER_VERBS_CMD_ATTACH_MCAST, IB_USER_VERBS_CMD_DETACH_MCAST, Zeroed, ib_uverbs_attach_mcast,
+    ib_uverbs_detach_mcast, ibv_gid, ibv_qp,
+};
+
+use super::bytes::{In, Wire, wire};
+use super::destroy;
+use super::status::Status;
+use super::write::{Number, Write};
+use crate::ffi::verb;
+
+wire! { ib_uverbs_attach_mcast ib_uverbs_detach_mcast }
+
+verb! {
+    /// `ibv_cmd_attach_mcast`: joins `qp` to a group.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Safety
+    /// `qp` is live, `gid` is readable.
+    pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> Status {
+        // SAFETY: per the contract above.
+        let (context, handle, gid) =
+            unsafe { (super::context_of((*qp).context)?, (*qp).handle, (*gid).bytes()) };
+        let mut request = ib_uverbs_attach_mcast::zeroed();
+        request.gid = gid;
+        request.qp_handle = handle;
+        request.mlid = lid;
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_ATTACH_MCAST), In::of(&request)).run(context)?;
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_detach_mcast`: the opposite. On an unplugged device it succeeds as destroying does.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Safety
+    /// `qp` is live, `gid` is readable.
+    pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> Status {
+        // SAFETY: per the contract above.
+        let (context, handle, gid) =
+            unsafe { (super::context_of((*qp).context)?, (*qp).handle, (*gid).bytes()) };
+        let mut request = ib_uverbs_detach_mcast::zeroed();
+        request.gid = gid;
+        request.qp_handle = handle;
+        request.mlid = lid;
+        let result =
+            Write::new(Number::Plain(IB_USER_VERBS_CMD_DETACH_MCAST), In::of(&request)).run(context);
+        destroy::outcome(result)?;
+        Ok(Status::DONE)
+    }
+}

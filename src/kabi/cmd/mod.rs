@@ -1,0 +1,76 @@
+//! The commands that provider plugins send to the kernel through us: `ibv_cmd_*`, `execute_ioctl` and
+//! their relatives of rdma-core's private provider ABI (releases 34 to 65).
+//!
+//! Every command prefers the ioctl of `<rdma/rdma_user_ioctl_cmds.h>` (objects, methods and attributes
+//! of `<rdma/ib_user_ioctl_cmds.h>`) and falls back to the write commands of `<rdma/ib_user_verbs.h>`
+//! where those can express it. The layers, inner first:
+//!
+//! - [`bytes`]: memory that the kernel reads or writes, with its lifetime;
+//! - [`buffer`]: an ioctl under construction, and the chains of attributes that providers add;
+//! - [`execute`]: sending it, remembering what the kernel refuses, choosing the fallback;
+//! - [`write`]: write commands, plain or wrapped in an ioctl;
+//! - [`destroy`]: what all destroying commands share, with the wait for acknowledged events;
+//! - one file per object, with entry points that check, build, send and store.
+//!
+//! All these functions return 0 or a positive errno value, and leave errno to the system calls they
+//! make; where one sets it without a call, its documentation says so.
+
+pub(crate) mod ah;
+mod buffer;
+mod bytes;
+pub(crate) mod channel;
+pub(crate) mod comp_cntr;
+pub(crate) mod context;
+pub(crate) mod counters;
+pub(crate) mod cq;
+mod destroy;
+pub(crate) mod device;
+pub(crate) mod dm;
+pub(crate) mod dmabuf;
+pub(crate) mod dmah;
+pub(crate) mod execute;
+pub(crate) mod flow;
+pub(crate) mod flow_action;
+mod flow_spec;
+mod frame;
+pub(crate) mod mcast;
+pub(crate) mod mr;
+pub(crate) mod mw;
+pub(crate) mod poll;
+pub(crate) mod post;
+pub(crate) mod qp;
+mod qp_attr;
+pub(crate) mod qp_modify;
+pub(crate) mod srq;
+mod status;
+pub(crate) mod wq;
+mod write;
+pub(crate) mod xrcd;
+
+use abi::ibv_context;
+
+use crate::ffi::Errno;
+use crate::front::context::Context;
+use status::Status;
+
+/// The context of a provider's object.
+///
+/// # Safety
+/// As for [`Context::new`].
+unsafe fn context_of(context: *mut ibv_context) -> Result<Context, Errno> {
+    // SAFETY: passed on to our caller.
+    unsafe { Context::new(context) }
+}
+
+/// Version of the write commands, `<sysfs>/class/infiniband_verbs/abi_version`: 6 since Linux 2.6.21.
+/// Kernels with 3 to 5 answer some commands with shorter structures.
+fn write_abi() -> u32 {
+    static VERSION: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let file = crate::sys::sysfs::class("infiniband_verbs").join("abi_version");
+        crate::sys::sysfs::read_number(&file).unwrap_or(NEWEST_WRITE_ABI)
+    })
+}
+
+/// What every kernel of the last decade says.
+const NEWEST_WRITE_ABI: u32 = 6;

@@ -1,0 +1,41 @@
+//! The return convention of the kernel commands.
+
+use core::ffi::c_int;
+
+use crate::ffi::{Errno, Ret};
+
+/// 0 or a positive errno value. Unlike a plain `int` verb it leaves errno as it is: the system call that
+/// failed has set it, and a check that failed before any call does not touch it, as providers expect.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status(c_int);
+
+impl Status {
+    /// Success.
+    pub(super) const DONE: Self = Self(0);
+}
+
+impl Ret for Status {
+    fn fail(error: Errno) -> Self {
+        Self(error.raw())
+    }
+}
+
+/// For the few commands that set errno themselves, too.
+pub(super) fn set(error: Errno) -> Errno {
+    error.set();
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_leaves_errno_alone() {
+        Errno::EAGAIN.set();
+        assert_eq!(Status::fail(Errno::EINVAL), Status(libc::EINVAL));
+        assert_eq!(Errno::last(), Errno::EAGAIN);
+        assert_eq!(set(Errno::ENODEV), Errno::last());
+    }
+}

@@ -1,0 +1,128 @@
+//! How a plugin creates, fills and ends a context.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::NonNull;
+
+use abi::{ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_device};
+
+use crate::ffi::{Errno, mem, verb};
+use crate::front::context::{Context, Private};
+use crate::front::device::Device;
+use crate::front::dummies::DUMMIES;
+use crate::front::generation::{GENERATIONS, Generation};
+use crate::front::{ext, registry};
+use crate::sys::fd;
+use crate::sys::ioctl;
+
+verb! {
+    /// `_verbs_init_and_alloc_context`: allocates the provider's context structure with libc (the
+    /// provider frees it) and readies the `verbs_context` inside it. `member_offset` is not a pointer
+    /// but the offset of that member. `cmd_fd` is closed on failure.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    ///
+    /// # Safety
+    /// `device` is a live device of a driver of this private ABI.
+    pub(crate) fn init_and_alloc<const PABI: u32>(
+        device: *mut ibv_device,
+        cmd_fd: c_int,
+        alloc_size: usize,
+        member_offset: *mut verbs_context,
+        driver_id: u32,
+    ) -> *mut c_void {
+        // SAFETY: per the contract above; every ibv_device starts a verbs_device.
+        match unsafe { init_and_alloc_inner(device.cast(), PABI, cmd_fd, alloc_size, member_offset.addr(), driver_id) } {
+            Ok(memory) => Ok(memory.as_ptr()),
+            Err(error) => {
+                fd::close(cmd_fd);
+                Err(error)
+            }
+        }
+    }
+
+    /// `verbs_set_ops`: copies the non-NULL entries of a table of this private ABI.
+    ///
+    /// # Safety
+    /// `context` is a live `verbs_context` and `ops` a table, both of this private ABI.
+    pub(crate) fn set_ops<const PABI: u32>(context: *mut verbs_context, ops: *const verbs_context_ops) {
+        let generation = Generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
+        // SAFETY: per the contract above.
+        let context = unsafe { Context::from_verbs(context, generation)? };
+        if !ops.is_null() {
+            // SAFETY: a table of this private ABI, per the contract above.
+            unsafe { context.install(ops, context.private().generation) };
+        }
+        Ok(())
+    }
+
+    /// `verbs_uninit_context`: ends the front-end's part of a context: closes its descriptors and
+    /// returns the device reference. The provider frees its structure.
+    ///
+    /// # Safety
+    /// `context` is a `verbs_context` of this private ABI that nobody uses any more.
+    pub(crate) fn uninit<const PABI: u32>(context: *mut verbs_context) {
+        let generation = Generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
+        // SAFETY: per the contract above.
+        let context = unsafe { Context::from_verbs(context, generation)? };
+        let raw = context.as_ptr();
+        // SAFETY: the context's memory is still the provider's, and live.
+        let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
+        let device = context.device();
+        // SAFETY: the caller promises that nobody uses the context any more.
+        unsafe { context.forget() };
+        fd::close(cmd_fd);
+        fd::close(async_fd);
+        // SAFETY: the reference that init_and_alloc took.
+        unsafe { Device::new(device)?.put() };
+        Ok(())
+    }
+
+    /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the provider.
+    ///
+    /// # Safety
+    /// `device` is a live device; `private_data` is what its provider expects.
+    pub(crate) fn open_device(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
+        // SAFETY: per the contract above.
+        Ok(unsafe { crate::verbs::device::open(device.cast(), private_data)? }.as_ptr())
+    }
+}
+
+/// # Safety
+/// `device` is NULL or a live device of a driver of private ABI `pabi`.
+unsafe fn init_and_alloc_inner(
+    device: *mut verbs_device,
+    pabi: u32,
+    cmd_fd: c_int,
+    alloc_size: usize,
+    member_offset: usize,
+    driver_id: u32,
+) -> Result<NonNull<c_void>, Errno> {
+    // SAFETY: per the contract above.
+    let device = unsafe { Device::new(device)? };
+    // A driver's own number decides; a device that a plugin made by itself has no registered driver.
+    let generation = registry::find(device.ops())
+        .and_then(|driver| driver.generation())
+        .filter(|generation| generation.pabi == pabi)
+        .or_else(|| Generation::of_pabi(pabi))
+        .unwrap_or(&GENERATIONS[GENERATIONS.len() - 1]);
+    let end = member_offset.checked_add(generation.context_size);
+    if end.is_none_or(|end| end > alloc_size) {
+        return Err(Errno::EINVAL);
+    }
+    let memory = mem::calloc_bytes(alloc_size)?;
+    // SAFETY: within the allocation (checked).
+    let context: NonNull<ibv_context> =
+        unsafe { memory.byte_add(member_offset + generation.context_offset) }.cast();
+    let private = Private::new(generation, driver_id, ext::of_device(device));
+    private.use_ioctl_write.store(
+        ioctl::takes_wrapped_writes(cmd_fd, driver_id),
+        core::sync::atomic::Ordering::Relaxed,
+    );
+    device.hold();
+    // SAFETY: fresh zeroed memory with the extended context in front (checked); a live device.
+    let context = unsafe { Context::init(context, device.as_ptr(), cmd_fd, Box::new(private)) };
+    // SAFETY: the canonical table of the newest generation.
+    unsafe { context.install(&raw const DUMMIES, &GENERATIONS[GENERATIONS.len() - 1]) };
+    Ok(memory)
+}

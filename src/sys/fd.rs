@@ -1,0 +1,26 @@
+//! File descriptors that C code owns.
+
+use core::ffi::{c_int, c_void};
+
+use crate::ffi::Errno;
+
+/// Closes `fd` unless it is negative.
+pub(crate) fn close(fd: c_int) {
+    if fd >= 0 {
+        // SAFETY: the caller owns the descriptor and gives it up.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// Reads one record of exactly `N` bytes: what the kernel delivers on event descriptors. A short read is
+/// `EIO`.
+pub(crate) fn read_record<const N: usize>(fd: c_int) -> Result<[u8; N], Errno> {
+    let mut record = [0_u8; N];
+    // SAFETY: `record` has room for N bytes.
+    let read = unsafe { libc::read(fd, record.as_mut_ptr().cast::<c_void>(), N) };
+    match usize::try_from(read) {
+        Ok(bytes) if bytes == N => Ok(record),
+        Ok(_) => Err(Errno::EIO),
+        Err(_) => Err(Errno::last()),
+    }
+}

@@ -1,0 +1,13 @@
+//! libc calls turned into values and `Result`s.
+
+pub(crate) mod chardev;
+pub(crate) mod dl;
+pub(crate) mod env;
+pub(crate) mod fd;
+pub(crate) mod ioctl;
+pub(crate) mod log;
+pub(crate) mod rdma_netlink;
+pub(crate) mod release;
+pub(crate) mod smaps;
+pub(crate) mod sysfs;
+pub(crate) mod write_cmd;

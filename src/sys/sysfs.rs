@@ -1,0 +1,111 @@
+//! Reading sysfs: where it is, and its one-line files.
+
+use std::ffi::{CString, OsStr};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::env;
+use crate::ffi::Errno;
+
+/// Longest root we accept.
+const MAX_ROOT: usize = 255;
+
+/// Where sysfs is mounted: `SYSFS_PATH` (not in set-uid programs) or `/sys`. The string lives for ever,
+/// as `ibv_get_sysfs_path` hands it out.
+pub(crate) fn root() -> &'static CString {
+    static ROOT: OnceLock<CString> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let mut path =
+            env::trusted("SYSFS_PATH").map_or_else(|| b"/sys".to_vec(), OsStringExt::into_vec);
+        path.truncate(MAX_ROOT);
+        while path.len() > 1 && path.last() == Some(&b'/') {
+            path.pop();
+        }
+        CString::new(path).unwrap_or_default()
+    })
+}
+
+/// `<sysfs>/class/<name>`.
+pub(crate) fn class(name: &str) -> PathBuf {
+    Path::new(OsStr::from_bytes(root().to_bytes())).join("class").join(name)
+}
+
+/// The one primitive of rdma-core: one `read` into `buffer`; a newline at the end becomes NUL, otherwise
+/// a NUL is added if there is room. Returns the length of the text.
+///
+/// # Errors
+/// Of `open` and `read`; `EMSGSIZE` when the file fills the buffer without a newline.
+pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut file = std::fs::File::open(path)?;
+    let len = file.read(buffer)?;
+    if let Some(last) = len.checked_sub(1).and_then(|last| buffer.get_mut(last))
+        && *last == b'\n'
+    {
+        *last = 0;
+        return Ok(len - 1);
+    }
+    match buffer.get_mut(len) {
+        Some(end) => {
+            *end = 0;
+            Ok(len)
+        }
+        None => Err(Errno::EMSGSIZE),
+    }
+}
+
+/// A short text file without its newline.
+pub(crate) fn read_text(path: &Path) -> Result<String, Errno> {
+    let mut buffer = [0_u8; 256];
+    let len = read_into(path, &mut buffer)?;
+    Ok(String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()).into_owned())
+}
+
+/// The decimal number a file starts with.
+pub(crate) fn read_number(path: &Path) -> Option<u32> {
+    let text = read_text(path).ok()?;
+    let digits: &str = text.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// `major:minor`.
+pub(crate) fn read_dev(path: &Path) -> Option<libc::dev_t> {
+    let text = read_text(path).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(tag: &str, content: &[u8]) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("fv-sysfs-{tag}-{}", std::process::id()));
+        std::fs::write(&path, content).expect("a temporary file");
+        path
+    }
+
+    #[test]
+    fn the_newline_goes_and_the_text_must_end_within_the_buffer() {
+        let path = file("read", b"abc\n");
+        let mut buffer = [b'x'; 8];
+        assert_eq!(read_into(&path, &mut buffer), Ok(3));
+        assert_eq!(&buffer[..5], b"abc\0x");
+        assert_eq!(read_into(&path, &mut [0; 4]), Ok(3));
+        assert_eq!(read_into(&path, &mut [0; 3]), Err(Errno::EMSGSIZE));
+        std::fs::remove_file(&path).expect("cleaning up");
+        assert_eq!(read_into(&path, &mut buffer), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn numbers_and_device_numbers_are_parsed_from_the_start() {
+        let path = file("number", b"4: RNIC\n");
+        assert_eq!(read_number(&path), Some(4));
+        std::fs::write(&path, b"231:192\n").expect("a temporary file");
+        assert_eq!(read_dev(&path), Some(libc::makedev(231, 192)));
+        std::fs::write(&path, b"none\n").expect("a temporary file");
+        assert_eq!((read_number(&path), read_dev(&path)), (None, None));
+        std::fs::remove_file(&path).expect("cleaning up");
+    }
+}

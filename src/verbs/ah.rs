@@ -1,0 +1,117 @@
+//! Address handles: `ibv_create_ah(3)`, `ibv_create_ah_from_wc(3)`.
+
+use core::ffi::c_int;
+
+use abi::{Zeroed, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
+
+use super::context_of;
+use crate::ffi::{Errno, MinusOne, verb};
+use crate::front::ah_from_wc;
+use crate::front::context::{Context, op};
+
+verb! {
+    /// `ibv_create_ah(3)`.
+    ///
+    /// # Safety
+    /// `pd` is NULL or live; `attr` is readable.
+    pub(crate) fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+        // SAFETY: per the contract above.
+        unsafe { create(pd, attr) }
+    }
+
+    /// `ibv_destroy_ah(3)`.
+    ///
+    /// # Safety
+    /// `ah` is NULL or live, and used no more after success.
+    pub(crate) fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+        // SAFETY: live by the contract above.
+        let destroy = op!(unsafe { context_of(ah)? }, destroy_ah)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { destroy(ah) })
+    }
+
+    /// `ibv_init_ah_from_wc(3)`: the address of who sent a datagram; 0 or -1.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `wc` and `grh` are readable, `attr` is writable.
+    pub(crate) fn init_ah_from_wc(
+        context: *mut ibv_context,
+        port_num: u8,
+        wc: *mut ibv_wc,
+        grh: *mut ibv_grh,
+        attr: *mut ibv_ah_attr,
+    ) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        // SAFETY: per the contract above.
+        let found = unsafe { reply_address(context, port_num, wc, grh)? };
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: writable by the contract above.
+        unsafe { *attr = found };
+        Ok(MinusOne(0))
+    }
+
+    /// `ibv_create_ah_from_wc(3)`: an address handle back to who sent a datagram.
+    ///
+    /// # Safety
+    /// `pd` is NULL or live; `wc` and `grh` are readable.
+    pub(crate) fn create_ah_from_wc(
+        pd: *mut ibv_pd,
+        wc: *mut ibv_wc,
+        grh: *mut ibv_grh,
+        port_num: u8,
+    ) -> *mut ibv_ah {
+        // SAFETY: live by the contract above.
+        let context = unsafe { context_of(pd)? };
+        // SAFETY: per the contract above.
+        let mut attr = unsafe { reply_address(context, port_num, wc, grh)? };
+        // SAFETY: a live PD and attributes of ours.
+        unsafe { create(pd, &raw mut attr) }
+    }
+}
+
+/// # Safety
+/// `pd` is NULL or live; `attr` is readable.
+unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    // SAFETY: live by the contract above.
+    let context = unsafe { context_of(pd)? };
+    let create = op!(context, create_ah)?;
+    // SAFETY: the provider's operation.
+    let ah = unsafe { create(pd, attr) };
+    if !ah.is_null() {
+        // SAFETY: fresh and only ours.
+        unsafe {
+            (*ah).context = context.as_ptr();
+            (*ah).pd = pd;
+        }
+    }
+    Ok(ah)
+}
+
+/// # Safety
+/// `wc` is readable, and `grh` when the completion says that there is one.
+unsafe fn reply_address(
+    context: Context,
+    port_num: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr, Errno> {
+    // SAFETY: readable by the contract above.
+    let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
+    let mut attr = ibv_ah_attr::zeroed();
+    attr.dlid = wc.slid;
+    attr.sl = wc.sl;
+    attr.src_path_bits = wc.dlid_path_bits;
+    attr.port_num = port_num;
+    if wc.wc_flags & abi::IBV_WC_GRH != 0 {
+        if grh.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the first 40 bytes of the receive buffer, readable by the contract above.
+        let header: [u8; size_of::<ibv_grh>()] = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+        ah_from_wc::global_part(context, port_num, &header, &mut attr)?;
+    }
+    Ok(attr)
+}

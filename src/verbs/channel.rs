@@ -1,0 +1,88 @@
+//! Completion event channels: `ibv_create_comp_channel(3)`.
+
+use core::ffi::c_int;
+
+use abi::{ibv_comp_channel, ibv_context};
+
+use super::context_of;
+use crate::ffi::lock::Guard;
+use crate::ffi::{Errno, mem, verb};
+use crate::front::context::Context;
+use crate::front::ext::ext_fn;
+use crate::sys::{fd, write_cmd};
+
+verb! {
+    /// `ibv_create_comp_channel(3)`.
+    ///
+    /// # Safety
+    /// `context` is NULL or open.
+    pub(crate) fn create(context: *mut ibv_context) -> *mut ibv_comp_channel {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        let channel = mem::calloc::<ibv_comp_channel>()?;
+        match open(context) {
+            Ok(fd) => {
+                // SAFETY: fresh memory of the right size.
+                unsafe {
+                    channel.write(ibv_comp_channel { context: context.as_ptr(), fd, refcnt: 0 });
+                }
+                Ok(channel.as_ptr())
+            }
+            Err(error) => {
+                mem::free(channel.as_ptr().cast());
+                Err(error)
+            }
+        }
+    }
+
+    /// `ibv_destroy_comp_channel(3)`.
+    ///
+    /// # Errors
+    /// `EBUSY` while a CQ uses it.
+    ///
+    /// # Safety
+    /// `channel` is NULL or live, and used no more after success.
+    pub(crate) fn destroy(channel: *mut ibv_comp_channel) -> c_int {
+        // SAFETY: live by the contract above.
+        let context = unsafe { context_of(channel)? };
+        // SAFETY: the lock of an open context; fields of a live channel, under it.
+        unsafe {
+            let guard = Guard::lock(&raw mut (*context.as_ptr()).mutex);
+            let busy = (*channel).refcnt != 0;
+            drop(guard);
+            if busy {
+                return Err(Errno::EBUSY);
+            }
+        }
+        // SAFETY: still live, and now only ours.
+        let fd = unsafe { (*channel).fd };
+        match context.private().ext.and_then(|ext| ext_fn!(ext, destroy_comp_channel)) {
+            Some(destroy) => {
+                // SAFETY: the plugin's own function with the descriptor it made.
+                let error = unsafe { destroy(context.as_ptr(), fd) };
+                if error != 0 {
+                    return Err(Errno::from_raw(error));
+                }
+            }
+            None => fd::close(fd),
+        }
+        mem::free(channel.cast());
+        Ok(0)
+    }
+}
+
+/// The descriptor of a new channel: from the plugin, or from the kernel.
+fn open(context: Context) -> Result<c_int, Errno> {
+    let private = context.private();
+    if let Some(ext) = private.ext {
+        let create = ext_fn!(ext, create_comp_channel).ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: the plugin's own function with its open context.
+        let fd = unsafe { create(context.as_ptr()) };
+        return if fd < 0 { Err(Errno::from_raw(-fd)) } else { Ok(fd) };
+    }
+    // SAFETY: open by the contract of Context.
+    let cmd_fd = unsafe { (*context.as_ptr()).cmd_fd };
+    // Relaxed: written before anybody else knew the context.
+    let wrapped = private.use_ioctl_write.load(core::sync::atomic::Ordering::Relaxed);
+    write_cmd::create_comp_channel(cmd_fd, private.driver_id, wrapped)
+}

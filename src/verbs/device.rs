@@ -1,0 +1,271 @@
+//! Listing, opening and closing devices: `ibv_get_device_list(3)`, `ibv_open_device(3)`,
+//! `ibv_import_device(3)`.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+
+use abi::{VSYSFS_READ_NODE_GUID, ibv_context, ibv_device, verbs_device};
+
+use crate::ffi::{Errno, MinusOne, chars, mem, verb};
+use crate::front::context::{Context, FrontEnd, op};
+use crate::front::device::Device;
+use crate::front::generation::Generation;
+use crate::front::{ext, list, registry};
+use crate::sys::{chardev, ioctl, sysfs};
+
+verb! {
+    /// `ibv_get_device_list(3)`: a NULL-terminated array, to be freed with `ibv_free_device_list`.
+    ///
+    /// # Errors
+    /// `ENOSYS` no RDMA in the kernel and no announced device; `ENOMEM`.
+    ///
+    /// # Safety
+    /// `num_devices` is NULL or writable.
+    pub(crate) fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+        if !num_devices.is_null() {
+            // SAFETY: writable by the contract above.
+            unsafe { *num_devices = 0 };
+        }
+        let devices = list::devices()?;
+        let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
+        let Ok(array) = mem::calloc_bytes(bytes) else {
+            for device in devices {
+                // SAFETY: the reference that the listing took for us.
+                unsafe { device.put() };
+            }
+            return Err(Errno::ENOMEM);
+        };
+        let array: NonNull<*mut ibv_device> = array.cast();
+        for (index, device) in devices.iter().enumerate() {
+            // SAFETY: room for one more than there are devices.
+            unsafe { array.add(index).write(device.as_ptr().cast()) };
+        }
+        if !num_devices.is_null() {
+            // SAFETY: writable by the contract above.
+            unsafe { *num_devices = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
+        }
+        Ok(array.as_ptr())
+    }
+
+    /// `ibv_free_device_list(3)`.
+    ///
+    /// # Safety
+    /// `list` came from `ibv_get_device_list` and is used no more.
+    pub(crate) fn free_device_list(list: *mut *mut ibv_device) {
+        if list.is_null() {
+            return Ok(());
+        }
+        let mut next = list;
+        loop {
+            // SAFETY: the array ends with NULL, after which we stop.
+            let device = unsafe { *next };
+            if device.is_null() {
+                break;
+            }
+            // SAFETY: each element holds a reference, given back here.
+            unsafe { Device::new(device.cast())?.put() };
+            next = next.wrapping_add(1);
+        }
+        mem::free(list.cast());
+        Ok(())
+    }
+
+    /// `ibv_get_device_name(3)`: the live buffer inside the device.
+    ///
+    /// # Safety
+    /// `device` is NULL or live.
+    pub(crate) fn get_device_name(device: *mut ibv_device) -> *const c_char {
+        if device.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: live by the contract above.
+        Ok(unsafe { (&raw const (*device).name).cast() })
+    }
+
+    /// `ibv_get_device_guid(3)`: big endian, 0 when unknown.
+    ///
+    /// # Safety
+    /// `device` is NULL or live.
+    pub(crate) fn get_device_guid(device: *mut ibv_device) -> u64 {
+        // SAFETY: live by the contract above.
+        let device = unsafe { Device::new(device.cast())? };
+        if let Some(info) = ext::info(device) {
+            return Ok(info.node_guid);
+        }
+        // SAFETY: owned by the live device; written only before it was listed.
+        let dev = unsafe { device.sysfs().as_ref() }.ok_or(Errno::ENODATA)?;
+        if dev.flags & VSYSFS_READ_NODE_GUID != 0 {
+            return Ok(dev.node_guid.to_be());
+        }
+        let path = String::from_utf8_lossy(&chars::bytes(&dev.ibdev_path)).into_owned();
+        let text = sysfs::read_text(&std::path::Path::new(&path).join("node_guid"))?;
+        parse_guid(&text).map(u64::to_be).ok_or(Errno::EINVAL)
+    }
+
+    /// `ibv_get_device_index(3)`: the kernel's number, -1 when it has none.
+    ///
+    /// # Safety
+    /// `device` is NULL or live.
+    pub(crate) fn get_device_index(device: *mut ibv_device) -> MinusOne {
+        // SAFETY: live by the contract above.
+        let device = unsafe { Device::new(device.cast())? };
+        // SAFETY: owned by the live device; constant.
+        Ok(MinusOne(unsafe { device.sysfs().as_ref() }.map_or(-1, |dev| dev.ibdev_idx)))
+    }
+
+    /// `ibv_open_device(3)`.
+    ///
+    /// # Safety
+    /// `device` is NULL or live.
+    pub(crate) fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+        // SAFETY: live by the contract above.
+        Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
+    }
+
+    /// `ibv_close_device(3)`: always 0.
+    ///
+    /// # Safety
+    /// `context` is NULL or open, and nobody uses it any more.
+    pub(crate) fn close_device(context: *mut ibv_context) -> c_int {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        close(context);
+        Ok(0)
+    }
+
+    /// `ibv_import_device(3)`: a context on a descriptor that another process shared.
+    ///
+    /// # Errors
+    /// `EINVAL` no character device; `ENODEV` of no listed device; `EOPNOTSUPP` its provider can't.
+    ///
+    /// # Safety
+    /// `cmd_fd` belongs to the caller, who gives it up.
+    pub(crate) fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+        let cdev = chardev::number(cmd_fd).ok_or(Errno::EINVAL)?;
+        let devices = list::devices().map_err(|_| Errno::ENODEV)?;
+        let found = devices.iter().copied().find(|device| {
+            // SAFETY: owned by a device we hold a reference to; constant.
+            unsafe { device.sysfs().as_ref() }.is_some_and(|dev| dev.sysfs_cdev == cdev)
+        });
+        let result = found.ok_or(Errno::ENODEV).and_then(|device| import(device, cmd_fd));
+        for device in devices {
+            // SAFETY: the reference that the listing took for us; an imported context has its own.
+            unsafe { device.put() };
+        }
+        Ok(result?.as_ptr())
+    }
+}
+
+/// Opens a device, passing `private_data` to its provider.
+///
+/// # Errors
+/// Of opening the kernel device, or of the provider.
+///
+/// # Safety
+/// `device` is NULL or live; `private_data` is what its provider expects.
+pub(crate) unsafe fn open(
+    device: *mut verbs_device,
+    private_data: *mut c_void,
+) -> Result<Context, Errno> {
+    // SAFETY: live by the contract above.
+    let device = unsafe { Device::new(device)? };
+    // SAFETY: constant data of a plugin that is never unloaded.
+    let alloc = unsafe { (*device.ops()).alloc_context }.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: owned by the live device; constant.
+    let cmd_fd = match unsafe { device.sysfs().as_ref() } {
+        Some(dev) => {
+            let name = String::from_utf8_lossy(&chars::bytes(&dev.sysfs_name)).into_owned();
+            chardev::open(&name, dev.sysfs_cdev)?
+        }
+        None => -1,
+    };
+    // SAFETY: the provider's own operation on its live device; it owns the descriptor from here on.
+    let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
+    finish(device, verbs)
+}
+
+fn import(device: Device, cmd_fd: c_int) -> Result<Context, Errno> {
+    // SAFETY: constant data of a plugin that is never unloaded.
+    let import = unsafe { (*device.ops()).import_context }.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: the provider's own operation on its live device; it owns the descriptor from here on.
+    let verbs = unsafe { import(device.as_ptr().cast(), cmd_fd) };
+    let context = finish(device, verbs)?;
+    // Relaxed: written before anybody else knows the context.
+    context.private().imported.store(true, Ordering::Relaxed);
+    Ok(context)
+}
+
+/// Completes the context that a provider returned.
+fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Errno> {
+    if verbs.is_null() {
+        return Err(Errno::last());
+    }
+    let generation = registry::find(device.ops())
+        .and_then(|driver| driver.generation())
+        .or_else(|| Generation::of_pabi(65))
+        .ok_or(Errno::EINVAL)?;
+    // SAFETY: the provider's fresh context, made by init_and_alloc with the same generation.
+    let context = unsafe { Context::from_verbs(verbs, generation)? };
+    context.install_front_end(&FrontEnd {
+        query_port: super::port::query_port_sized as *const c_void,
+        create_cq_ex: super::cq::create_cq_ex as *const c_void,
+        compat_query_port: super::port::query_port as *const c_void,
+        compat_query_device: super::port::query_device as *const c_void,
+    });
+    let raw = context.as_ptr();
+    // SAFETY: open, and only ours so far.
+    let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
+    if !device.sysfs().is_null() && async_fd == -1 {
+        match ioctl::alloc_async_fd(cmd_fd, context.private().driver_id) {
+            // SAFETY: as above.
+            Ok(async_fd) => unsafe { (*raw).async_fd = async_fd },
+            Err(error) => {
+                close(context);
+                return Err(error);
+            }
+        }
+    }
+    Ok(context)
+}
+
+fn close(context: Context) {
+    if let Ok(free) = op!(context, free_context) {
+        // SAFETY: the provider's own operation; it ends the context and its structure.
+        unsafe { free(context.as_ptr()) };
+    }
+}
+
+/// Four groups of hexadecimal digits.
+fn parse_guid(text: &str) -> Option<u64> {
+    let mut guid = 0;
+    let mut groups = text.trim().split(':');
+    for _ in 0..4 {
+        guid = guid << 16 | u64::from(u16::from_str_radix(groups.next()?, 16).ok()?);
+    }
+    groups.next().is_none().then_some(guid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guid_is_four_groups() {
+        assert_eq!(parse_guid("5254:00ff:fe12:3456\n"), Some(0x5254_00ff_fe12_3456));
+        assert_eq!(parse_guid("5254:00ff:fe12"), None);
+        assert_eq!(parse_guid("5254:00ff:fe12:3456:1"), None);
+    }
+
+    #[test]
+    fn nobody_dies_of_null() {
+        // SAFETY: NULL is allowed by each contract.
+        unsafe {
+            free_device_list(core::ptr::null_mut());
+            assert!(get_device_name(core::ptr::null_mut()).is_null());
+            assert_eq!(get_device_guid(core::ptr::null_mut()), 0);
+            assert!(open_device(core::ptr::null_mut()).is_null());
+        }
+        assert_eq!(Errno::last(), Errno::EINVAL);
+    }
+}

@@ -1,0 +1,146 @@
+//! Asynchronous events: `ibv_get_async_event(3)`, `ibv_ack_async_event(3)`.
+
+use abi::{
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    IBV_EVENT_WQ_FATAL, ibv_async_event, ibv_async_event_element, ibv_context, ibv_event_type,
+};
+
+use crate::ffi::lock::acknowledge;
+use crate::ffi::{Errno, MinusOne, verb};
+use crate::front::context::{Context, op};
+use crate::sys::fd;
+
+/// Whom an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Cq,
+    Qp,
+    Srq,
+    Wq,
+    /// A port, or the device; also what a newer kernel may add.
+    Port,
+}
+
+impl Subject {
+    fn of(event_type: ibv_event_type) -> Self {
+        match event_type {
+            IBV_EVENT_CQ_ERR => Self::Cq,
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Self::Qp,
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => Self::Srq,
+            IBV_EVENT_WQ_FATAL => Self::Wq,
+            _ => Self::Port,
+        }
+    }
+}
+
+verb! {
+    /// `ibv_get_async_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking descriptor).
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `event` is writable.
+    pub(crate) fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: open by the contract above.
+        let async_fd = unsafe { (*context.as_ptr()).async_fd };
+        // SAFETY: writable by the contract above.
+        unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
+        let notify = op!(context, async_event)?;
+        // SAFETY: the provider's operation.
+        unsafe { notify(context.as_ptr(), event) };
+        Ok(MinusOne(0))
+    }
+
+    /// `ibv_ack_async_event(3)`: lets the object of the event be destroyed.
+    ///
+    /// # Safety
+    /// `event` is NULL or an event from `ibv_get_async_event`, acknowledged once.
+    pub(crate) fn ack_async_event(event: *mut ibv_async_event) {
+        // SAFETY: readable by the contract above.
+        let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: the type tells the valid view; the object lives until its event is acknowledged.
+        unsafe {
+            match Subject::of(event.event_type) {
+                Subject::Cq => {
+                    let cq = event.element.cq;
+                    let count = &raw mut (*cq).async_events_completed;
+                    acknowledge(&raw mut (*cq).mutex, &raw mut (*cq).cond, count, 1);
+                }
+                Subject::Qp => {
+                    let qp = event.element.qp;
+                    let count = &raw mut (*qp).events_completed;
+                    acknowledge(&raw mut (*qp).mutex, &raw mut (*qp).cond, count, 1);
+                }
+                Subject::Srq => {
+                    let srq = event.element.srq;
+                    let count = &raw mut (*srq).events_completed;
+                    acknowledge(&raw mut (*srq).mutex, &raw mut (*srq).cond, count, 1);
+                }
+                Subject::Wq => {
+                    let wq = event.element.wq;
+                    let count = &raw mut (*wq).events_completed;
+                    acknowledge(&raw mut (*wq).mutex, &raw mut (*wq).cond, count, 1);
+                }
+                Subject::Port => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `{u64 element, u32 type, u32 reserved}` as the kernel writes it.
+fn decode(record: [u8; 16]) -> ibv_async_event {
+    let [e0, e1, e2, e3, e4, e5, e6, e7, t0, t1, t2, t3, _, _, _, _] = record;
+    let element = u64::from_ne_bytes([e0, e1, e2, e3, e4, e5, e6, e7]);
+    let event_type = u32::from_ne_bytes([t0, t1, t2, t3]);
+    let address = element as usize;
+    let mut event = ibv_async_event {
+        element: ibv_async_event_element { cq: core::ptr::null_mut() },
+        event_type,
+    };
+    match Subject::of(event_type) {
+        Subject::Cq => event.element.cq = core::ptr::with_exposed_provenance_mut(address),
+        Subject::Qp => event.element.qp = core::ptr::with_exposed_provenance_mut(address),
+        Subject::Srq => event.element.srq = core::ptr::with_exposed_provenance_mut(address),
+        Subject::Wq => event.element.wq = core::ptr::with_exposed_provenance_mut(address),
+        Subject::Port => event.element.port_num = (element as u32).cast_signed(),
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(element: u64, event_type: u32) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&element.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&event_type.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_type_of_an_event_tells_whom_it_is_about() {
+        let event = decode(record(0xffff_ffff_0000_0002, abi::IBV_EVENT_PORT_ACTIVE));
+        // SAFETY: a port event.
+        assert_eq!(unsafe { event.element.port_num }, 2);
+        let event = decode(record(0x7f00_1234_5678, IBV_EVENT_QP_FATAL));
+        // SAFETY: a QP event.
+        assert_eq!(unsafe { event.element.qp }.addr(), 0x7f00_1234_5678);
+        assert_eq!(Subject::of(IBV_EVENT_QP_LAST_WQE_REACHED), Subject::Qp);
+        assert_eq!(Subject::of(IBV_EVENT_SRQ_LIMIT_REACHED), Subject::Srq);
+        assert_eq!(Subject::of(1000), Subject::Port);
+    }
+}

@@ -1,0 +1,178 @@
+//! GIDs and pkeys: `ibv_query_gid(3)`, `ibv_query_gid_ex(3)`, `ibv_query_gid_table(3)`,
+//! `ibv_query_pkey(3)`, `ibv_get_pkey_index(3)`.
+
+use core::ffi::c_int;
+
+use abi::{
+    VERBS_QUERY_GID_ATTR_GID, Zeroed, be16, ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type_sysfs,
+};
+
+use crate::ffi::{Errno, MinusOne, Negative, verb};
+use crate::front::context::{Context, op};
+use crate::front::gid;
+
+verb! {
+    /// `ibv_query_gid(3)`: 0 or -1; an empty slot is a zero GID.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `gid` is writable.
+    pub(crate) fn query_gid(
+        context: *mut ibv_context,
+        port_num: u8,
+        index: c_int,
+        gid: *mut ibv_gid,
+    ) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
+        if gid.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let wanted = VERBS_QUERY_GID_ATTR_GID;
+        let found = match gid::entry(context, u32::from(port_num), index, 0, wanted) {
+            Ok(entry) => entry.gid,
+            Err(Errno::ENODATA) => ibv_gid::zeroed(),
+            Err(error) => return Err(error),
+        };
+        // SAFETY: writable by the contract above.
+        unsafe { *gid = found };
+        Ok(MinusOne(0))
+    }
+
+    /// `_ibv_query_gid_ex`, behind the inline `ibv_query_gid_ex(3)`: 0 or an errno.
+    ///
+    /// # Errors
+    /// `ENODATA` an empty slot; `EINVAL`; `EOPNOTSUPP` unknown flags.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `entry` is writable for `entry_size` bytes.
+    pub(crate) fn query_gid_ex(
+        context: *mut ibv_context,
+        port_num: u32,
+        gid_index: u32,
+        entry: *mut ibv_gid_entry,
+        flags: u32,
+        entry_size: usize,
+    ) -> c_int {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        if entry.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = gid::entry(context, port_num, gid_index, flags, gid::WHOLE_ENTRY)?;
+        // SAFETY: writable for `entry_size` bytes by the contract above.
+        unsafe { store(entry, entry_size, &found) };
+        Ok(0)
+    }
+
+    /// `_ibv_query_gid_table`, behind the inline `ibv_query_gid_table(3)`: the number of entries, or a
+    /// negative errno.
+    ///
+    /// # Errors
+    /// `EINVAL` more entries than `max_entries`.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `entries` is writable for `max_entries` of `entry_size` bytes.
+    pub(crate) fn query_gid_table(
+        context: *mut ibv_context,
+        entries: *mut ibv_gid_entry,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> Negative<isize> {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        if entries.is_null() && max_entries != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let found = gid::table(context, max_entries, flags)?;
+        for (index, entry) in found.iter().enumerate() {
+            // SAFETY: there are at most `max_entries`, each of `entry_size` bytes.
+            unsafe { store(entries.wrapping_byte_add(index * entry_size), entry_size, entry) };
+        }
+        Ok(Negative(found.len().cast_signed()))
+    }
+
+    /// `ibv_query_gid_type` (driver side): 0 or -1; an empty slot has the oldest type.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `gid_type` is writable.
+    pub(crate) fn query_gid_type(
+        context: *mut ibv_context,
+        port_num: u8,
+        index: u32,
+        gid_type: *mut ibv_gid_type_sysfs,
+    ) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        let found = gid::type_as_sysfs(context, u32::from(port_num), index)?;
+        if gid_type.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: writable by the contract above.
+        unsafe { *gid_type = found };
+        Ok(MinusOne(0))
+    }
+
+    /// `ibv_query_pkey(3)`: 0 or -1.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `pkey` is writable.
+    pub(crate) fn query_pkey(
+        context: *mut ibv_context,
+        port_num: u8,
+        index: c_int,
+        pkey: *mut be16,
+    ) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        if pkey.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = gid::pkey(context, port_num, index)?;
+        // SAFETY: writable by the contract above.
+        unsafe { *pkey = found };
+        Ok(MinusOne(0))
+    }
+
+    /// `ibv_get_pkey_index(3)`: where a pkey (big endian) is, or -1.
+    ///
+    /// # Safety
+    /// `context` is NULL or open.
+    pub(crate) fn get_pkey_index(context: *mut ibv_context, port_num: u8, pkey: be16) -> MinusOne {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        for index in 0..=c_int::from(u16::MAX) {
+            if gid::pkey(context, port_num, index)? == pkey {
+                return Ok(MinusOne(index));
+            }
+        }
+        Err(Errno::EINVAL)
+    }
+
+    /// `ibv_query_port_speed(3)`: in units of 100 Mbit/s.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `speed` is writable.
+    pub(crate) fn query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> c_int {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        let query = op!(context, query_port_speed)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { query(context.as_ptr(), port_num, speed) })
+    }
+}
+
+/// Writes as much of an entry as the caller's release knows, and zeroes what it knows beyond ours.
+///
+/// # Safety
+/// `to` is writable for `size` bytes.
+unsafe fn store(to: *mut ibv_gid_entry, size: usize, entry: &ibv_gid_entry) {
+    let to: *mut u8 = to.cast();
+    // SAFETY: writable for `size` bytes; `entry` has all its own.
+    unsafe {
+        to.write_bytes(0, size);
+        let known = size.min(size_of::<ibv_gid_entry>());
+        to.copy_from_nonoverlapping(core::ptr::from_ref(entry).cast(), known);
+    }
+}

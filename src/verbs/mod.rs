@@ -1,0 +1,61 @@
+//! What an application calls: one file per object. Each verb checks what the front-end answers for,
+//! dispatches to the provider's operation, and does the bookkeeping that the manual page promises.
+
+use abi::ibv_context;
+
+use crate::ffi::Errno;
+use crate::front::context::Context;
+
+pub(crate) mod ah;
+pub(crate) mod channel;
+pub(crate) mod comp_cntr;
+pub(crate) mod cq;
+pub(crate) mod device;
+pub(crate) mod dm;
+pub(crate) mod event;
+pub(crate) mod fork;
+pub(crate) mod gid;
+pub(crate) mod marshal;
+pub(crate) mod mr;
+pub(crate) mod pd;
+pub(crate) mod port;
+pub(crate) mod qp;
+pub(crate) mod rates;
+pub(crate) mod srq;
+pub(crate) mod strings;
+pub(crate) mod sysfs;
+
+/// An object that knows its context.
+trait Object {
+    /// The `context` field.
+    ///
+    /// # Safety
+    /// `this` is a live object.
+    unsafe fn context_field(this: *mut Self) -> *mut ibv_context;
+}
+
+macro_rules! objects {
+    ($($ty:ident)*) => {
+        $(impl Object for abi::$ty {
+            unsafe fn context_field(this: *mut Self) -> *mut ibv_context {
+                // SAFETY: live by the contract of the trait.
+                unsafe { (*this).context }
+            }
+        })*
+    };
+}
+objects! {
+    ibv_ah ibv_comp_channel ibv_comp_cntr ibv_cq ibv_dm ibv_dmah ibv_mr ibv_pd ibv_qp ibv_srq
+}
+
+/// The context of an object; `EINVAL` for NULL.
+///
+/// # Safety
+/// `object` is NULL or live, and its context stays open while the value is used.
+unsafe fn context_of<T: Object>(object: *mut T) -> Result<Context, Errno> {
+    if object.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: live by the contract above.
+    unsafe { Context::new(T::context_field(object)) }
+}

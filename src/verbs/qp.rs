@@ -1,0 +1,195 @@
+//! Queue pairs: `ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_query_qp(3)`, `ibv_attach_mcast(3)`,
+//! `ibv_set_ece(3)`.
+
+use core::ffi::c_int;
+
+use abi::{
+    IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES, IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY,
+    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG, QpAttrMask,
+    VERBS_QP_EX, ibv_comp_cntr, ibv_ece, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attach_comp_cntr_attr,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_wr_opcode,
+};
+
+use super::context_of;
+use crate::ffi::{Errno, verb};
+use crate::front::context::op;
+
+verb! {
+    /// `ibv_create_qp(3)`.
+    ///
+    /// # Safety
+    /// `pd` is NULL or live; `attr` is readable and what it refers to is live.
+    pub(crate) fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+        // SAFETY: live by the contract above.
+        let create = op!(unsafe { context_of(pd)? }, create_qp)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { create(pd, attr) })
+    }
+
+    /// `ibv_query_qp(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; both structures are writable.
+    pub(crate) fn query_qp(
+        qp: *mut ibv_qp,
+        attr: *mut ibv_qp_attr,
+        attr_mask: c_int,
+        init_attr: *mut ibv_qp_init_attr,
+    ) -> c_int {
+        // SAFETY: live by the contract above.
+        let query = op!(unsafe { context_of(qp)? }, query_qp)?;
+        // SAFETY: the provider's operation.
+        let result = unsafe { query(qp, attr, attr_mask, init_attr) };
+        if result == 0 {
+            // SAFETY: as above.
+            unsafe { remember_state(qp, attr, attr_mask) };
+        }
+        Ok(result)
+    }
+
+    /// `ibv_modify_qp(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `attr` is readable.
+    pub(crate) fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+        // SAFETY: live by the contract above.
+        let modify = op!(unsafe { context_of(qp)? }, modify_qp)?;
+        // SAFETY: the provider's operation.
+        let result = unsafe { modify(qp, attr, attr_mask) };
+        if result == 0 {
+            // SAFETY: as above.
+            unsafe { remember_state(qp, attr, attr_mask) };
+        }
+        Ok(result)
+    }
+
+    /// `ibv_destroy_qp(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live, and used no more after success.
+    pub(crate) fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+        // SAFETY: live by the contract above.
+        let destroy = op!(unsafe { context_of(qp)? }, destroy_qp)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { destroy(qp) })
+    }
+
+    /// `ibv_qp_to_qp_ex(3)`: the same QP with the work request builder, or NULL when it was created
+    /// without.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live.
+    pub(crate) fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+        // SAFETY: live by the contract above.
+        let context = unsafe { context_of(qp)? };
+        let offset = context.private().generation.qp_mask_offset;
+        // SAFETY: providers embed every QP in a verbs_qp of their generation, whose mask is there.
+        let mask = unsafe { qp.byte_add(offset).cast::<u32>().read() };
+        Ok(if mask & VERBS_QP_EX != 0 { qp.cast() } else { core::ptr::null_mut() })
+    }
+
+    /// `ibv_query_qp_data_in_order(3)`: whether data is placed in order, as a truth value or as
+    /// capability bits.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live.
+    pub(crate) fn query_qp_data_in_order(qp: *mut ibv_qp, opcode: ibv_wr_opcode, flags: u32) -> c_int {
+        const CAPS: u32 = IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS;
+        const DEVICE_ONLY: u32 = IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY;
+        // Whether a device's promise holds for the CPU too depends on the architecture.
+        let promised = cfg!(target_arch = "x86_64") || flags & DEVICE_ONLY != 0;
+        if flags & !(CAPS | DEVICE_ONLY) != 0 || !promised {
+            return Ok(0);
+        }
+        // SAFETY: live by the contract above.
+        let query = op!(unsafe { context_of(qp)? }, query_qp_data_in_order)?;
+        // SAFETY: the provider's operation.
+        let mut caps = unsafe { query(qp, opcode, flags) }.cast_unsigned();
+        if caps & IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {
+            caps |= IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES;
+        }
+        if flags & CAPS != 0 {
+            return Ok(caps.cast_signed());
+        }
+        Ok(c_int::from(caps & IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0))
+    }
+
+    /// `ibv_attach_mcast(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `gid` is readable.
+    pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+        // SAFETY: live by the contract above.
+        let attach = op!(unsafe { context_of(qp)? }, attach_mcast)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { attach(qp, gid, lid) })
+    }
+
+    /// `ibv_detach_mcast(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `gid` is readable.
+    pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+        // SAFETY: live by the contract above.
+        let detach = op!(unsafe { context_of(qp)? }, detach_mcast)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { detach(qp, gid, lid) })
+    }
+
+    /// `ibv_set_ece(3)`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without a vendor.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `ece` is readable.
+    pub(crate) fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+        // SAFETY: live by the contract above.
+        let context = unsafe { context_of(qp)? };
+        // SAFETY: readable by the contract above.
+        let vendor_id = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?.vendor_id;
+        if vendor_id == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let set = op!(context, set_ece)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { set(qp, ece) })
+    }
+
+    /// `ibv_query_ece(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `ece` is writable.
+    pub(crate) fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+        // SAFETY: live by the contract above.
+        let query = op!(unsafe { context_of(qp)? }, query_ece)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { query(qp, ece) })
+    }
+
+    /// `ibv_qp_attach_comp_cntr(3)`.
+    ///
+    /// # Safety
+    /// `qp` is NULL or live; `counter` is live; `attr` is readable.
+    pub(crate) fn attach_comp_cntr(
+        qp: *mut ibv_qp,
+        counter: *mut ibv_comp_cntr,
+        attr: *mut ibv_qp_attach_comp_cntr_attr,
+    ) -> c_int {
+        // SAFETY: live by the contract above.
+        let attach = op!(unsafe { context_of(qp)? }, qp_attach_comp_cntr)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { attach(qp, counter, attr) })
+    }
+}
+
+/// `ibv_qp.state` follows what was just asked for or found.
+///
+/// # Safety
+/// `qp` is live and `attr` readable when the mask names the state.
+unsafe fn remember_state(qp: *mut ibv_qp, attr: *const ibv_qp_attr, attr_mask: c_int) {
+    if QpAttrMask::from_bits_retain(attr_mask.cast_unsigned()).contains(QpAttrMask::STATE) {
+        // SAFETY: per the contract above.
+        unsafe { (*qp).state = (*attr).qp_state };
+    }
+}

@@ -1,0 +1,70 @@
+//! Shared receive queues: `ibv_create_srq(3)`.
+
+use core::ffi::c_int;
+
+use abi::{ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+
+use super::context_of;
+use crate::ffi::{Errno, lock, verb};
+use crate::front::context::op;
+
+verb! {
+    /// `ibv_create_srq(3)`.
+    ///
+    /// # Safety
+    /// `pd` is NULL or live; `attr` is readable and writable.
+    pub(crate) fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+        // SAFETY: live by the contract above.
+        let context = unsafe { context_of(pd)? };
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let create = op!(context, create_srq)?;
+        // SAFETY: the provider's operation.
+        let srq = unsafe { create(pd, attr) };
+        if !srq.is_null() {
+            // SAFETY: fresh and only ours.
+            unsafe {
+                (*srq).context = context.as_ptr();
+                (*srq).srq_context = (*attr).srq_context;
+                (*srq).pd = pd;
+                (*srq).events_completed = 0;
+                lock::init(&raw mut (*srq).mutex, &raw mut (*srq).cond);
+            }
+        }
+        Ok(srq)
+    }
+
+    /// `ibv_modify_srq(3)`.
+    ///
+    /// # Safety
+    /// `srq` is NULL or live; `attr` is readable.
+    pub(crate) fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+        // SAFETY: live by the contract above.
+        let modify = op!(unsafe { context_of(srq)? }, modify_srq)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { modify(srq, attr, mask) })
+    }
+
+    /// `ibv_query_srq(3)`.
+    ///
+    /// # Safety
+    /// `srq` is NULL or live; `attr` is writable.
+    pub(crate) fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+        // SAFETY: live by the contract above.
+        let query = op!(unsafe { context_of(srq)? }, query_srq)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { query(srq, attr) })
+    }
+
+    /// `ibv_destroy_srq(3)`.
+    ///
+    /// # Safety
+    /// `srq` is NULL or live, and used no more after success.
+    pub(crate) fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+        // SAFETY: live by the contract above.
+        let destroy = op!(unsafe { context_of(srq)? }, destroy_srq)?;
+        // SAFETY: the provider's operation.
+        Ok(unsafe { destroy(srq) })
+    }
+}
