@@ -257,10 +257,12 @@ impl Qp {
         self.srq.as_ref().map_or(self.pd, |srq| srq.pd)
     }
 
-    pub(crate) fn take_receive(&self) -> Option<Receive> {
+    /// Takes the next receive into `to`; `false`: there is none.
+    #[inline]
+    pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
         match &self.srq {
-            Some(srq) => srq.take(),
-            None => self.receives.lock().take(),
+            Some(srq) => srq.take(to),
+            None => self.receives.lock().take(to),
         }
     }
 
@@ -384,9 +386,8 @@ impl Qp {
             Some(srq) => unfinished.iter().for_each(|r| srq.give_back(r)),
             None => unfinished.iter().for_each(|r| self.flush_receive(r)),
         }
-        while self.srq.is_none()
-            && let Some(receive) = self.take_receive()
-        {
+        let mut receive = Receive::default();
+        while self.srq.is_none() && self.take_receive(&mut receive) {
             self.flush_receive(&receive);
         }
     }
@@ -428,7 +429,8 @@ impl Qp {
             unfinished.iter().for_each(|r| srq.give_back(r));
         }
         responder.link = None;
-        while self.srq.is_none() && self.receives.lock().take().is_some() {}
+        let mut receive = Receive::default();
+        while self.srq.is_none() && self.take_receive(&mut receive) {}
         drop(responder);
         self.send_cq.forget(self.qpn);
         self.recv_cq.forget(self.qpn);

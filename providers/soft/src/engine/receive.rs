@@ -69,19 +69,19 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The oldest receive, if there is one.
+    /// Takes the oldest receive into `to`; `false`: there is none.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Receive> {
+    pub(crate) fn take(&mut self, to: &mut Receive) -> bool {
         if self.len() == 0 {
-            return None;
+            return false;
         }
         let at = (self.taken % self.wr_ids.len() as u64) as usize;
         self.taken += 1;
-        let mut sges = ArrayVec::new();
         let list = &self.sges[at * self.max_sge..][..usize::from(self.counts[at])];
+        to.wr_id = self.wr_ids[at];
+        to.sges.clear();
         // max_sge never exceeds MAX_SGE: checked where queues are created.
-        sges.try_extend_from_slice(list).ok()?;
-        Some(Receive { wr_id: self.wr_ids[at], sges })
+        to.sges.try_extend_from_slice(list).is_ok()
     }
 }
 
@@ -100,7 +100,8 @@ mod tests {
         for i in 0..100 {
             queue.post(i, &sges((i % 3) as usize)).expect("room");
             if i % 3 != 0 || queue.len() == 3 {
-                let receive = queue.take().expect("posted");
+                let mut receive = Receive::default();
+                assert!(queue.take(&mut receive));
                 assert_eq!((receive.wr_id, receive.sges.len()), (next, (next % 3) as usize));
                 next += 1;
             }
@@ -114,6 +115,6 @@ mod tests {
         assert_eq!(queue.post(0, &sges(1)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Err(Refused::Full));
-        assert!(ReceiveQueue::new(0, 1).take().is_none());
+        assert!(!ReceiveQueue::new(0, 1).take(&mut Receive::default()));
     }
 }

@@ -69,10 +69,9 @@ enum Step {
     Stale,
 }
 
-/// A message of several pieces, half received.
-#[derive(Debug)]
+/// How much of a message has arrived.
+#[derive(Clone, Copy, Debug)]
 struct Message {
-    receive: Receive,
     total: usize,
     done: usize,
 }
@@ -88,10 +87,13 @@ pub(crate) struct Responder {
     ring: Ring,
     pub(crate) link: Option<Box<Link>>,
     next: u32,
+    /// A message whose last piece has not come; `receive` is for it.
     message: Option<Message>,
     written: Written,
-    /// A receive that was taken and not used.
-    spare: Option<Receive>,
+    /// The receive taken last, kept in place: it is large to move about.
+    receive: Receive,
+    /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
+    taken: bool,
     /// Unreliable: pieces are dropped up to the next first one.
     skipping: bool,
     /// Since when the piece at the head waits for a receive.
@@ -109,7 +111,8 @@ impl Responder {
             next,
             message: None,
             written: Written::default(),
-            spare: None,
+            receive: Receive::default(),
+            taken: false,
             skipping: false,
             rnr_since: None,
             min_rnr_timer: 0,
@@ -141,16 +144,10 @@ impl Responder {
         self.next
     }
 
-    /// The receives that were taken and never completed.
-    pub(crate) fn take_unfinished(&mut self) -> ArrayVec<Receive, 2> {
-        let mut left = ArrayVec::new();
-        if let Some(message) = self.message.take() {
-            left.push(message.receive);
-        }
-        if let Some(spare) = self.spare.take() {
-            left.push(spare);
-        }
-        left
+    /// The receive that was taken and never completed, if there is one.
+    pub(crate) fn take_unfinished(&mut self) -> Option<Receive> {
+        self.message = None;
+        std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut self.receive))
     }
 
     /// When the service thread must look again, if it must.
@@ -174,7 +171,7 @@ impl Responder {
             let Some((words, body)) = self.ring.take(self.next) else { break };
             match self.serve(qp, &link, words, &body) {
                 Step::Next => {}
-                Step::Stale => self.abandon(),
+                Step::Stale => self.message = None,
                 Step::NotReady => break,
                 Step::Refuse(nak) => {
                     self.refuse(qp, &link, nak);
@@ -193,12 +190,6 @@ impl Responder {
         }
         self.link = Some(link);
         fatal
-    }
-
-    fn abandon(&mut self) {
-        if let Some(message) = self.message.take() {
-            self.spare = Some(message.receive);
-        }
     }
 
     fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) {
@@ -246,15 +237,19 @@ impl Responder {
         if qp.kind == Kind::Rc {
             return Step::Refuse(nak);
         }
-        self.abandon();
+        self.message = None;
         self.skipping = true;
         Step::Next
     }
 
-    /// The next posted receive; `NotReady` semantics of the transport otherwise.
-    fn next_receive(&mut self, qp: &Qp, link: &Link) -> Result<Receive, Step> {
-        if let Some(receive) = self.spare.take().or_else(|| qp.take_receive()) {
-            return Ok(receive);
+    /// Gets the next posted receive into `self.receive`. Otherwise says what the transport does without one.
+    fn need_receive(&mut self, qp: &Qp, link: &Link) -> Result<(), Step> {
+        if self.taken {
+            return Ok(());
+        }
+        self.taken = qp.take_receive(&mut self.receive);
+        if self.taken {
+            return Ok(());
         }
         if qp.kind != Kind::Rc {
             self.skipping = true;
@@ -262,8 +257,9 @@ impl Responder {
         }
         // Ask to be called by whoever posts a receive, then look again: one of the two sees the other.
         qp.await_receive();
-        if let Some(receive) = qp.take_receive() {
-            return Ok(receive);
+        self.taken = qp.take_receive(&mut self.receive);
+        if self.taken {
+            return Ok(());
         }
         let now = Instant::now();
         let since = *self.rnr_since.get_or_insert(now);
@@ -277,66 +273,54 @@ impl Responder {
     }
 
     fn serve_send(&mut self, qp: &Qp, link: &Link, head: &Head, body: &[u64; BODY_WORDS]) -> Step {
-        let total = match head.carrier {
-            Carrier::Inline => usize::from(head.count),
-            Carrier::Chunk | Carrier::AttachList => body[1] as u32 as usize,
-            Carrier::Attach => high(body[ATTACH_SGES + 1]) as usize,
+        let mut message = if head.has(FIRST) {
+            // A message that was never finished leaves its receive to this one.
+            self.message = None;
+            let total = match head.carrier {
+                Carrier::Inline => usize::from(head.count),
+                Carrier::Chunk | Carrier::AttachList => body[1] as u32 as usize,
+                Carrier::Attach => high(body[ATTACH_SGES + 1]) as usize,
+            };
+            if let Err(step) = self.need_receive(qp, link) {
+                return step;
+            }
+            Message { total, done: 0 }
+        } else {
+            match self.message.take() {
+                Some(message) => message,
+                None => return self.unservable(qp, Nak::Invalid),
+            }
         };
-        let mut message = match self.message.take() {
-            Some(message) if !head.has(FIRST) => message,
-            // A message that was never finished: its receive serves the next one.
-            Some(message) => Message { receive: message.receive, total, done: 0 },
-            None if !head.has(FIRST) => return self.unservable(qp, Nak::Invalid),
-            None => match self.next_receive(qp, link) {
-                Ok(receive) => Message { receive, total, done: 0 },
-                Err(step) => return step,
-            },
-        };
-        let Some(ranges) =
-            qp.adapter.regions.resolve(qp.receive_pd(), &message.receive.sges, LOCAL_WRITE)
-        else {
-            return self.spoiled(qp, &message.receive, IBV_WC_LOC_PROT_ERR, Nak::Operation);
+        let pd = qp.receive_pd();
+        let Some(ranges) = qp.adapter.regions.resolve(pd, &self.receive.sges, LOCAL_WRITE) else {
+            return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         };
         if message.total > ranges.total() {
-            return self.spoiled(qp, &message.receive, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
+            return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
-        match self.fetch(link, head, body, &ranges, message.done, message.total) {
+        match self.fetch(link, head, body, &ranges, message) {
             Ok(len) => message.done += len,
-            Err(Errno::EPROTO) => {
-                self.spare = Some(message.receive);
-                return self.unservable(qp, Nak::Invalid);
-            }
-            Err(_) => {
-                self.spare = Some(message.receive);
-                // A dead or departed sender's message never was; anything else is an error of the operation.
-                let gone = !link.may_send(qp.qpn) || link.peer.is_dead();
-                return if gone { Step::Stale } else { self.unservable(qp, Nak::Operation) };
-            }
+            Err(Errno::EPROTO) => return self.unservable(qp, Nak::Invalid),
+            // A dead or departed sender's message never was; anything else is an error of the operation.
+            Err(_) if !link.may_send(qp.qpn) || link.peer.is_dead() => return Step::Stale,
+            Err(_) => return self.unservable(qp, Nak::Operation),
         }
         if head.carrier != Carrier::Inline && !link.may_send(qp.qpn) {
-            self.spare = Some(message.receive);
             return Step::Stale;
         }
-        if !head.has(LAST) {
+        if head.has(LAST) {
+            self.complete(qp, link, head, IBV_WC_RECV, message.done);
+        } else {
             self.message = Some(message);
-            return Step::Next;
         }
-        let cqe = self.received(qp, link, head, &message.receive, IBV_WC_RECV, message.done);
-        qp.recv_cq.push(&cqe, head.has(SOLICITED));
         Step::Next
     }
 
-    fn received(
-        &self,
-        qp: &Qp,
-        link: &Link,
-        head: &Head,
-        receive: &Receive,
-        opcode: u32,
-        len: usize,
-    ) -> Cqe {
-        Cqe {
-            wr_id: receive.wr_id,
+    /// The taken receive is done.
+    fn complete(&mut self, qp: &Qp, link: &Link, head: &Head, opcode: u32, len: usize) {
+        self.taken = false;
+        let cqe = Cqe {
+            wr_id: self.receive.wr_id,
             status: IBV_WC_SUCCESS,
             opcode,
             byte_len: len as u32,
@@ -344,13 +328,15 @@ impl Responder {
             qp_num: qp.qpn,
             src_qp: link.qpn,
             wc_flags: if head.has(IMM) { IBV_WC_WITH_IMM } else { 0 },
-        }
+        };
+        qp.recv_cq.push(&cqe, head.has(SOLICITED));
     }
 
-    /// The receive does not take the message: it completes with `status`, and the sender hears `nak`.
-    fn spoiled(&mut self, qp: &Qp, receive: &Receive, status: u32, nak: Nak) -> Step {
+    /// The taken receive does not take the message: it completes with `status`, and the sender hears `nak`.
+    fn spoiled(&mut self, qp: &Qp, status: u32, nak: Nak) -> Step {
+        self.taken = false;
         let cqe = Cqe {
-            wr_id: receive.wr_id,
+            wr_id: self.receive.wr_id,
             status,
             opcode: IBV_WC_RECV,
             qp_num: qp.qpn,
@@ -364,16 +350,17 @@ impl Responder {
         Step::Next
     }
 
-    /// Brings the bytes of a SEND piece to `offset` of `ranges`; returns how many. EPROTO: the piece makes no sense.
+    /// Brings the bytes of a SEND piece to where `message` stands in `ranges`; returns how many. EPROTO: the piece makes no
+    /// sense.
     fn fetch(
         &self,
         link: &Link,
         head: &Head,
         body: &[u64; BODY_WORDS],
         ranges: &Ranges,
-        offset: usize,
-        total: usize,
+        message: Message,
     ) -> Result<usize, Errno> {
+        let Message { total, done: offset } = message;
         let fits = |len: usize| {
             if offset + len <= total { Ok(len) } else { Err(Errno::EPROTO) }
         };
@@ -450,13 +437,11 @@ impl Responder {
             self.written.done += len;
             return Step::Next;
         }
-        let receive = match self.next_receive(qp, link) {
-            Ok(receive) => receive,
-            Err(step) => return step,
-        };
+        if let Err(step) = self.need_receive(qp, link) {
+            return step;
+        }
         let done = self.written.done + len;
-        let cqe = self.received(qp, link, head, &receive, IBV_WC_RECV_RDMA_WITH_IMM, done);
-        qp.recv_cq.push(&cqe, head.has(SOLICITED));
+        self.complete(qp, link, head, IBV_WC_RECV_RDMA_WITH_IMM, done);
         Step::Next
     }
 

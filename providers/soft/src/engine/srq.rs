@@ -80,17 +80,19 @@ impl Srq {
         }
     }
 
-    /// The oldest receive; reports the limit when it is crossed.
-    pub(crate) fn take(&self) -> Option<Receive> {
+    /// Takes the oldest receive into `to`; reports the limit when it is crossed.
+    pub(crate) fn take(&self, to: &mut Receive) -> bool {
         let mut limited = self.queue.lock();
-        let receive = limited.queue.take()?;
+        if !limited.queue.take(to) {
+            return false;
+        }
         if limited.queue.len() < limited.limit {
             limited.limit = 0;
             drop(limited);
             self.events.fetch_add(1, Ordering::AcqRel);
             self.report.srq(self.handle(), abi::IBV_EVENT_SRQ_LIMIT_REACHED);
         }
-        Some(receive)
+        true
     }
 
     /// A QP found no receive: whoever posts one lets it go on.

@@ -20,11 +20,8 @@ const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 /// A fabric of its own in a directory that disappears with it.
 fn adapter(cma: bool) -> Arc<Adapter> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!(
-        "ferroverbs-test-{}-{}",
-        std::process::id(),
-        COUNT.fetch_add(1, Ordering::Relaxed)
-    );
+    let name =
+        format!("ferroverbs-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let mut config = FabricConfig::new(std::env::temp_dir().join(name));
     config.dir_is_ours = true;
     config.cma = cma;
@@ -176,7 +173,10 @@ fn sends_of_all_sizes_arrive_whole_on_both_paths() {
         for (n, size) in SIZES.into_iter().enumerate() {
             fill(&mut a, n);
             b.receive(n as u64, &[b.sge(0, size / 3), b.sge(size / 3, size - size / 3)]);
-            a.send(request(IBV_WR_SEND_WITH_IMM, &b), &[a.sge(0, size / 2), a.sge(size / 2, size - size / 2)]);
+            a.send(
+                request(IBV_WR_SEND_WITH_IMM, &b),
+                &[a.sge(0, size / 2), a.sge(size / 2, size - size / 2)],
+            );
             let got = b.wait(&a);
             assert_eq!((got.status, got.opcode), (IBV_WC_SUCCESS, IBV_WC_RECV));
             assert_eq!((got.wr_id, got.byte_len, got.imm), (n as u64, size as u32, 0x0403_0201));
@@ -227,7 +227,10 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
         let add = Request { compare_add: 2, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
         a.send(add, &[a.sge(0, 8)]);
         let done = a.wait(&b);
-        assert_eq!((done.status, done.opcode, done.byte_len), (IBV_WC_SUCCESS, IBV_WC_FETCH_ADD, 8));
+        assert_eq!(
+            (done.status, done.opcode, done.byte_len),
+            (IBV_WC_SUCCESS, IBV_WC_FETCH_ADD, 8)
+        );
         assert_eq!((word(&a), word(&b)), (40, 42));
         for (compare, after) in [(41, 42), (42, 7)] {
             let swap =

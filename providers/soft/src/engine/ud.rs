@@ -6,6 +6,7 @@
 use super::completion::Cqe;
 use super::qp::Qp;
 use super::ranges::Ranges;
+use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
 use super::request::{Destination, Phase, Route};
 use super::requester::Requester;
@@ -219,7 +220,10 @@ fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_
     };
     // The responder's lock keeps deregistration and RESET away while we write.
     let responder = qp.responder.lock();
-    let Some(receive) = qp.take_receive() else { return false };
+    let mut receive = Receive::default();
+    if !qp.take_receive(&mut receive) {
+        return false;
+    }
     let mut cqe = Cqe {
         wr_id: receive.wr_id,
         opcode: IBV_WC_RECV,
