@@ -71,7 +71,7 @@ pub struct verbs_sysfs_dev {
     pub ibdev_name: [c_char; 64],
     pub ibdev_path: [c_char; 256],
     pub modalias: [c_char; 512],
-    /// Big endian; valid with `VSYSFS_READ_NODE_GUID`.
+    /// Host byte order; valid with `VSYSFS_READ_NODE_GUID`.
     pub node_guid: u64,
     pub driver_id: u32,
     pub node_type: ibv_node_type,
