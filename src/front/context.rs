@@ -105,6 +105,7 @@ impl Context {
         let context = Self(NonNull::new(context).ok_or(Errno::EINVAL)?);
         // SAFETY: non-NULL, and live by the contract above.
         let abi_compat = unsafe { (*context.as_ptr()).abi_compat };
+        // Only an extended context has slots in front of it, so this order matters.
         if abi_compat.addr() != VERBS_ABI_IS_EXTENDED || context.private_slot().is_null() {
             return Err(Errno::EINVAL);
         }
@@ -310,3 +311,100 @@ macro_rules! op {
     }};
 }
 pub(crate) use op;
+
+#[cfg(test)]
+mod tests {
+    use super::super::generation::GENERATIONS;
+    use super::super::testing::{TestContext, distance};
+    use super::*;
+
+    #[test]
+    fn a_table_of_every_generation_reaches_the_right_slots_and_nothing_else() {
+        for generation in &GENERATIONS {
+            let test = TestContext::new(generation);
+            let count = generation.operations().count();
+            // Entry n of the provider's own table is the "function" 0x1000 + n; every third is NULL.
+            let table: Vec<usize> =
+                (0..count).map(|n| if n % 3 == 2 { 0 } else { 0x1000 + n }).collect();
+            // SAFETY: a table with as many entries as the generation has; nothing is called.
+            unsafe { test.context().install(table.as_ptr().cast(), generation) };
+
+            let ours: *const usize = test.context().private().ops().cast();
+            let dummies: *const usize = (&raw const super::super::dummies::DUMMIES).cast();
+            let mut entries = table.iter();
+            for (op, info) in OPS.iter().enumerate() {
+                let entry = if info.since <= generation.variant {
+                    *entries.next().expect("an entry")
+                } else {
+                    0
+                };
+                // SAFETY: both tables have OP_COUNT words.
+                let (found, dummy) = unsafe { (ours.add(op).read(), dummies.add(op).read()) };
+                let expected = if entry == 0 { dummy } else { entry };
+                assert_eq!(found, expected, "{:?} operation {op}", generation.variant);
+                match info.slot {
+                    Slot::Extended(distance) if distance <= generation.context_offset => {
+                        assert_eq!(test.word_before(distance), expected, "operation {op}");
+                    }
+                    Slot::Inline(offset) => {
+                        // SAFETY: a word inside the live ibv_context.
+                        let word = unsafe {
+                            test.context().as_ptr().byte_add(offset).cast::<usize>().read()
+                        };
+                        assert_eq!(word, expected, "operation {op}");
+                    }
+                    _ => {}
+                }
+            }
+            assert_eq!(
+                test.word_before(distance(offset_of!(verbs_context, sz))),
+                generation.context_size
+            );
+            assert!(test.fences_hold(), "{:?} wrote outside of the context", generation.variant);
+        }
+    }
+
+    #[test]
+    fn the_front_ends_own_slots_are_filled_in_every_generation() {
+        for generation in &GENERATIONS {
+            let test = TestContext::new(generation);
+            let at = |address: usize| core::ptr::without_provenance(address);
+            test.context().install_front_end(&FrontEnd {
+                query_port: at(0x11),
+                create_cq_ex: at(0x12),
+                compat_query_port: at(0x13),
+                compat_query_device: at(0x14),
+            });
+            let slot = |field: usize| test.word_before(distance(field));
+            assert_eq!(slot(offset_of!(verbs_context, query_port)), 0x11);
+            assert_eq!(slot(offset_of!(verbs_context, create_cq_ex)), 0x12);
+            assert_eq!(
+                slot(offset_of!(verbs_context, abi_placeholder1)),
+                slot(offset_of!(verbs_context, ibv_create_flow))
+            );
+            assert!(test.fences_hold(), "{:?}", generation.variant);
+        }
+    }
+
+    #[test]
+    fn a_refused_ioctl_is_remembered_alone() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context();
+        context.private().mark_ioctl_unsupported(70);
+        let refused: Vec<usize> =
+            (0..OP_COUNT).filter(|&op| context.private().is_ioctl_unsupported(op)).collect();
+        assert_eq!(refused, [70]);
+        context.private().mark_all_ioctls_unsupported();
+        assert!((0..OP_COUNT).all(|op| context.private().is_ioctl_unsupported(op)));
+    }
+
+    #[test]
+    fn a_context_that_is_not_ours_is_refused() {
+        let mut foreign = ibv_context::zeroed();
+        // SAFETY: live memory of the right type.
+        let result = unsafe { Context::new(&raw mut foreign) };
+        assert_eq!(result, Err(Errno::EINVAL));
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { Context::new(core::ptr::null_mut()) }, Err(Errno::EINVAL));
+    }
+}

@@ -76,3 +76,46 @@ impl Device {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    static ENDED: AtomicI32 = AtomicI32::new(0);
+
+    unsafe extern "C" fn uninit(device: *mut verbs_device) {
+        ENDED.fetch_add(1, Ordering::Relaxed);
+        mem::free(device.cast());
+    }
+
+    static OPS: verbs_device_ops = verbs_device_ops {
+        name: c"test".as_ptr(),
+        match_min_abi_version: 0,
+        match_max_abi_version: 0,
+        match_table: core::ptr::null(),
+        static_providers: core::ptr::null_mut(),
+        match_device: None,
+        alloc_context: None,
+        import_context: None,
+        alloc_device: None,
+        uninit_device: Some(uninit),
+    };
+
+    #[test]
+    fn a_device_ends_with_its_last_reference() {
+        let raw = testing::device(&OPS);
+        // SAFETY: live, with one reference of ours.
+        let device = unsafe { Device::new(raw.as_ptr()) }.expect("not NULL");
+        device.hold();
+        device.hold();
+        // SAFETY: three references were taken, three are given back; nothing is used afterwards.
+        unsafe {
+            device.put();
+            device.put();
+            assert_eq!(ENDED.load(Ordering::Relaxed), 0);
+            device.put();
+        }
+        assert_eq!(ENDED.load(Ordering::Relaxed), 1);
+    }
+}

@@ -17,3 +17,5 @@ mod matching;
 pub(crate) mod op;
 mod plugins;
 pub(crate) mod registry;
+#[cfg(test)]
+pub(crate) mod testing;

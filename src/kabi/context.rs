@@ -9,7 +9,7 @@ use crate::ffi::{Errno, mem, verb};
 use crate::front::context::{Context, Private};
 use crate::front::device::Device;
 use crate::front::dummies::DUMMIES;
-use crate::front::generation::{GENERATIONS, Generation};
+use crate::front::generation::Generation;
 use crate::front::{ext, registry};
 use crate::sys::fd;
 use crate::sys::ioctl;
@@ -105,7 +105,7 @@ unsafe fn init_and_alloc_inner(
         .and_then(|driver| driver.generation())
         .filter(|generation| generation.pabi == pabi)
         .or_else(|| Generation::of_pabi(pabi))
-        .unwrap_or(&GENERATIONS[GENERATIONS.len() - 1]);
+        .unwrap_or_else(Generation::newest);
     let end = member_offset.checked_add(generation.context_size);
     if end.is_none_or(|end| end > alloc_size) {
         return Err(Errno::EINVAL);
@@ -123,6 +123,6 @@ unsafe fn init_and_alloc_inner(
     // SAFETY: fresh zeroed memory with the extended context in front (checked); a live device.
     let context = unsafe { Context::init(context, device.as_ptr(), cmd_fd, Box::new(private)) };
     // SAFETY: the canonical table of the newest generation.
-    unsafe { context.install(&raw const DUMMIES, &GENERATIONS[GENERATIONS.len() - 1]) };
+    unsafe { context.install(&raw const DUMMIES, Generation::newest()) };
     Ok(memory)
 }

@@ -184,3 +184,90 @@ unsafe fn count(channel: *mut ibv_comp_channel, change: c_int) {
         drop(guard);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::generation::Generation;
+    use crate::front::testing::TestContext;
+    use abi::Zeroed;
+
+    fn pipe() -> [c_int; 2] {
+        let mut ends = [0; 2];
+        // SAFETY: pipe2 fills two descriptors.
+        let result = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        assert_eq!(result, 0);
+        ends
+    }
+
+    fn write(fd: c_int, bytes: &[u8]) {
+        // SAFETY: reads as many bytes as there are.
+        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        assert_eq!(usize::try_from(written), Ok(bytes.len()));
+    }
+
+    #[test]
+    fn an_event_on_the_channel_names_its_cq_and_counts_when_acknowledged() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context().as_ptr();
+        let [read_end, write_end] = pipe();
+        let mut channel = ibv_comp_channel { context, fd: read_end, refcnt: 0 };
+        let mut cq = ibv_cq::zeroed();
+        let mine: *mut c_void = core::ptr::without_provenance_mut(0x1234);
+        // SAFETY: objects of ours; the context is live.
+        unsafe { init(&raw mut cq, context, &raw mut channel, mine) };
+        assert_eq!(channel.refcnt, 1);
+
+        let (mut found, mut found_context) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: objects of ours.
+        let none =
+            unsafe { get_cq_event(&raw mut channel, &raw mut found, &raw mut found_context) };
+        assert_eq!((none, Errno::last()), (MinusOne(-1), Errno::EAGAIN));
+
+        write(write_end, &((&raw mut cq).expose_provenance() as u64).to_ne_bytes());
+        // SAFETY: objects of ours.
+        let one = unsafe { get_cq_event(&raw mut channel, &raw mut found, &raw mut found_context) };
+        assert_eq!((one, found, found_context), (MinusOne(0), &raw mut cq, mine));
+        // SAFETY: objects of ours.
+        unsafe { ack_cq_events(&raw mut cq, 3) };
+        assert_eq!(cq.comp_events_completed, 3);
+        fd::close(read_end);
+        fd::close(write_end);
+    }
+
+    #[test]
+    fn an_asynchronous_event_is_read_and_acknowledged_at_its_object() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context().as_ptr();
+        let [read_end, write_end] = pipe();
+        let mut cq = ibv_cq::zeroed();
+        // SAFETY: objects of ours; the context is live.
+        unsafe {
+            (*context).async_fd = read_end;
+            init(&raw mut cq, context, core::ptr::null_mut(), core::ptr::null_mut());
+        }
+        let mut record = [0; 16];
+        record[..8].copy_from_slice(&((&raw mut cq).expose_provenance() as u64).to_ne_bytes());
+        record[8..12].copy_from_slice(&abi::IBV_EVENT_CQ_ERR.to_ne_bytes());
+        write(write_end, &record);
+        let mut event = abi::ibv_async_event::zeroed();
+        // SAFETY: objects of ours.
+        let result = unsafe { super::super::event::get_async_event(context, &raw mut event) };
+        assert_eq!((result, event.event_type), (MinusOne(0), abi::IBV_EVENT_CQ_ERR));
+        // SAFETY: the event just read, whose object lives.
+        unsafe { super::super::event::ack_async_event(&raw mut event) };
+        assert_eq!((cq.async_events_completed, cq.comp_events_completed), (1, 0));
+        fd::close(read_end);
+        fd::close(write_end);
+    }
+
+    #[test]
+    fn completion_fields_nobody_knows_are_refused() {
+        let test = TestContext::new(Generation::newest());
+        let mut attr = ibv_cq_init_attr_ex { wc_flags: 1 << 40, ..ibv_cq_init_attr_ex::zeroed() };
+        // SAFETY: objects of ours.
+        let cq = unsafe { create_cq_ex(test.context().as_ptr(), &raw mut attr) };
+        assert!(cq.is_null());
+        assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
+    }
+}

@@ -203,8 +203,7 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     }
     let generation = registry::find(device.ops())
         .and_then(|driver| driver.generation())
-        .or_else(|| Generation::of_pabi(65))
-        .ok_or(Errno::EINVAL)?;
+        .unwrap_or_else(Generation::newest);
     // SAFETY: the provider's fresh context, made by init_and_alloc with the same generation.
     let context = unsafe { Context::from_verbs(verbs, generation)? };
     context.install_front_end(&FrontEnd {
