@@ -9,8 +9,10 @@ use std::path::PathBuf;
 pub struct Failure {
     /// The driver's name.
     pub driver: String,
-    /// Files that were tried, in order.
-    pub tried: Vec<PathBuf>,
+    /// Directories that were searched, in order; the dynamic loader's own path came last.
+    pub folders: Vec<PathBuf>,
+    /// Generations of the private ABI that were looked for, in order.
+    pub generations: Vec<u32>,
     /// The loader's words about the first file that exists, when one does.
     pub error: Option<(PathBuf, String)>,
 }
@@ -24,20 +26,28 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = &self.driver;
         match &self.error {
             Some((file, error)) => {
-                write!(f, "plugin {} could not be loaded: {error}; ", file.display())?;
+                let file = file.display().to_string();
+                // The dynamic loader mostly begins with the name itself.
+                let error = error
+                    .strip_prefix(&file)
+                    .map_or(error.as_str(), |rest| rest.trim_start_matches(':').trim_start());
+                write!(f, "plugin {file} could not be loaded: {error}")?;
             }
-            None => write!(f, "no plugin found for driver '{}'; tried ", self.driver)?,
-        }
-        if self.error.is_none() {
-            for (index, file) in self.tried.iter().enumerate() {
-                let separator = if index == 0 { "" } else { ", " };
-                write!(f, "{separator}{}", file.display())?;
+            None if driver.starts_with('/') => {
+                write!(f, "no plugin {driver}-rdmav{}.so found", Braces(&self.generations))?;
             }
-            f.write_str("; ")?;
+            None => {
+                write!(f, "no plugin lib{driver}-rdmav{}.so found in ", Braces(&self.generations))?;
+                for folder in &self.folders {
+                    write!(f, "{}, ", folder.display())?;
+                }
+                f.write_str("or the loader's path")?;
+            }
         }
-        write!(f, "devices of driver '{}' will be missing", self.driver)?;
+        write!(f, "; devices of driver '{driver}' will be missing")?;
         if self.error.is_none() {
             f.write_str(" (install it, or name its directory in FERROVERBS_PROVIDER_DIR)")?;
         }
@@ -45,38 +55,48 @@ impl fmt::Display for Failure {
     }
 }
 
+/// `{65,34}` as a shell would take it.
+struct Braces<'a>(&'a [u32]);
+
+impl fmt::Display for Braces<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "{{{}}}", numbers.join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn failure(error: Option<(&str, &str)>) -> Failure {
+        Failure {
+            driver: "soft".into(),
+            folders: vec!["/a".into(), "/b".into()],
+            generations: vec![65, 34],
+            error: error.map(|(file, text)| (file.into(), text.into())),
+        }
+    }
+
     #[test]
     fn a_missing_plugin_is_explained_in_one_line() {
-        let failure = Failure {
-            driver: "soft".into(),
-            tried: vec!["/a/libsoft-rdmav65.so".into(), "/b/libsoft-rdmav34.so".into()],
-            error: None,
-        };
         assert_eq!(
-            failure.to_string(),
-            "no plugin found for driver 'soft'; tried /a/libsoft-rdmav65.so, /b/libsoft-rdmav34.so; \
-             devices of driver 'soft' will be missing (install it, or name its directory in \
-             FERROVERBS_PROVIDER_DIR)"
+            failure(None).to_string(),
+            "no plugin libsoft-rdmav{65,34}.so found in /a, /b, or the loader's path; devices of driver \
+             'soft' will be missing (install it, or name its directory in FERROVERBS_PROVIDER_DIR)"
         );
     }
 
     #[test]
     fn a_broken_plugin_is_explained_with_the_loaders_words() {
-        let failure = Failure {
-            driver: "soft".into(),
-            tried: vec!["/a/libsoft-rdmav65.so".into()],
-            error: Some(("/a/libsoft-rdmav65.so".into(), "undefined symbol: x".into())),
-        };
-        let line = failure.to_string();
+        let file = "/a/libsoft-rdmav65.so";
+        let broken = failure(Some((file, "/a/libsoft-rdmav65.so: undefined symbol: x")));
         assert_eq!(
-            line,
+            broken.to_string(),
             "plugin /a/libsoft-rdmav65.so could not be loaded: undefined symbol: x; devices of driver \
              'soft' will be missing"
         );
-        assert!(failure.is_broken());
+        assert!(broken.is_broken());
+        assert!(!failure(None).is_broken());
     }
 }

@@ -44,7 +44,12 @@ impl Loader {
     /// # Errors
     /// [`Failure`] when no file opens.
     pub fn load(&self, name: &str) -> Result<Plugin, Failure> {
-        let mut failure = Failure { driver: name.to_owned(), tried: Vec::new(), error: None };
+        let mut failure = Failure {
+            driver: name.to_owned(),
+            folders: self.folders.iter().map(|(folder, _)| folder.clone()).collect(),
+            generations: GENERATIONS.to_vec(),
+            error: None,
+        };
         for file in self.candidates(name) {
             let exists = file.exists();
             let bare = file.components().count() == 1;
@@ -52,12 +57,11 @@ impl Loader {
                 match Plugin::open(file.as_os_str()) {
                     Ok(plugin) => return Ok(plugin),
                     Err(error) if exists && failure.error.is_none() => {
-                        failure.error = Some((file.clone(), error));
+                        failure.error = Some((file, error));
                     }
                     Err(_) => {}
                 }
             }
-            failure.tried.push(file);
         }
         Err(failure)
     }

@@ -113,12 +113,15 @@ impl Plugins {
                 )
                 .cloned()
                 .collect();
+            for (_, origin, contents) in &setup.config {
+                if *origin == Origin::Own {
+                    contents.iter().flat_map(|contents| &contents.bad).for_each(explain_bad_line);
+                }
+            }
             for name in names {
                 self.open(&name);
             }
-            for failure in self.failures.drain(..) {
-                notice!("Warning: {failure}");
-            }
+            self.explain_failures();
         }
         self.extensions.clone()
     }
@@ -144,15 +147,13 @@ impl Plugins {
         let Some(setup) = &self.setup else { return false };
         for (path, origin, contents) in &setup.config {
             match contents {
-                Some(contents) => {
-                    for bad in &contents.bad {
-                        notice!("Warning: {bad}");
-                    }
+                Some(contents) if *origin == Origin::System => {
+                    contents.bad.iter().for_each(explain_bad_line);
                 }
                 None if *origin == Origin::System => {
                     notice!("Warning: couldn't open config directory '{}'.", path.display());
                 }
-                None => {}
+                _ => {}
             }
         }
         let names: Vec<String> =
@@ -212,4 +213,8 @@ impl Plugins {
             Err(failure) => self.failures.push(failure),
         }
     }
+}
+
+fn explain_bad_line(bad: &config::BadLine) {
+    notice!("Warning: {bad}");
 }
