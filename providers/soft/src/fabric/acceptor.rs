@@ -224,9 +224,9 @@ impl Core {
     }
 
     fn refuse(&self, socket: &Socket, why: Refusal, pid: libc::pid_t) {
+        self.note_refusal(why, pid);
         // It may well be gone, or not listen.
         let _ = socket.send(&Message::Refused(why).emit(), &[]);
-        self.note_refusal(why, pid);
     }
 }
 

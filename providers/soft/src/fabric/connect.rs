@@ -73,8 +73,7 @@ impl Core {
         let flight = Arc::new(Flight::default());
         flights.insert(slot, Arc::clone(&flight));
         drop(flights);
-        // It may have landed between our first look and now.
-        let outcome = self.known(slot).map_or_else(|| self.connect(slot), Ok);
+        let outcome = self.connect(slot);
         lock(&self.flights).remove(&slot);
         flight.land(outcome.clone());
         outcome
@@ -83,16 +82,21 @@ impl Core {
     fn connect(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         let deadline = Instant::now() + self.config.connect_timeout;
         loop {
-            let socket = self.dial(slot, deadline)?;
+            // The other may find us while we look for it. Then it may well have nobody left who
+            // answers us: its threads may wait for one another.
+            if let Some(peer) = self.known(slot) {
+                return Ok(peer);
+            }
+            let Some(socket) = self.dial(slot, deadline)? else { continue };
             match self.call(slot, &socket, deadline) {
-                Ok(parts) => {
+                Ok(Some(parts)) => {
                     let peer = self.establish(self.next_id(), socket, parts);
-                    return peer.ok_or(PeerError::Nobody);
+                    return peer.ok_or(PeerError::Left);
                 }
+                Ok(None) => self.close(socket),
                 Err(error) => {
                     self.close(socket);
-                    let again = is_temporary(error) && Instant::now() + PAUSE < deadline;
-                    if !again {
+                    if !is_temporary(error) || Instant::now() + PAUSE >= deadline {
                         return Err(error);
                     }
                     self.pause();
@@ -101,18 +105,18 @@ impl Core {
         }
     }
 
-    /// A connection to whoever has `slot`.
-    fn dial(&self, slot: u16, deadline: Instant) -> Result<Socket, PeerError> {
+    /// A connection to whoever has `slot`; `None` if we have met meanwhile.
+    fn dial(&self, slot: u16, deadline: Instant) -> Result<Option<Socket>, PeerError> {
         let directory = self.lease.directory();
         let name = socket_name(slot);
         let path = directory.path().join(&name);
-        loop {
+        while self.known(slot).is_none() {
             // A forked child may keep the socket of a dead process open, but not its lock.
             if self.lease.owner(slot).is_none() {
                 return Err(self.missing(slot));
             }
             match Socket::connect(directory.dir(), &path, &name) {
-                Ok(socket) => return Ok(socket),
+                Ok(socket) => return Ok(Some(socket)),
                 // Too many are waiting there, or the owner is just coming or going.
                 Err(Errno::EAGAIN | Errno::ENOENT | Errno::ECONNREFUSED) => {}
                 Err(errno) => return Err(errno.into()),
@@ -122,10 +126,16 @@ impl Core {
             }
             self.pause();
         }
+        Ok(None)
     }
 
-    /// The handshake, as the process that connects.
-    fn call(&self, slot: u16, socket: &Socket, deadline: Instant) -> Result<Parts, PeerError> {
+    /// The handshake, as the process that connects; `None` if we have met meanwhile.
+    fn call(
+        &self,
+        slot: u16,
+        socket: &Socket,
+        deadline: Instant,
+    ) -> Result<Option<Parts>, PeerError> {
         let who = self.check_user(socket).map_err(PeerError::Refused)?;
         self.introduce(socket, Message::Hello(self.introduction(false)))?;
         let (said, fds) = loop {
@@ -148,12 +158,15 @@ impl Core {
             if self.is_stopped() {
                 return Err(PeerError::Left);
             }
-            // In slices, as `leave` does not wake us.
-            self.wait_while_accepting(socket, left.min(Duration::from_millis(100)));
+            // In slices, as nobody wakes us if the other finds us or if we leave.
+            self.wait_while_accepting(socket, left.min(SLICE));
+            if self.known(slot).is_some() {
+                return Ok(None);
+            }
         };
         let parts = self.examine(&said, fds, who).map_err(PeerError::Refused)?;
         socket.send(&Message::Confirm { attached: parts.can_attach }.emit(), &[])?;
-        Ok(parts)
+        Ok(Some(parts))
     }
 
     fn missing(&self, slot: u16) -> PeerError {
@@ -174,6 +187,9 @@ fn is_temporary(error: PeerError) -> bool {
     use PeerError::{Refused, System};
     matches!(error, Refused(Refusal::Resources | Refusal::Closed) | System(Errno::ETOOMANYREFS))
 }
+
+/// How long to sleep at most while another thread may do what we wait for.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// How long to wait before another attempt.
 const PAUSE: Duration = Duration::from_millis(1);

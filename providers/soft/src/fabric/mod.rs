@@ -203,6 +203,9 @@ impl Fabric {
     /// other needs to answer and [`FabricConfig::connect_timeout`] at most. Our own slot is a peer
     /// too, of which no handler is told.
     ///
+    /// The other learns of us no later than its `on_wake` runs for a kick that we send now. Threads
+    /// of it that look at shared memory on their own may see what we write there before that.
+    ///
     /// Any thread may call this, with any of its own locks held: meanwhile it answers for the
     /// service thread, so that two processes that look for each other always meet.
     pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {

@@ -9,6 +9,7 @@ pub mod errno;
 pub mod eventfd;
 pub mod lock;
 pub mod map;
+pub mod membarrier;
 pub mod memfd;
 pub mod poll;
 pub mod process;

@@ -64,7 +64,7 @@ fn two_processes_share_memory_and_wake_each_other() {
     let attach = log_attach(&answer);
     child.ask("publish 5 55");
     child.ask(&format!("put {} 9 99", fabric.slot()));
-    log.wait("kick", |_| get(fabric.rings(), 9) == 99);
+    log.wait("kick", |log| log.joined.len() == 1 && get(fabric.rings(), 9) == 99);
     let peer = fabric.known_peer(slot).unwrap();
     assert_eq!(peer.pid, child.pid());
     assert_eq!(get(peer.tables(), 5), 55);
