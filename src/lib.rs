@@ -1,4 +1,32 @@
-//! The verbs front-end.
+//! The verbs front-end: a drop-in `libibverbs.so.1`.
+//!
+//! - `export`: what C sees, every name under its version node.
+//! - `verbs`: what an application calls; `kabi`: what a provider plugin calls.
+//! - `front`: what both stand on - drivers, devices, contexts, generations of the provider ABI.
+//! - `ffi`, `sys`: conventions of the C border, and libc calls.
+//!
+//! # Environment
+//!
+//! Upstream's variables keep their meaning: `RDMAV_FORK_SAFE`, `IBV_FORK_SAFE`, `RDMAV_HUGEPAGES_SAFE`,
+//! `RDMAV_DRIVERS` and `IBV_DRIVERS`, `IBV_SHOW_WARNINGS`, `RDMAV_ALLOW_DISASSOC_DESTROY`,
+//! `MLX4_DEVICE_FATAL_CLEANUP`, `SYSFS_PATH`, `VERBS_LOG_LEVEL`, `VERBS_LOG_FILE`. Ours:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `FERROVERBS_CONFIG_DIR` | directories of `*.driver` files (`:` between) instead of all others |
+//! | `FERROVERBS_PROVIDER_DIR` | directories of plugins (`:` between) before all others |
+//! | `FERROVERBS_VERBOSE` | explain an empty device list even when stderr is no terminal |
+//! | `FERROVERBS_QUIET` | do not explain an empty device list |
+//!
+//! Variables that name files or plugins are ignored in set-uid programs.
+//!
+//! # Where plugins are found
+//!
+//! For `<prefix>/lib/libibverbs.so.1`: configuration in `<prefix>/etc/libibverbs.d`, then
+//! `/etc/libibverbs.d`; plugins in `<prefix>/lib/libibverbs`, then the distribution's directory (Debian:
+//! `/usr/lib/<multiarch>/libibverbs`), then the dynamic loader's own path. Plugins of our tree, and those
+//! whose file has the line `# ferroverbs: announces-devices`, are opened at the first listing of devices;
+//! all others only for a kernel device that needs them.
 
 mod export;
 mod ffi;

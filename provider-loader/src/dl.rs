@@ -1,6 +1,7 @@
 //! Opening a shared object. A plugin registers itself from its constructor and is never closed.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -9,7 +10,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 #[derive(Clone, Debug)]
 pub struct Plugin {
     file: PathBuf,
-    library: std::mem::ManuallyDrop<std::sync::Arc<Library>>,
+    /// From `dlopen(3)`, never given to `dlclose(3)`.
+    handle: *mut c_void,
 }
 
 impl Plugin {
@@ -18,10 +20,7 @@ impl Plugin {
         // SAFETY: runs the plugin's constructors. The administrator enabled it by name, and registering
         // is all that a provider's constructor does.
         match unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) } {
-            Ok(library) => Ok(Self {
-                file: PathBuf::from(file),
-                library: std::mem::ManuallyDrop::new(std::sync::Arc::new(library)),
-            }),
+            Ok(library) => Ok(Self { file: PathBuf::from(file), handle: library.into_raw() }),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -33,8 +32,10 @@ impl Plugin {
 
     /// The address of a data symbol, valid for the life of the process; `None` when there is none.
     pub fn data<T>(&self, name: &CStr) -> Option<*const T> {
+        // SAFETY: an open handle; ManuallyDrop keeps it open.
+        let library = ManuallyDrop::new(unsafe { Library::from_raw(self.handle) });
         // SAFETY: only the address is taken; what it points to is the caller's to judge.
-        let symbol = unsafe { self.library.get::<*const T>(name.to_bytes_with_nul()) }.ok()?;
+        let symbol = unsafe { library.get::<*const T>(name.to_bytes_with_nul()) }.ok()?;
         let address = symbol.into_raw();
         (!address.is_null()).then(|| address.cast_const().cast())
     }
