@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     time::Duration,
 };
 
@@ -25,6 +25,9 @@ pub struct FabricConfig {
     pub group: Option<u32>,
     /// Whether cross-memory attach may be used at all.
     pub cma: bool,
+    /// How long to wait for a process that holds the directory while it joins or leaves. That
+    /// takes milliseconds, but a thousand may start at once.
+    pub join_timeout: Duration,
     /// How long [`peer`](super::Fabric::peer) waits for the other process to answer.
     pub connect_timeout: Duration,
 }
@@ -38,6 +41,7 @@ impl FabricConfig {
             slots: DEFAULT_SLOTS,
             group: None,
             cma: true,
+            join_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(2),
         }
     }
@@ -65,7 +69,8 @@ impl FabricConfig {
         let lookup = |name| lookup(name).filter(|value| !value.is_empty());
         let group = lookup(GROUP_VARIABLE).map(|value| parse_group(&value)).transpose()?;
         let (dir, dir_is_ours) = match lookup(DIR_VARIABLE) {
-            Some(dir) => (dir.into(), false),
+            // Absolute, as the program may go elsewhere.
+            Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
             None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
         };
         let cma = lookup(CMA_VARIABLE).is_none_or(|value| {
@@ -138,8 +143,10 @@ mod tests {
 
     #[test]
     fn a_named_directory_is_taken_as_it_is_and_never_removed() {
-        let config = config(&[("FERROVERBS_FABRIC_DIR", "/run/x")]).unwrap();
-        assert_eq!((config.dir, config.dir_is_ours), ("/run/x".into(), false));
+        let named = config(&[("FERROVERBS_FABRIC_DIR", "/run/x")]).unwrap();
+        assert_eq!((named.dir, named.dir_is_ours), ("/run/x".into(), false));
+        let relative = config(&[("FERROVERBS_FABRIC_DIR", "x")]).unwrap();
+        assert_eq!(relative.dir, env::current_dir().unwrap().join("x"));
     }
 
     #[test]

@@ -256,4 +256,32 @@ mod tests {
         bytes[24] = 1;
         assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));
     }
+    #[test]
+    fn whatever_is_understood_has_just_these_bytes() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 33) as usize % limit
+        };
+        let (mut understood, mut refused) = (0, 0);
+        for message in messages() {
+            for _ in 0..2000 {
+                let mut bytes = message.emit();
+                for _ in 0..=next(3) {
+                    bytes[next(Message::LEN)] = next(256) as u8;
+                }
+                match Message::parse(&bytes) {
+                    Ok(message) => {
+                        assert_eq!(message.emit(), bytes);
+                        understood += 1;
+                    }
+                    Err(Refusal::Garbage | Refusal::Version) => refused += 1,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(understood > 0 && refused > 0);
+    }
 }

@@ -132,8 +132,12 @@ impl Fabric {
         let wake = Arc::new(EventFd::new().map_err(failed("an event counter"))?);
         let epoll = Epoll::new().map_err(failed("an epoll set"))?;
         let nonce = process::random().map_err(failed("a random number"))?;
-        let (lease, listener) =
-            Lease::take(|| Directory::open(&config), config.slots, publish_socket)?;
+        let (lease, listener) = Lease::take(
+            || Directory::open(&config),
+            config.slots,
+            config.join_timeout,
+            publish_socket,
+        )?;
         epoll.add(listener.as_fd(), LISTENER_TOKEN).map_err(failed("an epoll entry"))?;
         if config.cma {
             process::allow_attach();

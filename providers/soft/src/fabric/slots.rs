@@ -50,6 +50,7 @@ impl Lease {
     pub(super) fn take<T>(
         open: impl Fn() -> Result<Directory, FabricError>,
         slots: u16,
+        patience: Duration,
         publish: impl FnOnce(&Directory, u16) -> Result<T, FabricError>,
     ) -> Result<(Self, T), FabricError> {
         let started = Instant::now();
@@ -59,12 +60,18 @@ impl Lease {
             let file = match registry.open(&directory) {
                 Ok(file) => file,
                 // The last process has left and taken the directory with it.
-                Err(Errno::ENOENT) if started.elapsed() < PATIENCE => continue,
+                Err(Errno::ENOENT) if started.elapsed() < patience => continue,
                 Err(errno) => {
                     return Err(unusable(&slots_path(&directory), errno, "cannot be opened"));
                 }
             };
-            let locked = lock_directory(&directory, file, started)?;
+            let locked = match lock_directory(&directory, file, started, patience) {
+                Ok(locked) => locked,
+                Err(error) => {
+                    registry.close_unused();
+                    return Err(error);
+                }
+            };
             if directory.dir().stat(Path::new(FILE)).ok().map(|stat| stat.id) != Some(locked.id) {
                 // As above, but between opening and locking it.
                 drop(locked);
@@ -118,7 +125,8 @@ impl Lease {
         }
         let _registry = lock(&REGISTRY);
         let _ = self.directory.dir().unlink(&socket_name(self.slot));
-        match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now()) {
+        match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now(), PARTING)
+        {
             Ok(locked) => {
                 locked.give_back(self.slot);
                 remove_if_last(&self.directory, &locked);
@@ -261,6 +269,7 @@ fn lock_directory(
     directory: &Directory,
     file: Arc<SlotFile>,
     started: Instant,
+    patience: Duration,
 ) -> Result<Locked, FabricError> {
     let path = slots_path(directory);
     let mut pause = Duration::from_micros(50);
@@ -268,12 +277,12 @@ fn lock_directory(
     while !try_lock(file.fd.as_fd(), 0)
         .map_err(|errno| unusable(&path, errno, "cannot be locked"))?
     {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > patience {
             let pid = holder(file.fd.as_fd(), 0, 1).ok().flatten().unwrap_or(0);
             return Err(FabricError::at(
                 &path,
                 Errno::EBUSY,
-                format!("process {pid} holds its lock for more than {} s", PATIENCE.as_secs()),
+                format!("process {pid} keeps it locked"),
                 "continue or end that process",
             ));
         }
@@ -336,6 +345,5 @@ fn slots_path(directory: &Directory) -> PathBuf {
 /// Name of the lock file.
 const FILE: &str = "slots";
 
-/// How long to wait for a process that holds the directory; it takes milliseconds at most, and
-/// a thousand may start at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait for a process that holds the directory, in order to leave it clean.
+const PARTING: Duration = Duration::from_secs(5);

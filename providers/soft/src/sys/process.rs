@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_process_has_a_descriptor_and_number_zero_has_none() {
-        assert!(pidfd(id()).is_ok());
+        // A tool that emulates the kernel may not know the call.
+        assert!(matches!(pidfd(id()).map(|_| ()), Ok(()) | Err(Errno::ENOSYS)));
         assert!(pidfd(0).is_err());
     }
 }

@@ -181,6 +181,7 @@ impl State {
             "switches" => switches(),
             "files" => limit_files(number(1) as usize),
             "become" => become_user(number(1), number(2)),
+            "hold" => hold(&words[1..].join(" ")),
             "churn" => self.churn(words),
             "spin" => self.spin(number(1) as u16),
             "fork" => self.fork(),
@@ -319,6 +320,14 @@ fn limit_files(spare: usize) -> String {
 
 /// A hard limit that every system grants; some tests raise the soft one again.
 const HARD_LIMIT: u64 = 1024;
+
+/// Locks a directory as a process does that was stopped in the middle of joining.
+fn hold(path: &str) -> String {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let locked = crate::sys::lock::try_lock(file.as_fd(), 0);
+    std::mem::forget(file);
+    format!("{locked:?}")
+}
 
 fn become_user(user: u32, group: u32) -> String {
     // SAFETY: plain integers and one live group id; this process is about nothing else.

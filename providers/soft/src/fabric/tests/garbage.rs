@@ -40,7 +40,7 @@ impl Scene {
     /// A slot that is held but has no fabric.
     fn lease(&self) -> Lease {
         let config = self.place.config();
-        Lease::take(|| Directory::open(&config), 64, |_, _| Ok(())).unwrap().0
+        Lease::take(|| Directory::open(&config), 64, NEVER, |_, _| Ok(())).unwrap().0
     }
 
     fn still_works(&mut self) {

@@ -202,6 +202,27 @@ fn a_stuck_lock_file_of_another_kind_is_an_error_and_no_hang() {
 }
 
 #[test]
+fn a_process_that_holds_the_directory_and_does_not_go_on_is_named() {
+    let place = Place::new();
+    let config = FabricConfig { join_timeout: Duration::from_millis(50), ..place.config() };
+    let (fabric, _) = place.join();
+    let slots = fabric.directory().join("slots");
+    let mut child = Child::start();
+    assert_eq!(child.ask(&format!("hold {}", slots.display())), "Ok(true)");
+    assert_eq!(
+        failure(&config),
+        format!(
+            "{}: process {} keeps it locked; continue or end that process",
+            slots.display(),
+            child.pid()
+        )
+    );
+    drop(child);
+    let (late, _) = join(config);
+    assert!(late.peer(fabric.slot()).is_ok());
+}
+
+#[test]
 fn users_of_a_group_meet_where_the_group_is_set() {
     if !is_root() {
         // Only root can become two other users.
