@@ -1,13 +1,14 @@
-//! The RDMA devices of the kernel, as sysfs shows them.
+//! The RDMA devices of the kernel, as netlink or sysfs shows them.
 
 use core::ptr::NonNull;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use abi::{IBV_NODE_UNKNOWN, verbs_sysfs_dev};
+use abi::{IBV_NODE_UNKNOWN, VSYSFS_READ_NODE_GUID, verbs_sysfs_dev};
 
 use crate::ffi::{Errno, chars, mem};
+use crate::sys::rdma_netlink::{IbDevice, Rdma};
 use crate::sys::{chardev, sysfs};
 
 /// A device of the kernel that no driver owns yet. The memory is libc's, as the front-end frees it
@@ -54,11 +55,65 @@ impl Drop for SysfsDev {
     }
 }
 
-/// All devices of the kernel, in the order in which it lists them.
+/// The kernel's devices, and how we know of them.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// In the order in which the kernel lists them.
+    pub(crate) devices: Vec<SysfsDev>,
+    /// Netlink told, which only kernels with the newest version of the uverbs ABI do.
+    pub(crate) by_netlink: bool,
+}
+
+/// All devices of the kernel: by netlink, which also loads what serves them, else by sysfs.
 ///
 /// # Errors
 /// `ENOSYS` when there is no sign of RDMA in the kernel.
-pub(crate) fn kernel_devices() -> Result<Vec<SysfsDev>, Errno> {
+pub(crate) fn kernel_devices() -> Result<Found, Errno> {
+    match Rdma::open().and_then(|rdma| by_netlink(&rdma)) {
+        Ok(devices) => Ok(Found { devices, by_netlink: true }),
+        Err(_) => Ok(Found { devices: by_sysfs()?, by_netlink: false }),
+    }
+}
+
+fn by_netlink(rdma: &Rdma) -> Result<Vec<SysfsDev>, Errno> {
+    let devices = rdma.devices()?;
+    Ok(devices.iter().filter_map(|device| from_netlink(rdma, device)).collect())
+}
+
+/// A device that netlink told of; `None` when nothing serves it.
+fn from_netlink(rdma: &Rdma, told: &IbDevice) -> Option<SysfsDev> {
+    let ibdev_path = sysfs::class("infiniband").join(&told.name);
+    let mut device = match rdma.char_device(told.index) {
+        Ok(served) => {
+            let mut device = SysfsDev::new().ok()?;
+            let dev = device.get_mut();
+            chars::store(&mut dev.sysfs_name, served.name.as_bytes())?;
+            dev.sysfs_cdev = served.dev;
+            dev.abi_ver = served.abi_version;
+            dev.driver_id = served.driver_id;
+            std::fs::metadata(chardev::path(&served.name)).ok()?;
+            device
+        }
+        Err(_) => std::fs::read_dir(ibdev_path.join("device/infiniband_verbs"))
+            .ok()?
+            .flatten()
+            .find(|entry| !entry.file_name().as_bytes().starts_with(b"."))
+            .and_then(|entry| {
+                from_sysfs(&sysfs::class("infiniband_verbs").join(entry.file_name()))
+            })?,
+    };
+    let dev = device.get_mut();
+    chars::store(&mut dev.ibdev_name, told.name.as_bytes())?;
+    chars::store_path(&mut dev.ibdev_path, &ibdev_path)?;
+    dev.ibdev_idx = told.index.cast_signed();
+    dev.num_ports = told.ports;
+    dev.node_guid = told.node_guid;
+    dev.flags |= VSYSFS_READ_NODE_GUID;
+    dev.node_type = node_type(u32::from(told.node_type));
+    Some(device)
+}
+
+fn by_sysfs() -> Result<Vec<SysfsDev>, Errno> {
     let class = sysfs::class("infiniband_verbs");
     let entries = std::fs::read_dir(&class).map_err(|_| Errno::ENOSYS)?;
     Ok(entries
@@ -66,6 +121,11 @@ pub(crate) fn kernel_devices() -> Result<Vec<SysfsDev>, Errno> {
         .filter(|entry| !entry.file_name().as_bytes().starts_with(b"."))
         .filter_map(|entry| from_sysfs(&entry.path()))
         .collect())
+}
+
+/// The kernel's node types are ours.
+fn node_type(number: u32) -> abi::ibv_node_type {
+    if (1..=7).contains(&number) { number.cast_signed() } else { IBV_NODE_UNKNOWN }
 }
 
 /// One entry of the class directory; `None` for what is no (complete) device.
@@ -83,9 +143,7 @@ fn from_sysfs(entry: &Path) -> Option<SysfsDev> {
     dev.time_created.tv_nsec = data.mtime_nsec();
     dev.sysfs_cdev = sysfs::read_dev(&entry.join("dev"))?;
     dev.abi_ver = sysfs::read_number(&entry.join("abi_version")).unwrap_or(0);
-    dev.node_type = sysfs::read_number(&ibdev_path.join("node_type"))
-        .filter(|number| (1..=7).contains(number))
-        .map_or(IBV_NODE_UNKNOWN, u32::cast_signed);
+    dev.node_type = node_type(sysfs::read_number(&ibdev_path.join("node_type")).unwrap_or(0));
     std::fs::metadata(chardev::path(name.to_str()?)).ok()?;
     Some(device)
 }

@@ -12,7 +12,7 @@ use abi::{
 };
 
 use super::device::Device;
-use super::enumerate::{self, SysfsDev};
+use super::enumerate::{self, Found, SysfsDev};
 use super::matching::{self, Names};
 use super::plugins::Plugins;
 use super::{ext, init, registry};
@@ -61,8 +61,8 @@ impl State {
     fn refresh(&mut self) -> Result<(), Errno> {
         let found = enumerate::kernel_devices();
         let kernel_error = found.as_ref().err().copied();
-        let mut fresh = found.unwrap_or_default();
-        if !fresh.is_empty() {
+        let Found { devices: mut fresh, by_netlink } = found.unwrap_or_default();
+        if !fresh.is_empty() && !by_netlink {
             enumerate::check_abi()?;
         }
         let kernel_devices = fresh.len();

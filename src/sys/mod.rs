@@ -6,6 +6,7 @@ pub(crate) mod env;
 pub(crate) mod fd;
 pub(crate) mod ioctl;
 pub(crate) mod log;
+pub(crate) mod netlink;
 pub(crate) mod rdma_netlink;
 pub(crate) mod release;
 pub(crate) mod smaps;

@@ -1,114 +1,155 @@
-//! The kernel's RDMA netlink family (`<rdma/rdma_netlink.h>`, `netlink(7)`).
+//! The kernel's RDMA netlink family (`<rdma/rdma_netlink.h>`): which devices there are, which character
+//! device serves each, and what the RDMA subsystem can do.
 
 use core::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use super::netlink::{
+    Socket, attribute, push_attribute, string_attribute, u32_attribute, u64_attribute,
+};
 use crate::ffi::Errno;
 
 const NETLINK_RDMA: c_int = 20;
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_GET)`.
-const CMD_SYS_GET: u16 = 5 << 10 | 6;
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)`.
+const NLDEV: u16 = 5 << 10;
+const CMD_GET: u16 = NLDEV | 1;
+const CMD_SYS_GET: u16 = NLDEV | 6;
+const CMD_GET_CHARDEV: u16 = NLDEV | 15;
+
+const ATTR_DEV_INDEX: u16 = 1;
+const ATTR_DEV_NAME: u16 = 2;
+const ATTR_PORT_INDEX: u16 = 3;
+const ATTR_NODE_GUID: u16 = 6;
+const ATTR_DEV_NODE_TYPE: u16 = 14;
+const ATTR_CHARDEV_TYPE: u16 = 69;
+const ATTR_CHARDEV_NAME: u16 = 70;
+const ATTR_CHARDEV_ABI: u16 = 71;
+const ATTR_CHARDEV: u16 = 72;
+const ATTR_UVERBS_DRIVER_ID: u16 = 73;
 const ATTR_COPY_ON_FORK: u16 = 93;
-const HEADER: usize = 16;
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IbDevice {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// `RDMA_NODE_*` of the kernel.
+    pub(crate) node_type: u8,
+    /// Host byte order.
+    pub(crate) node_guid: u64,
+    pub(crate) ports: u32,
+}
+
+/// The character device that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CharDevice {
+    /// `uverbsN`.
+    pub(crate) name: String,
+    pub(crate) dev: libc::dev_t,
+    pub(crate) abi_version: u32,
+    /// `RDMA_DRIVER_*`; 0 when the kernel does not tell.
+    pub(crate) driver_id: u32,
+}
+
+/// A connection to the RDMA subsystem.
+#[derive(Debug)]
+pub(crate) struct Rdma(Socket);
+
+impl Rdma {
+    /// # Errors
+    /// `EPROTONOSUPPORT` without RDMA in the kernel.
+    pub(crate) fn open() -> Result<Self, Errno> {
+        Socket::open(NETLINK_RDMA).map(Self)
+    }
+
+    /// All devices, in ascending order.
+    ///
+    /// # Errors
+    /// Of the kernel; `EIO` when an answer lacks something.
+    pub(crate) fn devices(&self) -> Result<Vec<IbDevice>, Errno> {
+        let messages = self.0.dump(CMD_GET, &[])?;
+        messages.iter().map(|message| parse_device(&message.body).ok_or(Errno::EIO)).collect()
+    }
+
+    /// The character device of a device. Asking also makes the kernel load what serves it.
+    pub(crate) fn char_device(&self, index: u32) -> Result<CharDevice, Errno> {
+        let mut body = Vec::new();
+        push_attribute(&mut body, ATTR_DEV_INDEX, &index.to_ne_bytes());
+        push_attribute(&mut body, ATTR_CHARDEV_TYPE, b"uverbs\0");
+        let message = self.0.get(CMD_GET_CHARDEV, &body)?;
+        parse_char_device(&message.body).ok_or(Errno::EIO)
+    }
+}
 
 /// Whether the kernel copies registered pages when a process forks, so that no care is needed.
 pub(crate) fn copies_on_fork() -> bool {
-    let Ok(reply) = ask(CMD_SYS_GET) else { return false };
-    let Some(attributes) = payload(&reply, CMD_SYS_GET) else { return false };
-    attribute(attributes, ATTR_COPY_ON_FORK)
-        .and_then(<[u8]>::first)
-        .is_some_and(|&copies| copies != 0)
+    let answer = Rdma::open().and_then(|rdma| rdma.0.get(CMD_SYS_GET, &[]));
+    answer.is_ok_and(|message| {
+        attribute(&message.body, ATTR_COPY_ON_FORK)
+            .and_then(<[u8]>::first)
+            .is_some_and(|&copies| copies != 0)
+    })
 }
 
-/// Sends a request without attributes and returns the first datagram that comes back.
-fn ask(command: u16) -> Result<Vec<u8>, Errno> {
-    // SAFETY: socket has no requirements.
-    let raw = unsafe {
-        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_RDMA)
-    };
-    if raw < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: a fresh descriptor that is ours.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    let mut request = Vec::with_capacity(HEADER);
-    request.extend_from_slice(&(HEADER as u32).to_ne_bytes());
-    request.extend_from_slice(&command.to_ne_bytes());
-    request.extend_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    request.extend_from_slice(&[0; 8]);
-    // SAFETY: reads as many bytes as the request has.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
-    if sent < 0 {
-        return Err(Errno::last());
-    }
-    let mut reply = vec![0_u8; 4096];
-    // SAFETY: room for as many bytes as we say.
-    let received =
-        unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-    reply.truncate(usize::try_from(received).map_err(|_| Errno::last())?);
-    Ok(reply)
+fn parse_device(body: &[u8]) -> Option<IbDevice> {
+    Some(IbDevice {
+        index: u32_attribute(body, ATTR_DEV_INDEX)?,
+        name: string_attribute(body, ATTR_DEV_NAME)?,
+        node_type: *attribute(body, ATTR_DEV_NODE_TYPE)?.first()?,
+        node_guid: u64_attribute(body, ATTR_NODE_GUID)?,
+        ports: u32_attribute(body, ATTR_PORT_INDEX)?,
+    })
 }
 
-/// The attributes of the first message, when it answers `command`.
-fn payload(datagram: &[u8], command: u16) -> Option<&[u8]> {
-    let header = datagram.first_chunk::<HEADER>()?;
-    let [l0, l1, l2, l3, t0, t1, ..] = *header;
-    if u16::from_ne_bytes([t0, t1]) != command {
-        return None;
-    }
-    let len = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?;
-    datagram.get(HEADER..len)
-}
-
-/// The value of an attribute: `{u16 len, u16 type}`, value, padding to 4 bytes.
-fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    while let Some(&[l0, l1, t0, t1]) = attributes.first_chunk() {
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let value = attributes.get(4..len)?;
-        // The two upper bits of the type are flags.
-        if u16::from_ne_bytes([t0, t1]) & 0x3fff == wanted {
-            return Some(value);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
-    None
+fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
+    let dev = u64_attribute(body, ATTR_CHARDEV)?;
+    // The kernel's own encoding of a device number.
+    let major = (dev & 0xf_ff00) >> 8;
+    let minor = (dev & 0xff) | ((dev >> 12) & 0xf_ff00);
+    Some(CharDevice {
+        name: string_attribute(body, ATTR_CHARDEV_NAME).filter(|name| !name.is_empty())?,
+        dev: libc::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?),
+        abi_version: u64_attribute(body, ATTR_CHARDEV_ABI)? as u32,
+        driver_id: u32_attribute(body, ATTR_UVERBS_DRIVER_ID).unwrap_or(0),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn reply(attributes: &[u8]) -> Vec<u8> {
-        let len = u32::try_from(HEADER + attributes.len()).unwrap_or(0);
-        let mut bytes = len.to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&CMD_SYS_GET.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 10]);
-        bytes.extend_from_slice(attributes);
-        bytes
+    fn device() -> Vec<u8> {
+        let mut body = Vec::new();
+        push_attribute(&mut body, ATTR_DEV_INDEX, &3_u32.to_ne_bytes());
+        push_attribute(&mut body, ATTR_DEV_NAME, b"rxe0\0");
+        push_attribute(&mut body, ATTR_PORT_INDEX, &1_u32.to_ne_bytes());
+        push_attribute(&mut body, ATTR_NODE_GUID, &0x0202_c9ff_fe00_00a1_u64.to_ne_bytes());
+        push_attribute(&mut body, ATTR_DEV_NODE_TYPE, &[1]);
+        body
     }
 
     #[test]
-    fn an_attribute_is_found_behind_others() {
-        let attributes = [
-            [5_u16.to_ne_bytes(), 66_u16.to_ne_bytes(), [1, 0], [0, 0]].concat(),
-            [5_u16.to_ne_bytes(), ATTR_COPY_ON_FORK.to_ne_bytes(), [1, 0], [0, 0]].concat(),
-        ]
-        .concat();
-        let bytes = reply(&attributes);
-        let found = payload(&bytes, CMD_SYS_GET).and_then(|all| attribute(all, ATTR_COPY_ON_FORK));
-        assert_eq!(found, Some([1].as_slice()));
-    }
-
-    #[test]
-    fn a_cut_or_looping_reply_has_no_attribute() {
-        let attributes =
-            [5_u16.to_ne_bytes(), ATTR_COPY_ON_FORK.to_ne_bytes(), [1, 0], [0, 0]].concat();
-        let whole = reply(&attributes);
-        for len in 0..whole.len() - 3 {
-            let found = payload(&whole[..len], CMD_SYS_GET)
-                .and_then(|all| attribute(all, ATTR_COPY_ON_FORK));
-            assert_eq!(found, None, "{len} bytes");
+    fn a_device_needs_all_its_attributes() {
+        let body = device();
+        let parsed = parse_device(&body).expect("complete");
+        assert_eq!((parsed.index, parsed.name.as_str(), parsed.ports), (3, "rxe0", 1));
+        assert_eq!((parsed.node_type, parsed.node_guid), (1, 0x0202_c9ff_fe00_00a1));
+        for len in 0..body.len() - 7 {
+            assert_eq!(parse_device(&body[..len]), None, "{len} bytes");
         }
-        assert_eq!(attribute(&[0; 8], 7), None);
+    }
+
+    #[test]
+    fn a_character_device_number_is_decoded_from_the_kernels_form() {
+        let mut body = Vec::new();
+        // 231:0x12345 in the kernel's encoding.
+        let encoded = 0x45_u64 | 231 << 8 | (0x123_u64 << 20);
+        push_attribute(&mut body, ATTR_CHARDEV, &encoded.to_ne_bytes());
+        push_attribute(&mut body, ATTR_CHARDEV_ABI, &2_u64.to_ne_bytes());
+        push_attribute(&mut body, ATTR_CHARDEV_NAME, b"uverbs0\0");
+        let parsed = parse_char_device(&body).expect("complete");
+        assert_eq!(parsed.dev, libc::makedev(231, 0x12345));
+        assert_eq!((parsed.name.as_str(), parsed.abi_version, parsed.driver_id), ("uverbs0", 2, 0));
+        push_attribute(&mut body, ATTR_UVERBS_DRIVER_ID, &14_u32.to_ne_bytes());
+        assert_eq!(parse_char_device(&body).map(|parsed| parsed.driver_id), Some(14));
     }
 }
