@@ -99,8 +99,13 @@ impl Core {
             return Err(Refusal::Slot);
         }
         let [tables, rings, wake]: [OwnedFd; 3] = fds.try_into().map_err(|_| Refusal::Garbage)?;
-        let tables = map(tables, said.tables_len, TABLES_SEALS, Access::ReadOnly)?;
-        let rings = map(rings, said.rings_len, RINGS_SEALS, Access::ReadWrite)?;
+        // The same version has the same layout, so the same sizes: users of a peer rely on it.
+        let sizes = [self.tables.len() as u64, self.rings.len() as u64];
+        if [said.tables_len, said.rings_len] != sizes {
+            return Err(Refusal::Segment);
+        }
+        let tables = map(tables, self.tables.len(), TABLES_SEALS, Access::ReadOnly)?;
+        let rings = map(rings, self.rings.len(), RINGS_SEALS, Access::ReadWrite)?;
         let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
         let can_attach = self.config.cma
             && said.cma
@@ -120,11 +125,7 @@ impl Core {
     }
 }
 
-fn map(fd: OwnedFd, len: u64, seals: Seals, access: Access) -> Result<Mapping, Refusal> {
-    let len = usize::try_from(len).map_err(|_| Refusal::Segment)?;
-    if len == 0 {
-        return Err(Refusal::Segment);
-    }
+fn map(fd: OwnedFd, len: usize, seals: Seals, access: Access) -> Result<Mapping, Refusal> {
     let file = Memfd::verify(fd, len, seals).map_err(|_| Refusal::Segment)?;
     let mapping = Mapping::new(file.as_fd(), len, access).map_err(|_| Refusal::Resources)?;
     mapping.exclude_from_dumps();

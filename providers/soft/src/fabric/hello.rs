@@ -57,7 +57,7 @@ pub enum Refusal {
     User = 3,
     /// It does not hold the lock of the slot it claims.
     Slot = 4,
-    /// A segment has another size than announced, lacks a seal, or is no memory file at all.
+    /// A segment has another size than announced or than ours, lacks a seal, or is no memory file.
     Segment = 5,
     /// The process has no descriptors or memory left.
     Resources = 6,

@@ -105,7 +105,8 @@ pub struct Fabric {
 
 impl Fabric {
     /// Takes a slot, publishes two zeroed segments of `tables_len` and `rings_len` bytes (memory
-    /// is used only where it is written), and starts the service thread.
+    /// is used only where it is written), and starts the service thread. Processes meet only if
+    /// their segments have the same sizes.
     ///
     /// # Errors
     /// The directory cannot be used, all slots are taken, or resources are missing: see

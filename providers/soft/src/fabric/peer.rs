@@ -70,12 +70,13 @@ impl Peer {
         })
     }
 
-    /// What it publishes; read-only here, unless it is ourselves. It writes at any time.
+    /// What it publishes, as long as our own; read-only here, unless it is ourselves. It writes at
+    /// any time.
     pub fn tables(&self) -> &Mapping {
         &self.tables
     }
 
-    /// Its rings, which both sides write.
+    /// Its rings, as long as our own, which both sides write.
     pub fn rings(&self) -> &Mapping {
         &self.rings
     }

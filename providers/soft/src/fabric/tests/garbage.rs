@@ -155,24 +155,26 @@ fn a_hello_that_is_not_true_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_memory_file_too_large_to_map_is_refused() {
+fn a_segment_that_is_shorter_than_announced_is_refused() {
     let mut scene = Scene::new();
     let lease = scene.lease();
     let good = files();
-    let len = 1_usize << 46;
-    let huge = Memfd::create(c"fv-test", len).unwrap();
-    huge.seal(RINGS_SEALS).unwrap();
+    let (short, _) = segment(c"fv-test", LEN / 2, RINGS_SEALS).unwrap();
     let socket = scene.connect();
-    let said = Introduction { rings_len: len as u64, ..honest(lease.slot()) };
-    let fds = [good.tables.as_fd(), huge.as_fd(), good.wake.as_fd()];
-    socket.send(&Message::Hello(said).emit(), &fds).unwrap();
-    match answer(&socket) {
-        // Virtual address space may happen to have room for it.
-        Some(Message::Refused(Refusal::Resources) | Message::Welcome(_)) => {}
-        other => panic!("{other:?}"),
-    }
-    drop((socket, lease));
+    let fds = [good.tables.as_fd(), short.as_fd(), good.wake.as_fd()];
+    socket.send(&Message::Hello(honest(lease.slot())).emit(), &fds).unwrap();
+    assert_eq!(refusal(&socket), Refusal::Segment);
+    drop(lease);
     scene.still_works();
+}
+
+#[test]
+fn processes_with_segments_of_other_sizes_do_not_meet() {
+    let place = Place::new();
+    let (one, _) = place.join();
+    let two = Fabric::join(place.config(), LEN, 2 * LEN, Arc::new(Recorder::default())).unwrap();
+    assert_eq!(one.peer(two.slot()).unwrap_err(), PeerError::Refused(Refusal::Segment));
+    assert_eq!(two.peer(one.slot()).unwrap_err(), PeerError::Refused(Refusal::Segment));
 }
 
 #[test]
