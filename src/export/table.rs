@@ -100,7 +100,7 @@ super::exports! {
     "ibv_reg_mr" "@@" "IBVERBS_1.1" => verbs::mr::reg_mr;
     "ibv_rereg_mr" "@@" "IBVERBS_1.1" => verbs::mr::rereg_mr;
     "ibv_resize_cq" "@@" "IBVERBS_1.1" => verbs::cq::resize_cq;
-    "ibv_resolve_eth_l2_from_gid" "@@" "IBVERBS_1.1" => kabi::absent::negative;
+    "ibv_resolve_eth_l2_from_gid" "@@" "IBVERBS_1.1" => verbs::ah::resolve_eth_l2_from_gid;
     "ibv_wc_status_str" "@@" "IBVERBS_1.1" => verbs::strings::wc_status_str;
     "mbps_to_ibv_rate" "@@" "IBVERBS_1.1" => verbs::rates::mbps_to_rate;
 

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod dummies;
 pub(crate) mod enumerate;
+pub(crate) mod eth;
 pub(crate) mod ext;
 pub(crate) mod fork;
 mod fork_map;

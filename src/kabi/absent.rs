@@ -25,11 +25,6 @@ pub(crate) extern "C" fn minus_one() -> c_int {
     -1
 }
 
-/// For functions that return a negative errno.
-pub(crate) extern "C" fn negative() -> c_int {
-    -Errno::EOPNOTSUPP.raw()
-}
-
 /// For functions that return a GUID, 0 being none.
 pub(crate) extern "C" fn guid() -> u64 {
     Errno::EOPNOTSUPP.set();

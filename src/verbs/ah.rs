@@ -5,9 +5,9 @@ use core::ffi::c_int;
 use abi::{Zeroed, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 
 use super::context_of;
-use crate::ffi::{Errno, MinusOne, verb};
-use crate::front::ah_from_wc;
+use crate::ffi::{Errno, MinusOne, Negative, verb};
 use crate::front::context::{Context, op};
+use crate::front::{ah_from_wc, eth};
 
 verb! {
     /// `ibv_create_ah(3)`.
@@ -70,7 +70,43 @@ verb! {
         // SAFETY: a live PD and attributes of ours.
         unsafe { create(pd, &raw mut attr) }
     }
+
+    /// `ibv_resolve_eth_l2_from_gid`: the Ethernet address behind the destination GID, and the VLAN of
+    /// the way there (0xffff without); 0 or a negative errno.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EHOSTUNREACH`, `ENETUNREACH`; of the GID table.
+    ///
+    /// # Safety
+    /// `context` is NULL or open; `attr` is readable; `mac` is writable for 6 bytes; `vid` is NULL or
+    /// writable.
+    pub(crate) fn resolve_eth_l2_from_gid(
+        context: *mut ibv_context,
+        attr: *const ibv_ah_attr,
+        mac: *mut [u8; 6],
+        vid: *mut u16,
+    ) -> Negative<c_int> {
+        // SAFETY: open by the contract above.
+        let context = unsafe { Context::new(context)? };
+        // SAFETY: readable by the contract above.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        if mac.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let found = eth::resolve(context, attr)?;
+        // SAFETY: writable by the contract above.
+        unsafe {
+            *mac = found.mac;
+            if !vid.is_null() {
+                *vid = found.vlan.unwrap_or(NO_VLAN);
+            }
+        }
+        Ok(Negative(0))
+    }
 }
+
+/// What stands for "no VLAN".
+const NO_VLAN: u16 = 0xffff;
 
 /// # Safety
 /// `pd` is NULL or live; `attr` is readable.

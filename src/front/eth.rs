@@ -1,0 +1,148 @@
+//! The Ethernet address behind a GID: `ibv_resolve_eth_l2_from_gid`.
+//!
+//! Multicast and link-local addresses contain it; for others the host's routing and neighbour tables are
+//! asked, and a neighbour that is not known yet is made known by a packet to its discard port.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use abi::{VERBS_QUERY_GID_ATTR_GID, ibv_ah_attr};
+
+use super::context::Context;
+use super::gid;
+use crate::ffi::Errno;
+use crate::sys::interfaces;
+use crate::sys::rtnetlink::{Mac, Routing};
+
+/// What to put into a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layer2 {
+    pub(crate) mac: Mac,
+    /// VLAN id of the interface the frame leaves by.
+    pub(crate) vlan: Option<u16>,
+}
+
+/// How often, and how long each time, a neighbour is waited for: 3 s in all.
+const TRIES: u32 = 11;
+const PERIOD: Duration = Duration::from_millis(3000 / TRIES as u64);
+/// How often the neighbour table is looked at within a period.
+const LOOKS: u32 = 10;
+/// RFC 863.
+const DISCARD_PORT: u16 = 9;
+
+/// Resolves the destination of an address vector.
+///
+/// # Errors
+/// Of the GID table; `EINVAL` a source address of no interface; `EHOSTUNREACH`, `ENETUNREACH`.
+pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Errno> {
+    let port = u32::from(attr.port_num);
+    let index = u32::from(attr.grh.sgid_index);
+    let source = gid::entry(context, port, index, 0, VERBS_QUERY_GID_ATTR_GID)?;
+    let source = ip_of(source.gid.bytes());
+    let target = ip_of(attr.grh.dgid.bytes());
+    let routing = Routing::open().map_err(|_| Errno::EINVAL)?;
+    let interface = interfaces::with_address(source).ok_or(Errno::EINVAL)?;
+
+    let route = routing.route(target, interface).map_err(|_| Errno::EHOSTUNREACH)?;
+    let out = if route.interface == 0 { interface } else { route.interface };
+    let link = routing.link(out).map_err(|_| Errno::EHOSTUNREACH)?;
+    let mac = match route.kind {
+        libc::RTN_BLACKHOLE | libc::RTN_UNREACHABLE | libc::RTN_PROHIBIT | libc::RTN_THROW => {
+            return Err(Errno::ENETUNREACH);
+        }
+        libc::RTN_LOCAL => link.mac.ok_or(Errno::EHOSTUNREACH)?,
+        _ => {
+            let next_hop = route.gateway.unwrap_or(target);
+            match contained(next_hop) {
+                Some(mac) => mac,
+                None => neighbour(&routing, source, next_hop, out)?,
+            }
+        }
+    };
+    Ok(Layer2 { mac, vlan: link.vlan })
+}
+
+/// A GID as the address it maps: IPv4 for `::ffff:a.b.c.d` and for its multicast form `ff0e::ffff:a.b.c.d`.
+fn ip_of(gid: [u8; 16]) -> IpAddr {
+    let v6 = Ipv6Addr::from(gid);
+    let [first, second, middle @ .., f1, f2, a, b, c, d] = gid;
+    let multicast = (first, second, f1, f2) == (0xff, 0x0e, 0xff, 0xff) && middle == [0; 8];
+    match v6.to_ipv4_mapped() {
+        Some(v4) => v4.into(),
+        None if multicast => [a, b, c, d].into(),
+        None => v6.into(),
+    }
+}
+
+/// The Ethernet address that an IP address itself tells: of a multicast group (RFC 1112, RFC 2464) or of a
+/// link-local interface identifier (RFC 4291).
+fn contained(address: IpAddr) -> Option<Mac> {
+    match address {
+        IpAddr::V4(v4) if v4.is_multicast() => {
+            let [_, b, c, d] = v4.octets();
+            Some([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(v6) if v6.is_multicast() => {
+            let [.., a, b, c, d] = v6.octets();
+            Some([0x33, 0x33, a, b, c, d])
+        }
+        IpAddr::V6(v6) => {
+            let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, _, _, d, e, f] = v6.octets() else {
+                return None;
+            };
+            Some([a ^ 2, b, c, d, e, f])
+        }
+        IpAddr::V4(_) => None,
+    }
+}
+
+/// Looks a neighbour up, provoking the kernel to find it when it is not known.
+fn neighbour(
+    routing: &Routing,
+    source: IpAddr,
+    next_hop: IpAddr,
+    interface: u32,
+) -> Result<Mac, Errno> {
+    let known = || routing.neighbour(next_hop, interface).map_err(|_| Errno::EHOSTUNREACH);
+    if let Some(mac) = known()? {
+        return Ok(mac);
+    }
+    let socket = UdpSocket::bind(SocketAddr::new(source, 0)).map_err(|_| Errno::EHOSTUNREACH)?;
+    for _ in 0..TRIES {
+        // Whether it arrives does not matter; that it must be sent does.
+        let _ = socket.send_to(b"H\0", SocketAddr::new(next_hop, DISCARD_PORT));
+        for _ in 0..LOOKS {
+            std::thread::sleep(PERIOD / LOOKS);
+            if let Some(mac) = known()? {
+                return Ok(mac);
+            }
+        }
+    }
+    Err(Errno::EHOSTUNREACH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().expect("an address").octets()
+    }
+
+    #[test]
+    fn a_gid_stands_for_an_ip_address() {
+        assert_eq!(ip_of(gid("::ffff:192.0.2.1")), IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(ip_of(gid("ff0e::ffff:224.0.0.9")), IpAddr::from([224, 0, 0, 9]));
+        assert_eq!(ip_of(gid("fe80::1")), IpAddr::from(gid("fe80::1")));
+        assert_eq!(ip_of(gid("ff0e::1")), IpAddr::from(gid("ff0e::1")));
+    }
+
+    #[test]
+    fn multicast_and_link_local_addresses_contain_their_ethernet_address() {
+        let of = |text: &str| contained(text.parse().expect("an address"));
+        assert_eq!(of("239.129.2.3"), Some([0x01, 0x00, 0x5e, 0x01, 2, 3]));
+        assert_eq!(of("ff02::1:ff00:1"), Some([0x33, 0x33, 0xff, 0, 0, 1]));
+        assert_eq!(of("fe80::202:c9ff:fe00:a1"), Some([0, 2, 0xc9, 0, 0, 0xa1]));
+        assert_eq!((of("192.0.2.1"), of("2001:db8::1"), of("fe80:1::1")), (None, None, None));
+    }
+}
