@@ -44,8 +44,8 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     let interface = interfaces::with_address(source).ok_or(Errno::EINVAL)?;
 
     let route = routing.route(target, interface).map_err(|_| Errno::EHOSTUNREACH)?;
-    let out = if route.interface == 0 { interface } else { route.interface };
-    let link = routing.link(out).map_err(|_| Errno::EHOSTUNREACH)?;
+    // A local destination is routed to the loopback interface, but its address is that of the source's.
+    let link = routing.link(interface).map_err(|_| Errno::EHOSTUNREACH)?;
     let mac = match route.kind {
         libc::RTN_BLACKHOLE | libc::RTN_UNREACHABLE | libc::RTN_PROHIBIT | libc::RTN_THROW => {
             return Err(Errno::ENETUNREACH);
@@ -55,7 +55,7 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
             let next_hop = route.gateway.unwrap_or(target);
             match contained(next_hop) {
                 Some(mac) => mac,
-                None => neighbour(&routing, source, next_hop, out)?,
+                None => neighbour(&routing, source, next_hop, interface)?,
             }
         }
     };

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::netlink::{Message, Socket, attribute, push_attribute, string_attribute, u32_attribute};
+use super::netlink::{Message, Socket, attribute, push_attribute, string_attribute};
 use crate::ffi::Errno;
 
 /// Bytes of `struct rtmsg`, `struct ifinfomsg` and `struct ndmsg`.
@@ -21,8 +21,6 @@ pub(crate) struct Route {
     pub(crate) kind: u8,
     /// The next hop, when it is not the destination itself.
     pub(crate) gateway: Option<IpAddr>,
-    /// Interface they leave by.
-    pub(crate) interface: u32,
 }
 
 /// A network interface.
@@ -97,11 +95,7 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
 fn parse_route(body: &[u8]) -> Option<Route> {
     let &[_, _, _, _, _, _, _, kind] = body.first_chunk()?;
     let attributes = body.get(RTMSG..)?;
-    Some(Route {
-        kind,
-        gateway: attribute(attributes, libc::RTA_GATEWAY).and_then(address),
-        interface: u32_attribute(attributes, libc::RTA_OIF).unwrap_or(0),
-    })
+    Some(Route { kind, gateway: attribute(attributes, libc::RTA_GATEWAY).and_then(address) })
 }
 
 fn parse_link(body: &[u8]) -> Option<Link> {
@@ -148,13 +142,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_tells_its_kind_next_hop_and_interface() {
+    fn a_route_tells_its_kind_and_next_hop() {
         let mut body = vec![0; RTMSG];
         body[7] = libc::RTN_UNICAST;
         push_attribute(&mut body, libc::RTA_GATEWAY, &[192, 0, 2, 1]);
         push_attribute(&mut body, libc::RTA_OIF, &5_u32.to_ne_bytes());
         let gateway = Some(IpAddr::from([192, 0, 2, 1]));
-        let route = Route { kind: libc::RTN_UNICAST, gateway, interface: 5 };
+        let route = Route { kind: libc::RTN_UNICAST, gateway };
         assert_eq!(parse_route(&body), Some(route));
         assert_eq!(parse_route(&body[..7]), None);
     }
