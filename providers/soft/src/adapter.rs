@@ -88,6 +88,8 @@ impl Adapter {
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
         let identity = crate::sys::process::random().map_or(1, |r| r as u32 | 1);
+        let needs_fence = !crate::sys::membarrier::register();
+        view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         view.tables_head().identity.store(identity, Ordering::Release);
         let table = QpTable { slots: vec![], cursor: 0, reserved: vec![false; QPS] };
         let adapter = Arc::new(Self {
@@ -238,6 +240,7 @@ impl Adapter {
             let Some(qp) = weak.upgrade() else { continue };
             qp.watched.store(false, Ordering::Release);
             qp.advance_receive();
+            qp.acknowledge();
             qp.advance_send();
             let waits = qp.responder.lock().deadline();
             let stalled = qp.requester.lock().recheck();
@@ -351,6 +354,7 @@ impl Handler for Service {
             if concerned {
                 // What the dead process had published still counts.
                 qp.advance_receive();
+                qp.acknowledge();
                 qp.advance_send();
                 adapter.cut.lock().push((at, qp.me()));
             }

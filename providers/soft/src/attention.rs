@@ -8,8 +8,9 @@
 use crate::fabric::Fabric;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
 use crate::shm::view::View;
+use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often the thread looks whether somebody still polls.
@@ -73,10 +74,12 @@ impl Attention {
     }
 
     fn raise(&self) {
-        self.word().store(BOTH, Ordering::Relaxed);
-        // Pairs with the fences after publications: the publisher sees attention raised, or whoever raised it, looking at
-        // the rings next, sees what was published.
-        fence(Ordering::SeqCst);
+        if self.word().swap(BOTH, Ordering::SeqCst) == BOTH {
+            return;
+        }
+        // Pairs with publication_fence: the publisher sees attention raised, or whoever raised it, looking at the rings
+        // next, sees what was published.
+        membarrier::heavy();
     }
 
     /// An event was asked for: somebody is about to sleep. The caller looks at the rings afterwards.

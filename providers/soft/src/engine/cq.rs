@@ -6,9 +6,10 @@ use super::channel::Channel;
 use super::completion::{Armed, CompletionRing, Cqe, Pushed};
 use super::qp::Qp;
 use crate::adapter::Adapter;
+use crate::sys::membarrier;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Rings that a queue looks at by itself; the rest ring a bell.
@@ -149,6 +150,10 @@ impl Cq {
     /// Looks at everything that could complete here: by the service thread, or before sleeping.
     pub(crate) fn sweep(&self) {
         self.look(self.list.lock());
+        for qp in &self.list.lock().receivers {
+            // Even what was acknowledged along with a message: that may lie unseen.
+            qp.responder.lock().acknowledge(qp);
+        }
     }
 
     fn look(&self, mut list: MutexGuard<'_, List>) {
@@ -157,12 +162,14 @@ impl Cq {
             list.senders.append(&mut self.inbox.lock());
         }
         for qp in &list.receivers {
-            if qp.has_arrivals() {
-                qp.advance_receive();
-            }
+            qp.look();
         }
         for qp in &list.senders {
             if qp.has_outstanding() {
+                if !std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
+                    // An acknowledgement may come along with a message, and the peer may wait for one of ours.
+                    qp.look();
+                }
                 qp.advance_send();
             }
         }
@@ -175,6 +182,7 @@ impl Cq {
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.qp(index) else { return };
             qp.advance_receive();
+            qp.acknowledge();
             if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
                 self.heat(&mut list, &qp);
             }
@@ -193,14 +201,15 @@ impl Cq {
             list.oldest += 1;
             let cold = std::mem::replace(&mut list.receivers[at], Arc::clone(qp));
             cold.ring.hot().store(0, Ordering::Relaxed);
-            // Pairs with the fence in Link::requests_published: either the sender rings the bell or we see its piece.
-            fence(Ordering::SeqCst);
+            // Pairs with publication_fence: either the sender rings the bell or we see its piece.
+            membarrier::heavy();
             if cold.has_arrivals() {
                 cold.advance_receive();
             }
+            cold.acknowledge();
         }
+        // A sender that does not see it yet rings a bell for nothing.
         qp.ring.hot().store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
         if qp.has_arrivals() {
             qp.advance_receive();
         }

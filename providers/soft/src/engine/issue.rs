@@ -73,6 +73,7 @@ impl Requester {
             count: piece.count,
             imm: piece.imm,
             src_qpn: qp.qpn,
+            ack: qp.acknowledge_along(),
         };
         link.ring.put(&head, body);
         self.next = self.next.wrapping_add(1);

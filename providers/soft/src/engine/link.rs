@@ -3,8 +3,9 @@
 use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, split_qpn};
 use crate::shm::view::{Ring, View};
+use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 /// How a peer's memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +106,8 @@ impl Link {
     /// After pieces were published in the remote QP's ring: makes sure that somebody looks.
     #[inline]
     pub(crate) fn requests_published(&self) {
-        // Orders our slots before the loads: pairs with the fences where `hot` is cleared and attention is asked for. One
-        // side sees the other, so no piece stays unnoticed.
-        fence(Ordering::SeqCst);
+        // Our slots before the loads: one side sees the other, so no piece stays unnoticed.
+        publication_fence(&self.view);
         if self.ring.hot().load(Ordering::Relaxed) == 0 {
             self.view.ring_qp_bell(self.index);
         }
@@ -118,7 +118,7 @@ impl Link {
     #[inline]
     pub(crate) fn acks_published(&self) {
         // As in requests_published.
-        fence(Ordering::SeqCst);
+        publication_fence(&self.view);
         self.kick_if(ATTENTION_ACKS);
     }
 
@@ -126,5 +126,18 @@ impl Link {
         if self.view.tables_head().attention.load(Ordering::Relaxed) & bit != 0 {
             self.peer.kick();
         }
+    }
+}
+
+/// Between publishing something to the owner of `view` and looking whether it wants to be told.
+///
+/// The owner pairs it with a heavy barrier after it raised attention or took a ring off its list. Both processes must be able
+/// to: a fence here would cost every message the wait for its own stores.
+#[inline]
+pub(crate) fn publication_fence(view: &View) {
+    if membarrier::is_registered() && view.tables_head().needs_fence.load(Ordering::Relaxed) == 0 {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
     }
 }

@@ -1,12 +1,12 @@
 //! Announcements of one-sided operations under way, so that deregistration can wait for them.
 //!
 //! An initiator first announces (target process, rkey) in its own tables, then checks the key, then moves bytes, then
-//! withdraws. A target first takes the key back, then looks at the announcements of all peers. With a full fence on both
-//! sides between the two steps, either the initiator finds the key gone or the target finds the announcement.
+//! withdraws. A target first takes the key back, then looks at the announcements of all peers. All four accesses
+//! are sequentially consistent, so either the initiator finds the key gone or the target finds the announcement.
 
 use crate::shm::layout::MOVERS;
 use crate::shm::view::View;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Our own announcements.
 #[derive(Debug)]
@@ -39,8 +39,6 @@ impl Movers {
                     .compare_exchange(0, word(target, rkey), Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok()
             {
-                // Pairs with the fence in Regions::revoke.
-                fence(Ordering::SeqCst);
                 return Announced(cell);
             }
             at += 1;
@@ -61,7 +59,7 @@ impl Drop for Announced<'_> {
 
 /// Whether the owner of `view` has an operation under way on region `rkey` of process `target`.
 pub(crate) fn is_moving(view: &View, target: u16, rkey: u32) -> bool {
-    (0..MOVERS).any(|i| view.mover(i).target.load(Ordering::Acquire) == word(target, rkey))
+    (0..MOVERS).any(|i| view.mover(i).target.load(Ordering::SeqCst) == word(target, rkey))
 }
 
 #[cfg(test)]

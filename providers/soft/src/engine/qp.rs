@@ -14,6 +14,7 @@ use super::srq::Srq;
 use super::state::{Kind, State};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
+use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
 use crate::sys::Errno;
 use abi::*;
@@ -21,6 +22,9 @@ use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Looks without an arrival after which a stream is over.
+const QUIET: u32 = 8;
 
 /// What ibv_create_qp asks for, checked.
 #[derive(Clone, Debug)]
@@ -70,6 +74,13 @@ pub(crate) struct Qp {
     pub(crate) receives: Mutex<ReceiveQueue>,
     /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
     next_arrival: AtomicU32,
+    /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
+    /// responder's lock.
+    acked_along: AtomicU32,
+    /// Looks at the ring since something arrived, up to [`QUIET`]. Written by whoever holds the queue's list.
+    looks: AtomicU32,
+    /// Pieces served and not acknowledged. Written under the responder's lock.
+    ack_due: AtomicU32,
     /// Send requests are not complete. Written under the requester's lock.
     outstanding: AtomicBool,
     listed_sender: AtomicBool,
@@ -150,6 +161,9 @@ impl Qp {
             responder: Mutex::new(Responder::new(ring, position)),
             receives: Mutex::new(receives),
             next_arrival: AtomicU32::new(position),
+            acked_along: AtomicU32::new(0),
+            looks: AtomicU32::new(QUIET),
+            ack_due: AtomicU32::new(0),
             outstanding: AtomicBool::new(false),
             listed_sender: AtomicBool::new(false),
             listed_receiver: AtomicBool::new(false),
@@ -284,9 +298,75 @@ impl Qp {
         self.ring.ready(self.next_arrival.load(Ordering::Relaxed))
     }
 
-    /// The responder went on to `next`.
-    pub(crate) fn arrived(&self, next: u32) {
-        self.next_arrival.store(next, Ordering::Relaxed);
+    /// The responder went on to `next` and owes an acknowledgement of `due` pieces. Returns whether it can wait: more is
+    /// probably on its way.
+    pub(crate) fn arrived(&self, next: u32, due: u32) -> bool {
+        // Pairs with the Acquire in `acknowledge_along`.
+        self.next_arrival.store(next, Ordering::Release);
+        self.ack_due.store(due, Ordering::Relaxed);
+        self.looks.swap(0, Ordering::Relaxed) < QUIET
+    }
+
+    /// The acknowledgement that goes along with a piece of ours.
+    #[inline]
+    pub(crate) fn acknowledge_along(&self) -> u32 {
+        if self.ack_due.load(Ordering::Relaxed) > 0 {
+            self.ack_due.store(0, Ordering::Relaxed);
+        }
+        self.next_arrival.load(Ordering::Acquire)
+    }
+
+    /// A piece brought the remote QP's acknowledgement.
+    #[inline]
+    pub(crate) fn note_acked_along(&self, ack: u32) {
+        // Pairs with the Acquire in `acked_along`.
+        self.acked_along.store(ack | 1 << 31, Ordering::Release);
+    }
+
+    /// How far the acknowledgement that came along last goes beyond `acked`; 0 when it does not.
+    #[inline]
+    pub(crate) fn acked_along(&self, acked: u32) -> u32 {
+        let noted = self.acked_along.load(Ordering::Acquire);
+        if noted >> 31 == 0 {
+            return 0;
+        }
+        // The signed distance of numbers cut to ACK_BITS.
+        let unused = u32::BITS - ACK_BITS;
+        let distance = (noted.wrapping_sub(acked) << unused) as i32 >> unused;
+        u32::try_from(distance).unwrap_or(0)
+    }
+
+    /// A connection begins: nothing has arrived, and `next` is the first sequence number to come.
+    pub(crate) fn expect_arrivals(&self, next: u32) {
+        self.acked_along.store(0, Ordering::Release);
+        self.arrived(next, 0);
+    }
+
+    /// The responder owes nothing any more.
+    pub(crate) fn acknowledged(&self) {
+        self.ack_due.store(0, Ordering::Relaxed);
+    }
+
+    /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
+    #[inline]
+    pub(crate) fn look(&self) {
+        if self.has_arrivals() {
+            return self.advance_receive();
+        }
+        let looks = self.looks.load(Ordering::Relaxed);
+        if looks < QUIET {
+            self.looks.store(looks + 1, Ordering::Relaxed);
+            if looks + 1 == QUIET {
+                self.acknowledge();
+            }
+        }
+    }
+
+    /// Sends an acknowledgement that is due.
+    pub(crate) fn acknowledge(&self) {
+        if self.ack_due.load(Ordering::Relaxed) > 0 {
+            self.responder.lock().acknowledge(self);
+        }
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use crate::shm::layout::MRS;
 use crate::shm::view::View;
 use abi::ibv_sge;
 use parking_lot::Mutex;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 pub(crate) const LOCAL_WRITE: u32 = 1;
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -101,9 +101,8 @@ impl Regions {
     /// Takes the keys of entry `index` back. Movers that saw them may still be at work: wait for them, then
     /// [`Regions::release`].
     pub(crate) fn revoke(&self, index: usize) {
-        self.view.mr(index).key.store(0, Ordering::Relaxed);
-        // Pairs with the fence of Movers::announce: either the mover sees the key gone or we see the mover.
-        fence(Ordering::SeqCst);
+        // Against Movers::announce and `check`: either the mover sees the key gone or we see the mover.
+        self.view.mr(index).key.store(0, Ordering::SeqCst);
     }
 
     /// Lets entry `index` be used again.
@@ -149,7 +148,8 @@ pub(crate) fn check(
         return None;
     }
     let entry = view.mr(index);
-    let key = entry.key.load(Ordering::Acquire);
+    // Sequentially consistent for the sake of movers (see there); no dearer than Acquire.
+    let key = entry.key.load(Ordering::SeqCst);
     let access = (key >> 32) as u32;
     let iova = entry.iova.load(Ordering::Relaxed);
     let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;

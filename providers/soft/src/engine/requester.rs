@@ -332,12 +332,13 @@ impl Requester {
         }
         // The nak is stored before the life changes and after the last good acknowledgement.
         let nak = link.ring.nak().load(Ordering::Acquire);
-        let acked = link.ring.acked().load(Ordering::Acquire);
-        let advance = acked.wrapping_sub(self.acked);
-        if advance > self.next.wrapping_sub(self.acked) {
-            // Not a number that our peer could have reached: the connection was taken down over there.
-            return;
-        }
+        let due = self.next.wrapping_sub(self.acked);
+        let told = link.ring.acked().load(Ordering::Acquire).wrapping_sub(self.acked);
+        let along = qp.acked_along(self.acked);
+        // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
+        let within = |advance: u32| if advance <= due { advance } else { 0 };
+        let advance = within(told).max(within(along));
+        let acked = self.acked.wrapping_add(advance);
         if advance > 0 {
             self.waits = 0;
             self.stalled = None;

@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// Pieces handled in one go, so that one busy ring does not starve the others of a queue.
 const BUDGET: usize = 128;
 
+/// Pieces after which an acknowledgement is due even in a stream.
+const ACK_EVERY: u32 = RING_SLOTS / 8;
+
 /// Why a request was refused (IBTA vol 1, table 57: syndromes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -101,6 +104,8 @@ pub(crate) struct Responder {
     pub(crate) min_rnr_timer: u8,
     /// A refusal was sent: nothing more is served on this connection.
     refused: bool,
+    /// First sequence number not acknowledged yet.
+    acked: u32,
 }
 
 impl Responder {
@@ -117,6 +122,7 @@ impl Responder {
             rnr_since: None,
             min_rnr_timer: 0,
             refused: false,
+            acked: next,
         }
     }
 
@@ -134,6 +140,7 @@ impl Responder {
         self.skipping = false;
         self.rnr_since = None;
         self.refused = false;
+        self.acked = self.next;
         self.ring.nak().store(0, Ordering::Relaxed);
         self.ring.acked().store(self.next, Ordering::Release);
         self.next
@@ -182,18 +189,35 @@ impl Responder {
             self.rnr_since = None;
             self.next = self.next.wrapping_add(1);
         }
+        self.link = Some(link);
         if self.next != before {
-            qp.arrived(self.next);
-            // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
-            self.ring.acked().store(self.next, Ordering::Release);
+            // In a stream, one acknowledgement for many pieces: each costs both sides the transfer of a cache line.
+            let due = self.next.wrapping_sub(self.acked);
+            let later = qp.arrived(self.next, due) && due < ACK_EVERY;
+            if !later {
+                self.acknowledge(qp);
+            }
+        }
+        fatal
+    }
+
+    /// Tells the sender how far we are.
+    pub(crate) fn acknowledge(&mut self, qp: &Qp) {
+        if self.acked == self.next || self.refused {
+            return;
+        }
+        self.acked = self.next;
+        qp.acknowledged();
+        // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
+        self.ring.acked().store(self.next, Ordering::Release);
+        if let Some(link) = &self.link {
             link.acks_published();
         }
-        self.link = Some(link);
-        fatal
     }
 
     fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) {
         self.refused = true;
+        self.acked = self.next;
         self.ring.acked().store(self.next, Ordering::Release);
         // Pairs with the Acquire in Requester::absorb.
         self.ring.nak().store(nak as u32, Ordering::Release);
@@ -219,6 +243,7 @@ impl Responder {
         if !link.may_send(qp.qpn) {
             return Step::Stale;
         }
+        qp.note_acked_along(head.ack);
         if self.skipping && !head.has(FIRST) {
             return Step::Next;
         }

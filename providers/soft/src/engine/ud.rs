@@ -4,6 +4,7 @@
 //! wrong key, unknown QP or no receive, and it is dropped and counted (IBTA vol 1, 9.8.3).
 
 use super::completion::Cqe;
+use super::link::publication_fence;
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
@@ -16,11 +17,12 @@ use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, split_qpn};
 use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
+use crate::sys::membarrier;
 use abi::*;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest datagram payload (`max_msg_sz` of UD: the MTU).
 pub(crate) const MTU: u32 = 4096;
@@ -161,15 +163,13 @@ impl Inlets {
             let cold = std::mem::replace(&mut self.hot[at], slot);
             if let Some(inlet) = self.known.get(&cold) {
                 inlet.ring.hot().store(0, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
+                membarrier::heavy();
                 if inlet.ring.ready(inlet.next) {
                     // Not forgotten: the bell rings for it.
                     own.ring_peer_bell(cold);
                 }
             }
         }
-        // Pairs with the fence of the sender: it sees the ring hot, or the serving that follows sees its datagram.
-        fence(Ordering::SeqCst);
     }
 
     /// Serves the ring of `slot`; returns how many datagrams there were.
@@ -186,7 +186,7 @@ impl Inlets {
         }
         if count > 0 {
             inlet.ring.acked().store(inlet.next, Ordering::Release);
-            fence(Ordering::SeqCst);
+            publication_fence(&inlet.view);
             let attention = &inlet.view.tables_head().attention;
             if attention.load(Ordering::Relaxed) & ATTENTION_ACKS != 0 {
                 inlet.peer.kick();
@@ -344,6 +344,7 @@ impl Outlet {
             count: carrier.1,
             imm: request.imm,
             src_qpn: qp.qpn,
+            ack: 0,
         };
         self.ring.put(&head, &body);
         if let Some((next, _)) = &mut state.place {
@@ -359,7 +360,7 @@ impl Outlet {
             return;
         }
         // As in Link::requests_published.
-        fence(Ordering::SeqCst);
+        publication_fence(&self.view);
         if self.ring.hot().load(Ordering::Relaxed) == 0 {
             self.view.ring_peer_bell(self.own_slot);
         }

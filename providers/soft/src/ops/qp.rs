@@ -373,7 +373,7 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
     qp.requester.lock().connect(sending);
     let mut responder = qp.responder.lock();
     let base = responder.connect(receiving);
-    qp.arrived(base);
+    qp.expect_arrivals(base);
     drop(responder);
     qp.entry().ring_base.store(base, Ordering::Relaxed);
     qp.set_connected(attr.dest_qp_num);

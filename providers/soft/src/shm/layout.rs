@@ -39,6 +39,8 @@ pub(crate) struct TablesHead {
     pub(crate) magic: AtomicU64,
     /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
     pub(crate) attention: AtomicU32,
+    /// 1: the owner cannot use one-sided barriers, so whoever publishes to it must fence.
+    pub(crate) needs_fence: AtomicU32,
     /// A random number, not 0: tells this process from earlier owners of its slot.
     pub(crate) identity: AtomicU32,
 }

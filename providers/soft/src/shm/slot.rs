@@ -1,8 +1,8 @@
 //! What one 64-byte ring slot says, as plain numbers: encoding and decoding without memory access.
 //!
-//! The head takes two words: word 0 = sequence number, operation, flags, inline length; word 1 =
-//! immediate data (or invalidated rkey) and the sender's QP number. Six words of operation-specific
-//! payload follow. A slot carries one *piece* of a message, as a packet does on a wire.
+//! The head takes two words: sequence number, operation, flags, inline length, immediate data (or invalidated
+//! rkey), the sender's QP number, and how far the sender has served the ring in the other direction. Six words of
+//! operation-specific payload follow. A slot carries one *piece* of a message, as a packet does on a wire.
 #![forbid(unsafe_code)]
 
 /// Payload words of a slot.
@@ -49,9 +49,9 @@ pub(crate) const LAST: u8 = 1 << 1;
 /// The immediate word counts; only with `LAST`.
 pub(crate) const IMM: u8 = 1 << 2;
 /// A solicited event is asked for; only with `LAST`.
-pub(crate) const SOLICITED: u8 = 1 << 3;
+pub(crate) const SOLICITED: u8 = 1 << 4;
 /// The data was already placed by the requester: only the completion is left to do.
-pub(crate) const PLACED: u8 = 1 << 5;
+pub(crate) const PLACED: u8 = 1 << 3;
 
 /// Where the bytes of a piece are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,12 @@ pub(crate) enum Carrier {
     /// In the sender's memory: the ranges are listed in a chunk.
     AttachList = 3,
 }
+
+/// The largest count that a head has room for.
+const COUNT: u8 = 0x3f;
+/// Bits of a sequence number that come along as an acknowledgement.
+pub(crate) const ACK_BITS: u32 = 22;
+const ACK_MASK: u32 = (1 << ACK_BITS) - 1;
 
 /// Ranges of sender memory that fit into a slot.
 pub(crate) const ATTACH_SGES: usize = 3;
@@ -82,48 +88,54 @@ pub(crate) struct Head {
     pub(crate) imm: u32,
     /// Sender's QP number.
     pub(crate) src_qpn: u32,
+    /// The first sequence number (`ACK_BITS` of it) that the sender, as a responder, has not served yet: an
+    /// acknowledgement that costs nothing.
+    pub(crate) ack: u32,
 }
 
 impl Head {
-    /// Words 0 and 1.
+    /// Words 0 and 1. Word 0 from the bottom: sequence number (32 bits), operation (4), carrier (2), flags (6), count (6), low
+    /// part of the acknowledgement (14); word 1: immediate (32), QP number (24), high part of the acknowledgement (8).
     pub(crate) const fn emit(&self) -> [u64; 2] {
+        let what = self.op as u64
+            | (self.carrier as u64) << 4
+            | (self.flags as u64 & 0x3f) << 6
+            | (self.count as u64 & 0x3f) << 12;
+        let ack = (self.ack & ACK_MASK) as u64;
         [
-            self.seq as u64
-                | (self.op as u64) << 32
-                | (self.flags as u64) << 40
-                | (self.carrier as u64) << 48
-                | (self.count as u64) << 56,
-            self.imm as u64 | (self.src_qpn as u64) << 32,
+            self.seq as u64 | what << 32 | ack << 50,
+            self.imm as u64 | (self.src_qpn as u64 & 0xff_ffff) << 32 | ack >> 14 << 56,
         ]
     }
 
     /// `None` when the words are not a head that this version writes.
     pub(crate) fn parse(words: [u64; 2]) -> Option<Self> {
         let [w0, w1] = words;
-        let carrier = match (w0 >> 48) as u8 {
+        let what = (w0 >> 32) as u32;
+        let carrier = match what >> 4 & 3 {
             0 => Carrier::Inline,
             1 => Carrier::Chunk,
             2 => Carrier::Attach,
-            3 => Carrier::AttachList,
-            _ => return None,
+            _ => Carrier::AttachList,
         };
-        let count = (w0 >> 56) as u8;
+        let count = (what >> 12) as u8 & COUNT;
         let most = match carrier {
             Carrier::Inline => SEND_INLINE,
             Carrier::Attach => ATTACH_SGES,
-            Carrier::Chunk | Carrier::AttachList => usize::from(u8::MAX),
+            Carrier::Chunk | Carrier::AttachList => usize::from(COUNT),
         };
         if usize::from(count) > most {
             return None;
         }
         Some(Self {
             seq: w0 as u32,
-            op: Op::from_raw((w0 >> 32) as u8)?,
-            flags: (w0 >> 40) as u8,
+            op: Op::from_raw(what as u8 & 0xf)?,
+            flags: (what >> 6) as u8 & 0x3f,
             carrier,
             count,
             imm: w1 as u32,
             src_qpn: (w1 >> 32) as u32 & 0xff_ffff,
+            ack: (w0 >> 50) as u32 | (w1 >> 56 << 14) as u32,
         })
     }
 
@@ -159,6 +171,7 @@ mod tests {
             count: 2,
             imm: 0x1234_5678,
             src_qpn: 0xab_cdef,
+            ack: 0x37_1234,
         };
         assert_eq!(Head::parse(head.emit()), Some(head));
     }
@@ -173,11 +186,13 @@ mod tests {
             count: 48,
             imm: 0,
             src_qpn: 1,
+            ack: 0,
         };
         let [w0, w1] = good.emit();
         assert!(Head::parse([w0, w1]).is_some());
-        assert!(Head::parse([w0 & !(0xff << 32), w1]).is_none(), "operation 0");
-        assert!(Head::parse([w0 | 0x80 << 48, w1]).is_none(), "carrier 128");
-        assert!(Head::parse([(w0 & !(0xff << 56)) | 49 << 56, w1]).is_none(), "49 inline bytes");
+        assert!(Head::parse([w0 & !(0xf << 32), w1]).is_none(), "operation 0");
+        assert!(Head::parse([w0 | 0xf << 32, w1]).is_none(), "operation 15");
+        assert!(Head::parse([w0 | 1 << 44, w1]).is_none(), "49 inline bytes");
+        assert!(Head::parse([w0 | 2 << 36, w1]).is_none(), "48 ranges");
     }
 }

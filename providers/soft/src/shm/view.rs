@@ -242,7 +242,16 @@ mod tests {
     use crate::shm::slot::{Carrier, Op};
 
     fn head(seq: u32) -> Head {
-        Head { seq, op: Op::Send, flags: 0, carrier: Carrier::Inline, count: 8, imm: 0, src_qpn: 5 }
+        Head {
+            seq,
+            op: Op::Send,
+            flags: 0,
+            carrier: Carrier::Inline,
+            count: 8,
+            imm: 0,
+            src_qpn: 5,
+            ack: 0,
+        }
     }
 
     #[test]

@@ -171,6 +171,7 @@ fn a_forked_process_joins_on_its_own_and_does_its_parent_no_harm() {
     // The parent still has its slot, its socket and its connections.
     assert_eq!(names(&fabric), ["1.sock", "2.sock", "slots"]);
     assert!(child.ask("peer 1").starts_with("pid"));
+    child.ask("deaths 1");
     assert_eq!(child.ask("log"), "2 1 0", "it met the first fabric and its own copy, which left");
     assert_eq!(log.with(|log| log.dead.len()), 0);
     let (third, _) = place.join();
