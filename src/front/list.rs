@@ -235,3 +235,114 @@ fn create_announced(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::c_int;
+    use core::sync::atomic::{AtomicI32, Ordering};
+
+    use abi::{IBV_NODE_CA, verbs_device, verbs_device_ops};
+
+    use super::super::registry::Driver;
+    use super::*;
+    use crate::ffi::mem;
+
+    static ANNOUNCED: AtomicI32 = AtomicI32::new(0);
+    static ENDED: AtomicI32 = AtomicI32::new(0);
+
+    unsafe extern "C" fn alloc_device(dev: *mut verbs_sysfs_dev) -> *mut verbs_device {
+        // SAFETY: the entry of the device that is being made.
+        let dev = unsafe { &*dev };
+        assert_eq!((dev.num_ports, dev.node_guid), (2, 0x0102_0304_0506_0708));
+        mem::calloc::<verbs_device>().expect("memory").as_ptr()
+    }
+
+    unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+        ENDED.fetch_add(1, Ordering::Relaxed);
+        mem::free(device.cast());
+    }
+
+    /// As many devices as [`ANNOUNCED`] says, but none beside a device of the kernel.
+    unsafe extern "C" fn announce(
+        kernel_devices: c_int,
+        out: *mut ferroverbs_device_info,
+        max: c_int,
+    ) -> c_int {
+        let count = if kernel_devices > 0 { 0 } else { ANNOUNCED.load(Ordering::Relaxed) };
+        assert!(count <= max);
+        for n in 0..count {
+            let mut info = ferroverbs_device_info::zeroed();
+            chars::store(&mut info.name, format!("test{n}").as_bytes()).expect("fits");
+            chars::store(&mut info.dev_name, format!("testdev{n}").as_bytes()).expect("fits");
+            info.node_guid = 0x0102_0304_0506_0708_u64.to_be();
+            info.node_type = IBV_NODE_CA;
+            info.num_ports = 2;
+            // SAFETY: room for `max` entries, of which this is one.
+            unsafe { out.add(usize::try_from(n).unwrap_or(0)).write(info) };
+        }
+        count
+    }
+
+    static OPS: verbs_device_ops = verbs_device_ops {
+        name: c"test".as_ptr(),
+        match_min_abi_version: 1,
+        match_max_abi_version: 1,
+        match_table: core::ptr::null(),
+        static_providers: core::ptr::null_mut(),
+        match_device: None,
+        alloc_context: None,
+        import_context: None,
+        alloc_device: Some(alloc_device),
+        uninit_device: Some(uninit_device),
+    };
+    static EXT: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
+        size: size_of::<ferroverbs_plugin_ext>(),
+        device_ops: &raw const OPS,
+        announce: Some(announce),
+        query_gid: None,
+        query_pkey: None,
+        create_comp_channel: None,
+        destroy_comp_channel: None,
+    };
+
+    #[test]
+    fn an_announced_device_stays_the_same_until_it_is_announced_no_more() {
+        registry::register(Driver { ops: &OPS, pabi: 65 });
+        let mut state = State::default();
+        ANNOUNCED.store(2, Ordering::Relaxed);
+        state.refresh_announced(&[&EXT], 0);
+        let [first, second] = state.announced[..] else { panic!("{:?}", state.announced) };
+        // SAFETY: referenced by the list.
+        let device = unsafe { &*first.as_ptr() };
+        assert_eq!(chars::bytes(&device.device.name), b"test0");
+        assert_eq!(chars::bytes(&device.device.dev_name), b"testdev0");
+        assert!(device.sysfs.is_null());
+        assert!(ext::of_device(first).is_some_and(|found| core::ptr::eq(found, &raw const EXT)));
+
+        first.hold();
+        state.refresh_announced(&[&EXT], 0);
+        assert_eq!(state.announced, [first, second]);
+
+        // A kernel device appears: the list lets go, an application's reference does not.
+        state.refresh_announced(&[&EXT], 1);
+        assert!(state.announced.is_empty());
+        assert_eq!(ENDED.load(Ordering::Relaxed), 1);
+        assert!(ext::info(first).is_some() && ext::info(second).is_none());
+        // SAFETY: the reference taken above, given back once.
+        unsafe { first.put() };
+        assert_eq!(ENDED.load(Ordering::Relaxed), 2);
+        assert!(ext::info(first).is_none());
+    }
+
+    #[test]
+    fn a_field_beyond_what_the_plugin_knows_is_absent() {
+        let old = ferroverbs_plugin_ext {
+            size: core::mem::offset_of!(ferroverbs_plugin_ext, query_gid),
+            ..EXT
+        };
+        assert!(super::super::ext::ext_fn!(&old, announce).is_some());
+        let newer = ferroverbs_plugin_ext { size: 8, ..EXT };
+        assert!(super::super::ext::ext_fn!(&newer, announce).is_none());
+        assert!(ext::announced(&newer, 0).is_empty());
+    }
+}
