@@ -65,12 +65,7 @@ pub(crate) fn announced(
     ext: &ferroverbs_plugin_ext,
     kernel_devices: usize,
 ) -> Vec<ferroverbs_device_info> {
-    let Some(announce) = ext
-        .announce
-        .filter(|_| covers(ext, core::mem::offset_of!(ferroverbs_plugin_ext, announce)))
-    else {
-        return Vec::new();
-    };
+    let Some(announce) = ext.announce else { return Vec::new() };
     let mut devices = vec![ferroverbs_device_info::zeroed(); MAX_ANNOUNCED];
     let kernel_devices = c_int::try_from(kernel_devices).unwrap_or(c_int::MAX);
     // SAFETY: room for as many entries as we say.
@@ -87,17 +82,20 @@ pub(crate) fn announced(
     devices
 }
 
-/// Whether the plugin knows the pointer-sized field at `offset`.
-pub(crate) fn covers(ext: &ferroverbs_plugin_ext, offset: usize) -> bool {
-    ext.size >= offset + size_of::<usize>()
+/// A complete copy of a plugin's table, for the life of the process: functions beyond the size that the
+/// plugin knows are NULL.
+///
+/// # Safety
+/// `table` points to constant data of a plugin that is never unloaded, as long as its `size` says.
+pub(crate) unsafe fn adopt(table: *const ferroverbs_plugin_ext) -> &'static ferroverbs_plugin_ext {
+    let mut copy = Box::new(ferroverbs_plugin_ext::zeroed());
+    // SAFETY: every plugin knows the first field.
+    let known =
+        unsafe { (&raw const (*table).size).read() }.min(size_of::<ferroverbs_plugin_ext>());
+    // SAFETY: the plugin has at least that many bytes, and so have we. Whole fields are copied, as its
+    // structure is a prefix of ours.
+    unsafe {
+        core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut *copy).cast::<u8>(), known);
+    }
+    Box::leak(copy)
 }
-
-/// A function of a plugin's extension: `None` when the plugin is older than the field, or has none.
-macro_rules! ext_fn {
-    ($ext:expr, $name:ident) => {{
-        let ext: &abi::ferroverbs_plugin_ext = $ext;
-        let offset = core::mem::offset_of!(abi::ferroverbs_plugin_ext, $name);
-        ext.$name.filter(|_| $crate::front::ext::covers(ext, offset))
-    }};
-}
-pub(crate) use ext_fn;

@@ -13,7 +13,7 @@ use abi::{
 
 use super::context::{Context, op};
 use super::device::Device;
-use super::ext::{self, ext_fn};
+use super::ext;
 use crate::ffi::{Errno, chars};
 use crate::sys::sysfs;
 
@@ -37,7 +37,7 @@ pub(crate) fn entry(
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let query = ext_fn!(ext, query_gid).ok_or(Errno::EOPNOTSUPP)?;
+        let query = ext.query_gid.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the plugin's own function with its open context and an entry of ours.
         let error = unsafe { query(context.as_ptr(), port, index, &raw mut entry) };
         return if error == 0 { Ok(entry) } else { Err(Errno::from_raw(error)) };
@@ -105,7 +105,7 @@ pub(crate) fn table(context: Context, max: usize, flags: u32) -> Result<Vec<ibv_
 /// One pkey, big endian.
 pub(crate) fn pkey(context: Context, port: u8, index: i32) -> Result<be16, Errno> {
     if let Some(ext) = context.private().ext {
-        let query = ext_fn!(ext, query_pkey).ok_or(Errno::EOPNOTSUPP)?;
+        let query = ext.query_pkey.ok_or(Errno::EOPNOTSUPP)?;
         let mut pkey = 0;
         // SAFETY: the plugin's own function with its open context and a variable of ours.
         let error = unsafe { query(context.as_ptr(), port, index, &raw mut pkey) };

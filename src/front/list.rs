@@ -335,14 +335,23 @@ mod tests {
     }
 
     #[test]
-    fn a_field_beyond_what_the_plugin_knows_is_absent() {
-        let old = ferroverbs_plugin_ext {
-            size: core::mem::offset_of!(ferroverbs_plugin_ext, query_gid),
-            ..EXT
-        };
-        assert!(super::super::ext::ext_fn!(&old, announce).is_some());
-        let newer = ferroverbs_plugin_ext { size: 8, ..EXT };
-        assert!(super::super::ext::ext_fn!(&newer, announce).is_none());
-        assert!(ext::announced(&newer, 0).is_empty());
+    fn a_function_beyond_what_the_plugin_knows_is_absent() {
+        unsafe extern "C" fn query_gid(
+            _: *mut abi::ibv_context,
+            _: u32,
+            _: u32,
+            _: *mut abi::ibv_gid_entry,
+        ) -> c_int {
+            0
+        }
+        let size = core::mem::offset_of!(ferroverbs_plugin_ext, query_gid);
+        let old = ferroverbs_plugin_ext { size, query_gid: Some(query_gid), ..EXT };
+        // SAFETY: a complete table, of which less is claimed.
+        let adopted = unsafe { ext::adopt(&raw const old) };
+        assert!(adopted.announce.is_some() && adopted.query_gid.is_none());
+        let bare = ferroverbs_plugin_ext { size: 8, ..EXT };
+        // SAFETY: as above.
+        let adopted = unsafe { ext::adopt(&raw const bare) };
+        assert!(ext::announced(adopted, 0).is_empty());
     }
 }

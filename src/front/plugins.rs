@@ -18,7 +18,7 @@ use provider_loader::places::{Origin, Places, Wishes};
 use provider_loader::{Failure, Loader};
 
 use super::enumerate::SysfsDev;
-use super::registry;
+use super::{ext, registry};
 use crate::sys::log::notice;
 use crate::sys::{dl, env};
 
@@ -199,14 +199,14 @@ impl Plugins {
                     return;
                 };
                 // SAFETY: the symbol's documented type; constant data of a plugin that is never closed.
-                let ext: &'static ferroverbs_plugin_ext = unsafe { &*address };
+                let ext = unsafe { ext::adopt(address) };
                 if registry::find(ext.device_ops).is_none() {
                     notice!(
                         "Warning: {}: its {} names a driver that it did not register; ignored",
                         plugin.file().display(),
                         PLUGIN_EXT_SYMBOL.to_string_lossy()
                     );
-                } else if !self.extensions.iter().any(|known| core::ptr::eq(*known, ext)) {
+                } else if !self.extensions.iter().any(|known| known.device_ops == ext.device_ops) {
                     self.extensions.push(ext);
                 }
             }

@@ -8,7 +8,6 @@ use super::context_of;
 use crate::ffi::lock::Guard;
 use crate::ffi::{Errno, mem, verb};
 use crate::front::context::Context;
-use crate::front::ext::ext_fn;
 use crate::sys::{fd, write_cmd};
 
 verb! {
@@ -56,7 +55,7 @@ verb! {
         }
         // SAFETY: still live, and now only ours.
         let fd = unsafe { (*channel).fd };
-        match context.private().ext.and_then(|ext| ext_fn!(ext, destroy_comp_channel)) {
+        match context.private().ext.and_then(|ext| ext.destroy_comp_channel) {
             Some(destroy) => {
                 // SAFETY: the plugin's own function with the descriptor it made.
                 let error = unsafe { destroy(context.as_ptr(), fd) };
@@ -75,7 +74,7 @@ verb! {
 fn open(context: Context) -> Result<c_int, Errno> {
     let private = context.private();
     if let Some(ext) = private.ext {
-        let create = ext_fn!(ext, create_comp_channel).ok_or(Errno::EOPNOTSUPP)?;
+        let create = ext.create_comp_channel.ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: the plugin's own function with its open context.
         let fd = unsafe { create(context.as_ptr()) };
         return if fd < 0 { Err(Errno::from_raw(-fd)) } else { Ok(fd) };
