@@ -9,6 +9,7 @@
 
 pub mod config;
 mod dl;
+mod elf;
 mod failure;
 mod loader;
 pub mod places;

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::dl::Plugin;
+use crate::elf;
 use crate::failure::Failure;
 use crate::places::{Origin, Place};
 
@@ -54,7 +55,8 @@ impl Loader {
             let exists = file.exists();
             let bare = file.components().count() == 1;
             if exists || bare {
-                match Plugin::open(file.as_os_str()) {
+                let checked = if exists { elf::check(&file) } else { Ok(()) };
+                match checked.and_then(|()| Plugin::open(file.as_os_str())) {
                     Ok(plugin) => return Ok(plugin),
                     Err(error) if exists && failure.error.is_none() => {
                         failure.error = Some((file, error));
@@ -148,7 +150,7 @@ mod tests {
         let failure = loader.load("nothing").expect_err("not a library");
         let (file, error) = failure.error.clone().expect("the file exists");
         assert_eq!(file, path.join("libnothing-rdmav65.so"));
-        assert!(error.contains("libnothing-rdmav65.so"), "{error}");
+        assert!(error.contains("too short"), "{error}");
         assert!(!loader.load("missing").expect_err("no such file").is_broken());
         std::fs::remove_dir_all(path).expect("cleaning up");
     }
