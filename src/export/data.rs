@@ -27,11 +27,11 @@ macro_rules! versions {
 }
 
 versions! {
-    "@" "IBVERBS_PRIVATE_34"
+    "@@" "IBVERBS_PRIVATE_34"
     "@" "IBVERBS_PRIVATE_57"
     "@" "IBVERBS_PRIVATE_59"
     "@" "IBVERBS_PRIVATE_64"
-    "@@" "IBVERBS_PRIVATE_65"
+    "@" "IBVERBS_PRIVATE_65"
 }
 
 unsafe extern "C" {

@@ -39,17 +39,20 @@ macro_rules! exports {
         );
     };
     (@row $name:literal since 34 => $func:path) => {
-        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_34" $func);
+        $crate::export::exports!(@one $name "@@" "IBVERBS_PRIVATE_34" $func);
         $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_57" $func);
-        $crate::export::exports!(@row $name since 59 => $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_59" $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_64" $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_65" $func);
     };
     (@row $name:literal since 59 => $func:path) => {
-        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_59" $func);
-        $crate::export::exports!(@row $name since 64 => $func);
+        $crate::export::exports!(@one $name "@@" "IBVERBS_PRIVATE_59" $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_64" $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_65" $func);
     };
     (@row $name:literal since 64 => $func:path) => {
-        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_64" $func);
-        $crate::export::exports!(@row $name since 65 => $func);
+        $crate::export::exports!(@one $name "@@" "IBVERBS_PRIVATE_64" $func);
+        $crate::export::exports!(@one $name "@" "IBVERBS_PRIVATE_65" $func);
     };
     (@row $name:literal since 65 => $func:path) => {
         $crate::export::exports!(@one $name "@@" "IBVERBS_PRIVATE_65" $func);

@@ -3,7 +3,8 @@
 //!
 //! A row is `"name" "@@" "node" => function;` (`@` for a version that only old binaries ask for) or
 //! `"name" since N => function;` for a function of the private ABI that is the same in each generation
-//! from N on.
+//! from N on. Of its versions the oldest is the default one (`@@`), as in the release of that generation;
+//! plugins ask for theirs by name, so this matters to nobody but symbol listings.
 
 use super::variadic;
 use crate::{kabi, verbs};
@@ -159,11 +160,11 @@ super::exports! {
     // What provider plugins call. `since` N: under the private node of every generation from N on.
     "__ioctl_final_num_attrs" since 34 => kabi::absent::int;
     "__verbs_log" since 34 => variadic::verbs_log;
-    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_34" => kabi::context::init_and_alloc::<34>;
+    "_verbs_init_and_alloc_context" "@@" "IBVERBS_PRIVATE_34" => kabi::context::init_and_alloc::<34>;
     "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_57" => kabi::context::init_and_alloc::<57>;
     "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_59" => kabi::context::init_and_alloc::<59>;
     "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_64" => kabi::context::init_and_alloc::<64>;
-    "_verbs_init_and_alloc_context" "@@" "IBVERBS_PRIVATE_65" => kabi::context::init_and_alloc::<65>;
+    "_verbs_init_and_alloc_context" "@" "IBVERBS_PRIVATE_65" => kabi::context::init_and_alloc::<65>;
     "execute_ioctl" since 34 => kabi::absent::int;
     "ibv_cmd_advise_mr" since 34 => kabi::absent::int;
     "ibv_cmd_alloc_dm" since 34 => kabi::absent::int;
@@ -249,16 +250,16 @@ super::exports! {
     "ibv_wr_opcode_str" since 34 => verbs::strings::wr_opcode_str;
     "verbs_init_cq" since 34 => kabi::cq::init;
     "verbs_open_device" since 34 => kabi::context::open_device;
-    "verbs_set_ops" "@" "IBVERBS_PRIVATE_34" => kabi::context::set_ops::<34>;
+    "verbs_set_ops" "@@" "IBVERBS_PRIVATE_34" => kabi::context::set_ops::<34>;
     "verbs_set_ops" "@" "IBVERBS_PRIVATE_57" => kabi::context::set_ops::<57>;
     "verbs_set_ops" "@" "IBVERBS_PRIVATE_59" => kabi::context::set_ops::<59>;
     "verbs_set_ops" "@" "IBVERBS_PRIVATE_64" => kabi::context::set_ops::<64>;
-    "verbs_set_ops" "@@" "IBVERBS_PRIVATE_65" => kabi::context::set_ops::<65>;
-    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_34" => kabi::context::uninit::<34>;
+    "verbs_set_ops" "@" "IBVERBS_PRIVATE_65" => kabi::context::set_ops::<65>;
+    "verbs_uninit_context" "@@" "IBVERBS_PRIVATE_34" => kabi::context::uninit::<34>;
     "verbs_uninit_context" "@" "IBVERBS_PRIVATE_57" => kabi::context::uninit::<57>;
     "verbs_uninit_context" "@" "IBVERBS_PRIVATE_59" => kabi::context::uninit::<59>;
     "verbs_uninit_context" "@" "IBVERBS_PRIVATE_64" => kabi::context::uninit::<64>;
-    "verbs_uninit_context" "@@" "IBVERBS_PRIVATE_65" => kabi::context::uninit::<65>;
+    "verbs_uninit_context" "@" "IBVERBS_PRIVATE_65" => kabi::context::uninit::<65>;
     "verbs_register_driver_34" "@@" "IBVERBS_PRIVATE_34" => kabi::driver::register::<34>;
     "verbs_register_driver_57" "@@" "IBVERBS_PRIVATE_57" => kabi::driver::register::<57>;
     "verbs_register_driver_59" "@@" "IBVERBS_PRIVATE_59" => kabi::driver::register::<59>;

@@ -179,12 +179,19 @@ impl Plugins {
         } else {
             format!("the kernel has no RDMA support loaded ({} is missing)", kernel.display())
         };
-        if self.extensions.is_empty() {
-            format!("no RDMA device: {kernel}, and no software device is enabled")
-        } else {
-            format!(
+        if !self.extensions.is_empty() {
+            return format!(
                 "no RDMA device: {kernel}, and the software devices that are enabled announce none"
-            )
+            );
+        }
+        let own = self.setup.iter().flat_map(|setup| &setup.config);
+        let own = own.filter(|(_, origin, _)| *origin == Origin::Own).map(|(path, ..)| path).next();
+        match own {
+            Some(path) => format!(
+                "no RDMA device: {kernel}, and no file in {} enables a software device",
+                path.display()
+            ),
+            None => format!("no RDMA device: {kernel}, and no software device is enabled"),
         }
     }
 
