@@ -114,7 +114,7 @@ pub struct ibv_context {
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: libc::pthread_mutex_t,
-    /// All ones marks a context embedded in a [`verbs_context`](crate::verbs_context).
+    /// All ones marks a context embedded in a [`verbs_context`].
     pub abi_compat: *mut c_void,
 }
 layout!(ibv_context: 328 {

@@ -104,3 +104,28 @@ pub struct ib_uverbs_rereg_mr_resp {
     pub rkey: u32,
 }
 layout!(ib_uverbs_rereg_mr_resp: 8 { lkey @ 0, rkey @ 4 });
+
+/// `struct dma_heap_allocation_data` of `<linux/dma-heap.h>`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct dma_heap_allocation_data {
+    /// Bytes.
+    pub len: u64,
+    /// Written by the kernel.
+    pub fd: u32,
+    /// `O_*`
+    pub fd_flags: u32,
+    pub heap_flags: u64,
+}
+layout!(dma_heap_allocation_data: 24 { len @ 0, fd @ 8, fd_flags @ 12, heap_flags @ 16 });
+
+/// `_IOWR('H', 0, struct dma_heap_allocation_data)`.
+pub const DMA_HEAP_IOCTL_ALLOC: core::ffi::c_ulong = 0xc018_4800;
+
+/// A heap of DMA-BUFs; opaque to providers (rdma-core 64).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_dmabuf_heap {
+    pub heap_fd: core::ffi::c_int,
+}
+layout!(ibv_dmabuf_heap: 4 { heap_fd @ 0 });
