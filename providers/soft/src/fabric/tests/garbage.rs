@@ -251,6 +251,9 @@ fn a_process_without_descriptors_is_met_once_it_has_some() {
     let (fabric, _) = join(FabricConfig { connect_timeout: patience, ..place.config() });
     let (mut child, slot) = Child::joined(&place.config());
     for spare in [0, 1, 2, 3] {
+        // What the last attempt had opened has to be closed.
+        child.ask("files 100");
+        child.settled();
         child.ask(&format!("files {spare}"));
         let error = fabric.peer(slot).expect_err(&format!("{spare} descriptors"));
         let expected = [PeerError::TimedOut, PeerError::Refused(Refusal::Resources)];

@@ -116,6 +116,7 @@ fn many_processes_all_meet_all() {
         }
     }
     for (child, _) in &mut children {
+        child.ask(&format!("joins {}", COUNT - 1));
         assert_eq!(child.ask("log"), format!("{} 0 0", COUNT - 1));
         for slot in &slots {
             assert_eq!(child.ask(&format!("get {slot}")), slot.to_string());
