@@ -1,8 +1,9 @@
 //! Address handles: `ibv_create_ah(3)`; `ib_uverbs_create_ah` of `<rdma/ib_user_verbs.h>`.
 
 use abi::{
-    IB_USER_VERBS_CMD_CREATE_AH, IB_USER_VERBS_CMD_DESTROY_AH, UVERBS_ATTR_DESTROY_AH_HANDLE, UVERBS_METHOD_AH_DESTROY,
-    UVERBS_OBJECT_AH, Zeroed, ib_uverbs_create_ah, ib_uverbs_create_ah_resp, ibv_ah, ibv_ah_attr, ibv_pd,
+    IB_USER_VERBS_CMD_CREATE_AH, IB_USER_VERBS_CMD_DESTROY_AH, UVERBS_ATTR_DESTROY_AH_HANDLE,
+    UVERBS_METHOD_AH_DESTROY, UVERBS_OBJECT_AH, Zeroed, ib_uverbs_create_ah,
+    ib_uverbs_create_ah_resp, ibv_ah, ibv_ah_attr, ibv_pd,
 };
 
 use super::bytes::{In, Out, Wire, wire};

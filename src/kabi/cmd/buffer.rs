@@ -8,9 +8,9 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use abi::{
-    CMD_BUFFER_ERROR, CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, UHW_NO_INDEX, UVERBS_ATTR_F_MANDATORY,
-    UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, Zeroed, ib_uverbs_attr, ib_uverbs_attr_enum_data, ib_uverbs_ioctl_hdr,
-    ibv_command_buffer,
+    CMD_BUFFER_ERROR, CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, UHW_NO_INDEX,
+    UVERBS_ATTR_F_MANDATORY, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, Zeroed, ib_uverbs_attr,
+    ib_uverbs_attr_enum_data, ib_uverbs_ioctl_hdr, ibv_command_buffer,
 };
 
 use super::bytes::{In, Out};
@@ -37,7 +37,8 @@ pub(super) struct Command<'a> {
 
 /// Two attributes' room: 8 unused bytes, then the header.
 const HEADER_ROOM: usize = 2;
-const HEADER_OFFSET: usize = HEADER_ROOM * size_of::<ib_uverbs_attr>() - size_of::<ib_uverbs_ioctl_hdr>();
+const HEADER_OFFSET: usize =
+    HEADER_ROOM * size_of::<ib_uverbs_attr>() - size_of::<ib_uverbs_ioctl_hdr>();
 
 impl<'a> Command<'a> {
     /// A method of an object, without attributes.
@@ -177,8 +178,10 @@ impl<'a> Command<'a> {
     /// Whether a provider chained an attribute that no write command can carry.
     pub(super) fn has_driver_attributes(&self) -> bool {
         let known = [UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT];
-        self.chain.buffers().flat_map(|buffer| buffer.attributes().iter()).any(|attr| {
-            attr.flags & UVERBS_ATTR_F_MANDATORY != 0 && !known.contains(&attr.attr_id)
+        self.chain.buffers().any(|buffer| {
+            buffer.attributes().iter().any(|attr| {
+                attr.flags & UVERBS_ATTR_F_MANDATORY != 0 && !known.contains(&attr.attr_id)
+            })
         })
     }
 
@@ -211,7 +214,13 @@ impl<'a> Command<'a> {
         hdr.driver_id = driver_id;
         // SAFETY: the message starts with HEADER_ROOM attributes, in the last 24 bytes of which the
         // header fits with its alignment of 8.
-        unsafe { self.message.as_mut_ptr().byte_add(HEADER_OFFSET).cast::<ib_uverbs_ioctl_hdr>().write(hdr) };
+        unsafe {
+            self.message
+                .as_mut_ptr()
+                .byte_add(HEADER_OFFSET)
+                .cast::<ib_uverbs_ioctl_hdr>()
+                .write(hdr)
+        };
         own
     }
 
@@ -229,7 +238,8 @@ impl<'a> Command<'a> {
             ioctl(self.message.as_mut_ptr().wrapping_byte_add(HEADER_OFFSET).cast())
         };
         if result.is_ok() {
-            let driver = usize::from(!self.driver.request.is_empty()) + usize::from(!self.driver.response.is_empty());
+            let driver = usize::from(!self.driver.request.is_empty())
+                + usize::from(!self.driver.response.is_empty());
             let mut from = self.message.get(own + driver..).unwrap_or_default();
             for mut buffer in self.chain.buffers() {
                 let (changed, rest) = from.split_at(from.len().min(buffer.attributes().len()));
@@ -398,7 +408,10 @@ mod tests {
             let hdr = unsafe { message.read() };
             // SAFETY: as above.
             let attrs = unsafe {
-                core::slice::from_raw_parts(message.add(1).cast::<ib_uverbs_attr>(), hdr.num_attrs.into())
+                core::slice::from_raw_parts(
+                    message.add(1).cast::<ib_uverbs_attr>(),
+                    hdr.num_attrs.into(),
+                )
             };
             seen = Some((hdr, attrs.to_vec()));
             Ok(())
@@ -439,7 +452,10 @@ mod tests {
         let chain = unsafe { Chain::new(&raw mut outer.buffer) };
         assert_eq!(chain.attribute_count(), 3);
         let mut command = Command::new(3, 0)
-            .with_driver(Driver { request: In::slice(&request), response: Out::slice(&mut response) })
+            .with_driver(Driver {
+                request: In::slice(&request),
+                response: Out::slice(&mut response),
+            })
             .with_chain(chain);
         command.object_in(1, 1);
         assert!(command.has_driver_attributes());
@@ -456,7 +472,8 @@ mod tests {
     fn a_chained_buffer_sees_what_the_kernel_changed() {
         let mut inner = provider_buffer(&[0x1005, 0x1006]);
         // SAFETY: a live buffer.
-        let mut command = Command::new(3, 0).with_chain(unsafe { Chain::new(&raw mut inner.buffer) });
+        let mut command =
+            Command::new(3, 0).with_chain(unsafe { Chain::new(&raw mut inner.buffer) });
         let out = command.object_out(0);
         let result: Result<(), TooLong> = command.send(0, |message| {
             // SAFETY: three attributes behind the header.
@@ -486,7 +503,8 @@ mod tests {
         let mut inner = provider_buffer(&[]);
         inner.buffer.flags = CMD_FALLBACK_IOCTL_ONLY;
         // SAFETY: a live buffer.
-        let mut command = Command::new(3, 0).with_chain(unsafe { Chain::new(&raw mut inner.buffer) });
+        let mut command =
+            Command::new(3, 0).with_chain(unsafe { Chain::new(&raw mut inner.buffer) });
         command.require_ex();
         assert_eq!(command.all_flags(), CMD_FALLBACK_IOCTL_ONLY | CMD_FALLBACK_REQUIRE_EX);
         assert!(!command.has_driver_attributes());

@@ -53,11 +53,6 @@ impl<'a> In<'a> {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
 
-    /// The first `len` bytes, or all.
-    pub(super) fn truncated(self, len: usize) -> Self {
-        Self { len: self.len.min(len), ..self }
-    }
-
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -164,13 +159,23 @@ impl<'a> Out<'a> {
     }
 }
 
+/// The structure at the start of `words`; `None` if they are too few.
+pub(super) fn copy_of<T: Wire>(words: &[u64]) -> Option<T> {
+    // SAFETY: long enough (checked), aligned or not; any bytes are a value.
+    (size_of_val(words) >= size_of::<T>())
+        .then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn eight_bytes_go_inline_and_nine_do_not() {
-        assert_eq!(In::of(&0x1234_u32).inline(), Some(u64::from_ne_bytes([0x34, 0x12, 0, 0, 0, 0, 0, 0])));
+        assert_eq!(
+            In::of(&0x1234_u32).inline(),
+            Some(u64::from_ne_bytes([0x34, 0x12, 0, 0, 0, 0, 0, 0]))
+        );
         assert_eq!(In::slice(&[0xff_u8; 8]).inline(), Some(u64::MAX));
         assert_eq!(In::slice(&[0_u8; 9]).inline(), None);
         // SAFETY: not looked at.

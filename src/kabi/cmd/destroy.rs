@@ -61,7 +61,9 @@ pub(super) enum Outcome {
 pub(super) fn outcome(result: Result<(), Errno>) -> Result<Outcome, Errno> {
     match result {
         Ok(()) => Ok(Outcome::Destroyed),
-        Err(Errno::EIO) if allow_disassociate_destroy().load(Ordering::Relaxed) => Ok(Outcome::DeviceGone),
+        Err(Errno::EIO) if allow_disassociate_destroy().load(Ordering::Relaxed) => {
+            Ok(Outcome::DeviceGone)
+        }
         Err(error) => Err(error),
     }
 }
@@ -104,7 +106,12 @@ mod tests {
             for _ in 0..3 {
                 // SAFETY: one live object.
                 unsafe {
-                    lock::acknowledge(&raw mut (*srq).mutex, &raw mut (*srq).cond, &raw mut (*srq).events_completed, 1);
+                    lock::acknowledge(
+                        &raw mut (*srq).mutex,
+                        &raw mut (*srq).cond,
+                        &raw mut (*srq).events_completed,
+                        1,
+                    );
                 }
             }
         });

@@ -4,7 +4,8 @@ use core::ffi::{c_int, c_uint};
 use core::ptr::NonNull;
 
 use abi::{
-    CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, RDMA_VERBS_IOCTL, ibv_command_buffer, ibv_context,
+    CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, RDMA_VERBS_IOCTL, ibv_command_buffer,
+    ibv_context,
 };
 
 use super::buffer::{Buffer, Chain, Command, TooLong};
@@ -119,7 +120,10 @@ verb! {
 ///
 /// # Safety
 /// `link` is NULL or a chain of command buffers.
-pub(crate) unsafe extern "C" fn final_num_attrs(num_attrs: c_uint, link: *mut ibv_command_buffer) -> c_uint {
+pub(crate) unsafe extern "C" fn final_num_attrs(
+    num_attrs: c_uint,
+    link: *mut ibv_command_buffer,
+) -> c_uint {
     // SAFETY: per the contract above.
     let chain = unsafe { Chain::new(link) };
     num_attrs.saturating_add(c_uint::try_from(chain.attribute_count()).unwrap_or(c_uint::MAX))

@@ -122,10 +122,12 @@ mod tests {
     fn driver_data_starts_behind_the_core_structures() {
         let (cmd, mut resp) = ([1_u32, 2, 3, 4], [5_u32, 6]);
         // SAFETY: sizes of the arrays.
-        let driver = unsafe {
-            Driver::behind(cmd.as_ptr().cast::<u64>(), 16, resp.as_mut_ptr(), 8)
-        };
-        assert_eq!((driver.request.len(), driver.request.inline()), (8, In::slice(&cmd[2..]).inline()));
+        let driver =
+            unsafe { Driver::behind(cmd.as_ptr().cast::<u64>(), 16, resp.as_mut_ptr(), 8) };
+        assert_eq!(
+            (driver.request.len(), driver.request.inline()),
+            (8, In::slice(&cmd[2..]).inline())
+        );
         assert_eq!(driver.response.len(), 4);
         // SAFETY: sizes of the arrays.
         let none = unsafe { Driver::behind(cmd.as_ptr(), 4, resp.as_mut_ptr(), 0) };

@@ -18,7 +18,6 @@
 pub(crate) mod ah;
 mod buffer;
 mod bytes;
-pub(crate) mod channel;
 pub(crate) mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod counters;
@@ -36,6 +35,7 @@ mod frame;
 pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;
+pub(crate) mod pd;
 pub(crate) mod poll;
 pub(crate) mod post;
 pub(crate) mod qp;
@@ -51,7 +51,6 @@ use abi::ibv_context;
 
 use crate::ffi::Errno;
 use crate::front::context::Context;
-use status::Status;
 
 /// The context of a provider's object.
 ///

@@ -6,20 +6,23 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use abi::{
     AccessFlags, IB_USER_VERBS_CMD_DEREG_MR, IB_USER_VERBS_CMD_REG_MR, IB_USER_VERBS_CMD_REREG_MR,
-    IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_IMPORTED_MR, IBV_MR_TYPE_MR, IBV_REREG_MR_CHANGE_PD, MrInitMask,
-    UVERBS_ATTR_ADVISE_MR_ADVICE, UVERBS_ATTR_ADVISE_MR_FLAGS, UVERBS_ATTR_ADVISE_MR_PD_HANDLE,
-    UVERBS_ATTR_ADVISE_MR_SGE_LIST, UVERBS_ATTR_DESTROY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_HANDLE,
-    UVERBS_ATTR_QUERY_MR_RESP_IOVA, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, UVERBS_ATTR_QUERY_MR_RESP_LKEY,
-    UVERBS_ATTR_QUERY_MR_RESP_RKEY, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DMABUF_MR_FD,
-    UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_IOVA, UVERBS_ATTR_REG_DMABUF_MR_LENGTH,
-    UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
+    IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_IMPORTED_MR, IBV_MR_TYPE_MR, IBV_REREG_MR_CHANGE_PD,
+    MrInitMask, UVERBS_ATTR_ADVISE_MR_ADVICE, UVERBS_ATTR_ADVISE_MR_FLAGS,
+    UVERBS_ATTR_ADVISE_MR_PD_HANDLE, UVERBS_ATTR_ADVISE_MR_SGE_LIST, UVERBS_ATTR_DESTROY_MR_HANDLE,
+    UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, UVERBS_ATTR_QUERY_MR_RESP_LKEY,
+    UVERBS_ATTR_QUERY_MR_RESP_RKEY, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
+    UVERBS_ATTR_REG_DMABUF_MR_FD, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_IOVA,
+    UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_OFFSET,
+    UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
     UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, UVERBS_ATTR_REG_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_MR_ADDR,
-    UVERBS_ATTR_REG_MR_DMA_HANDLE, UVERBS_ATTR_REG_MR_FD, UVERBS_ATTR_REG_MR_FD_OFFSET, UVERBS_ATTR_REG_MR_HANDLE,
-    UVERBS_ATTR_REG_MR_IOVA, UVERBS_ATTR_REG_MR_LENGTH, UVERBS_ATTR_REG_MR_PD_HANDLE, UVERBS_ATTR_REG_MR_RESP_LKEY,
-    UVERBS_ATTR_REG_MR_RESP_RKEY, UVERBS_METHOD_ADVISE_MR, UVERBS_METHOD_MR_DESTROY, UVERBS_METHOD_QUERY_MR,
+    UVERBS_ATTR_REG_MR_DMA_HANDLE, UVERBS_ATTR_REG_MR_FD, UVERBS_ATTR_REG_MR_FD_OFFSET,
+    UVERBS_ATTR_REG_MR_HANDLE, UVERBS_ATTR_REG_MR_IOVA, UVERBS_ATTR_REG_MR_LENGTH,
+    UVERBS_ATTR_REG_MR_PD_HANDLE, UVERBS_ATTR_REG_MR_RESP_LKEY, UVERBS_ATTR_REG_MR_RESP_RKEY,
+    UVERBS_METHOD_ADVISE_MR, UVERBS_METHOD_MR_DESTROY, UVERBS_METHOD_QUERY_MR,
     UVERBS_METHOD_REG_DMABUF_MR, UVERBS_METHOD_REG_MR, UVERBS_OBJECT_MR, Zeroed, ib_uverbs_reg_mr,
-    ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp, ibv_advise_mr_advice, ibv_command_buffer,
-    ibv_mr_init_attr, ibv_pd, ibv_reg_mr, ibv_rereg_mr, ibv_sge, verbs_dmah, verbs_mr,
+    ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp, ibv_advise_mr_advice,
+    ibv_command_buffer, ibv_mr_init_attr, ibv_pd, ibv_reg_mr, ibv_rereg_mr, ibv_sge, verbs_dmah,
+    verbs_mr,
 };
 
 use super::buffer::{Chain, Command};
@@ -197,13 +200,12 @@ verb! {
         // SAFETY: the context of a live PD is live.
         let context = unsafe { super::context_of(raw_context)? };
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
-        let (mut length, mut iova) = (0_u64, 0_u64);
+        let mut length = 0_u64;
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
         command.object_in(UVERBS_ATTR_QUERY_MR_HANDLE, mr_handle);
         command.out(UVERBS_ATTR_QUERY_MR_RESP_LKEY, Out::of(&mut lkey));
         command.out(UVERBS_ATTR_QUERY_MR_RESP_RKEY, Out::of(&mut rkey));
         command.out(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, Out::of(&mut length));
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_IOVA, Out::of(&mut iova));
         command.run(context)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {
@@ -257,7 +259,8 @@ verb! {
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, length as u64);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_IOVA, iova);
-        command.fd_in(UVERBS_ATTR_REG_DMABUF_MR_FD, fd);
+        // The kernel takes this descriptor as a number.
+        command.u32_in(UVERBS_ATTR_REG_DMABUF_MR_FD, fd.cast_unsigned());
         command.u32_in(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, access.cast_unsigned());
         command.run(context)?;
         // SAFETY: the provider's to fill, per the contract above.
@@ -380,13 +383,16 @@ impl Wish {
     /// `attr` and the DMA handle it names are live. Only the members of rdma-core 59 are read.
     unsafe fn new(attr: *const ibv_mr_init_attr) -> Result<Self, Errno> {
         // SAFETY: live, by the contract.
-        let (mask, access, length) =
-            unsafe { (MrInitMask::from_bits_retain((*attr).comp_mask), (*attr).access, (*attr).length) };
+        let (mask, access, length) = unsafe {
+            (MrInitMask::from_bits_retain((*attr).comp_mask), (*attr).access, (*attr).length)
+        };
         // SAFETY: live, by the contract.
         let (addr, iova) = unsafe { ((*attr).addr, (*attr).iova) };
         let refuse = || Err(set(Errno::EINVAL));
         let (source, iova, length) = if mask.contains(MrInitMask::FD) {
-            if !mask.contains(MrInitMask::FD_OFFSET | MrInitMask::IOVA) || mask.contains(MrInitMask::ADDR) {
+            if !mask.contains(MrInitMask::FD_OFFSET | MrInitMask::IOVA)
+                || mask.contains(MrInitMask::ADDR)
+            {
                 return refuse();
             }
             // SAFETY: live, by the contract.
@@ -396,7 +402,11 @@ impl Wish {
             if !mask.contains(MrInitMask::ADDR) || mask.contains(MrInitMask::FD_OFFSET) {
                 return refuse();
             }
-            let iova = if mask.contains(MrInitMask::IOVA) { iova } else { addr.expose_provenance() as u64 };
+            let iova = if mask.contains(MrInitMask::IOVA) {
+                iova
+            } else {
+                addr.expose_provenance() as u64
+            };
             (Source::Memory(addr), iova, kernel_length(addr, length, access)?)
         };
         let dmah = mask.contains(MrInitMask::DMAH).then(|| {
@@ -427,7 +437,8 @@ mod tests {
         let mut check = |mask: MrInitMask| {
             attr.comp_mask = mask.bits();
             // SAFETY: a live structure without DMA handle.
-            unsafe { Wish::new(&raw const attr) }.map(|wish| matches!(wish.source, Source::Fd { .. }))
+            unsafe { Wish::new(&raw const attr) }
+                .map(|wish| matches!(wish.source, Source::Fd { .. }))
         };
         let fd = MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA;
         assert_eq!(check(fd), Ok(true));

@@ -1,8 +1,9 @@
 //! Memory windows: `ibv_alloc_mw(3)`; `ib_uverbs_alloc_mw` of `<rdma/ib_user_verbs.h>`.
 
 use abi::{
-    IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_DEALLOC_MW, UVERBS_ATTR_DESTROY_MW_HANDLE, UVERBS_METHOD_MW_DESTROY,
-    UVERBS_OBJECT_MW, ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp, ibv_alloc_mw, ibv_mw, ibv_mw_type, ibv_pd,
+    IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_DEALLOC_MW, UVERBS_ATTR_DESTROY_MW_HANDLE,
+    UVERBS_METHOD_MW_DESTROY, UVERBS_OBJECT_MW, ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp,
+    ibv_alloc_mw, ibv_mw, ibv_mw_type, ibv_pd,
 };
 
 use super::bytes::{In, Out, Wire, wire};

@@ -1,8 +1,9 @@
 //! Protection domains: `ibv_alloc_pd(3)`, `ib_uverbs_alloc_pd` of `<rdma/ib_user_verbs.h>`.
 
 use abi::{
-    IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_DEALLOC_PD, UVERBS_ATTR_DESTROY_PD_HANDLE, UVERBS_METHOD_PD_DESTROY,
-    UVERBS_OBJECT_PD, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp, ibv_alloc_pd, ibv_context, ibv_pd,
+    IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_DEALLOC_PD, UVERBS_ATTR_DESTROY_PD_HANDLE,
+    UVERBS_METHOD_PD_DESTROY, UVERBS_OBJECT_PD, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp,
+    ibv_alloc_pd, ibv_context, ibv_pd,
 };
 
 use super::bytes::{In, Out, Wire, wire};

@@ -3,8 +3,9 @@
 //! way, since `write` is refused in user namespaces and costs the caller its credentials check.
 
 use abi::{
-    IB_USER_VERBS_CMD_FLAG_EXTENDED, UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_WRITE_CMD,
-    UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE, Zeroed, ex_hdr, ib_uverbs_cmd_hdr,
+    IB_USER_VERBS_CMD_FLAG_EXTENDED, UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT,
+    UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE, Zeroed, ex_hdr,
+    ib_uverbs_cmd_hdr,
 };
 
 use super::buffer::Command;
@@ -106,14 +107,12 @@ impl<'a> Write<'a> {
             self.response.as_in().append_to(&mut response);
             self.driver.response.as_in().append_to(&mut response);
         }
-        let address = if response.is_empty() {
-            0
-        } else {
-            response.as_mut_ptr().expose_provenance() as u64
-        };
+        let address =
+            if response.is_empty() { 0 } else { response.as_mut_ptr().expose_provenance() as u64 };
         let message = self.message(address, response.len());
         // SAFETY: the kernel reads the message and writes the response, as long as the header says.
-        let written = unsafe { libc::write(cmd_fd(context), message.as_ptr().cast(), message.len()) };
+        let written =
+            unsafe { libc::write(cmd_fd(context), message.as_ptr().cast(), message.len()) };
         if usize::try_from(written) != Ok(message.len()) {
             return Err(Errno::last());
         }
@@ -126,7 +125,8 @@ impl<'a> Write<'a> {
     fn message(&self, response: u64, response_len: usize) -> Vec<u8> {
         let core = self.core_request(response);
         let driver = &self.driver;
-        let mut message = Vec::with_capacity(size_of::<ex_hdr>() + core.len() + driver.request.len());
+        let mut message =
+            Vec::with_capacity(size_of::<ex_hdr>() + core.len() + driver.request.len());
         match self.number {
             Number::Plain(number) => {
                 let bytes = size_of::<ib_uverbs_cmd_hdr>() + core.len() + driver.request.len();
@@ -158,7 +158,12 @@ impl<'a> Write<'a> {
 
 impl Command<'_> {
     /// Sends the write command that stands in for this ioctl, with its driver data.
-    pub(super) fn write<Q: Wire>(&mut self, context: Context, number: Number, request: &Q) -> Result<(), Errno> {
+    pub(super) fn write<Q: Wire>(
+        &mut self,
+        context: Context,
+        number: Number,
+        request: &Q,
+    ) -> Result<(), Errno> {
         Write::new(number, In::of(request)).driver(self.driver.reborrow()).run(context)
     }
 

@@ -4,10 +4,10 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 
 use abi::{
-    IB_USER_VERBS_CMD_CLOSE_XRCD, IB_USER_VERBS_CMD_OPEN_XRCD, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
-    IBV_XRCD_INIT_ATTR_RESERVED, UVERBS_ATTR_DESTROY_XRCD_HANDLE, UVERBS_METHOD_XRCD_DESTROY, UVERBS_OBJECT_XRCD,
-    VERBS_XRCD_HANDLE, ib_uverbs_open_xrcd, ib_uverbs_open_xrcd_resp, ibv_context, ibv_open_xrcd,
-    ibv_xrcd_init_attr, verbs_xrcd,
+    IB_USER_VERBS_CMD_CLOSE_XRCD, IB_USER_VERBS_CMD_OPEN_XRCD, IBV_XRCD_INIT_ATTR_FD,
+    IBV_XRCD_INIT_ATTR_OFLAGS, IBV_XRCD_INIT_ATTR_RESERVED, UVERBS_ATTR_DESTROY_XRCD_HANDLE,
+    UVERBS_METHOD_XRCD_DESTROY, UVERBS_OBJECT_XRCD, VERBS_XRCD_HANDLE, ib_uverbs_open_xrcd,
+    ib_uverbs_open_xrcd_resp, ibv_context, ibv_open_xrcd, ibv_xrcd_init_attr, verbs_xrcd,
 };
 
 use super::bytes::{In, Out, Wire, wire};

@@ -1,0 +1,118 @@
+//! Device memory: `ibv_alloc_dm(3)`; object `UVERBS_OBJECT_DM` of `<rdma/ib_user_ioctl_cmds.h>`. Ioctl only.
+
+use core::ffi::c_uint;
+
+use abi::{
+    IBV_ACCESS_ZERO_BASED, IBV_MR_TYPE_MR, UVERBS_ATTR_ALLOC_DM_ALIGNMENT,
+    UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH, UVERBS_ATTR_FREE_DM_HANDLE,
+    UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE,
+    UVERBS_ATTR_REG_DM_MR_HANDLE, UVERBS_ATTR_REG_DM_MR_LENGTH, UVERBS_ATTR_REG_DM_MR_OFFSET,
+    UVERBS_ATTR_REG_DM_MR_PD_HANDLE, UVERBS_ATTR_REG_DM_MR_RESP_LKEY,
+    UVERBS_ATTR_REG_DM_MR_RESP_RKEY, UVERBS_METHOD_DM_ALLOC, UVERBS_METHOD_DM_FREE,
+    UVERBS_METHOD_DM_MR_REG, UVERBS_OBJECT_DM, UVERBS_OBJECT_MR, ibv_alloc_dm_attr,
+    ibv_command_buffer, ibv_context, ibv_pd, verbs_dm, verbs_mr,
+};
+
+use super::buffer::{Chain, Command};
+use super::bytes::Out;
+use super::destroy;
+use super::status::{Status, set};
+use crate::ffi::{Errno, verb};
+
+verb! {
+    /// `ibv_cmd_alloc_dm`: sets `context` and both handles.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Safety
+    /// `context` is live, `dm_attr` is readable, `dm` is the provider's to fill, `link` is NULL or a chain of
+    /// command buffers.
+    pub(crate) fn alloc_dm(
+        context: *mut ibv_context,
+        dm_attr: *const ibv_alloc_dm_attr,
+        dm: *mut verbs_dm,
+        link: *mut ibv_command_buffer,
+    ) -> Status {
+        // SAFETY: per the contract above.
+        let (live, attr, chain) = unsafe { (super::context_of(context)?, *dm_attr, Chain::new(link)) };
+        let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC).with_chain(chain);
+        let handle = command.object_out(UVERBS_ATTR_ALLOC_DM_HANDLE);
+        command.u64_in(UVERBS_ATTR_ALLOC_DM_LENGTH, attr.length as u64);
+        command.u32_in(UVERBS_ATTR_ALLOC_DM_ALIGNMENT, attr.log_align_req);
+        command.run(live)?;
+        // SAFETY: the provider's to fill, per the contract above.
+        unsafe {
+            (*dm).handle = command.handle(handle);
+            (*dm).dm.handle = (*dm).handle;
+            (*dm).dm.context = context;
+        }
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_free_dm`.
+    ///
+    /// # Errors
+    /// What the kernel says; `EBUSY` while regions use it.
+    ///
+    /// # Safety
+    /// `dm` is live.
+    pub(crate) fn free_dm(dm: *mut verbs_dm) -> Status {
+        // SAFETY: per the contract above.
+        let (context, handle) = unsafe { (super::context_of((*dm).dm.context)?, (*dm).handle) };
+        let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE);
+        command.object_in(UVERBS_ATTR_FREE_DM_HANDLE, handle);
+        destroy::outcome(command.run(context))?;
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_reg_dm_mr`: registers a part of device memory.
+    ///
+    /// # Errors
+    /// `EINVAL` with errno set for access that is not zero-based; what the kernel says.
+    ///
+    /// # Safety
+    /// `pd` and `dm` are live, `vmr` is the provider's to fill, `link` is NULL or a chain of command buffers.
+    pub(crate) fn reg_dm_mr(
+        pd: *mut ibv_pd,
+        dm: *mut verbs_dm,
+        offset: u64,
+        length: usize,
+        access: c_uint,
+        vmr: *mut verbs_mr,
+        link: *mut ibv_command_buffer,
+    ) -> Status {
+        // An address within device memory means nothing to the application.
+        if access & IBV_ACCESS_ZERO_BASED == 0 {
+            return Err(set(Errno::EINVAL));
+        }
+        // SAFETY: per the contract above.
+        let (raw_context, pd_handle, dm_handle, chain) =
+            unsafe { ((*pd).context, (*pd).handle, (*dm).handle, Chain::new(link)) };
+        // SAFETY: the context of a live PD is live.
+        let context = unsafe { super::context_of(raw_context)? };
+        let (mut lkey, mut rkey) = (0_u32, 0_u32);
+        let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG).with_chain(chain);
+        let handle = command.object_out(UVERBS_ATTR_REG_DM_MR_HANDLE);
+        command.out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, Out::of(&mut lkey));
+        command.out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, Out::of(&mut rkey));
+        command.object_in(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, pd_handle);
+        command.object_in(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, dm_handle);
+        command.u64_in(UVERBS_ATTR_REG_DM_MR_OFFSET, offset);
+        command.u64_in(UVERBS_ATTR_REG_DM_MR_LENGTH, length as u64);
+        command.u32_in(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, access);
+        command.run(context)?;
+        // SAFETY: the provider's to fill, per the contract above.
+        unsafe {
+            (*vmr).ibv_mr.handle = command.handle(handle);
+            (*vmr).ibv_mr.context = (*dm).dm.context;
+            (*vmr).ibv_mr.lkey = lkey;
+            (*vmr).ibv_mr.rkey = rkey;
+            (*vmr).ibv_mr.length = length;
+            (*vmr).ibv_mr.pd = pd;
+            (*vmr).ibv_mr.addr = core::ptr::null_mut();
+            (*vmr).mr_type = IBV_MR_TYPE_MR;
+        }
+        Ok(Status::DONE)
+    }
+}

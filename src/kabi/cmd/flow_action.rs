@@ -1,0 +1,133 @@
+//! Flow actions: `ibv_flow_action_esp(3)`; object `UVERBS_OBJECT_FLOW_ACTION` of `<rdma/ib_user_ioctl_cmds.h>`.
+//! Ioctl only.
+
+use abi::{
+    IBV_FLOW_ACTION_ESP, IBV_FLOW_ACTION_ESP_MASK_ESN, UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE,
+    UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS,
+    UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP, UVERBS_ATTR_FLOW_ACTION_ESP_ESN,
+    UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT, UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY,
+    UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, UVERBS_METHOD_FLOW_ACTION_DESTROY,
+    UVERBS_METHOD_FLOW_ACTION_ESP_CREATE, UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY,
+    UVERBS_OBJECT_FLOW_ACTION, ib_uverbs_flow_action_esp, ib_uverbs_flow_action_esp_encap,
+    ibv_command_buffer, ibv_context, ibv_flow_action_esp_attr, verbs_flow_action,
+};
+
+use super::buffer::{Chain, Command};
+use super::bytes::In;
+use super::destroy;
+use super::status::Status;
+use crate::ffi::{Errno, verb};
+
+verb! {
+    /// `ibv_cmd_create_flow_action_esp`: sets `context`, `handle` and type.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` unknown members; what the kernel says.
+    ///
+    /// # Safety
+    /// `context` is live, `attr` and what it names are readable, `flow_action` is the provider's to fill,
+    /// `driver` is NULL or a chain of command buffers.
+    pub(crate) fn create_esp(
+        context: *mut ibv_context,
+        attr: *mut ibv_flow_action_esp_attr,
+        flow_action: *mut verbs_flow_action,
+        driver: *mut ibv_command_buffer,
+    ) -> Status {
+        // SAFETY: per the contract above.
+        let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(driver)) };
+        let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
+            .with_chain(chain);
+        let handle = command.object_out(UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE);
+        // SAFETY: per the contract above.
+        unsafe { add_esp(&mut command, attr)? };
+        command.run(live)?;
+        // SAFETY: the provider's to fill, per the contract above.
+        unsafe {
+            (*flow_action).action.context = context;
+            (*flow_action).type_ = IBV_FLOW_ACTION_ESP;
+            (*flow_action).handle = command.handle(handle);
+        }
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_modify_flow_action_esp`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` unknown members; what the kernel says.
+    ///
+    /// # Safety
+    /// `flow_action` is live, `attr` and what it names are readable, `driver` is NULL or a chain of command
+    /// buffers.
+    pub(crate) fn modify_esp(
+        flow_action: *mut verbs_flow_action,
+        attr: *mut ibv_flow_action_esp_attr,
+        driver: *mut ibv_command_buffer,
+    ) -> Status {
+        // SAFETY: per the contract above.
+        let (context, handle, chain) = unsafe {
+            (super::context_of((*flow_action).action.context)?, (*flow_action).handle, Chain::new(driver))
+        };
+        let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY)
+            .with_chain(chain);
+        command.object_in(UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, handle);
+        // SAFETY: per the contract above.
+        unsafe { add_esp(&mut command, attr)? };
+        command.run(context)?;
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_destroy_flow_action`.
+    ///
+    /// # Errors
+    /// What the kernel says; `EBUSY` while a flow uses it.
+    ///
+    /// # Safety
+    /// `flow_action` is live.
+    pub(crate) fn destroy(flow_action: *mut verbs_flow_action) -> Status {
+        // SAFETY: per the contract above.
+        let (context, handle) =
+            unsafe { (super::context_of((*flow_action).action.context)?, (*flow_action).handle) };
+        let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_DESTROY);
+        command.object_in(UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, handle);
+        destroy::outcome(command.run(context))?;
+        Ok(Status::DONE)
+    }
+}
+
+/// # Safety
+/// `attr` and what it names are readable as long as the command is used.
+unsafe fn add_esp(
+    command: &mut Command<'_>,
+    attr: *const ibv_flow_action_esp_attr,
+) -> Result<(), Errno> {
+    // SAFETY: by the contract.
+    let attr = unsafe { *attr };
+    if attr.comp_mask & !IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if attr.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
+        command.u32_in(UVERBS_ATTR_FLOW_ACTION_ESP_ESN, attr.esn);
+    }
+    // SAFETY: each pointer has the length beside it, or that of its type, by the contract.
+    let (keymat, replay, encap, esp) = unsafe {
+        (
+            In::raw(attr.keymat_ptr, attr.keymat_len.into()),
+            In::raw(attr.replay_ptr, attr.replay_len.into()),
+            In::raw(attr.esp_encap.cast(), size_of::<ib_uverbs_flow_action_esp_encap>()),
+            In::raw(attr.esp_attr.cast(), size_of::<ib_uverbs_flow_action_esp>()),
+        )
+    };
+    if !attr.keymat_ptr.is_null() {
+        command.enum_in(UVERBS_ATTR_FLOW_ACTION_ESP_KEYMAT, attr.keymat_proto as u8, keymat);
+    }
+    if !attr.replay_ptr.is_null() {
+        command.enum_in(UVERBS_ATTR_FLOW_ACTION_ESP_REPLAY, attr.replay_proto as u8, replay);
+    }
+    if !attr.esp_encap.is_null() {
+        command.bytes_in(UVERBS_ATTR_FLOW_ACTION_ESP_ENCAP, encap);
+    }
+    if !attr.esp_attr.is_null() {
+        command.bytes_in(UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS, esp);
+    }
+    Ok(())
+}

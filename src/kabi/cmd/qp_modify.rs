@@ -1,0 +1,168 @@
+//! Changing and reading queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`; `ib_uverbs_modify_qp` and relatives of
+//! `<rdma/ib_user_verbs.h>`.
+
+use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
+
+use abi::{
+    IB_USER_VERBS_CMD_MODIFY_QP, IB_USER_VERBS_CMD_QUERY_QP, IB_USER_VERBS_EX_CMD_MODIFY_QP,
+    QpAttrMask, Zeroed, ib_uverbs_ex_modify_qp, ib_uverbs_ex_modify_qp_resp, ib_uverbs_modify_qp,
+    ib_uverbs_query_qp, ib_uverbs_query_qp_resp, ibv_modify_qp, ibv_modify_qp_ex, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_query_qp,
+};
+
+use super::bytes::{In, Out, Wire, wire};
+use super::frame::{self, Driver};
+use super::qp_attr;
+use super::status::Status;
+use super::write::{Number, Write};
+use crate::ffi::{Errno, verb};
+
+wire! {
+    ib_uverbs_modify_qp ib_uverbs_ex_modify_qp ib_uverbs_ex_modify_qp_resp ib_uverbs_query_qp
+    ib_uverbs_query_qp_resp
+}
+
+/// The first member that only the extended command has.
+const RATE_LIMIT: u32 = QpAttrMask::RATE_LIMIT.bits();
+
+verb! {
+    /// `ibv_cmd_modify_qp`. Members of the command that `attr_mask` does not select are sent as the
+    /// provider left them; the kernel ignores them.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` members beyond the plain command; what the kernel says.
+    ///
+    /// # Safety
+    /// `qp` is live, `attr` is readable, `cmd` is as long as its size says.
+    pub(crate) fn modify_qp(
+        qp: *mut ibv_qp,
+        attr: *mut ibv_qp_attr,
+        attr_mask: c_int,
+        cmd: *mut ibv_modify_qp,
+        cmd_size: usize,
+    ) -> Status {
+        let mask = attr_mask.cast_unsigned();
+        if mask >= RATE_LIMIT {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: per the contract above.
+        let (context, handle, attr, (cmd, driver)) = unsafe {
+            (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame::request(cmd, cmd_size)?)
+        };
+        let core = &mut cmd.core_payload;
+        fill(core, handle, attr, mask);
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_MODIFY_QP), In::of(core)).driver(driver).run(context)?;
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_modify_qp_ex`: with the rate limit, for which the command must be long enough.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` unknown members; `EINVAL` a rate limit in a command too short for it; what the kernel
+    /// says.
+    ///
+    /// # Safety
+    /// `qp` is live, `attr` is readable, `cmd` and `resp` are as long as the sizes say.
+    pub(crate) fn modify_qp_ex(
+        qp: *mut ibv_qp,
+        attr: *mut ibv_qp_attr,
+        attr_mask: c_int,
+        cmd: *mut ibv_modify_qp_ex,
+        cmd_size: usize,
+        resp: *mut ib_uverbs_ex_modify_qp_resp,
+        resp_size: usize,
+    ) -> Status {
+        let mask = attr_mask.cast_unsigned();
+        // SAFETY: per the contract above.
+        let (context, handle, attr) =
+            unsafe { (super::context_of((*qp).context)?, (*qp).handle, &*attr) };
+        let body = offset_of!(ibv_modify_qp_ex, core_payload);
+        if cmd_size < body + size_of::<ib_uverbs_modify_qp>() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: at least that long (checked).
+        let base: &mut ib_uverbs_modify_qp = unsafe { &mut *cmd.byte_add(body).cast() };
+        fill(base, handle, attr, mask);
+        if mask & RATE_LIMIT != 0 {
+            let end = body + offset_of!(ib_uverbs_ex_modify_qp, reserved);
+            if cmd_size < end {
+                return Err(Errno::EINVAL);
+            }
+            // SAFETY: long enough for the member (checked).
+            unsafe { (*cmd).core_payload.rate_limit = attr.rate_limit };
+        }
+        let core_len = (cmd_size - body).min(size_of::<ib_uverbs_ex_modify_qp>());
+        // SAFETY: that long, per the contract above.
+        let (core, driver, response) = unsafe {
+            if cmd_size >= size_of::<ibv_modify_qp_ex>() {
+                (*cmd).core_payload.reserved = 0;
+            }
+            (
+                In::raw(cmd.byte_add(body).cast::<c_void>(), core_len),
+                Driver::behind(cmd, cmd_size, resp, resp_size),
+                Out::raw(resp.cast(), resp_size).truncated(size_of::<ib_uverbs_ex_modify_qp_resp>()),
+            )
+        };
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_QP), core)
+            .response(response)
+            .driver(driver)
+            .run(context)?;
+        Ok(Status::DONE)
+    }
+
+    /// `ibv_cmd_query_qp`: fills both structures, whatever `attr_mask` selects.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` members beyond the plain command; what the kernel says.
+    ///
+    /// # Safety
+    /// `qp` is live, `attr` and `init_attr` can be written, `cmd` is as long as its size says.
+    pub(crate) fn query_qp(
+        qp: *mut ibv_qp,
+        attr: *mut ibv_qp_attr,
+        attr_mask: c_int,
+        init_attr: *mut ibv_qp_init_attr,
+        cmd: *mut ibv_query_qp,
+        cmd_size: usize,
+    ) -> Status {
+        let mask = attr_mask.cast_unsigned();
+        if mask >= RATE_LIMIT {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: per the contract above.
+        let (context, handle, (cmd, driver)) =
+            unsafe { (super::context_of((*qp).context)?, (*qp).handle, frame::request(cmd, cmd_size)?) };
+        let mut response = ib_uverbs_query_qp_resp::zeroed();
+        let core = &mut cmd.core_payload;
+        core.qp_handle = handle;
+        core.attr_mask = mask;
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_QP), In::of(core))
+            .response(Out::of(&mut response))
+            .driver(driver)
+            .run(context)?;
+        let found = qp_attr::from_kernel(&response);
+        // SAFETY: writable, per the contract above; members the kernel does not tell stay as they are.
+        unsafe {
+            let (notify, rate_limit) = ((*attr).en_sqd_async_notify, (*attr).rate_limit);
+            *attr = found;
+            (*attr).en_sqd_async_notify = notify;
+            (*attr).rate_limit = rate_limit;
+            (*init_attr).qp_context = (*qp).qp_context;
+            (*init_attr).send_cq = (*qp).send_cq;
+            (*init_attr).recv_cq = (*qp).recv_cq;
+            (*init_attr).srq = (*qp).srq;
+            (*init_attr).qp_type = (*qp).qp_type;
+            (*init_attr).cap = qp_attr::capacities(&response);
+            (*init_attr).sq_sig_all = response.sq_sig_all.into();
+        }
+        Ok(Status::DONE)
+    }
+}
+
+fn fill(core: &mut ib_uverbs_modify_qp, handle: u32, attr: &ibv_qp_attr, mask: u32) {
+    core.qp_handle = handle;
+    core.attr_mask = mask;
+    qp_attr::to_kernel(attr, QpAttrMask::from_bits_retain(mask), core);
+    core.reserved = [0; 2];
+}
