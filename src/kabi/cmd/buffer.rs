@@ -243,7 +243,7 @@ impl<'a> Command<'a> {
             let mut from = self.message.get(own + driver..).unwrap_or_default();
             for mut buffer in self.chain.buffers() {
                 let (changed, rest) = from.split_at(from.len().min(buffer.attributes().len()));
-                buffer.attributes_mut().copy_from_slice(changed);
+                buffer.take_over(changed);
                 from = rest;
             }
         }
@@ -331,9 +331,20 @@ impl Buffer {
 
     /// Takes over what the kernel changed in the attributes of [`Buffer::to_command`].
     pub(super) fn update_from(&mut self, command: &Command<'_>) {
-        let attributes = self.attributes_mut();
-        if let Some(changed) = command.message.get(HEADER_ROOM..HEADER_ROOM + attributes.len()) {
-            attributes.copy_from_slice(changed);
+        let count = self.attributes().len();
+        self.take_over(command.message.get(HEADER_ROOM..HEADER_ROOM + count).unwrap_or_default());
+    }
+
+    /// Stores attributes as the kernel left them. The driver's request keeps its address, so that the
+    /// buffer can be sent again.
+    fn take_over(&mut self, changed: &[ib_uverbs_attr]) {
+        let index = usize::from(self.get().uhw_in_idx);
+        for (at, (attr, changed)) in self.attributes_mut().iter_mut().zip(changed).enumerate() {
+            let data = attr.data;
+            *attr = *changed;
+            if at == index {
+                attr.data = data;
+            }
         }
     }
 
