@@ -698,6 +698,15 @@ enum ibv_qp_state end_state(struct end *e)
 	return (enum ibv_qp_state)call(e, &c, NULL).value;
 }
 
+enum ibv_qp_state end_state_soon(struct end *e, enum ibv_qp_state wanted)
+{
+	uint64_t until = now_us() + 1000000;
+	enum ibv_qp_state s;
+	while ((s = end_state(e)) != wanted && now_us() < until)
+		usleep(1000);
+	return s;
+}
+
 void end_destroy_qp(struct end *e)
 {
 	struct call c = { .op = OP_DESTROY_QP };

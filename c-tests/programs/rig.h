@@ -146,6 +146,8 @@ void end_read(struct end *e, uint64_t offset, void *p, uint64_t len);
 /* The QP. */
 int end_modify(struct end *e, enum ibv_qp_state state);
 enum ibv_qp_state end_state(struct end *e);
+/* The state, once it is `wanted` or a second has passed: what another end caused may take a moment. */
+enum ibv_qp_state end_state_soon(struct end *e, enum ibv_qp_state wanted);
 void end_destroy_qp(struct end *e);
 /* Another region over the buffer: with these rights, in the same PD or another one. */
 struct keys {
