@@ -8,7 +8,7 @@ use ferroverbs_c_tests::{Kind, PROGRAMS, Program};
 use std::path::Path;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for program in PROGRAMS {

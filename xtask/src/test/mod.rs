@@ -69,7 +69,11 @@ impl Tally {
     fn record(&mut self, name: &str, result: Result<(), String>) {
         match result {
             Ok(()) => self.passed += 1,
-            Err(report) => self.failures.push(format!("{name}: {report}")),
+            Err(report) => {
+                // At once, for whoever watches; the report follows when the group is done.
+                Progress::new().note(&format!("FAILED {name}"));
+                self.failures.push(format!("{name}: {report}"));
+            }
         }
     }
 

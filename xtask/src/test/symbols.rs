@@ -70,7 +70,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         known.keys().filter(|(_, v)| is_private(v)).map(|(name, _)| name).collect();
     let extra: Vec<_> = ours
         .keys()
-        .filter(|&k| !known.contains_key(k) && !(is_private(&k.1) && private.contains(&k.0)))
+        .filter(|&key| !known.contains_key(key))
+        .filter(|(name, version)| !is_private(version) || !private.contains(name))
         .filter(|(name, _)| !name.starts_with("verbs_register_driver_"))
         .map(|(n, v)| format!("{n}@{v}"))
         .collect();
