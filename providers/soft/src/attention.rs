@@ -73,6 +73,12 @@ impl Attention {
         }
     }
 
+    /// Whether an application polls, and the service thread looks now and then: what is left for later will be seen.
+    #[inline]
+    pub(crate) fn is_down(&self) -> bool {
+        self.word().load(Ordering::Relaxed) == 0
+    }
+
     fn raise(&self) {
         if self.word().swap(BOTH, Ordering::SeqCst) == BOTH {
             return;

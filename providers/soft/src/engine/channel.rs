@@ -4,12 +4,16 @@ use crate::sys::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 /// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
 #[derive(Debug)]
 pub(crate) struct Channel {
     read: OwnedFd,
+    /// The same end by a description of its own that never blocks, whatever the application made of its one. Missing
+    /// where /proc is.
+    purge: Option<OwnedFd>,
     write: OwnedFd,
     /// Records that found the pipe full: events are never lost.
     backlog: Mutex<VecDeque<[u64; 2]>>,
@@ -31,7 +35,13 @@ impl Channel {
         if unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
             return Err(Errno::last());
         }
-        Ok(Self { read, write, backlog: Mutex::default(), words })
+        let purge = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(format!("/proc/self/fd/{}", read.as_raw_fd()))
+            .map(OwnedFd::from)
+            .ok();
+        Ok(Self { read, purge, write, backlog: Mutex::default(), words })
     }
 
     /// The end that the application reads.
@@ -62,6 +72,37 @@ impl Channel {
             backlog.pop_front();
         }
         false
+    }
+
+    /// Takes back all records about `element` that nobody has read, and returns how many there were: what is
+    /// destroyed must not be heard of again.
+    pub(crate) fn take_back(&self, element: u64) -> u32 {
+        let mut backlog = self.backlog.lock();
+        let mut kept = VecDeque::new();
+        while let Some(record) = self.get() {
+            kept.push_back(record);
+        }
+        kept.append(&mut backlog);
+        let before = kept.len();
+        kept.retain(|record| record[0] != element);
+        let taken = before - kept.len();
+        while let Some(record) = kept.front()
+            && self.put(*record)
+        {
+            kept.pop_front();
+        }
+        *backlog = kept;
+        taken as u32
+    }
+
+    /// A record that nobody has read, if there is one.
+    fn get(&self) -> Option<[u64; 2]> {
+        let fd = self.purge.as_ref()?.as_raw_fd();
+        let mut record = [0; 2];
+        let len = self.words * 8;
+        // SAFETY: `len` is 8 or 16, the record has 16 bytes.
+        let n = unsafe { libc::read(fd, record.as_mut_ptr().cast(), len) };
+        (n == len as isize).then_some(record)
     }
 
     fn put(&self, record: [u64; 2]) -> bool {
@@ -98,6 +139,20 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unread_records_of_one_object_are_taken_back_and_the_rest_stays_in_order() {
+        let channel = Channel::new(2).expect("a pipe");
+        for i in 0..20_000 {
+            channel.send_record([i % 2, i]);
+        }
+        assert_eq!(channel.take_back(1), 10_000);
+        for i in (0..20_000).filter(|i| i % 2 == 0) {
+            channel.retry();
+            assert_eq!(channel.get(), Some([0, i]));
+        }
+        assert_eq!(channel.get(), None);
+    }
 
     #[test]
     fn records_survive_a_full_pipe_in_order() {

@@ -7,6 +7,7 @@ use super::ranges::Ranges;
 use super::regions::LOCAL_WRITE;
 use super::request::Phase;
 use super::requester::{Answer, Lent, Requester};
+use super::responder::Nak;
 use super::state::Kind;
 use crate::shm::layout::CHUNK_BYTES;
 use crate::shm::slot::*;
@@ -17,7 +18,7 @@ enum Direct {
     Done,
     /// Not now; try again when the ring moved on.
     Later,
-    /// The request failed (already marked).
+    /// The request failed, or will when the responder refuses it (already marked).
     Failed,
     /// The memory cannot be reached: use the ring.
     ByRing,
@@ -205,7 +206,7 @@ impl Requester {
             }
         }
         let target = Target { link, reach, movers: &qp.adapter.movers };
-        let status = match act(&target) {
+        let nak = match act(&target) {
             Ok(()) => return Direct::Done,
             Err(Fault::Refused) => {
                 self.attach_refused = true;
@@ -213,28 +214,28 @@ impl Requester {
             }
             // The next look at the peer finds it dead.
             Err(Fault::Dead) => return Direct::Later,
-            Err(Fault::Local) => IBV_WC_LOC_PROT_ERR,
-            Err(Fault::Access) => IBV_WC_REM_ACCESS_ERR,
-            Err(Fault::Alignment) => IBV_WC_REM_INV_REQ_ERR,
-            Err(Fault::Remote) => IBV_WC_REM_OP_ERR,
-        };
-        if status != IBV_WC_LOC_PROT_ERR {
-            if qp.kind == Kind::Uc {
-                // Nobody tells the sender of an unreliable connection.
-                return Direct::Done;
+            Err(Fault::Local) => {
+                self.fail(n, IBV_WC_LOC_PROT_ERR);
+                return Direct::Failed;
             }
-            // The responder of such a request would take its QP to error: let it know.
-            let nak = u32::from(status == IBV_WC_REM_ACCESS_ERR);
-            let piece = Piece {
-                op: Op::Fault,
-                flags: FIRST | LAST,
-                carrier: Carrier::Inline,
-                count: 0,
-                imm: nak,
-            };
-            self.put(qp, link, &piece, &[]);
-        }
-        self.fail(n, status);
+            // Nobody tells the sender of an unreliable connection.
+            Err(_) if qp.kind == Kind::Uc => return Direct::Done,
+            Err(Fault::Access) => Nak::Access,
+            Err(Fault::Alignment) => Nak::Invalid,
+            Err(Fault::Remote) => Nak::Operation,
+        };
+        // A responder would have refused this and gone to error. So it shall: the request fails when it answers.
+        let piece = Piece {
+            op: Op::Fault,
+            flags: FIRST | LAST,
+            carrier: Carrier::Inline,
+            count: 0,
+            imm: nak as u32,
+        };
+        self.put(qp, link, &piece, &[]);
+        link.peer.kick();
+        self.failed = true;
+        self.published(n);
         Direct::Failed
     }
 

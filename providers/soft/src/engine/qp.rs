@@ -1,7 +1,7 @@
 //! A queue pair: its two halves, its state, and who may touch what.
 //!
-//! Locks, outer first: `attributes` > `standing` > `responder` > `receives`; `requester` stands alone beside
-//! `responder`: nobody holds both.
+//! Locks, outer first: `attributes` > `responder` > `receives`, `standing`; `requester` stands alone beside `responder`:
+//! nobody holds both.
 
 use super::channel::Reporter;
 use super::completion::Cqe;
@@ -299,12 +299,12 @@ impl Qp {
     }
 
     /// The responder went on to `next` and owes an acknowledgement of `due` pieces. Returns whether it can wait: more is
-    /// probably on its way.
+    /// probably on its way, and somebody keeps looking.
     pub(crate) fn arrived(&self, next: u32, due: u32) -> bool {
         // Pairs with the Acquire in `acknowledge_along`.
         self.next_arrival.store(next, Ordering::Release);
         self.ack_due.store(due, Ordering::Relaxed);
-        self.looks.swap(0, Ordering::Relaxed) < QUIET
+        self.looks.swap(0, Ordering::Relaxed) < QUIET && self.adapter.attention.is_down()
     }
 
     /// The acknowledgement that goes along with a piece of ours.
@@ -412,9 +412,9 @@ impl Qp {
 
     /// Serves what arrived.
     pub(crate) fn advance_receive(&self) {
-        let fatal = self.responder.lock().advance(self);
-        if fatal {
-            self.enter_error();
+        let failed = self.responder.lock().advance(self);
+        if failed {
+            self.flush_all();
         }
     }
 
@@ -443,11 +443,14 @@ impl Qp {
     /// Takes the QP to ERR and completes everything posted with a flush error.
     #[cold]
     pub(crate) fn enter_error(&self) {
-        if !self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
-        {
-            return;
+        if self.fail() {
+            self.flush_all();
         }
-        self.flush_all();
+    }
+
+    /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
+    pub(crate) fn fail(&self) -> bool {
+        self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
     }
 
     /// Completes everything posted with a flush error; the state is ERR.
@@ -491,6 +494,9 @@ impl Qp {
 
     /// Forgets everything posted, as RESET does; completions that nobody polled go too.
     pub(crate) fn reset(&self) {
+        // What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
+        self.advance_receive();
+        self.responder.lock().acknowledge(self);
         self.set_state(State::Reset);
         self.send_cq.remove(self);
         self.recv_cq.remove(self);
@@ -519,12 +525,9 @@ impl Qp {
     /// Takes the QP out of everything; its number is free afterwards.
     pub(crate) fn retire(&self) {
         self.reset();
-        {
-            let incarnation = self.standing.lock();
-            self.publish_life(&incarnation, Life::NONE);
-            let next = self.responder.lock().position();
-            self.entry().ring_base.store(next, Ordering::Relaxed);
-        }
+        let next = self.responder.lock().position();
+        self.publish_life(&self.standing.lock(), Life::NONE);
+        self.entry().ring_base.store(next, Ordering::Relaxed);
         if self.kind == Kind::Ud {
             self.recv_cq.count_datagram_user(false);
         }

@@ -468,7 +468,7 @@ impl Requester {
 
     fn lose_patience(&mut self, qp: &Qp) {
         let waiting = self.queue.issued != self.queue.posted;
-        if (self.acked == self.next && !waiting) || self.failed || qp.kind == Kind::Ud {
+        if (self.acked == self.next && !waiting) || self.broken || qp.kind == Kind::Ud {
             self.stalled = None;
             return;
         }
@@ -496,7 +496,7 @@ impl Requester {
     }
 
     fn give_up_if_due(&mut self, qp: &Qp, dead: bool) {
-        if self.failed || self.queue.is_idle() {
+        if self.broken || self.queue.is_idle() {
             return;
         }
         if qp.kind == Kind::Uc {

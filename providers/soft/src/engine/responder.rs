@@ -165,7 +165,7 @@ impl Responder {
         (retries < 7).then(|| since + Duration::from_micros(u64::from(wait)))
     }
 
-    /// Serves what lies in the ring. Returns whether the QP must go to error.
+    /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
         if self.refused || !matches!(qp.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
         {
@@ -181,8 +181,9 @@ impl Responder {
                 Step::Stale => self.message = None,
                 Step::NotReady => break,
                 Step::Refuse(nak) => {
+                    // Before the sender can know: who hears of a refusal finds the QP in error.
+                    fatal = nak != Nak::Rnr && qp.fail();
                     self.refuse(qp, &link, nak);
-                    fatal = nak != Nak::Rnr;
                     break;
                 }
             }
@@ -238,7 +239,7 @@ impl Responder {
             return Step::Next;
         }
         if head.op == Op::Fault {
-            return Step::Refuse(if head.imm == 1 { Nak::Access } else { Nak::Invalid });
+            return Step::Refuse(Nak::from_raw(head.imm).unwrap_or(Nak::Invalid));
         }
         if !link.may_send(qp.qpn) {
             return Step::Stale;

@@ -22,7 +22,7 @@ pub(crate) struct Srq {
     pub(crate) pd: u32,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    report: Reporter,
+    pub(crate) report: Reporter,
 }
 
 #[derive(Debug)]

@@ -74,8 +74,10 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             return Err(Errno::EBUSY);
         }
         queue.retire();
-        let sent = queue.events.load(Ordering::Acquire);
-        let reported = queue.async_events.load(Ordering::Acquire);
+        let unread = queue.channel.as_ref().map_or(0, |channel| channel.take_back(cq as u64));
+        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
+        let unread = queue.report.0.take_back(cq as u64);
+        let reported = queue.async_events.load(Ordering::Acquire).wrapping_sub(unread);
         // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals.
         unsafe {
             wait_for_acks(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {

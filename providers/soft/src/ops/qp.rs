@@ -167,7 +167,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: by contract.
         let queue = unsafe { Qp::of(qp) };
         queue.retire();
-        let sent = queue.events.load(Ordering::Acquire);
+        let unread = queue.report.0.take_back(qp as u64);
+        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
         // SAFETY: created with mutex and condition; the front-end counts acknowledgements under the mutex; a QP holds its
         // domain; the handle is the Arc that creation turned into a pointer.
         unsafe {

@@ -110,7 +110,8 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
-        let sent = queue.events.load(Ordering::Acquire);
+        let unread = queue.report.0.take_back(srq as u64);
+        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
         // SAFETY: libibverbs made mutex and condition, and counts acknowledgements under the mutex; the queue holds its
         // domain.
         unsafe {
