@@ -11,7 +11,7 @@ int main(void)
 		printf("node type %d: %s\n", i, ibv_node_type_str((enum ibv_node_type)i));
 	for (int i = -1; i < 8; i++)
 		printf("port state %d: %s\n", i, ibv_port_state_str((enum ibv_port_state)i));
-	for (int i = -1; i < 22; i++)
+	for (int i = -1; i <= IBV_EVENT_WQ_FATAL; i++)
 		printf("event %d: %s\n", i, ibv_event_type_str((enum ibv_event_type)i));
 	for (int i = -1; i <= IBV_WC_TM_RNDV_INCOMPLETE; i++)
 		printf("status %d: %s\n", i, ibv_wc_status_str((enum ibv_wc_status)i));
