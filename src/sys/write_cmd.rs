@@ -58,13 +58,13 @@ fn invoke(
             ..ib_uverbs_ioctl_hdr::zeroed()
         },
         attrs: [
-            // Up to 8 bytes travel in the attribute itself.
-            attr(UVERBS_ATTR_CORE_IN, size_of_val(request), request.response),
             attr(
                 UVERBS_ATTR_WRITE_CMD,
                 size_of::<u64>(),
                 u64::from(IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL),
             ),
+            // Up to 8 bytes travel in the attribute itself.
+            attr(UVERBS_ATTR_CORE_IN, size_of_val(request), request.response),
             attr(
                 UVERBS_ATTR_CORE_OUT,
                 size_of_val(response),
