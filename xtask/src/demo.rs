@@ -252,7 +252,7 @@ impl Demo {
             return;
         }
         self.progress.step(what);
-        let result = Pair::of(self.over.job(program).args(args), LIMIT)
+        let result = Pair::of(self.over.job(program).args(["-n", "10000"]).args(args), LIMIT)
             .and_then(|pair| pair.run(&self.scratch))
             .and_then(|ended| {
                 let text = &ended.client.stdout;
