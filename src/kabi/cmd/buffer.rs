@@ -374,7 +374,7 @@ impl Buffer {
         let index = self.get().uhw_in_idx;
         self.attributes().iter().enumerate().map(move |(at, attr)| {
             let mut attr = *attr;
-            if index != UHW_NO_INDEX && usize::from(index) == at {
+            if index != UHW_NO_INDEX && usize::from(index) == at && attr.len > 0 {
                 let address = core::ptr::with_exposed_provenance(attr.data as usize);
                 // SAFETY: the attribute says where the driver's request is and how long, by the
                 // contract of `Chain::new`.

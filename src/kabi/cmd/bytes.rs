@@ -78,6 +78,13 @@ impl<'a> In<'a> {
         Some(u64::from_ne_bytes(word))
     }
 
+    /// A copy of the bytes.
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(self.len);
+        self.append_to(&mut copy);
+        copy
+    }
+
     /// Appends a copy of the bytes.
     pub(super) fn append_to(&self, message: &mut Vec<u8>) {
         if self.len > 0 && !self.start.is_null() {
@@ -120,11 +127,6 @@ impl<'a> Out<'a> {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
 
-    /// The first `len` bytes, or all.
-    pub(super) fn truncated(self, len: usize) -> Self {
-        Self { len: self.len.min(len), ..self }
-    }
-
     /// The same memory for a shorter time.
     pub(super) fn reborrow(&mut self) -> Out<'_> {
         Out { start: self.start, len: self.len, borrowed: PhantomData }
@@ -148,13 +150,13 @@ impl<'a> Out<'a> {
         In { start: self.start, len: self.len, borrowed: PhantomData }
     }
 
-    /// Stores as many of `bytes` as fit.
-    pub(super) fn store(&mut self, bytes: &[u8]) {
-        let len = self.len.min(bytes.len());
+    /// Stores as many of `bytes` as fit behind `offset`.
+    pub(super) fn store(&mut self, offset: usize, bytes: &[u8]) {
+        let len = self.len.saturating_sub(offset).min(bytes.len());
         if len > 0 {
-            // SAFETY: writable by the contract of the constructors; cut to the shorter of the two, which
-            // do not overlap as this memory is borrowed.
-            unsafe { self.start.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+            // SAFETY: writable by the contract of the constructors, as far as `len` (computed); `bytes` do
+            // not overlap it, as it is borrowed.
+            unsafe { self.start.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), len) };
         }
     }
 }
@@ -186,9 +188,9 @@ mod tests {
     #[test]
     fn storing_never_exceeds_the_memory() {
         let mut memory = [1_u8; 4];
-        Out::slice(&mut memory[..3]).store(&[2; 9]);
-        assert_eq!(memory, [2, 2, 2, 1]);
-        Out::of(&mut memory[3]).truncated(0).store(&[7]);
-        assert_eq!(memory, [2, 2, 2, 1]);
+        Out::slice(&mut memory[..3]).store(1, &[2; 9]);
+        assert_eq!(memory, [1, 2, 2, 1]);
+        Out::of(&mut memory[3]).store(2, &[7]);
+        assert_eq!(memory, [1, 2, 2, 1]);
     }
 }

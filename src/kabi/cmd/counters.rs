@@ -36,14 +36,15 @@ verb! {
         }
         // SAFETY: per the contract above.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(link)) };
-        // SAFETY: the provider's to fill, per the contract above.
-        unsafe { (*vcounters).counters.context = context };
         let mut command =
             Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_CREATE_COUNTERS_HANDLE);
         command.run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
-        unsafe { (*vcounters).handle = command.handle(handle) };
+        unsafe {
+            (*vcounters).counters.context = context;
+            (*vcounters).handle = command.handle(handle);
+        }
         Ok(Status::DONE)
     }
 

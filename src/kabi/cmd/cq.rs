@@ -253,7 +253,7 @@ verb! {
     /// `ibv_cmd_modify_cq`: event moderation.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` members we do not know; what the kernel says.
+    /// `EINVAL` members we do not know; what the kernel says.
     ///
     /// # Safety
     /// `cq` is live, `attr` is readable, `cmd` is as long as its size says.
@@ -266,7 +266,7 @@ verb! {
         // SAFETY: per the contract above.
         let (context, handle, attr) = unsafe { (super::context_of((*cq).context)?, (*cq).handle, *attr) };
         if attr.attr_mask >= IBV_CQ_ATTR_RESERVED {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EINVAL);
         }
         // SAFETY: per the contract above.
         let (cmd, driver) = unsafe { frame::request(cmd, cmd_size)? };

@@ -153,11 +153,10 @@ verb! {
         let mut known = ib_uverbs_ex_query_device_resp::zeroed();
         let extended = attr_size > size_of::<ibv_device_attr>()
             && callers.query_extended(context, &mut known)?;
-        if extended {
-            callers.store(&known);
-        } else {
-            query_legacy(context, &mut known.base)?;
+        if !extended {
+            callers.query_legacy(context, &mut known)?;
         }
+        callers.tell_used(known.response_length);
 
         let mut found = ibv_device_attr_ex::zeroed();
         legacy_attributes(&known.base, &mut found.orig_attr);
@@ -204,37 +203,48 @@ impl Response<'_> {
         context: Context,
         known: &mut ib_uverbs_ex_query_device_resp,
     ) -> Result<bool, Errno> {
-        let room = if self.used.is_null() { size_of_val(known) } else { self.core.len() };
         let number = Number::Extended(IB_USER_VERBS_EX_CMD_QUERY_DEVICE);
-        let result = Write::new(number, In::of(&ib_uverbs_ex_query_device::zeroed()))
-            .response(Out::of(known).truncated(room))
+        let request = ib_uverbs_ex_query_device::zeroed();
+        let result = Write::new(number, In::of(&request))
+            .response(if self.used.is_null() { Out::of(known) } else { self.core.reborrow() })
             .driver(Driver { request: In::NONE, response: self.driver.reborrow() })
             .run(context);
         match result {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if !self.used.is_null() {
+                    Out::of(known).store(0, &self.core.as_in().to_vec());
+                }
+                Ok(true)
+            }
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    fn store(&mut self, known: &ib_uverbs_ex_query_device_resp) {
-        let mut bytes = Vec::with_capacity(size_of_val(known));
-        In::of(known).append_to(&mut bytes);
-        self.core.store(&bytes);
+    /// What every kernel knows.
+    fn query_legacy(
+        &mut self,
+        context: Context,
+        known: &mut ib_uverbs_ex_query_device_resp,
+    ) -> Result<(), Errno> {
+        let number = Number::Plain(IB_USER_VERBS_CMD_QUERY_DEVICE);
+        Write::new(number, In::of(&ib_uverbs_query_device::zeroed()))
+            .response(Out::of(&mut known.base))
+            .run(context)?;
+        known.response_length = size_of_val(&known.base) as u32;
+        self.core.store(0, &In::of(&known.base).to_vec());
+        Ok(())
+    }
+
+    /// Tells the provider how much of the response the kernel knew.
+    fn tell_used(&mut self, used: u32) {
+        let member = offset_of!(ib_uverbs_ex_query_device_resp, response_length);
+        self.core.store(member, &used.to_ne_bytes());
         if !self.used.is_null() {
             // SAFETY: writable by the contract of `new`.
-            unsafe { self.used.write(known.response_length as usize) };
+            unsafe { self.used.write(used as usize) };
         }
     }
-}
-
-fn query_legacy(context: Context, known: &mut ib_uverbs_query_device_resp) -> Result<(), Errno> {
-    Write::new(
-        Number::Plain(IB_USER_VERBS_CMD_QUERY_DEVICE),
-        In::of(&ib_uverbs_query_device::zeroed()),
-    )
-    .response(Out::of(known))
-    .run(context)
 }
 
 fn legacy_attributes(from: &ib_uverbs_query_device_resp, to: &mut ibv_device_attr) {

@@ -3,7 +3,7 @@
 use core::ffi::c_uint;
 
 use abi::{
-    IBV_ACCESS_ZERO_BASED, IBV_MR_TYPE_MR, UVERBS_ATTR_ALLOC_DM_ALIGNMENT,
+    IBV_ACCESS_ZERO_BASED, IBV_DM_MASK_HANDLE, IBV_MR_TYPE_MR, UVERBS_ATTR_ALLOC_DM_ALIGNMENT,
     UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH, UVERBS_ATTR_FREE_DM_HANDLE,
     UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE,
     UVERBS_ATTR_REG_DM_MR_HANDLE, UVERBS_ATTR_REG_DM_MR_LENGTH, UVERBS_ATTR_REG_DM_MR_OFFSET,
@@ -45,6 +45,7 @@ verb! {
         unsafe {
             (*dm).handle = command.handle(handle);
             (*dm).dm.handle = (*dm).handle;
+            (*dm).dm.comp_mask = IBV_DM_MASK_HANDLE;
             (*dm).dm.context = context;
         }
         Ok(Status::DONE)

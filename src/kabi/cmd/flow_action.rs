@@ -16,13 +16,13 @@ use super::buffer::{Chain, Command};
 use super::bytes::In;
 use super::destroy;
 use super::status::Status;
-use crate::ffi::{Errno, verb};
+use crate::ffi::verb;
 
 verb! {
     /// `ibv_cmd_create_flow_action_esp`: sets `context`, `handle` and type.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; what the kernel says.
+    /// What the kernel says.
     ///
     /// # Safety
     /// `context` is live, `attr` and what it names are readable, `flow_action` is the provider's to fill,
@@ -39,7 +39,7 @@ verb! {
             .with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE);
         // SAFETY: per the contract above.
-        unsafe { add_esp(&mut command, attr)? };
+        unsafe { add_esp(&mut command, attr) };
         command.run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {
@@ -53,7 +53,7 @@ verb! {
     /// `ibv_cmd_modify_flow_action_esp`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; what the kernel says.
+    /// What the kernel says.
     ///
     /// # Safety
     /// `flow_action` is live, `attr` and what it names are readable, `driver` is NULL or a chain of command
@@ -71,7 +71,7 @@ verb! {
             .with_chain(chain);
         command.object_in(UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, handle);
         // SAFETY: per the contract above.
-        unsafe { add_esp(&mut command, attr)? };
+        unsafe { add_esp(&mut command, attr) };
         command.run(context)?;
         Ok(Status::DONE)
     }
@@ -96,15 +96,9 @@ verb! {
 
 /// # Safety
 /// `attr` and what it names are readable as long as the command is used.
-unsafe fn add_esp(
-    command: &mut Command<'_>,
-    attr: *const ibv_flow_action_esp_attr,
-) -> Result<(), Errno> {
+unsafe fn add_esp(command: &mut Command<'_>, attr: *const ibv_flow_action_esp_attr) {
     // SAFETY: by the contract.
     let attr = unsafe { *attr };
-    if attr.comp_mask & !IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
     if attr.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
         command.u32_in(UVERBS_ATTR_FLOW_ACTION_ESP_ESN, attr.esn);
     }
@@ -129,5 +123,4 @@ unsafe fn add_esp(
     if !attr.esp_attr.is_null() {
         command.bytes_in(UVERBS_ATTR_FLOW_ACTION_ESP_ATTRS, esp);
     }
-    Ok(())
 }

@@ -55,12 +55,12 @@ pub(super) fn convert(
         IBV_FLOW_SPEC_MPLS => fixed(spec, 8, 4),
         IBV_FLOW_SPEC_IPV4_EXT => {
             // The kernel tells the two forms of IPv4 apart by their size.
-            let body = growing(spec, Filter { least: 12, known: 12 })?;
+            let body = growing(spec, Filter { known: 12, kernel: 12 })?;
             append(kernel, IBV_FLOW_SPEC_IPV4 | inner, &body);
             return Ok(());
         }
-        IBV_FLOW_SPEC_IPV6 => Some(growing(spec, Filter { least: 39, known: 40 })?),
-        IBV_FLOW_SPEC_VXLAN_TUNNEL => Some(growing(spec, Filter { least: 4, known: 4 })?),
+        IBV_FLOW_SPEC_IPV6 => Some(growing(spec, Filter { known: 39, kernel: 40 })?),
+        IBV_FLOW_SPEC_VXLAN_TUNNEL => Some(growing(spec, Filter { known: 4, kernel: 4 })?),
         IBV_FLOW_SPEC_ACTION_TAG => spec.get(8..12).map(|tag| [tag, &[0; 4]].concat()),
         IBV_FLOW_SPEC_ACTION_DROP => Some(Vec::new()),
         IBV_FLOW_SPEC_ACTION_HANDLE => {
@@ -93,29 +93,31 @@ fn fixed(spec: &[u8], offset: usize, len: usize) -> Option<Vec<u8>> {
 /// What we know of a filter that grew.
 #[derive(Clone, Copy, Debug)]
 struct Filter {
-    /// Bytes of its first form.
-    least: usize,
-    /// Bytes of the kernel's form.
+    /// Bytes of its members, without padding at the end.
     known: usize,
+    /// Bytes of the kernel's form.
+    kernel: usize,
 }
 
-/// Value and mask of a filter whose length follows from the size of the specification. Missing bytes are
-/// 0; bytes beyond what we know must not be masked in.
+/// Value and mask of a filter whose length follows from the size of the specification. Bytes beyond what
+/// we know must not be masked in.
 fn growing(spec: &[u8], filter: Filter) -> Result<Vec<u8>, Errno> {
     let both = spec.get(8..).unwrap_or_default();
     let len = both.len() / 2;
-    if len < filter.least {
-        return Err(set(Errno::EINVAL));
-    }
     let (value, mask) = both.split_at(len);
     let mask = mask.get(..len).unwrap_or_default();
-    if mask.iter().skip(filter.known).any(|&byte| byte != 0) {
+    let (Some(value), Some((mask, unknown))) =
+        (value.get(..filter.known), mask.split_at_checked(filter.known))
+    else {
+        return Err(set(Errno::EINVAL));
+    };
+    if unknown.iter().any(|&byte| byte != 0) {
         return Err(set(Errno::EOPNOTSUPP));
     }
-    let mut body = Vec::with_capacity(2 * filter.known);
+    let mut body = Vec::with_capacity(2 * filter.kernel);
     for part in [value, mask] {
-        let end = body.len() + filter.known;
-        body.extend(part.iter().take(filter.known));
+        let end = body.len() + filter.kernel;
+        body.extend_from_slice(part);
         body.resize(end, 0);
     }
     Ok(body)

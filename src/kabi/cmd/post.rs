@@ -13,7 +13,6 @@ use abi::{
 };
 
 use super::bytes::{In, Out, Wire, wire};
-use super::frame::Driver;
 use super::status::Status;
 use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
@@ -151,11 +150,14 @@ impl List {
             // 56 at most.
             wqe_size: self.request_size as u32,
         };
-        self.requests.append(&mut self.elements);
+        let mut core =
+            Vec::with_capacity(size_of_val(&head) + self.requests.len() + self.elements.len());
+        In::of(&head).append_to(&mut core);
+        core.append(&mut self.requests);
+        core.append(&mut self.elements);
         let mut bad = 0_u32;
-        let result = Write::new(Number::Plain(number), In::of(&head))
+        let result = Write::new(Number::Plain(number), In::slice(&core))
             .response(Out::of(&mut bad))
-            .driver(Driver { request: In::slice(&self.requests), response: Out::NONE })
             .run(context);
         (result, bad)
     }

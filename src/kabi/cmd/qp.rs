@@ -11,15 +11,15 @@ use abi::{
     IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
-    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPS_RESET,
-    IBV_QPS_UNKNOWN, IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD,
-    UVERBS_ATTR_CREATE_QP_FLAGS, UVERBS_ATTR_CREATE_QP_HANDLE,
-    UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
-    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP,
-    UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
-    UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_TYPE,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE,
+    IBV_QP_OPEN_ATTR_XRCD, IBV_QPS_RESET, IBV_QPS_UNKNOWN, IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
+    UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_FLAGS,
+    UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE,
+    UVERBS_ATTR_CREATE_QP_PD_HANDLE, UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE,
+    UVERBS_ATTR_CREATE_QP_RESP_CAP, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
+    UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SOURCE_QPN,
+    UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_TYPE,
     UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
     UVERBS_ATTR_DESTROY_QP_HANDLE, UVERBS_ATTR_DESTROY_QP_RESP, UVERBS_METHOD_QP_CREATE,
     UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_QP, VERBS_QP_XRCD, Zeroed, ib_uverbs_create_qp,
@@ -227,11 +227,7 @@ verb! {
         unsafe {
             (*base).handle = frame.resp.qp_handle;
             (*base).context = context;
-            (*base).qp_context = if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
-                attr.qp_context
-            } else {
-                core::ptr::null_mut()
-            };
+            (*base).qp_context = attr.qp_context;
             (*base).pd = core::ptr::null_mut();
             (*base).send_cq = core::ptr::null_mut();
             (*base).recv_cq = core::ptr::null_mut();
@@ -427,14 +423,17 @@ unsafe fn create(
     let created = command(context, qp.expose_provenance() as u64, &parts, wish, driver, chain)?;
 
     wish.cap = created.cap;
-    let xrcd = wish.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
+    // The mask tells what was given, the member what the type uses.
+    let xrcd = (wish.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0).then(|| match wish.qp_type {
+        IBV_QPT_XRC_RECV => wish.xrcd.cast(),
+        _ => core::ptr::null_mut(),
+    });
     // SAFETY: the provider's to fill, by the contract.
     unsafe {
         (*qp).handle = created.handle;
         (*qp).qp_num = created.qp_num;
         (*qp).qp_context = wish.qp_context;
-        (*qp).pd =
-            if wish.comp_mask & IBV_QP_INIT_ATTR_PD != 0 { wish.pd } else { core::ptr::null_mut() };
+        (*qp).pd = wish.pd;
         (*qp).send_cq = wish.send_cq;
         (*qp).recv_cq = wish.recv_cq;
         (*qp).srq = wish.srq;
@@ -443,7 +442,7 @@ unsafe fn create(
         (*qp).events_completed = 0;
         lock::init(&raw mut (*qp).mutex, &raw mut (*qp).cond);
         if let Some(extended) = extended {
-            store_xrcd(context, extended, xrcd.then_some(wish.xrcd.cast()));
+            store_xrcd(context, extended, xrcd);
         }
     }
     Ok(Status::DONE)
@@ -496,11 +495,11 @@ fn command(
     command.u64_in(UVERBS_ATTR_CREATE_QP_USER_HANDLE, user_handle);
     command.bytes_in(UVERBS_ATTR_CREATE_QP_CAP, In::of(&cap_in));
     command.fd_in(UVERBS_ATTR_CREATE_QP_EVENT_FD, async_fd(context));
-    if parts.flags != 0 {
-        command.u32_in(UVERBS_ATTR_CREATE_QP_FLAGS, parts.flags);
-    }
     if let Some(source_qpn) = parts.source_qpn {
         command.u32_in(UVERBS_ATTR_CREATE_QP_SOURCE_QPN, source_qpn);
+    }
+    if parts.flags != 0 {
+        command.u32_in(UVERBS_ATTR_CREATE_QP_FLAGS, parts.flags);
     }
     if let Some(srq) = parts.srq {
         command.object_in(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq);

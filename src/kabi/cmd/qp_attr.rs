@@ -2,8 +2,8 @@
 //! (`ib_uverbs_modify_qp`, `ib_uverbs_query_qp_resp` of `<rdma/ib_user_verbs.h>`).
 
 use abi::{
-    QpAttrMask, Zeroed, ib_uverbs_modify_qp, ib_uverbs_qp_dest, ib_uverbs_query_qp_resp,
-    ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_cap,
+    QpAttrMask, ib_uverbs_modify_qp, ib_uverbs_qp_dest, ib_uverbs_query_qp_resp, ibv_ah_attr,
+    ibv_gid, ibv_qp_attr, ibv_qp_cap,
 };
 
 /// Stores the members that `mask` selects; all others stay as they are.
@@ -86,11 +86,11 @@ fn address_to_kernel(from: &ibv_ah_attr, to: &mut ib_uverbs_qp_dest) {
     to.static_rate = from.static_rate;
     to.is_global = from.is_global;
     to.port_num = from.port_num;
+    to.reserved = 0;
 }
 
-/// All attributes the kernel tells; `rate_limit`, which it does not, is 0.
-pub(super) fn from_kernel(from: &ib_uverbs_query_qp_resp) -> ibv_qp_attr {
-    let mut attr = ibv_qp_attr::zeroed();
+/// Stores the attributes that the kernel tells; all others stay as they are.
+pub(super) fn from_kernel(from: &ib_uverbs_query_qp_resp, attr: &mut ibv_qp_attr) {
     attr.qp_state = from.qp_state.into();
     attr.cur_qp_state = from.cur_qp_state.into();
     attr.path_mtu = from.path_mtu.into();
@@ -101,8 +101,8 @@ pub(super) fn from_kernel(from: &ib_uverbs_query_qp_resp) -> ibv_qp_attr {
     attr.dest_qp_num = from.dest_qp_num;
     attr.qp_access_flags = from.qp_access_flags;
     attr.cap = capacities(from);
-    attr.ah_attr = address_from_kernel(&from.dest);
-    attr.alt_ah_attr = address_from_kernel(&from.alt_dest);
+    address_from_kernel(&from.dest, &mut attr.ah_attr);
+    address_from_kernel(&from.alt_dest, &mut attr.alt_ah_attr);
     attr.pkey_index = from.pkey_index;
     attr.alt_pkey_index = from.alt_pkey_index;
     attr.sq_draining = from.sq_draining;
@@ -115,7 +115,6 @@ pub(super) fn from_kernel(from: &ib_uverbs_query_qp_resp) -> ibv_qp_attr {
     attr.rnr_retry = from.rnr_retry;
     attr.alt_port_num = from.alt_port_num;
     attr.alt_timeout = from.alt_timeout;
-    attr
 }
 
 /// The capacities in a response.
@@ -129,8 +128,7 @@ pub(super) fn capacities(from: &ib_uverbs_query_qp_resp) -> ibv_qp_cap {
     }
 }
 
-fn address_from_kernel(from: &ib_uverbs_qp_dest) -> ibv_ah_attr {
-    let mut attr = ibv_ah_attr::zeroed();
+fn address_from_kernel(from: &ib_uverbs_qp_dest, attr: &mut ibv_ah_attr) {
     attr.grh.dgid = ibv_gid { raw: from.dgid };
     attr.grh.flow_label = from.flow_label;
     attr.grh.sgid_index = from.sgid_index;
@@ -142,7 +140,6 @@ fn address_from_kernel(from: &ib_uverbs_qp_dest) -> ibv_ah_attr {
     attr.static_rate = from.static_rate;
     attr.is_global = from.is_global;
     attr.port_num = from.port_num;
-    attr
 }
 
 /// The kernel's form of a small enumeration.
@@ -153,6 +150,7 @@ fn byte(value: u32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Zeroed;
 
     #[test]
     fn only_selected_members_are_stored() {

@@ -1,7 +1,7 @@
 //! Changing and reading queue pairs: `ibv_modify_qp(3)`, `ibv_query_qp(3)`; `ib_uverbs_modify_qp` and relatives of
 //! `<rdma/ib_user_verbs.h>`.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::mem::offset_of;
 
 use abi::{
@@ -12,9 +12,9 @@ use abi::{
 };
 
 use super::bytes::{In, Out, Wire, wire};
-use super::frame::{self, Driver};
+use super::frame::{self, Frame};
 use super::qp_attr;
-use super::status::Status;
+use super::status::{Status, set};
 use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
 
@@ -59,8 +59,8 @@ verb! {
     /// `ibv_cmd_modify_qp_ex`: with the rate limit, for which the command must be long enough.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` unknown members; `EINVAL` a rate limit in a command too short for it; what the kernel
-    /// says.
+    /// `EINVAL` a command too short for the rate limit, or, with errno set, for the structure; what the
+    /// kernel says.
     ///
     /// # Safety
     /// `qp` is live, `attr` is readable, `cmd` and `resp` are as long as the sizes say.
@@ -74,39 +74,27 @@ verb! {
         resp_size: usize,
     ) -> Status {
         let mask = attr_mask.cast_unsigned();
-        // SAFETY: per the contract above.
-        let (context, handle, attr) =
-            unsafe { (super::context_of((*qp).context)?, (*qp).handle, &*attr) };
-        let body = offset_of!(ibv_modify_qp_ex, core_payload);
-        if cmd_size < body + size_of::<ib_uverbs_modify_qp>() {
+        let rate_limit_end = offset_of!(ibv_modify_qp_ex, core_payload)
+            + offset_of!(ib_uverbs_ex_modify_qp, reserved);
+        if mask & RATE_LIMIT != 0 && cmd_size < rate_limit_end {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: at least that long (checked).
-        let base: &mut ib_uverbs_modify_qp = unsafe { &mut *cmd.byte_add(body).cast() };
-        fill(base, handle, attr, mask);
-        if mask & RATE_LIMIT != 0 {
-            let end = body + offset_of!(ib_uverbs_ex_modify_qp, reserved);
-            if cmd_size < end {
-                return Err(Errno::EINVAL);
-            }
-            // SAFETY: long enough for the member (checked).
-            unsafe { (*cmd).core_payload.rate_limit = attr.rate_limit };
+        if cmd_size < size_of::<ibv_modify_qp_ex>() {
+            return Err(set(Errno::EINVAL));
         }
-        let core_len = (cmd_size - body).min(size_of::<ib_uverbs_ex_modify_qp>());
-        // SAFETY: that long, per the contract above.
-        let (core, driver, response) = unsafe {
-            if cmd_size >= size_of::<ibv_modify_qp_ex>() {
-                (*cmd).core_payload.reserved = 0;
-            }
-            (
-                In::raw(cmd.byte_add(body).cast::<c_void>(), core_len),
-                Driver::behind(cmd, cmd_size, resp, resp_size),
-                Out::raw(resp.cast(), resp_size).truncated(size_of::<ib_uverbs_ex_modify_qp_resp>()),
-            )
+        // SAFETY: per the contract above.
+        let (context, handle, attr, frame) = unsafe {
+            let frame = Frame::new(cmd, cmd_size, resp, resp_size)?;
+            (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame)
         };
-        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_QP), core)
-            .response(response)
-            .driver(driver)
+        let core = &mut frame.cmd.core_payload;
+        fill(&mut core.base, handle, attr, mask);
+        if mask & RATE_LIMIT != 0 {
+            core.rate_limit = attr.rate_limit;
+        }
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_QP), In::of(core))
+            .response(Out::of(&mut *frame.resp))
+            .driver(frame.driver)
             .run(context)?;
         Ok(Status::DONE)
     }
@@ -141,13 +129,9 @@ verb! {
             .response(Out::of(&mut response))
             .driver(driver)
             .run(context)?;
-        let found = qp_attr::from_kernel(&response);
-        // SAFETY: writable, per the contract above; members the kernel does not tell stay as they are.
+        // SAFETY: writable, per the contract above.
         unsafe {
-            let (notify, rate_limit) = ((*attr).en_sqd_async_notify, (*attr).rate_limit);
-            *attr = found;
-            (*attr).en_sqd_async_notify = notify;
-            (*attr).rate_limit = rate_limit;
+            qp_attr::from_kernel(&response, &mut *attr);
             (*init_attr).qp_context = (*qp).qp_context;
             (*init_attr).send_cq = (*qp).send_cq;
             (*init_attr).recv_cq = (*qp).recv_cq;

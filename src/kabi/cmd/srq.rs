@@ -291,12 +291,13 @@ unsafe fn create(
     }
     // SAFETY: the provider's to fill, by the contract.
     unsafe { (*srq).handle = created.handle };
-    if let Some(extended) = extended {
+    // The plain write command knows no types, and leaves those members to the provider.
+    if let (Some(extended), Some(srq_num)) = (extended, created.srq_num) {
         // SAFETY: as above.
         unsafe {
             (*extended).srq_type = parts.kind;
             if parts.kind == IBV_SRQT_XRC {
-                (*extended).srq_num = created.srq_num;
+                (*extended).srq_num = srq_num;
                 (*extended).xrcd = wish.xrcd.cast();
             }
             if wish.comp_mask & IBV_SRQ_INIT_ATTR_CQ != 0 {
@@ -313,7 +314,8 @@ struct Created {
     handle: u32,
     /// `max_wr` and `max_sge`; kernels of old do not tell.
     capacity: Option<(u32, u32)>,
-    srq_num: u32,
+    /// `None` from the plain write command.
+    srq_num: Option<u32>,
 }
 
 fn command(
@@ -353,7 +355,7 @@ fn command(
     match command.run_or_fall_back(context, Op::create_srq)? {
         Way::Done => {
             let handle = command.handle(handle);
-            Ok(Created { handle, capacity: Some((max_wr, max_sge)), srq_num })
+            Ok(Created { handle, capacity: Some((max_wr, max_sge)), srq_num: Some(srq_num) })
         }
         Way::Write | Way::WriteEx if parts.kind == IBV_SRQT_BASIC => {
             let mut request = ib_uverbs_create_srq::zeroed();
@@ -393,18 +395,18 @@ fn write(
     if super::write_abi() > 5 {
         let mut response = ib_uverbs_create_srq_resp::zeroed();
         command.write_resp(context, number, request, &mut response)?;
-        return Ok(created(&response));
+        return Ok(Created { srq_num: None, ..created(&response) });
     }
     let mut response = ibv_create_srq_resp_v5::zeroed();
     command.write_resp(context, number, request, &mut response)?;
-    Ok(Created { handle: response.srq_handle, capacity: None, srq_num: 0 })
+    Ok(Created { handle: response.srq_handle, capacity: None, srq_num: None })
 }
 
 fn created(response: &ib_uverbs_create_srq_resp) -> Created {
     Created {
         handle: response.srq_handle,
         capacity: Some((response.max_wr, response.max_sge)),
-        srq_num: response.srqn,
+        srq_num: Some(response.srqn),
     }
 }
 

@@ -61,6 +61,13 @@ verb! {
         if wish.comp_mask >= IBV_WQ_INIT_ATTR_RESERVED {
             return Err(set(Errno::EINVAL));
         }
+        // SAFETY: the provider's to fill, per the contract above.
+        unsafe {
+            (*wq).context = context;
+            (*wq).cq = wish.cq;
+            (*wq).pd = wish.pd;
+            (*wq).wq_type = wish.wq_type;
+        }
         let mut flags = 0;
         if wish.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 {
             if wish.create_flags & !(IBV_WQ_FLAGS_RESERVED - 1) != 0 {
@@ -71,14 +78,6 @@ verb! {
         // SAFETY: per the contract above.
         let (live, pd, cq) =
             unsafe { (super::context_of(context)?, (*wish.pd).handle, (*wish.cq).handle) };
-        // SAFETY: the provider's to fill, per the contract above.
-        unsafe {
-            (*wq).context = context;
-            (*wq).cq = wish.cq;
-            (*wq).pd = wish.pd;
-            (*wq).wq_type = wish.wq_type;
-        }
-
         let user_handle = wq.expose_provenance() as u64;
         let (mut max_wr, mut max_sge, mut wq_num) = (0_u32, 0_u32, 0_u32);
         // SAFETY: per the contract above.
@@ -110,7 +109,8 @@ verb! {
                 request.cq_handle = cq;
                 request.max_wr = wish.max_wr;
                 request.max_sge = wish.max_sge;
-                request.create_flags = flags;
+                // The mask only guards the ioctl's attribute, as in rdma-core.
+                request.create_flags = wish.create_flags;
                 let mut response = ib_uverbs_ex_create_wq_resp::zeroed();
                 let number = Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_WQ);
                 command.write_resp(live, number, &request, &mut response)?;
@@ -228,7 +228,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         if resp_size < size_of::<ib_uverbs_ex_create_rwq_ind_table_resp>() {
-            return Err(Errno::EINVAL);
+            return Err(set(Errno::EINVAL));
         }
         // SAFETY: per the contract above.
         let live = unsafe { super::context_of(context)? };

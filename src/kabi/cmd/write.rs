@@ -103,6 +103,8 @@ impl<'a> Write<'a> {
         let mut response = Vec::with_capacity(core_len + self.driver.response.len());
         if matches!(self.number, Number::Extended(_)) {
             response.resize(core_len + self.driver.response.len(), 0);
+            self.response.store(0, &response);
+            self.driver.response.store(0, &response);
         } else {
             self.response.as_in().append_to(&mut response);
             self.driver.response.as_in().append_to(&mut response);
@@ -117,8 +119,8 @@ impl<'a> Write<'a> {
             return Err(Errno::last());
         }
         let (core, driver) = response.split_at(core_len.min(response.len()));
-        self.response.store(core);
-        self.driver.response.store(driver);
+        self.response.store(0, core);
+        self.driver.response.store(0, driver);
         Ok(())
     }
 
