@@ -119,10 +119,9 @@ mod tests {
         // SAFETY: no requirements.
         assert!(unsafe { heap_cc_shared_init() }.is_null());
         assert_eq!(Errno::last(), Errno::ENOENT);
+        let (heap, out) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: NULL is allowed.
-        assert!(
-            unsafe { heap_alloc(core::ptr::null_mut(), 4096, core::ptr::null_mut()) }.is_null()
-        );
+        assert!(unsafe { heap_alloc(heap, 4096, out) }.is_null());
         assert_eq!(Errno::last(), Errno::EINVAL);
     }
 }

@@ -244,8 +244,8 @@ mod tests {
     fn the_request_that_failed_is_counted_from_one() {
         let mut list: [ibv_recv_wr; 3] = core::array::from_fn(|_| ibv_recv_wr::zeroed());
         let first = list.as_mut_ptr();
-        for at in 0..2 {
-            list[at].next = first.wrapping_add(at + 1);
+        for (at, request) in list.iter_mut().take(2).enumerate() {
+            request.next = first.wrapping_add(at + 1);
         }
         let check = |bad, result| {
             let mut bad_wr = core::ptr::null_mut();

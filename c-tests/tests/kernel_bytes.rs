@@ -1,0 +1,298 @@
+//! Bytes to the kernel: a plugin-like C program calls every command of the private provider ABI over a
+//! recording kernel, on the system's `libibverbs.so.1` and on ours. What the kernel is asked, what the calls
+//! return, errno, and every structure they store must be the same, byte for byte, for kernels of each age
+//! and for each way a command can fail. See `kernel-shim/`.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The release of rdma-core whose private ABI the program speaks.
+const RELEASE: &str = ".44.";
+
+/// How new the kernel is: all ioctls, the one that wraps write commands, all but that, none.
+const KERNELS: [&str; 4] = ["ioctl", "invoke", "methods", "write"];
+
+/// `EIO`, `ENOMEM`, `EBUSY`, `EINVAL`, `ENOTTY`, `ENOSYS`, `EPROTO`, `EPROTONOSUPPORT`, `EOPNOTSUPP`.
+const ERRORS: [&str; 9] = ["5", "12", "16", "22", "25", "38", "71", "93", "95"];
+
+/// A write that comes back short.
+const SHORT: &str = "-1";
+
+/// Versions of the write commands that the library knows; the last is that of every living kernel.
+const ABIS: [&str; 4] = ["3", "4", "5", "6"];
+
+#[test]
+fn every_command_asks_the_kernel_what_rdma_core_asks() {
+    let bench = match Bench::set_up() {
+        Ok(bench) => bench,
+        Err(reason) => {
+            println!("not compared: {reason}");
+            return;
+        }
+    };
+    let mut called = BTreeSet::new();
+    for run in runs() {
+        let theirs = bench.record(&run, None);
+        let ours = bench.record(&run, Some(&bench.library));
+        if let Some(difference) = first_difference(&theirs, &ours) {
+            panic!("{run:?}: {difference}");
+        }
+        called.extend(theirs.lines().filter_map(called_function).map(str::to_owned));
+    }
+    let missing: Vec<_> = commands().difference(&called).cloned().collect();
+    assert!(missing.is_empty(), "never called: {missing:?}");
+}
+
+/// One run of the program.
+#[derive(Clone, Debug)]
+struct Run {
+    kernel: &'static str,
+    import: bool,
+    /// What every command answers, or nothing.
+    fail: Option<&'static str>,
+    abi: &'static str,
+    /// Whether destroying objects of an unplugged device counts as success.
+    forgiving: bool,
+}
+
+fn runs() -> Vec<Run> {
+    let plain = |kernel| Run { kernel, import: false, fail: None, abi: "6", forgiving: false };
+    let mut runs = Vec::new();
+    for kernel in KERNELS {
+        runs.push(plain(kernel));
+        runs.push(Run { import: true, ..plain(kernel) });
+        runs.extend(ABIS.iter().map(|&abi| Run { abi, ..plain(kernel) }));
+        for fail in ERRORS.into_iter().chain((kernel == "write").then_some(SHORT)) {
+            runs.push(Run { fail: Some(fail), ..plain(kernel) });
+            runs.push(Run { fail: Some(fail), import: true, ..plain(kernel) });
+        }
+        runs.push(Run { fail: Some("5"), forgiving: true, ..plain(kernel) });
+    }
+    runs
+}
+
+/// The compiled program, and where the two libraries are.
+struct Bench {
+    folder: PathBuf,
+    /// Holds our library under its SONAME.
+    library: PathBuf,
+}
+
+impl Bench {
+    /// `Err` says why there is nothing to compare with.
+    fn set_up() -> Result<Self, String> {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernel-bytes");
+        fs::create_dir_all(&folder).expect("cargo's folder for tests is writable");
+        compile(&folder)?;
+        for abi in ABIS {
+            device_tree(&folder.join(format!("sys-{abi}")), abi);
+        }
+        fs::create_dir_all(folder.join("empty")).expect("a folder");
+        let library = folder.join("ours");
+        fs::create_dir_all(&library).expect("a folder");
+        let link = library.join("libibverbs.so.1");
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(our_library(), &link).expect("a link");
+
+        let bench = Self { folder, library };
+        let system = bench.found(None);
+        let name = system.file_name().unwrap_or_default().to_string_lossy();
+        if !name.contains(RELEASE) {
+            let system = system.display();
+            return Err(format!("{system} is not of the release whose private ABI we speak"));
+        }
+        assert_ne!(bench.found(Some(&bench.library)), system, "the same library twice");
+        Ok(bench)
+    }
+
+    fn command(&self, library: Option<&Path>) -> Command {
+        let mut command = Command::new(self.folder.join("commands"));
+        command.env_clear().env("FERROVERBS_CONFIG_DIR", self.folder.join("empty"));
+        // The shim has to be the first to offer `ioctl` and the like.
+        command.env("LD_PRELOAD", self.folder.join("libkernel_shim.so"));
+        match library {
+            Some(folder) => command.env("LD_LIBRARY_PATH", folder),
+            // As many variables in each run: the stack, and with it the addresses on it, stay alike.
+            None => command.env("LD_LIBRARY_PATH", self.folder.join("empty")),
+        };
+        command
+    }
+
+    /// The file of the library that the program gets.
+    fn found(&self, library: Option<&Path>) -> PathBuf {
+        let output = self.command(library).arg("where").output().expect("the program starts");
+        let path = text(&output);
+        fs::canonicalize(path.trim()).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    }
+
+    fn record(&self, run: &Run, library: Option<&Path>) -> String {
+        let mut command = self.command(library);
+        command.arg(run.kernel).env("SYSFS_PATH", self.folder.join(format!("sys-{}", run.abi)));
+        if run.import {
+            command.arg("import");
+        }
+        if let Some(fail) = run.fail {
+            command.arg(format!("fail={fail}"));
+        }
+        if run.forgiving {
+            command.env("RDMAV_ALLOW_DISASSOC_DESTROY", "1");
+        }
+        let output = command.output().expect("the program starts");
+        let record = text(&output);
+        // An imported context needs an ioctl; all others open, and then there is a lot to see.
+        let opened = record.lines().any(|line| line == "  open");
+        let refused = run.import && ["invoke", "write"].contains(&run.kernel);
+        assert_eq!(opened, !refused, "{run:?} with {library:?}:\n{record}");
+        assert!(refused || record.lines().count() > 1500, "{run:?}: a short record\n{record}");
+        record
+    }
+}
+
+/// What a successful run printed.
+fn text(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<_> = stdout.lines().rev().take(20).collect();
+    assert!(
+        output.status.success() && stderr.is_empty(),
+        "{}: {stderr}\nlast lines, backwards: {tail:#?}",
+        output.status
+    );
+    stdout
+}
+
+/// Compiles shim and program; `Err` when the system has no libibverbs to compile against.
+fn compile(folder: &Path) -> Result<(), String> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel-shim");
+    let cc = |arguments: &[&str]| {
+        let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(arguments);
+        command.current_dir(&sources).output().map_err(|error| format!("no C compiler: {error}"))
+    };
+    let probe = folder.join("probe");
+    let probe = probe.to_str().ok_or("a path that is no text")?;
+    let probed = cc(&[
+        "-x",
+        "c",
+        "-include",
+        "infiniband/verbs.h",
+        "-shared",
+        "-o",
+        probe,
+        "/dev/null",
+        "-libverbs",
+    ])?;
+    if !probed.status.success() {
+        return Err("the system has no libibverbs to develop with (Debian: libibverbs-dev)".into());
+    }
+    let shim = folder.join("libkernel_shim.so");
+    let program = folder.join("commands");
+    let (shim, program) = (
+        shim.to_str().ok_or("a path that is no text")?,
+        program.to_str().ok_or("a path that is no text")?,
+    );
+    for arguments in [
+        vec!["-fPIC", "-shared", "-o", shim, "shim.c"],
+        vec![
+            "-fno-pie",
+            "-no-pie",
+            "-o",
+            program,
+            "main.c",
+            "device.c",
+            "queues.c",
+            "qps.c",
+            "traffic.c",
+            "chains.c",
+            shim,
+            "-libverbs",
+            "-lpthread",
+        ],
+    ] {
+        let done = cc(&arguments)?;
+        let messages = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "cc {arguments:?}: {messages}");
+    }
+    Ok(())
+}
+
+/// A sysfs tree with one RDMA device, whose device number is that of `/dev/null`.
+fn device_tree(root: &Path, abi: &str) {
+    let classes = root.join("class");
+    let uverbs = classes.join("infiniband_verbs/uverbs0");
+    let device = classes.join("infiniband/recorded0");
+    for (file, content) in [
+        (classes.join("infiniband_verbs/abi_version"), abi),
+        (uverbs.join("ibdev"), "recorded0"),
+        (uverbs.join("dev"), "1:3"),
+        (uverbs.join("abi_version"), "1"),
+        (device.join("node_type"), "1: CA"),
+    ] {
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(&file, format!("{content}\n")).expect("a file");
+    }
+}
+
+/// Builds our library, in the profile and folder of this test.
+fn our_library() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--quiet", "--package", "ferroverbs", "--lib", "--target-dir"]);
+    command.arg(profile.parent().expect("target/<profile>"));
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let status = command.current_dir(root).status().expect("cargo starts");
+    assert!(status.success(), "our library does not build");
+    profile.join("libibverbs.so")
+}
+
+/// The function that a line of the record announces.
+fn called_function(line: &str) -> Option<&str> {
+    let (name, _) = line.split_once('(')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!name.is_empty() && name.chars().all(is_name)).then_some(name)
+}
+
+/// All commands that the release has: those of our export table under its node, but for one that came
+/// later under the same number.
+fn commands() -> BTreeSet<String> {
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/export/table.rs");
+    let text = fs::read_to_string(table).expect("the export table");
+    let names: BTreeSet<_> = text
+        .lines()
+        .filter(|row| row.contains("since 34") || row.contains("\"IBVERBS_PRIVATE_34\""))
+        .filter_map(|row| row.trim_start().strip_prefix('"')?.split('"').next())
+        .filter(|name| name.starts_with("ibv_cmd_") || *name == "execute_ioctl")
+        .filter(|name| *name != "ibv_cmd_create_cq_ex2")
+        .map(str::to_owned)
+        .collect();
+    assert!(names.len() > 55, "too few: {names:?}");
+    names
+}
+
+/// The first line in which two records differ, with what led to it.
+fn first_difference(theirs: &str, ours: &str) -> Option<String> {
+    if theirs == ours {
+        return None;
+    }
+    let (theirs, ours): (Vec<_>, Vec<_>) = (theirs.lines().collect(), ours.lines().collect());
+    let at = theirs.iter().zip(&ours).take_while(|(their, our)| their == our).count();
+    let before = theirs[..at].iter().rposition(|line| called_function(line).is_some()).unwrap_or(0);
+    let cut = |lines: &[&str]| {
+        lines[at.min(lines.len())..].iter().take(4).map(|l| format!("{l}\n")).collect::<String>()
+    };
+    Some(format!(
+        "line {}\n{}\nthe system's library:\n{}ours:\n{}",
+        at + 1,
+        theirs[before..at].join("\n"),
+        cut(&theirs),
+        cut(&ours)
+    ))
+}
