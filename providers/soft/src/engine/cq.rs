@@ -161,9 +161,7 @@ impl Cq {
             self.inbox_used.store(false, Ordering::Release);
             list.senders.append(&mut self.inbox.lock());
         }
-        for qp in &list.receivers {
-            qp.look();
-        }
+        // Acknowledgements first: a request completes before its answer arrives, as it does on a wire.
         for qp in &list.senders {
             if qp.has_outstanding() {
                 if !std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
@@ -172,6 +170,9 @@ impl Cq {
                 }
                 qp.advance_send();
             }
+        }
+        for qp in &list.receivers {
+            qp.look();
         }
         if list.senders.len() > HOT {
             list.senders.retain(|qp| qp.stays_listed());

@@ -1,7 +1,6 @@
 //! A queue pair: its two halves, its state, and who may touch what.
 //!
-//! Locks, outer first: `attributes` > `responder` > `receives`, `standing`; `requester` stands alone beside `responder`:
-//! nobody holds both.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`.
 
 use super::channel::Reporter;
 use super::completion::Cqe;
@@ -316,11 +315,16 @@ impl Qp {
         self.next_arrival.load(Ordering::Acquire)
     }
 
-    /// A piece brought the remote QP's acknowledgement.
+    /// A piece brought the remote QP's acknowledgement; called under the responder's lock. Completes what it acknowledges, so
+    /// that the piece's own completion comes after.
     #[inline]
     pub(crate) fn note_acked_along(&self, ack: u32) {
         // Pairs with the Acquire in `acked_along`.
         self.acked_along.store(ack | 1 << 31, Ordering::Release);
+        if self.has_outstanding() {
+            // A breakage is left to the next look: it needs the responder's lock.
+            self.requester.lock().advance(self);
+        }
     }
 
     /// How far the acknowledgement that came along last goes beyond `acked`; 0 when it does not.

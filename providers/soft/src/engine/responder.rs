@@ -244,6 +244,7 @@ impl Responder {
         if !link.may_send(qp.qpn) {
             return Step::Stale;
         }
+        // A request completes before its answer arrives, as it does on a wire.
         qp.note_acked_along(head.ack);
         if self.skipping && !head.has(FIRST) {
             return Step::Next;
