@@ -156,9 +156,9 @@ void regions(void)
 	CALL(ibv_cmd_query_mr(&pd, &mr, 0x302));
 	DUMP(mr);
 	STALE(mr);
-	CALL(ibv_cmd_reg_dmabuf_mr(&pd, 0x1000, 0x2000, 0x3000, 5, 3, &mr));
+	CALL(ibv_cmd_reg_dmabuf_mr(&pd, 0x1000, 0x2000, 0x3000, 5, 3, &mr SINCE_54(, NULL)));
 	DUMP(mr);
-	CALL(ibv_cmd_reg_dmabuf_mr(&pd, 0, 1, 2, -1, 0, &mr));
+	CALL(ibv_cmd_reg_dmabuf_mr(&pd, 0, 1, 2, -1, 0, &mr SINCE_54(, NULL)));
 
 	STALE(mw);
 	FILL(mcmd, 0x43);

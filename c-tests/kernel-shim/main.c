@@ -17,6 +17,8 @@
 
 struct test_context {
 	char before[40];
+	/* What newer releases have in front of the verbs_context of 44. */
+	char newer[OLDER_VERBS_CONTEXT];
 	struct verbs_context verbs;
 };
 
@@ -66,11 +68,16 @@ static struct verbs_device *alloc_device(struct verbs_sysfs_dev *sysfs_dev)
 	return &the_device;
 }
 
+static struct verbs_context *begin(struct test_context *ctx)
+{
+	return (void *)ctx->newer;
+}
+
 static void free_context(struct ibv_context *ibctx)
 {
 	struct test_context *ctx = (void *)((char *)ibctx - offsetof(struct test_context, verbs.context));
 
-	verbs_uninit_context(&ctx->verbs);
+	verbs_uninit_context(begin(ctx));
 	free(ctx);
 }
 
@@ -78,12 +85,12 @@ static struct test_context *new_context(struct ibv_device *device, int cmd_fd)
 {
 	static struct verbs_context_ops ops;
 	struct test_context *ctx = _verbs_init_and_alloc_context(
-		device, cmd_fd, sizeof(*ctx), (struct verbs_context *)offsetof(struct test_context, verbs), 14);
+		device, cmd_fd, sizeof(*ctx), (struct verbs_context *)offsetof(struct test_context, newer), 14);
 
 	if (!ctx)
 		return NULL;
 	ops.op[OP_FREE_CONTEXT] = free_context;
-	verbs_set_ops(&ctx->verbs, &ops);
+	verbs_set_ops(begin(ctx), &ops);
 	return ctx;
 }
 
@@ -91,6 +98,7 @@ static struct verbs_context *alloc_context(struct ibv_device *device, int cmd_fd
 {
 	static REQUEST(ibv_get_context) cmd;
 	static REQUEST(ib_uverbs_get_context_resp) resp;
+	SINCE_57(static int fd[3] = { 7, 8, -9 }; static struct ibv_fd_arr fds = { fd, 3 };)
 	struct test_context *ctx = new_context(device, cmd_fd);
 
 	(void)private_data;
@@ -98,12 +106,12 @@ static struct verbs_context *alloc_context(struct ibv_device *device, int cmd_fd
 		return NULL;
 	FILL(cmd, 0x10);
 	STALE(resp);
-	if (CALL(ibv_cmd_get_context(&ctx->verbs, &cmd.core, sizeof(cmd), &resp.core, sizeof(resp)))) {
+	if (CALL(ibv_cmd_get_context(begin(ctx), &cmd.core, sizeof(cmd) SINCE_57(, &fds), &resp.core, sizeof(resp)))) {
 		free_context(&ctx->verbs.context);
 		return NULL;
 	}
 	DUMP_DRIVER(resp);
-	return &ctx->verbs;
+	return begin(ctx);
 }
 
 static struct verbs_context *import_context(struct ibv_device *device, int cmd_fd)
@@ -116,7 +124,7 @@ static struct verbs_context *import_context(struct ibv_device *device, int cmd_f
 		free_context(&ctx->verbs.context);
 		return NULL;
 	}
-	return &ctx->verbs;
+	return begin(ctx);
 }
 
 static const struct verbs_device_ops device_ops = {
@@ -192,7 +200,7 @@ int main(int argc, char **argv)
 	shim_kernel((enum shim_kernel)kernel);
 	knows_wrapper = kernel == SHIM_IOCTL || kernel == SHIM_INVOKE;
 	knows_methods = kernel == SHIM_IOCTL || kernel == SHIM_METHODS;
-	verbs_register_driver_34(&device_ops);
+	verbs_register_driver(&device_ops);
 	context = open_device(import);
 	if (!context) {
 		shim_print();
@@ -201,7 +209,7 @@ int main(int argc, char **argv)
 	shim_note("comp vectors %d, core support %llx, event fd %s", context->num_comp_vectors,
 		  (unsigned long long)the_device.core_support, context->async_fd >= 0 ? "yes" : "no");
 	/* Plugins reach this variable through their table; a program would get a copy of its own. */
-	forgive = dlvsym(RTLD_DEFAULT, "verbs_allow_disassociate_destroy", "IBVERBS_PRIVATE_34");
+	forgive = dlvsym(RTLD_DEFAULT, "verbs_allow_disassociate_destroy", RELEASE >= 65 ? "IBVERBS_PRIVATE_65" : "IBVERBS_PRIVATE_34");
 	shim_note("disassociate %d", forgive ? *forgive : -1);
 	shim_fail_always(error);
 	/* Errors that say "no such ioctl" make a new kernel an old one. */
@@ -211,7 +219,7 @@ int main(int argc, char **argv)
 
 	static void (*const parts[])(void) = {
 		device,	 domains,     regions,	   device_memory, all_counters, completion_queues, shared_receive_queues,
-		work_queues, new_queue_pairs, queue_pairs, posting, addresses, flows, flow_actions, chains,
+		work_queues, new_queue_pairs, queue_pairs, posting, addresses, flows, flow_actions, chains, newer,
 	};
 	for (size_t part = 0; part < sizeof(parts) / sizeof(parts[0]); part++) {
 		parts[part]();

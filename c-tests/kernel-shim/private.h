@@ -1,10 +1,15 @@
 /*
- * The private provider ABI of rdma-core 44 (number 34) as far as a plugin that only sends commands needs it. Written
- * from the layouts and prototypes that binaries agree on; Debian does not install rdma-core's own header. The sizes
- * are asserted.
+ * The private provider ABI of rdma-core as far as a plugin that only sends commands needs it. RELEASE says which: 44
+ * (number 34), 56 (the same number, but not the same ABI) or 65 (number 65). Written from the layouts and prototypes
+ * that binaries agree on; Debian does not install rdma-core's own header. The sizes are asserted. Works with the
+ * public headers of release 44: what came later is declared here.
  */
-#ifndef PRIVATE_34_H
-#define PRIVATE_34_H
+#ifndef PRIVATE_H
+#define PRIVATE_H
+
+#ifndef RELEASE
+#define RELEASE 44
+#endif
 
 #include <assert.h>
 #include <stdbool.h>
@@ -62,11 +67,22 @@ struct verbs_device_ops {
 };
 static_assert(sizeof(struct verbs_device_ops) == 72, "rdma-core 44");
 
-/* 76 operations, sorted by name; free_context is number 39. */
-struct verbs_context_ops {
-	void *op[76];
-};
+/* Operations, sorted by name; free_context is one of them. */
+#if RELEASE >= 65
+#define OPS 93
+#define OP_FREE_CONTEXT 46
+/* verbs_context has grown at its front. */
+#define OLDER_VERBS_CONTEXT 48
+#define PABI(name) name##_65
+#else
+#define OPS 76
 #define OP_FREE_CONTEXT 39
+#define OLDER_VERBS_CONTEXT 0
+#define PABI(name) name##_34
+#endif
+struct verbs_context_ops {
+	void *op[OPS];
+};
 
 /* --- objects --- */
 
@@ -92,6 +108,9 @@ struct verbs_qp {
 		struct ibv_qp qp;
 		struct ibv_qp_ex qp_ex;
 	};
+#if RELEASE >= 45
+	void *wr_flush;
+#endif
 	uint32_t comp_mask;
 	struct verbs_xrcd *xrcd;
 };
@@ -117,14 +136,82 @@ struct verbs_flow_action {
 static_assert(sizeof(struct verbs_mr) == 56, "rdma-core 44");
 static_assert(sizeof(struct verbs_xrcd) == 16, "rdma-core 44");
 static_assert(sizeof(struct verbs_srq) == 160, "rdma-core 44");
-static_assert(sizeof(struct verbs_qp) == 368, "rdma-core 44");
+static_assert(sizeof(struct verbs_qp) == (RELEASE >= 45 ? 376 : 368), "since rdma-core 45");
 static_assert(sizeof(struct verbs_cq) == 288, "rdma-core 44");
 static_assert(sizeof(struct verbs_dm) == 40, "rdma-core 44");
 static_assert(sizeof(struct verbs_counters) == 16, "rdma-core 44");
 static_assert(sizeof(struct verbs_flow_action) == 16, "rdma-core 44");
 
-enum { VERBS_QP_XRCD = 1, VERBS_QP_EX = 2 };
-enum { CREATE_CQ_CMD_FLAGS_TS_IGNORED_EX = 1 };
+enum { CREATE_CQ_CMD_FLAGS_TS_IGNORED_EX = 1, CREATE_CQ_CMD_FLAGS_WITH_MEM_VA = 2, CREATE_CQ_CMD_FLAGS_WITH_MEM_DMABUF = 4 };
+
+/* --- what came after release 44 --- */
+
+/* Of <rdma/ib_user_ioctl_cmds.h>, by another name as it may be there. */
+#define OBJECT_COMP_CNTR 19
+
+struct ibv_fd_arr {
+	int *arr;
+	uint32_t count;
+};
+
+struct verbs_create_cq_prov_attr {
+	uint64_t length;
+	union {
+		uint8_t *ptr;
+		struct {
+			uint64_t offset;
+			int fd;
+		} dmabuf;
+	};
+};
+
+struct verbs_dmah {
+	struct ibv_context *context;
+	uint32_t handle;
+};
+
+struct ibv_dmah_init_attr {
+	uint32_t comp_mask;
+	uint32_t cpu_id;
+	uint8_t ph;
+	uint8_t tph_mem_type;
+};
+
+struct ibv_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask;
+	uint64_t iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	struct verbs_dmah *dmah;
+	void *buf;
+};
+enum { REG_MR_IOVA = 1, REG_MR_ADDR = 2, REG_MR_FD = 4, REG_MR_FD_OFFSET = 8, REG_MR_DMAH = 16 };
+
+struct ibv_comp_cntr {
+	struct ibv_context *context;
+	uint32_t handle;
+};
+
+struct ibv_comp_cntr_caps {
+	uint64_t max_value;
+	uint32_t max_counters;
+	uint32_t supported_qp_attach_ops;
+};
+
+struct ibv_qp_attach_comp_cntr_attr {
+	uint32_t comp_mask;
+	uint32_t op_mask;
+};
+static_assert(sizeof(struct verbs_create_cq_prov_attr) == 24, "rdma-core 59");
+static_assert(sizeof(struct verbs_dmah) == 16, "rdma-core 59");
+static_assert(sizeof(struct ibv_dmah_init_attr) == 12, "rdma-core 59");
+static_assert(sizeof(struct ibv_mr_init_attr) == 72, "rdma-core 64");
+static_assert(sizeof(struct ibv_comp_cntr) == 16, "rdma-core 65");
+static_assert(sizeof(struct ibv_comp_cntr_caps) == 16, "rdma-core 65");
+static_assert(sizeof(struct ibv_qp_attach_comp_cntr_attr) == 8, "rdma-core 65");
 
 /* --- commands: header and core request --- */
 
@@ -182,7 +269,8 @@ static_assert(sizeof(struct ibv_command_buffer) == 56, "rdma-core 44");
 
 /* --- what the library gives to plugins --- */
 
-void verbs_register_driver_34(const struct verbs_device_ops *ops);
+#define verbs_register_driver PABI(verbs_register_driver)
+void verbs_register_driver(const struct verbs_device_ops *ops);
 void *_verbs_init_and_alloc_context(struct ibv_device *device, int cmd_fd, size_t size, struct verbs_context *offset,
 				    uint32_t driver_id);
 void verbs_uninit_context(struct verbs_context *context);
@@ -191,8 +279,31 @@ void verbs_init_cq(struct ibv_cq *cq, struct ibv_context *context, struct ibv_co
 unsigned int __ioctl_final_num_attrs(unsigned int num_attrs, struct ibv_command_buffer *link);
 int execute_ioctl(struct ibv_context *context, struct ibv_command_buffer *cmd);
 
-int ibv_cmd_get_context(struct verbs_context *context, struct ibv_get_context *cmd, size_t cmd_size,
-			struct ib_uverbs_get_context_resp *resp, size_t resp_size);
+/* Arguments that came later, in the middle or at the end. */
+#if RELEASE >= 57
+#define SINCE_57(...) __VA_ARGS__
+#else
+#define SINCE_57(...)
+#endif
+#if RELEASE >= 59
+#define SINCE_59(...) __VA_ARGS__
+#else
+#define SINCE_59(...)
+#endif
+#if RELEASE >= 54
+#define SINCE_54(...) __VA_ARGS__
+#else
+#define SINCE_54(...)
+#endif
+#if RELEASE >= 64
+#define SINCE_64(...) __VA_ARGS__
+#else
+#define SINCE_64(...)
+#endif
+
+int ibv_cmd_get_context(struct verbs_context *context, struct ibv_get_context *cmd,
+			size_t cmd_size SINCE_57(, struct ibv_fd_arr *fds), struct ib_uverbs_get_context_resp *resp,
+			size_t resp_size);
 int ibv_cmd_query_context(struct ibv_context *context, struct ibv_command_buffer *driver);
 int ibv_cmd_query_device_any(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 			     struct ibv_device_attr_ex *attr, size_t attr_size,
@@ -216,16 +327,17 @@ int ibv_cmd_query_mr(struct ibv_pd *pd, struct verbs_mr *mr, uint32_t handle);
 int ibv_cmd_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sg_list,
 		      uint32_t num_sge);
 int ibv_cmd_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access,
-			  struct verbs_mr *mr);
+			  struct verbs_mr *mr SINCE_54(, struct ibv_command_buffer *driver));
 int ibv_cmd_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type, struct ibv_mw *mw, struct ibv_alloc_mw *cmd,
 		     size_t cmd_size, struct ib_uverbs_alloc_mw_resp *resp, size_t resp_size);
 int ibv_cmd_dealloc_mw(struct ibv_mw *mw);
 int ibv_cmd_create_cq(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel, int comp_vector,
 		      struct ibv_cq *cq, struct ibv_create_cq *cmd, size_t cmd_size,
 		      struct ib_uverbs_create_cq_resp *resp, size_t resp_size);
-int ibv_cmd_create_cq_ex(struct ibv_context *context, const struct ibv_cq_init_attr_ex *attr, struct verbs_cq *cq,
-			 struct ibv_create_cq_ex *cmd, size_t cmd_size, struct ib_uverbs_ex_create_cq_resp *resp,
-			 size_t resp_size, uint32_t cmd_flags);
+int ibv_cmd_create_cq_ex(struct ibv_context *context,
+			 const struct ibv_cq_init_attr_ex *attr SINCE_59(, struct verbs_create_cq_prov_attr *prov_attr),
+			 struct verbs_cq *cq, struct ibv_create_cq_ex *cmd, size_t cmd_size,
+			 struct ib_uverbs_ex_create_cq_resp *resp, size_t resp_size, uint32_t cmd_flags);
 int ibv_cmd_destroy_cq(struct ibv_cq *cq);
 int ibv_cmd_resize_cq(struct ibv_cq *cq, int cqe, struct ibv_resize_cq *cmd, size_t cmd_size,
 		      struct ib_uverbs_resize_cq_resp *resp, size_t resp_size);
@@ -239,7 +351,7 @@ int ibv_cmd_create_qp_ex(struct ibv_context *context, struct verbs_qp *qp, struc
 			 size_t resp_size);
 int ibv_cmd_create_qp_ex2(struct ibv_context *context, struct verbs_qp *qp, struct ibv_qp_init_attr_ex *attr,
 			  struct ibv_create_qp_ex *cmd, size_t cmd_size, struct ib_uverbs_ex_create_qp_resp *resp,
-			  size_t resp_size);
+			  size_t resp_size SINCE_64(, struct ibv_command_buffer *driver));
 int ibv_cmd_open_qp(struct ibv_context *context, struct verbs_qp *qp, int qp_size, struct ibv_qp_open_attr *attr,
 		    struct ibv_open_qp *cmd, size_t cmd_size, struct ib_uverbs_create_qp_resp *resp, size_t resp_size);
 int ibv_cmd_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_modify_qp *cmd,
@@ -294,5 +406,27 @@ int ibv_cmd_alloc_dm(struct ibv_context *context, const struct ibv_alloc_dm_attr
 int ibv_cmd_free_dm(struct verbs_dm *dm);
 int ibv_cmd_reg_dm_mr(struct ibv_pd *pd, struct verbs_dm *dm, uint64_t offset, size_t length, unsigned int access,
 		      struct verbs_mr *mr, struct ibv_command_buffer *link);
+
+int ibv_cmd_create_cq_ex2(struct ibv_context *context,
+			  const struct ibv_cq_init_attr_ex *attr SINCE_59(, struct verbs_create_cq_prov_attr *prov_attr),
+			  struct verbs_cq *cq, struct ibv_create_cq_ex *cmd, size_t cmd_size,
+			  struct ib_uverbs_ex_create_cq_resp *resp, size_t resp_size, uint32_t cmd_flags,
+			  struct ibv_command_buffer *driver);
+int ibv_cmd_alloc_dmah(struct ibv_context *context, struct verbs_dmah *dmah, struct ibv_dmah_init_attr *attr);
+int ibv_cmd_free_dmah(struct verbs_dmah *dmah);
+int ibv_cmd_reg_mr_ex(struct ibv_pd *pd, struct verbs_mr *mr, struct ibv_mr_init_attr *attr);
+int ibv_cmd_export_dmabuf_fd(struct ibv_context *context, off_t page_offset);
+int ibv_cmd_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed);
+int ibv_cmd_create_comp_cntr(struct ibv_context *context, struct ibv_comp_cntr *counter, struct ibv_command_buffer *link);
+int ibv_cmd_destroy_comp_cntr(struct ibv_comp_cntr *counter);
+int ibv_cmd_set_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value);
+int ibv_cmd_set_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value);
+int ibv_cmd_inc_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount);
+int ibv_cmd_inc_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount);
+int ibv_cmd_read_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *value);
+int ibv_cmd_read_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *value);
+int ibv_cmd_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *counter,
+				struct ibv_qp_attach_comp_cntr_attr *attr);
+int ibv_cmd_query_comp_cntr_caps(struct ibv_context *context, struct ibv_comp_cntr_caps *caps, size_t size);
 
 #endif

@@ -95,5 +95,6 @@ void addresses(void);
 void flows(void);
 void flow_actions(void);
 void chains(void);
+void newer(void);
 
 #endif

@@ -70,7 +70,8 @@ static void one_extended(int second, struct ibv_qp_init_attr_ex attr)
 	if (second) {
 		FILL(xcmd, 0x81);
 		STALE(xresp);
-		CALL(ibv_cmd_create_qp_ex2(context, &qp, &wish, &xcmd.core, sizeof(xcmd), &xresp.core, sizeof(xresp)));
+		CALL(ibv_cmd_create_qp_ex2(context, &qp, &wish, &xcmd.core, sizeof(xcmd), &xresp.core,
+					   sizeof(xresp) SINCE_64(, NULL)));
 		DUMP_DRIVER(xresp);
 	} else {
 		FILL(cmd, 0x82);

@@ -64,7 +64,7 @@ void completion_queues(void)
 		STALE(cq);
 		FILL(xcmd, 0x52);
 		STALE(xresp);
-		CALL(ibv_cmd_create_cq_ex(context, &attr, &cq, &xcmd.core, sizeof(xcmd), &xresp.core, sizeof(xresp),
+		CALL(ibv_cmd_create_cq_ex(context, &attr SINCE_59(, NULL), &cq, &xcmd.core, sizeof(xcmd), &xresp.core, sizeof(xresp),
 					  ways[i].cmd_flags));
 		dump("cq", &cq, 32);
 		DUMP_DRIVER(xresp);

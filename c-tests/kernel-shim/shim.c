@@ -228,6 +228,18 @@ static enum direction direction(unsigned int object, unsigned int method, unsign
 		  UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE, OBJECT_OUT },
 		{ UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC,
 		  UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, FD_OUT },
+		/* Newer than the headers of release 44: by number. */
+		{ UVERBS_OBJECT_DEVICE, 7 /* QUERY_PORT_SPEED */, 1, OUT },
+		{ UVERBS_OBJECT_DEVICE, 8 /* QUERY_COMP_CNTR_CAPS */, 0, OUT },
+		{ UVERBS_OBJECT_DEVICE, 8, 1, OUT },
+		{ UVERBS_OBJECT_DEVICE, 8, 2, OUT },
+		{ UVERBS_OBJECT_MR, 5 /* REG_MR */, 0, OBJECT_OUT },
+		{ UVERBS_OBJECT_MR, 5, 9, OUT },
+		{ UVERBS_OBJECT_MR, 5, 10, OUT },
+		{ 17 /* DMAH */, 0, 0, OBJECT_OUT },
+		{ 18 /* DMABUF */, 0, 0, FD_OUT },
+		{ 19 /* COMP_CNTR */, 0, 0, OBJECT_OUT },
+		{ 19, 3 /* READ */, 2, OUT },
 	};
 
 	if (attr == UVERBS_ATTR_UHW_OUT)

@@ -5,13 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod release;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The release of rdma-core whose private ABI the program speaks.
-const RELEASE: &str = ".44.";
+use release::{RELEASES, Release};
 
 /// How new the kernel is: all ioctls, the one that wraps write commands, all but that, none.
 const KERNELS: [&str; 4] = ["ioctl", "invoke", "methods", "write"];
@@ -27,24 +28,34 @@ const ABIS: [&str; 4] = ["3", "4", "5", "6"];
 
 #[test]
 fn every_command_asks_the_kernel_what_rdma_core_asks() {
-    let bench = match Bench::set_up() {
-        Ok(bench) => bench,
-        Err(reason) => {
-            println!("not compared: {reason}");
-            return;
+    for release in RELEASES {
+        match Bench::set_up(release) {
+            Ok(bench) => compare(&bench),
+            Err(reason) => println!("not compared with release {}: {reason}", release.number),
         }
-    };
+    }
+}
+
+fn compare(bench: &Bench) {
     let mut called = BTreeSet::new();
     for run in runs() {
-        let theirs = bench.record(&run, None);
-        let ours = bench.record(&run, Some(&bench.library));
+        let theirs = bench.record(&run, Side::Theirs);
+        let ours = bench.record(&run, Side::Ours);
         if let Some(difference) = first_difference(&theirs, &ours) {
-            panic!("{run:?}: {difference}");
+            panic!("release {}, {run:?}: {difference}", bench.release.number);
         }
         called.extend(theirs.lines().filter_map(called_function).map(str::to_owned));
     }
-    let missing: Vec<_> = commands().difference(&called).cloned().collect();
-    assert!(missing.is_empty(), "never called: {missing:?}");
+    let commands = commands(bench.release.number);
+    let missing: Vec<_> = commands.difference(&called).collect();
+    assert!(missing.is_empty(), "release {}, never called: {missing:?}", bench.release.number);
+}
+
+/// Which library the program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Theirs,
+    Ours,
 }
 
 /// One run of the program.
@@ -77,60 +88,127 @@ fn runs() -> Vec<Run> {
 
 /// The compiled program, and where the two libraries are.
 struct Bench {
+    release: Release,
     folder: PathBuf,
-    /// Holds our library under its SONAME.
-    library: PathBuf,
+    /// Libraries of the release, when it is not the system's.
+    libraries: Option<PathBuf>,
 }
 
 impl Bench {
     /// `Err` says why there is nothing to compare with.
-    fn set_up() -> Result<Self, String> {
+    fn set_up(release: Release) -> Result<Self, String> {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernel-bytes");
-        fs::create_dir_all(&folder).expect("cargo's folder for tests is writable");
-        compile(&folder)?;
+        fs::create_dir_all(folder.join("empty")).expect("cargo's folder for tests is writable");
+        let libraries = release.libraries(&folder)?;
+        let bench = Self { release, folder, libraries };
+        bench.compile()?;
         for abi in ABIS {
-            device_tree(&folder.join(format!("sys-{abi}")), abi);
+            device_tree(&bench.folder.join(format!("sys-{abi}")), abi);
         }
-        fs::create_dir_all(folder.join("empty")).expect("a folder");
-        let library = folder.join("ours");
-        fs::create_dir_all(&library).expect("a folder");
-        let link = library.join("libibverbs.so.1");
+        let ours = bench.folder.join("ours");
+        fs::create_dir_all(&ours).expect("a folder");
+        let link = ours.join("libibverbs.so.1");
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(our_library(), &link).expect("a link");
 
-        let bench = Self { folder, library };
-        let system = bench.found(None);
-        let name = system.file_name().unwrap_or_default().to_string_lossy();
-        if !name.contains(RELEASE) {
-            let system = system.display();
-            return Err(format!("{system} is not of the release whose private ABI we speak"));
+        let theirs = bench.found(Side::Theirs);
+        let name = theirs.file_name().unwrap_or_default().to_string_lossy();
+        if !name.contains(&format!(".{}.", release.number)) {
+            return Err(format!("{} is of another release", theirs.display()));
         }
-        assert_ne!(bench.found(Some(&bench.library)), system, "the same library twice");
+        assert_ne!(bench.found(Side::Ours), theirs, "the same library twice");
         Ok(bench)
     }
 
-    fn command(&self, library: Option<&Path>) -> Command {
-        let mut command = Command::new(self.folder.join("commands"));
-        command.env_clear().env("FERROVERBS_CONFIG_DIR", self.folder.join("empty"));
+    /// Compiles shim and program; `Err` when the system has no libibverbs to compile against.
+    fn compile(&self) -> Result<(), String> {
+        let text = |path: PathBuf| {
+            path.into_os_string().into_string().map_err(|_| "a path that is no text".to_owned())
+        };
+        let probe = text(self.folder.join("probe"))?;
+        let verbs = [
+            "-x",
+            "c",
+            "-include",
+            "infiniband/verbs.h",
+            "-shared",
+            "-o",
+            &probe,
+            "/dev/null",
+            "-libverbs",
+        ];
+        if !cc(&verbs)?.status.success() {
+            return Err(
+                "the system has no libibverbs to develop with (Debian: libibverbs-dev)".into()
+            );
+        }
+        let shim = text(self.folder.join("libkernel_shim.so"))?;
+        let program = text(self.program())?;
+        let library = match &self.libraries {
+            Some(libraries) => text(libraries.join("libibverbs.so.1"))?,
+            None => "-libverbs".to_owned(),
+        };
+        let release = format!("-DRELEASE={}", self.release.number);
+        let mut arguments = vec!["-fno-pie", "-no-pie", &release, "-o", &program];
+        arguments.extend(SOURCES);
+        // What a library of another release needs in its turn is found when the program runs.
+        arguments.extend([
+            &shim,
+            &library,
+            "-lpthread",
+            "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+        ]);
+        for arguments in [&["-fPIC", "-shared", "-o", &shim, "shim.c"][..], &arguments] {
+            let done = cc(arguments)?;
+            let messages = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "cc {arguments:?}: {messages}");
+        }
+        Ok(())
+    }
+
+    /// The program's file. Its name tells our library what a plugin's file name tells it: the release,
+    /// where the private ABI changed without its number.
+    fn program(&self) -> PathBuf {
+        self.folder.join(format!("commands.so.1.0.{}.0", self.release.number))
+    }
+
+    fn command(&self, side: Side) -> Command {
+        let mut path = match side {
+            Side::Ours => vec![self.folder.join("ours")],
+            // As many in each run: the stack, and with it the addresses on it, stay alike.
+            Side::Theirs => vec![self.folder.join("void")],
+        };
+        let mut command = match &self.libraries {
+            Some(libraries) => {
+                path.push(libraries.clone());
+                let mut command = Command::new(release::loader(libraries));
+                let path = std::env::join_paths(path).expect("no colon in these paths");
+                command.arg("--library-path").arg(path).arg(self.program());
+                command.env_clear();
+                command
+            }
+            None => {
+                let mut command = Command::new(self.program());
+                let path = std::env::join_paths(path).expect("no colon in these paths");
+                command.env_clear().env("LD_LIBRARY_PATH", path);
+                command
+            }
+        };
+        command.env("FERROVERBS_CONFIG_DIR", self.folder.join("empty"));
         // The shim has to be the first to offer `ioctl` and the like.
         command.env("LD_PRELOAD", self.folder.join("libkernel_shim.so"));
-        match library {
-            Some(folder) => command.env("LD_LIBRARY_PATH", folder),
-            // As many variables in each run: the stack, and with it the addresses on it, stay alike.
-            None => command.env("LD_LIBRARY_PATH", self.folder.join("empty")),
-        };
         command
     }
 
     /// The file of the library that the program gets.
-    fn found(&self, library: Option<&Path>) -> PathBuf {
-        let output = self.command(library).arg("where").output().expect("the program starts");
+    fn found(&self, side: Side) -> PathBuf {
+        let output = self.command(side).arg("where").output().expect("the program starts");
         let path = text(&output);
         fs::canonicalize(path.trim()).unwrap_or_else(|error| panic!("{path:?}: {error}"))
     }
 
-    fn record(&self, run: &Run, library: Option<&Path>) -> String {
-        let mut command = self.command(library);
+    fn record(&self, run: &Run, side: Side) -> String {
+        let mut command = self.command(side);
         command.arg(run.kernel).env("SYSFS_PATH", self.folder.join(format!("sys-{}", run.abi)));
         if run.import {
             command.arg("import");
@@ -146,7 +224,7 @@ impl Bench {
         // An imported context needs an ioctl; all others open, and then there is a lot to see.
         let opened = record.lines().any(|line| line == "  open");
         let refused = run.import && ["invoke", "write"].contains(&run.kernel);
-        assert_eq!(opened, !refused, "{run:?} with {library:?}:\n{record}");
+        assert_eq!(opened, !refused, "{run:?}, {side:?}:\n{record}");
         assert!(refused || record.lines().count() > 1500, "{run:?}: a short record\n{record}");
         record
     }
@@ -165,60 +243,17 @@ fn text(output: &Output) -> String {
     stdout
 }
 
-/// Compiles shim and program; `Err` when the system has no libibverbs to compile against.
-fn compile(folder: &Path) -> Result<(), String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel-shim");
-    let cc = |arguments: &[&str]| {
-        let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(arguments);
-        command.current_dir(&sources).output().map_err(|error| format!("no C compiler: {error}"))
-    };
-    let probe = folder.join("probe");
-    let probe = probe.to_str().ok_or("a path that is no text")?;
-    let probed = cc(&[
-        "-x",
-        "c",
-        "-include",
-        "infiniband/verbs.h",
-        "-shared",
-        "-o",
-        probe,
-        "/dev/null",
-        "-libverbs",
-    ])?;
-    if !probed.status.success() {
-        return Err("the system has no libibverbs to develop with (Debian: libibverbs-dev)".into());
-    }
-    let shim = folder.join("libkernel_shim.so");
-    let program = folder.join("commands");
-    let (shim, program) = (
-        shim.to_str().ok_or("a path that is no text")?,
-        program.to_str().ok_or("a path that is no text")?,
-    );
-    for arguments in [
-        vec!["-fPIC", "-shared", "-o", shim, "shim.c"],
-        vec![
-            "-fno-pie",
-            "-no-pie",
-            "-o",
-            program,
-            "main.c",
-            "device.c",
-            "queues.c",
-            "qps.c",
-            "traffic.c",
-            "chains.c",
-            shim,
-            "-libverbs",
-            "-lpthread",
-        ],
-    ] {
-        let done = cc(&arguments)?;
-        let messages = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "cc {arguments:?}: {messages}");
-    }
-    Ok(())
+/// The C compiler in the folder of the sources.
+fn cc(arguments: &[&str]) -> Result<Output, String> {
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(arguments);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel-shim"));
+    command.output().map_err(|error| format!("no C compiler: {error}"))
 }
+
+/// The parts of the program.
+const SOURCES: [&str; 7] =
+    ["main.c", "device.c", "queues.c", "qps.c", "traffic.c", "chains.c", "newer.c"];
 
 /// A sysfs tree with one RDMA device, whose device number is that of `/dev/null`.
 fn device_tree(root: &Path, abi: &str) {
@@ -262,15 +297,23 @@ fn called_function(line: &str) -> Option<&str> {
 
 /// All commands that the release has: those of our export table under its node, but for one that came
 /// later under the same number.
-fn commands() -> BTreeSet<String> {
+fn commands(release: u32) -> BTreeSet<String> {
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/export/table.rs");
     let text = fs::read_to_string(table).expect("the export table");
+    let number = if release < 57 { 34 } else { release };
+    let is_in_node = |row: &str| {
+        let since = row
+            .split_once("since ")
+            .and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+        since.is_some_and(|first| first <= number)
+            || row.contains(&format!("\"IBVERBS_PRIVATE_{number}\""))
+    };
     let names: BTreeSet<_> = text
         .lines()
-        .filter(|row| row.contains("since 34") || row.contains("\"IBVERBS_PRIVATE_34\""))
+        .filter(|row| is_in_node(row))
         .filter_map(|row| row.trim_start().strip_prefix('"')?.split('"').next())
         .filter(|name| name.starts_with("ibv_cmd_") || *name == "execute_ioctl")
-        .filter(|name| *name != "ibv_cmd_create_cq_ex2")
+        .filter(|name| *name != "ibv_cmd_create_cq_ex2" || release >= 53)
         .map(str::to_owned)
         .collect();
     assert!(names.len() > 55, "too few: {names:?}");
