@@ -159,7 +159,7 @@ void shared_receive_queues(void)
 	/* The PD is set by newer releases only; ibv_create_srq sets it in all. */
 	srq.srq.pd = NULL;
 	DUMP(srq);
-	DUMP(attr);
+	dump("attr", &attr, 20);
 	DUMP_DRIVER(resp);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct ibv_srq_init_attr_ex ex = {
@@ -182,7 +182,8 @@ void shared_receive_queues(void)
 		CALL(ibv_cmd_create_srq_ex(context, &srq, &ex, &xcmd.core, sizeof(xcmd), &resp.core, sizeof(resp)));
 		srq.srq.pd = NULL;
 		DUMP(srq);
-		DUMP(ex);
+		/* As far as there is no padding. */
+		dump("ex", &ex, 28);
 		DUMP_DRIVER(resp);
 	}
 
@@ -230,7 +231,8 @@ void work_queues(void)
 		STALE(resp);
 		CALL(ibv_cmd_create_wq(context, &attr, &wq, &cmd.core, sizeof(cmd), &resp.core, sizeof(resp)));
 		DUMP(wq);
-		DUMP(attr);
+		/* As far as there is no padding. */
+		dump("attr", &attr, 20);
 		DUMP_DRIVER(resp);
 	}
 	memset(&wq, 0, sizeof(wq));

@@ -186,7 +186,7 @@ impl<'a> Command<'a> {
     }
 
     /// Makes the message complete: driver data, chained attributes, header. Returns how many attributes
-    /// there were before, for [`Command::finish`].
+    /// there were before, for [`Command::send`].
     fn linearise(&mut self, driver_id: u32) -> usize {
         let own = self.message.len();
         let Driver { request, response } = &self.driver;

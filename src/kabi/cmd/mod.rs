@@ -8,7 +8,7 @@
 //! - [`bytes`]: memory that the kernel reads or writes, with its lifetime;
 //! - [`buffer`]: an ioctl under construction, and the chains of attributes that providers add;
 //! - [`execute`]: sending it, remembering what the kernel refuses, choosing the fallback;
-//! - [`write`]: write commands, plain or wrapped in an ioctl;
+//! - [`mod@write`]: write commands, plain or wrapped in an ioctl;
 //! - [`destroy`]: what all destroying commands share, with the wait for acknowledged events;
 //! - one file per object, with entry points that check, build, send and store.
 //!
@@ -40,7 +40,9 @@ pub(crate) mod poll;
 pub(crate) mod post;
 pub(crate) mod qp;
 mod qp_attr;
+
 pub(crate) mod qp_modify;
+mod qp_new;
 pub(crate) mod srq;
 mod status;
 pub(crate) mod wq;
