@@ -225,3 +225,35 @@ void all_counters(void)
 	CALL(ibv_cmd_read_counters(&counters, values, 8192, 0, NULL));
 	CALL(ibv_cmd_destroy_counters(&counters));
 }
+
+/* GIDs: by ioctl, else from the runner's sysfs tree. */
+void gids(void)
+{
+	static struct ibv_gid_entry entry, entries[3];
+	static union ibv_gid gid;
+	unsigned int type;
+
+	for (int index = 0; index < 4; index++) {
+		STALE(gid);
+		if (RESULT(ibv_query_gid(context, 1, index, &gid)) == 0)
+			DUMP(gid);
+		STALE(entry);
+		if (RESULT(_ibv_query_gid_ex(context, 1, (uint32_t)index, &entry, 0, sizeof(entry))) == 0)
+			DUMP(entry);
+		type = 0xa5a5;
+		if (RESULT(ibv_query_gid_type(context, 1, (unsigned int)index, &type)) == 0)
+			shim_note("  type %u", type);
+	}
+	RESULT(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)));
+	RESULT(_ibv_query_gid_ex(context, 9, 0, &entry, 0, sizeof(entry)));
+	STALE(entries);
+	shim_note("table");
+	shim_poke(0, 0);
+	shim_poke(4, 0);
+	shim_note("  = %zd", _ibv_query_gid_table(context, entries, 0, 0, sizeof(entry)));
+	shim_poke(0, 2);
+	shim_poke(4, 0);
+	if (_ibv_query_gid_table(context, entries, 3, 0, sizeof(entry)) == 2)
+		dump("entries", entries, 2 * sizeof(entry));
+	shim_note("  = %zd", _ibv_query_gid_table(context, entries, 4000, 0, sizeof(entry)));
+}

@@ -218,7 +218,7 @@ int main(int argc, char **argv)
 	set_up_objects();
 
 	static void (*const parts[])(void) = {
-		device,	 domains,     regions,	   device_memory, all_counters, completion_queues, shared_receive_queues,
+		device,	 gids, domains,     regions,	   device_memory, all_counters, completion_queues, shared_receive_queues,
 		work_queues, new_queue_pairs, queue_pairs, posting, addresses, flows, flow_actions, chains, newer,
 	};
 	for (size_t part = 0; part < sizeof(parts) / sizeof(parts[0]); part++) {

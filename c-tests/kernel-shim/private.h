@@ -275,6 +275,7 @@ void *_verbs_init_and_alloc_context(struct ibv_device *device, int cmd_fd, size_
 				    uint32_t driver_id);
 void verbs_uninit_context(struct verbs_context *context);
 void verbs_set_ops(struct verbs_context *context, const struct verbs_context_ops *ops);
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, unsigned int *type);
 void verbs_init_cq(struct ibv_cq *cq, struct ibv_context *context, struct ibv_comp_channel *channel, void *cq_context);
 unsigned int __ioctl_final_num_attrs(unsigned int num_attrs, struct ibv_command_buffer *link);
 int execute_ioctl(struct ibv_context *context, struct ibv_command_buffer *cmd);

@@ -48,6 +48,17 @@ void dump(const char *name, const void *object, size_t size);
 		result_;						\
 	})
 
+/* As CALL, where errno and what a failed call leaves behind are by accident. */
+#define RESULT(call)							\
+	({								\
+		int result_;						\
+									\
+		shim_note("%s", #call);					\
+		result_ = (call);					\
+		shim_note("  = %d", result_);				\
+		result_;						\
+	})
+
 /* Fills memory so that what a call leaves alone shows. */
 #define STALE(object) memset(&(object), 0xa5, sizeof(object))
 
@@ -81,6 +92,7 @@ void dump_chain(void);
 
 /* The commands, part by part. */
 void device(void);
+void gids(void);
 void domains(void);
 void regions(void);
 void device_memory(void);

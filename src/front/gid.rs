@@ -1,5 +1,5 @@
 //! GID and pkey tables of a port: from the plugin for a device without a kernel device, else from the
-//! kernel: sysfs `ports/<port>/gids`, `gid_attrs`, `pkeys`.
+//! kernel: by ioctl, or from sysfs, `ports/<port>/gids`, `gid_attrs`, `pkeys`.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use abi::{
     ibv_gid_entry, ibv_gid_type_sysfs, ibv_port_attr,
 };
 
+use super::command;
 use super::context::{Context, op};
 use super::device::Device;
 use super::ext;
@@ -41,6 +42,9 @@ pub(crate) fn entry(
         // SAFETY: the plugin's own function with its open context and an entry of ours.
         let error = unsafe { query(context.as_ptr(), port, index, &raw mut entry) };
         return if error == 0 { Ok(entry) } else { Err(Errno::from_raw(error)) };
+    }
+    if let Some(entry) = command::gid::entry(context, port, index, flags)? {
+        return Ok(entry);
     }
     if flags != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -77,7 +81,9 @@ pub(crate) fn type_as_sysfs(
     index: u32,
 ) -> Result<ibv_gid_type_sysfs, Errno> {
     match entry(context, port, index, 0, VERBS_QUERY_GID_ATTR_TYPE) {
-        Ok(entry) if entry.gid_type == IBV_GID_TYPE_ROCE_V2 => Ok(IBV_GID_TYPE_SYSFS_ROCE_V2),
+        Ok(entry) if ![IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1].contains(&entry.gid_type) => {
+            Ok(IBV_GID_TYPE_SYSFS_ROCE_V2)
+        }
         Ok(_) | Err(Errno::ENODATA) => Ok(IBV_GID_TYPE_SYSFS_IB_ROCE_V1),
         Err(error) => Err(error),
     }
@@ -88,6 +94,11 @@ pub(crate) fn type_as_sysfs(
 /// # Errors
 /// `EINVAL` more than `max`.
 pub(crate) fn table(context: Context, max: usize, flags: u32) -> Result<Vec<ibv_gid_entry>, Errno> {
+    if context.private().ext.is_none()
+        && let Some(entries) = command::gid::table(context, max, flags)?
+    {
+        return Ok(entries);
+    }
     let mut entries = Vec::new();
     for port in 1..=ports(context)? {
         for index in 0..port_attr(context, port)?.gid_tbl_len.max(0).cast_unsigned() {

@@ -13,4 +13,3 @@ pub(crate) mod release;
 pub(crate) mod rtnetlink;
 pub(crate) mod smaps;
 pub(crate) mod sysfs;
-pub(crate) mod write_cmd;

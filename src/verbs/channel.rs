@@ -7,8 +7,9 @@ use abi::{ibv_comp_channel, ibv_context};
 use super::context_of;
 use crate::ffi::lock::Guard;
 use crate::ffi::{Errno, mem, verb};
+use crate::front::command;
 use crate::front::context::Context;
-use crate::sys::{fd, write_cmd};
+use crate::sys::fd;
 
 verb! {
     /// `ibv_create_comp_channel(3)`.
@@ -79,9 +80,5 @@ fn open(context: Context) -> Result<c_int, Errno> {
         let fd = unsafe { create(context.as_ptr()) };
         return if fd < 0 { Err(Errno::from_raw(-fd)) } else { Ok(fd) };
     }
-    // SAFETY: open by the contract of Context.
-    let cmd_fd = unsafe { (*context.as_ptr()).cmd_fd };
-    // Relaxed: written before anybody else knew the context.
-    let wrapped = private.use_ioctl_write.load(core::sync::atomic::Ordering::Relaxed);
-    write_cmd::create_comp_channel(cmd_fd, private.driver_id, wrapped)
+    command::channel::create(context)
 }

@@ -260,12 +260,20 @@ fn device_tree(root: &Path, abi: &str) {
     let classes = root.join("class");
     let uverbs = classes.join("infiniband_verbs/uverbs0");
     let device = classes.join("infiniband/recorded0");
+    let port = device.join("ports/1");
     for (file, content) in [
         (classes.join("infiniband_verbs/abi_version"), abi),
         (uverbs.join("ibdev"), "recorded0"),
         (uverbs.join("dev"), "1:3"),
         (uverbs.join("abi_version"), "1"),
         (device.join("node_type"), "1: CA"),
+        (port.join("gids/0"), "fe80:0000:0000:0000:0202:c9ff:fe12:3456"),
+        (port.join("gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        (port.join("gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000"),
+        (port.join("gid_attrs/types/0"), "IB/RoCE v1"),
+        (port.join("gid_attrs/types/1"), "RoCE v2"),
+        (port.join("gid_attrs/types/2"), "of another kind"),
+        (port.join("gid_attrs/ndevs/0"), "lo"),
     ] {
         fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         fs::write(&file, format!("{content}\n")).expect("a file");

@@ -6,12 +6,12 @@ use abi::{
     ib_uverbs_create_ah_resp, ibv_ah, ibv_ah_attr, ibv_pd,
 };
 
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::Destroy;
-use super::frame::Driver;
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Driver;
+use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 
 wire! { ib_uverbs_create_ah ib_uverbs_create_ah_resp }

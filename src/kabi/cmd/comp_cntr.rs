@@ -20,11 +20,11 @@ use abi::{
     ibv_context, ibv_qp, ibv_qp_attach_comp_cntr_attr,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::Out;
 use super::destroy;
 use super::status::Status;
 use crate::ffi::{Errno, verb};
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::Out;
 
 /// Operations that can be counted: the same six bits for applications and kernel.
 const KNOWN_OPERATIONS: u32 = 0x3f;

@@ -10,13 +10,13 @@ use abi::{
     ibv_get_context, verbs_context,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::{In, Out, Wire, wire};
-use super::execute::Way;
-use super::frame::Driver;
 use super::status::Status;
-use super::write::Number;
 use crate::ffi::{Errno, verb};
+use crate::front::command::Way;
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Driver;
+use crate::front::command::write::Number;
 use crate::front::context::Context;
 use crate::front::generation::Generation;
 use crate::front::op::Op;

@@ -9,11 +9,11 @@ use abi::{
     ibv_command_buffer, ibv_context, ibv_counters_init_attr, verbs_counters,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::Out;
 use super::destroy;
 use super::status::Status;
 use crate::ffi::{Errno, verb};
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::Out;
 
 verb! {
     /// `ibv_cmd_create_counters`: sets `context` and `handle`.

@@ -24,14 +24,14 @@ use abi::{
     ibv_modify_cq_attr, ibv_resize_cq, verbs_cq, verbs_create_cq_prov_attr,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
-use super::execute::{Way, async_fd, is_imported};
-use super::frame::{self, Driver, Frame};
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::{self, Driver, Frame};
+use crate::front::command::write::{Number, Write};
+use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::op::Op;
 
 wire! {

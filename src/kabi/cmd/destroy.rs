@@ -4,14 +4,14 @@
 
 use core::sync::atomic::Ordering;
 
-use super::buffer::Command;
-use super::bytes::Wire;
-use super::execute::Way;
 use super::status::Status;
-use super::write::Number;
 use crate::export::allow_disassociate_destroy;
 use crate::ffi::Errno;
 use crate::ffi::lock::Guard;
+use crate::front::command::Way;
+use crate::front::command::buffer::Command;
+use crate::front::command::bytes::Wire;
+use crate::front::command::write::Number;
 use crate::front::context::Context;
 use crate::front::op::Op;
 

@@ -15,13 +15,13 @@ use abi::{
     ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_query_port,
 };
 
-use super::buffer::Command;
-use super::bytes::{In, Out, Wire, wire};
-use super::execute::Way;
-use super::frame::{self, Driver};
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::Way;
+use crate::front::command::buffer::Command;
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::{self, Driver};
+use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use crate::front::generation::Variant;
 use crate::front::op::Op;

@@ -13,11 +13,11 @@ use abi::{
     ibv_command_buffer, ibv_context, ibv_pd, verbs_dm, verbs_mr,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::Out;
 use super::destroy;
 use super::status::{Status, set};
 use crate::ffi::{Errno, verb};
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::Out;
 
 verb! {
     /// `ibv_cmd_alloc_dm`: sets `context` and both handles.

@@ -12,8 +12,8 @@ use abi::{
     UVERBS_OBJECT_DMABUF, Zeroed, dma_heap_allocation_data, ibv_context, ibv_dmabuf_heap,
 };
 
-use super::buffer::Command;
 use crate::ffi::{Errno, MinusOne, mem, verb};
+use crate::front::command::buffer::Command;
 use crate::sys::fd;
 
 verb! {

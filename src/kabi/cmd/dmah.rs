@@ -8,11 +8,11 @@ use abi::{
     UVERBS_OBJECT_DMAH, ibv_context, ibv_dmah_init_attr, verbs_dmah,
 };
 
-use super::buffer::Command;
-use super::bytes::In;
 use super::destroy;
 use super::status::Status;
 use crate::ffi::verb;
+use crate::front::command::buffer::Command;
+use crate::front::command::bytes::In;
 
 verb! {
     /// `ibv_cmd_alloc_dmah`: sets `context` and `handle`.

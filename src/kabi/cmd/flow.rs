@@ -9,13 +9,13 @@ use abi::{
     ibv_flow_attr, ibv_qp, verbs_counters, verbs_flow_action,
 };
 
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::Destroy;
 use super::flow_spec::{self, Named};
-use super::frame::Driver;
 use super::status::{Status, set};
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Driver;
+use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 
 wire! { ib_uverbs_create_flow ib_uverbs_create_flow_resp ib_uverbs_destroy_flow }

@@ -12,11 +12,11 @@ use abi::{
     ibv_command_buffer, ibv_context, ibv_flow_action_esp_attr, verbs_flow_action,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::In;
 use super::destroy;
 use super::status::Status;
 use crate::ffi::verb;
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::In;
 
 verb! {
     /// `ibv_cmd_create_flow_action_esp`: sets `context`, `handle` and type.

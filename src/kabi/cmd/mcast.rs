@@ -5,11 +5,11 @@ use abi::{
     ib_uverbs_detach_mcast, ibv_gid, ibv_qp,
 };
 
-use super::bytes::{In, Wire, wire};
 use super::destroy;
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::verb;
+use crate::front::command::bytes::{In, Wire, wire};
+use crate::front::command::write::{Number, Write};
 
 wire! { ib_uverbs_attach_mcast ib_uverbs_detach_mcast }
 

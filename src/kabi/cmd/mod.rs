@@ -1,23 +1,14 @@
 //! The commands that provider plugins send to the kernel through us: `ibv_cmd_*`, `execute_ioctl` and
 //! their relatives of rdma-core's private provider ABI (releases 34 to 65).
 //!
-//! Every command prefers the ioctl of `<rdma/rdma_user_ioctl_cmds.h>` (objects, methods and attributes
-//! of `<rdma/ib_user_ioctl_cmds.h>`) and falls back to the write commands of `<rdma/ib_user_verbs.h>`
-//! where those can express it. The layers, inner first:
-//!
-//! - [`bytes`]: memory that the kernel reads or writes, with its lifetime;
-//! - [`buffer`]: an ioctl under construction, and the chains of attributes that providers add;
-//! - [`execute`]: sending it, remembering what the kernel refuses, choosing the fallback;
-//! - [`mod@write`]: write commands, plain or wrapped in an ioctl;
-//! - [`destroy`]: what all destroying commands share, with the wait for acknowledged events;
-//! - one file per object, with entry points that check, build, send and store.
+//! Built and sent with [`crate::front::command`]: the ioctl first, then the write commands where those can
+//! express it. [`destroy`] is what all destroying commands share, with the wait for acknowledged events;
+//! else one file per object, with entry points that check, build, send and store.
 //!
 //! All these functions return 0 or a positive errno value, and leave errno to the system calls they
 //! make; where one sets it without a call, its documentation says so.
 
 pub(crate) mod ah;
-mod buffer;
-mod bytes;
 pub(crate) mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod counters;
@@ -31,7 +22,6 @@ pub(crate) mod execute;
 pub(crate) mod flow;
 pub(crate) mod flow_action;
 mod flow_spec;
-mod frame;
 pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;
@@ -46,7 +36,6 @@ mod qp_new;
 pub(crate) mod srq;
 mod status;
 pub(crate) mod wq;
-mod write;
 pub(crate) mod xrcd;
 
 use abi::ibv_context;

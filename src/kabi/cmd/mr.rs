@@ -25,14 +25,14 @@ use abi::{
     verbs_mr,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::Destroy;
-use super::execute::Way;
-use super::frame::Frame;
 use super::status::{Status, set};
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::Way;
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Frame;
+use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 
 wire! { ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_rereg_mr ib_uverbs_rereg_mr_resp ibv_sge }

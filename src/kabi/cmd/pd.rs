@@ -6,12 +6,12 @@ use abi::{
     ibv_alloc_pd, ibv_context, ibv_pd,
 };
 
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::Destroy;
-use super::frame::Frame;
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::verb;
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Frame;
+use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 
 wire! { ib_uverbs_alloc_pd ib_uverbs_alloc_pd_resp }

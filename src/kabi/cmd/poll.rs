@@ -8,10 +8,10 @@ use abi::{
     ib_uverbs_poll_cq_resp, ib_uverbs_req_notify_cq, ib_uverbs_wc, ibv_cq, ibv_wc, ibv_wc_imm,
 };
 
-use super::bytes::{In, Out, Wire, copy_of, wire};
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, MinusOne, verb};
+use crate::front::command::bytes::{In, Out, Wire, copy_of, wire};
+use crate::front::command::write::{Number, Write};
 
 wire! { ib_uverbs_poll_cq ib_uverbs_poll_cq_resp ib_uverbs_req_notify_cq ib_uverbs_wc }
 

@@ -12,10 +12,10 @@ use abi::{
     ib_uverbs_sge, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 
-use super::bytes::{In, Out, Wire, wire};
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 
 wire! { ib_uverbs_post_send ib_uverbs_recv_wr ib_uverbs_send_wr ib_uverbs_sge }

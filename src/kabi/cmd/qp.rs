@@ -17,15 +17,15 @@ use abi::{
     verbs_xrcd,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
-use super::execute::Way;
-use super::frame::{Driver, Frame};
 use super::qp_new::create;
 use super::status::{Status, set};
-use super::write::{Number, Write};
 use crate::ffi::{Errno, lock, verb};
+use crate::front::command::Way;
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::{Driver, Frame};
+use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use crate::front::op::Op;
 

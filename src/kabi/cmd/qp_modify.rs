@@ -11,12 +11,12 @@ use abi::{
     ibv_qp_attr, ibv_qp_init_attr, ibv_query_qp,
 };
 
-use super::bytes::{In, Out, Wire, wire};
-use super::frame::{self, Frame};
 use super::qp_attr;
 use super::status::{Status, set};
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::{self, Frame};
+use crate::front::command::write::{Number, Write};
 
 wire! {
     ib_uverbs_modify_qp ib_uverbs_ex_modify_qp ib_uverbs_ex_modify_qp_resp ib_uverbs_query_qp

@@ -21,13 +21,13 @@ use abi::{
     verbs_qp, verbs_xrcd,
 };
 
-use super::buffer::{Chain, Command};
-use super::bytes::{In, Out, Wire, wire};
-use super::execute::{Way, async_fd, is_imported};
-use super::frame::Driver;
 use super::status::{Status, set};
-use super::write::Number;
 use crate::ffi::{Errno, lock};
+use crate::front::command::buffer::{Chain, Command};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Driver;
+use crate::front::command::write::Number;
+use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
 

@@ -24,14 +24,14 @@ use abi::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex, verbs_srq, verbs_xrcd,
 };
 
-use super::buffer::Command;
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
-use super::execute::{Way, async_fd, is_imported};
-use super::frame::{self, Driver};
 use super::status::{Status, set};
-use super::write::{Number, Write};
 use crate::ffi::{Errno, lock, verb};
+use crate::front::command::buffer::Command;
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::{self, Driver};
+use crate::front::command::write::{Number, Write};
+use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
 

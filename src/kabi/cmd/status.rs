@@ -4,6 +4,8 @@ use core::ffi::c_int;
 
 use crate::ffi::{Errno, Ret};
 
+pub(super) use crate::front::command::with_errno as set;
+
 /// 0 or a positive errno value. Unlike a plain `int` verb it leaves errno as it is: the system call that
 /// failed has set it, and a check that failed before any call does not touch it, as providers expect.
 #[repr(transparent)]
@@ -19,12 +21,6 @@ impl Ret for Status {
     fn fail(error: Errno) -> Self {
         Self(error.raw())
     }
-}
-
-/// For the few commands that set errno themselves, too.
-pub(super) fn set(error: Errno) -> Errno {
-    error.set();
-    error
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use abi::{
     ib_uverbs_open_xrcd_resp, ibv_context, ibv_open_xrcd, ibv_xrcd_init_attr, verbs_xrcd,
 };
 
-use super::bytes::{In, Out, Wire, wire};
 use super::destroy::Destroy;
-use super::frame::Frame;
 use super::status::Status;
-use super::write::{Number, Write};
 use crate::ffi::{Errno, verb};
+use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::frame::Frame;
+use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 
 wire! { ib_uverbs_open_xrcd ib_uverbs_open_xrcd_resp }

@@ -18,19 +18,19 @@ use super::frame::Driver;
 
 /// An attribute of a [`Command`], to be read after the ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attr(usize);
+pub(crate) struct Attr(usize);
 
 /// An ioctl under construction. `'a` is how long the memory is borrowed that its attributes name.
 ///
 /// The attributes are kept behind room for the header, so that the whole is sent without being copied.
 #[derive(Debug)]
-pub(super) struct Command<'a> {
+pub(crate) struct Command<'a> {
     object: u16,
     method: u16,
     message: Vec<ib_uverbs_attr>,
     too_long: bool,
     flags: u8,
-    pub(super) driver: Driver<'a>,
+    pub(crate) driver: Driver<'a>,
     chain: Chain<'a>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
@@ -42,7 +42,7 @@ const HEADER_OFFSET: usize =
 
 impl<'a> Command<'a> {
     /// A method of an object, without attributes.
-    pub(super) fn new(object: u16, method: u16) -> Self {
+    pub(crate) fn new(object: u16, method: u16) -> Self {
         let mut message = Vec::with_capacity(24);
         message.resize(HEADER_ROOM, ib_uverbs_attr::zeroed());
         Self {
@@ -58,24 +58,24 @@ impl<'a> Command<'a> {
     }
 
     /// The provider's driver data, as `UHW_IN` and `UHW_OUT`.
-    pub(super) fn with_driver(mut self, driver: Driver<'a>) -> Self {
+    pub(crate) fn with_driver(mut self, driver: Driver<'a>) -> Self {
         self.driver = driver;
         self
     }
 
     /// Attributes of the provider, behind all others.
-    pub(super) fn with_chain(mut self, chain: Chain<'a>) -> Self {
+    pub(crate) fn with_chain(mut self, chain: Chain<'a>) -> Self {
         self.chain = chain;
         self
     }
 
     /// Only an extended write command can stand in for this ioctl.
-    pub(super) fn require_ex(&mut self) {
+    pub(crate) fn require_ex(&mut self) {
         self.flags |= CMD_FALLBACK_REQUIRE_EX;
     }
 
     /// No write command can stand in for this ioctl.
-    pub(super) fn require_ioctl(&mut self) {
+    pub(crate) fn require_ioctl(&mut self) {
         self.flags |= CMD_FALLBACK_IOCTL_ONLY;
     }
 
@@ -95,39 +95,39 @@ impl<'a> Command<'a> {
     }
 
     /// An existing object.
-    pub(super) fn object_in(&mut self, id: u16, handle: u32) -> Attr {
+    pub(crate) fn object_in(&mut self, id: u16, handle: u32) -> Attr {
         self.push(id, 0, u64::from(handle))
     }
 
     /// A new object; [`Command::handle`] has its handle afterwards.
-    pub(super) fn object_out(&mut self, id: u16) -> Attr {
+    pub(crate) fn object_out(&mut self, id: u16) -> Attr {
         self.push(id, 0, 0)
     }
 
     /// A descriptor. -1 stands for none and adds nothing.
-    pub(super) fn fd_in(&mut self, id: u16, fd: c_int) -> Option<Attr> {
+    pub(crate) fn fd_in(&mut self, id: u16, fd: c_int) -> Option<Attr> {
         (fd != -1).then(|| self.push(id, 0, i64::from(fd).cast_unsigned()))
     }
 
     /// A new descriptor; [`Command::fd`] has it afterwards.
-    pub(super) fn fd_out(&mut self, id: u16) -> Attr {
+    pub(crate) fn fd_out(&mut self, id: u16) -> Attr {
         self.push(id, 0, 0)
     }
 
     /// 32 bits.
-    pub(super) fn u32_in(&mut self, id: u16, value: u32) -> Attr {
+    pub(crate) fn u32_in(&mut self, id: u16, value: u32) -> Attr {
         let mut word = [0; 8];
         word[..4].copy_from_slice(&value.to_ne_bytes());
         self.push(id, size_of::<u32>(), u64::from_ne_bytes(word))
     }
 
     /// 64 bits; also for constants such as types and port numbers, whatever their C type.
-    pub(super) fn u64_in(&mut self, id: u16, value: u64) -> Attr {
+    pub(crate) fn u64_in(&mut self, id: u16, value: u64) -> Attr {
         self.push(id, size_of::<u64>(), value)
     }
 
     /// Bytes: up to 8 inline, more by address.
-    pub(super) fn bytes_in(&mut self, id: u16, bytes: In<'a>) -> Attr {
+    pub(crate) fn bytes_in(&mut self, id: u16, bytes: In<'a>) -> Attr {
         match bytes.inline() {
             Some(word) => self.push(id, bytes.len(), word),
             None => self.push(id, bytes.len(), bytes.address()),
@@ -135,7 +135,7 @@ impl<'a> Command<'a> {
     }
 
     /// Bytes that belong to one element of an enumeration.
-    pub(super) fn enum_in(&mut self, id: u16, element: u8, bytes: In<'a>) -> Attr {
+    pub(crate) fn enum_in(&mut self, id: u16, element: u8, bytes: In<'a>) -> Attr {
         let attr = self.bytes_in(id, bytes);
         if let Some(stored) = self.message.get_mut(attr.0) {
             stored.attr_data.elem_id = element;
@@ -144,39 +144,39 @@ impl<'a> Command<'a> {
     }
 
     /// Memory for the kernel to write; always by address.
-    pub(super) fn out(&mut self, id: u16, memory: Out<'a>) -> Attr {
+    pub(crate) fn out(&mut self, id: u16, memory: Out<'a>) -> Attr {
         self.push(id, memory.len(), memory.address())
     }
 
     /// A kernel that does not know the attribute may ignore it.
-    pub(super) fn optional(&mut self, attr: Attr) {
+    pub(crate) fn optional(&mut self, attr: Attr) {
         if let Some(stored) = self.message.get_mut(attr.0) {
             stored.flags &= !UVERBS_ATTR_F_MANDATORY;
         }
     }
 
     /// The handle in an [`object_out`](Self::object_out) attribute.
-    pub(super) fn handle(&self, attr: Attr) -> u32 {
+    pub(crate) fn handle(&self, attr: Attr) -> u32 {
         // The kernel stores handles in the low half.
         self.message.get(attr.0).map_or(0, |stored| stored.data as u32)
     }
 
     /// The descriptor in an [`fd_out`](Self::fd_out) attribute.
-    pub(super) fn fd(&self, attr: Attr) -> c_int {
+    pub(crate) fn fd(&self, attr: Attr) -> c_int {
         self.handle(attr).cast_signed()
     }
 
-    pub(super) const fn is_too_long(&self) -> bool {
+    pub(crate) const fn is_too_long(&self) -> bool {
         self.too_long
     }
 
     /// `CMD_*` of this buffer and of all that providers chained.
-    pub(super) fn all_flags(&self) -> u8 {
+    pub(crate) fn all_flags(&self) -> u8 {
         self.chain.buffers().fold(self.flags, |flags, buffer| flags | buffer.flags())
     }
 
     /// Whether a provider chained an attribute that no write command can carry.
-    pub(super) fn has_driver_attributes(&self) -> bool {
+    pub(crate) fn has_driver_attributes(&self) -> bool {
         let known = [UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT];
         self.chain.buffers().any(|buffer| {
             buffer.attributes().iter().any(|attr| {
@@ -226,7 +226,7 @@ impl<'a> Command<'a> {
 
     /// Sends the message with `ioctl`, which gets its address, and hands what the kernel changed back to
     /// the chained buffers if that succeeds. The command can be sent again afterwards.
-    pub(super) fn send<E: From<TooLong>>(
+    pub(crate) fn send<E: From<TooLong>>(
         &mut self,
         driver_id: u32,
         ioctl: impl FnOnce(*mut ib_uverbs_ioctl_hdr) -> Result<(), E>,
@@ -254,33 +254,33 @@ impl<'a> Command<'a> {
 
 /// An attribute or the whole message is longer than the format can say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TooLong;
+pub(crate) struct TooLong;
 
 /// The buffers of a provider, outermost first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     first: *mut ibv_command_buffer,
     borrowed: PhantomData<&'a mut ibv_command_buffer>,
 }
 
 impl Chain<'_> {
     /// No buffers.
-    pub(super) const NONE: Self = Self { first: core::ptr::null_mut(), borrowed: PhantomData };
+    pub(crate) const NONE: Self = Self { first: core::ptr::null_mut(), borrowed: PhantomData };
 
     /// # Safety
     /// `first` is NULL or the first of a chain of buffers that inline code of rdma-core built. They, their
     /// attributes and what those name stay as they are until the lifetime ends; the attributes are
     /// ours to write.
-    pub(super) const unsafe fn new(first: *mut ibv_command_buffer) -> Self {
+    pub(crate) const unsafe fn new(first: *mut ibv_command_buffer) -> Self {
         Self { first, borrowed: PhantomData }
     }
 
     /// Number of attributes in all buffers.
-    pub(super) fn attribute_count(&self) -> usize {
+    pub(crate) fn attribute_count(&self) -> usize {
         self.buffers().map(|buffer| buffer.attributes().len()).sum()
     }
 
-    pub(super) fn buffers(&self) -> impl Iterator<Item = Buffer> + use<> {
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = Buffer> + use<> {
         let mut next = NonNull::new(self.first);
         core::iter::from_fn(move || {
             let buffer = next?;
@@ -293,12 +293,12 @@ impl Chain<'_> {
 
 /// One buffer of a [`Chain`].
 #[derive(Debug)]
-pub(super) struct Buffer(NonNull<ibv_command_buffer>);
+pub(crate) struct Buffer(NonNull<ibv_command_buffer>);
 
 impl Buffer {
     /// # Safety
     /// As for [`Chain::new`], for this one buffer.
-    pub(super) const unsafe fn new(buffer: NonNull<ibv_command_buffer>) -> Self {
+    pub(crate) const unsafe fn new(buffer: NonNull<ibv_command_buffer>) -> Self {
         Self(buffer)
     }
 
@@ -309,17 +309,17 @@ impl Buffer {
     }
 
     /// `CMD_*` bits.
-    pub(super) fn flags(&self) -> u8 {
+    pub(crate) fn flags(&self) -> u8 {
         self.get().flags
     }
 
     /// Whether the provider tried to add an attribute that does not fit.
-    pub(super) fn has_error(&self) -> bool {
+    pub(crate) fn has_error(&self) -> bool {
         self.flags() & CMD_BUFFER_ERROR != 0
     }
 
     /// A command with these attributes and those of the buffers behind this one.
-    pub(super) fn to_command<'a>(&self) -> Command<'a> {
+    pub(crate) fn to_command<'a>(&self) -> Command<'a> {
         let raw = self.get();
         let mut command = Command::new(raw.hdr.object_id, raw.hdr.method_id);
         command.flags = raw.flags;
@@ -330,7 +330,7 @@ impl Buffer {
     }
 
     /// Takes over what the kernel changed in the attributes of [`Buffer::to_command`].
-    pub(super) fn update_from(&mut self, command: &Command<'_>) {
+    pub(crate) fn update_from(&mut self, command: &Command<'_>) {
         let count = self.attributes().len();
         self.take_over(command.message.get(HEADER_ROOM..HEADER_ROOM + count).unwrap_or_default());
     }

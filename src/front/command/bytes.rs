@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 ///
 /// # Safety
 /// Integers only: whatever bytes the kernel stores are a value, and none of them is padding.
-pub(super) unsafe trait Wire: Copy {}
+pub(crate) unsafe trait Wire: Copy {}
 
 macro_rules! wire {
     ($($ty:ident)*) => {
@@ -18,13 +18,13 @@ macro_rules! wire {
         )*
     };
 }
-pub(super) use wire;
+pub(crate) use wire;
 
 wire! { u8 u32 u64 i32 }
 
 /// Bytes for the kernel to read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct In<'a> {
+pub(crate) struct In<'a> {
     start: *const u8,
     len: usize,
     borrowed: PhantomData<&'a [u8]>,
@@ -32,15 +32,15 @@ pub(super) struct In<'a> {
 
 impl<'a> In<'a> {
     /// Nothing.
-    pub(super) const NONE: Self = Self { start: core::ptr::null(), len: 0, borrowed: PhantomData };
+    pub(crate) const NONE: Self = Self { start: core::ptr::null(), len: 0, borrowed: PhantomData };
 
     /// A structure.
-    pub(super) fn of<T: Wire>(value: &'a T) -> Self {
+    pub(crate) fn of<T: Wire>(value: &'a T) -> Self {
         Self::slice(core::slice::from_ref(value))
     }
 
     /// An array.
-    pub(super) fn slice<T: Wire>(values: &'a [T]) -> Self {
+    pub(crate) fn slice<T: Wire>(values: &'a [T]) -> Self {
         Self { start: values.as_ptr().cast(), len: size_of_val(values), borrowed: PhantomData }
     }
 
@@ -49,26 +49,26 @@ impl<'a> In<'a> {
     /// # Safety
     /// `len` bytes at `start` can be read until `'a` ends, or `len` is more than 65535: that is refused
     /// without looking.
-    pub(super) const unsafe fn raw(start: *const c_void, len: usize) -> Self {
+    pub(crate) const unsafe fn raw(start: *const c_void, len: usize) -> Self {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// What the kernel is told.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
     /// The bytes at the front of a word, the rest 0; `None` when there are more than 8. A NULL address
     /// stands for zeros.
-    pub(super) fn inline(&self) -> Option<u64> {
+    pub(crate) fn inline(&self) -> Option<u64> {
         let mut word = [0_u8; 8];
         let part = word.get_mut(..self.len)?;
         if !self.start.is_null() {
@@ -79,14 +79,14 @@ impl<'a> In<'a> {
     }
 
     /// A copy of the bytes.
-    pub(super) fn to_vec(self) -> Vec<u8> {
+    pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.len);
         self.append_to(&mut copy);
         copy
     }
 
     /// Appends a copy of the bytes.
-    pub(super) fn append_to(&self, message: &mut Vec<u8>) {
+    pub(crate) fn append_to(&self, message: &mut Vec<u8>) {
         if self.len > 0 && !self.start.is_null() {
             // SAFETY: readable by the contract of the constructors, and not NULL (checked).
             message.extend_from_slice(unsafe { core::slice::from_raw_parts(self.start, self.len) });
@@ -96,7 +96,7 @@ impl<'a> In<'a> {
 
 /// Bytes for the kernel to write.
 #[derive(Debug)]
-pub(super) struct Out<'a> {
+pub(crate) struct Out<'a> {
     start: *mut u8,
     len: usize,
     borrowed: PhantomData<&'a mut [u8]>,
@@ -104,16 +104,16 @@ pub(super) struct Out<'a> {
 
 impl<'a> Out<'a> {
     /// Nothing.
-    pub(super) const NONE: Self =
+    pub(crate) const NONE: Self =
         Self { start: core::ptr::null_mut(), len: 0, borrowed: PhantomData };
 
     /// A structure.
-    pub(super) fn of<T: Wire>(value: &'a mut T) -> Self {
+    pub(crate) fn of<T: Wire>(value: &'a mut T) -> Self {
         Self::slice(core::slice::from_mut(value))
     }
 
     /// An array.
-    pub(super) fn slice<T: Wire>(values: &'a mut [T]) -> Self {
+    pub(crate) fn slice<T: Wire>(values: &'a mut [T]) -> Self {
         let len = size_of_val(values);
         Self { start: values.as_mut_ptr().cast(), len, borrowed: PhantomData }
     }
@@ -123,35 +123,35 @@ impl<'a> Out<'a> {
     /// # Safety
     /// `len` bytes at `start` can be written until `'a` ends, and nobody else uses them meanwhile; or
     /// `len` is more than 65535: that is refused.
-    pub(super) const unsafe fn raw(start: *mut c_void, len: usize) -> Self {
+    pub(crate) const unsafe fn raw(start: *mut c_void, len: usize) -> Self {
         Self { start: start.cast(), len, borrowed: PhantomData }
     }
 
     /// The same memory for a shorter time.
-    pub(super) fn reborrow(&mut self) -> Out<'_> {
+    pub(crate) fn reborrow(&mut self) -> Out<'_> {
         Out { start: self.start, len: self.len, borrowed: PhantomData }
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// What the kernel is told.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
 
     /// What is there now.
-    pub(super) fn as_in(&self) -> In<'_> {
+    pub(crate) fn as_in(&self) -> In<'_> {
         In { start: self.start, len: self.len, borrowed: PhantomData }
     }
 
     /// Stores as many of `bytes` as fit behind `offset`.
-    pub(super) fn store(&mut self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         let len = self.len.saturating_sub(offset).min(bytes.len());
         if len > 0 {
             // SAFETY: writable by the contract of the constructors, as far as `len` (computed); `bytes` do
@@ -162,7 +162,7 @@ impl<'a> Out<'a> {
 }
 
 /// The structure at the start of `words`; `None` if they are too few.
-pub(super) fn copy_of<T: Wire>(words: &[u64]) -> Option<T> {
+pub(crate) fn copy_of<T: Wire>(words: &[u64]) -> Option<T> {
     // SAFETY: long enough (checked), aligned or not; any bytes are a value.
     (size_of_val(words) >= size_of::<T>())
         .then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })

@@ -10,7 +10,6 @@ use abi::{
 
 use super::buffer::Command;
 use super::bytes::{In, Out, Wire, wire};
-use super::execute::cmd_fd;
 use super::frame::Driver;
 use crate::ffi::Errno;
 use crate::front::context::Context;
@@ -19,7 +18,7 @@ wire! { ib_uverbs_cmd_hdr ex_hdr }
 
 /// `IB_USER_VERBS_CMD_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Number {
+pub(crate) enum Number {
     /// Without a response, or with one whose address the request starts with.
     Plain(u32),
     /// `IB_USER_VERBS_EX_CMD_*`: the address is in the header.
@@ -28,29 +27,29 @@ pub(super) enum Number {
 
 /// One write command.
 #[derive(Debug)]
-pub(super) struct Write<'a> {
-    pub(super) number: Number,
+pub(crate) struct Write<'a> {
+    pub(crate) number: Number,
     /// Body of the core request, without header.
-    pub(super) request: In<'a>,
+    pub(crate) request: In<'a>,
     /// Core response.
-    pub(super) response: Out<'a>,
-    pub(super) driver: Driver<'a>,
+    pub(crate) response: Out<'a>,
+    pub(crate) driver: Driver<'a>,
 }
 
 impl<'a> Write<'a> {
     /// A command with nothing but a core request.
-    pub(super) const fn new(number: Number, request: In<'a>) -> Self {
+    pub(crate) const fn new(number: Number, request: In<'a>) -> Self {
         Self { number, request, response: Out::NONE, driver: Driver::NONE }
     }
 
     /// Where the core response goes.
-    pub(super) fn response(mut self, response: Out<'a>) -> Self {
+    pub(crate) fn response(mut self, response: Out<'a>) -> Self {
         self.response = response;
         self
     }
 
     /// The provider's data.
-    pub(super) fn driver(mut self, driver: Driver<'a>) -> Self {
+    pub(crate) fn driver(mut self, driver: Driver<'a>) -> Self {
         self.driver = driver;
         self
     }
@@ -59,7 +58,7 @@ impl<'a> Write<'a> {
     ///
     /// # Errors
     /// What the kernel says. A short write is an error with whatever errno is set.
-    pub(super) fn run(self, context: Context) -> Result<(), Errno> {
+    pub(crate) fn run(self, context: Context) -> Result<(), Errno> {
         if context.private().use_ioctl_write.load(core::sync::atomic::Ordering::Relaxed) {
             self.invoke(context)
         } else {
@@ -114,7 +113,7 @@ impl<'a> Write<'a> {
         let message = self.message(address, response.len());
         // SAFETY: the kernel reads the message and writes the response, as long as the header says.
         let written =
-            unsafe { libc::write(cmd_fd(context), message.as_ptr().cast(), message.len()) };
+            unsafe { libc::write(super::cmd_fd(context), message.as_ptr().cast(), message.len()) };
         if usize::try_from(written) != Ok(message.len()) {
             return Err(Errno::last());
         }
@@ -160,7 +159,7 @@ impl<'a> Write<'a> {
 
 impl Command<'_> {
     /// Sends the write command that stands in for this ioctl, with its driver data.
-    pub(super) fn write<Q: Wire>(
+    pub(crate) fn write<Q: Wire>(
         &mut self,
         context: Context,
         number: Number,
@@ -170,7 +169,7 @@ impl Command<'_> {
     }
 
     /// As [`Command::write`], with a core response.
-    pub(super) fn write_resp<Q: Wire, R: Wire>(
+    pub(crate) fn write_resp<Q: Wire, R: Wire>(
         &mut self,
         context: Context,
         number: Number,

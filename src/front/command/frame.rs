@@ -6,14 +6,14 @@ use crate::ffi::Errno;
 
 /// The driver's parts: `UHW_IN` and `UHW_OUT` of an ioctl, the tails of a write command.
 #[derive(Debug)]
-pub(super) struct Driver<'a> {
-    pub(super) request: In<'a>,
-    pub(super) response: Out<'a>,
+pub(crate) struct Driver<'a> {
+    pub(crate) request: In<'a>,
+    pub(crate) response: Out<'a>,
 }
 
 impl<'a> Driver<'a> {
     /// No driver data.
-    pub(super) const NONE: Self = Self { request: In::NONE, response: Out::NONE };
+    pub(crate) const NONE: Self = Self { request: In::NONE, response: Out::NONE };
 
     /// What lies behind the core structures `C` (with its header) and `R`. They themselves need not be
     /// there when the sizes leave nothing behind them.
@@ -21,7 +21,7 @@ impl<'a> Driver<'a> {
     /// # Safety
     /// `cmd` is readable for `cmd_size` bytes and `resp` writable for `resp_size` bytes until `'a` ends,
     /// the latter by nobody else.
-    pub(super) unsafe fn behind<C, R>(
+    pub(crate) unsafe fn behind<C, R>(
         cmd: *const C,
         cmd_size: usize,
         resp: *mut R,
@@ -32,7 +32,7 @@ impl<'a> Driver<'a> {
     }
 
     /// The same memory for a shorter time.
-    pub(super) fn reborrow(&mut self) -> Driver<'_> {
+    pub(crate) fn reborrow(&mut self) -> Driver<'_> {
         Driver { request: self.request, response: self.response.reborrow() }
     }
 }
@@ -59,12 +59,12 @@ unsafe fn tail_out<'a, R>(resp: *mut R, size: usize) -> Out<'a> {
 
 /// A write command in a provider's memory.
 #[derive(Debug)]
-pub(super) struct Frame<'a, C, R> {
+pub(crate) struct Frame<'a, C, R> {
     /// Core request with its header; what we do not set stays what the provider stored.
-    pub(super) cmd: &'a mut C,
+    pub(crate) cmd: &'a mut C,
     /// Core response.
-    pub(super) resp: &'a mut R,
-    pub(super) driver: Driver<'a>,
+    pub(crate) resp: &'a mut R,
+    pub(crate) driver: Driver<'a>,
 }
 
 impl<'a, C, R> Frame<'a, C, R> {
@@ -73,7 +73,7 @@ impl<'a, C, R> Frame<'a, C, R> {
     ///
     /// # Safety
     /// As for [`Driver::behind`], and both may be written.
-    pub(super) unsafe fn new(
+    pub(crate) unsafe fn new(
         cmd: *mut C,
         cmd_size: usize,
         resp: *mut R,
@@ -100,7 +100,7 @@ impl<'a, C, R> Frame<'a, C, R> {
 ///
 /// # Safety
 /// `cmd` is readable and writable for `size` bytes until `'a` ends.
-pub(super) unsafe fn request<'a, C>(
+pub(crate) unsafe fn request<'a, C>(
     cmd: *mut C,
     size: usize,
 ) -> Result<(&'a mut C, Driver<'a>), Errno> {

@@ -1,0 +1,107 @@
+//! Commands to the kernel: the ioctl of `<rdma/rdma_user_ioctl_cmds.h>` (objects, methods and attributes of
+//! `<rdma/ib_user_ioctl_cmds.h>`), and the write commands of `<rdma/ib_user_verbs.h>` where an old kernel
+//! refuses it. The layers, inner first:
+//!
+//! - [`bytes`]: memory that the kernel reads or writes, with its lifetime;
+//! - [`frame`]: commands in the memory of a provider, with the driver's data behind them;
+//! - [`buffer`]: an ioctl under construction, and the chains of attributes that providers add;
+//! - here: sending it, remembering what the kernel refuses, choosing the fallback;
+//! - [`mod@write`]: write commands, plain or wrapped in an ioctl.
+
+pub(crate) mod buffer;
+pub(crate) mod bytes;
+pub(crate) mod channel;
+pub(crate) mod frame;
+pub(crate) mod gid;
+pub(crate) mod write;
+
+use core::ffi::c_int;
+
+use abi::{CMD_FALLBACK_IOCTL_ONLY, CMD_FALLBACK_REQUIRE_EX, RDMA_VERBS_IOCTL};
+
+use buffer::{Command, TooLong};
+
+use super::context::Context;
+use super::op::Op;
+use crate::ffi::Errno;
+
+/// How a command was, or is to be, executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The ioctl succeeded.
+    Done,
+    /// Send the write command instead.
+    Write,
+    /// Send the extended write command instead.
+    WriteEx,
+}
+
+impl From<TooLong> for Errno {
+    fn from(_: TooLong) -> Self {
+        with_errno(Self::EINVAL)
+    }
+}
+
+impl Command<'_> {
+    /// The ioctl without fallback.
+    ///
+    /// # Errors
+    /// What the kernel says; `EINVAL` with errno set when an attribute is too long for the format.
+    pub(crate) fn run(&mut self, context: Context) -> Result<(), Errno> {
+        if self.is_too_long() {
+            return Err(TooLong.into());
+        }
+        let cmd_fd = cmd_fd(context);
+        self.send(context.private().driver_id, |message| {
+            // SAFETY: the kernel reads and writes the message, whose length its header says, and what
+            // the attributes name: the command has all of it borrowed.
+            let result = unsafe { libc::ioctl(cmd_fd, RDMA_VERBS_IOCTL, message) };
+            if result == 0 { Ok(()) } else { Err(Errno::last()) }
+        })
+    }
+
+    /// The ioctl, unless the kernel refused it before. One answer is remembered for the operation
+    /// (`EPROTONOSUPPORT`: no such method), one for all of them (`ENOTTY`: no ioctl at all).
+    ///
+    /// # Errors
+    /// What the kernel says; `EOPNOTSUPP` with errno set when no write command can stand in.
+    pub(crate) fn run_or_fall_back(&mut self, context: Context, op: Op) -> Result<Way, Errno> {
+        let private = context.private();
+        if !private.is_ioctl_unsupported(op as usize) {
+            match self.run(context) {
+                Ok(()) => return Ok(Way::Done),
+                Err(Errno::ENOTTY) => private.mark_all_ioctls_unsupported(),
+                Err(Errno::EPROTONOSUPPORT) => private.mark_ioctl_unsupported(op as usize),
+                Err(error) => return Err(error),
+            }
+        }
+        let flags = self.all_flags();
+        if self.has_driver_attributes() || flags & CMD_FALLBACK_IOCTL_ONLY != 0 {
+            return Err(with_errno(Errno::EOPNOTSUPP));
+        }
+        Ok(if flags & CMD_FALLBACK_REQUIRE_EX != 0 { Way::WriteEx } else { Way::Write })
+    }
+}
+
+/// The descriptor that commands go to.
+pub(crate) fn cmd_fd(context: Context) -> c_int {
+    // SAFETY: a live context by the contract of `Context::new`; the field is constant.
+    unsafe { (*context.as_ptr()).cmd_fd }
+}
+
+/// The descriptor that delivers asynchronous events, -1 before there is one.
+pub(crate) fn async_fd(context: Context) -> c_int {
+    // SAFETY: a live context by the contract of `Context::new`; the field is set while it is opened.
+    unsafe { (*context.as_ptr()).async_fd }
+}
+
+/// Whether the context was made by `ibv_import_device(3)`: its objects must name the event descriptor.
+pub(crate) fn is_imported(context: Context) -> bool {
+    context.private().imported.load(core::sync::atomic::Ordering::Relaxed)
+}
+
+/// For the few failed checks that set errno themselves.
+pub(crate) fn with_errno(error: Errno) -> Errno {
+    error.set();
+    error
+}
