@@ -67,7 +67,6 @@ impl Private {
     }
 
     /// Whether the ioctl behind operation number `op` was refused before.
-    #[allow(dead_code, reason = "for the kernel commands")]
     pub(crate) fn is_ioctl_unsupported(&self, op: usize) -> bool {
         // Relaxed: a lost race costs one ioctl that is refused again.
         self.unsupported
@@ -76,7 +75,6 @@ impl Private {
     }
 
     /// Remembers that the ioctl behind operation number `op` is refused.
-    #[allow(dead_code, reason = "for the kernel commands")]
     pub(crate) fn mark_ioctl_unsupported(&self, op: usize) {
         if let Some(word) = self.unsupported.get(op / 64) {
             word.fetch_or(1 << (op % 64), Ordering::Relaxed);
@@ -84,7 +82,6 @@ impl Private {
     }
 
     /// Remembers that the kernel takes no ioctl at all.
-    #[allow(dead_code, reason = "for the kernel commands")]
     pub(crate) fn mark_all_ioctls_unsupported(&self) {
         for word in &self.unsupported {
             word.store(u64::MAX, Ordering::Relaxed);

@@ -78,7 +78,6 @@ impl Generation {
     }
 
     /// Whether `ibv_cmd_reg_dmabuf_mr` has an eighth argument; before, that register is garbage.
-    #[allow(dead_code, reason = "for the kernel commands")]
     pub(crate) fn reg_dmabuf_mr_has_link(&self) -> bool {
         self.variant >= Variant::V34f
     }
