@@ -10,7 +10,7 @@ use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
 use crate::shm::view::View;
 use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often the thread looks whether somebody still polls.
@@ -26,10 +26,8 @@ pub(crate) struct Attention {
     fabric: Arc<Fabric>,
     /// Completion queues that wait for an event.
     armed: AtomicUsize,
-    /// Counts polls; racy increments are fine, only change matters.
-    polls: AtomicU64,
-    /// What `polls` was when the thread last looked.
-    seen: AtomicU64,
+    /// What the count of polls was when the thread last looked.
+    seen: AtomicU32,
     /// Polls since the last event, while attention is up.
     eager: AtomicU32,
 }
@@ -41,8 +39,7 @@ impl Attention {
             view,
             fabric,
             armed: AtomicUsize::new(0),
-            polls: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
+            seen: AtomicU32::new(0),
             eager: AtomicU32::new(0),
         }
     }
@@ -51,10 +48,16 @@ impl Attention {
         &self.view.tables_head().attention
     }
 
+    fn polls(&self) -> &AtomicU32 {
+        &self.view.tables_head().polls.0
+    }
+
     /// An application looked for completions and drove the queue's QPs.
     #[inline]
     pub(crate) fn polled(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // Racy increments are fine: only change matters.
+        let polls = self.polls();
+        polls.store(polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if self.word().load(Ordering::Relaxed) != 0 {
             self.polled_with_attention();
         }
@@ -105,7 +108,7 @@ impl Attention {
         if self.word().load(Ordering::Relaxed) != 0 {
             return None;
         }
-        let polls = self.polls.load(Ordering::Relaxed);
+        let polls = self.polls().load(Ordering::Relaxed);
         if self.seen.swap(polls, Ordering::Relaxed) != polls {
             return Some(LOOK);
         }

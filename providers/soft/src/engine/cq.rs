@@ -21,6 +21,8 @@ pub(crate) struct Cq {
     pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
     pub(crate) adapter: Arc<Adapter>,
     ring: Mutex<CompletionRing>,
+    /// Completions in the ring, for a look without the lock. Written under it.
+    queued: AtomicUsize,
     list: Mutex<List>,
     /// QPs that got something outstanding since the last look.
     inbox: Mutex<Vec<Arc<Qp>>>,
@@ -71,6 +73,7 @@ impl Cq {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
             ring: Mutex::new(CompletionRing::new(capacity)),
+            queued: AtomicUsize::new(0),
             list: Mutex::default(),
             inbox: Mutex::default(),
             inbox_used: AtomicBool::new(false),
@@ -94,7 +97,10 @@ impl Cq {
     /// Adds a completion, and sends an event if the queue was waiting for it.
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
-        let pushed = self.ring.lock().push(cqe, solicited);
+        let mut ring = self.ring.lock();
+        let pushed = ring.push(cqe, solicited);
+        self.queued.store(ring.len(), Ordering::Relaxed);
+        drop(ring);
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
@@ -137,6 +143,9 @@ impl Cq {
 
     #[inline]
     fn pop(&self, n: usize, take: &mut impl FnMut(usize, &Cqe)) -> usize {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
         let mut ring = self.ring.lock();
         let mut got = 0;
         while got < n {
@@ -144,6 +153,7 @@ impl Cq {
             take(got, &cqe);
             got += 1;
         }
+        self.queued.store(ring.len(), Ordering::Relaxed);
         got
     }
 
@@ -251,7 +261,9 @@ impl Cq {
 
     /// Drops what a QP that is reset or destroyed completed here and nobody polled.
     pub(crate) fn forget(&self, qpn: u32) {
-        self.ring.lock().forget(qpn);
+        let mut ring = self.ring.lock();
+        ring.forget(qpn);
+        self.queued.store(ring.len(), Ordering::Relaxed);
     }
 
     /// A QP got its first outstanding request.

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Largest message (`max_msg_sz` of the port).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-/// Polls without an acknowledgement after which the peer's service thread is asked to look.
+/// Polls without an acknowledgement after which, if the peer does not poll either, its service thread is asked to look; then
+/// after twice as many, and so on.
 const PATIENCE: u32 = 1 << 10;
 
 /// A chunk that travels with slot `seq`.
@@ -71,6 +72,8 @@ pub(crate) struct Requester {
     stalled: Option<Instant>,
     /// Polls since the last acknowledgement.
     waits: u32,
+    /// The peer's count of polls when last looked at.
+    peer_polls: u32,
     /// UD: a datagram ring was full.
     pub(super) datagrams_wait: bool,
     /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
@@ -96,6 +99,7 @@ impl Requester {
             attach_refused: false,
             stalled: None,
             waits: 0,
+            peer_polls: 0,
             datagrams_wait: false,
             failed: false,
             broken: false,
@@ -476,9 +480,12 @@ impl Requester {
         let standing = link.standing(qp.qpn);
         match standing {
             Standing::Serving(now) if self.latched.is_none_or(|l| l == now) => {
-                self.waits += 1;
-                if self.waits.is_multiple_of(PATIENCE) {
-                    link.peer.kick();
+                self.waits = self.waits.wrapping_add(1);
+                if self.waits >= PATIENCE && self.waits.is_power_of_two() {
+                    let polls = link.view.tables_head().polls.0.load(Ordering::Relaxed);
+                    if std::mem::replace(&mut self.peer_polls, polls) == polls {
+                        link.peer.kick();
+                    }
                 }
                 self.stalled = None;
             }

@@ -23,11 +23,15 @@ use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Pieces handled in one go, so that one busy ring does not starve the others of a queue.
+/// Pieces, and about how many bytes, handled in one go, so that one busy ring does not starve the others of a queue, and
+/// acknowledgements of large messages are not kept back.
 const BUDGET: usize = 128;
+const BUDGET_BYTES: usize = 128 * 1024;
 
 /// Pieces after which an acknowledgement is due even in a stream.
 const ACK_EVERY: u32 = RING_SLOTS / 8;
+/// Bytes after which one is.
+const ACK_BYTES: usize = 32 * 1024;
 
 /// Why a request was refused (IBTA vol 1, table 57: syndromes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +110,8 @@ pub(crate) struct Responder {
     refused: bool,
     /// First sequence number not acknowledged yet.
     acked: u32,
+    /// Bytes moved by the present round, of messages that did not fit into their slots.
+    moved: usize,
 }
 
 impl Responder {
@@ -123,6 +129,7 @@ impl Responder {
             min_rnr_timer: 0,
             refused: false,
             acked: next,
+            moved: 0,
         }
     }
 
@@ -174,6 +181,7 @@ impl Responder {
         let Some(link) = self.link.take() else { return false };
         let before = self.next;
         let mut fatal = false;
+        self.moved = 0;
         for _ in 0..BUDGET {
             let Some((words, body)) = self.ring.take(self.next) else { break };
             match self.serve(qp, &link, words, &body) {
@@ -189,13 +197,16 @@ impl Responder {
             }
             self.rnr_since = None;
             self.next = self.next.wrapping_add(1);
+            if self.moved >= BUDGET_BYTES {
+                break;
+            }
         }
         self.link = Some(link);
         if self.next != before {
             // In a stream, one acknowledgement for many pieces: each costs both sides the transfer of a cache line.
             let due = self.next.wrapping_sub(self.acked);
             let later = qp.arrived(self.next, due) && due < ACK_EVERY;
-            if !later {
+            if !later || self.moved >= ACK_BYTES {
                 self.acknowledge(qp);
             }
         }
@@ -326,7 +337,10 @@ impl Responder {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         match self.fetch(link, head, body, &ranges, message) {
-            Ok(len) => message.done += len,
+            Ok(len) => {
+                message.done += len;
+                self.moved += if head.carrier == Carrier::Inline { 0 } else { len };
+            }
             Err(Errno::EPROTO) => return self.unservable(qp, Nak::Invalid),
             // A dead or departed sender's message never was; anything else is an error of the operation.
             Err(_) if !link.may_send(qp.qpn) || link.peer.is_dead() => return Step::Stale,

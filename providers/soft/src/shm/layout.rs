@@ -33,12 +33,18 @@ pub(crate) const MOVERS: usize = 64;
 /// Said at the start of both segments; changes with any change of this file.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft2");
 
+/// Something on a cache line of its own.
+#[repr(C, align(64))]
+pub(crate) struct Line<T>(pub(crate) T);
+
 /// First page of *tables*.
 #[repr(C, align(64))]
 pub(crate) struct TablesHead {
     pub(crate) magic: AtomicU64,
     /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
     pub(crate) attention: AtomicU32,
+    /// Counts the owner's polls, so that peers can tell whether it still looks. Written at every poll: on a line of its own.
+    pub(crate) polls: Line<AtomicU32>,
     /// 1: the owner cannot use one-sided barriers, so whoever publishes to it must fence.
     pub(crate) needs_fence: AtomicU32,
     /// A random number, not 0: tells this process from earlier owners of its slot.
