@@ -212,8 +212,8 @@ impl Requester {
                 self.attach_refused = true;
                 return Direct::ByRing;
             }
-            // The next look at the peer finds it dead.
-            Err(Fault::Dead) => return Direct::Later,
+            // The next look at the peer finds it dead, or done.
+            Err(Fault::Dead | Fault::Busy) => return Direct::Later,
             Err(Fault::Local) => {
                 self.fail(n, IBV_WC_LOC_PROT_ERR);
                 return Direct::Failed;

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Remote,
     /// The target's process is dead.
     Dead,
+    /// Somebody holds the lock of the target's atomics for long: try again later.
+    Busy,
     /// The kernel refuses to attach (any more).
     Refused,
 }
@@ -103,7 +105,7 @@ impl Target<'_> {
         let va = admit(&self.link.view, rights, spot, 8, REMOTE_ATOMIC).ok_or(Fault::Access)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
-        let _held = AtomicLock::take(lock, own, || self.link.peer.is_dead()).ok_or(Fault::Dead)?;
+        let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
         match self.reach {
             // SAFETY: ours, registered, eight-aligned as the requested address is and regions keep alignment; under the
             // lock of all atomics on this process.
@@ -195,26 +197,28 @@ fn whose_fault(local: &Ranges) -> Fault {
     Fault::Remote
 }
 
+/// Attempts at the lock of atomics, which is held for two system calls.
+const PATIENCE: u32 = 1 << 16;
+
 /// The lock of all atomics on one process's memory, held across two system calls by a process that may die meanwhile.
 #[derive(Debug)]
 pub(crate) struct AtomicLock<'a>(&'a AtomicU32);
 
 impl<'a> AtomicLock<'a> {
-    /// Waits for the lock, unless `hopeless`. A holder that died is relieved by [`AtomicLock::recover`], which the owner
-    /// of the memory calls at its death.
-    pub(crate) fn take(lock: &'a AtomicU32, own: u32, hopeless: impl Fn() -> bool) -> Option<Self> {
-        let mut spins = 0u32;
-        while lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            spins += 1;
-            if !spins.is_multiple_of(64) {
-                std::hint::spin_loop();
-            } else if hopeless() {
-                return None;
-            } else {
+    /// The lock, or `None` when its holder does not let go: it was stopped in between, or died, which its peers notice
+    /// and then call [`AtomicLock::recover`].
+    pub(crate) fn take(lock: &'a AtomicU32, own: u32) -> Option<Self> {
+        for spins in 1..=PATIENCE {
+            if lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(Self(lock));
+            }
+            if spins.is_multiple_of(64) {
                 std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
             }
         }
-        Some(Self(lock))
+        None
     }
 
     /// Frees the lock if the dead process `slot` holds it.
@@ -237,13 +241,16 @@ mod tests {
     #[test]
     fn a_dead_holder_is_relieved_and_a_living_one_is_not() {
         let lock = AtomicU32::new(0);
-        let held = AtomicLock::take(&lock, 8, || false).expect("free");
+        let held = AtomicLock::take(&lock, 8).expect("free");
         AtomicLock::recover(&lock, 6);
         assert_eq!(lock.load(Ordering::Relaxed), 8);
         AtomicLock::recover(&lock, 7);
         assert_eq!(lock.load(Ordering::Relaxed), 0);
         std::mem::forget(held);
         lock.store(3, Ordering::Relaxed);
-        assert!(AtomicLock::take(&lock, 8, || true).is_none());
+        assert!(
+            AtomicLock::take(&lock, 8).is_none(),
+            "a holder that lives is waited for, not for ever"
+        );
     }
 }

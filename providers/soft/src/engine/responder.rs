@@ -473,6 +473,7 @@ impl Responder {
             // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's lock);
             // the source has them by the checks above; memmove, since sender and receiver may be one process.
             unsafe { std::ptr::copy(source, va as *mut u8, len) };
+            self.moved += len;
         }
         if !(head.has(LAST) && head.has(IMM)) {
             self.written.done += len;
@@ -502,6 +503,7 @@ impl Responder {
         // SAFETY: `va` as in serve_write; the chunk is in the requester's segment, mapped while the link lives, and lent
         // to us until we acknowledge.
         unsafe { std::ptr::copy(va as *const u8, chunk, len) };
+        self.moved += len;
         Step::Next
     }
 
@@ -524,7 +526,7 @@ impl Responder {
             return self.unservable(qp, Nak::Access);
         };
         let own = u32::from(link.own_slot()) + 1;
-        let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own, || false) else {
+        let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
             return Step::NotReady;
         };
         let swaps = head.op == Op::CompareSwap;

@@ -29,19 +29,40 @@ fn check_access(access: c_int) -> Result<u32, Errno> {
     Ok(access)
 }
 
-/// Registered memory must be mapped, as pinning would find: the first and the last page are asked for.
-fn check_mapped(addr: u64, length: usize) -> Result<(), Errno> {
+/// Brings the memory in as the access needs it, as pinning would: whatever is not mapped, or not writable where
+/// it must be, is found now and not by a crash when a message arrives.
+fn populate(addr: u64, length: usize, access: u32) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
     }
-    let last = addr.checked_add(length as u64 - 1).ok_or(Errno::EINVAL)?;
-    for at in [addr, last] {
-        let page = (at & !4095) as usize as *mut c_void;
-        let mut residency = 0u8;
-        // SAFETY: mincore(2) looks at no memory and writes one byte for one page.
-        if unsafe { libc::mincore(page, 4096, &raw mut residency) } != 0 {
-            return Err(Errno::EFAULT);
-        }
+    let start = addr & !4095;
+    let end = addr.checked_add(length as u64).ok_or(Errno::EINVAL)?;
+    let len = (end - start).next_multiple_of(4096) as usize;
+    let advice = if access & LOCAL_WRITE != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    let start = start as usize as *mut c_void;
+    // SAFETY: madvise(2) changes no contents and checks the range.
+    if unsafe { libc::madvise(start, len, advice) } == 0 {
+        return Ok(());
+    }
+    match Errno::last() {
+        // The advice is as new as Linux 5.14. Before, all that can be asked is whether there is a mapping.
+        // SAFETY: as above; no length, no effect but the check of the advice.
+        Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => mapped(start, len),
+        // No mapping, or not with that protection: what the kernel's own registration says then.
+        Errno::ENOMEM | Errno::EINVAL => Err(Errno::EFAULT),
+        other => Err(other),
+    }
+}
+
+/// Since Linux 5.14; not in the libc crate for every target.
+const MADV_POPULATE_READ: c_int = 22;
+const MADV_POPULATE_WRITE: c_int = 23;
+
+fn mapped(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    let mut residency = vec![0u8; len / 4096];
+    // SAFETY: one byte of answer for each page.
+    if unsafe { libc::mincore(start, len, residency.as_mut_ptr()) } != 0 {
+        return Err(Errno::EFAULT);
     }
     Ok(())
 }
@@ -61,7 +82,7 @@ pub(super) unsafe extern "C" fn reg_mr(
         // SAFETY: by contract.
         let domain = unsafe { Pd::of(pd) };
         let rights = check_access(access)?;
-        check_mapped(addr as u64, length)?;
+        populate(addr as u64, length, rights)?;
         let extent = Extent {
             pd: domain.number,
             va: addr as u64,
@@ -132,12 +153,12 @@ pub(super) unsafe extern "C" fn rereg_mr(
         let domain = unsafe { Pd::of(new) };
         let mut extent = Extent { pd: domain.number, ..mr.extent };
         if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
-            check_mapped(addr as u64, length)?;
             (extent.va, extent.iova, extent.len) = (addr as u64, addr as u64, length as u64);
         }
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             extent.access = check_access(access)?;
         }
+        populate(extent.va, extent.len as usize, extent.access)?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         withdraw(old, mr.keys, mr.extent.pd);
         domain.hold();
@@ -148,4 +169,39 @@ pub(super) unsafe extern "C" fn rereg_mr(
         mr.verbs.ibv_mr.rkey = keys.rkey;
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two pages, the second of them with `protection`.
+    fn pages(protection: c_int) -> *mut c_void {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: fresh anonymous memory, of which we change the second half's protection.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(4096), 4096, protection), 0);
+            at
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_used_as_asked_is_refused() {
+        let read_only = pages(libc::PROT_READ) as u64;
+        assert_eq!(populate(read_only, 4096, LOCAL_WRITE), Ok(()));
+        assert_eq!(populate(read_only, 8192, 0), Ok(()));
+        assert_eq!(populate(read_only, 4097, LOCAL_WRITE), Err(Errno::EFAULT));
+        assert_eq!(populate(pages(libc::PROT_NONE) as u64, 8192, 0), Err(Errno::EFAULT));
+        assert_eq!(populate(u64::MAX - 10, 100, 0), Err(Errno::EINVAL));
+        assert_eq!(populate(0, 0, LOCAL_WRITE), Ok(()));
+    }
 }
