@@ -75,7 +75,7 @@ fn fetch(suite: &str, state: &Path, root: &Path) -> Result<(), String> {
     folder("archives/partial")?;
     let debs = folder("debs")?;
     let sources = state.join("sources.list");
-    let line = format!("deb http://deb.debian.org/debian {suite} main\n");
+    let line = format!("deb {} {suite} main\n", mirror()?);
     fs::write(&sources, line).map_err(|error| error.to_string())?;
     let options = [
         format!("Dir::Etc::sourcelist={}", sources.display()),
@@ -101,6 +101,17 @@ fn fetch(suite: &str, state: &Path, root: &Path) -> Result<(), String> {
         run(Command::new("dpkg-deb").arg("-x").arg(entry.path()).arg(root))?;
     }
     Ok(())
+}
+
+/// Where this machine gets its Debian packages from: other releases are there too.
+fn mirror() -> Result<String, String> {
+    let output = Command::new("apt-get")
+        .args(["indextargets", "--format", "$(REPO_URI)"])
+        .output()
+        .map_err(|error| format!("apt-get: {error}"))?;
+    let listed = String::from_utf8_lossy(&output.stdout);
+    let found = listed.lines().find(|uri| uri.trim_end_matches('/').ends_with("/debian"));
+    found.map(str::to_owned).ok_or_else(|| "apt names no mirror of Debian".into())
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
