@@ -17,6 +17,9 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(4);
 /// Polls in a row, no event being asked for, after which the application counts as polling.
 const EAGERNESS: u32 = 64;
+/// Polls without a completion, some 20 us of them, after which the processor is offered to others, and then how often.
+const TOLERANCE: u32 = 1024;
+const YIELD_EVERY: u32 = 64;
 const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
 
 /// The present division of labour.
@@ -30,6 +33,8 @@ pub(crate) struct Attention {
     seen: AtomicU32,
     /// Polls since the last event, while attention is up.
     eager: AtomicU32,
+    /// Polls since the last completion. Racy, as the count of polls.
+    fruitless: AtomicU32,
 }
 
 impl Attention {
@@ -41,6 +46,7 @@ impl Attention {
             armed: AtomicUsize::new(0),
             seen: AtomicU32::new(0),
             eager: AtomicU32::new(0),
+            fruitless: AtomicU32::new(0),
         }
     }
 
@@ -58,8 +64,22 @@ impl Attention {
         // Racy increments are fine: only change matters.
         let polls = self.polls();
         polls.store(polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let fruitless = self.fruitless.load(Ordering::Relaxed).wrapping_add(1);
+        self.fruitless.store(fruitless, Ordering::Relaxed);
+        if fruitless >= TOLERANCE && fruitless.is_multiple_of(YIELD_EVERY) {
+            // Where there are more pollers than processors, the peer may be waiting for ours.
+            std::thread::yield_now();
+        }
         if self.word().load(Ordering::Relaxed) != 0 {
             self.polled_with_attention();
+        }
+    }
+
+    /// There is a completion.
+    #[inline]
+    pub(crate) fn completed(&self) {
+        if self.fruitless.load(Ordering::Relaxed) != 0 {
+            self.fruitless.store(0, Ordering::Relaxed);
         }
     }
 

@@ -101,6 +101,7 @@ impl Cq {
         let pushed = ring.push(cqe, solicited);
         self.queued.store(ring.len(), Ordering::Relaxed);
         drop(ring);
+        self.adapter.attention.completed();
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
