@@ -35,6 +35,7 @@ macro_rules! opaque_debug {
 }
 
 mod ah;
+mod compat10;
 mod context;
 mod counters;
 mod cq;
@@ -55,6 +56,7 @@ mod wq;
 mod wr;
 
 pub use ah::*;
+pub use compat10::*;
 pub use context::*;
 pub use counters::*;
 pub use cq::*;

@@ -66,6 +66,7 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
+mod compat10;
 mod data;
 mod table;
 mod variadic;

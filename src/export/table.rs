@@ -6,44 +6,44 @@
 //! from N on. Of its versions the oldest is the default one (`@@`), as in the release of that generation;
 //! plugins ask for theirs by name, so this matters to nobody but symbol listings.
 
-use super::variadic;
+use super::{compat10, variadic};
 use crate::{kabi, verbs};
 
 super::exports! {
     // Binaries built before libibverbs 1.1 (2007).
-    "ibv_ack_async_event" "@" "IBVERBS_1.0" => kabi::absent::nothing;
-    "ibv_ack_cq_events" "@" "IBVERBS_1.0" => kabi::absent::nothing;
-    "ibv_alloc_pd" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_attach_mcast" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_close_device" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_create_ah" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_create_cq" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_create_qp" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_create_srq" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_dealloc_pd" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_dereg_mr" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_destroy_ah" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_destroy_cq" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_destroy_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_destroy_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_detach_mcast" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_free_device_list" "@" "IBVERBS_1.0" => kabi::absent::nothing;
-    "ibv_get_async_event" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
-    "ibv_get_cq_event" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
-    "ibv_get_device_guid" "@" "IBVERBS_1.0" => kabi::absent::guid;
-    "ibv_get_device_list" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_get_device_name" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_modify_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_modify_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_open_device" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_query_device" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_query_gid" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
-    "ibv_query_pkey" "@" "IBVERBS_1.0" => kabi::absent::minus_one;
-    "ibv_query_port" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_query_qp" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_query_srq" "@" "IBVERBS_1.0" => kabi::absent::int;
-    "ibv_reg_mr" "@" "IBVERBS_1.0" => kabi::absent::pointer;
-    "ibv_resize_cq" "@" "IBVERBS_1.0" => kabi::absent::int;
+    "ibv_ack_async_event" "@" "IBVERBS_1.0" => compat10::event::ack_async_event;
+    "ibv_ack_cq_events" "@" "IBVERBS_1.0" => compat10::cq::ack_cq_events;
+    "ibv_alloc_pd" "@" "IBVERBS_1.0" => compat10::pd::alloc;
+    "ibv_attach_mcast" "@" "IBVERBS_1.0" => compat10::qp::attach_mcast;
+    "ibv_close_device" "@" "IBVERBS_1.0" => compat10::device::close_device;
+    "ibv_create_ah" "@" "IBVERBS_1.0" => compat10::ah::create_ah;
+    "ibv_create_cq" "@" "IBVERBS_1.0" => compat10::cq::create_cq;
+    "ibv_create_qp" "@" "IBVERBS_1.0" => compat10::qp::create_qp;
+    "ibv_create_srq" "@" "IBVERBS_1.0" => compat10::srq::create_srq;
+    "ibv_dealloc_pd" "@" "IBVERBS_1.0" => compat10::pd::dealloc;
+    "ibv_dereg_mr" "@" "IBVERBS_1.0" => compat10::mr::dereg_mr;
+    "ibv_destroy_ah" "@" "IBVERBS_1.0" => compat10::ah::destroy_ah;
+    "ibv_destroy_cq" "@" "IBVERBS_1.0" => compat10::cq::destroy_cq;
+    "ibv_destroy_qp" "@" "IBVERBS_1.0" => compat10::qp::destroy_qp;
+    "ibv_destroy_srq" "@" "IBVERBS_1.0" => compat10::srq::destroy_srq;
+    "ibv_detach_mcast" "@" "IBVERBS_1.0" => compat10::qp::detach_mcast;
+    "ibv_free_device_list" "@" "IBVERBS_1.0" => compat10::device::free_device_list;
+    "ibv_get_async_event" "@" "IBVERBS_1.0" => compat10::event::get_async_event;
+    "ibv_get_cq_event" "@" "IBVERBS_1.0" => compat10::cq::get_cq_event;
+    "ibv_get_device_guid" "@" "IBVERBS_1.0" => compat10::device::get_device_guid;
+    "ibv_get_device_list" "@" "IBVERBS_1.0" => compat10::device::get_device_list;
+    "ibv_get_device_name" "@" "IBVERBS_1.0" => compat10::device::get_device_name;
+    "ibv_modify_qp" "@" "IBVERBS_1.0" => compat10::qp::modify_qp;
+    "ibv_modify_srq" "@" "IBVERBS_1.0" => compat10::srq::modify_srq;
+    "ibv_open_device" "@" "IBVERBS_1.0" => compat10::device::open_device;
+    "ibv_query_device" "@" "IBVERBS_1.0" => compat10::device::query_device;
+    "ibv_query_gid" "@" "IBVERBS_1.0" => compat10::device::query_gid;
+    "ibv_query_pkey" "@" "IBVERBS_1.0" => compat10::device::query_pkey;
+    "ibv_query_port" "@" "IBVERBS_1.0" => compat10::device::query_port;
+    "ibv_query_qp" "@" "IBVERBS_1.0" => compat10::qp::query_qp;
+    "ibv_query_srq" "@" "IBVERBS_1.0" => compat10::srq::query_srq;
+    "ibv_reg_mr" "@" "IBVERBS_1.0" => compat10::mr::reg_mr;
+    "ibv_resize_cq" "@" "IBVERBS_1.0" => compat10::cq::resize_cq;
 
     "ibv_copy_path_rec_from_kern" "@@" "IBVERBS_1.0" => verbs::marshal::path_rec_from_kern;
     "ibv_copy_path_rec_to_kern" "@@" "IBVERBS_1.0" => verbs::marshal::path_rec_to_kern;

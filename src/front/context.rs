@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::{
-    VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_plugin_ext, ibv_context, verbs_context,
-    verbs_context_ops, verbs_device,
+    VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_plugin_ext, ibv_context, ibv_context_1_0,
+    verbs_context, verbs_context_ops, verbs_device,
 };
 
 use super::generation::Generation;
@@ -99,9 +99,16 @@ impl Context {
     /// # Safety
     /// `context` is NULL or points to a context that stays open while the value is used.
     pub(crate) unsafe fn new(context: *mut ibv_context) -> Result<Self, Errno> {
-        let context = Self(NonNull::new(context).ok_or(Errno::EINVAL)?);
+        let mut context = Self(NonNull::new(context).ok_or(Errno::EINVAL)?);
         // SAFETY: non-NULL, and live by the contract above.
-        let abi_compat = unsafe { (*context.as_ptr()).abi_compat };
+        let mut abi_compat = unsafe { (*context.as_ptr()).abi_compat };
+        if core::ptr::eq(abi_compat, Shadow::mark()) {
+            // SAFETY: only shadows have the mark; each names a context that is open as long as itself.
+            let real = unsafe { (*context.as_ptr().cast::<ibv_context_1_0>()).real_context };
+            context = Self(NonNull::new(real).ok_or(Errno::EINVAL)?);
+            // SAFETY: non-NULL, and live (see above).
+            abi_compat = unsafe { (*context.as_ptr()).abi_compat };
+        }
         // Only an extended context has slots in front of it, so this order matters.
         if abi_compat.addr() != VERBS_ABI_IS_EXTENDED || context.private_slot().is_null() {
             return Err(Errno::EINVAL);
@@ -276,6 +283,33 @@ impl Context {
                     .write(function.cast_mut());
             }
         }
+    }
+}
+
+/// What a binary of libibverbs 1.0 holds instead of an `ibv_context`, with room for all of one: the
+/// functions that have no second version for such binaries recognise it where `abi_compat` is.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    /// What the binary knows.
+    pub(crate) context: ibv_context_1_0,
+    room: [u8; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()],
+    mark: *mut c_void,
+}
+
+const _: () = assert!(offset_of!(Shadow, mark) == offset_of!(ibv_context, abi_compat));
+
+impl Shadow {
+    /// A complete shadow.
+    pub(crate) fn new(context: ibv_context_1_0) -> Self {
+        let room = [0; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()];
+        Self { context, room, mark: Self::mark() }
+    }
+
+    /// An address that nothing else has.
+    fn mark() -> *mut c_void {
+        static MARK: u8 = 0;
+        (&raw const MARK).cast_mut().cast()
     }
 }
 

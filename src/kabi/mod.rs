@@ -1,6 +1,5 @@
 //! What a provider plugin calls: one file per object, the same stems as in `verbs`.
 
-pub(crate) mod absent;
 pub(crate) mod cmd;
 pub(crate) mod context;
 pub(crate) mod cq;

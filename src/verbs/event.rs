@@ -14,7 +14,7 @@ use crate::sys::fd;
 
 /// Whom an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
+pub(crate) enum Subject {
     Cq,
     Qp,
     Srq,
@@ -24,7 +24,8 @@ enum Subject {
 }
 
 impl Subject {
-    fn of(event_type: ibv_event_type) -> Self {
+    /// The object that an event of this type names.
+    pub(crate) fn of(event_type: ibv_event_type) -> Self {
         match event_type {
             IBV_EVENT_CQ_ERR => Self::Cq,
             IBV_EVENT_QP_FATAL

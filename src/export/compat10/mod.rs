@@ -1,0 +1,139 @@
+//! The functions under `IBVERBS_1.0` that have a second version since 1.1: for binaries of 2006, whose
+//! objects look different ([`abi`]'s `*_1_0` types).
+//!
+//! Such a binary gets a shadow of each object, in the form it knows; the last member of a shadow is the
+//! real object. Where a real object has a pointer for the application (`cq_context` and its like), that
+//! leads back to the shadow, which keeps the application's own. Everything else is done by the functions
+//! of today; what they return and set in errno is passed on.
+//!
+//! Upstream does the same, but for four things that we do for the binary's sake: the shadow of a context
+//! has its descriptors and number of vectors, the shadow of a QP follows its state, a completion channel
+//! can be made on a shadow context ([`Shadow`](crate::front::context::Shadow)), and a device outlives
+//! the array it came in as long as it is open.
+
+use core::ptr::NonNull;
+
+use abi::{
+    Zeroed, ibv_ah, ibv_ah_1_0, ibv_context, ibv_context_1_0, ibv_cq, ibv_cq_1_0, ibv_device,
+    ibv_device_1_0, ibv_mr, ibv_mr_1_0, ibv_pd, ibv_pd_1_0, ibv_qp, ibv_qp_1_0, ibv_srq,
+    ibv_srq_1_0,
+};
+
+use crate::ffi::{Errno, mem};
+
+pub(super) mod ah;
+pub(super) mod cq;
+pub(super) mod device;
+pub(super) mod event;
+#[cfg(test)]
+mod fake;
+pub(super) mod mr;
+pub(super) mod pd;
+mod post;
+pub(super) mod qp;
+pub(super) mod srq;
+
+/// An object of 1.0 with a real one behind it.
+trait ShadowOf: Zeroed {
+    type Real;
+
+    /// The member that names the real object.
+    ///
+    /// # Safety
+    /// `this` is live.
+    unsafe fn real_field(this: *mut Self) -> *mut Self::Real;
+}
+
+macro_rules! shadows {
+    ($($shadow:ident . $field:ident: $real:ident)*) => {
+        $(impl ShadowOf for $shadow {
+            type Real = $real;
+            unsafe fn real_field(this: *mut Self) -> *mut $real {
+                // SAFETY: live by the contract of the trait.
+                unsafe { (*this).$field }
+            }
+        })*
+    };
+}
+shadows! {
+    ibv_device_1_0.real_device: ibv_device
+    ibv_context_1_0.real_context: ibv_context
+    ibv_pd_1_0.real_pd: ibv_pd
+    ibv_mr_1_0.real_mr: ibv_mr
+    ibv_cq_1_0.real_cq: ibv_cq
+    ibv_srq_1_0.real_srq: ibv_srq
+    ibv_qp_1_0.real_qp: ibv_qp
+    ibv_ah_1_0.real_ah: ibv_ah
+}
+
+/// The real object behind a shadow; NULL behind NULL, which the functions of today refuse.
+///
+/// # Safety
+/// `shadow` is NULL or live.
+unsafe fn real<T: ShadowOf>(shadow: *mut T) -> *mut T::Real {
+    if shadow.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: not NULL, so live by the contract above.
+    unsafe { T::real_field(shadow) }
+}
+
+/// Memory for a shadow, allocated before the real object is made so that nothing can fail after.
+#[derive(Debug)]
+struct Fresh<T>(NonNull<T>);
+
+impl<T> Fresh<T> {
+    fn new() -> Result<Self, Errno> {
+        Ok(Self(mem::calloc_bytes(size_of::<T>())?.cast()))
+    }
+
+    const fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+
+    /// Completes the shadow; the application frees it by destroying the object.
+    fn finish(self, shadow: T) -> *mut T {
+        let raw = self.0.as_ptr();
+        core::mem::forget(self);
+        // SAFETY: our allocation, large enough, which nobody else uses yet.
+        unsafe { raw.write(shadow) };
+        raw
+    }
+}
+
+impl<T> Drop for Fresh<T> {
+    fn drop(&mut self) {
+        mem::free(self.0.as_ptr().cast());
+    }
+}
+
+/// What a creating function of today returned: NULL means that it set errno.
+fn made<T>(real: *mut T) -> Result<*mut T, Errno> {
+    if real.is_null() { Err(Errno::last()) } else { Ok(real) }
+}
+
+/// Frees a shadow if the real object is gone (`result` is 0). NULL has none: that was refused.
+fn end<T: ShadowOf>(shadow: *mut T, result: core::ffi::c_int) -> core::ffi::c_int {
+    if result == 0 {
+        mem::free(shadow.cast());
+    }
+    result
+}
+
+/// Defines functions that differ from those of today only in the object they are given.
+macro_rules! forward {
+    ($($(#[$meta:meta])* fn $name:ident($object:ident: *mut $shadow:ty $(, $arg:ident: $ty:ty)* $(,)?)
+        $(-> $ret:ty)? => $today:path;)*) => {
+        $(
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// The object is NULL or live; otherwise as the function of today.
+            pub(crate) unsafe extern "C" fn $name($object: *mut $shadow $(, $arg: $ty)*) $(-> $ret)? {
+                // SAFETY: per the contract above.
+                unsafe { $today($crate::export::compat10::real($object) $(, $arg)*) }
+            }
+        )*
+    };
+}
+use forward;
