@@ -51,6 +51,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
                 if with_events {
                     args.push("-e");
                 }
+                if program.ends_with("_lat") && (with_events || *kind != "RC") {
+                    args.push(IN_CYCLES);
+                }
                 let rows = match (has_all, *kind) {
                     (false, _) => 1,
                     (true, "UD") => SIZES_OF_UD,
@@ -65,9 +68,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let all = !program.contains("atomic");
             let mut args = if all { vec!["-n", "100", "-a"] } else { vec!["-n", "1000"] };
             if program.ends_with("_lat") {
-                // Cycles instead of microseconds: otherwise it measures the clock anew for each
-                // size, half a second each time.
-                args.push("-C");
+                args.push(IN_CYCLES);
             }
             one(bench, tally, program, &args, path, if all { SIZES } else { 1 })?;
         }
@@ -80,6 +81,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
+/// Results in cycles: for microseconds perftest measures the clock anew for each size, half a second
+/// each time. The RC programs without events do that as users have it.
+const IN_CYCLES: &str = "-C";
 /// -a runs all powers of two from 2 bytes to 8 MiB.
 const SIZES: usize = 23;
 /// For UD it ends at the MTU, 4096 bytes.
