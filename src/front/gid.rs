@@ -63,10 +63,11 @@ pub(crate) fn entry(
         };
     }
     if wanted & VERBS_QUERY_GID_ATTR_NDEV_IFINDEX != 0 {
-        entry.ndev_ifindex = sysfs::read_text(&folder.join(format!("gid_attrs/ndevs/{index}")))
-            .ok()
-            .and_then(|name| interface_index(&name))
-            .unwrap_or(0);
+        let file = folder.join(format!("gid_attrs/ndevs/{index}"));
+        // A kernel that does not tell is fine, an interface that is not there is not.
+        if let Ok(name) = sysfs::read_text(&file) {
+            entry.ndev_ifindex = interface_index(&name)?;
+        }
     }
     if wanted & VERBS_QUERY_GID_ATTR_GID != 0 && entry.gid.bytes() == [0; 16] {
         return Err(Errno::ENODATA);
@@ -179,10 +180,14 @@ fn sysfs_type(folder: &std::path::Path, index: u32) -> Result<ibv_gid_type_sysfs
     }
 }
 
-fn interface_index(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
+/// The number of a network interface; `ENODEV` when this network namespace has none of that name.
+fn interface_index(name: &str) -> Result<u32, Errno> {
+    let name = CString::new(name).map_err(|_| Errno::ENODEV)?;
     // SAFETY: a C string.
-    Some(unsafe { libc::if_nametoindex(name.as_ptr()) })
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(Errno::last()),
+        index => Ok(index),
+    }
 }
 
 /// Eight groups of hexadecimal digits.
@@ -198,6 +203,8 @@ fn parse_gid(text: &str) -> Option<ibv_gid> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::generation::Generation;
+    use super::super::testing::TestContext;
     use super::*;
 
     #[test]
@@ -222,5 +229,48 @@ mod tests {
         assert_eq!(sysfs_type(&folder, 2), Err(Errno::EINVAL));
         assert_eq!(sysfs_type(&folder, 3), Err(Errno::EINVAL));
         std::fs::remove_dir_all(folder).expect("cleaning up");
+    }
+
+    #[test]
+    fn a_kernel_without_the_ioctl_is_asked_through_sysfs() {
+        let root = std::env::temp_dir().join(format!("fv-gid-entry-{}", std::process::id()));
+        let port = root.join("ports/1");
+        for (file, content) in [
+            ("gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:00a1\n"),
+            ("gid_attrs/types/0", "RoCE v2\n"),
+            ("gid_attrs/ndevs/0", "lo\n"),
+            ("gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+            ("gid_attrs/types/1", "RoCE v2\n"),
+            ("gids/2", "fe80:0000:0000:0000:0202:c9ff:fe00:00a2\n"),
+            ("gid_attrs/types/2", "RoCE v2\n"),
+            ("gid_attrs/ndevs/2", "not here\n"),
+        ] {
+            let file = port.join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            std::fs::write(file, content).expect("a file");
+        }
+        let test = TestContext::new(Generation::newest());
+        let context = test.context();
+        let mut sysfs = abi::verbs_sysfs_dev::zeroed();
+        chars::store_path(&mut sysfs.ibdev_path, &root).expect("fits");
+        // It has no ioctl of ours: ENOTTY.
+        let stand_in = std::fs::File::open("/dev/null").expect("there on every system");
+        // SAFETY: a context and a device that only this test uses.
+        unsafe {
+            (*context.as_ptr()).cmd_fd = std::os::fd::AsRawFd::as_raw_fd(&stand_in);
+            (*context.device()).sysfs = &raw mut sysfs;
+        }
+        let found = entry(context, 1, 0, 0, WHOLE_ENTRY).expect("a GID");
+        assert!(context.private().is_ioctl_unsupported(0));
+        assert_eq!((found.gid.bytes()[15], found.gid_type), (0xa1, IBV_GID_TYPE_ROCE_V2));
+        assert_eq!((found.gid_index, found.port_num), (0, 1));
+        assert_ne!(found.ndev_ifindex, 0, "every network namespace has a loopback interface");
+        let error = |index, flags| entry(context, 1, index, flags, WHOLE_ENTRY).err();
+        assert_eq!(error(1, 0), Some(Errno::ENODATA));
+        assert_eq!(error(2, 0), Some(Errno::ENODEV));
+        assert_eq!(error(3, 0), Some(Errno::EINVAL));
+        assert_eq!(error(0, 1), Some(Errno::EOPNOTSUPP));
+        assert_eq!(type_as_sysfs(context, 1, 0), Ok(IBV_GID_TYPE_SYSFS_ROCE_V2));
+        std::fs::remove_dir_all(root).expect("cleaning up");
     }
 }
