@@ -1,5 +1,6 @@
 //! Issuing one request of a connected QP: which way its bytes take.
 
+use super::inbound::Nak;
 use super::link::{Link, Reach};
 use super::onesided::{Direction, Fault, Spot, Target};
 use super::qp::Qp;
@@ -7,7 +8,6 @@ use super::ranges::Ranges;
 use super::regions::LOCAL_WRITE;
 use super::request::Phase;
 use super::requester::{Answer, Lent, Requester};
-use super::responder::Nak;
 use super::state::Kind;
 use crate::shm::layout::CHUNK_BYTES;
 use crate::shm::slot::*;

@@ -3,6 +3,7 @@
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod inbound;
 mod issue;
 pub(crate) mod link;
 pub(crate) mod movers;

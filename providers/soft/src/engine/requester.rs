@@ -6,12 +6,12 @@
 //! whoever polls, or by the service thread.
 
 use super::cq::Cq;
+use super::inbound::Nak;
 use super::link::{Link, Reach, Standing};
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
 use super::request::{Phase, Request, SendQueue, completion_opcode};
-use super::responder::Nak;
 use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::Cqe;
 use crate::shm::layout::RING_SLOTS;

@@ -3,12 +3,10 @@
 //! A datagram is complete for its sender once it lies in the ring. The receiver's process sorts it out:
 //! wrong key, unknown QP or no receive, and it is dropped and counted (IBTA vol 1, 9.8.3).
 
-use super::completion::Cqe;
+use super::inbound::{Piece, Source, Verdict};
 use super::link::publication_fence;
 use super::qp::Qp;
 use super::ranges::Ranges;
-use super::receive::Receive;
-use super::regions::LOCAL_WRITE;
 use super::request::{Destination, Phase, Route};
 use super::requester::Requester;
 use super::state::{Kind, State};
@@ -17,7 +15,7 @@ use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, split_qpn};
 use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
-use crate::sys::membarrier;
+use crate::sys::{Errno, membarrier};
 use abi::*;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
@@ -218,49 +216,43 @@ fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_
         },
         _ => return false,
     };
-    // The responder's lock keeps deregistration and RESET away while we write.
-    let responder = qp.responder.lock();
-    let mut receive = Receive::default();
-    if !qp.take_receive(&mut receive) {
-        return false;
-    }
-    let mut cqe = Cqe {
-        wr_id: receive.wr_id,
-        opcode: IBV_WC_RECV,
-        byte_len: (len + GRH) as u32,
-        imm: head.imm,
-        qp_num: qp.qpn,
-        src_qp: head.src_qpn,
-        wc_flags: if head.has(IMM) { IBV_WC_WITH_IMM } else { 0 }
-            | if routed { IBV_WC_GRH } else { 0 },
-        ..Cqe::default()
+    let piece = Piece {
+        first: true,
+        last: true,
+        imm: head.has(IMM).then_some(head.imm),
+        solicited: head.has(SOLICITED),
+        total: len + GRH,
+        src_qpn: head.src_qpn,
+        routed,
     };
-    match adapter.regions.resolve(qp.receive_pd(), &receive.sges, LOCAL_WRITE) {
-        None => cqe.status = IBV_WC_LOC_PROT_ERR,
-        Some(ranges) if ranges.total() < len + GRH => cqe.status = IBV_WC_LOC_LEN_ERR,
-        // SAFETY: the source has `len` bytes, behind a route header if there is one (checked above).
-        Some(ranges) => unsafe { place(&ranges, source, routed, len) },
-    }
+    // The responder's lock keeps deregistration and RESET away while we write.
+    let mut responder = qp.responder.lock();
+    let verdict = responder.inbound.send(&qp, &piece, &Datagram { source, routed, len });
     drop(responder);
-    qp.recv_cq.push(&cqe, head.has(SOLICITED));
-    if cqe.status != IBV_WC_SUCCESS {
+    if let Verdict::Refuse(_) = verdict {
         qp.enter_error();
     }
-    true
+    verdict != Verdict::Dropped
 }
 
-/// Lays payload, and route header if there is one, into a receive buffer.
-///
-/// # Safety
-/// `source` has `len` readable bytes, and GRH more if `routed`.
-unsafe fn place(ranges: &Ranges, source: *const u8, routed: bool, len: usize) {
-    // SAFETY: by contract.
-    unsafe {
-        if routed {
-            ranges.scatter(0, source, GRH + len);
-        } else {
-            ranges.scatter(GRH, source, len);
+/// Payload, with a route header before it if it is `routed`, in readable memory.
+struct Datagram {
+    source: *const u8,
+    routed: bool,
+    len: usize,
+}
+
+impl Source for Datagram {
+    fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
+        // SAFETY: `deliver` checked that there are so many bytes.
+        unsafe {
+            if self.routed {
+                ranges.scatter(0, self.source, GRH + self.len);
+            } else {
+                ranges.scatter(GRH, self.source, self.len);
+            }
         }
+        Ok(total)
     }
 }
 

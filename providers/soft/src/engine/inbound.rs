@@ -1,0 +1,349 @@
+//! What a responder does with a request, whatever brought it: match a receive, check keys and rights, place or fetch
+//! the bytes, complete (IBTA vol 1, 9.7 "responder", 9.8 for unreliable transports).
+//!
+//! A transport (the ring of a connection, the datagram rings, later packets from a network) takes its own units apart,
+//! calls one of `send`, `write`, `read` and `atomic` for each piece, in order, and carries out the verdict: acknowledge, wait,
+//! refuse, drop. How bytes get here is its own business, behind [`Source`].
+
+use super::completion::Cqe;
+use super::onesided::{AtomicLock, Spot, admit, update};
+use super::qp::Qp;
+use super::ranges::Ranges;
+use super::receive::Receive;
+use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use super::state::Kind;
+use crate::sys::Errno;
+use abi::*;
+use std::sync::atomic::Ordering;
+
+/// Why a request was refused (IBTA vol 1, table 57: syndromes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Nak {
+    Invalid = 1,
+    Access = 2,
+    Operation = 3,
+    /// No receive was posted for as long as the requester was willing to wait.
+    Rnr = 4,
+}
+
+impl Nak {
+    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Invalid,
+            2 => Self::Access,
+            3 => Self::Operation,
+            4 => Self::Rnr,
+            _ => return None,
+        })
+    }
+
+    /// The status that the requester's completion gets.
+    pub(crate) const fn requester_status(self) -> u32 {
+        match self {
+            Self::Invalid => IBV_WC_REM_INV_REQ_ERR,
+            Self::Access => IBV_WC_REM_ACCESS_ERR,
+            Self::Operation => IBV_WC_REM_OP_ERR,
+            Self::Rnr => IBV_WC_RNR_RETRY_EXC_ERR,
+        }
+    }
+}
+
+/// What a transport is to do about one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Done: it can be acknowledged.
+    Done,
+    /// Not done and not missed: an unreliable transport counts it and goes on.
+    Dropped,
+    /// No receive is posted: the same piece again later.
+    NotReady,
+    /// The lock of atomics is held: the same piece again later.
+    Busy,
+    /// Refused; the QP is in error unless this is `Nak::Rnr`.
+    Refuse(Nak),
+    /// The sender went away while its bytes were fetched: what it sent does not count.
+    Stale,
+}
+
+/// What the headers of a piece say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) first: bool,
+    pub(crate) last: bool,
+    /// Immediate data in network order; with the last piece.
+    pub(crate) imm: Option<u32>,
+    pub(crate) solicited: bool,
+    /// Bytes of the whole message; with the first piece.
+    pub(crate) total: usize,
+    pub(crate) src_qpn: u32,
+    /// The receive begins with a global route header.
+    pub(crate) routed: bool,
+}
+
+/// Where the bytes of a piece come from.
+pub(crate) trait Source {
+    /// Brings the piece to `offset` of `ranges`, at most up to `total` of the message; returns how many bytes that were.
+    ///
+    /// # Errors
+    /// `EPROTO` the piece makes no sense; `ESTALE` its sender went away meanwhile; anything else: it could not be fetched.
+    fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
+}
+
+/// How much of a message has arrived.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    total: usize,
+    done: usize,
+}
+
+/// The responder's memory from one piece to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    /// A message whose last piece has not come; `receive` is for it.
+    message: Option<Message>,
+    /// Bytes of an RDMA WRITE so far.
+    written: usize,
+    /// The receive taken last, kept in place: it is large to move about.
+    receive: Receive,
+    /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
+    taken: bool,
+    /// Unreliable: pieces are dropped up to the next first one.
+    skipping: bool,
+    /// Bytes moved since the transport last cleared it.
+    pub(crate) moved: usize,
+}
+
+impl Inbound {
+    /// A connection begins.
+    pub(crate) fn restart(&mut self) {
+        self.message = None;
+        self.written = 0;
+        self.skipping = false;
+    }
+
+    /// The message under way will not be finished; its receive serves the next one.
+    pub(crate) fn abandon(&mut self) {
+        self.message = None;
+    }
+
+    /// The receive that was taken and never completed, if there is one.
+    pub(crate) fn take_unfinished(&mut self) -> Option<Receive> {
+        self.message = None;
+        std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut self.receive))
+    }
+
+    /// Whether a piece belongs to a message that is being dropped.
+    pub(crate) fn skips(&mut self, first: bool) -> bool {
+        self.skipping &= !first;
+        self.skipping
+    }
+
+    /// A request that cannot be done: refused on a reliable connection, dropped on an unreliable one.
+    pub(crate) fn unservable(&mut self, qp: &Qp, nak: Nak) -> Verdict {
+        if qp.kind == Kind::Rc {
+            return Verdict::Refuse(nak);
+        }
+        self.message = None;
+        self.skipping = true;
+        Verdict::Dropped
+    }
+
+    /// Gets the next posted receive into `self.receive`.
+    fn need_receive(&mut self, qp: &Qp) -> Result<(), Verdict> {
+        self.taken = self.taken || qp.take_receive(&mut self.receive);
+        if self.taken {
+            return Ok(());
+        }
+        if qp.kind != Kind::Rc {
+            self.skipping = true;
+            return Err(Verdict::Dropped);
+        }
+        // Ask to be called by whoever posts a receive, then look again: one of the two sees the other.
+        qp.await_receive();
+        self.taken = qp.take_receive(&mut self.receive);
+        if self.taken { Ok(()) } else { Err(Verdict::NotReady) }
+    }
+
+    /// A piece of a SEND, or a datagram.
+    pub(crate) fn send(&mut self, qp: &Qp, piece: &Piece, source: &impl Source) -> Verdict {
+        let mut message = if piece.first {
+            // A message that was never finished leaves its receive to this one.
+            self.message = None;
+            if let Err(verdict) = self.need_receive(qp) {
+                return verdict;
+            }
+            Message { total: piece.total, done: 0 }
+        } else {
+            match self.message.take() {
+                Some(message) => message,
+                None => return self.unservable(qp, Nak::Invalid),
+            }
+        };
+        let pd = qp.receive_pd();
+        let Some(ranges) = qp.adapter.regions.resolve(pd, &self.receive.sges, LOCAL_WRITE) else {
+            return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
+        };
+        if message.total > ranges.total() {
+            return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
+        }
+        match source.bring(&ranges, message.done, message.total) {
+            Ok(len) => {
+                message.done += len;
+                self.moved += len;
+            }
+            Err(Errno::EPROTO) => return self.unservable(qp, Nak::Invalid),
+            Err(Errno::ESTALE) => return Verdict::Stale,
+            Err(_) => return self.unservable(qp, Nak::Operation),
+        }
+        if piece.last {
+            self.complete(qp, piece, IBV_WC_RECV, message.done);
+        } else {
+            self.message = Some(message);
+        }
+        Verdict::Done
+    }
+
+    /// The taken receive is done.
+    fn complete(&mut self, qp: &Qp, piece: &Piece, opcode: u32, len: usize) {
+        self.taken = false;
+        let cqe = Cqe {
+            wr_id: self.receive.wr_id,
+            status: IBV_WC_SUCCESS,
+            opcode,
+            byte_len: len as u32,
+            imm: piece.imm.unwrap_or(0),
+            qp_num: qp.qpn,
+            src_qp: piece.src_qpn,
+            wc_flags: if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+                | if piece.routed { IBV_WC_GRH } else { 0 },
+        };
+        qp.recv_cq.push(&cqe, piece.solicited);
+    }
+
+    /// The taken receive does not take the message: it completes with `status`, and the sender hears `nak`.
+    fn spoiled(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
+        self.taken = false;
+        let cqe = Cqe {
+            wr_id: self.receive.wr_id,
+            status,
+            opcode: IBV_WC_RECV,
+            qp_num: qp.qpn,
+            ..Cqe::default()
+        };
+        qp.recv_cq.push(&cqe, false);
+        if qp.kind != Kind::Uc {
+            return Verdict::Refuse(nak);
+        }
+        self.skipping = true;
+        Verdict::Dropped
+    }
+
+    /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already.
+    ///
+    /// # Safety
+    /// `source`, if there is one, is readable for `len` bytes.
+    pub(crate) unsafe fn write(
+        &mut self,
+        qp: &Qp,
+        piece: &Piece,
+        spot: Spot,
+        len: usize,
+        source: Option<*const u8>,
+    ) -> Verdict {
+        if piece.first {
+            self.written = 0;
+        }
+        if let Some(source) = source
+            && len > 0
+        {
+            let rights = own_rights(qp);
+            let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_WRITE) else {
+                return self.unservable(qp, Nak::Access);
+            };
+            // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's lock);
+            // the source by contract; memmove, since sender and receiver may be one process.
+            unsafe { std::ptr::copy(source, va as *mut u8, len) };
+            self.moved += len;
+        }
+        if !piece.last || piece.imm.is_none() {
+            self.written += len;
+            return Verdict::Done;
+        }
+        if let Err(verdict) = self.need_receive(qp) {
+            return verdict;
+        }
+        let done = self.written + len;
+        self.complete(qp, piece, IBV_WC_RECV_RDMA_WITH_IMM, done);
+        Verdict::Done
+    }
+
+    /// A piece of an RDMA READ: `len` bytes to `answer`.
+    ///
+    /// # Safety
+    /// `answer` is writable for `len` bytes.
+    pub(crate) unsafe fn read(
+        &mut self,
+        qp: &Qp,
+        spot: Spot,
+        len: usize,
+        answer: *mut u8,
+    ) -> Verdict {
+        if len == 0 {
+            return Verdict::Done;
+        }
+        let rights = own_rights(qp);
+        let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_READ) else {
+            return self.unservable(qp, Nak::Access);
+        };
+        // SAFETY: `va` as in `write`; the answer by contract.
+        unsafe { std::ptr::copy(va as *const u8, answer, len) };
+        self.moved += len;
+        Verdict::Done
+    }
+
+    /// An atomic: `change` on the word at `spot`; what was there goes to `answer`.
+    ///
+    /// # Safety
+    /// `answer` is writable for eight bytes, and aligned.
+    pub(crate) unsafe fn atomic(
+        &mut self,
+        qp: &Qp,
+        spot: Spot,
+        change: impl Fn(u64) -> u64,
+        answer: *mut u64,
+    ) -> Verdict {
+        if !spot.addr.is_multiple_of(8) {
+            return self.unservable(qp, Nak::Invalid);
+        }
+        let view = &qp.adapter.view;
+        let Some(va) = admit(view, own_rights(qp), spot, 8, REMOTE_ATOMIC) else {
+            return self.unservable(qp, Nak::Access);
+        };
+        let own = u32::from(qp.adapter.fabric.slot()) + 1;
+        let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
+            return Verdict::Busy;
+        };
+        // SAFETY: `va` is ours and registered for eight bytes; the lock is held; the answer by contract.
+        unsafe { answer.write(update(va, change)) };
+        Verdict::Done
+    }
+}
+
+/// The rights that our QP gives to its peer.
+fn own_rights(qp: &Qp) -> u64 {
+    qp.entry().rights.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_survives_its_word() {
+        for nak in [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr] {
+            assert_eq!(Nak::from_raw(nak as u32), Some(nak));
+        }
+        assert_eq!(Nak::from_raw(0), None);
+    }
+}
