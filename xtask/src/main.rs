@@ -1,6 +1,7 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
 mod demo;
+mod matrix;
 mod over;
 mod packages;
 mod pair;
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   test [GROUP...]   run every test there is (--list shows the groups)
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   stage             lay an installed tree under target/stage
+  matrix            write docs/abi-matrix.md (--check: is it up to date?)
 ";
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         "demo" => demo::main(&rest),
         "test" => test::main(&rest),
         "run" => run::main(&rest),
+        "matrix" => matrix::main(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -40,6 +40,14 @@ const GROUPS: &[Group] = &[
     Group { name: "clippy", what: "lints", run: checks::clippy },
     Group { name: "doc", what: "documentation builds without warnings", run: checks::doc },
     Group { name: "unit", what: "unit tests of all crates", run: unit::run },
+    Group {
+        name: "matrix",
+        what: "docs/abi-matrix.md is up to date",
+        run: |bench, tally| {
+            tally.record("docs/abi-matrix.md", crate::matrix::check(&bench.paths.root));
+            Ok(())
+        },
+    },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
