@@ -188,14 +188,10 @@ struct Fabric {
     shared_memory: Vec<String>,
 }
 
-/// What is in a fabric directory when nobody uses it, apart from the empty file whose bytes the
-/// processes lock.
+/// What is in a fabric directory; nothing, when nobody uses it.
 fn files_left(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let is_lock_file = |e: &fs::DirEntry| {
-        e.file_name() == "slots" && e.metadata().is_ok_and(|m| m.is_file() && m.len() == 0)
-    };
-    entries.filter(|e| !is_lock_file(e)).map(|e| e.path().display().to_string()).collect()
+    entries.map(|e| e.path().display().to_string()).collect()
 }
 
 /// Runs the groups that are named, or all.

@@ -181,8 +181,22 @@ impl SlotFile {
         let _ = unlock(self.fd.as_fd(), slot.into());
     }
 
+    /// Whether nobody holds a slot any more. A process that was killed a moment ago, whose locks the kernel is about to drop,
+    /// is waited for: its survivor shall leave nothing behind.
     fn is_last(&self) -> bool {
-        self.held().1.is_empty() && holder(self.fd.as_fd(), 1, 0) == Ok(None)
+        if !self.held().1.is_empty() {
+            return false;
+        }
+        let deadline = Instant::now() + DYING;
+        loop {
+            match holder(self.fd.as_fd(), 1, 0) {
+                Ok(None) => return true,
+                Ok(Some(pid)) if process::is_exiting(pid) && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                _ => return false,
+            }
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, (pid_t, Vec<u16>)> {
@@ -344,6 +358,9 @@ fn slots_path(directory: &Directory) -> PathBuf {
 
 /// Name of the lock file.
 const FILE: &str = "slots";
+
+/// How long the kernel may take to end a process.
+const DYING: Duration = Duration::from_millis(500);
 
 /// How long to wait for a process that holds the directory, in order to leave it clean.
 const PARTING: Duration = Duration::from_secs(5);

@@ -88,9 +88,35 @@ pub fn group_named(name: &str) -> Option<gid_t> {
 /// `PR_SET_PTRACER_ANY` of `<linux/prctl.h>`.
 const PR_SET_PTRACER_ANY: c_ulong = c_ulong::MAX;
 
+/// Whether the kernel is taking process `pid` down (`proc(5)`, flags of /proc/pid/stat); `false` where that cannot be told.
+pub fn is_exiting(pid: pid_t) -> bool {
+    /// `PF_EXITING` of the kernel's task flags.
+    const EXITING: u32 = 4;
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name before may hold anything; state, parent, group, session, terminal and its group come before the flags.
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
+    let state = fields.next();
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u32>().ok());
+    state == Some("Z") || flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zombie_is_exiting_and_we_are_not() {
+        assert!(!is_exiting(id()));
+        assert!(!is_exiting(0));
+        let child = std::process::Command::new("true").spawn();
+        let mut child = child.expect("true(1) runs");
+        let pid = child.id() as pid_t;
+        while !is_exiting(pid) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("our child");
+        assert!(!is_exiting(pid));
+    }
 
     #[test]
     fn random_numbers_differ() {
