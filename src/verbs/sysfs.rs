@@ -29,13 +29,50 @@ verb! {
         }
         // SAFETY: C strings by the contract above.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-        let path = Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
+        // With a slash in any case: a name that starts with one is below `dir` too.
+        let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
+        let path = Path::new(OsStr::from_bytes(&path));
         // SAFETY: writable for `size` bytes; only this call uses it meanwhile.
         let buffer = unsafe {
             buf.write_bytes(0, size);
             core::slice::from_raw_parts_mut(buf.cast::<u8>(), size)
         };
-        let len = sysfs::read_into(&path, buffer)?;
+        let len = sysfs::read_into(path, buffer)?;
         Ok(MinusOne(c_int::try_from(len).unwrap_or(c_int::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_without_its_newline_or_is_minus_one() {
+        let folder = std::env::temp_dir().join(format!("fv-verbs-sysfs-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("file"), b"abc\n").expect("a file");
+        let dir = CString::new(folder.as_os_str().as_encoded_bytes()).expect("no NUL");
+        let mut buffer = [c_char::MAX; 8];
+        let mut read = |name: &CStr, size| {
+            // SAFETY: C strings, and a buffer of that size or larger.
+            unsafe { read_file(dir.as_ptr(), name.as_ptr(), buffer.as_mut_ptr(), size) }
+        };
+        assert_eq!(read(c"file", 8), MinusOne(3));
+        assert_eq!(read(c"/file", 8), MinusOne(3));
+        assert_eq!(read(c"file", 2), MinusOne(-1));
+        assert_eq!(read(c"none", 8), MinusOne(-1));
+        std::fs::remove_dir_all(folder).expect("cleaning up");
+        // SAFETY: NULL is refused.
+        let null = unsafe { read_file(core::ptr::null(), c"x".as_ptr(), core::ptr::null_mut(), 0) };
+        assert_eq!(null, MinusOne(-1));
+    }
+
+    #[test]
+    fn the_path_is_the_same_string_each_time() {
+        // SAFETY: a string that lives for ever.
+        assert!(!unsafe { CStr::from_ptr(path()) }.is_empty());
+        assert_eq!(path(), path());
     }
 }
