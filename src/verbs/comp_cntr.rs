@@ -90,3 +90,76 @@ with_value! {
     /// `ibv_read_err_comp_cntr(3)`.
     read_err = read_err_comp_cntr(*mut u64);
 }
+
+#[cfg(test)]
+mod tests {
+    use abi::{Zeroed, verbs_context_ops};
+
+    use super::*;
+    use crate::front::generation::Generation;
+    use crate::front::testing::TestContext;
+
+    /// Which of the six value operations is called shows in what it returns.
+    macro_rules! operation {
+        ($name:ident, $ty:ty, $result:literal) => {
+            unsafe extern "C" fn $name(_: *mut ibv_comp_cntr, _: $ty) -> c_int {
+                $result
+            }
+        };
+    }
+    operation!(set_op, u64, 1);
+    operation!(set_err_op, u64, 2);
+    operation!(inc_op, u64, 3);
+    operation!(inc_err_op, u64, 4);
+    operation!(read_op, *mut u64, 5);
+    operation!(read_err_op, *mut u64, 6);
+
+    unsafe extern "C" fn query_op(
+        _: *mut ibv_context,
+        caps: *mut ibv_comp_cntr_caps,
+        size: usize,
+    ) -> c_int {
+        // SAFETY: writable, and zeroed before.
+        unsafe {
+            assert_eq!((*caps).max_value, 0);
+            (*caps).max_value = size as u64;
+        }
+        0
+    }
+
+    #[test]
+    fn each_counter_operation_reaches_its_own_function() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context().as_ptr();
+        let ops = verbs_context_ops {
+            set_comp_cntr: Some(set_op),
+            set_err_comp_cntr: Some(set_err_op),
+            inc_comp_cntr: Some(inc_op),
+            inc_err_comp_cntr: Some(inc_err_op),
+            read_comp_cntr: Some(read_op),
+            read_err_comp_cntr: Some(read_err_op),
+            query_comp_cntr_caps: Some(query_op),
+            ..verbs_context_ops::zeroed()
+        };
+        let mut counter = ibv_comp_cntr { context, ..ibv_comp_cntr::zeroed() };
+        let counter = &raw mut counter;
+        let mut caps = ibv_comp_cntr_caps { max_value: 9, ..ibv_comp_cntr_caps::zeroed() };
+        let (mut value, size) = (0, size_of::<ibv_comp_cntr_caps>());
+        let null = core::ptr::null_mut();
+        // SAFETY: a canonical table, and objects of ours.
+        unsafe {
+            test.context().install(&raw const ops, Generation::newest());
+            assert_eq!([set(counter, 0), set_err(counter, 0)], [1, 2]);
+            assert_eq!([inc(counter, 0), inc_err(counter, 0)], [3, 4]);
+            assert_eq!([read(counter, &raw mut value), read_err(counter, &raw mut value)], [5, 6]);
+            assert_eq!(set(null, 0), libc::EINVAL);
+            assert_eq!(query_caps(context, &raw mut caps, size), 0);
+            assert_eq!(caps.max_value, size as u64);
+            assert_eq!(query_caps(context, null.cast(), size), libc::EINVAL);
+            // No provider has these here.
+            assert!(create(context, null.cast()).is_null());
+            assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
+            assert_eq!(destroy(counter), libc::EOPNOTSUPP);
+        }
+    }
+}

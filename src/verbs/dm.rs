@@ -43,3 +43,45 @@ verb! {
         Ok(MinusOne(unsafe { export(dm) }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi::{Zeroed, verbs_context_ops};
+
+    use super::*;
+    use crate::ffi::Errno;
+    use crate::front::generation::Generation;
+    use crate::front::testing::TestContext;
+
+    unsafe extern "C" fn import_op(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+        Box::into_raw(Box::new(ibv_dm { context, handle, ..ibv_dm::zeroed() }))
+    }
+    unsafe extern "C" fn unimport_op(dm: *mut ibv_dm) {
+        // SAFETY: from import_op.
+        drop(unsafe { Box::from_raw(dm) });
+    }
+
+    #[test]
+    fn imported_device_memory_is_the_providers() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context().as_ptr();
+        // SAFETY: a canonical table, and objects of ours.
+        unsafe {
+            assert!(import(context, 7).is_null());
+            assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
+            let ops = verbs_context_ops {
+                import_dm: Some(import_op),
+                unimport_dm: Some(unimport_op),
+                ..verbs_context_ops::zeroed()
+            };
+            test.context().install(&raw const ops, Generation::newest());
+            let dm = import(context, 7);
+            assert_eq!((*dm).handle, 7);
+            Errno::EIO.set();
+            assert_eq!(export_dmabuf_fd(dm), MinusOne(-1));
+            assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
+            unimport(dm);
+            unimport(core::ptr::null_mut());
+        }
+    }
+}

@@ -471,3 +471,254 @@ unsafe fn change(
     }
     IBV_REREG_MR_ERR_CMD
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use abi::{IBV_MR_TYPE_IMPORTED_MR, IBV_REREG_MR_FLAGS_SUPPORTED, verbs_context_ops};
+
+    use super::*;
+    use crate::front::generation::Generation;
+    use crate::front::testing::TestContext;
+
+    const OPTIONAL: u32 = AccessFlags::OPTIONAL_RANGE.bits();
+
+    thread_local! {
+        /// What the provider was given last.
+        static GIVEN: Cell<ibv_mr_init_attr> = Cell::new(ibv_mr_init_attr::zeroed());
+        static RESULT: Cell<c_int> = const { Cell::new(0) };
+    }
+
+    fn new_mr() -> *mut ibv_mr {
+        if RESULT.get() != 0 {
+            Errno::from_raw(RESULT.get()).set();
+            return core::ptr::null_mut();
+        }
+        Box::into_raw(Box::new(verbs_mr::zeroed())).cast()
+    }
+
+    unsafe extern "C" fn reg_mr_op(
+        _: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        iova: u64,
+        access: c_int,
+    ) -> *mut ibv_mr {
+        GIVEN.set(ibv_mr_init_attr { addr, length, iova, access, ..ibv_mr_init_attr::zeroed() });
+        new_mr()
+    }
+
+    unsafe extern "C" fn reg_mr_ex_op(_: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+        // SAFETY: readable as a whole.
+        GIVEN.set(unsafe { *attr });
+        new_mr()
+    }
+
+    unsafe extern "C" fn rereg_mr_op(
+        _: *mut verbs_mr,
+        _: c_int,
+        _: *mut ibv_pd,
+        _: *mut c_void,
+        _: usize,
+        _: c_int,
+    ) -> c_int {
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn dereg_mr_op(mr: *mut verbs_mr) -> c_int {
+        // SAFETY: from new_mr.
+        drop(unsafe { Box::from_raw(mr) });
+        0
+    }
+
+    unsafe extern "C" fn unimport_mr_op(mr: *mut ibv_mr) {
+        // SAFETY: from new_mr.
+        drop(unsafe { Box::from_raw(mr.cast::<verbs_mr>()) });
+    }
+
+    unsafe extern "C" fn import_mr_op(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+        let mr = new_mr();
+        // SAFETY: fresh; a live PD.
+        unsafe {
+            (*mr).handle = handle;
+            (*mr).context = (*pd).context;
+            (*mr.cast::<verbs_mr>()).mr_type = IBV_MR_TYPE_IMPORTED_MR;
+        }
+        mr
+    }
+
+    /// A context with these operations, and a PD of it.
+    fn bench() -> (TestContext, ibv_pd) {
+        RESULT.set(0);
+        let test = TestContext::new(Generation::newest());
+        let ops = verbs_context_ops {
+            reg_mr: Some(reg_mr_op),
+            reg_mr_ex: Some(reg_mr_ex_op),
+            rereg_mr: Some(rereg_mr_op),
+            dereg_mr: Some(dereg_mr_op),
+            import_mr: Some(import_mr_op),
+            unimport_mr: Some(unimport_mr_op),
+            ..verbs_context_ops::zeroed()
+        };
+        // SAFETY: a canonical table.
+        unsafe { test.context().install(&raw const ops, Generation::newest()) };
+        let pd = ibv_pd { context: test.context().as_ptr(), ..ibv_pd::zeroed() };
+        (test, pd)
+    }
+
+    fn at(address: usize) -> *mut c_void {
+        core::ptr::without_provenance_mut(address)
+    }
+
+    #[test]
+    fn optional_access_is_only_asked_of_a_kernel_that_may_refuse_it() {
+        let (test, mut pd) = bench();
+        let (pd, access) = (&raw mut pd, OPTIONAL | 7);
+        for (support, expected) in [(0, 7), (1, access)] {
+            // SAFETY: a device that only this test uses; the operations only look at numbers.
+            unsafe {
+                (*test.context().device()).core_support = support;
+                let mr = reg_mr_iova2(pd, at(0x1000), 0x10, 0x9000, access);
+                assert_eq!(GIVEN.get().access.cast_unsigned(), expected);
+                assert_eq!(
+                    (GIVEN.get().iova, (*mr).addr, (*mr).length),
+                    (0x9000, at(0x1000), 0x10)
+                );
+                assert_eq!(((*mr).pd, (*mr).context), (pd, test.context().as_ptr()));
+                assert_eq!(dereg_mr(mr), 0);
+            }
+        }
+        // SAFETY: as above.
+        unsafe {
+            let mr = reg_mr_iova(pd, at(0x1000), 0x10, 0x8000, 1);
+            assert_eq!(GIVEN.get().iova, 0x8000);
+            assert_eq!(dereg_mr(mr), 0);
+            RESULT.set(libc::EFAULT);
+            assert!(reg_mr_iova(pd, at(0x1000), 0x10, 0x8000, 1).is_null());
+            assert_eq!(Errno::last(), Errno::EFAULT);
+        }
+    }
+
+    #[test]
+    fn a_change_reports_its_own_codes_and_is_remembered() {
+        let (_test, mut pd) = bench();
+        let mut other_pd = pd;
+        let (pd, other_pd) = (&raw mut pd, &raw mut other_pd);
+        let null = core::ptr::null_mut();
+        let translation = IBV_REREG_MR_CHANGE_TRANSLATION.cast_signed();
+        let change_pd = IBV_REREG_MR_CHANGE_PD.cast_signed();
+        let unknown = (IBV_REREG_MR_FLAGS_SUPPORTED + 1).cast_signed();
+        // SAFETY: the operations only look at numbers.
+        unsafe {
+            let mr = reg_mr(pd, at(0x1000), 0x10, 1);
+            for (flags, addr, length, access) in [
+                (unknown, null, 0, 0),
+                (translation, null, 0x10, 0),
+                (translation, at(0x2000), 0, 0),
+                (change_pd, null, 0, 1),
+            ] {
+                Errno::EIO.set();
+                let result = rereg_mr(mr, flags, other_pd, addr, length, access);
+                assert_eq!((result.0, Errno::last()), (IBV_REREG_MR_ERR_INPUT, Errno::EINVAL));
+            }
+            RESULT.set(libc::ENOMEM);
+            let result = rereg_mr(mr, translation, null.cast(), at(0x2000), 0x20, 0);
+            assert_eq!((result.0, (*mr).addr), (IBV_REREG_MR_ERR_CMD, at(0x1000)));
+            RESULT.set(0);
+            let result = rereg_mr(mr, translation | change_pd, other_pd, at(0x2000), 0x20, 0);
+            assert_eq!((result.0, (*mr).pd), (0, other_pd));
+            assert_eq!(((*mr).addr, (*mr).length), (at(0x2000), 0x20));
+            assert_eq!(dereg_mr(mr), 0);
+
+            let imported = import(pd, 7);
+            assert_eq!((*imported).handle, 7);
+            let result = rereg_mr(imported, change_pd, other_pd, null, 0, 0);
+            assert_eq!(result.0, IBV_REREG_MR_ERR_INPUT);
+            unimport(imported);
+        }
+    }
+
+    #[test]
+    fn only_masked_fields_of_a_description_count() {
+        let (_test, mut pd) = bench();
+        let mut attr = ibv_mr_init_attr {
+            length: 0x10,
+            access: 1,
+            comp_mask: (MrInitMask::ADDR | MrInitMask::IOVA).bits(),
+            iova: 0x9000,
+            addr: at(0x1000),
+            fd: 5,
+            fd_offset: 6,
+            ..ibv_mr_init_attr::zeroed()
+        };
+        // SAFETY: the operations only look at numbers.
+        unsafe {
+            let mr = reg_mr_ex(&raw mut pd, &raw mut attr);
+            let given = GIVEN.get();
+            assert_eq!((given.addr, given.iova), (at(0x1000), 0x9000));
+            assert_eq!((given.fd, given.fd_offset), (0, 0));
+            assert_eq!((*mr).addr, at(0x1000));
+            assert_eq!(dereg_mr(mr), 0);
+
+            attr.comp_mask = (MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA).bits();
+            let mr = reg_mr_ex(&raw mut pd, &raw mut attr);
+            let given = GIVEN.get();
+            assert_eq!((given.addr, given.fd, given.fd_offset), (core::ptr::null_mut(), 5, 6));
+            assert_eq!(((*mr).addr, (*mr).length), (at(6), 0x10));
+            assert_eq!(dereg_mr(mr), 0);
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_registered_as_what_it_is_made_of() {
+        let (_test, mut pd) = bench();
+        let mut other_pd = pd;
+        let pd = &raw mut pd;
+        let mut memory = ibv_buf { addr: at(0x1000), size: 0x100, pd, dmabuf_fd: -1 };
+        let mut dmabuf = ibv_buf { dmabuf_fd: 4, ..memory };
+        let refused = |buf: *mut ibv_buf, pd: *mut ibv_pd, addr, length| {
+            Errno::EIO.set();
+            // SAFETY: the operations only look at numbers.
+            let mr = unsafe { reg_buf_mr(pd, buf, at(addr), length, 1) };
+            mr.is_null() && Errno::last() == Errno::EINVAL
+        };
+        assert!(refused(&raw mut memory, &raw mut other_pd, 0x1000, 0x10));
+        assert!(refused(&raw mut memory, pd, 0xfff, 0x10));
+        assert!(refused(&raw mut memory, pd, 0x10f1, 0x10));
+        assert!(refused(&raw mut memory, pd, 0x1001, usize::MAX));
+        assert!(refused(core::ptr::null_mut(), pd, 0x1000, 0x10));
+        // SAFETY: the operations only look at numbers.
+        unsafe {
+            let mr = reg_buf_mr(pd, &raw mut memory, at(0x10f0), 0x10, 1);
+            let given = GIVEN.get();
+            assert_eq!(given.comp_mask, MrInitMask::ADDR.bits());
+            assert_eq!((given.addr, given.buf), (at(0x10f0), core::ptr::null_mut()));
+            assert_eq!(dereg_mr(mr), 0);
+
+            let mr = reg_buf_mr(pd, &raw mut dmabuf, at(0x10f0), 0x10, 1);
+            let given = GIVEN.get();
+            let mask = MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA;
+            assert_eq!(given.comp_mask, mask.bits());
+            assert_eq!((given.fd, given.fd_offset, given.iova), (4, 0xf0, 0x10f0));
+            assert_eq!(dereg_mr(mr), 0);
+            assert_eq!(export_buf_dmabuf_fd(&raw mut memory), MinusOne(-1));
+            assert_eq!(Errno::last(), Errno::ENODATA);
+        }
+    }
+
+    #[test]
+    fn without_a_provider_a_buffer_is_pages_of_memory() {
+        let (_test, mut pd) = bench();
+        let mut buf = core::ptr::null_mut();
+        // SAFETY: objects of ours.
+        unsafe {
+            let addr = alloc_buf(&raw mut pd, 100, &raw mut buf);
+            assert_eq!(addr.addr() % crate::ffi::mem::page_size(), 0);
+            assert_eq!(((*buf).addr, (*buf).size, (*buf).dmabuf_fd), (addr, 100, -1));
+            addr.cast::<u8>().write_bytes(1, 100);
+            free_buf(buf);
+            free_buf(core::ptr::null_mut());
+        }
+    }
+}

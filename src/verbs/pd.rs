@@ -61,3 +61,56 @@ verb! {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi::{Zeroed, verbs_context_ops};
+
+    use super::*;
+    use crate::ffi::Errno;
+    use crate::front::generation::Generation;
+    use crate::front::testing::TestContext;
+
+    unsafe extern "C" fn import_op(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+        Box::into_raw(Box::new(ibv_pd { context, handle }))
+    }
+    unsafe extern "C" fn unimport_op(pd: *mut ibv_pd) {
+        // SAFETY: from import_op.
+        drop(unsafe { Box::from_raw(pd) });
+    }
+    unsafe extern "C" fn alloc_op(_: *mut ibv_context) -> *mut ibv_pd {
+        Box::into_raw(Box::new(ibv_pd::zeroed()))
+    }
+    unsafe extern "C" fn dealloc_op(pd: *mut ibv_pd) -> c_int {
+        // SAFETY: from alloc_op.
+        drop(unsafe { Box::from_raw(pd) });
+        0
+    }
+
+    #[test]
+    fn a_protection_domain_is_the_providers_and_knows_its_context() {
+        let test = TestContext::new(Generation::newest());
+        let context = test.context().as_ptr();
+        let ops = verbs_context_ops {
+            alloc_pd: Some(alloc_op),
+            dealloc_pd: Some(dealloc_op),
+            import_pd: Some(import_op),
+            unimport_pd: Some(unimport_op),
+            ..verbs_context_ops::zeroed()
+        };
+        // SAFETY: a canonical table, and objects of ours.
+        unsafe {
+            assert!(import(context, 7).is_null());
+            assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
+            test.context().install(&raw const ops, Generation::newest());
+            let pd = alloc(context);
+            assert_eq!((*pd).context, context);
+            assert_eq!(dealloc(pd), 0);
+            assert_eq!(dealloc(core::ptr::null_mut()), libc::EINVAL);
+            let pd = import(context, 7);
+            assert_eq!((*pd).handle, 7);
+            unimport(pd);
+            unimport(core::ptr::null_mut());
+        }
+    }
+}

@@ -193,3 +193,131 @@ unsafe fn remember_state(qp: *mut ibv_qp, attr: *const ibv_qp_attr, attr_mask: c
         unsafe { (*qp).state = (*attr).qp_state };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use abi::{IBV_QPS_RTR, Zeroed, verbs_context_ops};
+
+    use super::*;
+    use crate::front::generation::{GENERATIONS, Generation};
+    use crate::front::testing::TestContext;
+
+    thread_local! {
+        static RESULT: Cell<c_int> = const { Cell::new(0) };
+    }
+
+    unsafe extern "C" fn change(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
+        RESULT.get()
+    }
+    unsafe extern "C" fn in_order(_: *mut ibv_qp, _: ibv_wr_opcode, _: u32) -> c_int {
+        RESULT.get()
+    }
+    unsafe extern "C" fn ece(_: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+        // SAFETY: readable and writable.
+        unsafe { (*ece).options += 1 };
+        RESULT.get()
+    }
+    unsafe extern "C" fn mcast(_: *mut ibv_qp, _: *const ibv_gid, lid: u16) -> c_int {
+        lid.into()
+    }
+
+    fn bench() -> (TestContext, ibv_qp) {
+        RESULT.set(0);
+        let test = TestContext::new(Generation::newest());
+        let ops = verbs_context_ops {
+            modify_qp: Some(change),
+            query_qp_data_in_order: Some(in_order),
+            set_ece: Some(ece),
+            query_ece: Some(ece),
+            attach_mcast: Some(mcast),
+            detach_mcast: Some(mcast),
+            ..verbs_context_ops::zeroed()
+        };
+        // SAFETY: a canonical table.
+        unsafe { test.context().install(&raw const ops, Generation::newest()) };
+        let qp = ibv_qp { context: test.context().as_ptr(), ..ibv_qp::zeroed() };
+        (test, qp)
+    }
+
+    #[test]
+    fn the_state_of_a_qp_follows_a_change_that_succeeded_and_named_it() {
+        let (_test, mut qp) = bench();
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..ibv_qp_attr::zeroed() };
+        let state = QpAttrMask::STATE.bits().cast_signed();
+        for (result, mask, expected) in
+            [(libc::EINVAL, state, 0), (0, state << 1, 0), (0, state, IBV_QPS_RTR)]
+        {
+            RESULT.set(result);
+            // SAFETY: objects of ours.
+            assert_eq!(unsafe { modify_qp(&raw mut qp, &raw mut attr, mask) }, result);
+            assert_eq!(qp.state, expected);
+        }
+        // SAFETY: NULL is allowed.
+        let null = unsafe { modify_qp(core::ptr::null_mut(), &raw mut attr, state) };
+        assert_eq!(null, libc::EINVAL);
+    }
+
+    #[test]
+    fn the_builder_is_found_where_each_generation_marks_it() {
+        for generation in &GENERATIONS {
+            let test = TestContext::new(generation);
+            // As large as a verbs_qp of the newest generation, in words.
+            let mut memory = [0_u64; size_of::<abi::verbs_qp>() / 8];
+            let qp: *mut ibv_qp = memory.as_mut_ptr().cast();
+            // SAFETY: within the memory, which only this test uses.
+            unsafe {
+                (*qp).context = test.context().as_ptr();
+                assert!(qp_to_qp_ex(qp).is_null());
+                qp.byte_add(generation.qp_mask_offset).cast::<u32>().write(VERBS_QP_EX);
+                assert_eq!(qp_to_qp_ex(qp), qp.cast(), "{:?}", generation.variant);
+            }
+        }
+    }
+
+    #[test]
+    fn order_is_told_as_capabilities_or_as_a_truth_value() {
+        let (_test, mut qp) = bench();
+        // SAFETY: objects of ours.
+        let mut ask = |flags| unsafe { query_qp_data_in_order(&raw mut qp, 0, flags) };
+        const CAPS: u32 = IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS;
+        const DEVICE: u32 = IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY;
+        RESULT.set(IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG.cast_signed());
+        // The whole message implies its aligned parts.
+        assert_eq!((ask(CAPS | DEVICE), ask(DEVICE)), (3, 1));
+        RESULT.set(IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES.cast_signed());
+        assert_eq!((ask(CAPS | DEVICE), ask(DEVICE)), (2, 0));
+        assert_eq!(ask(DEVICE | 4), 0);
+        // What the device promises is only true for the CPU too where memory is ordered.
+        assert_eq!(ask(CAPS), if cfg!(target_arch = "x86_64") { 2 } else { 0 });
+    }
+
+    #[test]
+    fn connection_options_need_a_vendor() {
+        let (_test, mut qp) = bench();
+        let mut options = ibv_ece::zeroed();
+        // SAFETY: objects of ours.
+        unsafe {
+            assert_eq!(set_ece(&raw mut qp, &raw mut options), libc::EOPNOTSUPP);
+            assert_eq!((Errno::last(), options.options), (Errno::EOPNOTSUPP, 0));
+            options.vendor_id = 1;
+            assert_eq!(set_ece(&raw mut qp, &raw mut options), 0);
+            assert_eq!(query_ece(&raw mut qp, &raw mut options), 0);
+            assert_eq!(options.options, 2);
+        }
+    }
+
+    #[test]
+    fn multicast_and_counters_are_the_providers() {
+        let (_test, mut qp) = bench();
+        let gid = ibv_gid::zeroed();
+        let null = core::ptr::null_mut();
+        // SAFETY: objects of ours; the last operation has no provider.
+        unsafe {
+            assert_eq!(attach_mcast(&raw mut qp, &raw const gid, 5), 5);
+            assert_eq!(detach_mcast(&raw mut qp, &raw const gid, 6), 6);
+            assert_eq!(attach_comp_cntr(&raw mut qp, null, null.cast()), libc::EOPNOTSUPP);
+        }
+    }
+}

@@ -399,6 +399,9 @@ pub(super) fn device(name: &str) -> *mut ibv_device {
 
 /// An array of devices as the library hands them out.
 pub(super) fn real_list(names: &[&str]) -> *mut *mut ibv_device {
+    // Other tests may have run in this thread.
+    asked();
+    FAIL.set(None);
     let list = mem::calloc_bytes((names.len() + 1) * size_of::<*mut ibv_device>()).expect("memory");
     let list: *mut *mut ibv_device = list.as_ptr().cast();
     for (index, name) in names.iter().enumerate() {
