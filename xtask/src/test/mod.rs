@@ -38,7 +38,11 @@ const GROUPS: &[Group] = &[
     Group { name: "fmt", what: "source formatting", run: checks::fmt },
     Group { name: "licences", what: "licences and advisories of dependencies", run: licences::run },
     Group { name: "clippy", what: "lints", run: checks::clippy },
-    Group { name: "doc", what: "documentation builds without warnings", run: checks::doc },
+    Group {
+        name: "doc",
+        what: "documentation builds without warnings, manual pages too",
+        run: checks::doc,
+    },
     Group { name: "unit", what: "unit tests of all crates", run: unit::run },
     Group {
         name: "matrix",

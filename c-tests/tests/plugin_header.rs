@@ -1,0 +1,44 @@
+//! The header of the plugin extension: a C compiler takes it in every standard, and lays it out as the Rust form.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Sizes and offsets that `abi/src/ext.rs` asserts for its form.
+const PROGRAM: &str = r"
+#include <infiniband/ferroverbs_plugin.h>
+#include <stddef.h>
+#define AT(type, field, offset) (offsetof(struct type, field) == (offset))
+int main(void)
+{
+	return !(sizeof(struct ferroverbs_device_info) == 144
+		&& AT(ferroverbs_device_info, dev_name, 64) && AT(ferroverbs_device_info, node_guid, 128)
+		&& AT(ferroverbs_device_info, node_type, 136) && AT(ferroverbs_device_info, num_ports, 140)
+		&& sizeof(struct ferroverbs_plugin_ext) == 56
+		&& AT(ferroverbs_plugin_ext, device_ops, 8) && AT(ferroverbs_plugin_ext, announce, 16)
+		&& AT(ferroverbs_plugin_ext, query_gid, 24) && AT(ferroverbs_plugin_ext, query_pkey, 32)
+		&& AT(ferroverbs_plugin_ext, create_comp_channel, 40)
+		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48));
+}
+";
+
+#[test]
+fn a_c_compiler_lays_it_out_as_the_rust_form() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = folder.join("plugin_header.c");
+    std::fs::write(&source, PROGRAM).expect("cargo's folder is writable");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    for standard in ["c99", "c11", "c17", "c2x"] {
+        let program = folder.join(format!("plugin_header_{standard}"));
+        let compiled = Command::new("gcc")
+            .arg(format!("-std={standard}"))
+            .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+            .arg(&include)
+            .arg(&source)
+            .arg("-o")
+            .arg(&program)
+            .status()
+            .expect("gcc runs");
+        assert!(compiled.success(), "{standard}");
+        assert!(Command::new(program).status().expect("it runs").success(), "{standard}");
+    }
+}
