@@ -25,6 +25,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_send_bw", &["-b", "-s", "4096"]),
     ("ib_send_bw", &["-q", "8", "-s", "1024"]),
+    // More QPs than a completion queue looks at unasked, and more bytes than it serves in one round.
+    ("ib_send_bw", &["-q", "24", "-s", "65536"]),
     ("ib_send_bw", &["--post_list", "16", "-s", "8"]),
     ("ib_send_bw", &["--use-srq", "-s", "1024"]),
     ("ib_send_bw", &["-I", "64", "-s", "64"]),

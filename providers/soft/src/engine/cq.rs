@@ -193,12 +193,20 @@ impl Cq {
         }
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.qp(index) else { return };
-            qp.advance_receive();
-            qp.acknowledge();
+            self.serve_cold(&qp);
             if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
                 self.heat(&mut list, &qp);
             }
         });
+    }
+
+    /// Serves a ring that nobody looks at. What one round leaves there rings for itself: its sender did so already.
+    fn serve_cold(&self, qp: &Qp) {
+        qp.advance_receive();
+        qp.acknowledge();
+        if qp.has_arrivals() && qp.is_receiving() {
+            self.adapter.view.ring_qp_bell(qp.index);
+        }
     }
 
     /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.
@@ -215,10 +223,7 @@ impl Cq {
             cold.ring.hot().store(0, Ordering::Relaxed);
             // Pairs with publication_fence: either the sender rings the bell or we see its piece.
             membarrier::heavy();
-            if cold.has_arrivals() {
-                cold.advance_receive();
-            }
-            cold.acknowledge();
+            self.serve_cold(&cold);
         }
         // A sender that does not see it yet rings a bell for nothing.
         qp.ring.hot().store(1, Ordering::Relaxed);

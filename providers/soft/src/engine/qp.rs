@@ -204,6 +204,11 @@ impl Qp {
         State::from_raw(u32::from(self.state.load(Ordering::Acquire))).unwrap_or(State::Err)
     }
 
+    /// Whether arriving requests are served.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(self.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
+    }
+
     /// Takes the QP to `state` and tells the peers.
     pub(crate) fn set_state(&self, state: State) {
         self.change(|_, _| Some(state));

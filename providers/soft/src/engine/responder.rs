@@ -8,7 +8,7 @@ use super::onesided::Spot;
 use super::qp::Qp;
 use super::ranges::{MAX_SGE, Ranges};
 use super::receive::Receive;
-use super::state::{State, rnr_timer_us};
+use super::state::rnr_timer_us;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
 use crate::shm::slot::*;
 use crate::shm::view::Ring;
@@ -95,8 +95,7 @@ impl Responder {
 
     /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
-        if self.refused || !matches!(qp.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
-        {
+        if self.refused || !qp.is_receiving() {
             return false;
         }
         let Some(link) = self.link.take() else { return false };

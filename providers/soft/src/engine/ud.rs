@@ -9,7 +9,7 @@ use super::qp::Qp;
 use super::ranges::Ranges;
 use super::request::{Destination, Phase, Route};
 use super::requester::Requester;
-use super::state::{Kind, State};
+use super::state::Kind;
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, split_qpn};
@@ -204,8 +204,8 @@ fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_
     else {
         return false;
     };
-    let receiving = matches!(qp.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe);
-    if !receiving || qp.qkey.load(Ordering::Relaxed) != high(body[0]) || len > MTU as usize {
+    if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != high(body[0]) || len > MTU as usize
+    {
         return false;
     }
     let source = match head.carrier {
