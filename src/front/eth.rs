@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use abi::{VERBS_QUERY_GID_ATTR_GID, ibv_ah_attr};
+use netlink_packet_route::route::RouteType;
 
 use super::context::Context;
 use super::gid;
@@ -47,10 +48,10 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     // A local destination is routed to the loopback interface, but its address is that of the source's.
     let link = routing.link(interface).map_err(|_| Errno::EHOSTUNREACH)?;
     let mac = match route.kind {
-        libc::RTN_BLACKHOLE | libc::RTN_UNREACHABLE | libc::RTN_PROHIBIT | libc::RTN_THROW => {
+        RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit | RouteType::Throw => {
             return Err(Errno::ENETUNREACH);
         }
-        libc::RTN_LOCAL => link.mac.ok_or(Errno::EHOSTUNREACH)?,
+        RouteType::Local => link.mac.ok_or(Errno::EHOSTUNREACH)?,
         _ => {
             let next_hop = route.gateway.unwrap_or(target);
             match contained(next_hop) {

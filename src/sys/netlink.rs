@@ -1,12 +1,18 @@
-//! Netlink as far as we need it (`netlink(7)`): one request, its answers, their attributes.
+//! Netlink as far as we need it (`netlink(7)`): one request, its answers, their attributes. Framing and
+//! attributes are the netlink-packet crates'; what is here is the exchange and its errors.
 
+use core::convert::Infallible;
 use core::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io;
+use std::os::fd::AsRawFd;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable, NlasIterator,
+};
 
 use crate::ffi::Errno;
 
-/// `struct nlmsghdr`: `{u32 len, u16 type, u16 flags, u32 seq, u32 pid}`.
-const HEADER: usize = 16;
 /// Larger than any datagram the kernel builds for a dump.
 const BUFFER: usize = 64 * 1024;
 /// Seconds to wait for an answer of the kernel, which comes at once if at all.
@@ -14,13 +20,38 @@ const PATIENCE_S: libc::time_t = 3;
 
 /// A socket of one netlink family.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket(netlink_sys::Socket);
 
-/// One answer: its type and what follows the header.
+/// One request or answer: its type and what follows the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
+}
+
+impl NetlinkSerializable for Message {
+    fn message_type(&self) -> u16 {
+        self.kind
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.body.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        // The same length by the contract of this trait; a shorter one is filled as far as it goes.
+        for (to, from) in buffer.iter_mut().zip(&self.body) {
+            *to = *from;
+        }
+    }
+}
+
+impl NetlinkDeserializable for Message {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
+        Ok(Self { kind: header.message_type, body: payload.to_vec() })
+    }
 }
 
 impl Socket {
@@ -29,31 +60,24 @@ impl Socket {
     /// # Errors
     /// `EPROTONOSUPPORT` when the kernel does not have the family.
     pub(crate) fn open(family: c_int) -> Result<Self, Errno> {
-        // SAFETY: socket has no requirements.
-        let raw =
-            unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, family) };
-        if raw < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a fresh descriptor that is ours.
-        let socket = Self(unsafe { OwnedFd::from_raw_fd(raw) });
+        let socket = netlink_sys::Socket::new(family as isize).map_err(errno)?;
         let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
         // SAFETY: reads one timeval. Without a timeout we would only be less careful.
         unsafe {
             libc::setsockopt(
-                raw,
+                socket.as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_RCVTIMEO,
                 (&raw const patience).cast(),
                 size_of_val(&patience) as libc::socklen_t,
             );
         }
-        Ok(socket)
+        Ok(Self(socket))
     }
 
     /// Asks for one thing; the first answer.
-    pub(crate) fn get(&self, kind: u16, body: &[u8]) -> Result<Message, Errno> {
-        self.send(kind, 0, body)?;
+    pub(crate) fn get(&self, request: Message) -> Result<Message, Errno> {
+        self.send(request, 0)?;
         match parse(&self.receive()?)?.into_iter().next() {
             Some(Answer::Message(message)) => Ok(message),
             Some(Answer::Failed(error)) => Err(error),
@@ -62,11 +86,16 @@ impl Socket {
     }
 
     /// Asks for all of something.
-    pub(crate) fn dump(&self, kind: u16, body: &[u8]) -> Result<Vec<Message>, Errno> {
-        self.send(kind, libc::NLM_F_DUMP as u16, body)?;
+    pub(crate) fn dump(&self, request: Message) -> Result<Vec<Message>, Errno> {
+        self.send(request, NLM_F_DUMP)?;
         let mut messages = Vec::new();
         loop {
-            for answer in parse(&self.receive()?)? {
+            let answers = parse(&self.receive()?)?;
+            if answers.is_empty() {
+                // Not even a header: nothing says that more will come.
+                return Err(Errno::EIO);
+            }
+            for answer in answers {
                 match answer {
                     Answer::Message(message) => messages.push(message),
                     Answer::Failed(error) => return Err(error),
@@ -76,33 +105,33 @@ impl Socket {
         }
     }
 
-    fn send(&self, kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
-        let request = request(kind, flags, body);
-        // SAFETY: reads as many bytes as the request has.
-        let sent =
-            unsafe { libc::send(self.0.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
-        if usize::try_from(sent) == Ok(request.len()) { Ok(()) } else { Err(Errno::last()) }
+    fn send(&self, request: Message, flags: u16) -> Result<(), Errno> {
+        let bytes = emit(request, flags);
+        match self.0.send(&bytes, 0).map_err(errno)? {
+            sent if sent == bytes.len() => Ok(()),
+            _ => Err(Errno::EIO),
+        }
     }
 
     fn receive(&self) -> Result<Vec<u8>, Errno> {
-        let mut datagram = vec![0_u8; BUFFER];
-        // SAFETY: room for as many bytes as we say.
-        let received = unsafe {
-            libc::recv(self.0.as_raw_fd(), datagram.as_mut_ptr().cast(), datagram.len(), 0)
-        };
-        datagram.truncate(usize::try_from(received).map_err(|_| Errno::last())?);
+        let mut datagram = Vec::with_capacity(BUFFER);
+        self.0.recv(&mut datagram, 0).map_err(errno)?;
         Ok(datagram)
     }
 }
 
-fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(HEADER + body.len()).unwrap_or(0);
-    let mut request = len.to_ne_bytes().to_vec();
-    request.extend_from_slice(&kind.to_ne_bytes());
-    request.extend_from_slice(&(libc::NLM_F_REQUEST as u16 | flags).to_ne_bytes());
-    request.extend_from_slice(&[0; 8]);
-    request.extend_from_slice(body);
-    request
+fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn emit(request: Message, flags: u16) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,50 +141,43 @@ enum Answer {
     Done,
 }
 
+impl Answer {
+    /// From the code of an error or of an end: a negated errno, 0 for success.
+    fn of_code(code: i32) -> Self {
+        if code == 0 { Self::Done } else { Self::Failed(Errno::from_raw(code.saturating_neg())) }
+    }
+}
+
 /// Takes a datagram apart; `EIO` when a length does not fit.
 fn parse(mut datagram: &[u8]) -> Result<Vec<Answer>, Errno> {
     let mut answers = Vec::new();
-    while let Some(&[l0, l1, l2, l3, k0, k1]) = datagram.first_chunk() {
-        let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
-        let body = datagram.get(HEADER..len).ok_or(Errno::EIO)?;
-        let kind = u16::from_ne_bytes([k0, k1]);
-        answers.push(match c_int::from(kind) {
-            libc::NLMSG_DONE => Answer::Done,
-            libc::NLMSG_ERROR => {
-                let error = body.first_chunk().copied().map_or(0, i32::from_ne_bytes);
-                // A negated errno; 0 acknowledges.
-                if error == 0 {
-                    Answer::Done
-                } else {
-                    Answer::Failed(Errno::from_raw(error.saturating_neg()))
-                }
-            }
-            _ => Answer::Message(Message { kind, body: body.to_vec() }),
-        });
+    while !datagram.is_empty() {
+        let message = NetlinkMessage::<Message>::deserialize(datagram).map_err(|_| Errno::EIO)?;
+        let len = message.header.length as usize;
+        match message.payload {
+            NetlinkPayload::InnerMessage(message) => answers.push(Answer::Message(message)),
+            NetlinkPayload::Error(error) => answers.push(Answer::of_code(error.raw_code())),
+            NetlinkPayload::Done(done) => answers.push(Answer::of_code(done.code.min(0))),
+            // The kernel dropped answers: what we have is not all.
+            NetlinkPayload::Overrun(_) => answers.push(Answer::Failed(Errno::EIO)),
+            _ => {}
+        }
         datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(answers)
 }
 
-/// Appends an attribute: `{u16 len, u16 type}`, value, padding to 4 bytes.
-pub(crate) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let len = u16::try_from(4 + value.len()).unwrap_or(4);
-    body.extend_from_slice(&len.to_ne_bytes());
-    body.extend_from_slice(&kind.to_ne_bytes());
-    body.extend_from_slice(value);
-    body.resize(body.len().next_multiple_of(4), 0);
-}
-
 /// The attributes in `bytes`: type without its flag bits, and value. Ends at the first that does not fit.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    core::iter::from_fn(move || {
-        let &[l0, l1, k0, k1] = bytes.first_chunk()?;
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let value = bytes.get(4..len)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([k0, k1]) & 0x3fff, value))
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).map_while(Result::ok).map(|nla| {
+        let len = nla.value_length();
+        let (kind, whole) = (nla.kind(), nla.into_inner());
+        (kind, whole.get(ATTRIBUTE_HEADER..ATTRIBUTE_HEADER + len).unwrap_or_default())
     })
 }
+
+/// Bytes of `struct nlattr`.
+const ATTRIBUTE_HEADER: usize = 4;
 
 /// The value of one attribute.
 pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
@@ -179,17 +201,28 @@ pub(crate) fn string_attribute(bytes: &[u8], wanted: u16) -> Option<String> {
     String::from_utf8(text.to_vec()).ok()
 }
 
+/// An attribute list as the kernel would send it.
+#[cfg(test)]
+pub(crate) fn attribute_bytes(list: &[(u16, &[u8])]) -> Vec<u8> {
+    use netlink_packet_core::{DefaultNla, Emitable};
+    let nlas: Vec<_> = list.iter().map(|(kind, v)| DefaultNla::new(*kind, v.to_vec())).collect();
+    let mut bytes = vec![0; nlas.as_slice().buffer_len()];
+    nlas.as_slice().emit(&mut bytes);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pushed_is_found_again() {
-        let mut body = Vec::new();
-        push_attribute(&mut body, 1, b"abc\0");
-        push_attribute(&mut body, 2, &[7]);
-        push_attribute(&mut body, 3, &0x0102_0304_u32.to_ne_bytes());
-        push_attribute(&mut body, 4 | 0x8000, &9_u64.to_ne_bytes());
+    fn what_the_kernel_sends_is_found() {
+        let body = attribute_bytes(&[
+            (1, b"abc\0"),
+            (2, &[7]),
+            (3, &0x0102_0304_u32.to_ne_bytes()),
+            (4 | 0x8000, &9_u64.to_ne_bytes()),
+        ]);
         assert_eq!(string_attribute(&body, 1).as_deref(), Some("abc"));
         assert_eq!(attribute(&body, 2), Some([7].as_slice()));
         assert_eq!(u32_attribute(&body, 3), Some(0x0102_0304));
@@ -199,29 +232,45 @@ mod tests {
 
     #[test]
     fn a_cut_or_looping_attribute_ends_the_list() {
-        let mut body = Vec::new();
-        push_attribute(&mut body, 1, &[1, 2, 3, 4, 5]);
+        let body = attribute_bytes(&[(1, &[1, 2, 3, 4, 5])]);
         for len in 0..9 {
             assert_eq!(attribute(&body[..len], 1), None, "{len} bytes");
         }
         assert_eq!(attributes(&[0; 16]).count(), 0);
+        assert_eq!(attributes(&[0xff; 16]).count(), 0);
     }
 
     #[test]
     fn a_datagram_carries_messages_errors_and_an_end() {
-        let mut datagram = request(0x1401, 0, &[1, 2, 3, 4, 5]);
+        let message = |kind, body: &[u8]| emit(Message { kind, body: body.to_vec() }, 0);
+        let mut datagram = message(0x1401, &[1, 2, 3, 4, 5]);
         datagram.resize(datagram.len().next_multiple_of(4), 0);
-        datagram.extend(request(libc::NLMSG_ERROR as u16, 0, &(-libc::ENODEV).to_ne_bytes()));
-        datagram.extend(request(libc::NLMSG_DONE as u16, 0, &[0; 4]));
+        datagram.extend(message(libc::NLMSG_ERROR as u16, &(-libc::ENODEV).to_ne_bytes()));
+        datagram.extend(message(libc::NLMSG_DONE as u16, &[0; 4]));
+        datagram.extend(message(libc::NLMSG_DONE as u16, &(-libc::EINTR).to_ne_bytes()));
         assert_eq!(
             parse(&datagram),
             Ok(vec![
                 Answer::Message(Message { kind: 0x1401, body: vec![1, 2, 3, 4, 5] }),
                 Answer::Failed(Errno::ENODEV),
                 Answer::Done,
+                Answer::Failed(Errno::from_raw(libc::EINTR)),
             ])
         );
         assert_eq!(parse(&datagram[..20]), Err(Errno::EIO));
         assert_eq!(parse(&[0; 16]), Err(Errno::EIO));
+        assert_eq!(parse(&[0xff; 16]), Err(Errno::EIO));
+    }
+
+    #[test]
+    fn a_datagram_cut_anywhere_is_an_error_or_shorter() {
+        let mut datagram = emit(Message { kind: 0x1401, body: vec![7; 24] }, 0);
+        datagram.extend(emit(Message { kind: libc::NLMSG_DONE as u16, body: vec![0; 4] }, 0));
+        for len in 1..datagram.len() {
+            match parse(&datagram[..len]) {
+                Ok(answers) => assert_eq!((len, answers.len()), (40, 1)),
+                Err(error) => assert_eq!(error, Errno::EIO, "{len} bytes"),
+            }
+        }
     }
 }

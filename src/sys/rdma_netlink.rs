@@ -3,9 +3,9 @@
 
 use core::ffi::c_int;
 
-use super::netlink::{
-    Socket, attribute, push_attribute, string_attribute, u32_attribute, u64_attribute,
-};
+use netlink_packet_core::{DefaultNla, Emitable};
+
+use super::netlink::{Message, Socket, attribute, string_attribute, u32_attribute, u64_attribute};
 use crate::ffi::Errno;
 
 const NETLINK_RDMA: c_int = 20;
@@ -66,28 +66,35 @@ impl Rdma {
     /// # Errors
     /// Of the kernel; `EIO` when an answer lacks something.
     pub(crate) fn devices(&self) -> Result<Vec<IbDevice>, Errno> {
-        let messages = self.0.dump(CMD_GET, &[])?;
+        let messages = self.0.dump(request(CMD_GET, &[]))?;
         messages.iter().map(|message| parse_device(&message.body).ok_or(Errno::EIO)).collect()
     }
 
     /// The character device of a device. Asking also makes the kernel load what serves it.
     pub(crate) fn char_device(&self, index: u32) -> Result<CharDevice, Errno> {
-        let mut body = Vec::new();
-        push_attribute(&mut body, ATTR_DEV_INDEX, &index.to_ne_bytes());
-        push_attribute(&mut body, ATTR_CHARDEV_TYPE, b"uverbs\0");
-        let message = self.0.get(CMD_GET_CHARDEV, &body)?;
+        let attributes = [
+            DefaultNla::new(ATTR_DEV_INDEX, index.to_ne_bytes().to_vec()),
+            DefaultNla::new(ATTR_CHARDEV_TYPE, b"uverbs\0".to_vec()),
+        ];
+        let message = self.0.get(request(CMD_GET_CHARDEV, &attributes))?;
         parse_char_device(&message.body).ok_or(Errno::EIO)
     }
 }
 
 /// Whether the kernel copies registered pages when a process forks, so that no care is needed.
 pub(crate) fn copies_on_fork() -> bool {
-    let answer = Rdma::open().and_then(|rdma| rdma.0.get(CMD_SYS_GET, &[]));
+    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request(CMD_SYS_GET, &[])));
     answer.is_ok_and(|message| {
         attribute(&message.body, ATTR_COPY_ON_FORK)
             .and_then(<[u8]>::first)
             .is_some_and(|&copies| copies != 0)
     })
+}
+
+fn request(kind: u16, attributes: &[DefaultNla]) -> Message {
+    let mut body = vec![0; attributes.buffer_len()];
+    attributes.emit(&mut body);
+    Message { kind, body }
 }
 
 fn parse_device(body: &[u8]) -> Option<IbDevice> {
@@ -115,16 +122,17 @@ fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::netlink::attribute_bytes;
     use super::*;
 
     fn device() -> Vec<u8> {
-        let mut body = Vec::new();
-        push_attribute(&mut body, ATTR_DEV_INDEX, &3_u32.to_ne_bytes());
-        push_attribute(&mut body, ATTR_DEV_NAME, b"rxe0\0");
-        push_attribute(&mut body, ATTR_PORT_INDEX, &1_u32.to_ne_bytes());
-        push_attribute(&mut body, ATTR_NODE_GUID, &0x0202_c9ff_fe00_00a1_u64.to_ne_bytes());
-        push_attribute(&mut body, ATTR_DEV_NODE_TYPE, &[1]);
-        body
+        attribute_bytes(&[
+            (ATTR_DEV_INDEX, &3_u32.to_ne_bytes()),
+            (ATTR_DEV_NAME, b"rxe0\0"),
+            (ATTR_PORT_INDEX, &1_u32.to_ne_bytes()),
+            (ATTR_NODE_GUID, &0x0202_c9ff_fe00_00a1_u64.to_ne_bytes()),
+            (ATTR_DEV_NODE_TYPE, &[1]),
+        ])
     }
 
     #[test]
@@ -140,16 +148,21 @@ mod tests {
 
     #[test]
     fn a_character_device_number_is_decoded_from_the_kernels_form() {
-        let mut body = Vec::new();
         // 231:0x12345 in the kernel's encoding.
-        let encoded = 0x45_u64 | 231 << 8 | (0x123_u64 << 20);
-        push_attribute(&mut body, ATTR_CHARDEV, &encoded.to_ne_bytes());
-        push_attribute(&mut body, ATTR_CHARDEV_ABI, &2_u64.to_ne_bytes());
-        push_attribute(&mut body, ATTR_CHARDEV_NAME, b"uverbs0\0");
+        let encoded = (0x45_u64 | 231 << 8 | (0x123_u64 << 20)).to_ne_bytes();
+        let abi = 2_u64.to_ne_bytes();
+        let mut list: Vec<(u16, &[u8])> = vec![
+            (ATTR_CHARDEV, &encoded),
+            (ATTR_CHARDEV_ABI, &abi),
+            (ATTR_CHARDEV_NAME, b"uverbs0\0"),
+        ];
+        let body = attribute_bytes(&list);
         let parsed = parse_char_device(&body).expect("complete");
         assert_eq!(parsed.dev, libc::makedev(231, 0x12345));
         assert_eq!((parsed.name.as_str(), parsed.abi_version, parsed.driver_id), ("uverbs0", 2, 0));
-        push_attribute(&mut body, ATTR_UVERBS_DRIVER_ID, &14_u32.to_ne_bytes());
+        let driver = 14_u32.to_ne_bytes();
+        list.push((ATTR_UVERBS_DRIVER_ID, &driver));
+        let body = attribute_bytes(&list);
         assert_eq!(parse_char_device(&body).map(|parsed| parsed.driver_id), Some(14));
     }
 }

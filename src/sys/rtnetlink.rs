@@ -1,15 +1,18 @@
 //! Routes, links and neighbours of the host (`rtnetlink(7)`), as far as finding the Ethernet address of
-//! a peer needs them.
+//! a peer needs them. The messages are netlink-packet-route's.
 
 use std::net::IpAddr;
 
-use super::netlink::{Message, Socket, attribute, push_attribute, string_attribute};
-use crate::ffi::Errno;
+use netlink_packet_core::{Emitable, Parseable};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 
-/// Bytes of `struct rtmsg`, `struct ifinfomsg` and `struct ndmsg`.
-const RTMSG: usize = 12;
-const IFINFOMSG: usize = 16;
-const NDMSG: usize = 12;
+use super::netlink::{Message, Socket};
+use crate::ffi::Errno;
 
 /// Six bytes of an Ethernet address.
 pub(crate) type Mac = [u8; 6];
@@ -17,8 +20,7 @@ pub(crate) type Mac = [u8; 6];
 /// Where packets to an address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// `RTN_*`.
-    pub(crate) kind: u8,
+    pub(crate) kind: RouteType,
     /// The next hop, when it is not the destination itself.
     pub(crate) gateway: Option<IpAddr>,
 }
@@ -45,139 +47,147 @@ impl Routing {
 
     /// The route to `to` by way of `interface`.
     pub(crate) fn route(&self, to: IpAddr, interface: u32) -> Result<Route, Errno> {
-        let mut body = vec![0; RTMSG];
-        let (family, bits) = if to.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
-        if let [first, length, ..] = body.as_mut_slice() {
-            (*first, *length) = (family as u8, bits);
-        }
-        push_attribute(&mut body, libc::RTA_DST, &octets(to));
-        push_attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
-        let answer = self.0.get(libc::RTM_GETROUTE, &body)?;
+        let mut wanted = RouteMessage::default();
+        wanted.header.address_family = family(to);
+        wanted.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
+        wanted.attributes = vec![
+            RouteAttribute::Destination(RouteAddress::from(to)),
+            RouteAttribute::Oif(interface),
+        ];
+        let answer = self.0.get(request(libc::RTM_GETROUTE, &wanted))?;
         parse_route(&answer.body).ok_or(Errno::EIO)
     }
 
     /// An interface by its number.
     pub(crate) fn link(&self, interface: u32) -> Result<Link, Errno> {
-        let mut body = vec![0; IFINFOMSG];
-        if let Some(index) = body.get_mut(4..8) {
-            index.copy_from_slice(&interface.to_ne_bytes());
-        }
-        let answer = self.0.get(libc::RTM_GETLINK, &body)?;
+        let mut wanted = LinkMessage::default();
+        wanted.header.index = interface;
+        let answer = self.0.get(request(libc::RTM_GETLINK, &wanted))?;
         parse_link(&answer.body).ok_or(Errno::EIO)
     }
 
     /// The known Ethernet address of a neighbour.
     pub(crate) fn neighbour(&self, of: IpAddr, interface: u32) -> Result<Option<Mac>, Errno> {
-        let mut body = vec![0; NDMSG];
-        if let Some(family) = body.first_mut() {
-            *family = if of.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
-        }
-        let answers = self.0.dump(libc::RTM_GETNEIGH, &body)?;
+        let mut wanted = NeighbourMessage::default();
+        wanted.header.family = family(of);
+        let answers = self.0.dump(request(libc::RTM_GETNEIGH, &wanted))?;
         Ok(answers.iter().find_map(|Message { body, .. }| parse_neighbour(body, of, interface)))
     }
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    match octets.len() {
-        4 => octets.first_chunk::<4>().map(|&octets| octets.into()),
-        16 => octets.first_chunk::<16>().map(|&octets| octets.into()),
-        _ => None,
-    }
+fn request(kind: u16, message: &impl Emitable) -> Message {
+    let mut body = vec![0; message.buffer_len()];
+    message.emit(&mut body);
+    Message { kind, body }
 }
 
 fn parse_route(body: &[u8]) -> Option<Route> {
-    let &[_, _, _, _, _, _, _, kind] = body.first_chunk()?;
-    let attributes = body.get(RTMSG..)?;
-    Some(Route { kind, gateway: attribute(attributes, libc::RTA_GATEWAY).and_then(address) })
+    let message = RouteMessage::parse(body).ok()?;
+    let gateway = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
+        _ => None,
+    });
+    Some(Route { kind: message.header.kind, gateway })
 }
 
 fn parse_link(body: &[u8]) -> Option<Link> {
-    let attributes = body.get(IFINFOMSG..)?;
-    let mac = attribute(attributes, libc::IFLA_ADDRESS)
-        .filter(|mac| mac.len() == 6)
-        .and_then(|mac| mac.first_chunk().copied());
-    let info = attribute(attributes, libc::IFLA_LINKINFO);
-    let vlan = info
-        .filter(|info| string_attribute(info, libc::IFLA_INFO_KIND).as_deref() == Some("vlan"))
-        .and_then(|info| attribute(info, libc::IFLA_INFO_DATA))
-        .and_then(|data| attribute(data, IFLA_VLAN_ID))
-        .and_then(|id| id.first_chunk().copied())
-        .map(u16::from_ne_bytes);
-    Some(Link { mac, vlan })
+    let message = LinkMessage::parse(body).ok()?;
+    let mut link = Link { mac: None, vlan: None };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(octets) => link.mac = mac(octets),
+            LinkAttribute::LinkInfo(info) => link.vlan = info.iter().find_map(vlan),
+            _ => {}
+        }
+    }
+    Some(link)
 }
 
-/// `<linux/if_link.h>`.
-const IFLA_VLAN_ID: u16 = 1;
+fn vlan(info: &LinkInfo) -> Option<u16> {
+    let LinkInfo::Data(InfoData::Vlan(data)) = info else { return None };
+    data.iter().find_map(|item| if let InfoVlan::Id(id) = item { Some(*id) } else { None })
+}
+
+fn mac(octets: &[u8]) -> Option<Mac> {
+    octets.try_into().ok()
+}
 
 /// The address in an entry for `of` on `interface` that the kernel considers good.
 fn parse_neighbour(body: &[u8], of: IpAddr, interface: u32) -> Option<Mac> {
-    const GOOD: u16 = libc::NUD_REACHABLE
-        | libc::NUD_STALE
-        | libc::NUD_DELAY
-        | libc::NUD_PROBE
-        | libc::NUD_PERMANENT
-        | libc::NUD_NOARP;
-    let &[_, _, _, _, i0, i1, i2, i3, s0, s1, _, _] = body.first_chunk::<NDMSG>()?;
-    let attributes = body.get(NDMSG..)?;
-    if u32::from_ne_bytes([i0, i1, i2, i3]) != interface
-        || u16::from_ne_bytes([s0, s1]) & GOOD == 0
-        || attribute(attributes, libc::NDA_DST).and_then(address) != Some(of)
-    {
+    let entry = NeighbourMessage::parse(body).ok()?;
+    let good = matches!(
+        entry.header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+            | NeighbourState::Noarp
+    );
+    let is_of = |attribute: &NeighbourAttribute| matches!(attribute, NeighbourAttribute::Destination(to) if *to == NeighbourAddress::from(of));
+    if !good || entry.header.ifindex != interface || !entry.attributes.iter().any(is_of) {
         return None;
     }
-    attribute(attributes, libc::NDA_LLADDR)
-        .filter(|mac| mac.len() == 6)
-        .and_then(|mac| mac.first_chunk().copied())
+    entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(octets) => mac(octets),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::netlink::attribute_bytes;
     use super::*;
+
+    /// A fixed header, then attributes.
+    fn message(header: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        [header, &attribute_bytes(attributes)].concat()
+    }
 
     #[test]
     fn a_route_tells_its_kind_and_next_hop() {
-        let mut body = vec![0; RTMSG];
-        body[7] = libc::RTN_UNICAST;
-        push_attribute(&mut body, libc::RTA_GATEWAY, &[192, 0, 2, 1]);
-        push_attribute(&mut body, libc::RTA_OIF, &5_u32.to_ne_bytes());
+        let mut header = [0; 12];
+        (header[0], header[7]) = (libc::AF_INET as u8, libc::RTN_UNICAST);
+        let body = message(
+            &header,
+            &[(libc::RTA_GATEWAY, &[192, 0, 2, 1]), (libc::RTA_OIF, &5_u32.to_ne_bytes())],
+        );
         let gateway = Some(IpAddr::from([192, 0, 2, 1]));
-        let route = Route { kind: libc::RTN_UNICAST, gateway };
-        assert_eq!(parse_route(&body), Some(route));
+        assert_eq!(parse_route(&body), Some(Route { kind: RouteType::Unicast, gateway }));
         assert_eq!(parse_route(&body[..7]), None);
     }
 
     #[test]
     fn a_vlan_is_told_by_its_kind() {
         let link = |kind: &[u8]| {
-            let (mut data, mut info, mut body) = (Vec::new(), Vec::new(), vec![0; IFINFOMSG]);
-            push_attribute(&mut data, IFLA_VLAN_ID, &100_u16.to_ne_bytes());
-            push_attribute(&mut info, libc::IFLA_INFO_KIND, kind);
-            push_attribute(&mut info, libc::IFLA_INFO_DATA, &data);
-            push_attribute(&mut body, libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
-            push_attribute(&mut body, libc::IFLA_LINKINFO, &info);
-            parse_link(&body)
+            let data = attribute_bytes(&[(1, &100_u16.to_ne_bytes())]);
+            let info =
+                attribute_bytes(&[(libc::IFLA_INFO_KIND, kind), (libc::IFLA_INFO_DATA, &data)]);
+            let attributes: [(u16, &[u8]); 2] =
+                [(libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]), (libc::IFLA_LINKINFO, &info)];
+            parse_link(&message(&[0; 16], &attributes))
         };
         let mac = Some([2, 0, 0, 0, 0, 1]);
         assert_eq!(link(b"vlan\0"), Some(Link { mac, vlan: Some(100) }));
-        assert_eq!(link(b"bridge\0"), Some(Link { mac, vlan: None }));
+        assert_eq!(link(b"dummy\0"), Some(Link { mac, vlan: None }));
     }
 
     #[test]
     fn a_neighbour_counts_when_it_is_the_right_one_and_good() {
         let entry = |state: u16, interface: u32| {
-            let mut body = vec![0; NDMSG];
-            body[4..8].copy_from_slice(&interface.to_ne_bytes());
-            body[8..10].copy_from_slice(&state.to_ne_bytes());
-            push_attribute(&mut body, libc::NDA_DST, &[192, 0, 2, 9]);
-            push_attribute(&mut body, libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 9]);
-            body
+            let mut header = [0; 12];
+            header[0] = libc::AF_INET as u8;
+            header[4..8].copy_from_slice(&interface.to_ne_bytes());
+            header[8..10].copy_from_slice(&state.to_ne_bytes());
+            message(
+                &header,
+                &[(libc::NDA_DST, &[192, 0, 2, 9]), (libc::NDA_LLADDR, &[2, 0, 0, 0, 0, 9])],
+            )
         };
         let of = IpAddr::from([192, 0, 2, 9]);
         let good = entry(libc::NUD_STALE, 3);
@@ -185,5 +195,18 @@ mod tests {
         assert_eq!(parse_neighbour(&good, of, 4), None);
         assert_eq!(parse_neighbour(&good, IpAddr::from([192, 0, 2, 8]), 3), None);
         assert_eq!(parse_neighbour(&entry(libc::NUD_FAILED, 3), of, 3), None);
+        // The last two bytes are padding.
+        for len in 0..good.len() - 2 {
+            assert_eq!(parse_neighbour(&good[..len], of, 3), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_kernel_answers_for_loopback() {
+        let routing = Routing::open().expect("netlink is there");
+        let route = routing.route(IpAddr::from([127, 0, 0, 1]), 1).expect("a route to ourselves");
+        assert_eq!((route.kind, route.gateway), (RouteType::Local, None));
+        assert_eq!(routing.link(1), Ok(Link { mac: Some([0; 6]), vlan: None }));
+        assert_eq!(routing.neighbour(IpAddr::from([127, 0, 0, 9]), 1), Ok(None));
     }
 }
