@@ -2,6 +2,8 @@
 //! (ibv_modify_qp(3), table of transitions; IBTA vol 1, 10.3.1).
 #![forbid(unsafe_code)]
 
+use abi::*;
+
 /// `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -60,33 +62,7 @@ impl Kind {
     }
 }
 
-/// Bits of `ibv_qp_attr_mask`.
-pub(crate) mod mask {
-    pub(crate) const STATE: u32 = 1 << 0;
-    pub(crate) const CUR_STATE: u32 = 1 << 1;
-    pub(crate) const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
-    pub(crate) const ACCESS_FLAGS: u32 = 1 << 3;
-    pub(crate) const PKEY_INDEX: u32 = 1 << 4;
-    pub(crate) const PORT: u32 = 1 << 5;
-    pub(crate) const QKEY: u32 = 1 << 6;
-    pub(crate) const AV: u32 = 1 << 7;
-    pub(crate) const PATH_MTU: u32 = 1 << 8;
-    pub(crate) const TIMEOUT: u32 = 1 << 9;
-    pub(crate) const RETRY_CNT: u32 = 1 << 10;
-    pub(crate) const RNR_RETRY: u32 = 1 << 11;
-    pub(crate) const RQ_PSN: u32 = 1 << 12;
-    pub(crate) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
-    pub(crate) const ALT_PATH: u32 = 1 << 14;
-    pub(crate) const MIN_RNR_TIMER: u32 = 1 << 15;
-    pub(crate) const SQ_PSN: u32 = 1 << 16;
-    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
-    pub(crate) const PATH_MIG_STATE: u32 = 1 << 18;
-    pub(crate) const CAP: u32 = 1 << 19;
-    pub(crate) const DEST_QPN: u32 = 1 << 20;
-}
-use mask::*;
-
-/// Attributes that a transition requires and allows besides `STATE`.
+/// Attributes that a transition requires and allows besides `IBV_QP_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) required: u32,
@@ -99,47 +75,79 @@ pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Att
     use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to, kind) {
         (_, Reset | Err, _) => (0, 0),
-        (Reset, Init, Rc | Uc) => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
-        (Reset, Init, Ud) => (PKEY_INDEX | PORT | QKEY, 0),
-        (Init, Init, Rc | Uc) => (0, PKEY_INDEX | PORT | ACCESS_FLAGS),
-        (Init, Init, Ud) => (0, PKEY_INDEX | PORT | QKEY),
+        (Reset, Init, Rc | Uc) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0),
+        (Reset, Init, Ud) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0),
+        (Init, Init, Rc | Uc) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+        (Init, Init, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
         (Init, Rtr, Rc) => (
-            AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-            ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
+            IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER,
+            IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
         ),
-        (Init, Rtr, Uc) => {
-            (AV | PATH_MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX)
-        }
-        (Init, Rtr, Ud) => (0, PKEY_INDEX | QKEY),
+        (Init, Rtr, Uc) => (
+            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+            IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+        ),
+        (Init, Rtr, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
         (Rtr, Rts, Rc) => (
-            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
-            CUR_STATE | ALT_PATH | ACCESS_FLAGS | MIN_RNR_TIMER | PATH_MIG_STATE,
+            IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+            IBV_QP_CUR_STATE
+                | IBV_QP_ALT_PATH
+                | IBV_QP_ACCESS_FLAGS
+                | IBV_QP_MIN_RNR_TIMER
+                | IBV_QP_PATH_MIG_STATE,
         ),
-        (Rtr, Rts, Uc) => (SQ_PSN, CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE),
-        (Rtr, Rts, Ud) => (SQ_PSN, CUR_STATE | QKEY),
-        (Rts | Sqd, Rts, Rc) => {
-            (0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER)
+        (Rtr, Rts, Uc) => (
+            IBV_QP_SQ_PSN,
+            IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE,
+        ),
+        (Rtr, Rts, Ud) => (IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+        (Rts | Sqd, Rts, Rc) => (
+            0,
+            IBV_QP_CUR_STATE
+                | IBV_QP_ACCESS_FLAGS
+                | IBV_QP_ALT_PATH
+                | IBV_QP_PATH_MIG_STATE
+                | IBV_QP_MIN_RNR_TIMER,
+        ),
+        (Rts | Sqd, Rts, Uc) => {
+            (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE)
         }
-        (Rts | Sqd, Rts, Uc) => (0, CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE),
-        (Rts | Sqd | Sqe, Rts, Ud) => (0, CUR_STATE | QKEY),
-        (Sqe, Rts, Uc) => (0, CUR_STATE | ACCESS_FLAGS),
-        (Rts, Sqd, _) => (0, EN_SQD_ASYNC_NOTIFY),
+        (Rts | Sqd | Sqe, Rts, Ud) => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+        (Sqe, Rts, Uc) => (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS),
+        (Rts, Sqd, _) => (0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd, Rc) => (
             0,
-            PORT | AV
-                | TIMEOUT
-                | RETRY_CNT
-                | RNR_RETRY
-                | MAX_QP_RD_ATOMIC
-                | MAX_DEST_RD_ATOMIC
-                | ALT_PATH
-                | ACCESS_FLAGS
-                | PKEY_INDEX
-                | MIN_RNR_TIMER
-                | PATH_MIG_STATE,
+            IBV_QP_PORT
+                | IBV_QP_AV
+                | IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_MAX_QP_RD_ATOMIC
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_ALT_PATH
+                | IBV_QP_ACCESS_FLAGS
+                | IBV_QP_PKEY_INDEX
+                | IBV_QP_MIN_RNR_TIMER
+                | IBV_QP_PATH_MIG_STATE,
         ),
-        (Sqd, Sqd, Uc) => (0, AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE),
-        (Sqd, Sqd, Ud) => (0, PKEY_INDEX | QKEY),
+        (Sqd, Sqd, Uc) => (
+            0,
+            IBV_QP_AV
+                | IBV_QP_ALT_PATH
+                | IBV_QP_ACCESS_FLAGS
+                | IBV_QP_PKEY_INDEX
+                | IBV_QP_PATH_MIG_STATE,
+        ),
+        (Sqd, Sqd, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
         _ => return None,
     };
     Some(Attributes { required, optional })
@@ -150,7 +158,7 @@ pub(crate) const fn permits(kind: Kind, from: State, to: State, given: u32) -> b
     match transition(kind, from, to) {
         None => false,
         Some(Attributes { required, optional }) => {
-            given & required == required && given & !(required | optional | STATE) == 0
+            given & required == required && given & !(required | optional | IBV_QP_STATE) == 0
         }
     }
 }
@@ -185,9 +193,9 @@ mod tests {
     fn every_state_may_be_reset_or_failed_with_no_attribute() {
         for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
             for from in STATES {
-                assert!(permits(kind, from, State::Reset, STATE));
-                assert!(permits(kind, from, State::Err, STATE));
-                assert!(!permits(kind, from, State::Err, STATE | QKEY));
+                assert!(permits(kind, from, State::Reset, IBV_QP_STATE));
+                assert!(permits(kind, from, State::Err, IBV_QP_STATE));
+                assert!(!permits(kind, from, State::Err, IBV_QP_STATE | IBV_QP_QKEY));
             }
         }
     }
@@ -197,13 +205,13 @@ mod tests {
         for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
             for (from, to) in STATES.iter().flat_map(|f| STATES.iter().map(move |t| (*f, *t))) {
                 let Some(a) = transition(kind, from, to) else { continue };
-                assert!(permits(kind, from, to, STATE | a.required));
-                assert!(permits(kind, from, to, STATE | a.required | a.optional));
+                assert!(permits(kind, from, to, IBV_QP_STATE | a.required));
+                assert!(permits(kind, from, to, IBV_QP_STATE | a.required | a.optional));
                 for bit in (1..21).map(|b| 1 << b) {
                     if a.required & bit != 0 {
-                        assert!(!permits(kind, from, to, STATE | a.required & !bit));
+                        assert!(!permits(kind, from, to, IBV_QP_STATE | a.required & !bit));
                     } else if a.optional & bit == 0 {
-                        assert!(!permits(kind, from, to, STATE | a.required | bit));
+                        assert!(!permits(kind, from, to, IBV_QP_STATE | a.required | bit));
                     }
                 }
             }

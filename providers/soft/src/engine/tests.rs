@@ -6,7 +6,7 @@ use super::cq::Cq;
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, Request};
-use super::state::{Kind, mask};
+use super::state::Kind;
 use crate::adapter::Adapter;
 use crate::fabric::FabricConfig;
 use crate::net::Gids;
@@ -68,7 +68,7 @@ impl Side {
 
     fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {
         let attr = ibv_qp_attr { qp_state: state, ..attr };
-        crate::ops::qp::modify(&self.qp, &Gids::of_this_host(), &attr, given | mask::STATE)
+        crate::ops::qp::modify(&self.qp, &Gids::of_this_host(), &attr, given | IBV_QP_STATE)
             .expect("a permitted transition");
     }
 

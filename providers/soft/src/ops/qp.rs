@@ -9,7 +9,7 @@ use crate::engine::cq::Cq;
 use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
-use crate::engine::state::{Kind, State, mask, permits};
+use crate::engine::state::{Kind, State, permits};
 use crate::net::Gids;
 use crate::shm::layout::split_qpn;
 use crate::sys::Errno;
@@ -30,16 +30,20 @@ pub(super) unsafe extern "C" fn create_qp(
     object(|| {
         // SAFETY: by contract.
         let init = unsafe { &mut *init };
-        let basics = Basics {
-            kind: init.qp_type,
+        let full = ibv_qp_init_attr_ex {
+            qp_context: init.qp_context,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
             cap: init.cap,
-            signals_all: init.sq_sig_all != 0,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd,
+            ..Zeroed::zeroed()
         };
         // SAFETY: by contract.
-        let qp = unsafe { create(pd, &basics, init.qp_context, None)? };
+        let qp = unsafe { create(&full)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
@@ -56,56 +60,33 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     object(|| {
         // SAFETY: by contract.
         let init = unsafe { &mut *init };
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        if init.comp_mask & !known != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let wants_ops = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let ops = if wants_ops { Some(init.send_ops_flags) } else { None };
-        let basics = Basics {
-            kind: init.qp_type,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            cap: init.cap,
-            signals_all: init.sq_sig_all != 0,
-        };
         // SAFETY: by contract.
-        let qp = unsafe { create(init.pd, &basics, init.qp_context, ops)? };
+        let qp = unsafe { create(init)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
 
-/// What both forms of creation ask for.
-struct Basics {
-    kind: u32,
-    send_cq: *mut ibv_cq,
-    recv_cq: *mut ibv_cq,
-    srq: *mut ibv_srq,
-    cap: ibv_qp_cap,
-    signals_all: bool,
-}
-
+/// Both forms of creation.
+///
 /// # Safety
-/// As `create_qp`.
-unsafe fn create(
-    pd: *mut ibv_pd,
-    basics: &Basics,
-    qp_context: *mut std::ffi::c_void,
-    send_ops: Option<u64>,
-) -> Result<Arc<Qp>, Errno> {
-    let kind = Kind::from_raw(basics.kind).ok_or(Errno::EOPNOTSUPP)?;
+/// The objects that `init` names are live ones of this provider.
+unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
+    let has = |bit| init.comp_mask & bit != 0;
+    if init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
     if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
         return Err(Errno::EOPNOTSUPP);
     }
-    if basics.send_cq.is_null() || basics.recv_cq.is_null() || pd.is_null() {
+    let pd = init.pd;
+    if !has(IBV_QP_INIT_ATTR_PD) || pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null()
+    {
         return Err(Errno::EINVAL);
     }
-    let mut cap = basics.cap;
+    let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
         || cap.max_recv_wr > MAX_QP_WR
         || cap.max_send_sge > MAX_SGE
@@ -114,13 +95,13 @@ unsafe fn create(
     if too_much {
         return Err(Errno::EINVAL);
     }
-    if !basics.srq.is_null() {
+    if !init.srq.is_null() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     // SAFETY: live objects of this provider, by contract.
     let (domain, context, send_cq, recv_cq, srq) = unsafe {
-        let srq = if basics.srq.is_null() { None } else { Some(Srq::share(basics.srq)) };
-        (Pd::of(pd), (*pd).context, Cq::share(basics.send_cq), Cq::share(basics.recv_cq), srq)
+        let srq = if init.srq.is_null() { None } else { Some(Srq::share(init.srq)) };
+        (Pd::of(pd), (*pd).context, Cq::share(init.send_cq), Cq::share(init.recv_cq), srq)
     };
     // SAFETY: a live domain's context is open.
     let report = unsafe { Context::of(context).report.clone() };
@@ -131,7 +112,7 @@ unsafe fn create(
         recv_cq,
         srq,
         cap,
-        signals_all: basics.signals_all,
+        signals_all: init.sq_sig_all != 0,
         report,
     };
     let qp = Qp::new(&domain.adapter, wanted)?;
@@ -140,15 +121,15 @@ unsafe fn create(
     unsafe {
         let verbs = qp.handle();
         (*verbs).context = context;
-        (*verbs).qp_context = qp_context;
+        (*verbs).qp_context = init.qp_context;
         (*verbs).pd = pd;
-        (*verbs).send_cq = basics.send_cq;
-        (*verbs).recv_cq = basics.recv_cq;
-        (*verbs).srq = basics.srq;
+        (*verbs).send_cq = init.send_cq;
+        (*verbs).recv_cq = init.recv_cq;
+        (*verbs).srq = init.srq;
         (*verbs).handle = qp.index as u32;
         (*verbs).qp_num = qp.qpn;
         (*verbs).state = IBV_QPS_RESET;
-        (*verbs).qp_type = basics.kind;
+        (*verbs).qp_type = init.qp_type;
         libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
         if send_ops.is_some() {
@@ -211,7 +192,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let from = qp.state();
-    if given & mask::CUR_STATE != 0 {
+    if given & IBV_QP_CUR_STATE != 0 {
         let said = State::from_raw(attr.cur_qp_state).ok_or(Errno::EINVAL)?;
         if !matches!(said, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
             return Err(Errno::EINVAL);
@@ -220,7 +201,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             return Err(Errno::EINVAL);
         }
     }
-    let to = match given & mask::STATE {
+    let to = match given & IBV_QP_STATE {
         0 => from,
         _ => State::from_raw(attr.qp_state).ok_or(Errno::EINVAL)?,
     };
@@ -259,7 +240,8 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         }
         State::Init | State::Sqd | State::Sqe => {
             qp.set_state(to);
-            if to == State::Sqd && given & mask::EN_SQD_ASYNC_NOTIFY != 0 && !qp.has_outstanding() {
+            if to == State::Sqd && given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && !qp.has_outstanding()
+            {
                 qp.event(IBV_EVENT_SQ_DRAINED);
             }
         }
@@ -270,24 +252,24 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
 /// Values that a mask lets through can still be none that the device has.
 fn check_values(gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     let rules = [
-        (mask::PORT, attr.port_num == 1),
-        (mask::PKEY_INDEX, attr.pkey_index == 0),
-        (mask::PATH_MTU, (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)),
-        (mask::TIMEOUT, attr.timeout < 32),
-        (mask::RETRY_CNT, attr.retry_cnt < 8),
-        (mask::RNR_RETRY, attr.rnr_retry < 8),
-        (mask::MIN_RNR_TIMER, attr.min_rnr_timer < 32),
-        (mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= MAX_RD_ATOMIC),
-        (mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= MAX_RD_ATOMIC),
-        (mask::DEST_QPN, attr.dest_qp_num < 1 << 24),
+        (IBV_QP_PORT, attr.port_num == 1),
+        (IBV_QP_PKEY_INDEX, attr.pkey_index == 0),
+        (IBV_QP_PATH_MTU, (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)),
+        (IBV_QP_TIMEOUT, attr.timeout < 32),
+        (IBV_QP_RETRY_CNT, attr.retry_cnt < 8),
+        (IBV_QP_RNR_RETRY, attr.rnr_retry < 8),
+        (IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer < 32),
+        (IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= MAX_RD_ATOMIC),
+        (IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= MAX_RD_ATOMIC),
+        (IBV_QP_DEST_QPN, attr.dest_qp_num < 1 << 24),
         // No alternate path, as with rxe.
-        (mask::ALT_PATH, false),
-        (mask::CAP, false),
+        (IBV_QP_ALT_PATH, false),
+        (IBV_QP_CAP, false),
     ];
     if rules.iter().any(|(bit, good)| given & bit != 0 && !good) {
         return Err(Errno::EINVAL);
     }
-    if given & mask::AV != 0 {
+    if given & IBV_QP_AV != 0 {
         check_address(gids, &attr.ah_attr)?;
     }
     Ok(())
@@ -297,52 +279,52 @@ fn check_values(gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno
 fn store(known: &mut Attributes, attr: &ibv_qp_attr, given: u32) {
     let to = &mut known.attr;
     let has = |bit| given & bit != 0;
-    if has(mask::ACCESS_FLAGS) {
+    if has(IBV_QP_ACCESS_FLAGS) {
         to.qp_access_flags = attr.qp_access_flags;
     }
-    if has(mask::PKEY_INDEX) {
+    if has(IBV_QP_PKEY_INDEX) {
         to.pkey_index = attr.pkey_index;
     }
-    if has(mask::PORT) {
+    if has(IBV_QP_PORT) {
         to.port_num = attr.port_num;
     }
-    if has(mask::QKEY) {
+    if has(IBV_QP_QKEY) {
         to.qkey = attr.qkey;
     }
-    if has(mask::AV) {
+    if has(IBV_QP_AV) {
         to.ah_attr = attr.ah_attr;
     }
-    if has(mask::PATH_MTU) {
+    if has(IBV_QP_PATH_MTU) {
         to.path_mtu = attr.path_mtu;
     }
-    if has(mask::TIMEOUT) {
+    if has(IBV_QP_TIMEOUT) {
         to.timeout = attr.timeout;
     }
-    if has(mask::RETRY_CNT) {
+    if has(IBV_QP_RETRY_CNT) {
         to.retry_cnt = attr.retry_cnt;
     }
-    if has(mask::RNR_RETRY) {
+    if has(IBV_QP_RNR_RETRY) {
         to.rnr_retry = attr.rnr_retry;
     }
-    if has(mask::RQ_PSN) {
+    if has(IBV_QP_RQ_PSN) {
         to.rq_psn = attr.rq_psn & 0xff_ffff;
     }
-    if has(mask::SQ_PSN) {
+    if has(IBV_QP_SQ_PSN) {
         to.sq_psn = attr.sq_psn & 0xff_ffff;
     }
-    if has(mask::MAX_QP_RD_ATOMIC) {
+    if has(IBV_QP_MAX_QP_RD_ATOMIC) {
         to.max_rd_atomic = attr.max_rd_atomic;
     }
-    if has(mask::MAX_DEST_RD_ATOMIC) {
+    if has(IBV_QP_MAX_DEST_RD_ATOMIC) {
         to.max_dest_rd_atomic = attr.max_dest_rd_atomic;
     }
-    if has(mask::MIN_RNR_TIMER) {
+    if has(IBV_QP_MIN_RNR_TIMER) {
         to.min_rnr_timer = attr.min_rnr_timer;
     }
-    if has(mask::PATH_MIG_STATE) {
+    if has(IBV_QP_PATH_MIG_STATE) {
         to.path_mig_state = attr.path_mig_state;
     }
-    if has(mask::DEST_QPN) {
+    if has(IBV_QP_DEST_QPN) {
         to.dest_qp_num = attr.dest_qp_num;
     }
 }
@@ -353,7 +335,7 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, given: u32) {
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
     qp.qkey.store(attr.qkey, Ordering::Relaxed);
-    if given & mask::MIN_RNR_TIMER != 0 {
+    if given & IBV_QP_MIN_RNR_TIMER != 0 {
         qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
     }
 }
