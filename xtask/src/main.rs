@@ -14,6 +14,7 @@ mod scratch;
 mod stage;
 mod table;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   demo              install what is needed, build, and show the soft adapter at work
   test [GROUP...]   run every test there is (--list shows the groups)
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
+  vm -- CMD...      run CMD in a virtual machine with RDMA devices (--help)
   stage             lay an installed tree under target/stage
   matrix            write docs/abi-matrix.md (--check: is it up to date?)
 ";
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         "test" => test::main(&rest),
         "run" => run::main(&rest),
         "matrix" => matrix::main(&rest),
+        "vm" => vm::main(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -35,6 +35,14 @@ pub(crate) const TEST: &[Package] = &[
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
 ];
 
+/// What a virtual machine with RDMA devices is made of; its kernel is downloaded, not installed.
+pub(crate) const VM: &[Package] = &[
+    package("qemu-system-x86", "qemu-system-x86_64"),
+    package("busybox-static", "busybox"),
+    package("kmod", "/sbin/depmod"),
+    package("iproute2", "rdma"),
+];
+
 /// Installs those of `wanted` that are missing. Only root can; anybody else gets the line to run.
 pub(crate) fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
     let missing: Vec<_> =

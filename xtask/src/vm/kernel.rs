@@ -1,0 +1,146 @@
+//! The guest's kernel: Debian's own, downloaded by apt and unpacked under `target/vm`, never installed.
+
+use super::initramfs;
+use crate::packages::find_program;
+use crate::paths::Paths;
+use crate::process::{self, Job};
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// An unpacked kernel, ready to boot.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    /// The bootable file.
+    pub(super) image: PathBuf,
+    /// The folder of its modules.
+    pub(super) modules: PathBuf,
+    /// The guest's first root.
+    pub(super) initramfs: PathBuf,
+}
+
+/// Modules without which the host's files cannot be reached.
+const FIRST: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+impl Kernel {
+    /// The kernel under `target/vm`, fetched at the first time.
+    pub(super) fn get(paths: &Paths, progress: &Progress) -> crate::Result<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err("the guest's kernel is there for x86-64 only".into());
+        }
+        let folder = paths.target.join("vm");
+        let fail = |e: std::io::Error| format!("cannot use {}: {e}", folder.display());
+        fs::create_dir_all(&folder).map_err(fail)?;
+        // Two at the same time: the second finds everything done.
+        let lock = File::create(folder.join("lock")).map_err(fail)?;
+        lock.lock().map_err(fail)?;
+        let root = folder.join("kernel");
+        if newest(&root).is_none() {
+            progress.step("downloading a kernel");
+            fetch(&folder, &root)?;
+        }
+        let version = newest(&root).ok_or("the kernel's package holds no kernel")?;
+        let modules = root.join("lib/modules").join(&version);
+        let table = modules.join("modules.dep");
+        if !table.exists() {
+            let depmod = Job::new(find_program("depmod").unwrap_or_else(|| "/sbin/depmod".into()));
+            run(depmod.arg("-b").arg(&root).arg(&version))?;
+        }
+        // Made anew each time, from the script as it is now: it takes no time.
+        let table = fs::read_to_string(&table).map_err(|e| format!("modules.dep: {e}"))?;
+        let first = with_dependencies(&table, FIRST).into_iter().map(|m| modules.join(m));
+        let busybox = find_program("busybox").ok_or("there is no busybox")?;
+        let archive = initramfs::build(&busybox, &first.collect::<Vec<_>>())?;
+        let initramfs = folder.join("initramfs");
+        let new = folder.join("initramfs.new");
+        fs::write(&new, archive).and_then(|()| fs::rename(&new, &initramfs)).map_err(fail)?;
+        Ok(Self { image: root.join(format!("boot/vmlinuz-{version}")), modules, initramfs })
+    }
+}
+
+/// The newest version in an unpacked package.
+fn newest(root: &Path) -> Option<String> {
+    let entries = fs::read_dir(root.join("boot")).ok()?.flatten();
+    let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter_map(|n| n.strip_prefix("vmlinuz-").map(str::to_owned)).max()
+}
+
+fn fetch(folder: &Path, root: &Path) -> crate::Result<()> {
+    let package = match package() {
+        Some(package) => package,
+        // An image of a container has no lists.
+        None if process::is_root() => {
+            run(Job::new("apt-get").args(["-q", "update"]))?;
+            package().ok_or("apt knows no linux-image-amd64")?
+        }
+        None => {
+            return Err("apt knows no linux-image-amd64; please run  sudo apt-get update".into());
+        }
+    };
+    run(Job::new("apt-get").args(["-q", "download", &package]).dir(folder))?;
+    let entries = fs::read_dir(folder).map_err(|e| e.to_string())?.flatten();
+    let file = entries
+        .map(|e| e.path())
+        .find(|p| {
+            let name = p.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(&package) && name.ends_with(".deb")
+        })
+        .ok_or("apt downloaded nothing")?;
+    // Complete or not there, whatever happens meanwhile.
+    let new = folder.join("kernel.new");
+    let _ = fs::remove_dir_all(&new);
+    run(Job::new("dpkg-deb").arg("-x").arg(&file).arg(&new))?;
+    let _ = fs::remove_file(&file);
+    fs::rename(&new, root).map_err(|e| format!("cannot make {}: {e}", root.display()))
+}
+
+/// The package of the kernel that `linux-image-amd64` stands for.
+fn package() -> Option<String> {
+    let scratch = Scratch::new().ok()?;
+    let job = Job::new("apt-cache").args(["depends", "linux-image-amd64"]).env("LC_ALL", "C");
+    let listed = job.run(&scratch, LIMIT).ok()?;
+    let mut depends = listed.stdout.lines().filter_map(|l| l.trim().strip_prefix("Depends: "));
+    depends.find(|name| name.starts_with("linux-image-")).map(str::to_owned)
+}
+
+fn run(job: Job) -> crate::Result<()> {
+    let done = job.run(&Scratch::new()?, LIMIT)?;
+    if done.ok() { Ok(()) } else { Err(done.report("a program")) }
+}
+
+/// `wanted` and all that they need, in the order of loading, from the text of `modules.dep`: a module and,
+/// after a colon, what it needs, the first to load last. What is no module is built in.
+fn with_dependencies(table: &str, wanted: &[&str]) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for name in wanted {
+        let line = table.lines().find_map(|line| {
+            let (file, needs) = line.split_once(':')?;
+            let stem = file.rsplit('/').next()?.split('.').next()?;
+            (stem.replace('-', "_") == *name).then_some((file, needs))
+        });
+        let Some((file, needs)) = line else { continue };
+        for module in needs.split_whitespace().rev().chain([file]) {
+            if !order.iter().any(|known| known == module) {
+                order.push(module.to_owned());
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_module_needs_is_loaded_before_it_and_once() {
+        let table =
+            "kernel/a.ko: kernel/b-x.ko kernel/c.ko\nkernel/c.ko:\nkernel/b-x.ko: kernel/c.ko\n";
+        let order = with_dependencies(table, &["b_x", "builtin", "a"]);
+        assert_eq!(order, ["kernel/c.ko", "kernel/b-x.ko", "kernel/a.ko"]);
+    }
+}
