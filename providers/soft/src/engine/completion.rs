@@ -1,7 +1,11 @@
 //! A completion queue's ring of entries and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
 #![forbid(unsafe_code)]
 
-/// One completion, as all ways of polling need it.
+use crate::sys::clock;
+
+/// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.
+///
+/// There is no SLID: the port is an Ethernet port, and `slid` reads as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cqe {
     pub(crate) wr_id: u64,
@@ -10,13 +14,55 @@ pub(crate) struct Cqe {
     /// `ibv_wc_opcode`.
     pub(crate) opcode: u32,
     pub(crate) byte_len: u32,
-    /// Immediate data as the sender gave it (network order), or the rkey that was invalidated.
+    /// `IBV_WC_WITH_IMM`: immediate data as the sender gave it (network order). `IBV_WC_WITH_INV`: the rkey that was invalidated.
     pub(crate) imm: u32,
     pub(crate) qp_num: u32,
-    /// UD: the sender's QP number.
+    /// UD, and what an XRC shared receive queue received: the sender's QP number.
     pub(crate) src_qp: u32,
     /// `ibv_wc_flags`.
     pub(crate) wc_flags: u32,
+    /// Service level that the message came with.
+    pub(crate) sl: u8,
+    /// On Ethernet, 0.
+    pub(crate) dlid_path_bits: u8,
+    /// Of a failed completion: which check failed, where `status` leaves that open.
+    pub(crate) vendor_err: u8,
+}
+const _: () = assert!(size_of::<Cqe>() == 40);
+
+/// What few completions have. A queue keeps it only if it was created to read it (`Reads::any`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rare {
+    /// Tag matching: what ibv_wc_read_tm_info(3) gives.
+    pub(crate) tag: u64,
+    pub(crate) tag_priv: u32,
+    /// The flow that matched a packet says it.
+    pub(crate) flow_tag: u32,
+    /// VLAN tag taken off a packet (16 bits: priority, DEI, number).
+    pub(crate) cvlan: u16,
+}
+
+/// A [`Rare`] with what the queue adds itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamped {
+    pub(crate) rare: Rare,
+    /// Device clock and wallclock in nanoseconds, as far as [`Reads`] asks for them.
+    pub(crate) device_ns: u64,
+    pub(crate) wallclock_ns: u64,
+}
+
+/// What the readers of a queue ask for beyond [`Cqe`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reads {
+    pub(crate) rare: bool,
+    pub(crate) device_clock: bool,
+    pub(crate) wallclock: bool,
+}
+
+impl Reads {
+    const fn any(self) -> bool {
+        self.rare || self.device_clock || self.wallclock
+    }
 }
 
 /// What the next event waits for.
@@ -41,34 +87,51 @@ pub(crate) enum Pushed {
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     entries: Box<[Cqe]>,
-    pushed: u64,
-    popped: u64,
+    /// One for each entry if somebody reads them, else none.
+    stamped: Box<[Stamped]>,
+    reads: Reads,
+    /// Where the oldest completion is, and how many there are.
+    first: usize,
+    len: usize,
     armed: Armed,
 }
 
 impl CompletionRing {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, reads: Reads) -> Self {
+        let stamped = if reads.any() { capacity } else { 0 };
         Self {
             entries: vec![Cqe::default(); capacity].into_boxed_slice(),
-            pushed: 0,
-            popped: 0,
+            stamped: vec![Stamped::default(); stamped].into_boxed_slice(),
+            reads,
+            first: 0,
+            len: 0,
             armed: Armed::No,
         }
     }
 
     pub(crate) const fn len(&self) -> usize {
-        (self.pushed - self.popped) as usize
+        self.len
+    }
+
+    /// Where the completion `n` places behind the oldest one is; `n` is at most the capacity.
+    #[inline]
+    fn place(&self, n: usize) -> usize {
+        let at = self.first + n;
+        if at >= self.entries.len() { at - self.entries.len() } else { at }
     }
 
     /// Adds a completion. Errors count as solicited (ibv_req_notify_cq(3)).
     #[inline]
-    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
-        let capacity = self.entries.len() as u64;
-        if self.pushed - self.popped == capacity {
+    pub(crate) fn push(&mut self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> Pushed {
+        if self.len == self.entries.len() {
             return Pushed::Overrun;
         }
-        self.entries[(self.pushed % capacity) as usize] = *cqe;
-        self.pushed += 1;
+        let at = self.place(self.len);
+        self.entries[at] = *cqe;
+        if !self.stamped.is_empty() {
+            self.stamp(at, rare);
+        }
+        self.len += 1;
         let wanted = match self.armed {
             Armed::No => return Pushed::Quiet,
             Armed::Any => true,
@@ -82,14 +145,30 @@ impl CompletionRing {
         }
     }
 
+    #[cold]
+    fn stamp(&mut self, at: usize, rare: Option<&Rare>) {
+        self.stamped[at] = Stamped {
+            rare: rare.copied().unwrap_or_default(),
+            device_ns: if self.reads.device_clock { clock::device_ns() } else { 0 },
+            wallclock_ns: if self.reads.wallclock { clock::wallclock_ns() } else { 0 },
+        };
+    }
+
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Cqe> {
-        if self.pushed == self.popped {
+        if self.len == 0 {
             return None;
         }
-        let cqe = self.entries[(self.popped % self.entries.len() as u64) as usize];
-        self.popped += 1;
+        let cqe = self.entries[self.first];
+        self.first = self.place(1);
+        self.len -= 1;
         Some(cqe)
+    }
+
+    /// As `pop`, with everything that the queue's readers asked for.
+    pub(crate) fn pop_stamped(&mut self) -> Option<(Cqe, Stamped)> {
+        let stamped = self.stamped.get(self.first).copied().unwrap_or_default();
+        Some((self.pop()?, stamped))
     }
 
     /// Arms the queue; `Any` is stronger than `Solicited` and is kept. Returns whether it was not armed before.
@@ -107,32 +186,36 @@ impl CompletionRing {
 
     /// Changes the capacity, keeping what is queued; `false` when that does not fit.
     pub(crate) fn resize(&mut self, capacity: usize) -> bool {
-        let queued = self.len();
-        if queued > capacity || capacity == 0 {
+        if self.len > capacity || capacity == 0 {
             return false;
         }
-        let mut entries = Vec::with_capacity(capacity);
-        while let Some(cqe) = self.pop() {
-            entries.push(cqe);
+        let mut larger = Self { armed: self.armed, ..Self::new(capacity, self.reads) };
+        while let Some((cqe, stamped)) = self.pop_stamped() {
+            larger.append(&cqe, &stamped);
         }
-        entries.resize(capacity, Cqe::default());
-        self.entries = entries.into_boxed_slice();
-        self.popped = 0;
-        self.pushed = queued as u64;
+        *self = larger;
         true
     }
 
     /// Drops the completions of a QP that is destroyed or reset, keeping the order of the rest.
     pub(crate) fn forget(&mut self, qp_num: u32) {
-        for _ in 0..self.len() {
-            if let Some(cqe) = self.pop()
+        for _ in 0..self.len {
+            if let Some((cqe, stamped)) = self.pop_stamped()
                 && cqe.qp_num != qp_num
             {
-                let at = (self.pushed % self.entries.len() as u64) as usize;
-                self.entries[at] = cqe;
-                self.pushed += 1;
+                self.append(&cqe, &stamped);
             }
         }
+    }
+
+    /// Puts back what was taken out; there is room for it.
+    fn append(&mut self, cqe: &Cqe, stamped: &Stamped) {
+        let at = self.place(self.len);
+        self.entries[at] = *cqe;
+        if let Some(place) = self.stamped.get_mut(at) {
+            *place = *stamped;
+        }
+        self.len += 1;
     }
 }
 
@@ -146,32 +229,32 @@ mod tests {
 
     #[test]
     fn an_armed_queue_gives_one_event() {
-        let mut ring = CompletionRing::new(8);
-        assert_eq!(ring.push(&cqe(0), true), Pushed::Quiet);
+        let mut ring = CompletionRing::new(8, Reads::default());
+        assert_eq!(ring.push(&cqe(0), None, true), Pushed::Quiet);
         assert!(ring.arm(Armed::Any));
-        assert_eq!(ring.push(&cqe(1), false), Pushed::Event);
-        assert_eq!(ring.push(&cqe(2), true), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(1), None, false), Pushed::Event);
+        assert_eq!(ring.push(&cqe(2), None, true), Pushed::Quiet);
     }
 
     #[test]
     fn a_solicited_only_queue_waits_for_solicited_or_failed() {
-        let mut ring = CompletionRing::new(8);
+        let mut ring = CompletionRing::new(8, Reads::default());
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&cqe(0), false), Pushed::Quiet);
-        assert_eq!(ring.push(&cqe(1), true), Pushed::Event);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(1), None, true), Pushed::Event);
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&Cqe { status: 5, ..cqe(2) }, false), Pushed::Event);
+        assert_eq!(ring.push(&Cqe { status: 5, ..cqe(2) }, None, false), Pushed::Event);
         ring.arm(Armed::Any);
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&cqe(3), false), Pushed::Event, "Any is not weakened");
+        assert_eq!(ring.push(&cqe(3), None, false), Pushed::Event, "Any is not weakened");
     }
 
     #[test]
     fn a_full_queue_overruns_and_keeps_what_it_had() {
-        let mut ring = CompletionRing::new(2);
-        ring.push(&cqe(0), false);
-        ring.push(&cqe(1), false);
-        assert_eq!(ring.push(&cqe(2), false), Pushed::Overrun);
+        let mut ring = CompletionRing::new(2, Reads::default());
+        ring.push(&cqe(0), None, false);
+        ring.push(&cqe(1), None, false);
+        assert_eq!(ring.push(&cqe(2), None, false), Pushed::Overrun);
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(0));
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(1));
         assert_eq!(ring.pop(), None);
@@ -179,28 +262,63 @@ mod tests {
 
     #[test]
     fn resizing_keeps_order_and_refuses_to_lose() {
-        let mut ring = CompletionRing::new(3);
+        let mut ring = CompletionRing::new(3, Reads::default());
         for i in 0..5 {
-            ring.push(&cqe(i), false);
+            ring.push(&cqe(i), None, false);
             if i < 2 {
                 ring.pop();
             }
         }
         assert!(!ring.resize(2));
         assert!(ring.resize(5));
-        ring.push(&cqe(5), false);
+        ring.push(&cqe(5), None, false);
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [2, 3, 4, 5]);
     }
 
     #[test]
     fn completions_of_a_destroyed_qp_are_forgotten() {
-        let mut ring = CompletionRing::new(4);
+        let mut ring = CompletionRing::new(4, Reads::default());
         for i in 0..4 {
-            ring.push(&cqe(i), false);
+            ring.push(&cqe(i), None, false);
         }
         ring.forget(1);
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [0, 2]);
+    }
+
+    #[test]
+    fn rare_parts_stay_with_their_completions_through_resizing_and_forgetting() {
+        let reads = Reads { rare: true, ..Reads::default() };
+        let mut ring = CompletionRing::new(4, reads);
+        for i in 0..4 {
+            let rare = Rare { tag: i * 10, flow_tag: 7, ..Rare::default() };
+            ring.push(&cqe(i), Some(&rare), false);
+        }
+        assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare.tag)), Some((0, 0)));
+        ring.push(&cqe(4), None, false);
+        ring.forget(1);
+        assert!(ring.resize(9));
+        let all: Vec<_> = std::iter::from_fn(|| ring.pop_stamped())
+            .map(|(c, s)| (c.wr_id, s.rare.tag, s.rare.flow_tag, s.device_ns))
+            .collect();
+        assert_eq!(all, [(2, 20, 7, 0), (4, 0, 0, 0)]);
+    }
+
+    #[test]
+    fn only_the_clocks_that_are_read_are_taken() {
+        let reads = Reads { device_clock: true, ..Reads::default() };
+        let mut ring = CompletionRing::new(2, reads);
+        let before = clock::device_ns();
+        ring.push(&cqe(0), None, false);
+        let (_, stamped) = ring.pop_stamped().expect("pushed");
+        assert!(stamped.device_ns >= before && stamped.device_ns <= clock::device_ns());
+        assert_eq!(stamped.wallclock_ns, 0);
+        let reads = Reads { wallclock: true, ..Reads::default() };
+        let mut ring = CompletionRing::new(2, reads);
+        ring.push(&cqe(0), None, false);
+        let (_, stamped) = ring.pop_stamped().expect("pushed");
+        assert!(stamped.wallclock_ns > 1_600_000_000_000_000_000);
+        assert_eq!(stamped.device_ns, 0);
     }
 }

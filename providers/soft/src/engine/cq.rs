@@ -3,7 +3,7 @@
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
 use super::channel::Channel;
-use super::completion::{Armed, CompletionRing, Cqe, Pushed};
+use super::completion::{Armed, CompletionRing, Cqe, Pushed, Rare, Reads};
 use super::qp::Qp;
 use crate::adapter::Adapter;
 use crate::sys::membarrier;
@@ -66,13 +66,14 @@ impl Cq {
     pub(crate) fn new(
         adapter: Arc<Adapter>,
         capacity: usize,
+        reads: Reads,
         channel: Option<Arc<Channel>>,
         report: super::channel::Reporter,
     ) -> Arc<Self> {
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
-            ring: Mutex::new(CompletionRing::new(capacity)),
+            ring: Mutex::new(CompletionRing::new(capacity, reads)),
             queued: AtomicUsize::new(0),
             list: Mutex::default(),
             inbox: Mutex::default(),
@@ -97,8 +98,14 @@ impl Cq {
     /// Adds a completion, and sends an event if the queue was waiting for it.
     #[inline]
     pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
+        self.push_with(cqe, None, solicited);
+    }
+
+    /// As `push`, with what only few completions have; kept if the queue was created to read it.
+    #[inline]
+    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) {
         let mut ring = self.ring.lock();
-        let pushed = ring.push(cqe, solicited);
+        let pushed = ring.push(cqe, rare, solicited);
         self.queued.store(ring.len(), Ordering::Relaxed);
         drop(ring);
         self.adapter.attention.completed();

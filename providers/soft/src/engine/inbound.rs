@@ -217,6 +217,7 @@ impl Inbound {
             src_qp: piece.src_qpn,
             wc_flags: if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
                 | if piece.routed { IBV_WC_GRH } else { 0 },
+            ..Cqe::default()
         };
         qp.recv_cq.push(&cqe, piece.solicited);
     }

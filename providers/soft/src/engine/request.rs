@@ -178,6 +178,9 @@ pub(crate) const fn completion_opcode(opcode: u32) -> u32 {
         IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
         IBV_WR_BIND_MW => IBV_WC_BIND_MW,
         IBV_WR_TSO => IBV_WC_TSO,
+        IBV_WR_DRIVER1 => IBV_WC_DRIVER1,
+        IBV_WR_FLUSH => IBV_WC_FLUSH,
+        IBV_WR_ATOMIC_WRITE => IBV_WC_ATOMIC_WRITE,
         _ => IBV_WC_SEND,
     }
 }

@@ -1,7 +1,7 @@
 //! Two QPs of one process, connected to each other, in both data paths: initiator-side and through the ring.
 
 use super::channel::{Channel, Reporter};
-use super::completion::Cqe;
+use super::completion::{Cqe, Reads};
 use super::cq::Cq;
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
@@ -39,7 +39,7 @@ struct Side {
 impl Side {
     fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
-        let cq = Cq::new(Arc::clone(adapter), 1024, None, report.clone());
+        let cq = Cq::new(Arc::clone(adapter), 1024, Reads::default(), None, report.clone());
         let pd = adapter.new_pd();
         let memory = vec![0u8; bytes].into_boxed_slice();
         let va = memory.as_ptr() as u64;

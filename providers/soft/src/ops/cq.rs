@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::query::MAX_CQE;
 use super::{object, status};
-use crate::engine::completion::Cqe;
+use crate::engine::completion::{Cqe, Reads};
 use crate::engine::cq::Cq;
 use crate::sys::Errno;
 use abi::*;
@@ -55,7 +55,13 @@ pub(super) unsafe extern "C" fn create_cq(
             Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
             None => None,
         };
-        let cq = Cq::new(Arc::clone(&owner.adapter), capacity, channel, owner.report.clone());
+        let cq = Cq::new(
+            Arc::clone(&owner.adapter),
+            capacity,
+            Reads::default(),
+            channel,
+            owner.report.clone(),
+        );
         // SAFETY: nobody else knows the queue yet.
         unsafe { (*cq.handle()).cqe = capacity as c_int };
         Ok(Arc::into_raw(cq).cast_mut().cast())
@@ -149,7 +155,7 @@ fn completion(cqe: &Cqe) -> ibv_wc {
         wr_id: cqe.wr_id,
         status: cqe.status,
         opcode: cqe.opcode,
-        vendor_err: 0,
+        vendor_err: u32::from(cqe.vendor_err),
         byte_len: cqe.byte_len,
         imm: ibv_wc_imm { imm_data: cqe.imm },
         qp_num: cqe.qp_num,
@@ -157,8 +163,8 @@ fn completion(cqe: &Cqe) -> ibv_wc {
         wc_flags: cqe.wc_flags,
         pkey_index: 0,
         slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
+        sl: cqe.sl,
+        dlid_path_bits: cqe.dlid_path_bits,
     }
 }
 
