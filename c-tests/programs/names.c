@@ -3,28 +3,70 @@
  * same. ibv_event_type_str(3), ibv_rate_to_mbps(3), ibv_rate_to_mult(3).
  */
 #include <infiniband/verbs.h>
+#include <limits.h>
 #include <stdio.h>
+
+/* Every value that a field of these types can plausibly hold, and the edges of the type. */
+static int next(int i)
+{
+	return i == INT_MIN ? -300 : i == 300 ? INT_MAX : i + 1;
+}
+
+#define EACH(i) (int i = INT_MIN, go = 1; go; go = i != INT_MAX, i = go ? next(i) : i)
+
+/* Prints where a function of an integer changes its value: the whole of a large range in few lines. */
+static void changes(const char *name, int (*of)(int), int from, int to)
+{
+	int before = of(from);
+
+	printf("%s %d: %d\n", name, from, before);
+	for (int i = from; i < to; i++) {
+		int now = of(i + 1);
+
+		if (now != before)
+			printf("%s %d: %d\n", name, i + 1, now);
+		before = now;
+	}
+}
+
+static int rate_of_mbps(int mbps)
+{
+	return (int)mbps_to_ibv_rate(mbps);
+}
+
+static int rate_of_mult(int mult)
+{
+	return (int)mult_to_ibv_rate(mult);
+}
+
+static int mbps_of_rate(int rate)
+{
+	return ibv_rate_to_mbps((enum ibv_rate)rate);
+}
+
+static int mult_of_rate(int rate)
+{
+	return ibv_rate_to_mult((enum ibv_rate)rate);
+}
 
 int main(void)
 {
-	for (int i = -2; i < 12; i++)
+	for EACH(i)
 		printf("node type %d: %s\n", i, ibv_node_type_str((enum ibv_node_type)i));
-	for (int i = -1; i < 8; i++)
+	for EACH(i)
 		printf("port state %d: %s\n", i, ibv_port_state_str((enum ibv_port_state)i));
-	for (int i = -1; i <= IBV_EVENT_WQ_FATAL; i++)
-		printf("event %d: %s\n", i, ibv_event_type_str((enum ibv_event_type)i));
-	for (int i = -1; i <= IBV_WC_TM_RNDV_INCOMPLETE; i++)
+	for EACH(i)
+		/* 20 got its name after Debian 12. */
+		if (i != 20)
+			printf("event %d: %s\n", i, ibv_event_type_str((enum ibv_event_type)i));
+	for EACH(i)
 		printf("status %d: %s\n", i, ibv_wc_status_str((enum ibv_wc_status)i));
-	for (int i = -1; i <= IBV_RATE_1200_GBPS; i++)
-		printf("rate %d: %d x 2.5 Gb/s, %d Mb/s\n", i, ibv_rate_to_mult((enum ibv_rate)i), ibv_rate_to_mbps((enum ibv_rate)i));
-	for (int i = -1; i < 600; i++)
-		printf("multiple %d: rate %d\n", i, mult_to_ibv_rate(i));
-	for (int i = 0; i < 1300000; i += 7)
-		if (mbps_to_ibv_rate(i) != IBV_RATE_MAX)
-			printf("%d Mb/s: rate %d\n", i, mbps_to_ibv_rate(i));
-	static const int mbps[] = { 0, 2500, 5000, 10000, 14062, 20000, 25781, 28125, 30000, 40000, 53125, 56250, 60000, 80000, 100000, 103125, 106250, 112500,
-				    120000, 168750, 200000, 212500, 400000, 425000, 600000, 637500, 800000, 1200000, 1275000 };
-	for (unsigned i = 0; i < sizeof mbps / sizeof *mbps; i++)
-		printf("%d Mb/s: rate %d\n", mbps[i], mbps_to_ibv_rate(mbps[i]));
+	changes("2.5 Gb/s of rate", mult_of_rate, -1000, 100000);
+	changes("Mb/s of rate", mbps_of_rate, -1000, 100000);
+	changes("rate of multiple", rate_of_mult, -1000, 100000);
+	changes("rate of Mb/s", rate_of_mbps, -1000, 2000000);
+	for (int shift = 0; shift < 31; shift++)
+		printf("rate of %d Mb/s: %d, of multiple: %d\n", INT_MAX >> shift, rate_of_mbps(INT_MAX >> shift), rate_of_mult(INT_MAX >> shift));
+	printf("least: %d %d %d %d\n", mult_of_rate(INT_MIN), mbps_of_rate(INT_MIN), rate_of_mult(INT_MIN), rate_of_mbps(INT_MIN));
 	return 0;
 }

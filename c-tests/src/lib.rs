@@ -37,9 +37,15 @@ const fn checked(name: &'static str, runs: &'static [&'static str], each_path: b
     Program { name, kind: Kind::Checked, runs, each_path }
 }
 
+const fn compared(name: &'static str) -> Program {
+    Program { name, kind: Kind::Compared, runs: &[], each_path: false }
+}
+
 /// All programs, the simple ones first.
 pub const PROGRAMS: &[Program] = &[
-    Program { name: "names", kind: Kind::Compared, runs: &[], each_path: false },
+    compared("names"),
+    compared("marshal"),
+    compared("fork_ranges"),
     checked("objects", &[], false),
     checked("modify_qp", &[], false),
     checked("data", ONE_AND_TWO, true),
