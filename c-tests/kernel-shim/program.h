@@ -93,6 +93,7 @@ void dump_chain(void);
 /* The commands, part by part. */
 void device(void);
 void gids(void);
+void address_helpers(void);
 void domains(void);
 void regions(void);
 void device_memory(void);

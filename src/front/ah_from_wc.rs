@@ -3,8 +3,8 @@
 //! RFC 8200).
 
 use abi::{
-    IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, VERBS_QUERY_GID_ATTR_GID,
-    ibv_ah_attr, ibv_gid, ibv_gid_type_sysfs,
+    IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2, ibv_ah_attr, ibv_gid,
+    ibv_gid_type_sysfs,
 };
 
 use super::context::Context;
@@ -17,7 +17,6 @@ struct Reply {
     sender: [u8; 16],
     local: [u8; 16],
     gid_type: ibv_gid_type_sysfs,
-    flow_label: u32,
     hop_limit: u8,
     traffic_class: u8,
 }
@@ -40,23 +39,19 @@ pub(crate) fn global_part(
     attr.is_global = 1;
     attr.grh.dgid = ibv_gid { raw: reply.sender };
     attr.grh.sgid_index = find_gid(context, u32::from(port_num), &reply)?;
-    attr.grh.flow_label = reply.flow_label;
     attr.grh.hop_limit = reply.hop_limit;
     attr.grh.traffic_class = reply.traffic_class;
     Ok(())
 }
 
-/// Searches until the table ends, whose error is ours.
+/// Searches until the table ends, whose error is ours. As in rdma-core, the type of each entry on the
+/// way must be readable, also of the empty ones, which count as zeros.
 fn find_gid(context: Context, port: u32, reply: &Reply) -> Result<u8, Errno> {
     for index in 0..=u8::MAX {
-        let found = match gid::entry(context, port, u32::from(index), 0, VERBS_QUERY_GID_ATTR_GID) {
-            Ok(entry) => entry.gid.bytes(),
-            Err(Errno::ENODATA) => continue,
-            Err(error) => return Err(error),
-        };
-        if found == reply.local
-            && gid::type_as_sysfs(context, port, u32::from(index))? == reply.gid_type
-        {
+        let entry = u32::from(index);
+        let found = gid::gid_or_zeros(context, port, entry)?.bytes();
+        let gid_type = gid::type_as_sysfs(context, port, entry)?;
+        if (found, gid_type) == (reply.local, reply.gid_type) {
             return Ok(index);
         }
     }
@@ -66,14 +61,12 @@ fn find_gid(context: Context, port: u32, reply: &Reply) -> Result<u8, Errno> {
 fn parse(header: &[u8; 40]) -> Result<Reply, Errno> {
     let (v6, v4) = (header.first_chunk(), header.last_chunk());
     let (Some(v6), Some(v4)) = (v6, v4) else { return Err(Errno::EPROTONOSUPPORT) };
-    let &[first, second, third, fourth, _, _, next_header, hop_limit] = v6;
-    // rdma-core takes it from here in either case; nobody reads it behind IPv4.
-    let flow_label = u32::from_be_bytes([0, second & 0x0f, third, fourth]);
+    let &[first, second, _, _, _, _, next_header, hop_limit] = v6;
     match (first >> 4, is_ipv4(v4)) {
         (6, false) => {}
-        (6, true) => return parse_v4(v4, flow_label),
-        _ if v4.first().is_some_and(|byte| byte >> 4 == 4) => {
-            return parse_v4(v4, flow_label);
+        (6, true) => return parse_v4(v4),
+        (version, _) if version != 6 && v4.first().is_some_and(|byte| byte >> 4 == 4) => {
+            return parse_v4(v4);
         }
         _ => return Err(Errno::EPROTONOSUPPORT),
     }
@@ -91,17 +84,10 @@ fn parse(header: &[u8; 40]) -> Result<Reply, Errno> {
         NEXT_HEADER_IBA => IBV_GID_TYPE_SYSFS_IB_ROCE_V1,
         _ => return Err(Errno::EPROTONOSUPPORT),
     };
-    Ok(Reply {
-        sender,
-        local,
-        gid_type,
-        flow_label,
-        hop_limit,
-        traffic_class: (first << 4) | (second >> 4),
-    })
+    Ok(Reply { sender, local, gid_type, hop_limit, traffic_class: (first << 4) | (second >> 4) })
 }
 
-fn parse_v4(header: &[u8; 20], flow_label: u32) -> Result<Reply, Errno> {
+fn parse_v4(header: &[u8; 20]) -> Result<Reply, Errno> {
     let &[_, tos, _, _, _, _, _, _, ttl, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = header;
     if d0 >> 4 == 0xe {
         return Err(Errno::EINVAL);
@@ -111,21 +97,28 @@ fn parse_v4(header: &[u8; 20], flow_label: u32) -> Result<Reply, Errno> {
         sender: mapped(s0, s1, s2, s3),
         local: mapped(d0, d1, d2, d3),
         gid_type: IBV_GID_TYPE_SYSFS_ROCE_V2,
-        flow_label,
         hop_limit: ttl,
         traffic_class: tos,
     })
 }
 
-/// Both readings may be possible; a version, the shortest length and a right checksum make it IPv4.
-/// rdma-core folds the sum once, which is enough for ten words but for one case that we share.
+/// What starts like IPv6 may be what was in the buffer before an IPv4 header. As in rdma-core, the shortest
+/// header length and a right checksum make it IPv4, whatever its version says; the sum is folded once.
 fn is_ipv4(header: &[u8; 20]) -> bool {
-    if header.first() != Some(&0x45) {
-        return false;
-    }
     let (words, _) = header.as_chunks::<2>();
-    let sum: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();
-    (sum & 0xffff) + (sum >> 16) == 0xffff
+    let word = |at: usize| words.get(at).map_or(0, |&word| u16::from_be_bytes(word));
+    let sum: u32 =
+        (0..words.len()).filter(|&at| at != CHECKSUM).map(|at| u32::from(word(at))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    header.first().is_some_and(|first| first & 0xf == 5) && word(CHECKSUM) == !(folded as u16)
+}
+
+/// The word of an IPv4 header that is the checksum of the others.
+const CHECKSUM: usize = 5;
+
+/// The low 20 bits of the first word; meaningful with a GRH only, but told in either case.
+pub(crate) fn flow_label(header: &[u8; 40]) -> u32 {
+    header.first_chunk().map_or(0, |&first| u32::from_be_bytes(first) & 0xf_ffff)
 }
 
 #[cfg(test)]
@@ -172,7 +165,7 @@ mod tests {
         let reply = parse(&ipv6(NEXT_HEADER_UDP)).expect("RoCE v2");
         assert_eq!((reply.sender[15], reply.local[15]), (1, 2));
         assert_eq!(reply.gid_type, IBV_GID_TYPE_SYSFS_ROCE_V2);
-        assert_eq!((reply.flow_label, reply.traffic_class, reply.hop_limit), (0x1_2345, 0xab, 63));
+        assert_eq!((reply.traffic_class, reply.hop_limit), (0xab, 63));
         let reply = parse(&ipv6(NEXT_HEADER_IBA)).expect("GRH");
         assert_eq!(reply.gid_type, IBV_GID_TYPE_SYSFS_IB_ROCE_V1);
         assert_eq!(parse(&ipv6(6)), Err(Errno::EPROTONOSUPPORT));

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use abi::{VERBS_QUERY_GID_ATTR_GID, ibv_ah_attr};
+use abi::ibv_ah_attr;
 use netlink_packet_route::route::RouteType;
 
 use super::context::Context;
@@ -34,12 +34,13 @@ const DISCARD_PORT: u16 = 9;
 /// Resolves the destination of an address vector.
 ///
 /// # Errors
-/// Of the GID table; `EINVAL` a source address of no interface; `EHOSTUNREACH`, `ENETUNREACH`.
+/// `EPERM` no such entry of the GID table; `EINVAL` a source address of no interface; `EHOSTUNREACH`, `ENETUNREACH`.
 pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Errno> {
     let port = u32::from(attr.port_num);
     let index = u32::from(attr.grh.sgid_index);
-    let source = gid::entry(context, port, index, 0, VERBS_QUERY_GID_ATTR_GID)?;
-    let source = ip_of(source.gid.bytes());
+    // rdma-core hands on the -1 of ibv_query_gid(3), which reads as this error.
+    let source = gid::gid_or_zeros(context, port, index).map_err(|_| Errno::EPERM)?;
+    let source = ip_of(source.bytes());
     let target = ip_of(attr.grh.dgid.bytes());
     let routing = Routing::open().map_err(|_| Errno::EINVAL)?;
     let interface = interfaces::with_address(source).ok_or(Errno::EINVAL)?;

@@ -75,6 +75,18 @@ pub(crate) fn entry(
     Ok(entry)
 }
 
+/// A GID alone, zeros where the table has none: what `ibv_query_gid` tells.
+///
+/// # Errors
+/// As [`entry`], but for `ENODATA`.
+pub(crate) fn gid_or_zeros(context: Context, port: u32, index: u32) -> Result<ibv_gid, Errno> {
+    match entry(context, port, index, 0, VERBS_QUERY_GID_ATTR_GID) {
+        Ok(entry) => Ok(entry.gid),
+        Err(Errno::ENODATA) => Ok(ibv_gid::zeroed()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The type of an entry as sysfs names it: InfiniBand and RoCE v1 are one.
 pub(crate) fn type_as_sysfs(
     context: Context,

@@ -127,7 +127,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah,
 }
 
 /// # Safety
-/// `wc` is readable, and `grh` when the completion says that there is one.
+/// `wc` is readable, `grh` NULL or readable.
 unsafe fn reply_address(
     context: Context,
     port_num: u8,
@@ -141,13 +141,16 @@ unsafe fn reply_address(
     attr.sl = wc.sl;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port_num;
-    if wc.wc_flags & abi::IBV_WC_GRH != 0 {
-        if grh.is_null() {
-            return Err(Errno::EINVAL);
-        }
+    let global = wc.wc_flags & abi::IBV_WC_GRH != 0;
+    if !grh.is_null() {
         // SAFETY: the first 40 bytes of the receive buffer, readable by the contract above.
         let header: [u8; size_of::<ibv_grh>()] = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
-        ah_from_wc::global_part(context, port_num, &header, &mut attr)?;
+        attr.grh.flow_label = ah_from_wc::flow_label(&header);
+        if global {
+            ah_from_wc::global_part(context, port_num, &header, &mut attr)?;
+        }
+    } else if global {
+        return Err(Errno::EINVAL);
     }
     Ok(attr)
 }

@@ -3,9 +3,7 @@
 
 use core::ffi::c_int;
 
-use abi::{
-    VERBS_QUERY_GID_ATTR_GID, Zeroed, be16, ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type_sysfs,
-};
+use abi::{be16, ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type_sysfs};
 
 use crate::ffi::{Errno, MinusOne, Negative, verb};
 use crate::front::context::{Context, op};
@@ -29,12 +27,7 @@ verb! {
         if gid.is_null() {
             return Err(Errno::EINVAL);
         }
-        let wanted = VERBS_QUERY_GID_ATTR_GID;
-        let found = match gid::entry(context, u32::from(port_num), index, 0, wanted) {
-            Ok(entry) => entry.gid,
-            Err(Errno::ENODATA) => ibv_gid::zeroed(),
-            Err(error) => return Err(error),
-        };
+        let found = gid::gid_or_zeros(context, u32::from(port_num), index)?;
         // SAFETY: writable by the contract above.
         unsafe { *gid = found };
         Ok(MinusOne(0))

@@ -252,8 +252,8 @@ fn cc(arguments: &[&str]) -> Result<Output, String> {
 }
 
 /// The parts of the program.
-const SOURCES: [&str; 7] =
-    ["main.c", "device.c", "queues.c", "qps.c", "traffic.c", "chains.c", "newer.c"];
+const SOURCES: [&str; 8] =
+    ["main.c", "device.c", "helpers.c", "queues.c", "qps.c", "traffic.c", "chains.c", "newer.c"];
 
 /// A sysfs tree with one RDMA device, whose device number is that of `/dev/null`.
 fn device_tree(root: &Path, abi: &str) {
@@ -270,9 +270,15 @@ fn device_tree(root: &Path, abi: &str) {
         (port.join("gids/0"), "fe80:0000:0000:0000:0202:c9ff:fe12:3456"),
         (port.join("gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0001"),
         (port.join("gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000"),
+        (port.join("gids/3"), "0000:0000:0000:0000:0000:ffff:7f00:0001"),
+        (port.join("gids/4"), "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        (port.join("gids/5"), "0000:0000:0000:0000:0000:0000:0000:0001"),
         (port.join("gid_attrs/types/0"), "IB/RoCE v1"),
         (port.join("gid_attrs/types/1"), "RoCE v2"),
         (port.join("gid_attrs/types/2"), "of another kind"),
+        (port.join("gid_attrs/types/3"), "RoCE v2"),
+        (port.join("gid_attrs/types/4"), "IB/RoCE v1"),
+        (port.join("gid_attrs/types/5"), "RoCE v2"),
         (port.join("gid_attrs/ndevs/0"), "lo"),
     ] {
         fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
