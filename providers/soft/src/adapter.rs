@@ -164,6 +164,10 @@ impl Adapter {
         self.cqs.lock().push(Arc::downgrade(cq));
     }
 
+    pub(crate) fn cq_count(&self) -> usize {
+        self.cqs.lock().len()
+    }
+
     pub(crate) fn remove_cq(&self, cq: &Cq) {
         self.cqs.lock().retain(|c| c.strong_count() > 0 && !std::ptr::eq(c.as_ptr(), cq));
     }
@@ -229,6 +233,14 @@ impl Adapter {
         for cq in cqs {
             cq.sweep();
         }
+    }
+
+    /// Sends events that were held back long enough; returns when to look again.
+    fn settle_events(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        let next = cqs.iter().filter_map(|cq| cq.settle(now)).min();
+        next.map(|at| at.saturating_duration_since(now))
     }
 
     /// Drives watched QPs; returns when to look again.
@@ -326,6 +338,7 @@ impl Handler for Service {
         adapter.sweep();
         adapter.end_doomed();
         let waits = [
+            adapter.settle_events(),
             adapter.watch_round(),
             adapter.end_cut_connections(),
             adapter.exhume(),

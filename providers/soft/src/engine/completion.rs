@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::sys::clock;
+use std::time::{Duration, Instant};
 
 /// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.
 ///
@@ -80,13 +81,37 @@ pub(crate) enum Pushed {
     Quiet,
     /// The queue was armed and is no longer: send an event.
     Event,
+    /// The queue is armed, and moderation holds its event back until time is up or more completions came.
+    Later,
     /// The queue is full; the completion is lost and the queue is in error.
     Overrun,
+}
+
+/// When an armed queue's event comes (ibv_modify_cq(3)): after `count` completions, or `period_us` after the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moderation {
+    pub(crate) count: u16,
+    pub(crate) period_us: u16,
+}
+
+impl Moderation {
+    /// Either number being 0 turns it off, and one completion is no crowd.
+    const fn is_on(self) -> bool {
+        self.count > 1 && self.period_us > 0
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     entries: Box<[Cqe]>,
+    /// Completions that it takes: what `entries` has room for, and none after an overrun.
+    limit: usize,
+    /// A full ring loses its oldest completion and goes on (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
+    overwrites: bool,
+    moderation: Moderation,
+    /// Completions that moderation holds an event back for, and until when.
+    held: u16,
+    due: Option<Instant>,
     /// One for each entry if somebody reads them, else none.
     stamped: Box<[Stamped]>,
     reads: Reads,
@@ -97,10 +122,15 @@ pub(crate) struct CompletionRing {
 }
 
 impl CompletionRing {
-    pub(crate) fn new(capacity: usize, reads: Reads) -> Self {
+    pub(crate) fn new(capacity: usize, reads: Reads, overwrites: bool) -> Self {
         let stamped = if reads.any() { capacity } else { 0 };
         Self {
             entries: vec![Cqe::default(); capacity].into_boxed_slice(),
+            limit: capacity,
+            overwrites,
+            moderation: Moderation::default(),
+            held: 0,
+            due: None,
             stamped: vec![Stamped::default(); stamped].into_boxed_slice(),
             reads,
             first: 0,
@@ -123,7 +153,7 @@ impl CompletionRing {
     /// Adds a completion. Errors count as solicited (ibv_req_notify_cq(3)).
     #[inline]
     pub(crate) fn push(&mut self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> Pushed {
-        if self.len == self.entries.len() {
+        if self.len >= self.limit && !self.make_room() {
             return Pushed::Overrun;
         }
         let at = self.place(self.len);
@@ -137,12 +167,65 @@ impl CompletionRing {
             Armed::Any => true,
             Armed::Solicited => solicited || cqe.status != 0,
         };
-        if wanted {
-            self.armed = Armed::No;
-            Pushed::Event
-        } else {
-            Pushed::Quiet
+        if !wanted {
+            return Pushed::Quiet;
         }
+        if self.moderation.is_on() {
+            return self.moderate();
+        }
+        self.armed = Armed::No;
+        Pushed::Event
+    }
+
+    /// The ring is full. Returns whether there is room now; if not, it takes nothing any more.
+    #[cold]
+    fn make_room(&mut self) -> bool {
+        if self.overwrites {
+            return self.pop().is_some();
+        }
+        self.limit = 0;
+        false
+    }
+
+    #[cold]
+    fn moderate(&mut self) -> Pushed {
+        self.held += 1;
+        if self.held >= self.moderation.count {
+            self.disarm();
+            return Pushed::Event;
+        }
+        if self.due.is_some() {
+            return Pushed::Quiet;
+        }
+        let period = Duration::from_micros(u64::from(self.moderation.period_us));
+        self.due = Some(Instant::now() + period);
+        Pushed::Later
+    }
+
+    fn disarm(&mut self) {
+        self.armed = Armed::No;
+        self.held = 0;
+        self.due = None;
+    }
+
+    /// When an event that is held back is due.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether an event that was held back is due by `now`: send it.
+    pub(crate) fn release(&mut self, now: Instant) -> bool {
+        let due = self.due.is_some_and(|due| due <= now);
+        if due {
+            self.disarm();
+        }
+        due
+    }
+
+    /// Changes the moderation; an event held back is due at once, so that none is lost by it.
+    pub(crate) fn set_moderation(&mut self, moderation: Moderation) {
+        self.moderation = moderation;
+        self.due = self.due.map(|_| Instant::now());
     }
 
     #[cold]
@@ -189,7 +272,14 @@ impl CompletionRing {
         if self.len > capacity || capacity == 0 {
             return false;
         }
-        let mut larger = Self { armed: self.armed, ..Self::new(capacity, self.reads) };
+        let mut larger = Self {
+            limit: if self.limit == 0 { 0 } else { capacity },
+            armed: self.armed,
+            moderation: self.moderation,
+            held: self.held,
+            due: self.due,
+            ..Self::new(capacity, self.reads, self.overwrites)
+        };
         while let Some((cqe, stamped)) = self.pop_stamped() {
             larger.append(&cqe, &stamped);
         }
@@ -229,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_armed_queue_gives_one_event() {
-        let mut ring = CompletionRing::new(8, Reads::default());
+        let mut ring = CompletionRing::new(8, Reads::default(), false);
         assert_eq!(ring.push(&cqe(0), None, true), Pushed::Quiet);
         assert!(ring.arm(Armed::Any));
         assert_eq!(ring.push(&cqe(1), None, false), Pushed::Event);
@@ -238,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_solicited_only_queue_waits_for_solicited_or_failed() {
-        let mut ring = CompletionRing::new(8, Reads::default());
+        let mut ring = CompletionRing::new(8, Reads::default(), false);
         ring.arm(Armed::Solicited);
         assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
         assert_eq!(ring.push(&cqe(1), None, true), Pushed::Event);
@@ -251,18 +341,67 @@ mod tests {
 
     #[test]
     fn a_full_queue_overruns_and_keeps_what_it_had() {
-        let mut ring = CompletionRing::new(2, Reads::default());
+        let mut ring = CompletionRing::new(2, Reads::default(), false);
         ring.push(&cqe(0), None, false);
         ring.push(&cqe(1), None, false);
         assert_eq!(ring.push(&cqe(2), None, false), Pushed::Overrun);
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(0));
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(1));
         assert_eq!(ring.pop(), None);
+        assert_eq!(ring.push(&cqe(3), None, false), Pushed::Overrun, "it takes nothing any more");
+        assert!(ring.resize(8));
+        assert_eq!(ring.push(&cqe(4), None, false), Pushed::Overrun, "nor when it grew");
+    }
+
+    #[test]
+    fn a_queue_that_ignores_overruns_loses_the_oldest() {
+        let mut ring = CompletionRing::new(3, Reads::default(), true);
+        for i in 0..8 {
+            assert_eq!(ring.push(&cqe(i), None, false), Pushed::Quiet);
+        }
+        let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
+        assert_eq!(ids, [5, 6, 7]);
+    }
+
+    #[test]
+    fn moderation_waits_for_enough_completions_or_for_its_time() {
+        let mut ring = CompletionRing::new(32, Reads::default(), false);
+        ring.set_moderation(Moderation { count: 3, period_us: 1000 });
+        for _ in 0..2 {
+            ring.arm(Armed::Any);
+            assert_eq!(ring.push(&cqe(0), None, false), Pushed::Later);
+            assert_eq!(ring.push(&cqe(1), None, false), Pushed::Quiet);
+            assert_eq!(ring.push(&cqe(2), None, false), Pushed::Event);
+            assert_eq!((ring.due(), ring.is_armed()), (None, false));
+        }
+        ring.arm(Armed::Any);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Later);
+        let due = ring.due().expect("held back");
+        assert!(!ring.release(due - Duration::from_nanos(1)));
+        assert!(ring.release(due));
+        assert!(!ring.is_armed() && !ring.release(due));
+        ring.arm(Armed::Any);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Later);
+        ring.set_moderation(Moderation::default());
+        assert!(ring.release(Instant::now()), "no event is lost when it is turned off");
+        ring.arm(Armed::Any);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Event);
+    }
+
+    #[test]
+    fn moderation_does_not_count_what_a_solicited_only_queue_does_not_wait_for() {
+        let mut ring = CompletionRing::new(32, Reads::default(), false);
+        ring.set_moderation(Moderation { count: 2, period_us: 1000 });
+        ring.arm(Armed::Solicited);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, true), Pushed::Later);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, true), Pushed::Event);
     }
 
     #[test]
     fn resizing_keeps_order_and_refuses_to_lose() {
-        let mut ring = CompletionRing::new(3, Reads::default());
+        let mut ring = CompletionRing::new(3, Reads::default(), false);
         for i in 0..5 {
             ring.push(&cqe(i), None, false);
             if i < 2 {
@@ -278,7 +417,7 @@ mod tests {
 
     #[test]
     fn completions_of_a_destroyed_qp_are_forgotten() {
-        let mut ring = CompletionRing::new(4, Reads::default());
+        let mut ring = CompletionRing::new(4, Reads::default(), false);
         for i in 0..4 {
             ring.push(&cqe(i), None, false);
         }
@@ -290,7 +429,7 @@ mod tests {
     #[test]
     fn rare_parts_stay_with_their_completions_through_resizing_and_forgetting() {
         let reads = Reads { rare: true, ..Reads::default() };
-        let mut ring = CompletionRing::new(4, reads);
+        let mut ring = CompletionRing::new(4, reads, false);
         for i in 0..4 {
             let rare = Rare { tag: i * 10, flow_tag: 7, ..Rare::default() };
             ring.push(&cqe(i), Some(&rare), false);
@@ -308,14 +447,14 @@ mod tests {
     #[test]
     fn only_the_clocks_that_are_read_are_taken() {
         let reads = Reads { device_clock: true, ..Reads::default() };
-        let mut ring = CompletionRing::new(2, reads);
+        let mut ring = CompletionRing::new(2, reads, false);
         let before = clock::device_ns();
         ring.push(&cqe(0), None, false);
         let (_, stamped) = ring.pop_stamped().expect("pushed");
         assert!(stamped.device_ns >= before && stamped.device_ns <= clock::device_ns());
         assert_eq!(stamped.wallclock_ns, 0);
         let reads = Reads { wallclock: true, ..Reads::default() };
-        let mut ring = CompletionRing::new(2, reads);
+        let mut ring = CompletionRing::new(2, reads, false);
         ring.push(&cqe(0), None, false);
         let (_, stamped) = ring.pop_stamped().expect("pushed");
         assert!(stamped.wallclock_ns > 1_600_000_000_000_000_000);

@@ -3,7 +3,7 @@
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
 use super::channel::Channel;
-use super::completion::{Armed, CompletionRing, Cqe, Pushed, Rare, Reads};
+use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
 use super::qp::Qp;
 use crate::adapter::Adapter;
 use crate::sys::membarrier;
@@ -11,9 +11,21 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// Rings that a queue looks at by itself; the rest ring a bell.
 const HOT: usize = 16;
+
+/// What a completion queue is created as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) capacity: usize,
+    pub(crate) reads: Reads,
+    /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
+    pub(crate) overwrites: bool,
+    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+    pub(crate) single_threaded: bool,
+}
 
 /// A completion queue. The C object comes first: applications and the front-end hold its address.
 #[repr(C)]
@@ -38,6 +50,8 @@ pub(crate) struct Cq {
     /// Completions were lost.
     overrun: AtomicBool,
     pub(crate) report: super::channel::Reporter,
+    /// Where ibv_start_poll(3) and its kin are.
+    pub(crate) iterator: crate::ops::cq_ex::IteratorCell,
 }
 
 /// The QPs that a poll looks at.
@@ -65,15 +79,14 @@ impl std::fmt::Debug for Cq {
 impl Cq {
     pub(crate) fn new(
         adapter: Arc<Adapter>,
-        capacity: usize,
-        reads: Reads,
+        form: Form,
         channel: Option<Arc<Channel>>,
         report: super::channel::Reporter,
     ) -> Arc<Self> {
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
-            ring: Mutex::new(CompletionRing::new(capacity, reads)),
+            ring: Mutex::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
             queued: AtomicUsize::new(0),
             list: Mutex::default(),
             inbox: Mutex::default(),
@@ -85,6 +98,7 @@ impl Cq {
             async_events: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
             report,
+            iterator: crate::ops::cq_ex::IteratorCell::new(form.single_threaded),
         });
         cq.adapter.add_cq(&cq);
         cq
@@ -112,6 +126,8 @@ impl Cq {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
+            // The service thread keeps the time.
+            Pushed::Later => self.adapter.fabric.wake_self(),
             Pushed::Overrun => self.overran(),
         }
     }
@@ -142,11 +158,60 @@ impl Cq {
         if got > 0 || n == 0 {
             return got;
         }
+        self.drive();
+        self.pop(n, &mut take)
+    }
+
+    #[inline]
+    fn drive(&self) {
         if let Some(list) = self.list.try_lock() {
             self.look(list);
         }
         self.adapter.attention.polled();
-        self.pop(n, &mut take)
+    }
+
+    /// Takes one completion with everything that the queue was created to read.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<(Cqe, Stamped)> {
+        self.pop_stamped().or_else(|| {
+            self.drive();
+            self.pop_stamped()
+        })
+    }
+
+    #[inline]
+    fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut ring = self.ring.lock();
+        let taken = ring.pop_stamped();
+        self.queued.store(ring.len(), Ordering::Relaxed);
+        taken
+    }
+
+    /// Whether completions were lost: nothing comes any more beyond what is queued.
+    #[inline]
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// Changes when events come (ibv_modify_cq(3)).
+    pub(crate) fn moderate(&self, moderation: Moderation) {
+        self.ring.lock().set_moderation(moderation);
+        self.settle(Instant::now());
+    }
+
+    /// Sends an event that was held back until now; returns until when one still is.
+    pub(crate) fn settle(&self, now: Instant) -> Option<Instant> {
+        let mut ring = self.ring.lock();
+        let released = ring.release(now);
+        let due = ring.due();
+        drop(ring);
+        if released {
+            self.send_event();
+        }
+        due
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Reporter};
 use super::completion::{Cqe, Reads};
-use super::cq::Cq;
+use super::cq::{Cq, Form};
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, Request};
@@ -39,7 +39,13 @@ struct Side {
 impl Side {
     fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
-        let cq = Cq::new(Arc::clone(adapter), 1024, Reads::default(), None, report.clone());
+        let form = Form {
+            capacity: 1024,
+            reads: Reads::default(),
+            overwrites: false,
+            single_threaded: false,
+        };
+        let cq = Cq::new(Arc::clone(adapter), form, None, report.clone());
         let pd = adapter.new_pd();
         let memory = vec![0u8; bytes].into_boxed_slice();
         let va = memory.as_ptr() as u64;

@@ -1,10 +1,10 @@
 //! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
 
 use super::context::Context;
-use super::query::MAX_CQE;
+use super::query::{MAX_CQ, MAX_CQE};
 use super::{object, status};
-use crate::engine::completion::{Cqe, Reads};
-use crate::engine::cq::Cq;
+use crate::engine::completion::{Cqe, Moderation, Reads};
+use crate::engine::cq::{Cq, Form};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
@@ -43,29 +43,54 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
+    let cqe = u32::try_from(cqe).unwrap_or(0);
+    let vector = u32::try_from(comp_vector).unwrap_or(u32::MAX);
     object(|| {
-        let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
-        let capacity = capacity.ok_or(Errno::EINVAL)?;
-        if comp_vector != 0 {
-            return Err(Errno::EINVAL);
-        }
         // SAFETY: by contract.
-        let (owner, fd) = unsafe { (Context::of(context), channel.as_ref().map(|c| c.fd)) };
-        let channel = match fd {
-            Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
-            None => None,
-        };
-        let cq = Cq::new(
-            Arc::clone(&owner.adapter),
-            capacity,
-            Reads::default(),
-            channel,
-            owner.report.clone(),
-        );
-        // SAFETY: nobody else knows the queue yet.
-        unsafe { (*cq.handle()).cqe = capacity as c_int };
+        let cq = unsafe { create(context, cqe, vector, channel, &Extras::default())? };
         Ok(Arc::into_raw(cq).cast_mut().cast())
     })
+}
+
+/// What only ibv_create_cq_ex(3) asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extras {
+    pub(super) reads: Reads,
+    pub(super) overwrites: bool,
+    pub(super) single_threaded: bool,
+}
+
+/// Both forms of creation: EINVAL for a size or vector that the device does not have, ENOMEM for more queues than it has.
+///
+/// # Safety
+/// `context` is open; `channel` is NULL or a channel of it.
+pub(super) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: u32,
+    comp_vector: u32,
+    channel: *mut ibv_comp_channel,
+    extras: &Extras,
+) -> Result<Arc<Cq>, Errno> {
+    let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
+    let capacity = capacity.ok_or(Errno::EINVAL)?;
+    if comp_vector != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by contract.
+    let (owner, fd) = unsafe { (Context::of(context), channel.as_ref().map(|c| c.fd)) };
+    let channel = match fd {
+        Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
+        None => None,
+    };
+    if owner.adapter.cq_count() >= MAX_CQ {
+        return Err(Errno::ENOMEM);
+    }
+    let Extras { reads, overwrites, single_threaded } = *extras;
+    let form = Form { capacity, reads, overwrites, single_threaded };
+    let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone());
+    // SAFETY: nobody else knows the queue yet.
+    unsafe { (*cq.handle()).cqe = capacity as c_int };
+    Ok(cq)
 }
 
 /// ibv_destroy_cq(3): EBUSY while a QP uses the queue; waits until all events that were got are acknowledged.
@@ -133,7 +158,26 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     })
 }
 
-/// ibv_poll_cq(3). On the data path: no allocation, no system call while messages flow, no unwinding (it aborts).
+/// ibv_modify_cq(3): EINVAL for attributes that the device does not have.
+///
+/// # Safety
+/// `cq` is a live queue of this provider; `attr` is readable.
+pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let (queue, attr) = unsafe { (Cq::of(cq), attr.as_ref().ok_or(Errno::EINVAL)?) };
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
+            let ibv_moderate_cq { cq_count: count, cq_period: period_us } = attr.moderate;
+            queue.moderate(Moderation { count, period_us });
+        }
+        Ok(())
+    })
+}
+
+/// ibv_poll_cq(3); -1 once everything was taken out of a queue that overran. On the data path: no allocation, no system call while messages flow, no unwinding (it aborts).
 ///
 /// # Safety
 /// `cq` is a live queue of this provider; `wc` has room for `num_entries`.
@@ -147,6 +191,9 @@ pub(super) unsafe extern "C" fn poll_cq(
     let room = usize::try_from(num_entries).unwrap_or(0);
     // SAFETY: the queue hands out fewer than `room` completions.
     let got = queue.poll(room, |n, cqe| unsafe { wc.add(n).write(completion(cqe)) });
+    if got == 0 && room > 0 && queue.has_overrun() {
+        return -1;
+    }
     got as c_int
 }
 

@@ -1,6 +1,7 @@
 //! Protection domains (ibv_alloc_pd(3)).
 
 use super::context::Context;
+use super::domain::Parent;
 use super::{object, status};
 use crate::adapter::Adapter;
 use crate::sys::Errno;
@@ -19,6 +20,8 @@ pub(crate) struct Pd {
     pub(crate) number: u32,
     /// Objects that hold on to it.
     users: AtomicUsize,
+    /// A parent domain: what it stands for.
+    pub(super) parent: Option<Parent>,
 }
 
 impl Pd {
@@ -27,6 +30,16 @@ impl Pd {
     pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
         // SAFETY: alloc_pd made it, and the C object is the first member.
         unsafe { &*pd.cast::<Self>() }
+    }
+
+    pub(super) fn create(
+        verbs: ibv_pd,
+        adapter: Arc<Adapter>,
+        number: u32,
+        parent: Option<Parent>,
+    ) -> *mut ibv_pd {
+        let pd = Self { verbs, adapter, number, users: AtomicUsize::new(0), parent };
+        Box::into_raw(Box::new(pd)).cast()
     }
 
     /// An object in the domain was made.
@@ -50,12 +63,11 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
         let adapter = Arc::clone(unsafe { &Context::of(context).adapter });
         let number = adapter.new_pd();
         let verbs = ibv_pd { context, handle: number };
-        let pd = Pd { verbs, adapter, number, users: AtomicUsize::new(0) };
-        Ok(Box::into_raw(Box::new(pd)).cast())
+        Ok(Pd::create(verbs, adapter, number, None))
     })
 }
 
-/// ibv_dealloc_pd(3): EBUSY while anything uses it.
+/// ibv_dealloc_pd(3), of a parent domain too: EBUSY while anything uses it.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider and, on success, is not used any more.
@@ -65,7 +77,7 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
-        // SAFETY: from alloc_pd; nothing refers to it any more.
+        // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })

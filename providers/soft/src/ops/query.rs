@@ -20,6 +20,10 @@ pub(super) const MAX_INLINE: u32 = 1024;
 pub(super) const MAX_SRQ_WR: u32 = 32 * 1024;
 /// Completions of a completion queue.
 pub(super) const MAX_CQE: usize = 4 * 1024 * 1024;
+/// Completion queues of a process.
+pub(super) const MAX_CQ: usize = 65536;
+/// The device's clock counts nanoseconds: a million kHz.
+const CLOCK_KHZ: u64 = 1_000_000;
 /// Outstanding READs and atomics that a QP may announce.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
 /// The one partition key: full member of the default partition.
@@ -50,8 +54,9 @@ pub(super) unsafe extern "C" fn query_device_ex(
             u64::from_ne_bytes(unsafe { Context::of(context) }.gids.guid(device_number(context)));
         let full = ibv_device_attr_ex {
             orig_attr: device_attr(guid),
-            completion_timestamp_mask: 0,
-            hca_core_clock: 0,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
+            cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
             phys_port_cnt_ex: 1,
             ..Zeroed::zeroed()
         };
@@ -89,7 +94,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
             | IBV_DEVICE_RC_RNR_NAK_GEN,
         max_sge: MAX_SGE as c_int,
         max_sge_rd: MAX_SGE as c_int,
-        max_cq: 65536,
+        max_cq: MAX_CQ as c_int,
         max_cqe: MAX_CQE as c_int,
         max_mr: (MRS - 1) as c_int,
         max_pd: c_int::MAX,
@@ -111,6 +116,28 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         *to = from as c_char;
     }
     attr
+}
+
+/// ibv_query_rt_values_ex(3): the clock of completion time stamps, in ticks, as `tv_nsec`; EINVAL for other values.
+///
+/// # Safety
+/// `values` is writable.
+pub(super) unsafe extern "C" fn query_rt_values(
+    _context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
+        if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            let tv_nsec = crate::sys::clock::device_ns() as libc::c_long;
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec };
+        }
+        Ok(())
+    })
 }
 
 /// ibv_query_port(3): EINVAL for any port but 1.

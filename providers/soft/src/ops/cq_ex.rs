@@ -1,0 +1,222 @@
+//! Extended completion queues: ibv_create_cq_ex(3), its iterator and what it reads.
+//!
+//! Between start and end the queue's iterator is locked against other threads', as the manual demands of a provider. The
+//! lock of the ring itself is only held while a completion is taken: whoever posts within an iteration completes here too.
+
+use super::cq::{Extras, create};
+use super::object;
+use super::pd::Pd;
+use crate::engine::completion::{Cqe, Reads, Stamped};
+use crate::engine::cq::Cq;
+use crate::sys::Errno;
+use abi::*;
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// The completion that an iterator is at, and the iterator's lock, which is taken in one call and released in another.
+pub(crate) struct IteratorCell {
+    lock: RawMutex,
+    /// The application promised to use the queue from one thread at a time: no lock.
+    single_threaded: bool,
+    current: UnsafeCell<(Cqe, Stamped)>,
+}
+
+impl IteratorCell {
+    pub(crate) fn new(single_threaded: bool) -> Self {
+        Self { lock: RawMutex::INIT, single_threaded, current: UnsafeCell::default() }
+    }
+
+    fn lock(&self) {
+        if !self.single_threaded {
+            self.lock.lock();
+        }
+    }
+
+    /// # Safety
+    /// This thread locked it.
+    unsafe fn unlock(&self) {
+        if !self.single_threaded {
+            // SAFETY: by contract.
+            unsafe { self.lock.unlock() };
+        }
+    }
+}
+
+/// ibv_create_cq_ex(3): EINVAL for what `create` refuses, for masks and creation flags that nobody knows, and for a
+/// `parent_domain` that is none; EOPNOTSUPP for completion fields that nobody knows.
+///
+/// # Safety
+/// `context` is open; `attr` is readable, and the objects that it names are live ones of this provider.
+pub(super) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    const RARE: u32 = IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
+    object(|| {
+        // SAFETY: by contract.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let given = |bit| attr.comp_mask & bit != 0;
+        let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
+        if attr.comp_mask & !MASKS != 0 || flags & !FLAGS != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if attr.wc_flags & !u64::from(IBV_CREATE_CQ_SUP_WC_FLAGS) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if given(IBV_CQ_INIT_ATTR_MASK_PD) {
+            let domain = attr.parent_domain;
+            // SAFETY: by contract.
+            if domain.is_null() || unsafe { Pd::of(domain) }.parent.is_none() {
+                return Err(Errno::EINVAL);
+            }
+        }
+        let wanted = attr.wc_flags as u32;
+        let extras = Extras {
+            reads: Reads {
+                rare: wanted & RARE != 0,
+                device_clock: wanted & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0,
+                wallclock: wanted & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0,
+            },
+            overwrites: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+            single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        };
+        // SAFETY: by contract.
+        let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
+        // SAFETY: nobody else knows the queue yet.
+        unsafe { install(cq.handle().cast(), wanted) };
+        Ok(Arc::into_raw(cq).cast_mut().cast())
+    })
+}
+
+/// Sets the calls: iteration, what every completion has, and of the rest what was asked for.
+///
+/// # Safety
+/// `cq` is the C object of a queue that nobody else knows yet.
+unsafe fn install(cq: *mut ibv_cq_ex, wanted: u32) {
+    // SAFETY: by contract.
+    let cq = unsafe { &mut *cq };
+    let has = |bit| wanted & bit != 0;
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_byte_len = has(IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len);
+    cq.read_imm_data = has(IBV_WC_EX_WITH_IMM).then_some(read_imm_data);
+    cq.read_qp_num = has(IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num);
+    cq.read_src_qp = has(IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp);
+    cq.read_slid = has(IBV_WC_EX_WITH_SLID).then_some(read_slid);
+    cq.read_sl = has(IBV_WC_EX_WITH_SL).then_some(read_sl);
+    cq.read_dlid_path_bits = has(IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
+    cq.read_completion_ts = has(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
+    cq.read_cvlan = has(IBV_WC_EX_WITH_CVLAN).then_some(read_cvlan);
+    cq.read_flow_tag = has(IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
+    cq.read_tm_info = has(IBV_WC_EX_WITH_TM_INFO).then_some(read_tm_info);
+    cq.read_completion_wallclock_ns =
+        has(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_completion_wallclock_ns);
+}
+
+/// ibv_start_poll: 0 at the first completion; ENOENT there is none; EIO the queue overran and everything was taken; EINVAL
+/// unknown attributes. Unless it returns 0, nothing is begun.
+///
+/// # Safety
+/// `cq` is a live extended queue of this provider; `attr` is readable.
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: by contract.
+    if unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: by contract.
+    let queue = unsafe { Cq::of(cq.cast()) };
+    queue.iterator.lock();
+    // SAFETY: locked.
+    let result = unsafe { step(cq, queue) };
+    if result != 0 {
+        // SAFETY: locked just above.
+        unsafe { queue.iterator.unlock() };
+    }
+    result
+}
+
+/// ibv_next_poll: as ibv_start_poll; whatever it returns, ibv_end_poll follows.
+///
+/// # Safety
+/// Between a start that returned 0 and its end, on the same thread; so for all that follow.
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by contract; locked by start.
+    unsafe { step(cq, Cq::of(cq.cast())) }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: by contract; locked by start.
+    unsafe { Cq::of(cq.cast()).iterator.unlock() };
+}
+
+/// Goes to the next completion.
+///
+/// # Safety
+/// `cq` is live, `queue` is what it belongs to, and its iterator is this thread's.
+unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq) -> c_int {
+    let Some(taken) = queue.take() else {
+        return if queue.has_overrun() { libc::EIO } else { libc::ENOENT };
+    };
+    // SAFETY: by contract nobody else uses these fields or the cell now.
+    unsafe {
+        (*cq).wr_id = taken.0.wr_id;
+        (*cq).status = taken.0.status;
+        *queue.iterator.current.get() = taken;
+    }
+    0
+}
+
+/// The completion that the iterator is at.
+///
+/// # Safety
+/// As `next_poll`.
+unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a (Cqe, Stamped) {
+    // SAFETY: by contract the cell is this thread's.
+    unsafe { &*Cq::of(cq.cast()).iterator.current.get() }
+}
+
+/// What the iterator is at, field by field.
+macro_rules! reads {
+    ($($name:ident -> $type:ty: $cqe:ident, $stamped:ident => $value:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            // SAFETY: within an iteration, by contract of the verb.
+            let ($cqe, $stamped) = unsafe { current(cq) };
+            $value
+        }
+    )*};
+}
+
+reads! {
+    read_opcode -> ibv_wc_opcode: cqe, _s => cqe.opcode;
+    read_vendor_err -> u32: cqe, _s => u32::from(cqe.vendor_err);
+    read_wc_flags -> c_uint: cqe, _s => cqe.wc_flags;
+    read_byte_len -> u32: cqe, _s => cqe.byte_len;
+    read_imm_data -> be32: cqe, _s => cqe.imm;
+    read_qp_num -> u32: cqe, _s => cqe.qp_num;
+    read_src_qp -> u32: cqe, _s => cqe.src_qp;
+    // An Ethernet port has no LIDs.
+    read_slid -> u32: _c, _s => 0;
+    read_sl -> u8: cqe, _s => cqe.sl;
+    read_dlid_path_bits -> u8: cqe, _s => cqe.dlid_path_bits;
+    read_completion_ts -> u64: _c, stamped => stamped.device_ns;
+    read_completion_wallclock_ns -> u64: _c, stamped => stamped.wallclock_ns;
+    read_cvlan -> u16: _c, stamped => stamped.rare.cvlan;
+    read_flow_tag -> u32: _c, stamped => stamped.rare.flow_tag;
+}
+
+unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: within an iteration, by contract of the verb, and `info` is writable.
+    unsafe {
+        let (_, Stamped { rare, .. }) = current(cq);
+        info.write(ibv_wc_tm_info { tag: rare.tag, priv_: rare.tag_priv });
+    }
+}
