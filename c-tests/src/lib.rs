@@ -61,6 +61,10 @@ pub const PROGRAMS: &[Program] = &[
     checked("idle", &[], false),
 ];
 
+/// The programs of `kernel-device/`, which want a kernel's RDMA devices and may do with them what they
+/// like. What they print must be the same on the system's library and on ours.
+pub const KERNEL_DEVICE: &[&str] = &["hotplug", "events", "forks"];
+
 /// A compiler that did not succeed.
 #[derive(Debug)]
 pub struct CompileError {
@@ -92,6 +96,15 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
         inputs.push(sources.join("rig.c"));
     }
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
+}
+
+/// Compiles a program of [`KERNEL_DEVICE`] into `folder` and returns its path.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compile_for_kernel_device(name: &str, folder: &Path) -> Result<PathBuf, CompileError> {
+    let source = here().join("kernel-device").join(format!("{name}.c"));
+    cc(&[source], &folder.join(name), &["-libverbs", "-lpthread"])
 }
 
 /// Compiles the launcher that runs a command without cross-memory attach.
@@ -126,16 +139,22 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    #[test]
-    fn every_source_is_in_the_list_and_the_other_way_round() {
-        let mut files: BTreeSet<String> = std::fs::read_dir(here().join("programs"))
+    fn sources(folder: &str) -> BTreeSet<String> {
+        std::fs::read_dir(here().join(folder))
             .unwrap()
             .map(|e| e.unwrap().path())
             .filter(|p| p.extension().is_some_and(|e| e == "c"))
             .map(|p| p.file_stem().unwrap().to_string_lossy().into_owned())
-            .collect();
+            .collect()
+    }
+
+    #[test]
+    fn every_source_is_in_the_list_and_the_other_way_round() {
+        let mut files = sources("programs");
         assert!(files.remove("rig"));
         let listed: BTreeSet<String> = PROGRAMS.iter().map(|p| p.name.to_string()).collect();
         assert_eq!(files, listed);
+        let listed: BTreeSet<String> = KERNEL_DEVICE.iter().map(|p| (*p).to_string()).collect();
+        assert_eq!(sources("kernel-device"), listed);
     }
 }

@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         "run" => run::main(&rest),
         "matrix" => matrix::main(&rest),
         "vm" => vm::main(&rest),
+        // For the virtual machine of the tests.
+        test::vm::INSIDE => test::vm::inside(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

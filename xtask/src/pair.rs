@@ -49,25 +49,51 @@ pub(crate) struct Started {
 impl Pair {
     /// Both sides run `job`; it must finish within `limit`.
     pub(crate) fn of(job: Job, limit: Duration) -> crate::Result<Self> {
+        Self::between(job.clone(), job, limit)
+    }
+
+    /// The two sides run different commands.
+    pub(crate) fn between(server: Job, client: Job, limit: Duration) -> crate::Result<Self> {
         let port = free_port()?;
-        let job = job.arg("-p").arg(port.to_string());
-        Ok(Self { server: job.clone(), client: job.arg("127.0.0.1"), port, limit })
+        let with_port = |job: Job| job.arg("-p").arg(port.to_string());
+        let (server, client) = (with_port(server), with_port(client).arg("127.0.0.1"));
+        Ok(Self { server, client, port, limit })
     }
 
     /// Starts the server, and the client as soon as the server listens.
     pub(crate) fn start(&self, scratch: &Scratch) -> crate::Result<Started> {
+        let server = self.start_server(scratch)?.map_err(|server| {
+            let listened = if server.end == End::TimedOut { "did not listen" } else { "ended" };
+            let report = server.report("server");
+            format!("the server {listened} before a client came\n{report}")
+        })?;
+        let client = self.client.start(scratch)?;
+        Ok(Started { server, client })
+    }
+
+    /// The inner `Err` is a server that never listened.
+    fn start_server(&self, scratch: &Scratch) -> crate::Result<Result<Running, Finished>> {
         let deadline = Instant::now() + self.limit;
         let mut server = self.server.start(scratch)?;
         while !listening(self.port) {
             if server.ended() || Instant::now() > deadline {
-                let listened = if server.ended() { "ended" } else { "did not listen" };
-                let report = server.finish(Instant::now()).report("server");
-                return Err(format!("the server {listened} before a client came\n{report}"));
+                return Ok(Err(server.finish(Instant::now())));
             }
             std::thread::sleep(PAUSE);
         }
+        Ok(Ok(server))
+    }
+
+    /// Runs both to their ends, however these are; no client when the server never listened.
+    pub(crate) fn outcome(&self, scratch: &Scratch) -> crate::Result<(Finished, Option<Finished>)> {
+        let deadline = Instant::now() + self.limit;
+        let server = match self.start_server(scratch)? {
+            Ok(server) => server,
+            Err(server) => return Ok((server, None)),
+        };
         let client = self.client.start(scratch)?;
-        Ok(Started { server, client })
+        let ended = Self::wait(Started { server, client }, deadline);
+        Ok((ended.server, Some(ended.client)))
     }
 
     /// Whether the client's connection has been made.
@@ -78,7 +104,22 @@ impl Pair {
     /// Runs both to their ends. `Err` holds a report of what failed.
     pub(crate) fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
         let deadline = Instant::now() + self.limit;
-        let Started { mut server, mut client } = self.start(scratch)?;
+        let ended = Self::wait(self.start(scratch)?, deadline);
+        if ended.ok() {
+            return Ok(ended);
+        }
+        let what = match (ended.server.end, ended.client.end) {
+            (End::TimedOut, End::TimedOut) => "both sides hung",
+            (End::TimedOut, _) => "the server hung",
+            (_, End::TimedOut) => "the client hung",
+            _ => "failed",
+        };
+        Err(format!("{what}\n{}", ended.report()))
+    }
+
+    /// Waits for both.
+    fn wait(started: Started, deadline: Instant) -> Ended {
+        let Started { mut server, mut client } = started;
         // When one side fails, the other gets a little time to notice, and no more.
         let mut until = deadline;
         while Instant::now() < until && !(server.ended() && client.ended()) {
@@ -92,17 +133,7 @@ impl Pair {
             }
         }
         let (client, server) = (client.finish(Instant::now()), server.finish(Instant::now()));
-        let ended = Ended { server, client };
-        if ended.ok() {
-            return Ok(ended);
-        }
-        let what = match (ended.server.end, ended.client.end) {
-            (End::TimedOut, End::TimedOut) => "both sides hung",
-            (End::TimedOut, _) => "the server hung",
-            (_, End::TimedOut) => "the client hung",
-            _ => "failed",
-        };
-        Err(format!("{what}\n{}", ended.report()))
+        Ended { server, client }
     }
 }
 

@@ -9,6 +9,7 @@ mod perf;
 mod programs;
 mod symbols;
 mod unit;
+pub(crate) mod vm;
 
 use crate::over::{DataPath, Over};
 use crate::packages;
@@ -65,6 +66,11 @@ const GROUPS: &[Group] = &[
         name: "diagnostics",
         what: "what is said when something is missing",
         run: diagnostics::run,
+    },
+    Group {
+        name: "vm",
+        what: "a kernel's RDMA devices in a virtual machine, beside upstream's library",
+        run: vm::run,
     },
 ];
 

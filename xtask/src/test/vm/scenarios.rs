@@ -1,0 +1,117 @@
+//! What is run over both libraries in the virtual machine.
+
+use How::{Alone, Perftest, PingPong, Program};
+
+/// One command, or two that talk to each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scenario {
+    pub(super) how: How,
+    pub(super) expect: Expect,
+}
+
+/// How it ends over upstream's library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    /// Well.
+    Works,
+    /// With an error, whatever the device can do.
+    Fails,
+    /// With an error for as long as the kernel's rxe lacks something, namely this.
+    Lacks(&'static str),
+}
+
+/// How it is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// A command.
+    Alone(&'static str),
+    /// A ping-pong program and its options: the server on rxe0, the client on rxe1.
+    PingPong(&'static str),
+    /// A program of perftest and its options, in the same way.
+    Perftest(&'static str),
+    /// A C program of ours.
+    Program(&'static str),
+}
+
+impl Scenario {
+    pub(super) fn name(&self) -> String {
+        match self.how {
+            Alone(line) | PingPong(line) | Perftest(line) => line.to_string(),
+            Program(name) => format!("{name}.c"),
+        }
+    }
+}
+
+const fn works(how: How) -> Scenario {
+    Scenario { how, expect: Expect::Works }
+}
+
+const fn fails(how: How) -> Scenario {
+    Scenario { how, expect: Expect::Fails }
+}
+
+const fn lacks(why: &'static str, how: How) -> Scenario {
+    Scenario { how, expect: Expect::Lacks(why) }
+}
+
+/// In the order in which they are run; those that take devices away come last.
+pub(super) const SCENARIOS: &[Scenario] = &[
+    works(Alone("ibv_devices")),
+    works(Alone("ibv_devinfo")),
+    works(Alone("ibv_devinfo -v")),
+    works(Alone("ibv_devinfo -l")),
+    works(Alone("ibv_devinfo -d rxe1 -i 1")),
+    fails(Alone("ibv_devinfo -d rxe1 -i 2")),
+    fails(Alone("ibv_devinfo -d rxe9")),
+    works(PingPong("ibv_rc_pingpong -g 1")),
+    works(PingPong("ibv_rc_pingpong -g 1 -e")),
+    works(PingPong("ibv_rc_pingpong -g 1 -c -s 100000 -n 50")),
+    works(PingPong("ibv_rc_pingpong -g 2 -m 512 -n 200")),
+    works(PingPong("ibv_rc_pingpong -g 1 -N -n 200")),
+    lacks("rxe has no completion timestamps", PingPong("ibv_rc_pingpong -g 1 -t -n 100")),
+    lacks("rxe of this kernel has no on-demand paging", PingPong("ibv_rc_pingpong -g 1 -o -n 100")),
+    lacks("rxe has no device memory", PingPong("ibv_rc_pingpong -g 1 -j -n 100")),
+    // By LID, which a RoCE device does not have.
+    fails(PingPong("ibv_rc_pingpong -n 100")),
+    works(PingPong("ibv_uc_pingpong -g 1")),
+    works(PingPong("ibv_uc_pingpong -g 1 -e")),
+    works(PingPong("ibv_ud_pingpong -g 1 -s 1024")),
+    works(PingPong("ibv_ud_pingpong -g 1 -s 1024 -e")),
+    works(PingPong("ibv_srq_pingpong -g 1")),
+    works(PingPong("ibv_srq_pingpong -g 1 -e")),
+    lacks("rxe has no XRC", PingPong("ibv_xsrq_pingpong -g 1 -n 100")),
+    works(Perftest("ib_send_bw")),
+    works(Perftest("ib_send_lat")),
+    works(Perftest("ib_send_bw -e")),
+    works(Perftest("ib_send_bw --use-srq")),
+    works(Perftest("ib_send_bw -c UD")),
+    works(Perftest("ib_send_lat -c UD -e")),
+    works(Perftest("ib_send_bw -c UC")),
+    works(Perftest("ib_send_bw -q 4")),
+    works(Perftest("ib_write_bw")),
+    works(Perftest("ib_write_lat")),
+    works(Perftest("ib_read_bw")),
+    works(Perftest("ib_read_lat")),
+    works(Perftest("ib_read_bw -e")),
+    works(Perftest("ib_atomic_bw")),
+    works(Perftest("ib_atomic_lat -A CMP_AND_SWAP")),
+    lacks("rxe has no XRC", Perftest("ib_send_bw -c XRC")),
+    works(Program("forks")),
+    works(Program("events")),
+    works(Program("hotplug")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_c_program_is_run_and_names_are_unique() {
+        let names: BTreeSet<_> = SCENARIOS.iter().map(Scenario::name).collect();
+        assert_eq!(names.len(), SCENARIOS.len());
+        for program in ferroverbs_c_tests::KERNEL_DEVICE {
+            assert!(names.contains(&format!("{program}.c")), "{program}");
+        }
+    }
+}
