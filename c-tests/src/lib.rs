@@ -53,6 +53,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("atomics", ONE_AND_TWO, true),
     checked("errors", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
+    checked("multicast", &[], false),
     checked("cq", &[], false),
     checked("srq", ONE_AND_TWO, false),
     checked("threads", &[], false),

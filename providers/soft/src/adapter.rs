@@ -2,13 +2,14 @@
 
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
+use crate::engine::datagrams::Datagrams;
 use crate::engine::link::{Link, Standing};
 use crate::engine::movers::{Movers, is_moving};
+use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
 use crate::engine::regions::Regions;
 use crate::engine::requester::Lent;
-use crate::engine::ud::Datagrams;
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, TABLES_LEN, qpn, split_qpn};
@@ -35,6 +36,7 @@ pub(crate) struct Adapter {
     pub(crate) movers: Movers,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
+    pub(crate) groups: Groups,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
     qps: RwLock<QpTable>,
@@ -99,6 +101,7 @@ impl Adapter {
             movers: Movers::new(view),
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
+            groups: Groups::new(view),
             eager_bytes: crate::config::eager_bytes(),
             qps: RwLock::new(table),
             cqs: CqList::default(),
@@ -128,10 +131,13 @@ impl Adapter {
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
         let mut table = self.qps.write();
         let start = table.cursor;
-        let index = (start..start + QPS).map(|i| i % QPS).find(|i| !table.reserved[*i])?;
+        let slot = self.fabric.slot();
+        // 0xffffff is the QP number of multicast groups.
+        let usable = |i: &usize| !table.reserved[*i] && qpn(slot, *i) != 0xff_ffff;
+        let index = (start..start + QPS).map(|i| i % QPS).find(usable)?;
         table.reserved[index] = true;
         table.cursor = (index + 1) % QPS;
-        Some((index, qpn(self.fabric.slot(), index)))
+        Some((index, qpn(slot, index)))
     }
 
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {

@@ -3,10 +3,13 @@
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod datagrams;
+mod ethernet;
 pub(crate) mod inbound;
 mod issue;
 pub(crate) mod link;
 pub(crate) mod movers;
+pub(crate) mod multicast;
 pub(crate) mod onesided;
 pub(crate) mod qp;
 pub(crate) mod ranges;

@@ -76,6 +76,8 @@ pub(crate) struct Requester {
     peer_polls: u32,
     /// UD: a datagram ring was full.
     pub(super) datagrams_wait: bool,
+    /// Since when a datagram for many waits for receivers without room.
+    pub(super) receivers_waited_for: Option<Instant>,
     /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
     pub(super) failed: bool,
     /// A failed request was completed: whatever is behind it will be flushed.
@@ -101,6 +103,7 @@ impl Requester {
             waits: 0,
             peer_polls: 0,
             datagrams_wait: false,
+            receivers_waited_for: None,
             failed: false,
             broken: false,
             breakage: false,

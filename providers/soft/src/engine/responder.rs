@@ -224,7 +224,7 @@ impl Responder {
             Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
-            Op::Datagram | Op::Fault => self.inbound.unservable(qp, Nak::Invalid),
+            Op::Datagram | Op::Frame | Op::Fault => self.inbound.unservable(qp, Nak::Invalid),
         }
     }
 

@@ -66,6 +66,7 @@ impl Side {
             srq: None,
             cap,
             signals_all: true,
+            create_flags: 0,
             report,
         };
         let qp = Qp::new(adapter, wanted).expect("a number");

@@ -8,6 +8,7 @@ pub(crate) mod cq_ex;
 mod device;
 mod domain;
 mod frontend;
+mod mcast;
 mod mr;
 mod pd;
 mod post;

@@ -3,9 +3,10 @@
 
 use super::context::Context;
 use super::status;
+use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::net::GID_TABLE;
-use crate::shm::layout::{MRS, QPS};
+use crate::shm::layout::{GROUPS, MRS, QPS};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_char, c_int};
@@ -102,6 +103,9 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_res_rd_atom: c_int::from(MAX_RD_ATOMIC) * QPS as c_int,
         max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),
         atomic_cap: IBV_ATOMIC_HCA,
+        max_mcast_grp: GROUPS as c_int,
+        max_mcast_qp_attach: MOST_MEMBERS as c_int,
+        max_total_mcast_qp_attach: (GROUPS * MOST_MEMBERS) as c_int,
         max_ah: c_int::MAX,
         max_srq: 65536,
         max_srq_wr: MAX_SRQ_WR as c_int,

@@ -25,6 +25,8 @@ pub(crate) enum Op {
     Fault = 6,
     /// A datagram of a UD QP.
     Datagram = 7,
+    /// An Ethernet frame of a RAW_PACKET QP.
+    Frame = 8,
 }
 
 impl Op {
@@ -37,6 +39,7 @@ impl Op {
             5 => Self::FetchAdd,
             6 => Self::Fault,
             7 => Self::Datagram,
+            8 => Self::Frame,
             _ => return None,
         })
     }
