@@ -52,6 +52,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("flags", ONE_AND_TWO, true),
     checked("atomics", ONE_AND_TWO, true),
     checked("errors", ONE_AND_TWO, true),
+    checked("mw", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
     checked("multicast", &[], false),
     checked("cq", &[], false),

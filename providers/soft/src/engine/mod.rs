@@ -21,6 +21,7 @@ pub(crate) mod responder;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod ud;
+pub(crate) mod windows;
 
 #[cfg(test)]
 mod tests;

@@ -539,6 +539,7 @@ impl Qp {
     /// Takes the QP out of everything; its number is free afterwards.
     pub(crate) fn retire(&self) {
         self.reset();
+        self.adapter.unbind_all(self.qpn);
         let next = self.responder.lock().position();
         self.publish_life(&self.standing.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);

@@ -198,6 +198,8 @@ impl Requester {
         let one_sided = match (request.opcode, kind) {
             (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
             (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Kind::Rc | Kind::Uc) => false,
+            (IBV_WR_SEND_WITH_INV, Kind::Rc | Kind::Uc) => false,
+            (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Kind::Rc | Kind::Uc) => true,
             (
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
                 Kind::Rc,
@@ -290,7 +292,7 @@ impl Requester {
             return self.stall(qp);
         };
         while self.queue.issued != self.queue.posted && !self.failed {
-            if !self.answers(qp, &link) {
+            if !self.answers(qp, &link) && !self.is_local(self.queue.issued) {
                 if qp.kind != Kind::Uc {
                     self.stall(qp);
                     break;
@@ -304,6 +306,12 @@ impl Requester {
             self.queue.issued += 1;
         }
         self.link = Some(link);
+    }
+
+    /// Whether request `n` concerns nobody but us.
+    #[cold]
+    fn is_local(&mut self, n: u64) -> bool {
+        matches!(self.queue.entry(n).request.opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV)
     }
 
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.

@@ -50,6 +50,7 @@ pub(super) fn deliver(
         _ => return false,
     };
     let piece = Piece {
+        invalidate: None,
         first: true,
         last: true,
         imm: head.has(IMM).then_some(head.imm),

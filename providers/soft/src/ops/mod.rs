@@ -10,6 +10,7 @@ mod domain;
 mod frontend;
 mod mcast;
 mod mr;
+mod mw;
 mod pd;
 mod post;
 pub(crate) mod qp;

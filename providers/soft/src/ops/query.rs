@@ -6,7 +6,7 @@ use super::status;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::net::GID_TABLE;
-use crate::shm::layout::{GROUPS, MRS, QPS};
+use crate::shm::layout::{GROUPS, MRS, MWS, QPS};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_char, c_int};
@@ -92,12 +92,16 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_qp_wr: MAX_QP_WR as c_int,
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_SYS_IMAGE_GUID
-            | IBV_DEVICE_RC_RNR_NAK_GEN,
+            | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: MAX_SGE as c_int,
         max_sge_rd: MAX_SGE as c_int,
         max_cq: MAX_CQ as c_int,
         max_cqe: MAX_CQE as c_int,
-        max_mr: (MRS - 1) as c_int,
+        max_mr: (MRS - MWS - 1) as c_int,
+        max_mw: MWS as c_int,
         max_pd: c_int::MAX,
         max_qp_rd_atom: c_int::from(MAX_RD_ATOMIC),
         max_res_rd_atom: c_int::from(MAX_RD_ATOMIC) * QPS as c_int,

@@ -19,8 +19,10 @@ pub(crate) const SLOTS: usize = 1024;
 pub(crate) const QP_INDEX_BITS: u32 = 14;
 /// QPs of one process.
 pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
-/// Memory regions of one process; entry 0 is never used, so that no key is 0.
+/// Memory regions and windows of one process; entry 0 is never used, so that no key is 0.
 pub(crate) const MRS: usize = 1 << 18;
+/// Memory windows among them: the last entries.
+pub(crate) const MWS: usize = 1 << 16;
 /// Slots of a ring: enough to keep two CPUs apart, few enough to stay in the second-level cache.
 pub(crate) const RING_SLOTS: u32 = 256;
 /// Bytes of a bounce buffer: the largest piece that travels by copying twice.
@@ -37,7 +39,7 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft3");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft4");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -124,7 +126,7 @@ impl Life {
     pub(crate) const SQE: u8 = 6;
 }
 
-/// What peers may know of one memory region. `key` is written last and cleared first.
+/// What peers may know of one memory region or window. `key` is written last and cleared first.
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
     /// rkey (lower half; 0: no region) and `IBV_ACCESS_*` flags (upper half).
@@ -137,6 +139,8 @@ pub(crate) struct MrEntry {
     pub(crate) va: AtomicU64,
     /// Protection domain number.
     pub(crate) pd: AtomicU64,
+    /// A window of type 2: the owner's QP that it is bound to; 0: any of the domain.
+    pub(crate) qpn: AtomicU32,
 }
 
 /// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,

@@ -53,6 +53,8 @@ pub(crate) const LAST: u8 = 1 << 1;
 pub(crate) const IMM: u8 = 1 << 2;
 /// A solicited event is asked for; only with `LAST`.
 pub(crate) const SOLICITED: u8 = 1 << 4;
+/// The immediate word is an rkey that the responder takes back; only with `LAST` of a SEND.
+pub(crate) const INVALIDATE: u8 = 1 << 5;
 /// The data was already placed by the requester: only the completion is left to do.
 pub(crate) const PLACED: u8 = 1 << 3;
 
