@@ -4,7 +4,7 @@
 //! extension ([`ferroverbs_plugin_ext`]).
 //!
 //! No logic lives here. Each type is followed by its size and field offsets, checked at compile time on
-//! x86_64; all names are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
+//! x86_64; all names but those of [`functions`] are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
 //! since a value from C may be none of the names. Types whose layout depends on the generation of the
 //! provider have the newest form here; the front-end knows the older ones.
 
@@ -45,8 +45,10 @@ mod events;
 mod ext;
 mod flags;
 mod flow;
+pub mod functions;
 mod kernel;
 mod mr;
+mod opcode;
 mod ops;
 mod pd;
 mod qp;
@@ -68,6 +70,7 @@ pub use flags::*;
 pub use flow::*;
 pub use kernel::*;
 pub use mr::*;
+pub use opcode::*;
 pub use ops::*;
 pub use pd::*;
 pub use qp::*;
