@@ -1,0 +1,81 @@
+//! The C headers of `include/`, written from the `abi` crate and from `templates/`.
+//!
+//! 1. [`rust`] reads the crate's items and rewrites what cbindgen would not see as C means it: integer aliases with their constants
+//!    become enums, documentation loses its Rust markup.
+//! 2. [`c`] lets cbindgen write them, takes its text apart into definitions by name, and puts in place what only C can say
+//!    ([`names`] has the lists).
+//! 3. [`template`] puts the definitions where a template asks for them. Everything else in a header (macros, inline functions,
+//!    the order) is the template's own text.
+//!
+//! docs/headers.md explains the directives of a template.
+
+#![forbid(unsafe_code)]
+
+pub mod c;
+pub mod names;
+pub mod rust;
+pub mod template;
+mod value;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What went wrong, ready to be shown to a person.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// A header: where it belongs, below `include/`, and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Relative to `include/`.
+    pub path: PathBuf,
+    /// What should be there.
+    pub text: String,
+}
+
+/// All headers, from the repository at `root`.
+///
+/// # Errors
+/// The file and what is wrong in it.
+pub fn generate(root: &Path) -> Result<Vec<Header>> {
+    let templates = root.join("headers/templates");
+    let mut files = Vec::new();
+    collect(&templates, &mut files)?;
+    let read = |path: &PathBuf| {
+        fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let texts = files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let macros: BTreeSet<String> =
+        texts.iter().flat_map(|text| template::macros(text)).map(str::to_owned).collect();
+    let listed: BTreeSet<String> =
+        texts.iter().flat_map(|text| template::listed_constants(text)).collect();
+    let abi = rust::read(&root.join("abi/src"), &macros, &listed)?;
+    let definitions = c::definitions(&abi, &root.join("cbindgen.toml"))?;
+    let mut headers = Vec::new();
+    for (file, text) in files.iter().zip(&texts) {
+        let text = template::expand(text, &abi, &definitions)
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        let path = file.strip_prefix(&templates).unwrap_or(file).to_path_buf();
+        headers.push(Header { path, text });
+    }
+    Ok(headers)
+}
+
+/// The headers below a folder, in order.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut entries = fs::read_dir(folder)
+        .map_err(fail)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(fail)?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "h") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

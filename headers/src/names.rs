@@ -1,0 +1,58 @@
+//! What C says differently from the Rust form of a type. cbindgen has no notion of these.
+
+/// Types that C declares where they are used, without a name of their own.
+pub const IN_PLACE: &[&str] = &[
+    "ibv_async_event_element",
+    "ibv_flow_spec_hdr",
+    "ibv_gid_global",
+    "ibv_odp_per_transport_caps",
+    "ibv_ops_wr_tm",
+    "ibv_ops_wr_tm_add",
+    "ibv_send_wr_atomic",
+    "ibv_send_wr_bind_mw",
+    "ibv_send_wr_imm",
+    "ibv_send_wr_qp_type",
+    "ibv_send_wr_rdma",
+    "ibv_send_wr_tail",
+    "ibv_send_wr_tso",
+    "ibv_send_wr_ud",
+    "ibv_send_wr_wr",
+    "ibv_send_wr_xrc",
+    "ibv_wc_imm",
+    "verbs_create_cq_buffer",
+    "verbs_create_cq_buffer_place",
+    "verbs_create_cq_dmabuf",
+    "verbs_match_ent_u",
+    "verbs_qp_base",
+];
+
+/// Members (type, Rust name) that have no name in C: their own members are used as if they were the type's.
+pub const UNNAMED: &[(&str, &str)] = &[
+    ("ibv_send_wr", "imm"),
+    ("ibv_send_wr", "tail"),
+    ("ibv_wc", "imm"),
+    ("verbs_create_cq_buffer", "place"),
+    ("verbs_qp", "base"),
+];
+
+/// Unions that are structures with a union without a name in C.
+pub const WRAPPED: &[&str] = &["ibv_flow_spec", "verbs_cq"];
+
+/// Members and parameters whose C name is a Rust keyword, or has capitals.
+pub const SPELLING: &[(&str, &str)] = &[
+    ("_abi_placeholder3", "_ABI_placeholder3"),
+    ("abi_placeholder1", "ABI_placeholder1"),
+    ("abi_placeholder2", "ABI_placeholder2"),
+    ("match_", "match"),
+    ("priv_", "priv"),
+    ("type_", "type"),
+];
+
+/// The C name of a Rust member or parameter.
+pub fn spelling(name: &str) -> &str {
+    SPELLING.iter().find(|(rust, _)| *rust == name).map_or(name, |(_, c)| c)
+}
+
+/// Types that C writes with a keyword but cbindgen does not see: a C library's structure, and an enum that is a macro for the
+/// kernel's.
+pub const TAGGED: &[(&str, &str)] = &[("ibv_advise_mr_advice", "enum"), ("timespec", "struct")];
