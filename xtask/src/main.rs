@@ -1,6 +1,7 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
 mod demo;
+mod headers;
 mod matrix;
 mod over;
 mod packages;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   vm -- CMD...      run CMD in a virtual machine with RDMA devices (--help)
   stage             lay an installed tree under target/stage
+  headers           write include/ from the abi crate (--check: is it up to date?)
   matrix            write docs/abi-matrix.md (--check: is it up to date?)
 ";
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         "demo" => demo::main(&rest),
         "test" => test::main(&rest),
         "run" => run::main(&rest),
+        "headers" => headers::main(&rest),
         "matrix" => matrix::main(&rest),
         "vm" => vm::main(&rest),
         // For the virtual machine of the tests.

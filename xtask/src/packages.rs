@@ -30,6 +30,8 @@ pub(crate) const DEMO: &[Package] = &[
 /// What the tests run, apart from what the demo runs.
 pub(crate) const TEST: &[Package] = &[
     package("binutils", "readelf"),
+    package("clang", "clang"),
+    package("g++", "g++"),
     package("mandoc", "mandoc"),
     package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),

@@ -2,15 +2,13 @@
 
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
-use crate::engine::datagrams::Datagrams;
 use crate::engine::link::{Link, Standing};
 use crate::engine::movers::{Movers, is_moving};
-use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
 use crate::engine::regions::Regions;
 use crate::engine::requester::Lent;
-use crate::engine::windows::{Bind, Done, Windows};
+use crate::engine::ud::Datagrams;
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, TABLES_LEN, qpn, split_qpn};
@@ -33,12 +31,10 @@ pub(crate) struct Adapter {
     /// Our own segments.
     pub(crate) view: View,
     pub(crate) regions: Regions,
-    pub(crate) windows: Windows,
     pub(crate) chunks: Chunks,
     pub(crate) movers: Movers,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
-    pub(crate) groups: Groups,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
     qps: RwLock<QpTable>,
@@ -99,12 +95,10 @@ impl Adapter {
         let adapter = Arc::new(Self {
             view,
             regions: Regions::new(view),
-            windows: Windows::new(view),
             chunks: Chunks::new(),
             movers: Movers::new(view),
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
-            groups: Groups::new(view),
             eager_bytes: crate::config::eager_bytes(),
             qps: RwLock::new(table),
             cqs: CqList::default(),
@@ -134,13 +128,10 @@ impl Adapter {
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
         let mut table = self.qps.write();
         let start = table.cursor;
-        let slot = self.fabric.slot();
-        // 0xffffff is the QP number of multicast groups.
-        let usable = |i: &usize| !table.reserved[*i] && qpn(slot, *i) != 0xff_ffff;
-        let index = (start..start + QPS).map(|i| i % QPS).find(usable)?;
+        let index = (start..start + QPS).map(|i| i % QPS).find(|i| !table.reserved[*i])?;
         table.reserved[index] = true;
         table.cursor = (index + 1) % QPS;
-        Some((index, qpn(slot, index)))
+        Some((index, qpn(self.fabric.slot(), index)))
     }
 
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
@@ -234,48 +225,6 @@ impl Adapter {
                 drop(qp.responder.lock());
                 drop(qp.requester.lock());
             }
-        }
-    }
-
-    /// Whether anybody is at a one-sided operation by the key `rkey` of ours.
-    fn is_moved(&self, rkey: u32) -> bool {
-        let own = self.fabric.slot();
-        let mut moved = is_moving(&self.view, own, rkey);
-        self.fabric.for_each_peer(|peer| {
-            // SAFETY: as in `quiesce`.
-            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-            moved |= !peer.is_dead() && is_moving(&view, own, rkey);
-        });
-        moved
-    }
-
-    /// Binds a memory window; `Later`: operations by its old key are under way.
-    pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> Done {
-        patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_moved(rkey)))
-    }
-
-    /// Takes the key of a window back that is bound to `qp`; `Later`: operations by it are under way.
-    pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> Done {
-        patiently(|| self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_moved(rkey)))
-    }
-
-    /// Frees window `index`.
-    pub(crate) fn free_window(&self, index: usize) {
-        let rkey = self.windows.revoke(index);
-        while self.is_moved(rkey) {
-            std::thread::yield_now();
-        }
-        self.windows.release(index);
-    }
-
-    /// Unbinds what is bound to a QP that goes away.
-    pub(crate) fn unbind_all(&self, qpn: u32) {
-        for index in self.windows.bound_to(qpn) {
-            let rkey = self.windows.revoke(index);
-            while self.is_moved(rkey) {
-                std::thread::yield_now();
-            }
-            self.windows.unbind(index);
         }
     }
 
@@ -381,17 +330,6 @@ impl Adapter {
         });
         left.then_some(RECHECK)
     }
-}
-
-/// Tries for as long as one transfer may take; the caller has other work to do after that.
-fn patiently(mut attempt: impl FnMut() -> Done) -> Done {
-    for _ in 0..1000 {
-        match attempt() {
-            Done::Later => std::thread::yield_now(),
-            done => return done,
-        }
-    }
-    Done::Later
 }
 
 impl Handler for Service {

@@ -31,6 +31,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     lines.dedup();
     for line in lines {
         let (name, licence) = line.split_once('\t').unwrap_or((line, ""));
+        let package = name.split(' ').next().unwrap_or_default();
+        let mut allowed = allowed.clone();
+        allowed.extend(exceptions(&settings, package));
         let result = match satisfied(licence, &allowed) {
             Some(true) => Ok(()),
             Some(false) => Err(format!("licence {licence} is not allowed by deny.toml")),
@@ -77,6 +80,16 @@ fn allow_list(settings: &str) -> Vec<String> {
     let section = section.split("\n[").next().unwrap_or_default();
     let list = section.split("allow").nth(1).and_then(|s| s.split(']').next()).unwrap_or_default();
     list.split('"').skip(1).step_by(2).map(str::to_string).collect()
+}
+
+/// What `exceptions = [...]` in the section `[licenses]` allow for one package, an exception on a line.
+fn exceptions(settings: &str, package: &str) -> Vec<String> {
+    let wanted = format!("crate = \"{package}\"");
+    let lines = settings.lines().filter(|l| l.trim_start().starts_with('{') && l.contains(&wanted));
+    lines
+        .filter_map(|line| line.split("allow").nth(1)?.split(']').next())
+        .flat_map(|list| list.split('"').skip(1).step_by(2).map(str::to_string))
+        .collect()
 }
 
 /// Whether an SPDX expression can be satisfied with the allowed licences; `None` if it is none.
@@ -151,6 +164,13 @@ mod tests {
         assert_eq!(satisfied("Apache-2.0 WITH LLVM-exception OR MIT", &allowed), Some(true));
         assert_eq!(satisfied("", &allowed), None);
         assert_eq!(satisfied("MIT Apache-2.0", &allowed), None);
+    }
+
+    #[test]
+    fn an_exception_is_for_its_package_only() {
+        let text = "exceptions = [\n  { crate = \"a\", allow = [\"X\", \"Y\"] },\n]\n";
+        assert_eq!(exceptions(text, "a"), ["X", "Y"]);
+        assert!(exceptions(text, "b").is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod c_programs;
 mod checks;
 mod diagnostics;
+mod headers;
 mod kill;
 mod licences;
 mod perf;
@@ -52,6 +53,11 @@ const GROUPS: &[Group] = &[
             tally.record("docs/abi-matrix.md", crate::matrix::check(&bench.paths.root));
             Ok(())
         },
+    },
+    Group {
+        name: "headers",
+        what: "include/ is up to date, and compiles in every standard of C and C++",
+        run: headers::run,
     },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },

@@ -3,13 +3,10 @@
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod cq;
-pub(crate) mod datagrams;
-mod ethernet;
 pub(crate) mod inbound;
 mod issue;
 pub(crate) mod link;
 pub(crate) mod movers;
-pub(crate) mod multicast;
 pub(crate) mod onesided;
 pub(crate) mod qp;
 pub(crate) mod ranges;
@@ -21,7 +18,6 @@ pub(crate) mod responder;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod ud;
-pub(crate) mod windows;
 
 #[cfg(test)]
 mod tests;

@@ -35,8 +35,6 @@ pub(crate) struct Wanted {
     pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
-    /// `ibv_qp_create_flags`.
-    pub(crate) create_flags: u32,
     pub(crate) report: Reporter,
 }
 
@@ -64,8 +62,6 @@ pub(crate) struct Qp {
     pub(crate) srq: Option<Arc<Srq>>,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
-    /// Multicast datagrams and frames of its own are not for it.
-    pub(crate) blocks_own_multicast: bool,
     /// Our receive ring.
     pub(crate) ring: Ring,
     state: AtomicU8,
@@ -156,7 +152,6 @@ impl Qp {
             recv_cq: wanted.recv_cq,
             srq: wanted.srq,
             signals_all: wanted.signals_all,
-            blocks_own_multicast: wanted.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
             ring,
             state: AtomicU8::new(State::Reset as u8),
             standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
@@ -539,7 +534,6 @@ impl Qp {
     /// Takes the QP out of everything; its number is free afterwards.
     pub(crate) fn retire(&self) {
         self.reset();
-        self.adapter.unbind_all(self.qpn);
         let next = self.responder.lock().position();
         self.publish_life(&self.standing.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);

@@ -215,7 +215,6 @@ impl Responder {
             first: head.has(FIRST),
             last: head.has(LAST),
             imm: head.has(IMM).then_some(head.imm),
-            invalidate: head.has(INVALIDATE).then_some(head.imm),
             solicited: head.has(SOLICITED),
             total,
             src_qpn: link.qpn,
@@ -225,7 +224,7 @@ impl Responder {
             Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
-            Op::Datagram | Op::Frame | Op::Fault => self.inbound.unservable(qp, Nak::Invalid),
+            Op::Datagram | Op::Fault => self.inbound.unservable(qp, Nak::Invalid),
         }
     }
 

@@ -66,7 +66,6 @@ impl Side {
             srq: None,
             cap,
             signals_all: true,
-            create_flags: 0,
             report,
         };
         let qp = Qp::new(adapter, wanted).expect("a number");

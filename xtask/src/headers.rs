@@ -1,0 +1,57 @@
+//! `cargo xtask headers`: writes `include/` from the abi crate and from templates (docs/headers.md). The generator is a crate of its
+//! own, so that nobody else has to build what it stands on.
+
+use crate::paths::Paths;
+use crate::process::{End, Finished, Job};
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A cold build on a slow machine fits.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// Writes them and says which changed; with `--check` only says which would.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    let check = match args {
+        [] => false,
+        [arg] if arg == "--check" => true,
+        _ => return Err("usage: cargo xtask headers [--check]".into()),
+    };
+    let progress = Progress::new();
+    progress.step("headers");
+    let done = generator(&Paths::find()?, check, &Scratch::new()?)?;
+    progress.clear();
+    print!("{}", done.stdout);
+    match done.end {
+        End::Exited(0) => Ok(ExitCode::SUCCESS),
+        End::Exited(1) if check => Ok(ExitCode::FAILURE),
+        _ => Err(done.report("the generator")),
+    }
+}
+
+/// Whether they are what the generator would write.
+pub(crate) fn check(paths: &Paths, scratch: &Scratch) -> Result<(), String> {
+    let done = generator(paths, true, scratch)?;
+    match done.end {
+        End::Exited(0) => Ok(()),
+        End::Exited(1) => Err(done.stdout),
+        _ => Err(done.report("the generator")),
+    }
+}
+
+fn generator(paths: &Paths, check: bool, scratch: &Scratch) -> crate::Result<Finished> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut job = Job::new(cargo)
+        .args(["run", "--quiet", "-p", "ferroverbs-headers", "--target-dir"])
+        .arg(&paths.target)
+        .arg("--")
+        .dir(&paths.root)
+        .env("CARGO_TERM_COLOR", "never")
+        .env_remove("CARGO_MANIFEST_DIR");
+    if check {
+        job = job.arg("--check");
+    }
+    job.run(scratch, LIMIT)
+}
