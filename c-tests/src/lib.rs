@@ -56,6 +56,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("cq", &[], false),
     checked("srq", ONE_AND_TWO, false),
     checked("threads", &[], false),
+    checked("device_threads", &[], false),
     checked("many_qps", &[], true),
     checked("random_ops", ONE_AND_TWO, true),
     checked("idle", &[], false),

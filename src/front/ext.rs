@@ -2,9 +2,9 @@
 //! [`abi::ferroverbs_plugin_ext`]).
 
 use core::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
 
 use abi::{Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev};
+use parking_lot::Mutex;
 
 use super::device::Device;
 
@@ -36,12 +36,12 @@ pub(crate) fn remember(
     sysfs: Box<verbs_sysfs_dev>,
 ) {
     let entry = Entry { device: device.as_ptr().addr(), info, ext, _sysfs: sysfs };
-    DEVICES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+    DEVICES.lock().push(entry);
 }
 
 /// The device's last reference is gone.
 pub(crate) fn forget(device: Device) {
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut devices = DEVICES.lock();
     devices.retain(|entry| entry.device != device.as_ptr().addr());
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn info(device: Device) -> Option<ferroverbs_device_info> {
 }
 
 fn look_up<T>(device: Device, what: impl FnOnce(&Entry) -> T) -> Option<T> {
-    let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let devices = DEVICES.lock();
     devices.iter().find(|entry| entry.device == device.as_ptr().addr()).map(what)
 }
 

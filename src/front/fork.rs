@@ -3,9 +3,9 @@
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use abi::{IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED, ibv_fork_status};
+use parking_lot::Mutex;
 
 use super::fork_map::ForkMap;
 use crate::ffi::{Errno, mem};
@@ -28,7 +28,7 @@ static STATE: Mutex<State> = Mutex::new(State { map: None, too_late: false, huge
 /// # Errors
 /// `EINVAL` too late, `ENOSYS` no `madvise`, `ENOMEM`.
 pub(crate) fn init() -> Result<(), Errno> {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     if std::env::var_os("RDMAV_HUGEPAGES_SAFE").is_some() {
         state.huge = true;
     }
@@ -51,7 +51,7 @@ pub(crate) fn status() -> ibv_fork_status {
     if rdma_netlink::copies_on_fork() {
         return IBV_FORK_UNNEEDED;
     }
-    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let state = STATE.lock();
     if state.map.is_some() { IBV_FORK_ENABLED } else { IBV_FORK_DISABLED }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn status() -> ibv_fork_status {
 /// # Errors
 /// Of `madvise`.
 pub(crate) fn dont_fork(base: *mut c_void, size: usize) -> Result<(), Errno> {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     let Some(range) = range_of(&mut state, base, size) else { return Ok(()) };
     let Some(map) = &mut state.map else { return Ok(()) };
     map.add(range, |part| advise(part, libc::MADV_DONTFORK), inherit)
@@ -68,7 +68,7 @@ pub(crate) fn dont_fork(base: *mut c_void, size: usize) -> Result<(), Errno> {
 
 /// A device is done with this memory.
 pub(crate) fn do_fork(base: *mut c_void, size: usize) {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     let Some(range) = range_of(&mut state, base, size) else { return };
     if let Some(map) = &mut state.map {
         map.remove(range, inherit);

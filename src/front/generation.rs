@@ -8,7 +8,7 @@
 //! All distances are anchored at `ibv_context`: the extended context in front of it grows at its front,
 //! so what every generation has is at the same distance in each.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use super::op::{OP_COUNT, OPS};
 use super::registry;
@@ -85,8 +85,8 @@ impl Generation {
     /// The generation that plugins registering under `pabi` have in this process; NULL-like `None` for
     /// a number that never existed.
     pub(crate) fn of_pabi(pabi: u32) -> Option<&'static Self> {
-        static OF_34: OnceLock<&'static Generation> = OnceLock::new();
-        static OF_59: OnceLock<&'static Generation> = OnceLock::new();
+        static OF_34: OnceCell<&'static Generation> = OnceCell::new();
+        static OF_59: OnceCell<&'static Generation> = OnceCell::new();
         match pabi {
             34 => Some(OF_34.get_or_init(|| {
                 Self::of_release(34, release::of_plugins(&registry::files(34), 34))

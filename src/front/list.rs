@@ -5,11 +5,10 @@
 //! that appear later come before the older ones; a device that needed a second round of plugins comes
 //! before those of the first. Announced devices come last.
 
-use std::sync::{Mutex, PoisonError};
-
 use abi::{
     VSYSFS_READ_NODE_GUID, Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev,
 };
+use parking_lot::Mutex;
 
 use super::device::Device;
 use super::enumerate::{self, Found, SysfsDev};
@@ -44,7 +43,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 /// `ENOSYS` when the kernel shows no sign of RDMA and no plugin announces a device, or when the kernel
 /// speaks another version of the uverbs ABI.
 pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     if !state.initialised {
         init::process();
         state.initialised = true;

@@ -5,9 +5,9 @@
 //! when a driver is first asked for a device.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use abi::verbs_device_ops;
+use parking_lot::Mutex;
 
 use super::generation::Generation;
 use crate::sys::dl;
@@ -33,12 +33,12 @@ static DRIVERS: Mutex<Vec<Driver>> = Mutex::new(Vec::new());
 
 /// Appends a driver.
 pub(crate) fn register(driver: Driver) {
-    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
+    DRIVERS.lock().push(driver);
 }
 
 /// All drivers registered so far.
 pub(crate) fn drivers() -> Vec<Driver> {
-    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    DRIVERS.lock().clone()
 }
 
 /// The driver that registered this very table.

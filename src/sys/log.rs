@@ -3,7 +3,8 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::OnceLock;
+
+use once_cell::sync::OnceCell;
 
 /// One line on stderr, with the library's name in front. A closed stderr is no reason to fail.
 macro_rules! notice {
@@ -25,7 +26,7 @@ struct Log {
 }
 
 /// `None` until process initialisation, and when logging is off.
-static LOG: OnceLock<Option<Log>> = OnceLock::new();
+static LOG: OnceCell<Option<Log>> = OnceCell::new();
 
 /// Reads the two variables. Without a file that can be appended to, logging is off, as in release
 /// builds of rdma-core.

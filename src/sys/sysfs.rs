@@ -4,7 +4,8 @@ use std::ffi::{CString, OsStr};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+
+use once_cell::sync::OnceCell;
 
 use super::env;
 use crate::ffi::Errno;
@@ -15,7 +16,7 @@ const MAX_ROOT: usize = 255;
 /// Where sysfs is mounted: `SYSFS_PATH` (not in set-uid programs) or `/sys`. The string lives for ever,
 /// as `ibv_get_sysfs_path` hands it out.
 pub(crate) fn root() -> &'static CString {
-    static ROOT: OnceLock<CString> = OnceLock::new();
+    static ROOT: OnceCell<CString> = OnceCell::new();
     ROOT.get_or_init(|| {
         let mut path =
             env::trusted("SYSFS_PATH").map_or_else(|| b"/sys".to_vec(), OsStringExt::into_vec);

@@ -39,6 +39,7 @@ pub(crate) mod wq;
 pub(crate) mod xrcd;
 
 use abi::ibv_context;
+use once_cell::sync::OnceCell;
 
 use crate::ffi::Errno;
 use crate::front::context::Context;
@@ -55,7 +56,7 @@ unsafe fn context_of(context: *mut ibv_context) -> Result<Context, Errno> {
 /// Version of the write commands, `<sysfs>/class/infiniband_verbs/abi_version`: 6 since Linux 2.6.21.
 /// Kernels with 3 to 5 answer some commands with shorter structures.
 fn write_abi() -> u32 {
-    static VERSION: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    static VERSION: OnceCell<u32> = OnceCell::new();
     *VERSION.get_or_init(|| {
         let file = crate::sys::sysfs::class("infiniband_verbs").join("abi_version");
         crate::sys::sysfs::read_number(&file).unwrap_or(NEWEST_WRITE_ABI)

@@ -8,6 +8,7 @@ mod kill;
 mod licences;
 mod perf;
 mod programs;
+mod sanitizer;
 mod symbols;
 mod unit;
 pub(crate) mod vm;
@@ -61,6 +62,7 @@ const GROUPS: &[Group] = &[
     },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },
+    Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
     Group {
