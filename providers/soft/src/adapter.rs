@@ -2,17 +2,22 @@
 
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
+use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing};
 use crate::engine::movers::{Movers, is_moving};
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
 use crate::engine::regions::Regions;
 use crate::engine::requester::Lent;
+use crate::engine::srq::Srq;
+use crate::engine::state::Kind;
 use crate::engine::ud::Datagrams;
+use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
-use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, TABLES_LEN, qpn, split_qpn};
+use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
 use crate::shm::view::View;
+use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,9 +40,11 @@ pub(crate) struct Adapter {
     pub(crate) movers: Movers,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
+    pub(crate) xrc: Xrc,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
-    qps: RwLock<QpTable>,
+    qps: RwLock<Table<Qp>>,
+    srqs: RwLock<Table<Srq>>,
     cqs: CqList,
     next_pd: AtomicU32,
     /// QPs that wait for time to pass or for something that nobody announces.
@@ -52,14 +59,6 @@ pub(crate) struct Adapter {
     pub(crate) channels: Mutex<Vec<Weak<crate::engine::channel::Channel>>>,
     /// Last, so that everything above is gone before the segments are.
     pub(crate) fabric: Arc<Fabric>,
-}
-
-#[derive(Debug)]
-struct QpTable {
-    slots: Vec<Option<Arc<Qp>>>,
-    /// Where the search for a free index begins: numbers come back as late as possible.
-    cursor: usize,
-    reserved: Vec<bool>,
 }
 
 #[derive(Debug)]
@@ -91,7 +90,6 @@ impl Adapter {
         let needs_fence = !crate::sys::membarrier::register();
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         view.tables_head().identity.store(identity, Ordering::Release);
-        let table = QpTable { slots: vec![], cursor: 0, reserved: vec![false; QPS] };
         let adapter = Arc::new(Self {
             view,
             regions: Regions::new(view),
@@ -100,7 +98,9 @@ impl Adapter {
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             eager_bytes: crate::config::eager_bytes(),
-            qps: RwLock::new(table),
+            xrc: Xrc::default(),
+            qps: RwLock::new(Table::new(QPS)),
+            srqs: RwLock::new(Table::new(SRQS)),
             cqs: CqList::default(),
             next_pd: AtomicU32::new(1),
             watched: Mutex::default(),
@@ -126,38 +126,50 @@ impl Adapter {
 
     /// A free place in the QP table, and the QP number that goes with it.
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
-        let mut table = self.qps.write();
-        let start = table.cursor;
-        let index = (start..start + QPS).map(|i| i % QPS).find(|i| !table.reserved[*i])?;
-        table.reserved[index] = true;
-        table.cursor = (index + 1) % QPS;
+        let index = self.qps.write().reserve()?;
         Some((index, qpn(self.fabric.slot(), index)))
     }
 
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
-        let mut table = self.qps.write();
-        if table.slots.len() <= qp.index {
-            table.slots.resize(qp.index + 1, None);
-        }
-        table.slots[qp.index] = Some(Arc::clone(qp));
+        self.qps.write().place(qp.index, qp);
     }
 
     pub(crate) fn free_qp(&self, index: usize) {
-        let mut table = self.qps.write();
-        let gone = table.slots.get_mut(index).and_then(Option::take);
-        if let Some(reserved) = table.reserved.get_mut(index) {
-            *reserved = false;
-        }
-        drop(table);
-        drop(gone);
+        // Dropped after the lock is.
+        let _gone = self.qps.write().free(index);
     }
 
     pub(crate) fn qp(&self, index: usize) -> Option<Arc<Qp>> {
-        self.qps.read().slots.get(index)?.clone()
+        self.qps.read().get(index)
     }
 
     fn all_qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.read().slots.iter().flatten().cloned().collect()
+        self.qps.read().all()
+    }
+
+    /// A free place in the table of shared receive queues, and the number that goes with it.
+    pub(crate) fn reserve_srq(&self) -> Option<(usize, u32)> {
+        let index = self.srqs.write().reserve()?;
+        Some((index, qpn(self.fabric.slot(), index)))
+    }
+
+    pub(crate) fn place_srq(&self, srq: &Arc<Srq>) {
+        self.srqs.write().place(srq.index, srq);
+    }
+
+    pub(crate) fn free_srq(&self, index: usize) {
+        let _gone = self.srqs.write().free(index);
+    }
+
+    /// Any shared receive queue of an XRC domain.
+    pub(crate) fn srq_of(&self, domain: DomainId) -> Option<Arc<Srq>> {
+        self.srqs.read().all().into_iter().find(|srq| srq.domain == Some(domain))
+    }
+
+    /// The shared receive queue with this number, if it is one of this process.
+    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        let (_, index) = split_qpn(number);
+        self.srqs.read().get(index).filter(|srq| srq.number == number)
     }
 
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
@@ -221,15 +233,33 @@ impl Adapter {
             }
         });
         for qp in self.all_qps() {
-            if qp.pd == pd || qp.receive_pd() == pd {
+            if qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv {
                 drop(qp.responder.lock());
                 drop(qp.requester.lock());
             }
         }
     }
 
+    /// Waits until no message is being delivered to a shared receive queue of an XRC domain that was retired.
+    pub(crate) fn quiesce_xrc(&self) {
+        for qp in self.all_qps() {
+            if qp.kind == Kind::XrcRecv {
+                drop(qp.responder.lock());
+            }
+        }
+    }
+
     fn sweep(&self) {
         let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        if cqs.is_empty() {
+            // XRC receive QPs need no queue.
+            self.view.take_qp_bells(|index| {
+                if let Some(qp) = self.qp(index) {
+                    serve_cold(self, &qp);
+                }
+            });
+            self.xrc.sweep();
+        }
         for cq in cqs {
             cq.sweep();
         }
@@ -316,6 +346,11 @@ impl Adapter {
                     qp.enter_error();
                 }
             }
+            for srq in self.srqs.read().all() {
+                if srq.cq.as_ref().is_some_and(|own| own.handle() as usize == cq) {
+                    srq.event(abi::IBV_EVENT_SRQ_ERR);
+                }
+            }
         }
     }
 
@@ -336,6 +371,9 @@ impl Handler for Service {
     fn on_wake(&self) -> Option<Duration> {
         let adapter = self.0.get()?.upgrade()?;
         adapter.sweep();
+        // Whatever its kind: processes tell each other things in the datagram rings.
+        adapter.datagrams.look(&adapter);
+        adapter.xrc.work(&adapter);
         adapter.end_doomed();
         let waits = [
             adapter.settle_events(),

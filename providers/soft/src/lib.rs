@@ -14,3 +14,4 @@ mod ops;
 mod shm;
 #[allow(dead_code, unreachable_pub, reason = "as the fabric")]
 mod sys;
+mod table;

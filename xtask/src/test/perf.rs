@@ -11,14 +11,14 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 /// A program and its connection types.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("ib_send_lat", &["RC", "UC", "UD"]),
-    ("ib_send_bw", &["RC", "UC", "UD"]),
-    ("ib_write_lat", &["RC", "UC"]),
-    ("ib_write_bw", &["RC", "UC"]),
-    ("ib_read_lat", &["RC"]),
-    ("ib_read_bw", &["RC"]),
-    ("ib_atomic_lat", &["RC"]),
-    ("ib_atomic_bw", &["RC"]),
+    ("ib_send_lat", &["RC", "UC", "UD", "XRC"]),
+    ("ib_send_bw", &["RC", "UC", "UD", "XRC"]),
+    ("ib_write_lat", &["RC", "UC", "XRC"]),
+    ("ib_write_bw", &["RC", "UC", "XRC"]),
+    ("ib_read_lat", &["RC", "XRC"]),
+    ("ib_read_bw", &["RC", "XRC"]),
+    ("ib_atomic_lat", &["RC", "XRC"]),
+    ("ib_atomic_bw", &["RC", "XRC"]),
 ];
 
 /// What else the programs can do, once each.
@@ -29,6 +29,7 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_send_bw", &["-q", "24", "-s", "65536"]),
     ("ib_send_bw", &["--post_list", "16", "-s", "8"]),
     ("ib_send_bw", &["--use-srq", "-s", "1024"]),
+    ("ib_send_bw", &["-c", "XRC", "--use-srq", "-b", "-q", "3", "-s", "30000"]),
     ("ib_send_bw", &["-I", "64", "-s", "64"]),
     ("ib_send_lat", &["-I", "64", "-s", "32"]),
     ("ib_write_bw", &["-b", "-s", "65536"]),

@@ -4,17 +4,15 @@
 
 use super::channel::Channel;
 use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
+use super::hot::{HOT, Hot, serve_cold};
 use super::qp::Qp;
+use super::state::Kind;
 use crate::adapter::Adapter;
-use crate::sys::membarrier;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-
-/// Rings that a queue looks at by itself; the rest ring a bell.
-const HOT: usize = 16;
 
 /// What a completion queue is created as.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +56,9 @@ pub(crate) struct Cq {
 #[derive(Debug, Default)]
 struct List {
     /// QPs whose receive ring is hot.
-    receivers: Vec<Arc<Qp>>,
+    receivers: Hot,
     /// QPs with something outstanding.
     senders: Vec<Arc<Qp>>,
-    /// Next hot ring to cool down.
-    oldest: usize,
 }
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
@@ -233,10 +229,9 @@ impl Cq {
     /// Looks at everything that could complete here: by the service thread, or before sleeping.
     pub(crate) fn sweep(&self) {
         self.look(self.list.lock());
-        for qp in &self.list.lock().receivers {
-            // Even what was acknowledged along with a message: that may lie unseen.
-            qp.responder.lock().acknowledge(qp);
-        }
+        // Even what was acknowledged along with a message: that may lie unseen.
+        self.list.lock().receivers.acknowledge();
+        self.adapter.xrc.sweep();
     }
 
     fn look(&self, mut list: MutexGuard<'_, List>) {
@@ -254,67 +249,31 @@ impl Cq {
                 qp.advance_send();
             }
         }
-        for qp in &list.receivers {
-            qp.look();
-        }
+        list.receivers.look();
         if list.senders.len() > HOT {
             list.senders.retain(|qp| qp.stays_listed());
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter);
         }
+        self.adapter.xrc.look();
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.qp(index) else { return };
-            self.serve_cold(&qp);
-            if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
-                self.heat(&mut list, &qp);
+            serve_cold(&self.adapter, &qp);
+            if qp.kind == Kind::XrcRecv {
+                self.adapter.xrc.heat(&self.adapter, &qp);
+            } else if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
+                list.receivers.heat(&self.adapter, &qp);
             }
         });
     }
 
-    /// Serves a ring that nobody looks at. What one round leaves there rings for itself: its sender did so already.
-    fn serve_cold(&self, qp: &Qp) {
-        qp.advance_receive();
-        qp.acknowledge();
-        if qp.has_arrivals() && qp.is_receiving() {
-            self.adapter.view.ring_qp_bell(qp.index);
-        }
-    }
-
-    /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.
-    fn heat(&self, list: &mut List, qp: &Arc<Qp>) {
-        if list.receivers.iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
-            return;
-        }
-        if list.receivers.len() < HOT {
-            list.receivers.push(Arc::clone(qp));
-        } else {
-            let at = list.oldest % HOT;
-            list.oldest += 1;
-            let cold = std::mem::replace(&mut list.receivers[at], Arc::clone(qp));
-            cold.ring.hot().store(0, Ordering::Relaxed);
-            // Pairs with publication_fence: either the sender rings the bell or we see its piece.
-            membarrier::heavy();
-            self.serve_cold(&cold);
-        }
-        // A sender that does not see it yet rings a bell for nothing.
-        qp.ring.hot().store(1, Ordering::Relaxed);
-        if qp.has_arrivals() {
-            qp.advance_receive();
-        }
-    }
-
     /// A QP can receive from now on: look at its ring.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
-        if !qp.kind.is_connected() {
-            return;
-        }
-        let mut list = self.list.lock();
-        qp.list_receiver(true);
-        if list.receivers.len() < HOT {
-            self.heat(&mut list, qp);
-        } else {
-            qp.ring.hot().store(0, Ordering::Relaxed);
+        match qp.kind {
+            Kind::Ud | Kind::XrcSend => {}
+            Kind::XrcRecv => self.adapter.xrc.add_receiver(&self.adapter, qp),
+            Kind::Rc | Kind::Uc => self.list.lock().receivers.add(&self.adapter, qp),
         }
     }
 
@@ -330,8 +289,11 @@ impl Cq {
     /// A QP is reset or destroyed: forget it.
     pub(crate) fn remove(&self, qp: &Qp) {
         let mut list = self.list.lock();
-        qp.list_receiver(false);
-        list.receivers.retain(|q| q.index != qp.index);
+        if qp.kind == Kind::XrcRecv {
+            self.adapter.xrc.remove(qp);
+        } else {
+            list.receivers.remove(qp);
+        }
         list.senders.retain(|q| q.index != qp.index);
         self.inbox.lock().retain(|q| q.index != qp.index);
         qp.unlist_sender();

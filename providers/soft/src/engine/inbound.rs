@@ -6,14 +6,17 @@
 //! refuse, drop. How bytes get here is its own business, behind [`Source`].
 
 use super::completion::Cqe;
+use super::cq::Cq;
 use super::onesided::{AtomicLock, Spot, admit, update};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
 use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use super::srq::Srq;
 use super::state::Kind;
 use crate::sys::Errno;
 use abi::*;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Why a request was refused (IBTA vol 1, table 57: syndromes).
@@ -25,6 +28,8 @@ pub(crate) enum Nak {
     Operation = 3,
     /// No receive was posted for as long as the requester was willing to wait.
     Rnr = 4,
+    /// XRC: no such shared receive queue in the QP's domain (IBTA vol 1, A14.5: as for reliable datagrams).
+    InvalidRd = 5,
 }
 
 impl Nak {
@@ -34,6 +39,7 @@ impl Nak {
             2 => Self::Access,
             3 => Self::Operation,
             4 => Self::Rnr,
+            5 => Self::InvalidRd,
             _ => return None,
         })
     }
@@ -45,6 +51,7 @@ impl Nak {
             Self::Access => IBV_WC_REM_ACCESS_ERR,
             Self::Operation => IBV_WC_REM_OP_ERR,
             Self::Rnr => IBV_WC_RNR_RETRY_EXC_ERR,
+            Self::InvalidRd => IBV_WC_REM_INV_RD_REQ_ERR,
         }
     }
 }
@@ -108,6 +115,8 @@ pub(crate) struct Inbound {
     receive: Receive,
     /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
     taken: bool,
+    /// XRC: the shared queue that requests name from here on.
+    srq: Option<Arc<Srq>>,
     /// Unreliable: pieces are dropped up to the next first one.
     skipping: bool,
     /// Bytes moved since the transport last cleared it.
@@ -120,6 +129,58 @@ impl Inbound {
         self.message = None;
         self.written = 0;
         self.skipping = false;
+        self.srq = None;
+    }
+
+    /// XRC: requests name shared queue `number` from here on. One that is not there refuses the first of them.
+    pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
+        self.give_back();
+        self.srq = qp.adapter.srq(number).filter(|srq| srq.domain == qp.domain);
+    }
+
+    /// Whether requests can be served: those of an XRC QP need a queue.
+    #[inline]
+    pub(crate) fn is_addressed(&self, qp: &Qp) -> bool {
+        qp.kind != Kind::XrcRecv
+            || qp.domain.is_some() && self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
+    }
+
+    /// The queue that the taken receive came from, if it was none of the QP's own, gets it back.
+    fn give_back(&mut self) {
+        self.message = None;
+        if let Some(srq) = &self.srq
+            && std::mem::replace(&mut self.taken, false)
+        {
+            srq.give_back(&self.receive);
+        }
+    }
+
+    /// Where a receive completes.
+    fn recv_cq<'a>(&'a self, qp: &'a Qp) -> &'a Cq {
+        self.srq.as_ref().and_then(|srq| srq.cq.as_ref()).unwrap_or(&qp.recv_cq)
+    }
+
+    /// The protection domain that receives, and keys of one-sided requests, belong to.
+    fn pd(&self, qp: &Qp) -> u32 {
+        self.srq.as_ref().map_or_else(|| qp.receive_pd(), |srq| srq.pd)
+    }
+
+    /// The rights that our QP gives to its peer.
+    fn rights(&self, qp: &Qp) -> u64 {
+        let entry = qp.stand.as_ref().map_or_else(|| qp.entry(), |stand| stand.home.entry());
+        let rights = entry.rights.load(Ordering::Relaxed);
+        match &self.srq {
+            Some(srq) => u64::from(srq.pd) << 32 | rights & u64::from(u32::MAX),
+            None => rights,
+        }
+    }
+
+    #[inline]
+    fn take_receive(&mut self, qp: &Qp) -> bool {
+        match &self.srq {
+            Some(srq) => srq.take(&mut self.receive),
+            None => qp.take_receive(&mut self.receive),
+        }
     }
 
     /// The message under way will not be finished; its receive serves the next one.
@@ -129,7 +190,7 @@ impl Inbound {
 
     /// The receive that was taken and never completed, if there is one.
     pub(crate) fn take_unfinished(&mut self) -> Option<Receive> {
-        self.message = None;
+        self.give_back();
         std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut self.receive))
     }
 
@@ -141,7 +202,7 @@ impl Inbound {
 
     /// A request that cannot be done: refused on a reliable connection, dropped on an unreliable one.
     pub(crate) fn unservable(&mut self, qp: &Qp, nak: Nak) -> Verdict {
-        if qp.kind == Kind::Rc {
+        if qp.kind.is_reliable() {
             return Verdict::Refuse(nak);
         }
         self.message = None;
@@ -151,17 +212,20 @@ impl Inbound {
 
     /// Gets the next posted receive into `self.receive`.
     fn need_receive(&mut self, qp: &Qp) -> Result<(), Verdict> {
-        self.taken = self.taken || qp.take_receive(&mut self.receive);
+        self.taken = self.taken || self.take_receive(qp);
         if self.taken {
             return Ok(());
         }
-        if qp.kind != Kind::Rc {
+        if !qp.kind.is_reliable() {
             self.skipping = true;
             return Err(Verdict::Dropped);
         }
         // Ask to be called by whoever posts a receive, then look again: one of the two sees the other.
-        qp.await_receive();
-        self.taken = qp.take_receive(&mut self.receive);
+        match &self.srq {
+            Some(srq) => srq.await_receive(qp.me()),
+            None => qp.await_receive(),
+        }
+        self.taken = self.take_receive(qp);
         if self.taken { Ok(()) } else { Err(Verdict::NotReady) }
     }
 
@@ -180,7 +244,7 @@ impl Inbound {
                 None => return self.unservable(qp, Nak::Invalid),
             }
         };
-        let pd = qp.receive_pd();
+        let pd = self.pd(qp);
         let Some(ranges) = qp.adapter.regions.resolve(pd, &self.receive.sges, LOCAL_WRITE) else {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         };
@@ -219,7 +283,7 @@ impl Inbound {
                 | if piece.routed { IBV_WC_GRH } else { 0 },
             ..Cqe::default()
         };
-        qp.recv_cq.push(&cqe, piece.solicited);
+        self.recv_cq(qp).push(&cqe, piece.solicited);
     }
 
     /// The taken receive does not take the message: it completes with `status`, and the sender hears `nak`.
@@ -232,7 +296,7 @@ impl Inbound {
             qp_num: qp.qpn,
             ..Cqe::default()
         };
-        qp.recv_cq.push(&cqe, false);
+        self.recv_cq(qp).push(&cqe, false);
         if qp.kind != Kind::Uc {
             return Verdict::Refuse(nak);
         }
@@ -258,7 +322,7 @@ impl Inbound {
         if let Some(source) = source
             && len > 0
         {
-            let rights = own_rights(qp);
+            let rights = self.rights(qp);
             let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_WRITE) else {
                 return self.unservable(qp, Nak::Access);
             };
@@ -293,7 +357,7 @@ impl Inbound {
         if len == 0 {
             return Verdict::Done;
         }
-        let rights = own_rights(qp);
+        let rights = self.rights(qp);
         let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_READ) else {
             return self.unservable(qp, Nak::Access);
         };
@@ -318,7 +382,7 @@ impl Inbound {
             return self.unservable(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
-        let Some(va) = admit(view, own_rights(qp), spot, 8, REMOTE_ATOMIC) else {
+        let Some(va) = admit(view, self.rights(qp), spot, 8, REMOTE_ATOMIC) else {
             return self.unservable(qp, Nak::Access);
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
@@ -331,18 +395,13 @@ impl Inbound {
     }
 }
 
-/// The rights that our QP gives to its peer.
-fn own_rights(qp: &Qp) -> u64 {
-    qp.entry().rights.load(Ordering::Relaxed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_refusal_survives_its_word() {
-        for nak in [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr] {
+        for nak in [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr, Nak::InvalidRd] {
             assert_eq!(Nak::from_raw(nak as u32), Some(nak));
         }
         assert_eq!(Nak::from_raw(0), None);

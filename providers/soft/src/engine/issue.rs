@@ -25,12 +25,12 @@ enum Direct {
 }
 
 /// What the head of a slot says, besides where it is from and its place in the ring.
-struct Piece {
-    op: Op,
-    flags: u8,
-    carrier: Carrier,
-    count: u8,
-    imm: u32,
+pub(super) struct Piece {
+    pub(super) op: Op,
+    pub(super) flags: u8,
+    pub(super) carrier: Carrier,
+    pub(super) count: u8,
+    pub(super) imm: u32,
 }
 
 impl Requester {
@@ -65,7 +65,7 @@ impl Requester {
         LAST | imm | solicited
     }
 
-    fn put(&mut self, qp: &Qp, link: &Link, piece: &Piece, body: &[u64]) {
+    pub(super) fn put(&mut self, qp: &Qp, link: &Link, piece: &Piece, body: &[u64]) {
         let head = Head {
             seq: self.next,
             op: piece.op,
@@ -205,7 +205,9 @@ impl Requester {
                 return Direct::Later;
             }
         }
-        let target = Target { link, reach, movers: &qp.adapter.movers };
+        let srqn = self.queue.entry(n).request.srqn;
+        let gate = self.lanes.home().unwrap_or(link).entry();
+        let target = Target { link, reach, movers: &qp.adapter.movers, gate, srqn };
         let nak = match act(&target) {
             Ok(()) => return Direct::Done,
             Err(Fault::Refused) => {
@@ -221,6 +223,7 @@ impl Requester {
             // Nobody tells the sender of an unreliable connection.
             Err(_) if qp.kind == Kind::Uc => return Direct::Done,
             Err(Fault::Access) => Nak::Access,
+            Err(Fault::NoQueue) => Nak::InvalidRd,
             Err(Fault::Alignment) => Nak::Invalid,
             Err(Fault::Remote) => Nak::Operation,
         };

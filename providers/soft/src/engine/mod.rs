@@ -3,8 +3,10 @@
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod hot;
 pub(crate) mod inbound;
 mod issue;
+mod lanes;
 pub(crate) mod link;
 pub(crate) mod movers;
 pub(crate) mod onesided;
@@ -18,6 +20,7 @@ pub(crate) mod responder;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod ud;
+pub(crate) mod xrc;
 
 #[cfg(test)]
 mod tests;

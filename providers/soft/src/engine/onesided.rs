@@ -5,6 +5,8 @@ use super::link::{Link, Reach};
 use super::movers::Movers;
 use super::ranges::{Range, Ranges};
 use super::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, check};
+use super::xrc::{DomainId, names};
+use crate::shm::layout::{QpEntry, split_qpn};
 use crate::shm::view::View;
 use crate::sys::cma::{self, IoVec};
 use crate::sys::errno::Errno;
@@ -16,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) enum Fault {
     /// Key, range or right of the target.
     Access,
+    /// XRC: no such shared receive queue.
+    NoQueue,
     /// An atomic on an address that is no multiple of eight.
     Alignment,
     /// Our own memory is gone (registered, but not mapped any more).
@@ -36,6 +40,10 @@ pub(crate) struct Target<'a> {
     pub(crate) link: &'a Link,
     pub(crate) reach: Reach,
     pub(crate) movers: &'a Movers,
+    /// What the remote QP allows.
+    pub(crate) gate: &'a QpEntry,
+    /// XRC: the shared receive queue that the request names; 0 on other connections.
+    pub(crate) srqn: u32,
 }
 
 /// What is asked for at the target.
@@ -67,16 +75,31 @@ pub(crate) fn admit(view: &View, qp_rights: u64, spot: Spot, len: u64, need: u32
 }
 
 impl Target<'_> {
+    /// The rights that the request has: those that the QP gives to its peer, in the protection domain of the QP or (XRC) of
+    /// the shared receive queue that is named.
+    fn rights(&self) -> Result<u64, Fault> {
+        let entry = self.gate;
+        let rights = entry.rights.load(Ordering::Relaxed);
+        if self.srqn == 0 {
+            return Ok(rights);
+        }
+        let (slot, index) = split_qpn(self.srqn);
+        let pd = names(self.link.view.srq(index), DomainId::load(&entry.domain))
+            .filter(|_| slot == self.link.peer.slot)
+            .ok_or(Fault::NoQueue)?;
+        Ok(u64::from(pd) << 32 | rights & u64::from(u32::MAX))
+    }
+
     /// Moves all of `local` to or from `spot`.
     pub(crate) fn transfer(&self, spot: Spot, local: &Ranges, way: Direction) -> Result<(), Fault> {
         let need = if way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         let len = local.total();
+        let rights = self.rights()?;
         if len == 0 {
             // No bytes, no key check (IBTA vol 1, 9.7.4.1.4: R_Key is not checked at length 0).
             return Ok(());
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let rights = self.link.entry().rights.load(Ordering::Relaxed);
         let va = admit(&self.link.view, rights, spot, len as u64, need).ok_or(Fault::Access)?;
         match (self.reach, way) {
             (Reach::Own, Direction::Write) => {
@@ -101,7 +124,7 @@ impl Target<'_> {
             return Err(Fault::Alignment);
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let rights = self.link.entry().rights.load(Ordering::Relaxed);
+        let rights = self.rights()?;
         let va = admit(&self.link.view, rights, spot, 8, REMOTE_ATOMIC).ok_or(Fault::Access)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;

@@ -3,14 +3,16 @@
 //! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`.
 
 use super::channel::Reporter;
-use super::completion::Cqe;
-use super::cq::Cq;
+use super::completion::{Cqe, Reads};
+use super::cq::{Cq, Form};
+use super::link::Link;
 use super::receive::{Receive, ReceiveQueue};
 use super::request::SendQueue;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::srq::Srq;
 use super::state::{Kind, State};
+use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
 use crate::shm::slot::ACK_BITS;
@@ -26,16 +28,45 @@ use std::sync::{Arc, Weak};
 const QUIET: u32 = 8;
 
 /// What ibv_create_qp asks for, checked.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) kind: Kind,
     pub(crate) pd: u32,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
+    /// XRC receive QPs: the domain that they receive for.
+    pub(crate) domain: Option<DomainId>,
+    /// The QP receives for one of another process.
+    pub(crate) stand: Option<Stand>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
     pub(crate) report: Reporter,
+}
+
+impl Wanted {
+    /// An XRC receive QP of `domain`.
+    pub(crate) fn receiver(adapter: &Arc<Adapter>, domain: DomainId, report: Reporter) -> Self {
+        let form = Form {
+            capacity: 1,
+            reads: Reads::default(),
+            overwrites: false,
+            single_threaded: false,
+        };
+        let nowhere = Cq::new(Arc::clone(adapter), form, None, report.clone());
+        Self {
+            kind: Kind::XrcRecv,
+            pd: 0,
+            send_cq: Arc::clone(&nowhere),
+            recv_cq: nowhere,
+            srq: None,
+            domain: Some(domain),
+            stand: None,
+            cap: Zeroed::zeroed(),
+            signals_all: false,
+            report,
+        }
+    }
 }
 
 /// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
@@ -55,11 +86,16 @@ pub(crate) struct Qp {
     pub(crate) index: usize,
     pub(crate) qpn: u32,
     pub(crate) kind: Kind,
-    /// Protection domain number.
+    /// Protection domain number; 0 for an XRC receive QP.
     pub(crate) pd: u32,
+    /// A QP that has no queue of its own has one that nothing is ever put into.
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
+    /// XRC receive QPs: the domain that they receive for.
+    pub(crate) domain: Option<DomainId>,
+    /// The QP receives for one of another process, whose number it has.
+    pub(crate) stand: Option<Stand>,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
     /// Our receive ring.
@@ -125,7 +161,8 @@ impl Qp {
     /// # Errors
     /// `ENOMEM` all QP numbers are in use.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
-        let (index, qpn) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let (index, number) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let qpn = wanted.stand.as_ref().map_or(number, |stand| stand.home.qpn);
         let entry = adapter.view.qp(index);
         let ring = adapter.view.qp_ring(index);
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
@@ -151,6 +188,8 @@ impl Qp {
             send_cq: wanted.send_cq,
             recv_cq: wanted.recv_cq,
             srq: wanted.srq,
+            domain: wanted.domain,
+            stand: wanted.stand,
             signals_all: wanted.signals_all,
             ring,
             state: AtomicU8::new(State::Reset as u8),
@@ -173,6 +212,10 @@ impl Qp {
             events: AtomicU32::new(0),
             builder: crate::ops::builder::BuilderCell::default(),
         });
+        if let Some(domain) = qp.domain {
+            domain.store(&qp.entry().domain);
+            qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
+        }
         qp.set_state(State::Reset);
         qp.send_cq.users.fetch_add(1, Ordering::AcqRel);
         qp.recv_cq.users.fetch_add(1, Ordering::AcqRel);
@@ -202,6 +245,33 @@ impl Qp {
     #[inline]
     pub(crate) fn state(&self) -> State {
         State::from_raw(u32::from(self.state.load(Ordering::Acquire))).unwrap_or(State::Err)
+    }
+
+    /// Whether the QP that this one stands for still serves; true for all that stand for themselves.
+    #[inline]
+    pub(crate) fn is_stand_valid(&self) -> bool {
+        self.stand.as_ref().is_none_or(Stand::serves)
+    }
+
+    /// Whether somebody sends to this QP that stands for another.
+    pub(crate) fn is_stand_in_needed(&self) -> bool {
+        let responder = self.responder.lock();
+        self.stand.as_ref().is_some_and(Stand::serves)
+            && self.is_receiving()
+            && responder.link.as_ref().is_some_and(|l| l.may_send(self.qpn) && !l.peer.is_dead())
+    }
+
+    /// Opens the ring for a new connection with QP `dest_qpn`, which `link` leads to, and begins to look at it.
+    pub(crate) fn connect_receiver(&self, link: Option<Box<Link>>, dest_qpn: u32) {
+        let mut responder = self.responder.lock();
+        let base = responder.connect(link);
+        self.expect_arrivals(base);
+        drop(responder);
+        self.entry().ring_base.store(base, Ordering::Relaxed);
+        self.set_connected(dest_qpn);
+        if let Some(me) = self.me.upgrade() {
+            self.recv_cq.add_receiver(&me);
+        }
     }
 
     /// Whether arriving requests are served.
@@ -441,7 +511,7 @@ impl Qp {
     /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
     #[cold]
     pub(crate) fn send_broke(&self) {
-        if self.kind == Kind::Rc {
+        if self.kind.is_reliable() {
             return self.enter_error();
         }
         if self.change(|now, _| (now == State::Rts).then_some(State::Sqe)) {
@@ -466,7 +536,7 @@ impl Qp {
     pub(crate) fn flush_all(&self) {
         self.requester.lock().flush(self);
         self.flush_receives();
-        if self.srq.is_some() {
+        if self.srq.is_some() || self.kind == Kind::XrcRecv {
             self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
         }
     }
@@ -474,9 +544,10 @@ impl Qp {
     fn flush_receives(&self) {
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished();
-        match &self.srq {
-            Some(srq) => unfinished.iter().for_each(|r| srq.give_back(r)),
-            None => unfinished.iter().for_each(|r| self.flush_receive(r)),
+        match (&self.srq, unfinished) {
+            (Some(srq), Some(receive)) => srq.give_back(&receive),
+            (None, Some(receive)) => self.flush_receive(&receive),
+            (_, None) => {}
         }
         let mut receive = Receive::default();
         while self.srq.is_none() && self.take_receive(&mut receive) {
@@ -497,6 +568,13 @@ impl Qp {
 
     /// Reports an asynchronous event about this QP.
     pub(crate) fn event(&self, event: u32) {
+        if self.stand.is_some() {
+            // The QP's owner reports what its application must know.
+            if event != IBV_EVENT_QP_LAST_WQE_REACHED {
+                self.adapter.xrc.refused(&self.adapter, self.qpn, event);
+            }
+            return;
+        }
         self.events.fetch_add(1, Ordering::AcqRel);
         self.report.qp(self.handle(), event);
     }
@@ -520,8 +598,8 @@ impl Qp {
         }
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished();
-        if let Some(srq) = &self.srq {
-            unfinished.iter().for_each(|r| srq.give_back(r));
+        if let (Some(srq), Some(receive)) = (&self.srq, unfinished) {
+            srq.give_back(&receive);
         }
         responder.link = None;
         let mut receive = Receive::default();
@@ -544,6 +622,10 @@ impl Qp {
         self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
         if let Some(srq) = &self.srq {
             srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.kind == Kind::XrcRecv {
+            // A queue of its own, which nothing was ever put into.
+            self.recv_cq.retire();
         }
         self.adapter.free_qp(self.index);
     }

@@ -17,6 +17,8 @@ pub(crate) struct Request {
     pub(crate) remote_addr: u64,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    /// XRC: the shared receive queue at the other end.
+    pub(crate) srqn: u32,
     /// Destination of a datagram.
     pub(crate) to: Destination,
 }

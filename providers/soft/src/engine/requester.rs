@@ -7,6 +7,7 @@
 
 use super::cq::Cq;
 use super::inbound::Nak;
+use super::lanes::Lanes;
 use super::link::{Link, Reach, Standing};
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
@@ -64,6 +65,9 @@ pub(crate) struct Requester {
     pub(super) lent: VecDeque<Lent>,
     /// READs and atomics under way through the ring: what FENCE waits for.
     pub(super) answers_due: u32,
+    /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
+    pub(super) addressed: u32,
+    pub(super) lanes: Lanes,
     /// Slots were put since the peer was last told.
     pub(super) unpublished: bool,
     /// The kernel refused to attach: use the ring from now on.
@@ -95,6 +99,8 @@ impl Requester {
             acked: 0,
             lent: VecDeque::new(),
             answers_due: 0,
+            addressed: 0,
+            lanes: Lanes::default(),
             unpublished: false,
             attach_refused: false,
             stalled: None,
@@ -114,6 +120,7 @@ impl Requester {
 
     /// Begins a connection (at RTR). The old one's chunks were taken away by `take_lent`.
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
+        self.forget_lanes(link.as_ref().map_or(0, |link| link.qpn));
         self.link = link;
         self.latched = None;
         self.attach_refused = false;
@@ -141,6 +148,7 @@ impl Requester {
     pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
         let lent = std::mem::take(&mut self.lent);
         let link = self.link.take();
+        self.forget_lanes(0);
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
 
@@ -194,10 +202,13 @@ impl Requester {
     ) -> Result<u32, Errno> {
         let one_sided = match (request.opcode, kind) {
             (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
-            (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Kind::Rc | Kind::Uc) => false,
+            (
+                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM,
+                Kind::Rc | Kind::Uc | Kind::XrcSend,
+            ) => false,
             (
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
-                Kind::Rc,
+                Kind::Rc | Kind::XrcSend,
             ) => true,
             _ => return Err(Errno::EINVAL),
         };
@@ -283,6 +294,9 @@ impl Requester {
         if qp.kind == Kind::Ud {
             return super::ud::issue_waiting(self, qp);
         }
+        if qp.kind == Kind::XrcSend {
+            return self.issue_steered(qp);
+        }
         let Some(link) = self.link.take() else {
             return self.stall(qp);
         };
@@ -304,13 +318,14 @@ impl Requester {
     }
 
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.
-    fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
+    pub(super) fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
         match (link.standing(qp.qpn), self.latched) {
             (Standing::Serving(now), Some(latched)) => now == latched,
             (Standing::Serving(now), None) => {
                 self.latched = Some(now);
                 self.next = link.entry().ring_base.load(Ordering::Relaxed);
                 self.acked = self.next;
+                self.addressed = 0;
                 self.stalled = None;
                 true
             }
@@ -451,7 +466,7 @@ impl Requester {
     }
 
     /// The remote QP does not answer: time begins to count.
-    fn stall(&mut self, qp: &Qp) {
+    pub(super) fn stall(&mut self, qp: &Qp) {
         if self.stalled.is_none() {
             self.stalled = Some(Instant::now());
             qp.adapter.watch(qp);
@@ -477,7 +492,7 @@ impl Requester {
             return;
         }
         let Some(link) = self.link.take() else { return self.give_up_if_due(qp, false) };
-        let standing = link.standing(qp.qpn);
+        let standing = self.standing(qp, &link);
         match standing {
             Standing::Serving(now) if self.latched.is_none_or(|l| l == now) => {
                 self.waits = self.waits.wrapping_add(1);

@@ -8,7 +8,7 @@ use super::onesided::Spot;
 use super::qp::Qp;
 use super::ranges::{MAX_SGE, Ranges};
 use super::receive::Receive;
-use super::state::rnr_timer_us;
+use super::state::{Kind, rnr_timer_us};
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
 use crate::shm::slot::*;
 use crate::shm::view::Ring;
@@ -95,7 +95,7 @@ impl Responder {
 
     /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
-        if self.refused || !qp.is_receiving() {
+        if self.refused || !qp.is_receiving() || !qp.is_stand_valid() {
             return false;
         }
         let Some(link) = self.link.take() else { return false };
@@ -159,7 +159,7 @@ impl Responder {
         self.ring.nak().store(nak as u32, Ordering::Release);
         link.acks_published();
         let event = match nak {
-            Nak::Invalid => IBV_EVENT_QP_REQ_ERR,
+            Nak::Invalid | Nak::InvalidRd => IBV_EVENT_QP_REQ_ERR,
             Nak::Access => IBV_EVENT_QP_ACCESS_ERR,
             Nak::Operation => IBV_EVENT_QP_FATAL,
             Nak::Rnr => return,
@@ -206,6 +206,13 @@ impl Responder {
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
         }
+        if head.op == Op::Address && qp.kind == Kind::XrcRecv {
+            self.inbound.address(qp, low(body[0]));
+            return Verdict::Done;
+        }
+        if !self.inbound.is_addressed(qp) {
+            return Verdict::Refuse(Nak::InvalidRd);
+        }
         let total = match head.carrier {
             Carrier::Inline => usize::from(head.count),
             Carrier::Chunk | Carrier::AttachList => low(body[1]) as usize,
@@ -224,7 +231,7 @@ impl Responder {
             Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
-            Op::Datagram | Op::Fault => self.inbound.unservable(qp, Nak::Invalid),
+            _ => self.inbound.unservable(qp, Nak::Invalid),
         }
     }
 

@@ -1,27 +1,54 @@
-//! Shared receive queues (ibv_create_srq(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3)).
 
 use super::channel::Reporter;
+use super::cq::Cq;
 use super::qp::Qp;
 use super::receive::{Receive, ReceiveQueue, Refused};
+use super::xrc::DomainId;
+use crate::adapter::Adapter;
+use crate::shm::layout::SrqEntry;
+use crate::sys::Errno;
 use abi::ibv_sge;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A basic shared receive queue. The C object comes first.
+/// What ibv_create_srq_ex asks for, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct WantedSrq {
+    /// Protection domain number.
+    pub(crate) pd: u32,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// XRC: the domain that the queue receives for.
+    pub(crate) domain: Option<DomainId>,
+    /// Where receives complete, if not in the QP's queue.
+    pub(crate) cq: Option<Arc<Cq>>,
+    pub(crate) report: Reporter,
+}
+
+/// A shared receive queue. The C object comes first.
 #[repr(C)]
 pub(crate) struct Srq {
     pub(crate) verbs: UnsafeCell<abi::verbs_srq>,
+    adapter: Arc<Adapter>,
+    /// In the table of this process.
+    pub(crate) index: usize,
+    /// What ibv_get_srq_num tells: process slot and index.
+    pub(crate) number: u32,
     queue: Mutex<Limited>,
     /// QPs with a message and no receive; `awaited` says whether there may be any.
     waiters: Mutex<Vec<Weak<Qp>>>,
     awaited: AtomicBool,
+    retired: AtomicBool,
     pub(crate) users: AtomicUsize,
     pub(crate) events: AtomicU32,
     pub(crate) pd: u32,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
+    pub(crate) domain: Option<DomainId>,
+    pub(crate) cq: Option<Arc<Cq>>,
     pub(crate) report: Reporter,
 }
 
@@ -44,20 +71,70 @@ impl std::fmt::Debug for Srq {
 }
 
 impl Srq {
-    pub(crate) fn new(pd: u32, max_wr: u32, max_sge: u32, report: Reporter) -> Arc<Self> {
-        let queue = ReceiveQueue::new(max_wr as usize, max_sge as usize);
-        Arc::new(Self {
+    /// An empty queue with a place in the adapter's table.
+    ///
+    /// # Errors
+    /// `ENOMEM` all numbers are in use.
+    pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WantedSrq) -> Result<Arc<Self>, Errno> {
+        let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
+        let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
+        let srq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
+            adapter: Arc::clone(adapter),
+            index,
+            number,
             queue: Mutex::new(Limited { queue, limit: 0 }),
             waiters: Mutex::default(),
             awaited: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             events: AtomicU32::new(0),
-            pd,
-            max_wr,
-            max_sge,
-            report,
-        })
+            pd: wanted.pd,
+            max_wr: wanted.max_wr,
+            max_sge: wanted.max_sge,
+            domain: wanted.domain,
+            cq: wanted.cq,
+            report: wanted.report,
+        });
+        adapter.place_srq(&srq);
+        if let Some(cq) = &srq.cq {
+            cq.users.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(domain) = srq.domain {
+            domain.store(&srq.entry().domain);
+            // Pairs with the Acquire in `xrc::pd_of`: whoever sees the queue sees its domain.
+            srq.entry().life.store(1 << 32 | u64::from(srq.pd), Ordering::Release);
+        }
+        Ok(srq)
+    }
+
+    /// What peers see of this queue.
+    fn entry(&self) -> &SrqEntry {
+        self.adapter.view.srq(self.index)
+    }
+
+    /// Takes the queue out of everything; its number is free afterwards.
+    pub(crate) fn retire(&self) {
+        self.entry().life.store(0, Ordering::Release);
+        self.retired.store(true, Ordering::Release);
+        if self.domain.is_some() {
+            self.adapter.quiesce_xrc();
+        }
+        if let Some(cq) = &self.cq {
+            cq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.adapter.free_srq(self.index);
+    }
+
+    /// Whether it was destroyed: XRC QPs may still know it.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Reports an asynchronous event about this queue.
+    pub(crate) fn event(&self, event: u32) {
+        self.events.fetch_add(1, Ordering::AcqRel);
+        self.report.srq(self.handle(), event);
     }
 
     pub(crate) const fn handle(&self) -> *mut abi::ibv_srq {
@@ -89,8 +166,7 @@ impl Srq {
         if limited.queue.len() < limited.limit {
             limited.limit = 0;
             drop(limited);
-            self.events.fetch_add(1, Ordering::AcqRel);
-            self.report.srq(self.handle(), abi::IBV_EVENT_SRQ_LIMIT_REACHED);
+            self.event(abi::IBV_EVENT_SRQ_LIMIT_REACHED);
         }
         true
     }

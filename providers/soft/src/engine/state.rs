@@ -44,6 +44,10 @@ pub(crate) enum Kind {
     Rc = 2,
     Uc = 3,
     Ud = 4,
+    /// The sending end of an XRC connection (`IBV_QPT_XRC_SEND`).
+    XrcSend = 9,
+    /// The receiving end (`IBV_QPT_XRC_RECV`).
+    XrcRecv = 10,
 }
 
 impl Kind {
@@ -53,12 +57,19 @@ impl Kind {
             2 => Self::Rc,
             3 => Self::Uc,
             4 => Self::Ud,
+            9 => Self::XrcSend,
+            10 => Self::XrcRecv,
             _ => return None,
         })
     }
 
     pub(crate) const fn is_connected(self) -> bool {
-        matches!(self, Self::Rc | Self::Uc)
+        !matches!(self, Self::Ud)
+    }
+
+    /// Whether requests are acknowledged, and refused with a reason.
+    pub(crate) const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 }
 
@@ -69,88 +80,67 @@ pub(crate) struct Attributes {
     pub(crate) optional: u32,
 }
 
+/// Where the other end is.
+const PATH: u32 = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+/// How long a requester waits for answers, and how many it asks for.
+const PATIENCE: u32 =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+/// What a reliable requester needs to know.
+const SENDER: u32 = PATIENCE | IBV_QP_SQ_PSN;
+/// What a reliable responder goes by.
+const RESPONDER: u32 = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+/// What may change on the way to RTS, and in it.
+const GOING: u32 = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+/// What may change while the send queue is drained.
+const DRAINED: u32 =
+    IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE;
+
 /// What the transition `from` -> `to` of a QP of `kind` takes, or `None` when it does not exist.
 pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
-    use Kind::{Rc, Uc, Ud};
+    use Kind::{Rc, Uc, Ud, XrcRecv, XrcSend};
     use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to, kind) {
         (_, Reset | Err, _) => (0, 0),
-        (Reset, Init, Rc | Uc) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0),
         (Reset, Init, Ud) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0),
-        (Init, Init, Rc | Uc) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+        (Reset, Init, _) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0),
         (Init, Init, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
-        (Init, Rtr, Rc) => (
-            IBV_QP_AV
-                | IBV_QP_PATH_MTU
-                | IBV_QP_DEST_QPN
-                | IBV_QP_RQ_PSN
-                | IBV_QP_MAX_DEST_RD_ATOMIC
-                | IBV_QP_MIN_RNR_TIMER,
+        (Init, Init, _) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+        (Init, Rtr, Rc | XrcRecv) => (
+            PATH | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
             IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
         ),
-        (Init, Rtr, Uc) => (
-            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
-            IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
-        ),
-        (Init, Rtr, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
-        (Rtr, Rts, Rc) => (
-            IBV_QP_TIMEOUT
-                | IBV_QP_RETRY_CNT
-                | IBV_QP_RNR_RETRY
-                | IBV_QP_SQ_PSN
-                | IBV_QP_MAX_QP_RD_ATOMIC,
-            IBV_QP_CUR_STATE
-                | IBV_QP_ALT_PATH
-                | IBV_QP_ACCESS_FLAGS
-                | IBV_QP_MIN_RNR_TIMER
-                | IBV_QP_PATH_MIG_STATE,
-        ),
-        (Rtr, Rts, Uc) => (
-            IBV_QP_SQ_PSN,
-            IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE,
-        ),
-        (Rtr, Rts, Ud) => (IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY),
-        (Rts | Sqd, Rts, Rc) => (
-            0,
-            IBV_QP_CUR_STATE
-                | IBV_QP_ACCESS_FLAGS
-                | IBV_QP_ALT_PATH
-                | IBV_QP_PATH_MIG_STATE
-                | IBV_QP_MIN_RNR_TIMER,
-        ),
-        (Rts | Sqd, Rts, Uc) => {
-            (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE)
+        (Init, Rtr, Uc | XrcSend) => {
+            (PATH, IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX)
         }
+        (Init, Rtr, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
+        (Rtr, Rts, Rc) => (SENDER, GOING | IBV_QP_MIN_RNR_TIMER),
+        (Rtr, Rts, XrcSend) => (SENDER, GOING),
+        (Rtr, Rts, XrcRecv) => (IBV_QP_TIMEOUT | IBV_QP_SQ_PSN, GOING | IBV_QP_MIN_RNR_TIMER),
+        (Rtr, Rts, Uc) => (IBV_QP_SQ_PSN, GOING),
+        (Rtr, Rts, Ud) => (IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY),
+        (Rts | Sqd, Rts, Rc | XrcRecv) => (0, GOING | IBV_QP_MIN_RNR_TIMER),
+        (Rts | Sqd, Rts, Uc | XrcSend) => (0, GOING),
         (Rts | Sqd | Sqe, Rts, Ud) => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
         (Sqe, Rts, Uc) => (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS),
         (Rts, Sqd, _) => (0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
-        (Sqd, Sqd, Rc) => (
-            0,
-            IBV_QP_PORT
-                | IBV_QP_AV
-                | IBV_QP_TIMEOUT
-                | IBV_QP_RETRY_CNT
-                | IBV_QP_RNR_RETRY
-                | IBV_QP_MAX_QP_RD_ATOMIC
-                | IBV_QP_MAX_DEST_RD_ATOMIC
-                | IBV_QP_ALT_PATH
-                | IBV_QP_ACCESS_FLAGS
-                | IBV_QP_PKEY_INDEX
-                | IBV_QP_MIN_RNR_TIMER
-                | IBV_QP_PATH_MIG_STATE,
-        ),
-        (Sqd, Sqd, Uc) => (
-            0,
-            IBV_QP_AV
-                | IBV_QP_ALT_PATH
-                | IBV_QP_ACCESS_FLAGS
-                | IBV_QP_PKEY_INDEX
-                | IBV_QP_PATH_MIG_STATE,
-        ),
+        (Sqd, Sqd, Rc) => (0, DRAINED | PATIENCE | RESPONDER | IBV_QP_PORT),
+        (Sqd, Sqd, XrcSend) => (0, DRAINED | PATIENCE | IBV_QP_PORT),
+        (Sqd, Sqd, XrcRecv) => (0, DRAINED | RESPONDER | IBV_QP_PORT | IBV_QP_TIMEOUT),
+        (Sqd, Sqd, Uc) => (0, DRAINED),
         (Sqd, Sqd, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
         _ => return None,
     };
     Some(Attributes { required, optional })
+}
+
+/// What the kernel's verbs take out of a mask before they look at it: an XRC QP is half of an RC one, and what is for the
+/// other half is ignored, so that applications can treat all alike.
+pub(crate) const fn ignored(kind: Kind) -> u32 {
+    match kind {
+        Kind::XrcSend => RESPONDER,
+        Kind::XrcRecv => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+        _ => 0,
+    }
 }
 
 /// Checks `given` (the mask of ibv_modify_qp) against the transition; `false` is EINVAL.
@@ -186,12 +176,13 @@ pub(crate) const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const KINDS: [Kind; 5] = [Kind::Rc, Kind::Uc, Kind::Ud, Kind::XrcSend, Kind::XrcRecv];
     const STATES: [State; 7] =
         [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Err];
 
     #[test]
     fn every_state_may_be_reset_or_failed_with_no_attribute() {
-        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+        for kind in KINDS {
             for from in STATES {
                 assert!(permits(kind, from, State::Reset, IBV_QP_STATE));
                 assert!(permits(kind, from, State::Err, IBV_QP_STATE));
@@ -202,7 +193,7 @@ mod tests {
 
     #[test]
     fn each_required_attribute_is_required_and_no_foreign_one_is_allowed() {
-        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+        for kind in KINDS {
             for (from, to) in STATES.iter().flat_map(|f| STATES.iter().map(move |t| (*f, *t))) {
                 let Some(a) = transition(kind, from, to) else { continue };
                 assert!(permits(kind, from, to, IBV_QP_STATE | a.required));
@@ -220,7 +211,7 @@ mod tests {
 
     #[test]
     fn there_is_no_way_round_init_and_rtr() {
-        for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+        for kind in KINDS {
             assert_eq!(transition(kind, State::Reset, State::Rtr), None);
             assert_eq!(transition(kind, State::Init, State::Rts), None);
             assert_eq!(transition(kind, State::Err, State::Rts), None);

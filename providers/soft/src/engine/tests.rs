@@ -64,6 +64,8 @@ impl Side {
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
             srq: None,
+            domain: None,
+            stand: None,
             cap,
             signals_all: true,
             report,

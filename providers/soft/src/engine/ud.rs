@@ -101,6 +101,31 @@ impl Datagrams {
         Some(outlet)
     }
 
+    /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
+    pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
+        let Some(outlet) = self.outlet(adapter, slot) else { return };
+        let mut state = outlet.state.lock();
+        let Some(seq) = state.room(&outlet, adapter) else { return };
+        let head = Head {
+            seq,
+            op: what,
+            flags: FIRST | LAST,
+            carrier: Carrier::Inline,
+            count: 8,
+            imm: 0,
+            src_qpn: about,
+            ack: 0,
+        };
+        outlet.ring.put(&head, &[word]);
+        if let Some((next, _)) = &mut state.place {
+            *next = next.wrapping_add(1);
+        }
+        state.unpublished = true;
+        drop(state);
+        outlet.publish();
+        outlet.peer.kick();
+    }
+
     /// A process can send to us from now on.
     pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
         // SAFETY: as in `outlet`.
@@ -196,7 +221,10 @@ impl Inlets {
 
 /// Brings one datagram to its receive; `false`: dropped.
 fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_WORDS]) -> bool {
-    let Some(head) = Head::parse(words).filter(|h| h.op == Op::Datagram) else { return false };
+    let Some(head) = Head::parse(words) else { return false };
+    if head.op != Op::Datagram {
+        return adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]);
+    }
     let (_, index) = split_qpn(low(body[0]));
     let len = low(body[1]) as usize;
     let routed = high(body[1]) & 1 != 0;
@@ -298,7 +326,7 @@ impl Outlet {
         request: &super::request::Request,
     ) -> Sent {
         let mut state = self.state.lock();
-        let Some(seq) = state.room(self, qp) else {
+        let Some(seq) = state.room(self, &qp.adapter) else {
             return if self.peer.is_dead() { Sent::Gone } else { Sent::Full };
         };
         let len = ranges.total();
@@ -365,9 +393,9 @@ impl Outlet {
 
 impl OutletState {
     /// The next sequence number, if there is a free slot.
-    fn room(&mut self, outlet: &Outlet, qp: &Qp) -> Option<u32> {
+    fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
         let Some((next, acked)) = self.place else {
-            let own = qp.adapter.view.tables_head().identity.load(Ordering::Relaxed);
+            let own = adapter.view.tables_head().identity.load(Ordering::Relaxed);
             if outlet.ring.nak().load(Ordering::Acquire) != own {
                 return None;
             }
@@ -388,7 +416,7 @@ impl OutletState {
             && acked.wrapping_sub(seq) as i32 > 0
         {
             self.lent.pop_front();
-            qp.adapter.chunks.give(chunk);
+            adapter.chunks.give(chunk);
         }
         (next.wrapping_sub(acked) < RING_SLOTS).then_some(next)
     }

@@ -228,6 +228,21 @@ impl Fabric {
         self.core.peers.living().iter().filter(|peer| !peer.is_dead()).for_each(&mut visit);
     }
 
+    /// Marks something that processes share by number, above all 32-bit ones, as used by this process; `rule` hears whether
+    /// another one has it marked. One process at a time does so; a death gives all marks back.
+    pub fn take_mark(
+        &self,
+        mark: u64,
+        rule: impl FnOnce(bool) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.core.lease.take_mark(mark, rule)
+    }
+
+    /// Undoes [`Fabric::take_mark`].
+    pub fn drop_mark(&self, mark: u64) {
+        self.core.lease.drop_mark(mark);
+    }
+
     /// Makes the service thread call [`Handler::on_wake`] soon.
     pub fn wake_self(&self) {
         self.core.wake.notify();

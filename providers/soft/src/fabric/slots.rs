@@ -29,7 +29,7 @@ use super::{
 };
 use crate::sys::{
     Errno, dir,
-    lock::{holder, try_lock, unlock},
+    lock::{holder, is_held_at, share_at, try_lock, unlock, unlock_at},
     process,
 };
 
@@ -117,6 +117,36 @@ impl Lease {
         self.file.get().owner(slot)
     }
 
+    /// Marks something of the fabric as used by this process, if `rule` agrees, which hears whether another process has it
+    /// marked. One process at a time looks and marks.
+    ///
+    /// # Errors
+    /// The rule's; `EBUSY` another process keeps the lock of the marks.
+    pub(super) fn take_mark(
+        &self,
+        mark: u64,
+        rule: impl FnOnce(bool) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let registry = lock(&REGISTRY);
+        let fd = self.file.get().fd.as_fd();
+        let started = Instant::now();
+        while !try_lock(fd, MARKS)? {
+            if started.elapsed() > PARTING {
+                return Err(Errno::EBUSY);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let taken = is_held_at(fd, mark).and_then(rule).and_then(|()| share_at(fd, mark));
+        let _ = unlock(fd, MARKS);
+        drop(registry);
+        if taken? { Ok(()) } else { Err(Errno::EBUSY) }
+    }
+
+    /// Gives a mark back. Death does so too.
+    pub(super) fn drop_mark(&self, mark: u64) {
+        let _ = unlock_at(self.file.get().fd.as_fd(), mark, 1);
+    }
+
     /// Gives the slot back and removes its socket; the last one removes the directory too.
     pub(super) fn release(&self) {
         // The socket and the lock of a forked child's parent are the parent's.
@@ -179,6 +209,10 @@ impl SlotFile {
         let mut held = self.held();
         held.1.retain(|&other| other != slot);
         let _ = unlock(self.fd.as_fd(), slot.into());
+        if held.1.is_empty() {
+            // Marks too.
+            let _ = unlock_at(self.fd.as_fd(), MARKS.into(), 0);
+        }
     }
 
     /// Whether nobody holds a slot any more. A process that was killed a moment ago, whose locks the kernel is about to drop,
@@ -355,6 +389,9 @@ fn remove_if_last(directory: &Directory, file: &Locked) {
 fn slots_path(directory: &Directory) -> PathBuf {
     directory.path().join(FILE)
 }
+
+/// The byte that is the lock of all marks, which lie behind it.
+const MARKS: u32 = u32::MAX;
 
 /// Name of the lock file.
 const FILE: &str = "slots";

@@ -54,9 +54,10 @@ const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
 /// Operations that a QP of this kind can be created with.
 pub(super) const fn offered(kind: Kind) -> u64 {
     let ops = match kind {
-        Kind::Rc => SENDS | WRITES | ANSWERED,
+        Kind::Rc | Kind::XrcSend => SENDS | WRITES | ANSWERED,
         Kind::Uc => SENDS | WRITES,
         Kind::Ud => SENDS,
+        Kind::XrcRecv => 0,
     };
     ops as u64
 }
@@ -79,6 +80,7 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
     ex.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     ex.wr_atomic_fetch_add = Some(atomic_fetch_add);
     ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_xrc_srqn = Some(set_xrc_srqn);
     ex.wr_set_sge = Some(set_sge);
     ex.wr_set_sge_list = Some(set_sge_list);
     ex.wr_set_inline_data = Some(set_inline_data);
@@ -237,6 +239,16 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
         let to = destination(ah, qpn, qkey);
         set(qp, |built, _| {
             built.request.to = to.ok()?;
+            Some(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    // SAFETY: as `send`.
+    unsafe {
+        set(qp, |built, _| {
+            built.request.srqn = number;
             Some(())
         });
     }

@@ -1,7 +1,7 @@
 //! Opening and closing the device, and its event channels.
 
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
-use super::{ah, cq, cq_ex, domain, mr, object, pd, post, qp, query, srq};
+use super::{ah, cq, cq_ex, domain, mr, object, pd, post, qp, query, srq, xrcd};
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::FabricConfig;
@@ -197,12 +197,14 @@ static OPS: verbs_context_ops = verbs_context_ops {
     alloc_parent_domain: Some(domain::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(domain::alloc_td),
+    close_xrcd: Some(xrcd::close_xrcd),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
     create_cq_ex: Some(cq_ex::create_cq_ex),
     create_qp: Some(qp::create_qp),
     create_qp_ex: Some(qp::create_qp_ex),
     create_srq: Some(srq::create_srq),
+    create_srq_ex: Some(srq::create_srq_ex),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(domain::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),
@@ -212,8 +214,10 @@ static OPS: verbs_context_ops = verbs_context_ops {
     destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
     modify_cq: Some(cq::modify_cq),
+    get_srq_num: Some(srq::get_srq_num),
     modify_qp: Some(qp::modify_qp),
     modify_srq: Some(srq::modify_srq),
+    open_xrcd: Some(xrcd::open_xrcd),
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(post::post_recv),
     post_send: Some(post::post_send),

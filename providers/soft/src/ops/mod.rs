@@ -14,6 +14,7 @@ mod post;
 pub(crate) mod qp;
 mod query;
 mod srq;
+mod xrcd;
 
 use crate::sys::Errno;
 use std::ffi::c_int;

@@ -124,6 +124,9 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
     // SAFETY: by contract; all members are plain numbers.
     unsafe {
         request.imm = wr.imm.imm_data;
+        if kind == Kind::XrcSend {
+            request.srqn = wr.qp_type.xrc.remote_srqn;
+        }
         match wr.opcode {
             _ if kind == Kind::Ud => {
                 let ud = wr.wr.ud;

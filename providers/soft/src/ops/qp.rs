@@ -4,12 +4,13 @@ use super::context::Context;
 use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use super::xrcd::Xrcd;
 use super::{ah, builder, object, status};
 use crate::engine::cq::Cq;
 use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
-use crate::engine::state::{Kind, State, permits};
+use crate::engine::state::{Kind, State, ignored, permits};
 use crate::net::Gids;
 use crate::shm::layout::split_qpn;
 use crate::sys::Errno;
@@ -73,7 +74,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 /// The objects that `init` names are live ones of this provider.
 unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     let has = |bit| init.comp_mask & bit != 0;
-    if init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0 {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
@@ -81,55 +83,33 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
         return Err(Errno::EOPNOTSUPP);
     }
-    let pd = init.pd;
-    if !has(IBV_QP_INIT_ATTR_PD) || pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null()
-    {
-        return Err(Errno::EINVAL);
-    }
-    let mut cap = init.cap;
-    let too_much = cap.max_send_wr > MAX_QP_WR
-        || cap.max_recv_wr > MAX_QP_WR
-        || cap.max_send_sge > MAX_SGE
-        || cap.max_recv_sge > MAX_SGE
-        || cap.max_inline_data > MAX_INLINE;
-    if too_much {
-        return Err(Errno::EINVAL);
-    }
-    if !init.srq.is_null() {
-        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-    }
-    // SAFETY: live objects of this provider, by contract.
-    let (domain, context, send_cq, recv_cq, srq) = unsafe {
-        let srq = if init.srq.is_null() { None } else { Some(Srq::share(init.srq)) };
-        (Pd::of(pd), (*pd).context, Cq::share(init.send_cq), Cq::share(init.recv_cq), srq)
+    // SAFETY: by contract.
+    let made = unsafe {
+        match kind {
+            Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
+            Kind::XrcRecv => return Err(Errno::EINVAL),
+            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init)?,
+            _ => return Err(Errno::EINVAL),
+        }
     };
-    // SAFETY: a live domain's context is open.
-    let report = unsafe { Context::of(context).report.clone() };
-    let wanted = Wanted {
-        kind,
-        pd: domain.number,
-        send_cq,
-        recv_cq,
-        srq,
-        cap,
-        signals_all: init.sq_sig_all != 0,
-        report,
-    };
-    let qp = Qp::new(&domain.adapter, wanted)?;
-    domain.hold();
+    let Made { qp, context, pd, send_cq, recv_cq, srq, xrcd } = made;
     // SAFETY: nobody else has the QP's handle yet; mutex and condition are initialised in place and stay there.
     unsafe {
         let verbs = qp.handle();
         (*verbs).context = context;
         (*verbs).qp_context = init.qp_context;
         (*verbs).pd = pd;
-        (*verbs).send_cq = init.send_cq;
-        (*verbs).recv_cq = init.recv_cq;
-        (*verbs).srq = init.srq;
+        (*verbs).send_cq = send_cq;
+        (*verbs).recv_cq = recv_cq;
+        (*verbs).srq = srq;
         (*verbs).handle = qp.index as u32;
         (*verbs).qp_num = qp.qpn;
         (*verbs).state = IBV_QPS_RESET;
         (*verbs).qp_type = init.qp_type;
+        if !xrcd.is_null() {
+            (*qp.verbs.get()).xrcd = xrcd.cast();
+            (*qp.verbs.get()).comp_mask |= VERBS_QP_XRCD;
+        }
         libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
         if send_ops.is_some() {
@@ -137,6 +117,90 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         }
     }
     Ok(qp)
+}
+
+/// A new QP and what its C object names.
+struct Made {
+    qp: Arc<Qp>,
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    xrcd: *mut ibv_xrcd,
+}
+
+/// A QP of any type but XRC_RECV.
+///
+/// # Safety
+/// As `create`.
+unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
+    let mut cap = init.cap;
+    let too_much = cap.max_send_wr > MAX_QP_WR
+        || cap.max_recv_wr > MAX_QP_WR
+        || cap.max_send_sge > MAX_SGE
+        || cap.max_recv_sge > MAX_SGE
+        || cap.max_inline_data > MAX_INLINE;
+    let sends_only = kind == Kind::XrcSend;
+    if init.pd.is_null() || init.send_cq.is_null() || too_much {
+        return Err(Errno::EINVAL);
+    }
+    // What an XRC send QP would receive with is not looked at.
+    let none = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (recv_cq, srq) = if sends_only { none } else { (init.recv_cq, init.srq) };
+    if recv_cq.is_null() && !sends_only {
+        return Err(Errno::EINVAL);
+    }
+    if sends_only || !srq.is_null() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    // SAFETY: live objects of this provider, by contract.
+    let (domain, context, send_queue, recv_queue, shared) = unsafe {
+        let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
+        let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
+        (Pd::of(init.pd), (*init.pd).context, Cq::share(init.send_cq), recv_queue, shared)
+    };
+    if shared.as_ref().is_some_and(|srq| srq.domain.is_some()) {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: a live domain's context is open.
+    let report = unsafe { Context::of(context).report.clone() };
+    let wanted = Wanted {
+        kind,
+        pd: domain.number,
+        send_cq: send_queue,
+        recv_cq: recv_queue,
+        srq: shared,
+        domain: None,
+        stand: None,
+        cap,
+        signals_all: init.sq_sig_all != 0,
+        report,
+    };
+    let qp = Qp::new(&domain.adapter, wanted)?;
+    domain.hold();
+    let xrcd = std::ptr::null_mut();
+    Ok(Made { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
+}
+
+/// An XRC receive QP: it has a domain, and neither queues nor completion queues.
+///
+/// # Safety
+/// As `create`.
+unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
+    if init.xrcd.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: a live domain of this provider, whose context is open.
+    let (xrcd, context, report) = unsafe {
+        let context = (*init.xrcd).context;
+        (Xrcd::of(init.xrcd), context, Context::of(context).report.clone())
+    };
+    let qp = Qp::new(&xrcd.adapter, Wanted::receiver(&xrcd.adapter, xrcd.id, report))?;
+    xrcd.hold();
+    let (cq, srq) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let pd = std::ptr::null_mut();
+    Ok(Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
 }
 
 /// ibv_destroy_qp(3): waits until all events of the QP that were got are acknowledged.
@@ -156,7 +220,13 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             wait_for_acks(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
                 (*qp).events_completed == sent
             });
-            Pd::of((*qp).pd).release();
+            if !(*qp).pd.is_null() {
+                Pd::of((*qp).pd).release();
+            }
+            let xrcd = (*queue.verbs.get()).xrcd;
+            if !xrcd.is_null() {
+                Xrcd::of(xrcd.cast()).release();
+            }
             drop(Arc::from_raw(qp.cast::<Qp>().cast_const()));
         }
         Ok(())
@@ -189,6 +259,7 @@ fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
 }
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
+    let given = given & !ignored(qp.kind);
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let from = qp.state();
@@ -335,6 +406,7 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, given: u32) {
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
     qp.qkey.store(attr.qkey, Ordering::Relaxed);
+    qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
     if given & IBV_QP_MIN_RNR_TIMER != 0 {
         qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
     }
@@ -351,18 +423,11 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
     if split_qpn(attr.dest_qp_num).0 != 0
         && let Some((a, b)) = qp.adapter.link(attr.dest_qp_num)
     {
-        (sending, receiving) = (Some(a), Some(b));
+        sending = (qp.kind != Kind::XrcRecv).then_some(a);
+        receiving = (qp.kind != Kind::XrcSend).then_some(b);
     }
     qp.requester.lock().connect(sending);
-    let mut responder = qp.responder.lock();
-    let base = responder.connect(receiving);
-    qp.expect_arrivals(base);
-    drop(responder);
-    qp.entry().ring_base.store(base, Ordering::Relaxed);
-    qp.set_connected(attr.dest_qp_num);
-    if let Some(me) = qp.me().upgrade() {
-        qp.recv_cq.add_receiver(&me);
-    }
+    qp.connect_receiver(receiving, attr.dest_qp_num);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use super::context::Context;
 use super::status;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::net::GID_TABLE;
-use crate::shm::layout::{MRS, QPS};
+use crate::shm::layout::{MRS, QPS, SRQS};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_char, c_int};
@@ -91,7 +91,8 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_qp_wr: MAX_QP_WR as c_int,
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_SYS_IMAGE_GUID
-            | IBV_DEVICE_RC_RNR_NAK_GEN,
+            | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_XRC,
         max_sge: MAX_SGE as c_int,
         max_sge_rd: MAX_SGE as c_int,
         max_cq: MAX_CQ as c_int,
@@ -103,7 +104,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),
         atomic_cap: IBV_ATOMIC_HCA,
         max_ah: c_int::MAX,
-        max_srq: 65536,
+        max_srq: SRQS as c_int,
         max_srq_wr: MAX_SRQ_WR as c_int,
         max_srq_sge: MAX_SGE as c_int,
         max_pkeys: 1,

@@ -1,13 +1,15 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_post_srq_recv(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)).
 
 use super::context::Context;
 use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::post::post_list;
 use super::query::{MAX_SGE, MAX_SRQ_WR};
+use super::xrcd::Xrcd;
 use super::{object, status};
+use crate::engine::cq::Cq;
 use crate::engine::receive::Refused;
-use crate::engine::srq::Srq;
+use crate::engine::srq::{Srq, WantedSrq};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
@@ -46,17 +48,117 @@ pub(super) unsafe extern "C" fn create_srq(
 ) -> *mut ibv_srq {
     object(|| {
         // SAFETY: by contract.
-        let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &mut (*init).attr) };
-        if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > MAX_SGE {
-            return Err(Errno::EINVAL);
-        }
-        attr.max_sge = attr.max_sge.max(1);
-        // SAFETY: a live domain's context is open.
-        let report = unsafe { Context::of(context).report.clone() };
-        let srq = Srq::new(domain.number, attr.max_wr, attr.max_sge, report);
-        domain.hold();
+        let init = unsafe { &mut *init };
+        let mut full = ibv_srq_init_attr_ex {
+            srq_context: init.srq_context,
+            attr: init.attr,
+            comp_mask: IBV_SRQ_INIT_ATTR_PD,
+            srq_type: IBV_SRQT_BASIC,
+            pd,
+            xrcd: std::ptr::null_mut(),
+            cq: std::ptr::null_mut(),
+            tm_cap: Zeroed::zeroed(),
+        };
+        // SAFETY: by contract; libibverbs fills in the rest of the handle.
+        let srq = unsafe { create(&mut full)? };
+        init.attr = full.attr;
         Ok(Arc::into_raw(srq).cast_mut().cast())
     })
+}
+
+/// ibv_create_srq_ex(3): basic queues and those of an XRC domain.
+///
+/// # Safety
+/// `context` is open; `init` is readable and writable, and the objects that it names are live ones of this provider.
+pub(super) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    object(|| {
+        // SAFETY: by contract.
+        let init = unsafe { &mut *init };
+        // SAFETY: by contract.
+        let srq = unsafe { create(init)? };
+        // SAFETY: nobody else has the handle yet; mutex and condition are initialised in place and stay there.
+        unsafe {
+            let verbs = srq.handle();
+            (*verbs).context = context;
+            (*verbs).srq_context = init.srq_context;
+            (*verbs).pd = init.pd;
+            libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
+            libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
+        }
+        Ok(Arc::into_raw(srq).cast_mut().cast())
+    })
+}
+
+/// All forms of creation. The sizes that the queue has are written back.
+///
+/// # Safety
+/// The objects that `init` names are live ones of this provider.
+unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
+    let has = |bit| init.comp_mask & bit != 0;
+    if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    let is_xrc = match kind {
+        IBV_SRQT_BASIC => false,
+        IBV_SRQT_XRC => true,
+        IBV_SRQT_TM => return Err(Errno::EOPNOTSUPP),
+        _ => return Err(Errno::EINVAL),
+    };
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let complete = has(IBV_SRQ_INIT_ATTR_XRCD)
+        && has(IBV_SRQ_INIT_ATTR_CQ)
+        && !init.xrcd.is_null()
+        && !init.cq.is_null();
+    if is_xrc && !complete {
+        return Err(Errno::EINVAL);
+    }
+    let attr = &mut init.attr;
+    if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > MAX_SGE {
+        return Err(Errno::EINVAL);
+    }
+    attr.max_sge = attr.max_sge.max(1);
+    // SAFETY: live objects of this provider, by contract; a live domain's context is open.
+    let (pd, xrcd, cq, report) = unsafe {
+        let xrc = is_xrc.then(|| (Xrcd::of(init.xrcd), Cq::share(init.cq)));
+        let (xrcd, cq) = xrc.unzip();
+        (Pd::of(init.pd), xrcd, cq, Context::of((*init.pd).context).report.clone())
+    };
+    let wanted = WantedSrq {
+        pd: pd.number,
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        domain: xrcd.map(|xrcd| xrcd.id),
+        cq,
+        report,
+    };
+    let srq = Srq::new(&pd.adapter, wanted)?;
+    pd.hold();
+    // SAFETY: nobody else has the handle yet.
+    let verbs = unsafe { &mut *srq.verbs.get() };
+    verbs.srq_type = kind;
+    verbs.srq_num = srq.number;
+    if let Some(xrcd) = xrcd {
+        xrcd.hold();
+        verbs.xrcd = init.xrcd.cast();
+        verbs.cq = init.cq;
+    }
+    Ok(srq)
+}
+
+/// ibv_get_srq_num(3).
+///
+/// # Safety
+/// `srq` is a live queue of this provider; `number` is writable.
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: by contract.
+    unsafe { number.write(Srq::of(srq).number) };
+    0
 }
 
 /// ibv_modify_srq(3): the limit; a changed size is not offered.
@@ -110,6 +212,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
+        queue.retire();
         let unread = queue.report.0.take_back(srq as u64);
         let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
         // SAFETY: libibverbs made mutex and condition, and counts acknowledgements under the mutex; the queue holds its
@@ -119,6 +222,10 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
                 (*srq).events_completed == sent
             });
             Pd::of((*srq).pd).release();
+            let xrcd = (*queue.verbs.get()).xrcd;
+            if !xrcd.is_null() {
+                Xrcd::of(xrcd.cast()).release();
+            }
             drop(Arc::from_raw(srq.cast::<Srq>().cast_const()));
         }
         Ok(())

@@ -19,6 +19,8 @@ pub(crate) const SLOTS: usize = 1024;
 pub(crate) const QP_INDEX_BITS: u32 = 14;
 /// QPs of one process.
 pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
+/// Shared receive queues of one process: their numbers are made as those of QPs.
+pub(crate) const SRQS: usize = QPS;
 /// Memory regions of one process; entry 0 is never used, so that no key is 0.
 pub(crate) const MRS: usize = 1 << 18;
 /// Slots of a ring: enough to keep two CPUs apart, few enough to stay in the second-level cache.
@@ -31,7 +33,7 @@ pub(crate) const CHUNKS: usize = 1 << 14;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft2");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft3");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -58,6 +60,7 @@ pub(crate) const ATTENTION_ACKS: u32 = 2;
 
 /// What peers may know of one QP.
 #[repr(C, align(64))]
+#[derive(Debug)]
 pub(crate) struct QpEntry {
     /// [`Life`] of the QP, one word so that it is seen whole.
     pub(crate) life: AtomicU64,
@@ -67,6 +70,21 @@ pub(crate) struct QpEntry {
     pub(crate) ring_base: AtomicU32,
     /// `rnr_retry` of ibv_qp_attr: how often a responder may find no receive; 7 is for ever.
     pub(crate) rnr_retry: AtomicU8,
+    /// `min_rnr_timer` of an XRC receive QP, for those who stand for it.
+    pub(crate) min_rnr_timer: AtomicU8,
+    /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
+    pub(crate) domain: [AtomicU64; 2],
+    /// An XRC receive QP, or one that stands for it in this process: its number.
+    pub(crate) stands_for: AtomicU32,
+}
+
+/// What peers may know of one XRC shared receive queue.
+#[repr(C, align(64))]
+pub(crate) struct SrqEntry {
+    /// Protection domain number (lower half), 1 above it; 0: no XRC queue. Written last, cleared first.
+    pub(crate) life: AtomicU64,
+    /// As in [`QpEntry`].
+    pub(crate) domain: [AtomicU64; 2],
 }
 
 /// State, kind, incarnation and destination of a QP in one word.
@@ -184,7 +202,8 @@ pub(crate) const RING_BYTES: usize = RING_SLOTS as usize * size_of::<Slot>();
 
 pub(crate) const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
 pub(crate) const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
-pub(crate) const TABLES_MRS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
+pub(crate) const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
+pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
 /// Length of a *tables* segment.
 pub(crate) const TABLES_LEN: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
 
@@ -200,15 +219,16 @@ pub(crate) const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
 
 const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
-const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<MrEntry>() == 64);
+const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
+const _: () = assert!(size_of::<MrEntry>() == 64);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
 
-/// QP number of entry `index` in the table of process `slot`.
+/// Number of the QP, or shared receive queue, that is entry `index` in the table of process `slot`.
 pub(crate) const fn qpn(slot: u16, index: usize) -> u32 {
     (slot as u32) << QP_INDEX_BITS | index as u32
 }
 
-/// Process slot and table index of a QP number.
+/// Process slot and table index of a QP's or shared receive queue's number.
 pub(crate) const fn split_qpn(qpn: u32) -> (u16, usize) {
     (((qpn & 0xff_ffff) >> QP_INDEX_BITS) as u16, qpn as usize & (QPS - 1))
 }

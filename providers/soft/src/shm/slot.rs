@@ -25,6 +25,14 @@ pub(crate) enum Op {
     Fault = 6,
     /// A datagram of a UD QP.
     Datagram = 7,
+    /// The requests behind it name this shared receive queue (XRC; an XRCETH that stays).
+    Address = 12,
+    /// Between processes, in datagram rings: stand for an XRC receive QP (`engine::xrc`).
+    XrcAsk = 13,
+    /// Who stands for it.
+    XrcAnswer = 14,
+    /// Your XRC receive QP refused a request, by the one who stands for it.
+    XrcBroke = 15,
 }
 
 impl Op {
@@ -37,6 +45,10 @@ impl Op {
             5 => Self::FetchAdd,
             6 => Self::Fault,
             7 => Self::Datagram,
+            12 => Self::Address,
+            13 => Self::XrcAsk,
+            14 => Self::XrcAnswer,
+            15 => Self::XrcBroke,
             _ => return None,
         })
     }
@@ -191,7 +203,7 @@ mod tests {
         let [w0, w1] = good.emit();
         assert!(Head::parse([w0, w1]).is_some());
         assert!(Head::parse([w0 & !(0xf << 32), w1]).is_none(), "operation 0");
-        assert!(Head::parse([w0 | 0xf << 32, w1]).is_none(), "operation 15");
+        assert!(Head::parse([w0 & !(0xf << 32) | 0xb << 32, w1]).is_none(), "operation 11");
         assert!(Head::parse([w0 | 1 << 44, w1]).is_none(), "49 inline bytes");
         assert!(Head::parse([w0 | 2 << 36, w1]).is_none(), "48 ranges");
     }

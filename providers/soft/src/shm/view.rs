@@ -54,6 +54,10 @@ impl View {
         self.table(TABLES_QPS, index, QPS)
     }
 
+    pub(crate) fn srq(&self, index: usize) -> &SrqEntry {
+        self.table(TABLES_SRQS, index, SRQS)
+    }
+
     pub(crate) fn mr(&self, index: usize) -> &MrEntry {
         self.table(TABLES_MRS, index, MRS)
     }

@@ -34,20 +34,50 @@ pub fn holder(fd: BorrowedFd<'_>, first: u32, count: u32) -> Result<Option<pid_t
     Ok((c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
 }
 
+/// Takes a read lock, which others may have too, on the byte at `offset`; false if another process has the write lock.
+pub fn share_at(fd: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
+    match set_at(fd, libc::F_RDLCK, offset, 1) {
+        Ok(()) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// Whether another process has any lock on the byte at `offset`.
+pub fn is_held_at(fd: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
+    let mut lock = range_at(libc::F_WRLCK, offset, 1)?;
+    // SAFETY: F_GETLK reads and writes one `flock`, which `lock` is; `fd` is open.
+    retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &raw mut lock) }))?;
+    Ok(c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// Gives the locks on `count` bytes at `offset` back; `count` 0 means "to the end".
+pub fn unlock_at(fd: BorrowedFd<'_>, offset: u64, count: u64) -> Result<(), Errno> {
+    set_at(fd, libc::F_UNLCK, offset, count)
+}
+
 fn set(fd: BorrowedFd<'_>, kind: c_int, byte: u32) -> Result<(), Errno> {
-    let lock = range(kind, byte, 1)?;
+    set_at(fd, kind, byte.into(), 1)
+}
+
+fn set_at(fd: BorrowedFd<'_>, kind: c_int, offset: u64, count: u64) -> Result<(), Errno> {
+    let lock = range_at(kind, offset, count)?;
     // SAFETY: F_SETLK reads one `flock`, which `lock` is; `fd` is open.
     retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &raw const lock) }))?;
     Ok(())
 }
 
 fn range(kind: c_int, first: u32, count: u32) -> Result<libc::flock, Errno> {
+    range_at(kind, first.into(), count.into())
+}
+
+fn range_at(kind: c_int, first: u64, count: u64) -> Result<libc::flock, Errno> {
     // SAFETY: `flock` is plain integers, for which all zeros is a value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = c_short::try_from(kind).map_err(|_| Errno::EINVAL)?;
     lock.l_whence = c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::EINVAL)?;
-    lock.l_start = off_t::from(first);
-    lock.l_len = off_t::from(count);
+    lock.l_start = off_t::try_from(first).map_err(|_| Errno::EINVAL)?;
+    lock.l_len = off_t::try_from(count).map_err(|_| Errno::EINVAL)?;
     Ok(lock)
 }
 

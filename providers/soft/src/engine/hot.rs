@@ -1,0 +1,84 @@
+//! Receive rings that are looked at without a bell: a few at a time, those that were used last.
+#![forbid(unsafe_code)]
+
+use super::qp::Qp;
+use crate::adapter::Adapter;
+use crate::sys::membarrier;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Rings that are looked at by themselves; the rest ring a bell.
+pub(crate) const HOT: usize = 16;
+
+/// QPs whose receive ring is hot.
+#[derive(Debug, Default)]
+pub(crate) struct Hot {
+    qps: Vec<Arc<Qp>>,
+    /// Next hot ring to cool down.
+    oldest: usize,
+}
+
+impl Hot {
+    /// Serves what arrived.
+    #[inline]
+    pub(crate) fn look(&self) {
+        for qp in &self.qps {
+            qp.look();
+        }
+    }
+
+    /// Sends acknowledgements that are due, even of what was acknowledged along with a message: that may lie unseen.
+    pub(crate) fn acknowledge(&self) {
+        for qp in &self.qps {
+            qp.responder.lock().acknowledge(qp);
+        }
+    }
+
+    /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.
+    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
+        if self.qps.iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
+            return;
+        }
+        if self.qps.len() < HOT {
+            self.qps.push(Arc::clone(qp));
+        } else {
+            let at = self.oldest % HOT;
+            self.oldest += 1;
+            let cold = std::mem::replace(&mut self.qps[at], Arc::clone(qp));
+            cold.ring.hot().store(0, Ordering::Relaxed);
+            // Pairs with publication_fence: either the sender rings the bell or we see its piece.
+            membarrier::heavy();
+            serve_cold(adapter, &cold);
+        }
+        // A sender that does not see it yet rings a bell for nothing.
+        qp.ring.hot().store(1, Ordering::Relaxed);
+        if qp.has_arrivals() {
+            qp.advance_receive();
+        }
+    }
+
+    /// A QP can receive from now on: its ring is hot while there is room.
+    pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
+        qp.list_receiver(true);
+        if self.qps.len() < HOT {
+            self.heat(adapter, qp);
+        } else {
+            qp.ring.hot().store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A QP does not receive any more.
+    pub(crate) fn remove(&mut self, qp: &Qp) {
+        qp.list_receiver(false);
+        self.qps.retain(|q| q.index != qp.index);
+    }
+}
+
+/// Serves a ring that nobody looks at. What one round leaves there rings for itself: its sender did so already.
+pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
+    qp.advance_receive();
+    qp.acknowledge();
+    if qp.has_arrivals() && qp.is_receiving() {
+        adapter.view.ring_qp_bell(qp.index);
+    }
+}

@@ -1,0 +1,337 @@
+//! Extended reliable connections: who receives for whom (IBTA vol 1, annex A14; ibv_open_xrcd(3)).
+//!
+//! A request of an XRC send QP names a shared receive queue of the domain that the remote XRC receive QP belongs to. Keys
+//! are checked against that queue's protection domain, and completions go to its completion queue; the receive QP
+//! has neither.
+#![forbid(unsafe_code)]
+
+use super::hot::Hot;
+use super::link::{Link, Standing};
+use super::qp::{Qp, Wanted};
+use super::state::Kind;
+use crate::adapter::Adapter;
+use crate::shm::layout::{Life, SrqEntry, qpn, split_qpn};
+use crate::shm::slot::{Head, Op, halves, high, low};
+use crate::sys::Errno;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// An XRC domain, the same number in all processes that opened it: the file it was opened by (device, inode), or the
+/// process that opened it without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct DomainId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl DomainId {
+    /// Where the fabric's processes mark that they have it open: behind everything that belongs to slots.
+    fn mark(self) -> u64 {
+        // The finaliser of splitmix64: neighbouring files end up far from each other.
+        let mut x = self.inode ^ self.device.rotate_left(40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        1 << 62 | (x ^ x >> 31) >> 2
+    }
+
+    /// In a shared table; an object's life is published afterwards.
+    pub(crate) fn store(self, to: &[AtomicU64; 2]) {
+        to[0].store(self.device, Ordering::Relaxed);
+        to[1].store(self.inode, Ordering::Relaxed);
+    }
+
+    /// From a shared table; the object's life was looked at before.
+    pub(crate) fn load(from: &[AtomicU64; 2]) -> Self {
+        Self { device: from[0].load(Ordering::Relaxed), inode: from[1].load(Ordering::Relaxed) }
+    }
+}
+
+/// The protection domain of a shared receive queue in somebody's table, if it is one of `domain`.
+pub(crate) fn names(entry: &SrqEntry, domain: DomainId) -> Option<u32> {
+    // Pairs with the Release in Srq::new.
+    let life = entry.life.load(Ordering::Acquire);
+    (life != 0 && DomainId::load(&entry.domain) == domain).then_some(life as u32)
+}
+
+/// What a QP stands for that belongs to another process: an XRC receive QP there, for messages to our queues.
+#[derive(Debug)]
+pub(crate) struct Stand {
+    /// The QP that it stands for.
+    pub(crate) home: Box<Link>,
+    /// The sender, and the incarnation of the connection.
+    by: u32,
+    generation: u16,
+}
+
+impl Stand {
+    /// Whether the QP serves its sender, as it did when we began to stand for it.
+    pub(crate) fn serves(&self) -> bool {
+        self.home.standing(self.by) == Standing::Serving(self.generation)
+    }
+}
+
+/// Something that the service thread is to do.
+#[derive(Debug)]
+enum Task {
+    /// Stand for QP `of` where QP `by` of process `slot` sends.
+    Answer { slot: u16, of: u32, by: u32 },
+    /// Our QP `of`, for which another process stands, refused a request: `event` says why.
+    Broke { of: u32, event: u32 },
+    /// Tell the process of `of`, for which we stand, of `event`.
+    Tell { of: u32, event: u32 },
+}
+
+/// The XRC side of an adapter.
+///
+/// Locks, outer first: a completion queue's list > `hot` > QP responder > `tasks`; `stand_ins` > everything but a
+/// completion queue's list.
+#[derive(Debug, Default)]
+pub(crate) struct Xrc {
+    /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all.
+    receiving: AtomicUsize,
+    hot: Mutex<Hot>,
+    tasks: Mutex<Vec<Task>>,
+    stand_ins: Mutex<Vec<Arc<Qp>>>,
+    /// By process slot and our QP: who stands for its other end there. As they said: to be checked.
+    answers: Mutex<HashMap<(u16, u32), u32>>,
+    /// The domains that are open, how often, and what keeps their files from being replaced by others of the same number.
+    domains: Mutex<HashMap<DomainId, OpenDomain>>,
+    private_domains: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OpenDomain {
+    count: usize,
+    /// None for a domain without a file.
+    file: Option<OwnedFd>,
+}
+
+impl Xrc {
+    /// By whoever polls: serves what arrived.
+    #[inline]
+    pub(crate) fn look(&self) {
+        if self.receiving.load(Ordering::Relaxed) > 0
+            && let Some(hot) = self.hot.try_lock()
+        {
+            hot.look();
+        }
+    }
+
+    /// By the service thread, or before sleeping: also sends the acknowledgements that are due.
+    pub(crate) fn sweep(&self) {
+        if self.receiving.load(Ordering::Relaxed) > 0 {
+            let hot = self.hot.lock();
+            hot.look();
+            hot.acknowledge();
+        }
+    }
+
+    /// The bell of an XRC receive QP rang.
+    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>) {
+        if let Some(mut hot) = self.hot.try_lock() {
+            hot.heat(adapter, qp);
+        }
+    }
+
+    /// A QP can receive from now on.
+    pub(crate) fn add_receiver(&self, adapter: &Adapter, qp: &Arc<Qp>) {
+        if !qp.is_listed_receiver() {
+            self.receiving.fetch_add(1, Ordering::Relaxed);
+        }
+        self.hot.lock().add(adapter, qp);
+    }
+
+    /// A QP is reset or destroyed: forget it.
+    pub(crate) fn remove(&self, qp: &Qp) {
+        if qp.is_listed_receiver() {
+            self.receiving.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.hot.lock().remove(qp);
+    }
+
+    /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.
+    pub(super) fn ask(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
+        adapter.datagrams.tell(adapter, slot, Op::XrcAsk, by, u64::from(of));
+    }
+
+    /// Who stands for QP `of` in process `slot`, to receive from our QP `by`.
+    pub(super) fn stand_in(
+        &self,
+        adapter: &Adapter,
+        slot: u16,
+        of: u32,
+        by: u32,
+    ) -> Option<Box<Link>> {
+        let number = self.answers.lock().remove(&(slot, by))?;
+        let (link, _) = adapter.link(number)?;
+        let right = link.entry().stands_for.load(Ordering::Relaxed) == of
+            && matches!(link.standing(by), Standing::Serving(_));
+        right.then_some(link)
+    }
+
+    /// A QP of ours that stands for `of` refused a request.
+    pub(super) fn refused(&self, adapter: &Adapter, of: u32, event: u32) {
+        self.tasks.lock().push(Task::Tell { of, event });
+        adapter.fabric.wake_self();
+    }
+
+    /// Process `slot` has something to say; `false`: it makes no sense.
+    pub(super) fn hear(&self, adapter: &Adapter, slot: u16, head: &Head, word: u64) -> bool {
+        let task = match head.op {
+            Op::XrcAsk if split_qpn(head.src_qpn).0 == slot => {
+                Task::Answer { slot, of: low(word), by: head.src_qpn }
+            }
+            Op::XrcAnswer if split_qpn(low(word)).0 == slot => {
+                self.answers.lock().insert((slot, high(word)), low(word));
+                return self.wake(adapter);
+            }
+            Op::XrcBroke => Task::Broke { of: low(word), event: high(word) },
+            _ => return false,
+        };
+        self.tasks.lock().push(task);
+        self.wake(adapter)
+    }
+
+    fn wake(&self, adapter: &Adapter) -> bool {
+        adapter.fabric.wake_self();
+        true
+    }
+
+    /// The service thread's part.
+    pub(crate) fn work(&self, adapter: &Arc<Adapter>) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            match task {
+                Task::Answer { slot, of, by } => {
+                    if let Some(number) = self.stand(adapter, of, by) {
+                        let word = halves(number, by);
+                        adapter.datagrams.tell(adapter, slot, Op::XrcAnswer, of, word);
+                    }
+                }
+                Task::Tell { of, event } => {
+                    let word = halves(of, event);
+                    adapter.datagrams.tell(adapter, split_qpn(of).0, Op::XrcBroke, of, word);
+                }
+                Task::Broke { of, event } => {
+                    let (_, index) = split_qpn(of);
+                    let broken = adapter.qp(index).filter(|qp| qp.qpn == of && qp.stand.is_none());
+                    if let Some(qp) = broken.filter(|qp| qp.kind == Kind::XrcRecv && qp.fail()) {
+                        qp.event(event);
+                        qp.flush_all();
+                    }
+                }
+            }
+        }
+        let mut stand_ins = self.stand_ins.lock();
+        stand_ins.retain(|qp| {
+            let needed = qp.is_stand_in_needed();
+            if !needed {
+                qp.retire();
+            }
+            needed
+        });
+    }
+
+    /// Begins to stand for QP `of` where `by` sends, or goes on with it; returns our number for that.
+    fn stand(&self, adapter: &Arc<Adapter>, of: u32, by: u32) -> Option<u32> {
+        let mut stand_ins = self.stand_ins.lock();
+        let known = stand_ins.iter().find(|qp| {
+            qp.qpn == of
+                && qp.is_stand_in_needed()
+                && qp.stand.as_ref().is_some_and(|stand| stand.by == by)
+        });
+        if let Some(qp) = known {
+            return Some(qpn(adapter.fabric.slot(), qp.index));
+        }
+        let (home, _) = adapter.link(of)?;
+        let (_, sender) = adapter.link(by)?;
+        let Standing::Serving(generation) = home.standing(by) else { return None };
+        let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
+        if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sender.may_send(of) {
+            return None;
+        }
+        let domain = DomainId::load(&home.entry().domain);
+        let srq = adapter.srq_of(domain)?;
+        let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
+        let stand = Some(Stand { home, by, generation });
+        let wanted = Wanted { stand, ..Wanted::receiver(adapter, domain, srq.report.clone()) };
+        let qp = Qp::new(adapter, wanted).ok()?;
+        qp.responder.lock().min_rnr_timer = min_rnr_timer;
+        qp.connect_receiver(Some(sender), by);
+        let number = qpn(adapter.fabric.slot(), qp.index);
+        stand_ins.push(qp);
+        Some(number)
+    }
+
+    /// Opens a domain: that of the file `fd`, or a new one of this process alone.
+    ///
+    /// # Errors
+    /// `EAGAIN` nobody has it open and `create` does not ask for it; `EINVAL` somebody has and `exclusive` asks for a new
+    /// one; `EBADF` no open file.
+    pub(crate) fn open_domain(
+        &self,
+        adapter: &Adapter,
+        file: Option<OwnedFd>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<DomainId, Errno> {
+        let Some(file) = file else {
+            let number = self.private_domains.fetch_add(1, Ordering::Relaxed);
+            let slot = u64::from(adapter.fabric.slot());
+            // No file has this device number: they have 32 bits.
+            let id = DomainId { device: 1 << 63 | slot, inode: number };
+            self.domains.lock().insert(id, OpenDomain { count: 1, file: None });
+            return Ok(id);
+        };
+        let (device, inode) = crate::sys::dir::stat_fd(file.as_fd())?.id;
+        let id = DomainId { device, inode };
+        let mut domains = self.domains.lock();
+        let known = domains.get_mut(&id);
+        let exists = |elsewhere: bool| match (known.is_some() || elsewhere, create, exclusive) {
+            (false, false, _) => Err(Errno::EAGAIN),
+            (true, _, true) => Err(Errno::EINVAL),
+            _ => Ok(()),
+        };
+        adapter.fabric.take_mark(id.mark(), exists)?;
+        match known {
+            Some(known) => known.count += 1,
+            None => {
+                domains.insert(id, OpenDomain { count: 1, file: Some(file) });
+            }
+        }
+        Ok(id)
+    }
+
+    /// Undoes `open_domain` once.
+    pub(crate) fn close_domain(&self, adapter: &Adapter, id: DomainId) {
+        let mut domains = self.domains.lock();
+        let Some(open) = domains.get_mut(&id) else { return };
+        open.count -= 1;
+        if open.count == 0 {
+            if open.file.is_some() {
+                adapter.fabric.drop_mark(id.mark());
+            }
+            domains.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_neighbouring_files_differ_and_leave_the_slots_alone() {
+        let mut seen = std::collections::HashSet::new();
+        for device in 0..20 {
+            for inode in 0..500 {
+                let mark = DomainId { device, inode }.mark();
+                assert!(mark > u64::from(u32::MAX) && i64::try_from(mark).is_ok());
+                assert!(seen.insert(mark));
+            }
+        }
+    }
+}
