@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod release;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,6 +108,29 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
 pub fn compile_for_kernel_device(name: &str, folder: &Path) -> Result<PathBuf, CompileError> {
     let source = here().join("kernel-device").join(format!("{name}.c"));
     cc(&[source], &folder.join(name), &["-libverbs", "-lpthread"])
+}
+
+/// Our `libibverbs.so`, built by cargo in the profile of the test `test`, a file in
+/// `target/<profile>/deps`.
+///
+/// # Errors
+/// Why it can't be built.
+pub fn build_library(test: &Path) -> Result<PathBuf, String> {
+    let profile = test.ancestors().nth(2).ok_or("a test outside of target/<profile>/deps")?;
+    let target = profile.parent().ok_or("a profile without a target directory")?;
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--quiet", "--package", "ferroverbs", "--lib", "--target-dir"]);
+    command.arg(target);
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    let root = here().parent().unwrap_or(here());
+    let status = command.current_dir(root).status().map_err(|error| format!("cargo: {error}"))?;
+    if status.success() {
+        Ok(profile.join("libibverbs.so"))
+    } else {
+        Err("our library does not build".into())
+    }
 }
 
 /// Compiles the launcher that runs a command without cross-memory attach.

@@ -5,14 +5,12 @@
 
 #![forbid(unsafe_code)]
 
-mod release;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use release::{RELEASES, Release};
+use ferroverbs_c_tests::release::{RELEASES, Release, Unpacked};
 
 /// How new the kernel is: all ioctls, the one that wraps write commands, all but that, none.
 const KERNELS: [&str; 4] = ["ioctl", "invoke", "methods", "write"];
@@ -90,8 +88,8 @@ fn runs() -> Vec<Run> {
 struct Bench {
     release: Release,
     folder: PathBuf,
-    /// Libraries of the release, when it is not the system's.
-    libraries: Option<PathBuf>,
+    /// The release's packages, when it is not the system's.
+    unpacked: Option<Unpacked>,
 }
 
 impl Bench {
@@ -99,8 +97,12 @@ impl Bench {
     fn set_up(release: Release) -> Result<Self, String> {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernel-bytes");
         fs::create_dir_all(folder.join("empty")).expect("cargo's folder for tests is writable");
-        let libraries = release.libraries(&folder)?;
-        let bench = Self { release, folder, libraries };
+        let target = folder.ancestors().nth(2).ok_or("a folder for tests outside of target/tmp")?;
+        let unpacked = match release.is_installed()? {
+            true => None,
+            false => Some(release.unpacked(target)?),
+        };
+        let bench = Self { release, folder, unpacked };
         bench.compile()?;
         for abi in ABIS {
             device_tree(&bench.folder.join(format!("sys-{abi}")), abi);
@@ -109,7 +111,9 @@ impl Bench {
         fs::create_dir_all(&ours).expect("a folder");
         let link = ours.join("libibverbs.so.1");
         let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(our_library(), &link).expect("a link");
+        let myself = std::env::current_exe().expect("this test has a path");
+        let library = ferroverbs_c_tests::build_library(&myself).expect("our library");
+        std::os::unix::fs::symlink(library, &link).expect("a link");
 
         let theirs = bench.found(Side::Theirs);
         let name = theirs.file_name().unwrap_or_default().to_string_lossy();
@@ -144,8 +148,8 @@ impl Bench {
         }
         let shim = text(self.folder.join("libkernel_shim.so"))?;
         let program = text(self.program())?;
-        let library = match &self.libraries {
-            Some(libraries) => text(libraries.join("libibverbs.so.1"))?,
+        let library = match &self.unpacked {
+            Some(unpacked) => text(unpacked.libraries.join("libibverbs.so.1"))?,
             None => "-libverbs".to_owned(),
         };
         let release = format!("-DRELEASE={}", self.release.number);
@@ -178,10 +182,10 @@ impl Bench {
             // As many in each run: the stack, and with it the addresses on it, stay alike.
             Side::Theirs => vec![self.folder.join("void")],
         };
-        let mut command = match &self.libraries {
-            Some(libraries) => {
-                path.push(libraries.clone());
-                let mut command = Command::new(release::loader(libraries));
+        let mut command = match &self.unpacked {
+            Some(unpacked) => {
+                path.push(unpacked.libraries.clone());
+                let mut command = Command::new(unpacked.loader());
                 let path = std::env::join_paths(path).expect("no colon in these paths");
                 command.arg("--library-path").arg(path).arg(self.program());
                 command.env_clear();
@@ -284,22 +288,6 @@ fn device_tree(root: &Path, abi: &str) {
         fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         fs::write(&file, format!("{content}\n")).expect("a file");
     }
-}
-
-/// Builds our library, in the profile and folder of this test.
-fn our_library() -> PathBuf {
-    let test = std::env::current_exe().expect("this test has a path");
-    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "--package", "ferroverbs", "--lib", "--target-dir"]);
-    command.arg(profile.parent().expect("target/<profile>"));
-    if profile.ends_with("release") {
-        command.arg("--release");
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-    let status = command.current_dir(root).status().expect("cargo starts");
-    assert!(status.success(), "our library does not build");
-    profile.join("libibverbs.so")
 }
 
 /// The function that a line of the record announces.

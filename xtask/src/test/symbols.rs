@@ -2,8 +2,10 @@
 
 use super::{Bench, Tally};
 use crate::process::Job;
+use ferroverbs_c_tests::release::RELEASES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,19 +38,24 @@ fn is_private(version: &str) -> bool {
 type Symbols = BTreeMap<(String, String), Symbol>;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let library = bench.prefix()?.join("lib/libibverbs.so.1");
-    let done = Job::new("readelf")
-        .args(["--wide", "--dyn-syms", "--dynamic"])
-        .arg(&library)
-        .env("LC_ALL", "C")
-        .run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("readelf"));
-    }
-    let soname = done.stdout.contains("Library soname: [libibverbs.so.1]");
+    let listed = readelf(bench, &bench.prefix()?.join("lib/libibverbs.so.1"))?;
+    let soname = listed.contains("Library soname: [libibverbs.so.1]");
     let soname = if soname { Ok(()) } else { Err("is not libibverbs.so.1".into()) };
     tally.record("SONAME", soname);
-    let ours = read_dynamic(&done.stdout);
+    let ours = read_dynamic(&listed);
+    for release in RELEASES {
+        let name = format!("all symbols of the library of Debian's {}", release.suite);
+        match release.unpacked(&bench.paths.target) {
+            Ok(unpacked) => {
+                let listed = readelf(bench, &unpacked.libraries.join("libibverbs.so.1"))?;
+                // The oldest one's table is ours entry by entry; for the newer ones it is another
+                // version of a private name that is the default.
+                let exact = release.number == RELEASES[0].number;
+                tally.record(&name, missing(&read_dynamic(&listed), &ours, exact));
+            }
+            Err(reason) => tally.skip(&name, &reason),
+        }
+    }
     let folder = bench.paths.root.join("c-tests/symbols");
     let mut known = Symbols::new();
     let mut lists: Vec<_> =
@@ -62,7 +69,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             return Err(format!("{} lists nothing", list.display()));
         }
         // Each generation's private node is offered for as long as we support that generation.
-        tally.record(&format!("all symbols of {name}"), missing(&theirs, &ours));
+        tally.record(&format!("all symbols of {name}"), missing(&theirs, &ours, false));
         known.extend(theirs);
     }
     // There are more releases than lists: a private name may be in any generation.
@@ -80,12 +87,25 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-fn missing(theirs: &Symbols, ours: &Symbols) -> Result<(), String> {
+fn readelf(bench: &Bench, library: &Path) -> crate::Result<String> {
+    let done = Job::new("readelf")
+        .args(["--wide", "--dyn-syms", "--dynamic"])
+        .arg(library)
+        .env("LC_ALL", "C")
+        .run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(done.stdout) } else { Err(done.report("readelf")) }
+}
+
+/// What `ours` lacks of `theirs`; `exact`: not even a default may differ.
+fn missing(theirs: &Symbols, ours: &Symbols, exact: bool) -> Result<(), String> {
+    if theirs.is_empty() {
+        return Err("there are no symbols to compare with".into());
+    }
     let differing: Vec<_> = theirs
         .iter()
         .filter_map(|(key @ (name, version), symbol)| match ours.get(key) {
             None => Some(format!("{name}@{version} is missing")),
-            Some(other) if !other.serves(symbol, version) => {
+            Some(other) if !other.serves(symbol, version) || (exact && other != symbol) => {
                 Some(format!("{name}@{version} is {other:?}, should be {symbol:?}"))
             }
             Some(_) => None,
@@ -156,8 +176,12 @@ mod tests {
         assert_eq!(get("flag", "IBVERBS_PRIVATE_34").size, Some(1));
         let list = "symbol\tversion\tbinding\tkind\tsize\n\
             ibv_open_device\tIBVERBS_1.1\tdefault\tfunc\t-\nflag\tIBVERBS_PRIVATE_34\tdefault\tdata\t1\n";
-        assert_eq!(missing(&read_list(list), &symbols), Ok(()));
+        assert_eq!(missing(&read_list(list), &symbols, true), Ok(()));
         let wrong = list.replace("default\tfunc", "compat\tfunc");
-        assert!(missing(&read_list(&wrong), &symbols).is_err());
+        assert!(missing(&read_list(&wrong), &symbols, false).is_err());
+        let other = list.replace("default\tdata", "compat\tdata");
+        assert_eq!(missing(&read_list(&other), &symbols, false), Ok(()));
+        assert!(missing(&read_list(&other), &symbols, true).is_err());
+        assert!(missing(&Symbols::new(), &symbols, true).is_err());
     }
 }
