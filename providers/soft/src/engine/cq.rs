@@ -166,7 +166,7 @@ impl Cq {
         self.adapter.attention.polled();
     }
 
-    /// Takes one completion with everything that the queue was created to read.
+    /// Takes one completion with everything that the queue was created to read; drives the queue's QPs when there is none.
     #[inline]
     pub(crate) fn take(&self) -> Option<(Cqe, Stamped)> {
         self.pop_stamped().or_else(|| {
@@ -175,8 +175,9 @@ impl Cq {
         })
     }
 
+    /// As `take`, of what is there already.
     #[inline]
-    fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
+    pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -314,11 +315,13 @@ impl Cq {
 
     /// Asks for one event (ibv_req_notify_cq(3)).
     pub(crate) fn arm(&self, solicited_only: bool) {
+        // What lies in the rings by now came before the arming: an adapter would have completed it.
+        self.sweep();
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
         if self.ring.lock().arm(how) {
             self.adapter.attention.armed();
         }
-        // What lies in the rings has not been seen by the application: it counts as arriving after the arming.
+        // What came in between woke nobody.
         self.sweep();
     }
 

@@ -1,6 +1,7 @@
 //! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
 
 use super::context::Context;
+use super::pd::Pd;
 use super::query::{MAX_CQ, MAX_CQE};
 use super::{object, status};
 use crate::engine::completion::{Cqe, Moderation, Reads};
@@ -109,11 +110,17 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
         let unread = queue.report.0.take_back(cq as u64);
         let reported = queue.async_events.load(Ordering::Acquire).wrapping_sub(unread);
-        // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals.
+        // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals; the domain that
+        // the queue was created in is held until now.
         unsafe {
             wait_for_acks(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {
                 (*cq).comp_events_completed == sent && (*cq).async_events_completed == reported
             });
+            if let domain = queue.iterator.domain.load(Ordering::Acquire)
+                && !domain.is_null()
+            {
+                Pd::of(domain).release();
+            }
             drop(Arc::from_raw(cq.cast::<Cq>().cast_const()));
         }
         Ok(())

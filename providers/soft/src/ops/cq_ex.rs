@@ -15,6 +15,7 @@ use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The completion that an iterator is at, and the iterator's lock, which is taken in one call and released in another.
 pub(crate) struct IteratorCell {
@@ -22,11 +23,18 @@ pub(crate) struct IteratorCell {
     /// The application promised to use the queue from one thread at a time: no lock.
     single_threaded: bool,
     current: UnsafeCell<(Cqe, Stamped)>,
+    /// The parent domain that the queue was created in and holds, or NULL.
+    pub(super) domain: AtomicPtr<ibv_pd>,
 }
 
 impl IteratorCell {
     pub(crate) fn new(single_threaded: bool) -> Self {
-        Self { lock: RawMutex::INIT, single_threaded, current: UnsafeCell::default() }
+        Self {
+            lock: RawMutex::INIT,
+            single_threaded,
+            current: UnsafeCell::default(),
+            domain: AtomicPtr::default(),
+        }
     }
 
     fn lock(&self) {
@@ -87,6 +95,11 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         };
         // SAFETY: by contract.
         let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
+        if given(IBV_CQ_INIT_ATTR_MASK_PD) {
+            // SAFETY: live, by contract.
+            unsafe { Pd::of(attr.parent_domain) }.hold();
+            cq.iterator.domain.store(attr.parent_domain, Ordering::Release);
+        }
         // SAFETY: nobody else knows the queue yet.
         unsafe { install(cq.handle().cast(), wanted) };
         Ok(Arc::into_raw(cq).cast_mut().cast())
@@ -136,7 +149,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let queue = unsafe { Cq::of(cq.cast()) };
     queue.iterator.lock();
     // SAFETY: locked.
-    let result = unsafe { step(cq, queue) };
+    let result = unsafe { step(cq, queue, queue.take()) };
     if result != 0 {
         // SAFETY: locked just above.
         unsafe { queue.iterator.unlock() };
@@ -144,13 +157,17 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     result
 }
 
-/// ibv_next_poll: as ibv_start_poll; whatever it returns, ibv_end_poll follows.
+/// ibv_next_poll: as ibv_start_poll; whatever it returns, ibv_end_poll follows. Gives what is in the queue and looks for no
+/// more: an application that armed the queue and iterates should not find what it will be woken for.
 ///
 /// # Safety
 /// Between a start that returned 0 and its end, on the same thread; so for all that follow.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by contract; locked by start.
-    unsafe { step(cq, Cq::of(cq.cast())) }
+    unsafe {
+        let queue = Cq::of(cq.cast());
+        step(cq, queue, queue.pop_stamped())
+    }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
@@ -158,12 +175,12 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { Cq::of(cq.cast()).iterator.unlock() };
 }
 
-/// Goes to the next completion.
+/// Goes to a completion that was taken.
 ///
 /// # Safety
 /// `cq` is live, `queue` is what it belongs to, and its iterator is this thread's.
-unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq) -> c_int {
-    let Some(taken) = queue.take() else {
+unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) -> c_int {
+    let Some(taken) = taken else {
         return if queue.has_overrun() { libc::EIO } else { libc::ENOENT };
     };
     // SAFETY: by contract nobody else uses these fields or the cell now.
