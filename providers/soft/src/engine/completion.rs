@@ -202,7 +202,8 @@ impl CompletionRing {
         Pushed::Later
     }
 
-    fn disarm(&mut self) {
+    /// Waits for no event any more.
+    pub(crate) fn disarm(&mut self) {
         self.armed = Armed::No;
         self.held = 0;
         self.due = None;

@@ -202,13 +202,11 @@ impl Cq {
     /// Sends an event that was held back until now; returns until when one still is.
     pub(crate) fn settle(&self, now: Instant) -> Option<Instant> {
         let mut ring = self.ring.lock();
-        let released = ring.release(now);
-        let due = ring.due();
-        drop(ring);
-        if released {
+        if ring.release(now) {
+            // Under the lock, so that no event of a queue comes after its `retire`.
             self.send_event();
         }
-        due
+        ring.due()
     }
 
     #[inline]
@@ -332,9 +330,12 @@ impl Cq {
 
     /// The queue is destroyed: nobody waits for its event any more.
     pub(crate) fn retire(&self) {
-        if self.ring.lock().is_armed() {
+        let mut ring = self.ring.lock();
+        if ring.is_armed() {
+            ring.disarm();
             self.adapter.attention.disarmed();
         }
+        drop(ring);
         self.adapter.remove_cq(self);
     }
 }
