@@ -60,6 +60,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("cq_limits", ONE_AND_TWO, false),
     checked("domains", &[], false),
     checked("srq", ONE_AND_TWO, false),
+    checked("xrc", &["one", "two", "three"], true),
     checked("threads", &[], false),
     checked("device_threads", &[], false),
     checked("many_qps", &[], true),

@@ -205,7 +205,7 @@ impl Requester {
                 return Direct::Later;
             }
         }
-        let srqn = self.queue.entry(n).request.srqn;
+        let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
         let gate = self.lanes.home().unwrap_or(link).entry();
         let target = Target { link, reach, movers: &qp.adapter.movers, gate, srqn };
         let nak = match act(&target) {

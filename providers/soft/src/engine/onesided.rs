@@ -42,8 +42,8 @@ pub(crate) struct Target<'a> {
     pub(crate) movers: &'a Movers,
     /// What the remote QP allows.
     pub(crate) gate: &'a QpEntry,
-    /// XRC: the shared receive queue that the request names; 0 on other connections.
-    pub(crate) srqn: u32,
+    /// XRC: the shared receive queue that the request names.
+    pub(crate) srqn: Option<u32>,
 }
 
 /// What is asked for at the target.
@@ -80,10 +80,8 @@ impl Target<'_> {
     fn rights(&self) -> Result<u64, Fault> {
         let entry = self.gate;
         let rights = entry.rights.load(Ordering::Relaxed);
-        if self.srqn == 0 {
-            return Ok(rights);
-        }
-        let (slot, index) = split_qpn(self.srqn);
+        let Some(number) = self.srqn else { return Ok(rights) };
+        let (slot, index) = split_qpn(number);
         let pd = names(self.link.view.srq(index), DomainId::load(&entry.domain))
             .filter(|_| slot == self.link.peer.slot)
             .ok_or(Fault::NoQueue)?;

@@ -1,0 +1,641 @@
+/*
+ * Extended reliable connections: a sender's QP, one receiving QP, and shared receive queues of one domain in one, two or three processes.
+ * ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_get_srq_num(3), ibv_create_qp_ex(3), ibv_wr_post(3).
+ *
+ * Three nodes: SENDER, HOME (which has the receiving QP and a queue) and OTHER (a queue only). "one": all in this process; "two": the
+ * sender is this process; "three": a process each, and this one only asks.
+ */
+#include "rig.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+
+enum { SENDER, HOME, OTHER, NODES };
+enum { SIZE = 1 << 20, DEPTH = 64 };
+enum op {
+	OPEN, CLOSE, SRQ_NUM, RECEIVER, SEND_QP, RTR, RTS, POST, SEND, WAIT, TRY, FILL, VERIFY, WORD, SET_WORD, ADDR, RKEY, ASYNC, STATE, STATE_SOON,
+	DESTROY_QPS, DESTROY_SRQ, LIMIT, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, NOTHING
+};
+
+struct call {
+	int node;
+	enum op op;
+	unsigned long long a[8];
+};
+struct reply {
+	long long v;
+	struct ibv_wc wc;
+};
+
+struct node {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	unsigned char *buf;
+	struct ibv_xrcd *xrcd, *strange;
+	struct ibv_srq *srq, *foreign;
+	struct ibv_qp *receiver, *sender;
+};
+
+static struct node node[NODES];
+static int file;	/* that the domain is opened by */
+static int channel[NODES];	/* to the process that has the node; -1: this one */
+static pid_t process[NODES];
+
+static struct ibv_xrcd *open_domain(struct ibv_context *ctx, int fd, int flags)
+{
+	struct ibv_xrcd_init_attr a = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = fd, .oflags = flags };
+	return ibv_open_xrcd(ctx, &a);
+}
+
+static struct ibv_srq *xrc_queue(struct node *n, struct ibv_xrcd *xrcd, uint32_t depth)
+{
+	struct ibv_srq_init_attr_ex a = { .attr = { .max_wr = depth, .max_sge = 2 },
+					  .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+					  .srq_type = IBV_SRQT_XRC,
+					  .pd = n->pd,
+					  .xrcd = xrcd,
+					  .cq = n->cq };
+	return ibv_create_srq_ex(n->ctx, &a);
+}
+
+static struct ibv_qp *receiving_qp(struct ibv_context *ctx, struct ibv_xrcd *xrcd)
+{
+	struct ibv_qp_init_attr_ex a = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+	return ibv_create_qp_ex(ctx, &a);
+}
+
+static int to_init(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT,
+				 .port_num = 1,
+				 .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+static int send_one(struct node *n, const unsigned long long *a)
+{
+	enum ibv_wr_opcode op = a[0];
+	struct ibv_sge sge = { (uintptr_t)n->buf + a[2], a[3], n->mr->lkey };
+	struct ibv_send_wr w = { .wr_id = a[1], .sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED, .imm_data = htonl(0x1234) }, *bad;
+	w.qp_type.xrc.remote_srqn = a[4];
+	if (op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		w.wr.atomic.remote_addr = a[5];
+		w.wr.atomic.rkey = a[6];
+		w.wr.atomic.compare_add = a[7];
+		w.wr.atomic.swap = a[7] + 1;
+	} else {
+		w.wr.rdma.remote_addr = a[5];
+		w.wr.rdma.rkey = a[6];
+	}
+	if (a[7] != 99)
+		return ibv_post_send(n->sender, &w, &bad);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(n->sender);
+	ibv_wr_start(x);
+	x->wr_id = a[1];
+	x->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(x);
+	ibv_wr_set_xrc_srqn(x, a[4]);
+	ibv_wr_set_sge(x, sge.lkey, sge.addr, sge.length);
+	return ibv_wr_complete(x);
+}
+
+static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr a;
+	struct ibv_qp_init_attr i;
+	return ibv_query_qp(qp, &a, IBV_QP_STATE, &i) ? 99 : a.qp_state;
+}
+
+/* What a node does, in whatever process. */
+static struct reply perform(struct call c)
+{
+	struct node *n = &node[c.node];
+	struct reply r = { 0 };
+	const unsigned long long *a = c.a;
+	switch (c.op) {
+	case OPEN: {
+		n->ctx = open_device();
+		n->pd = ibv_alloc_pd(n->ctx);
+		n->cq = ibv_create_cq(n->ctx, 256, NULL, NULL, 0);
+		n->buf = calloc(1, SIZE);
+		n->mr = ibv_reg_mr(n->pd, n->buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+		if (!n->mr || !n->cq)
+			die("set up");
+		if (c.node == SENDER)
+			break;
+		n->xrcd = open_domain(n->ctx, file, O_CREAT);
+		n->srq = n->xrcd ? xrc_queue(n, n->xrcd, DEPTH) : NULL;
+		if (!n->srq)
+			die("an XRC queue: %s", strerror(errno));
+		break;
+	}
+	case CLOSE:
+		r.v |= n->srq && ibv_destroy_srq(n->srq);
+		r.v |= n->foreign && ibv_destroy_srq(n->foreign);
+		r.v |= n->strange && ibv_close_xrcd(n->strange);
+		r.v |= n->xrcd && ibv_close_xrcd(n->xrcd);
+		r.v |= ibv_destroy_cq(n->cq) || ibv_dereg_mr(n->mr) || ibv_dealloc_pd(n->pd) || ibv_close_device(n->ctx);
+		free(n->buf);
+		memset(n, 0, sizeof *n);
+		break;
+	case XRCD: {
+		struct ibv_xrcd *x = open_domain(n->ctx, file, a[0]);
+		r.v = x ? 0 : errno;
+		if (x && ibv_close_xrcd(x))
+			r.v = -1;
+		break;
+	}
+	case CLOSE_XRCD:
+		r.v = ibv_close_xrcd(n->xrcd);
+		break;
+	case SRQ_NUM: {
+		uint32_t number = 0;
+		r.v = ibv_get_srq_num(n->srq, &number) ? -1 : (long long)number;
+		break;
+	}
+	case FOREIGN_SRQ: {
+		uint32_t number = 0;
+		n->strange = open_domain(n->ctx, -1, O_CREAT);
+		n->foreign = n->strange ? xrc_queue(n, n->strange, 4) : NULL;
+		r.v = !n->foreign || ibv_get_srq_num(n->foreign, &number) ? -1 : (long long)number;
+		break;
+	}
+	case RECEIVER:
+		n->receiver = receiving_qp(n->ctx, n->xrcd);
+		if (!n->receiver || to_init(n->receiver))
+			die("an XRC receive QP: %s", strerror(errno));
+		r.v = n->receiver->qp_num;
+		break;
+	case SEND_QP: {
+		struct ibv_qp_init_attr_ex q = { .send_cq = n->cq,
+						 .qp_type = IBV_QPT_XRC_SEND,
+						 .cap = { .max_send_wr = DEPTH, .max_send_sge = 2, .max_inline_data = 64 },
+						 .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+						 .send_ops_flags = IBV_QP_EX_WITH_SEND,
+						 .pd = n->pd };
+		n->sender = ibv_create_qp_ex(n->ctx, &q);
+		if (!n->sender || to_init(n->sender))
+			die("an XRC send QP: %s", strerror(errno));
+		r.v = n->sender->qp_num;
+		break;
+	}
+	case RTR: {
+		union ibv_gid gid;
+		ibv_query_gid(n->ctx, 1, 0, &gid);
+		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTR,
+					 .path_mtu = IBV_MTU_1024,
+					 .dest_qp_num = a[0],
+					 .max_dest_rd_atomic = 4,
+					 .min_rnr_timer = 1,
+					 .ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 } };
+		int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+		if (c.node == SENDER)
+			r.v = ibv_modify_qp(n->sender, &q, mask);
+		else
+			r.v = ibv_modify_qp(n->receiver, &q, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+		break;
+	}
+	case RTS: {
+		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTS, .timeout = 8, .retry_cnt = 1, .rnr_retry = a[0], .max_rd_atomic = 4 };
+		if (c.node == SENDER)
+			r.v = ibv_modify_qp(n->sender, &q,
+					    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+		else
+			r.v = ibv_modify_qp(n->receiver, &q, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN);
+		break;
+	}
+	case POST: {
+		struct ibv_sge s = { (uintptr_t)n->buf + a[1], a[2], n->mr->lkey };
+		struct ibv_recv_wr w = { .wr_id = a[0], .sg_list = &s, .num_sge = 1 }, *bad;
+		r.v = ibv_post_srq_recv(n->srq, &w, &bad);
+		break;
+	}
+	case SEND:
+		r.v = send_one(n, a);
+		break;
+	case WAIT:
+		wait_completion(n->cq, &r.wc);
+		break;
+	case TRY:
+		r.v = try_completion(n->cq, &r.wc, a[0]);
+		break;
+	case FILL:
+		fill(n->buf + a[0], a[1], a[2]);
+		break;
+	case VERIFY:
+		r.v = verify(n->buf + a[0], a[1], a[2]);
+		break;
+	case WORD:
+		memcpy(&r.v, n->buf + a[0], 8);
+		break;
+	case SET_WORD:
+		memcpy(n->buf + a[0], &a[1], 8);
+		break;
+	case ADDR:
+		r.v = (uintptr_t)n->buf;
+		break;
+	case RKEY:
+		r.v = n->mr->rkey;
+		break;
+	case ASYNC:
+		r.v = async_event(n->ctx, NULL);
+		break;
+	case STATE:
+		r.v = state_of(c.node == SENDER ? n->sender : n->receiver);
+		break;
+	case STATE_SOON:
+		for (int i = 0; i < 1000; i++) {
+			r.v = state_of(c.node == SENDER ? n->sender : n->receiver);
+			if (r.v == (long long)a[0])
+				break;
+			usleep(1000);
+		}
+		break;
+	case DESTROY_QPS:
+		if (n->sender)
+			r.v |= ibv_destroy_qp(n->sender);
+		if (n->receiver)
+			r.v |= ibv_destroy_qp(n->receiver);
+		n->sender = n->receiver = NULL;
+		break;
+	case DESTROY_SRQ:
+	case DESTROY_SRQ_ONLY:
+		r.v = ibv_destroy_srq(n->srq);
+		n->srq = c.op == DESTROY_SRQ ? xrc_queue(n, n->xrcd, DEPTH) : NULL;
+		break;
+	case LIMIT: {
+		struct ibv_srq_attr s = { .srq_limit = a[0] };
+		r.v = ibv_modify_srq(n->srq, &s, IBV_SRQ_LIMIT);
+		break;
+	}
+	case NOTHING:
+		break;
+	}
+	return r;
+}
+
+static void serve(int fd)
+{
+	struct call c;
+	while (read(fd, &c, sizeof c) == sizeof c) {
+		struct reply r = perform(c);
+		if (write(fd, &r, sizeof r) != sizeof r)
+			break;
+	}
+	_exit(0);
+}
+
+#define on(node, op, ...) on_(node, op, (unsigned long long[8]){ __VA_ARGS__ })
+static struct reply on_(int at, enum op op, const unsigned long long *a)
+{
+	struct call c = { .node = at, .op = op };
+	memcpy(c.a, a, sizeof c.a);
+	if (channel[at] < 0)
+		return perform(c);
+	struct reply r;
+	if (write(channel[at], &c, sizeof c) != sizeof c || read(channel[at], &r, sizeof r) != sizeof r)
+		die("the process of node %d is gone", at);
+	return r;
+}
+
+static void begin(int processes)
+{
+	for (int i = 0; i < NODES; i++) {
+		channel[i] = -1;
+		if (processes == 1 || (processes == 2 && i == SENDER))
+			continue;
+		if (processes == 2 && i == OTHER) {
+			channel[i] = channel[HOME];
+			continue;
+		}
+		int fds[2];
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds))
+			die("socketpair");
+		process[i] = fork();
+		if (!process[i]) {
+			for (int j = 0; j < i; j++)
+				close(channel[j]);
+			close(fds[0]);
+			serve(fds[1]);
+		}
+		close(fds[1]);
+		channel[i] = fds[0];
+	}
+}
+
+static void end(void)
+{
+	int status;
+	for (int i = 0; i < NODES; i++)
+		if (process[i]) {
+			close(channel[i]);
+			check(waitpid(process[i], &status, 0) == process[i] && WIFEXITED(status) && !WEXITSTATUS(status), "process %d ends well", i);
+			process[i] = 0;
+		}
+}
+
+static void kill_node(int at)
+{
+	kill(process[at], SIGKILL);
+	waitpid(process[at], NULL, 0);
+	close(channel[at]);
+	process[at] = 0;
+}
+
+static uint32_t queue[NODES], receiver, sender;
+static uint64_t addr[NODES];
+static uint32_t rkey[NODES];
+
+static void connect_all(unsigned rnr_retry)
+{
+	receiver = on(HOME, RECEIVER).v;
+	sender = on(SENDER, SEND_QP).v;
+	long long bad = on(HOME, RTR, sender).v | on(SENDER, RTR, receiver).v | on(HOME, RTS).v | on(SENDER, RTS, rnr_retry).v;
+	check_eq(bad, 0, "an XRC connection to RTS");
+}
+
+static void disconnect(void)
+{
+	check_eq(on(SENDER, DESTROY_QPS).v | on(HOME, DESTROY_QPS).v, 0, "destroying both QPs");
+}
+
+static int status_of_send(unsigned op, uint64_t id, uint64_t offset, uint64_t len, uint32_t srqn, uint64_t to, uint32_t key, uint64_t operand)
+{
+	check_eq(on(SENDER, SEND, op, id, offset, len, srqn, to, key, operand).v, 0, "posting request %llu", (unsigned long long)id);
+	struct ibv_wc wc = on(SENDER, WAIT).wc;
+	check_eq(wc.wr_id, id, "its completion");
+	return wc.status;
+}
+
+static void domains(int processes)
+{
+	struct ibv_context *ctx = open_device();
+	struct ibv_xrcd_init_attr a = { .comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = -1, .oflags = O_CREAT };
+	check(!ibv_open_xrcd(ctx, &a) && errno == EINVAL, "a domain without flags");
+	check(!open_domain(ctx, file, 0) && errno == EAGAIN, "nobody has the domain, and O_CREAT is missing");
+	check(!open_domain(ctx, 9999, O_CREAT) && errno == EBADF, "no such file");
+	struct ibv_xrcd *own = open_domain(ctx, -1, O_CREAT), *second = open_domain(ctx, -1, O_CREAT | O_EXCL);
+	check(own && second && own->context == ctx, "domains without a file");
+	struct ibv_xrcd *first = open_domain(ctx, file, O_CREAT | O_EXCL);
+	check(first != NULL, "a new domain of a file");
+	check(!open_domain(ctx, file, O_CREAT | O_EXCL) && errno == EINVAL, "O_EXCL, and it exists");
+	struct ibv_xrcd *again = open_domain(ctx, file, 0);
+	check(again != NULL, "the same domain again");
+	check_eq(ibv_close_xrcd(first), 0, "ibv_close_xrcd");
+	check_eq(on(OTHER, OPEN).v, 0, "another node");
+	check_eq(on(OTHER, XRCD, 0).v, 0, "%s knows the domain", processes > 1 ? "another process" : "this process");
+	check_eq(on(OTHER, XRCD, O_CREAT | O_EXCL).v, EINVAL, "O_EXCL there");
+	check_eq(on(OTHER, CLOSE_XRCD).v, EBUSY, "closing a domain that has a queue");
+	check_eq(ibv_close_xrcd(again), 0, "ibv_close_xrcd");
+	check(!open_domain(ctx, file, O_CREAT | O_EXCL) && errno == EINVAL, "it exists while somebody has it");
+	check_eq(on(OTHER, CLOSE).v, 0, "closing all there");
+	check(!open_domain(ctx, file, 0) && errno == EAGAIN, "the last has closed it");
+
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct node n = { .ctx = ctx, .pd = pd, .cq = cq };
+	struct ibv_srq *srq = xrc_queue(&n, own, 4);
+	check(srq && srq->pd == pd && srq->context == ctx, "a queue in a domain without a file");
+	uint32_t number = 0;
+	check(!ibv_get_srq_num(srq, &number) && number, "ibv_get_srq_num");
+	check_eq(ibv_destroy_cq(cq), EBUSY, "destroying the completion queue of an XRC queue");
+	struct ibv_srq_init_attr_ex bad = { .attr = { .max_wr = 1, .max_sge = 1 },
+					    .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD,
+					    .srq_type = IBV_SRQT_XRC,
+					    .pd = pd,
+					    .xrcd = own };
+	check(!ibv_create_srq_ex(ctx, &bad) && errno == EINVAL, "an XRC queue without IBV_SRQ_INIT_ATTR_CQ");
+	bad.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ;
+	bad.cq = cq;
+	check(!ibv_create_srq_ex(ctx, &bad) && errno == EINVAL, "an XRC queue without IBV_SRQ_INIT_ATTR_XRCD");
+	struct ibv_qp_init_attr rc = { .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	check(!ibv_create_qp(pd, &rc) && errno == EINVAL, "an RC QP with an XRC queue");
+	struct ibv_qp_init_attr_ex ex = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd };
+	check(!ibv_create_qp_ex(ctx, &ex) && errno, "an XRC receive QP without a domain");
+	struct ibv_qp *qp = receiving_qp(ctx, own);
+	check(qp && qp->qp_type == IBV_QPT_XRC_RECV && !qp->pd && !qp->recv_cq && state_of(qp) == IBV_QPS_RESET, "an XRC receive QP");
+	check_eq(ibv_close_xrcd(own), EBUSY, "closing a domain with a queue and a QP");
+	check_eq(ibv_destroy_srq(srq), 0, "ibv_destroy_srq");
+	check_eq(ibv_close_xrcd(own), EBUSY, "closing a domain with a QP");
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_RTR };
+	check_eq(ibv_modify_qp(qp, &at, IBV_QP_STATE), EINVAL, "RESET to RTR");
+	check_eq(to_init(qp), 0, "RESET to INIT");
+	struct ibv_recv_wr rw = { 0 }, *rbad;
+	check(ibv_post_recv(qp, &rw, &rbad), "an XRC receive QP has no receive queue");
+	struct ibv_send_wr sw = { .opcode = IBV_WR_SEND }, *sbad;
+	check(ibv_post_send(qp, &sw, &sbad), "an XRC receive QP has no send queue");
+	check_eq(ibv_destroy_qp(qp), 0, "ibv_destroy_qp");
+	check_eq(ibv_close_xrcd(own) | ibv_close_xrcd(second), 0, "ibv_close_xrcd");
+
+	struct ibv_device_attr d;
+	check(!ibv_query_device(ctx, &d) && d.device_cap_flags & IBV_DEVICE_XRC, "IBV_DEVICE_XRC");
+	check_eq(ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "closing all");
+}
+
+static void data(void)
+{
+	static const unsigned sizes[] = { 0, 1, 48, 49, 4096, 8193, 70000, 300001 };
+	connect_all(7);
+	for (unsigned i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+		unsigned size = sizes[i / 2], imm = i % 3 == 1;
+		int to = i % 2 ? OTHER : HOME;
+		on(SENDER, FILL, 0, size, i);
+		on(to, POST, 100 + i, 0, size);
+		check_eq(status_of_send(imm ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, i, 0, size, queue[to], 0, 0, i % 4 == 2 ? 99 : 0), IBV_WC_SUCCESS, "sending %u", size);
+		struct ibv_wc wc = on(to, WAIT).wc;
+		int good = wc.status == IBV_WC_SUCCESS && wc.wr_id == 100 + i && wc.byte_len == size && wc.qp_num == receiver && wc.opcode == IBV_WC_RECV;
+		check(good, "received: %s, id %llu, %u bytes, QP %x", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id, wc.byte_len, wc.qp_num);
+		int with_imm = imm && !(i % 4 == 2);
+		check(!(wc.wc_flags & IBV_WC_WITH_IMM) == !with_imm && (!with_imm || wc.imm_data == htonl(0x1234)), "immediate data");
+		check_eq(on(to, VERIFY, 0, size, i).v, -1, "the bytes");
+
+		on(SENDER, FILL, 0, size, i + 50);
+		check_eq(status_of_send(IBV_WR_RDMA_WRITE, i, 0, size, queue[to], addr[to], rkey[to], 0), IBV_WC_SUCCESS, "writing %u", size);
+		check_eq(on(to, VERIFY, 0, size, i + 50).v, -1, "the bytes");
+		on(to, FILL, 0, size, i + 60);
+		check_eq(status_of_send(IBV_WR_RDMA_READ, i, 0, size, queue[to], addr[to], rkey[to], 0), IBV_WC_SUCCESS, "reading %u", size);
+		check_eq(on(SENDER, VERIFY, 0, size, i + 60).v, -1, "the bytes");
+		on(to, POST, 200 + i, 0, 0);
+		on(SENDER, FILL, 0, size, i + 70);
+		check_eq(status_of_send(IBV_WR_RDMA_WRITE_WITH_IMM, i, 0, size, queue[to], addr[to], rkey[to], 0), IBV_WC_SUCCESS, "writing %u with immediate", size);
+		wc = on(to, WAIT).wc;
+		check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wr_id == 200 + i && wc.imm_data == htonl(0x1234), "received");
+		check_eq(on(to, VERIFY, 0, size, i + 70).v, -1, "the bytes");
+		on(to, SET_WORD, 8, 40);
+		check_eq(status_of_send(IBV_WR_ATOMIC_FETCH_AND_ADD, i, 0, 8, queue[to], addr[to] + 8, rkey[to], 2), IBV_WC_SUCCESS, "fetch and add");
+		check(on(SENDER, WORD, 0).v == 40 && on(to, WORD, 8).v == 42, "its words");
+		check_eq(status_of_send(IBV_WR_ATOMIC_CMP_AND_SWP, i, 0, 8, queue[to], addr[to] + 8, rkey[to], 42), IBV_WC_SUCCESS, "compare and swap");
+		check(on(SENDER, WORD, 0).v == 42 && on(to, WORD, 8).v == 43, "its words");
+	}
+	/* Many in flight to both, in bursts: each queue gets its own in order. */
+	unsigned sent = 0, got[NODES] = { 0 }, count[NODES] = { 0 };
+	for (unsigned round = 0; round < 20; round++) {
+		for (unsigned i = 0; i < 32; i++) {
+			int to = (round + i / 4) % 2 ? OTHER : HOME;
+			on(to, POST, count[to]++, 1000 * i, 1000);
+			on(SENDER, SEND, IBV_WR_SEND, sent++, 1000 * i, i * 17, queue[to]);
+		}
+		for (unsigned i = 0; i < 32; i++) {
+			int to = (round + i / 4) % 2 ? OTHER : HOME;
+			struct ibv_wc wc = on(to, WAIT).wc, own = on(SENDER, WAIT).wc;
+			if (wc.status || wc.wr_id != got[to]++ || wc.byte_len != i * 17 || own.status || own.wr_id != round * 32 + i) {
+				check(0, "message %u: %s, id %llu, %u bytes; %s, id %llu", i, ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id, wc.byte_len,
+				      ibv_wc_status_str(own.status), (unsigned long long)own.wr_id);
+				break;
+			}
+		}
+	}
+	check(got[HOME] == 320 && got[OTHER] == 320, "messages to both queues arrive in order");
+	check(!on(HOME, TRY, QUIET_US).v && !on(OTHER, TRY, 0).v && !on(SENDER, TRY, 0).v, "and nothing else");
+	disconnect();
+}
+
+static void errors(int to)
+{
+	const char *where = to == HOME ? "at home" : "elsewhere";
+	struct ibv_wc wc;
+	uint32_t nobody[] = { queue[to] + 77, 0, 0xffffff, on(to, FOREIGN_SRQ).v };
+	for (unsigned i = 0; i < 4; i++) {
+		connect_all(7);
+		check_eq(status_of_send(i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, 5, 0, 8, nobody[i], addr[to], rkey[to], 0), IBV_WC_REM_INV_RD_REQ_ERR, "no queue %06x of the domain", nobody[i]);
+		check_eq(on(SENDER, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender's state");
+		check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the receiver's state");
+		check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
+		check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+		disconnect();
+	}
+
+	connect_all(7);
+	check_eq(status_of_send(IBV_WR_RDMA_READ, 6, 0, 8, queue[to], addr[to], rkey[to] ^ 0x4000, 0), IBV_WC_REM_ACCESS_ERR, "a bad key %s", where);
+	check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the receiver's state");
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_ACCESS_ERR, "the event");
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+	disconnect();
+
+	connect_all(7);
+	on(to, POST, 1, 0, 10);
+	check_eq(status_of_send(IBV_WR_SEND, 7, 0, 11, queue[to], 0, 0, 0), IBV_WC_REM_INV_REQ_ERR, "too long a message %s", where);
+	wc = on(to, WAIT).wc;
+	check(wc.status == IBV_WC_LOC_LEN_ERR && wc.wr_id == 1, "its receive");
+	check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the receiver's state");
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+	disconnect();
+
+	connect_all(0);
+	check_eq(status_of_send(IBV_WR_SEND, 8, 0, 11, queue[to], 0, 0, 0), IBV_WC_RNR_RETRY_EXC_ERR, "an empty queue %s", where);
+	disconnect();
+	connect_all(7);
+	check_eq(on(SENDER, SEND, IBV_WR_SEND, 9, 0, 11, queue[to]).v, 0, "posting");
+	check(!on(SENDER, TRY, QUIET_US).v, "a message waits for a receive %s", where);
+	on(to, POST, 2, 0, 11);
+	check_eq(on(to, WAIT).wc.wr_id, 2, "which is posted");
+	check_eq(on(SENDER, WAIT).wc.status, IBV_WC_SUCCESS, "and sent");
+
+	/* The limit. */
+	for (unsigned i = 0; i < 4; i++)
+		on(to, POST, i, 0, 100);
+	check_eq(on(to, LIMIT, 3).v, 0, "ibv_modify_srq");
+	for (unsigned i = 0; i < 2; i++) {
+		check_eq(status_of_send(IBV_WR_SEND, i, 0, 8, queue[to], 0, 0, 0), IBV_WC_SUCCESS, "sending");
+		on(to, WAIT);
+	}
+	check_eq(on(to, ASYNC).v, IBV_EVENT_SRQ_LIMIT_REACHED, "the limit of a queue %s", where);
+
+	/* The queue goes away under the connection. */
+	check_eq(on(to, DESTROY_SRQ).v, 0, "destroying a queue of a domain that a QP receives for");
+	check_eq(status_of_send(IBV_WR_SEND, 10, 0, 8, queue[to], 0, 0, 0), IBV_WC_REM_INV_RD_REQ_ERR, "a queue that is gone %s", where);
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
+	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+	disconnect();
+	queue[to] = on(to, SRQ_NUM).v;
+
+	/* The receiving QP goes away: nobody receives, wherever the queue is. */
+	connect_all(7);
+	on(to, POST, 1, 0, 100);
+	check_eq(status_of_send(IBV_WR_SEND, 11, 0, 8, queue[to], 0, 0, 0), IBV_WC_SUCCESS, "sending");
+	on(to, WAIT);
+	on(to, POST, 1, 0, 100);
+	check_eq(on(HOME, DESTROY_QPS).v, 0, "destroying the receiving QP");
+	check_eq(status_of_send(IBV_WR_SEND, 12, 0, 8, queue[to], 0, 0, 0), IBV_WC_RETRY_EXC_ERR, "a receiver that is gone, queue %s", where);
+	check(!on(to, TRY, QUIET_US).v, "the queue receives nothing");
+	check_eq(on(SENDER, DESTROY_QPS).v, 0, "destroying the sending QP");
+	on(to, DESTROY_SRQ);
+	queue[to] = on(to, SRQ_NUM).v;
+}
+
+static void set_up(void)
+{
+	for (int i = 0; i < NODES; i++) {
+		on(i, OPEN);
+		addr[i] = on(i, ADDR).v;
+		rkey[i] = on(i, RKEY).v;
+		if (i != SENDER)
+			queue[i] = on(i, SRQ_NUM).v;
+	}
+	check(queue[HOME] != queue[OTHER], "numbers of queues differ");
+}
+
+static void close_all(void)
+{
+	for (int i = 0; i < NODES; i++)
+		check_eq(on(i, CLOSE).v, 0, "closing node %d", i);
+}
+
+/* Each process dies in turn, with messages to both queues done and one more under way. */
+static void deaths(void)
+{
+	for (int victim = 0; victim < NODES; victim++) {
+		begin(3);
+		set_up();
+		connect_all(7);
+		for (int to = HOME; to <= OTHER; to++) {
+			on(to, POST, 1, 0, 100);
+			check_eq(status_of_send(IBV_WR_SEND, 1, 0, 8, queue[to], 0, 0, 0), IBV_WC_SUCCESS, "sending");
+			check_eq(on(to, WAIT).wc.status, IBV_WC_SUCCESS, "receiving");
+		}
+		/* The present ring is that of OTHER, and its queue is empty. */
+		on(SENDER, SEND, IBV_WR_SEND, 2, 0, 8, queue[OTHER]);
+		check(!on(SENDER, TRY, QUIET_US).v, "a message waits");
+		kill_node(victim);
+		if (victim == SENDER) {
+			check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender dies: the receiver's state");
+			on(OTHER, POST, 3, 0, 100);
+			check(!on(OTHER, TRY, QUIET_US).v, "what it had not finished is not received");
+		} else {
+			check_eq(on(SENDER, WAIT).wc.status, IBV_WC_RETRY_EXC_ERR, victim == HOME ? "the receiving QP's process dies" : "the queue's process dies");
+		}
+		for (int i = 0; i < NODES; i++)
+			if (i != victim) {
+				check_eq(on(i, DESTROY_QPS).v, 0, "destroying the QPs of node %d", i);
+				check_eq(on(i, CLOSE).v, 0, "closing node %d", i);
+			}
+		end();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+	int processes = !strcmp(mode, "one") ? 1 : !strcmp(mode, "two") ? 2 : !strcmp(mode, "three") ? 3 : 0;
+	if (!processes)
+		die("one, two or three processes?");
+	char name[] = "xrc-XXXXXX";
+	file = mkstemp(name);
+	if (file < 0)
+		die("mkstemp: %s", strerror(errno));
+	unlink(name);
+	begin(processes);
+	if (processes < 3)
+		domains(processes);
+	set_up();
+	data();
+	errors(HOME);
+	errors(OTHER);
+	close_all();
+	end();
+	if (processes == 3)
+		deaths();
+	return finish();
+}
