@@ -178,6 +178,7 @@ struct objects {
 	union ibv_gid gid;
 	unsigned char *buf;
 	struct ibv_qp_cap cap;
+	void *own[8];
 };
 
 struct options defaults(void)
@@ -240,10 +241,21 @@ static struct address open_objects(struct objects *x, struct options o)
 		.qp_type = o.type,
 		.sq_sig_all = o.sig_all,
 	};
-	x->qp = ibv_create_qp(x->pd, &qa);
+	struct ibv_qp_init_attr_ex qx = {
+		.send_cq = x->scq,
+		.recv_cq = x->rcq,
+		.srq = x->srq,
+		.cap = qa.cap,
+		.qp_type = o.type,
+		.sq_sig_all = o.sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = x->pd,
+		.send_ops_flags = o.send_ops,
+	};
+	x->qp = o.send_ops ? ibv_create_qp_ex(x->ctx, &qx) : ibv_create_qp(x->pd, &qa);
 	if (!x->qp)
 		die("ibv_create_qp: %s", strerror(errno));
-	x->cap = qa.cap;
+	x->cap = o.send_ops ? qx.cap : qa.cap;
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = o.access, .qkey = o.qkey };
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 	mask |= o.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
@@ -408,7 +420,7 @@ static int post_recvs(struct objects *x, const struct request *r, int n, int *ba
 
 enum op {
 	OP_OPEN, OP_CONNECT, OP_CLOSE, OP_SEND, OP_RECV, OP_TRY, OP_FILL, OP_VERIFY, OP_WRITE, OP_READ, OP_MODIFY, OP_STATE,
-	OP_DESTROY_QP, OP_REGISTER, OP_DEREGISTER, OP_ARM, OP_EVENT, OP_ASYNC, OP_QUIT
+	OP_DESTROY_QP, OP_REGISTER, OP_DEREGISTER, OP_ARM, OP_EVENT, OP_ASYNC, OP_RUN, OP_QUIT
 };
 
 struct call {
@@ -419,6 +431,9 @@ struct call {
 	unsigned us;
 	uint64_t offset, len;
 	uint32_t seed;
+	/* The agent is a fork of this process: functions are where they are here. */
+	long (*f)(struct parts *, void *);
+	unsigned char arg[RUN_BYTES];
 	struct request r[MAX_LIST];
 };
 
@@ -428,6 +443,7 @@ struct answer {
 	long at;
 	struct ibv_wc wc;
 	struct keys keys;
+	unsigned char arg[RUN_BYTES];
 };
 
 struct end {
@@ -505,6 +521,14 @@ static void perform(struct objects *x, const struct call *c, struct answer *a, v
 			a->value = 1;
 		}
 		break;
+	case OP_RUN: {
+		struct parts p = { .ctx = x->ctx, .pd = x->pd, .scq = x->scq, .rcq = x->rcq, .qp = x->qp, .mr = x->mr, .buf = x->buf };
+		memcpy(p.own, x->own, sizeof p.own);
+		memcpy(a->arg, c->arg, sizeof a->arg);
+		a->at = c->f(&p, a->arg);
+		memcpy(x->own, p.own, sizeof p.own);
+		break;
+	}
 	case OP_ASYNC: a->value = async_event(x->ctx, NULL); break;
 	case OP_QUIT: break;
 	}
@@ -741,6 +765,19 @@ int end_async(struct end *e)
 {
 	struct call c = { .op = OP_ASYNC };
 	return call(e, &c, NULL).value;
+}
+
+long end_run(struct end *e, long (*f)(struct parts *parts, void *arg), void *arg, size_t len)
+{
+	struct call c = { .op = OP_RUN, .f = f };
+	if (len > RUN_BYTES)
+		die("argument too long");
+	if (len)
+		memcpy(c.arg, arg, len);
+	struct answer a = call(e, &c, NULL);
+	if (len)
+		memcpy(arg, a.arg, len);
+	return a.at;
 }
 
 struct request one_piece(enum ibv_wr_opcode op, uint64_t id, uint64_t offset, uint32_t len)

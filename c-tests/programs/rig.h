@@ -81,6 +81,7 @@ struct options {
 	uint32_t qkey;
 	size_t size;		/* of the buffer */
 	unsigned mr_access;	/* of the buffer's region */
+	uint64_t send_ops;	/* not 0: created for the ibv_wr_* calls with these operations */
 };
 
 /* RC, 64 deep, 4 SGEs, all rights, no retries, 4 MiB. */
@@ -159,6 +160,20 @@ int end_arm(struct end *e, int solicited);
 int end_event(struct end *e, int ms);
 /* Type of the next asynchronous event, or -1. */
 int end_async(struct end *e);
+
+/* An end's objects, for what the calls above do not offer. */
+struct parts {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *scq, *rcq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	unsigned char *buf;
+	void *own[8];	/* kept from one end_run to the next; NULL after end_open */
+};
+/* Runs f in the end's process and returns its result. `arg`, up to RUN_BYTES long, goes there and comes back. */
+#define RUN_BYTES 256
+long end_run(struct end *e, long (*f)(struct parts *parts, void *arg), void *arg, size_t len);
 
 /* A request with one piece. */
 struct request one_piece(enum ibv_wr_opcode op, uint64_t id, uint64_t offset, uint32_t len);

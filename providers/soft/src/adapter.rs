@@ -2,16 +2,18 @@
 
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
+use crate::engine::datagrams::Datagrams;
 use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing};
 use crate::engine::movers::{Movers, is_moving};
+use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
 use crate::engine::regions::Regions;
 use crate::engine::requester::Lent;
 use crate::engine::srq::Srq;
 use crate::engine::state::Kind;
-use crate::engine::ud::Datagrams;
+use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
@@ -36,11 +38,13 @@ pub(crate) struct Adapter {
     /// Our own segments.
     pub(crate) view: View,
     pub(crate) regions: Regions,
+    pub(crate) windows: Windows,
     pub(crate) chunks: Chunks,
     pub(crate) movers: Movers,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
     pub(crate) xrc: Xrc,
+    pub(crate) groups: Groups,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
     qps: RwLock<Table<Qp>>,
@@ -93,10 +97,12 @@ impl Adapter {
         let adapter = Arc::new(Self {
             view,
             regions: Regions::new(view),
+            windows: Windows::new(view),
             chunks: Chunks::new(),
             movers: Movers::new(view),
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
+            groups: Groups::new(view),
             eager_bytes: crate::config::eager_bytes(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS)),
@@ -126,8 +132,16 @@ impl Adapter {
 
     /// A free place in the QP table, and the QP number that goes with it.
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
-        let index = self.qps.write().reserve()?;
-        Some((index, qpn(self.fabric.slot(), index)))
+        let slot = self.fabric.slot();
+        let mut table = self.qps.write();
+        let index = loop {
+            let index = table.reserve()?;
+            // 0xffffff is the QP number of multicast groups: that place stays taken.
+            if qpn(slot, index) != 0xff_ffff {
+                break index;
+            }
+        };
+        Some((index, qpn(slot, index)))
     }
 
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>) {
@@ -249,6 +263,48 @@ impl Adapter {
         }
     }
 
+    /// Whether anybody is at a one-sided operation by the key `rkey` of ours.
+    fn is_moved(&self, rkey: u32) -> bool {
+        let own = self.fabric.slot();
+        let mut moved = is_moving(&self.view, own, rkey);
+        self.fabric.for_each_peer(|peer| {
+            // SAFETY: as in `quiesce`.
+            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            moved |= !peer.is_dead() && is_moving(&view, own, rkey);
+        });
+        moved
+    }
+
+    /// Binds a memory window; `Later`: operations by its old key are under way.
+    pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> Done {
+        patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_moved(rkey)))
+    }
+
+    /// Takes the key of a window back that is bound to `qp`; `Later`: operations by it are under way.
+    pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> Done {
+        patiently(|| self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_moved(rkey)))
+    }
+
+    /// Frees window `index`.
+    pub(crate) fn free_window(&self, index: usize) {
+        let rkey = self.windows.revoke(index);
+        while self.is_moved(rkey) {
+            std::thread::yield_now();
+        }
+        self.windows.release(index);
+    }
+
+    /// Unbinds what is bound to a QP that goes away.
+    pub(crate) fn unbind_all(&self, qpn: u32) {
+        for index in self.windows.bound_to(qpn) {
+            let rkey = self.windows.revoke(index);
+            while self.is_moved(rkey) {
+                std::thread::yield_now();
+            }
+            self.windows.unbind(index);
+        }
+    }
+
     fn sweep(&self) {
         let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         if cqs.is_empty() {
@@ -365,6 +421,17 @@ impl Adapter {
         });
         left.then_some(RECHECK)
     }
+}
+
+/// Tries for as long as one transfer may take; the caller has other work to do after that.
+fn patiently(mut attempt: impl FnMut() -> Done) -> Done {
+    for _ in 0..1000 {
+        match attempt() {
+            Done::Later => std::thread::yield_now(),
+            done => return done,
+        }
+    }
+    Done::Later
 }
 
 impl Handler for Service {

@@ -92,6 +92,12 @@ impl Gids {
     }
 }
 
+/// Whether a GID names a group: ff00::/8, or an IPv4 one (224.0.0.0/4) mapped (RFC 4291, RoCE v2 annex A17.9.2).
+pub(crate) fn is_multicast(raw: &[u8; 16]) -> bool {
+    let v6 = Ipv6Addr::from(*raw);
+    v6.to_ipv4_mapped().map_or_else(|| v6.is_multicast(), |v4| v4.is_multicast())
+}
+
 fn is_loopback(raw: &[u8; 16]) -> bool {
     let v6 = Ipv6Addr::from(*raw);
     v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())

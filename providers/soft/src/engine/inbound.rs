@@ -7,13 +7,15 @@
 
 use super::completion::Cqe;
 use super::cq::Cq;
+use super::movers::Announced;
 use super::onesided::{AtomicLock, Spot, admit, update};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
-use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window};
 use super::srq::Srq;
 use super::state::Kind;
+use super::windows::Done;
 use crate::sys::Errno;
 use abi::*;
 use std::sync::Arc;
@@ -80,6 +82,8 @@ pub(crate) struct Piece {
     pub(crate) last: bool,
     /// Immediate data in network order; with the last piece.
     pub(crate) imm: Option<u32>,
+    /// rkey of ours to take back before the receive completes; with the last piece of a SEND.
+    pub(crate) invalidate: Option<u32>,
     pub(crate) solicited: bool,
     /// Bytes of the whole message; with the first piece.
     pub(crate) total: usize,
@@ -175,6 +179,13 @@ impl Inbound {
         }
     }
 
+    /// What the peer of our QP may reach at `spot`, if it may.
+    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Option<u64> {
+        // A window is bound to the QP that the peer connected to.
+        let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
+        admit(&qp.adapter.view, qpn, self.rights(qp), spot, len, need)
+    }
+
     #[inline]
     fn take_receive(&mut self, qp: &Qp) -> bool {
         match &self.srq {
@@ -251,6 +262,18 @@ impl Inbound {
         if message.total > ranges.total() {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
+        if let Some(rkey) = piece.invalidate {
+            match qp.adapter.invalidate(qp, rkey) {
+                Done::Yes => {}
+                Done::Later => {
+                    self.message = (!piece.first).then_some(message);
+                    return Verdict::Busy;
+                }
+                Done::Refused => {
+                    return self.spoiled(qp, IBV_WC_REM_INV_REQ_ERR, Nak::Access);
+                }
+            }
+        }
         match source.bring(&ranges, message.done, message.total) {
             Ok(len) => {
                 message.done += len;
@@ -276,10 +299,11 @@ impl Inbound {
             status: IBV_WC_SUCCESS,
             opcode,
             byte_len: len as u32,
-            imm: piece.imm.unwrap_or(0),
+            imm: piece.imm.or(piece.invalidate).unwrap_or(0),
             qp_num: qp.qpn,
             src_qp: piece.src_qpn,
             wc_flags: if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+                | if piece.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 }
                 | if piece.routed { IBV_WC_GRH } else { 0 },
             ..Cqe::default()
         };
@@ -322,8 +346,8 @@ impl Inbound {
         if let Some(source) = source
             && len > 0
         {
-            let rights = self.rights(qp);
-            let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_WRITE) else {
+            let _moving = announce(qp, spot);
+            let Some(va) = self.admit(qp, spot, len as u64, REMOTE_WRITE) else {
                 return self.unservable(qp, Nak::Access);
             };
             // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's lock);
@@ -357,8 +381,8 @@ impl Inbound {
         if len == 0 {
             return Verdict::Done;
         }
-        let rights = self.rights(qp);
-        let Some(va) = admit(&qp.adapter.view, rights, spot, len as u64, REMOTE_READ) else {
+        let _moving = announce(qp, spot);
+        let Some(va) = self.admit(qp, spot, len as u64, REMOTE_READ) else {
             return self.unservable(qp, Nak::Access);
         };
         // SAFETY: `va` as in `write`; the answer by contract.
@@ -382,7 +406,8 @@ impl Inbound {
             return self.unservable(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
-        let Some(va) = admit(view, self.rights(qp), spot, 8, REMOTE_ATOMIC) else {
+        let _moving = announce(qp, spot);
+        let Some(va) = self.admit(qp, spot, 8, REMOTE_ATOMIC) else {
             return self.unservable(qp, Nak::Access);
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
@@ -393,6 +418,11 @@ impl Inbound {
         unsafe { answer.write(update(va, change)) };
         Verdict::Done
     }
+}
+
+/// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.
+fn announce(qp: &Qp, spot: Spot) -> Option<Announced<'_>> {
+    is_window(spot.rkey).then(|| qp.adapter.movers.announce(qp.adapter.fabric.slot(), spot.rkey))
 }
 
 #[cfg(test)]

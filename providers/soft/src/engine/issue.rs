@@ -9,6 +9,7 @@ use super::regions::LOCAL_WRITE;
 use super::request::Phase;
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
+use super::windows::{Bind, Done};
 use crate::shm::layout::CHUNK_BYTES;
 use crate::shm::slot::*;
 use abi::*;
@@ -45,6 +46,7 @@ impl Requester {
             }
         }
         match entry.request.opcode {
+            IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => self.issue_local(qp, n),
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.issue_write(qp, link, n),
             IBV_WR_RDMA_READ => self.issue_read(qp, link, n),
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
@@ -59,6 +61,7 @@ impl Requester {
         let entry = self.queue.entry(n);
         let imm = match entry.request.opcode {
             IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM => IMM,
+            IBV_WR_SEND_WITH_INV => INVALIDATE,
             _ => 0,
         };
         let solicited = if entry.has(IBV_SEND_SOLICITED) { SOLICITED } else { 0 };
@@ -347,6 +350,25 @@ impl Requester {
                 self.answers_due += 1;
                 return self.published(n);
             }
+        }
+    }
+
+    /// Work on our own windows: nothing travels.
+    #[cold]
+    fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
+        let request = self.queue.entry(n).request;
+        let done = if request.opcode == IBV_WR_LOCAL_INV {
+            qp.adapter.invalidate(qp, request.imm)
+        } else {
+            qp.adapter.bind(qp, &Bind::of(&request))
+        };
+        match done {
+            Done::Yes => {
+                self.queue.entry(n).phase = Phase::Done;
+                true
+            }
+            Done::Later => false,
+            Done::Refused => self.failed(n, IBV_WC_MW_BIND_ERR),
         }
     }
 

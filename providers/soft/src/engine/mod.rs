@@ -3,12 +3,15 @@
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod cq;
+pub(crate) mod datagrams;
+mod ethernet;
 pub(crate) mod hot;
 pub(crate) mod inbound;
 mod issue;
 mod lanes;
 pub(crate) mod link;
 pub(crate) mod movers;
+pub(crate) mod multicast;
 pub(crate) mod onesided;
 pub(crate) mod qp;
 pub(crate) mod ranges;
@@ -20,6 +23,7 @@ pub(crate) mod responder;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod ud;
+pub(crate) mod windows;
 pub(crate) mod xrc;
 
 #[cfg(test)]

@@ -65,13 +65,20 @@ pub(crate) fn rights(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// Checks both gates to `len` bytes at `spot`: the QP's rights and the region's. Returns the owner's address.
-pub(crate) fn admit(view: &View, qp_rights: u64, spot: Spot, len: u64, need: u32) -> Option<u64> {
+/// Checks both gates to `len` bytes at `spot`: the rights of the owner's QP `qpn` and the region's. Returns the owner's address.
+pub(crate) fn admit(
+    view: &View,
+    qpn: u32,
+    qp_rights: u64,
+    spot: Spot,
+    len: u64,
+    need: u32,
+) -> Option<u64> {
     let (pd, access) = rights(qp_rights);
     if access & need != need {
         return None;
     }
-    check(view, spot.rkey, pd, spot.addr, len, need)
+    check(view, spot.rkey, qpn, pd, spot.addr, len, need)
 }
 
 impl Target<'_> {
@@ -88,6 +95,11 @@ impl Target<'_> {
         Ok(u64::from(pd) << 32 | rights & u64::from(u32::MAX))
     }
 
+    /// [`admit`] at the target's QP.
+    fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<u64, Fault> {
+        admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)
+    }
+
     /// Moves all of `local` to or from `spot`.
     pub(crate) fn transfer(&self, spot: Spot, local: &Ranges, way: Direction) -> Result<(), Fault> {
         let need = if way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
@@ -98,7 +110,7 @@ impl Target<'_> {
             return Ok(());
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let va = admit(&self.link.view, rights, spot, len as u64, need).ok_or(Fault::Access)?;
+        let va = self.admit(rights, spot, len as u64, need)?;
         match (self.reach, way) {
             (Reach::Own, Direction::Write) => {
                 // SAFETY: `va` is ours, checked to be registered for `len` bytes; the announcement holds off
@@ -122,8 +134,7 @@ impl Target<'_> {
             return Err(Fault::Alignment);
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let rights = self.rights()?;
-        let va = admit(&self.link.view, rights, spot, 8, REMOTE_ATOMIC).ok_or(Fault::Access)?;
+        let va = self.admit(self.rights()?, spot, 8, REMOTE_ATOMIC)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;

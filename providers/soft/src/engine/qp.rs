@@ -41,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) stand: Option<Stand>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
+    /// `ibv_qp_create_flags`.
+    pub(crate) create_flags: u32,
     pub(crate) report: Reporter,
 }
 
@@ -64,6 +66,7 @@ impl Wanted {
             stand: None,
             cap: Zeroed::zeroed(),
             signals_all: false,
+            create_flags: 0,
             report,
         }
     }
@@ -98,6 +101,8 @@ pub(crate) struct Qp {
     pub(crate) stand: Option<Stand>,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
+    /// Multicast datagrams and frames of its own are not for it.
+    pub(crate) blocks_own_multicast: bool,
     /// Our receive ring.
     pub(crate) ring: Ring,
     state: AtomicU8,
@@ -191,6 +196,7 @@ impl Qp {
             domain: wanted.domain,
             stand: wanted.stand,
             signals_all: wanted.signals_all,
+            blocks_own_multicast: wanted.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
             ring,
             state: AtomicU8::new(State::Reset as u8),
             standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
@@ -612,6 +618,7 @@ impl Qp {
     /// Takes the QP out of everything; its number is free afterwards.
     pub(crate) fn retire(&self) {
         self.reset();
+        self.adapter.unbind_all(self.qpn);
         let next = self.responder.lock().position();
         self.publish_life(&self.standing.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);

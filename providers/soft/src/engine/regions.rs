@@ -4,7 +4,7 @@
 //! those of an initiator in another process.
 
 use super::ranges::{Range, Ranges};
-use crate::shm::layout::MRS;
+use crate::shm::layout::{MRS, MWS, MrEntry};
 use crate::shm::view::View;
 use abi::ibv_sge;
 use parking_lot::Mutex;
@@ -17,8 +17,10 @@ pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
 
 /// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
 const LOCAL_KEY: u32 = 1;
-/// Key = table index, generation, local bit.
-const INDEX_SHIFT: u32 = 14;
+/// Key = table index, generation, local bit. A window's: table index, generation, eight bits that its user counts.
+pub(super) const INDEX_SHIFT: u32 = 14;
+/// Where the windows begin in the table.
+pub(super) const FIRST_WINDOW: usize = MRS - MWS;
 const GENERATIONS: u32 = 1 << (INDEX_SHIFT - 1);
 
 /// A region's table index and its two keys.
@@ -71,7 +73,7 @@ impl Regions {
     /// Publishes a region; `None` when the table is full.
     pub(crate) fn register(&self, extent: &Extent) -> Option<Keys> {
         let mut free = self.free.lock();
-        let full = free.generations.len() == MRS;
+        let full = free.generations.len() == FIRST_WINDOW;
         let index = match free.returned.len() {
             n if n > REST || (full && n > 0) => free.returned.pop_front()?,
             _ if full => return None,
@@ -123,7 +125,11 @@ impl Regions {
                 return None;
             }
             let rkey = sge.lkey & !LOCAL_KEY;
-            let va = check(&self.view, rkey, pd, sge.addr, u64::from(sge.length), need)?;
+            // No region's rkey has the local bit, but a window's may.
+            if is_window(rkey) {
+                return None;
+            }
+            let va = check(&self.view, rkey, 0, pd, sge.addr, u64::from(sge.length), need)?;
             if !ranges.push(Range { base: va as *mut u8, len: sge.length as usize }) {
                 return None;
             }
@@ -132,19 +138,26 @@ impl Regions {
     }
 }
 
-/// Checks a key of `view`'s owner and translates `addr` to an address of the owner. `None`: no such region, another PD,
-/// out of range, or a right of `need` is missing.
+/// Whether `rkey` is one of a memory window.
+#[inline]
+pub(crate) const fn is_window(rkey: u32) -> bool {
+    (rkey >> INDEX_SHIFT) as usize >= FIRST_WINDOW
+}
+
+/// Checks a key of `view`'s owner and translates `addr` to an address of the owner. `None`: no such region or window, another
+/// PD, out of range, a right of `need` is missing, or the window is bound to another QP than the owner's `qpn`.
 #[inline]
 pub(crate) fn check(
     view: &View,
     rkey: u32,
+    qpn: u32,
     pd: u32,
     addr: u64,
     len: u64,
     need: u32,
 ) -> Option<u64> {
     let index = (rkey >> INDEX_SHIFT) as usize;
-    if index == 0 || index >= MRS || rkey & LOCAL_KEY != 0 {
+    if index == 0 || index >= MRS {
         return None;
     }
     let entry = view.mr(index);
@@ -158,7 +171,17 @@ pub(crate) fn check(
         && access & need == need
         && addr >= iova
         && addr.checked_add(len)? <= end;
-    good.then(|| entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova))
+    if !good || (is_window(rkey) && !is_for(entry, qpn)) {
+        return None;
+    }
+    Some(entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova))
+}
+
+/// Whether a window may be used through the owner's QP `qpn`.
+#[cold]
+fn is_for(entry: &MrEntry, qpn: u32) -> bool {
+    let bound = entry.qpn.load(Ordering::Relaxed);
+    bound == 0 || bound == qpn
 }
 
 #[cfg(test)]
@@ -181,7 +204,7 @@ mod tests {
         assert!(keys.lkey != 0 && keys.rkey != 0 && keys.lkey != keys.rkey);
         assert!(regions.resolve(1, &[sge(0x1000, 16, keys.lkey)], 0).is_some());
         assert!(regions.resolve(1, &[sge(0x1000, 16, keys.rkey)], 0).is_none());
-        assert!(check(&regions.view, keys.lkey, 1, 0x1000, 1, 0).is_none());
+        assert!(check(&regions.view, keys.lkey, 0, 1, 0x1000, 1, 0).is_none());
     }
 
     #[test]
@@ -189,12 +212,12 @@ mod tests {
         let regions = Regions::new(mock::view());
         let keys = regions.register(&extent(0x1000, 16, REMOTE_READ)).expect("room");
         let view = &regions.view;
-        assert_eq!(check(view, keys.rkey, 1, 0x1004, 12, REMOTE_READ), Some(0x1004));
-        assert_eq!(check(view, keys.rkey, 1, 0x1004, 13, REMOTE_READ), None);
-        assert_eq!(check(view, keys.rkey, 1, 0xfff, 1, REMOTE_READ), None);
-        assert_eq!(check(view, keys.rkey, 1, u64::MAX, 1, REMOTE_READ), None);
-        assert_eq!(check(view, keys.rkey, 2, 0x1004, 1, REMOTE_READ), None);
-        assert_eq!(check(view, keys.rkey, 1, 0x1004, 1, REMOTE_WRITE), None);
+        assert_eq!(check(view, keys.rkey, 0, 1, 0x1004, 12, REMOTE_READ), Some(0x1004));
+        assert_eq!(check(view, keys.rkey, 0, 1, 0x1004, 13, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 0, 1, 0xfff, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 0, 1, u64::MAX, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 0, 2, 0x1004, 1, REMOTE_READ), None);
+        assert_eq!(check(view, keys.rkey, 0, 1, 0x1004, 1, REMOTE_WRITE), None);
         assert!(regions.resolve(1, &[sge(0x1000, 1, keys.lkey)], LOCAL_WRITE).is_none());
     }
 
@@ -203,7 +226,7 @@ mod tests {
         let regions = Regions::new(mock::view());
         let extent = Extent { pd: 1, va: 0x5000, iova: 0, len: 0x100, access: 0 };
         let keys = regions.register(&extent).expect("room");
-        assert_eq!(check(&regions.view, keys.rkey, 1, 0x10, 4, 0), Some(0x5010));
+        assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x10, 4, 0), Some(0x5010));
     }
 
     #[test]
@@ -214,7 +237,7 @@ mod tests {
             let keys = regions.register(&extent(0x1000, 16, 0)).expect("room");
             assert!(seen.insert(keys.rkey), "rkey {:#x} came twice", keys.rkey);
             regions.revoke(keys.index);
-            assert_eq!(check(&regions.view, keys.rkey, 1, 0x1000, 1, 0), None);
+            assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x1000, 1, 0), None);
             regions.release(keys.index);
         }
     }

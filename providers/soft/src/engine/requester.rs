@@ -80,6 +80,8 @@ pub(crate) struct Requester {
     peer_polls: u32,
     /// UD: a datagram ring was full.
     pub(super) datagrams_wait: bool,
+    /// Since when a datagram for many waits for receivers without room.
+    pub(super) receivers_waited_for: Option<Instant>,
     /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
     pub(super) failed: bool,
     /// A failed request was completed: whatever is behind it will be flushed.
@@ -107,6 +109,7 @@ impl Requester {
             waits: 0,
             peer_polls: 0,
             datagrams_wait: false,
+            receivers_waited_for: None,
             failed: false,
             broken: false,
             breakage: false,
@@ -206,6 +209,8 @@ impl Requester {
                 IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM,
                 Kind::Rc | Kind::Uc | Kind::XrcSend,
             ) => false,
+            (IBV_WR_SEND_WITH_INV, Kind::Rc | Kind::Uc) => false,
+            (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Kind::Rc | Kind::Uc) => true,
             (
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
                 Kind::Rc | Kind::XrcSend,
@@ -301,7 +306,7 @@ impl Requester {
             return self.stall(qp);
         };
         while self.queue.issued != self.queue.posted && !self.failed {
-            if !self.answers(qp, &link) {
+            if !self.answers(qp, &link) && !self.is_local(self.queue.issued) {
                 if qp.kind != Kind::Uc {
                     self.stall(qp);
                     break;
@@ -315,6 +320,12 @@ impl Requester {
             self.queue.issued += 1;
         }
         self.link = Some(link);
+    }
+
+    /// Whether request `n` concerns nobody but us.
+    #[cold]
+    fn is_local(&mut self, n: u64) -> bool {
+        matches!(self.queue.entry(n).request.opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV)
     }
 
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.

@@ -222,6 +222,7 @@ impl Responder {
             first: head.has(FIRST),
             last: head.has(LAST),
             imm: head.has(IMM).then_some(head.imm),
+            invalidate: head.has(INVALIDATE).then_some(head.imm),
             solicited: head.has(SOLICITED),
             total,
             src_qpn: link.qpn,

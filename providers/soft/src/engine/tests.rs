@@ -68,6 +68,7 @@ impl Side {
             stand: None,
             cap,
             signals_all: true,
+            create_flags: 0,
             report,
         };
         let qp = Qp::new(adapter, wanted).expect("a number");

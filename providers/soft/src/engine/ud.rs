@@ -1,239 +1,44 @@
-//! Datagrams: one ring for each pair of processes, shared by all UD QPs of the sender.
+//! Datagrams of UD QPs, to one QP or to a multicast group (IBTA vol 1, 9.8.3 and 10.5).
 //!
-//! A datagram is complete for its sender once it lies in the ring. The receiver's process sorts it out:
-//! wrong key, unknown QP or no receive, and it is dropped and counted (IBTA vol 1, 9.8.3).
+//! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
+use super::datagrams::{COURTESY, Inlet, Letter, Outlet, Sent};
 use super::inbound::{Piece, Source, Verdict};
-use super::link::publication_fence;
 use super::qp::Qp;
 use super::ranges::Ranges;
-use super::request::{Destination, Phase, Route};
+use super::request::{Destination, Phase, Request, Route};
 use super::requester::Requester;
 use super::state::Kind;
 use crate::adapter::Adapter;
-use crate::fabric::Peer;
-use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, split_qpn};
+use crate::net::is_multicast;
+use crate::shm::layout::split_qpn;
 use crate::shm::slot::*;
-use crate::shm::view::{Ring, View};
-use crate::sys::{Errno, membarrier};
+use crate::sys::Errno;
 use abi::*;
-use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Largest datagram payload (`max_msg_sz` of UD: the MTU).
 pub(crate) const MTU: u32 = 4096;
 /// Bytes of the global route header at the start of every UD receive buffer.
 const GRH: usize = 40;
-/// Datagrams handled in one go.
-const BUDGET: usize = 256;
-/// Peers whose rings are looked at without a bell.
-const HOT: usize = 16;
 /// A remote key with this bit stands for the QP's own (IBTA vol 1, 10.2.5).
 const QKEY_OWN: u32 = 1 << 31;
+/// The QP number that datagrams to a multicast group carry (IBTA vol 1, 10.5.2).
+const MULTICAST_QPN: u32 = 0xff_ffff;
 
-/// All datagram traffic of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Datagrams {
-    to: RwLock<HashMap<u16, Arc<Outlet>>>,
-    from: Mutex<Inlets>,
-    /// Datagrams that arrived and were dropped.
-    pub(crate) dropped: AtomicU64,
-}
-
-/// Where we put datagrams for one process.
-#[derive(Debug)]
-struct Outlet {
-    peer: Arc<Peer>,
-    view: View,
-    ring: Ring,
-    own_slot: u16,
-    state: Mutex<OutletState>,
-}
-
-#[derive(Debug)]
-struct OutletState {
-    /// Next sequence number and the first one not gone past; once the receiver has made the ring ready for us.
-    place: Option<(u32, u32)>,
-    lent: VecDeque<(u32, u32)>,
-    unpublished: bool,
-}
-
-/// Where datagrams come from.
-#[derive(Debug, Default)]
-struct Inlets {
-    known: HashMap<u16, Inlet>,
-    hot: Vec<u16>,
-    oldest: usize,
-}
-
-#[derive(Clone, Debug)]
-struct Inlet {
-    peer: Arc<Peer>,
-    view: View,
-    ring: Ring,
-    next: u32,
-}
-
-/// What became of one datagram at the sender.
-enum Sent {
-    Gone,
-    Full,
-}
-
-impl Datagrams {
-    /// The outlet to process `slot`; connects when there is none. `None`: nobody is there.
-    fn outlet(&self, adapter: &Adapter, slot: u16) -> Option<Arc<Outlet>> {
-        if let Some(outlet) = self.to.read().get(&slot)
-            && !outlet.peer.is_dead()
-        {
-            return Some(Arc::clone(outlet));
-        }
-        let peer = adapter.fabric.peer(slot).ok()?;
-        // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-        let own_slot = adapter.fabric.slot();
-        let ring = view.peer_ring(own_slot);
-        let state = OutletState { place: None, lent: VecDeque::new(), unpublished: false };
-        let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
-        self.to.write().insert(slot, Arc::clone(&outlet));
-        Some(outlet)
-    }
-
-    /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
-    pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
-        let Some(outlet) = self.outlet(adapter, slot) else { return };
-        let mut state = outlet.state.lock();
-        let Some(seq) = state.room(&outlet, adapter) else { return };
-        let head = Head {
-            seq,
-            op: what,
-            flags: FIRST | LAST,
-            carrier: Carrier::Inline,
-            count: 8,
-            imm: 0,
-            src_qpn: about,
-            ack: 0,
-        };
-        outlet.ring.put(&head, &[word]);
-        if let Some((next, _)) = &mut state.place {
-            *next = next.wrapping_add(1);
-        }
-        state.unpublished = true;
-        drop(state);
-        outlet.publish();
-        outlet.peer.kick();
-    }
-
-    /// A process can send to us from now on.
-    pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
-        // SAFETY: as in `outlet`.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-        let ring = own.peer_ring(peer.slot);
-        let mut from = self.from.lock();
-        if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
-            return;
-        }
-        let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
-        // A lap ahead of whatever a former owner of the slot left in the ring.
-        let next = next.wrapping_add(RING_SLOTS);
-        ring.acked().store(next, Ordering::Relaxed);
-        // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
-        ring.nak().store(view.tables_head().identity.load(Ordering::Relaxed), Ordering::Release);
-        from.known.insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next });
-    }
-
-    /// A process is dead: what it sent before still counts, then nothing more comes.
-    pub(crate) fn remove_peer(&self, adapter: &Adapter, slot: u16) {
-        if let Some(outlet) = self.to.write().remove(&slot) {
-            for (_, chunk) in outlet.state.lock().lent.drain(..) {
-                adapter.chunks.give(chunk);
-            }
-        }
-        let mut from = self.from.lock();
-        while from.serve(self, adapter, slot) == BUDGET {}
-        from.hot.retain(|s| *s != slot);
-    }
-
-    /// Serves what lies in the datagram rings.
-    pub(crate) fn look(&self, adapter: &Adapter) {
-        let Some(mut from) = self.from.try_lock() else { return };
-        for at in 0..from.hot.len() {
-            let slot = from.hot[at];
-            from.serve(self, adapter, slot);
-        }
-        adapter.view.take_peer_bells(|slot| {
-            from.heat(&adapter.view, slot);
-            from.serve(self, adapter, slot);
-        });
-    }
-}
-
-impl Inlets {
-    /// Makes the ring of `slot` one that is looked at without a bell.
-    fn heat(&mut self, own: &View, slot: u16) {
-        let Some(inlet) = self.known.get(&slot) else { return };
-        if self.hot.contains(&slot) {
-            return;
-        }
-        inlet.ring.hot().store(1, Ordering::Relaxed);
-        if self.hot.len() < HOT {
-            self.hot.push(slot);
-        } else {
-            let at = self.oldest % HOT;
-            self.oldest += 1;
-            let cold = std::mem::replace(&mut self.hot[at], slot);
-            if let Some(inlet) = self.known.get(&cold) {
-                inlet.ring.hot().store(0, Ordering::Relaxed);
-                membarrier::heavy();
-                if inlet.ring.ready(inlet.next) {
-                    // Not forgotten: the bell rings for it.
-                    own.ring_peer_bell(cold);
-                }
-            }
-        }
-    }
-
-    /// Serves the ring of `slot`; returns how many datagrams there were.
-    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16) -> usize {
-        let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
-        let mut count = 0;
-        while count < BUDGET {
-            let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
-            if !deliver(adapter, inlet, words, &body) {
-                all.dropped.fetch_add(1, Ordering::Relaxed);
-            }
-            inlet.next = inlet.next.wrapping_add(1);
-            count += 1;
-        }
-        if count > 0 {
-            inlet.ring.acked().store(inlet.next, Ordering::Release);
-            publication_fence(&inlet.view);
-            let attention = &inlet.view.tables_head().attention;
-            if attention.load(Ordering::Relaxed) & ATTENTION_ACKS != 0 {
-                inlet.peer.kick();
-            }
-        }
-        count
-    }
-}
-
-/// Brings one datagram to its receive; `false`: dropped.
-fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_WORDS]) -> bool {
-    let Some(head) = Head::parse(words) else { return false };
-    if head.op != Op::Datagram {
-        return adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]);
-    }
-    let (_, index) = split_qpn(low(body[0]));
+/// Brings one datagram to its receive, or to those of a group; `false`: nobody took it.
+pub(super) fn deliver(
+    adapter: &Adapter,
+    inlet: &Inlet,
+    head: &Head,
+    body: &[u64; BODY_WORDS],
+) -> bool {
+    let (qpn, qkey) = (low(body[0]), high(body[0]));
     let len = low(body[1]) as usize;
     let routed = high(body[1]) & 1 != 0;
-    let Some(qp) = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == low(body[0]))
-    else {
-        return false;
-    };
-    if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != high(body[0]) || len > MTU as usize
-    {
+    if len > MTU as usize {
         return false;
     }
     let source = match head.carrier {
@@ -245,6 +50,7 @@ fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_
         _ => return false,
     };
     let piece = Piece {
+        invalidate: None,
         first: true,
         last: true,
         imm: head.has(IMM).then_some(head.imm),
@@ -253,9 +59,32 @@ fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_
         src_qpn: head.src_qpn,
         routed,
     };
+    let datagram = Datagram { source, routed, len };
+    if qpn == MULTICAST_QPN {
+        if !routed {
+            return false;
+        }
+        let mut taken = false;
+        adapter.groups.for_members([body[3], body[4]], |qp| {
+            if !(qp.blocks_own_multicast && qp.qpn == head.src_qpn) {
+                taken |= receive(qp, qkey, &piece, &datagram);
+            }
+        });
+        return taken;
+    }
+    let (_, index) = split_qpn(qpn);
+    let qp = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
+    qp.is_some_and(|qp| receive(&qp, qkey, &piece, &datagram))
+}
+
+/// `false`: dropped.
+fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram) -> bool {
+    if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
+        return false;
+    }
     // The responder's lock keeps deregistration and RESET away while we write.
     let mut responder = qp.responder.lock();
-    let verdict = responder.inbound.send(&qp, &piece, &Datagram { source, routed, len });
+    let verdict = responder.inbound.send(qp, piece, datagram);
     drop(responder);
     if let Verdict::Refuse(_) = verdict {
         qp.enter_error();
@@ -295,15 +124,26 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             break;
         };
         let to = requester.queue.entry(n).request.to;
+        let entry = *requester.queue.entry(n);
+        if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
+            used.take().inspect(|o| o.publish());
+            let patient = requester.is_patient();
+            if send_to_group(qp, &to, &group, &ranges, &entry.request, patient) == Sent::Full {
+                return requester.wait_for_receivers(qp);
+            }
+            requester.receivers_waited_for = None;
+            requester.queue.entry(n).phase = Phase::Done;
+            requester.queue.issued += 1;
+            continue;
+        }
         let (slot, _) = split_qpn(to.qpn);
         if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
             used.inspect(|o| o.publish());
             used = if to.elsewhere { None } else { qp.adapter.datagrams.outlet(&qp.adapter, slot) };
         }
-        let entry = *requester.queue.entry(n);
         // What nobody is there to take is lost, as on a wire.
         if let Some(outlet) = &used
-            && let Sent::Full = outlet.send(qp, &to, &ranges, &entry.request)
+            && let Sent::Full = send(qp, outlet, &to, &ranges, &entry.request)
         {
             outlet.publish();
             outlet.peer.kick();
@@ -317,109 +157,89 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     used.inspect(|o| o.publish());
 }
 
-impl Outlet {
-    fn send(
-        &self,
-        qp: &Qp,
-        to: &Destination,
-        ranges: &Ranges,
-        request: &super::request::Request,
-    ) -> Sent {
-        let mut state = self.state.lock();
-        let Some(seq) = state.room(self, &qp.adapter) else {
-            return if self.peer.is_dead() { Sent::Gone } else { Sent::Full };
-        };
-        let len = ranges.total();
-        let imm = if request.opcode == IBV_WR_SEND_WITH_IMM { IMM } else { 0 };
-        let solicited = if request.flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 };
-        let qkey = if to.qkey & QKEY_OWN != 0 { qp.qkey.load(Ordering::Relaxed) } else { to.qkey };
-        let mut body = [0u64; BODY_WORDS];
-        body[0] = halves(to.qpn, qkey);
-        body[1] = halves(len as u32, u32::from(to.grh.is_some()));
-        let carrier = if len <= ADDRESSED_INLINE && to.grh.is_none() {
-            // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
-            unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), len) };
-            (Carrier::Inline, len as u8)
-        } else {
-            let Some(chunk) = qp.adapter.chunks.take() else { return Sent::Full };
-            let Some(base) = qp.adapter.view.chunk(chunk) else { return Sent::Gone };
-            state.lent.push_back((seq, chunk));
-            let header = to.grh.map(|route| route_header(&route, len));
-            let skip = if header.is_some() { GRH } else { 0 };
-            // SAFETY: a chunk holds a route header and an MTU; it is ours until acknowledged.
-            unsafe {
-                if let Some(header) = header {
-                    base.copy_from_nonoverlapping(header.as_ptr(), GRH);
-                }
-                ranges.gather(0, base.add(skip), len);
-            }
-            body[2] = halves(chunk, 0);
-            (Carrier::Chunk, 0)
-        };
-        let head = Head {
-            seq,
-            op: Op::Datagram,
-            flags: FIRST | LAST | imm | solicited,
-            carrier: carrier.0,
-            count: carrier.1,
-            imm: request.imm,
-            src_qpn: qp.qpn,
-            ack: 0,
-        };
-        self.ring.put(&head, &body);
-        if let Some((next, _)) = &mut state.place {
-            *next = next.wrapping_add(1);
-        }
-        state.unpublished = true;
-        Sent::Gone
+impl Requester {
+    /// Whether a datagram for many still waits for receivers without room.
+    pub(super) fn is_patient(&self) -> bool {
+        self.receivers_waited_for.is_none_or(|since| since.elapsed() < COURTESY)
     }
 
-    /// Makes sure that somebody looks.
-    fn publish(&self) {
-        if !std::mem::replace(&mut self.state.lock().unpublished, false) {
-            return;
-        }
-        // As in Link::requests_published.
-        publication_fence(&self.view);
-        if self.ring.hot().load(Ordering::Relaxed) == 0 {
-            self.view.ring_peer_bell(self.own_slot);
-        }
-        let attention = self.view.tables_head().attention.load(Ordering::Relaxed);
-        if attention & ATTENTION_REQUESTS != 0 {
-            self.peer.kick();
-        }
+    /// A datagram for many found a receiver without room.
+    pub(super) fn wait_for_receivers(&mut self, qp: &Qp) {
+        self.receivers_waited_for.get_or_insert_with(Instant::now);
+        self.datagrams_wait = true;
+        qp.adapter.watch(qp);
     }
 }
 
-impl OutletState {
-    /// The next sequence number, if there is a free slot.
-    fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
-        let Some((next, acked)) = self.place else {
-            let own = adapter.view.tables_head().identity.load(Ordering::Relaxed);
-            if outlet.ring.nak().load(Ordering::Acquire) != own {
-                return None;
-            }
-            let first = outlet.ring.acked().load(Ordering::Relaxed);
-            self.place = Some((first, first));
-            return Some(first);
-        };
-        if next.wrapping_sub(acked) < RING_SLOTS / 2 {
-            return Some(next);
-        }
-        let acked = outlet.ring.acked().load(Ordering::Acquire);
-        if next.wrapping_sub(acked) > RING_SLOTS {
-            // Not a number that a sane receiver writes.
-            return None;
-        }
-        self.place = Some((next, acked));
-        while let Some(&(seq, chunk)) = self.lent.front()
-            && acked.wrapping_sub(seq) as i32 > 0
-        {
-            self.lent.pop_front();
-            adapter.chunks.give(chunk);
-        }
-        (next.wrapping_sub(acked) < RING_SLOTS).then_some(next)
+/// Sends to every process with a member of `group`; to none if one has no room and the sender is `patient`.
+fn send_to_group(
+    qp: &Qp,
+    to: &Destination,
+    group: &[u8; 16],
+    ranges: &Ranges,
+    request: &Request,
+    patient: bool,
+) -> Sent {
+    // Another QP number than that of all groups: no receiver would take it.
+    if to.qpn != MULTICAST_QPN {
+        return Sent::Gone;
     }
+    let adapter = &qp.adapter;
+    adapter.datagrams.meet_everyone(adapter);
+    let receivers =
+        adapter.datagrams.receivers(adapter, |view| super::multicast::has_members(view, group));
+    if patient {
+        let mut full = false;
+        for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
+            outlet.peer.kick();
+            full = true;
+        }
+        if full {
+            return Sent::Full;
+        }
+    }
+    for outlet in &receivers {
+        send(qp, outlet, to, ranges, request);
+        outlet.publish();
+    }
+    Sent::Gone
+}
+
+fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &Request) -> Sent {
+    let len = ranges.total();
+    let imm = if request.opcode == IBV_WR_SEND_WITH_IMM { IMM } else { 0 };
+    let solicited = if request.flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 };
+    let qkey = if to.qkey & QKEY_OWN != 0 { qp.qkey.load(Ordering::Relaxed) } else { to.qkey };
+    let mut body = [0u64; BODY_WORDS];
+    body[0] = halves(to.qpn, qkey);
+    body[1] = halves(len as u32, u32::from(to.grh.is_some()));
+    let mut inline = None;
+    if let Some(grh) = &to.grh {
+        [body[3], body[4]] = super::multicast::words(&grh.dgid);
+    } else if len <= ADDRESSED_INLINE {
+        // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
+        unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), len) };
+        inline = Some(len as u8);
+    }
+    let letter = Letter {
+        op: Op::Datagram,
+        flags: imm | solicited,
+        imm: request.imm,
+        src_qpn: qp.qpn,
+        body,
+        inline,
+    };
+    outlet.put(&qp.adapter, &letter, |base| {
+        let header = to.grh.map(|route| route_header(&route, len));
+        let skip = if header.is_some() { GRH } else { 0 };
+        // SAFETY: a chunk holds a route header and an MTU; it is ours until acknowledged.
+        unsafe {
+            if let Some(header) = header {
+                base.copy_from_nonoverlapping(header.as_ptr(), GRH);
+            }
+            ranges.gather(0, base.add(skip), len);
+        }
+    })
 }
 
 /// The route header as a receiver finds it: an IPv6-shaped header (IBTA vol 1, 8.3), next header 0x1b, or

@@ -176,7 +176,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
 
 /// Version of these messages *and* of the layout of the segments: raise it with every change of
 /// either. Processes with different versions do not talk to each other.
-const VERSION: u32 = 1;
+const VERSION: u32 = 3;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -221,7 +221,7 @@ mod tests {
     fn a_hello_has_these_bytes() {
         let bytes = messages()[0].emit();
         assert_eq!(&bytes[..8], b"FVfabric");
-        assert_eq!(&bytes[8..16], [1, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(&bytes[8..16], [VERSION as u8, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(&bytes[16..24], [2, 1, 1, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[24..32], [0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
         assert_eq!(&bytes[40..48], [0, 0, 0x20, 0, 0, 0, 0, 0]);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn another_version_is_told_from_garbage() {
         let mut bytes = messages()[0].emit();
-        bytes[8] = 2;
+        bytes[8] = VERSION as u8 + 1;
         assert_eq!(Message::parse(&bytes), Err(Refusal::Version));
         bytes[0] = 0;
         assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));

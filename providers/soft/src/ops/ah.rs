@@ -4,7 +4,7 @@ use super::context::Context;
 use super::pd::Pd;
 use super::{object, status};
 use crate::engine::request::Route;
-use crate::net::Gids;
+use crate::net::{Gids, is_multicast};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
@@ -30,7 +30,7 @@ impl Ah {
 }
 
 /// Checks an address vector; returns its route and whether that leads to another host. Without a global route
-/// the address means this host.
+/// the address means this host; a multicast group reaches this host's processes.
 ///
 /// # Errors
 /// `EINVAL` no such port or source GID.
@@ -51,7 +51,7 @@ pub(super) fn resolve(gids: &Gids, attr: &ibv_ah_attr) -> Result<(Option<Route>,
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
     };
-    Ok((Some(route), !gids.contains(&dgid)))
+    Ok((Some(route), !gids.contains(&dgid) && !is_multicast(&dgid)))
 }
 
 /// ibv_create_ah(3).

@@ -3,6 +3,7 @@
 //! The QP is locked from start to complete or abort, as the manual demands of a provider: several threads may
 //! build on one QP, one after the other.
 
+use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
 use crate::engine::ranges::MAX_SGE;
@@ -46,6 +47,8 @@ impl Default for BuilderCell {
 }
 
 const SENDS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+const WINDOWS: u32 =
+    IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
 const WRITES: u32 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
@@ -54,8 +57,9 @@ const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
 /// Operations that a QP of this kind can be created with.
 pub(super) const fn offered(kind: Kind) -> u64 {
     let ops = match kind {
-        Kind::Rc | Kind::XrcSend => SENDS | WRITES | ANSWERED,
-        Kind::Uc => SENDS | WRITES,
+        Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED,
+        Kind::XrcSend => SENDS | WRITES | ANSWERED,
+        Kind::Uc => SENDS | WINDOWS | WRITES,
         Kind::Ud => SENDS,
         Kind::XrcRecv => 0,
     };
@@ -74,6 +78,9 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
     ex.wr_abort = Some(abort);
     ex.wr_send = Some(send);
     ex.wr_send_imm = Some(send_imm);
+    ex.wr_send_inv = Some(send_inv);
+    ex.wr_bind_mw = Some(bind_mw);
+    ex.wr_local_inv = Some(local_inv);
     ex.wr_rdma_write = Some(rdma_write);
     ex.wr_rdma_write_imm = Some(rdma_write_imm);
     ex.wr_rdma_read = Some(rdma_read);
@@ -182,6 +189,37 @@ unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: be32) {
     // SAFETY: as `send`.
     unsafe { begin(qp, IBV_WR_SEND_WITH_IMM, |r| r.imm = imm) };
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_SEND_WITH_INV, |r| r.imm = rkey) };
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as `send`.
+    unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.imm = rkey) };
+}
+
+unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: as `send`; window and region are live, the information is readable.
+    unsafe {
+        let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &*info);
+        if let Err(errno) = bind {
+            builder(qp).error = Some(errno);
+        }
+        let fill = |r: &mut Request| {
+            if let Ok(bind) = bind {
+                *r = Request { wr_id: r.wr_id, flags: r.flags, ..bind };
+            }
+        };
+        begin(qp, IBV_WR_BIND_MW, fill);
+    }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {

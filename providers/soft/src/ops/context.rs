@@ -1,7 +1,7 @@
 //! Opening and closing the device, and its event channels.
 
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
-use super::{ah, cq, cq_ex, domain, mr, object, pd, post, qp, query, srq, xrcd};
+use super::{ah, cq, cq_ex, domain, mcast, mr, mw, object, pd, post, qp, query, srq, xrcd};
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::FabricConfig;
@@ -194,9 +194,12 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
 
 /// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.
 static OPS: verbs_context_ops = verbs_context_ops {
+    alloc_mw: Some(mw::alloc_mw),
     alloc_parent_domain: Some(domain::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(domain::alloc_td),
+    attach_mcast: Some(mcast::attach_mcast),
+    bind_mw: Some(mw::bind_mw),
     close_xrcd: Some(xrcd::close_xrcd),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
@@ -205,6 +208,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     create_qp_ex: Some(qp::create_qp_ex),
     create_srq: Some(srq::create_srq),
     create_srq_ex: Some(srq::create_srq_ex),
+    dealloc_mw: Some(mw::dealloc_mw),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(domain::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),
@@ -212,6 +216,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     destroy_srq: Some(srq::destroy_srq),
+    detach_mcast: Some(mcast::detach_mcast),
     free_context: Some(free_context),
     modify_cq: Some(cq::modify_cq),
     get_srq_num: Some(srq::get_srq_num),

@@ -10,11 +10,33 @@ use std::ffi::{c_int, c_void};
 /// A memory region. The C object comes first.
 #[repr(C)]
 #[derive(Debug)]
-struct Mr {
+pub(super) struct Mr {
     verbs: verbs_mr,
     pd: *mut ibv_pd,
     keys: Keys,
     extent: Extent,
+}
+
+impl Mr {
+    /// # Safety
+    /// `mr` is a live region of this provider.
+    pub(super) unsafe fn of<'a>(mr: *mut ibv_mr) -> &'a Self {
+        // SAFETY: made here, and the C object is the first member.
+        unsafe { &*mr.cast::<Self>() }
+    }
+
+    /// Over memory of the application, rather than of the device or none.
+    pub(super) const fn is_ordinary(&self) -> bool {
+        self.verbs.mr_type == IBV_MR_TYPE_MR
+    }
+
+    pub(super) const fn is_zero_based(&self) -> bool {
+        self.extent.access & IBV_ACCESS_ZERO_BASED != 0
+    }
+
+    pub(super) const fn rkey(&self) -> u32 {
+        self.keys.rkey
+    }
 }
 
 /// Remote writes and atomics need local ones (ibv_reg_mr(3)).
@@ -108,26 +130,36 @@ pub(super) unsafe extern "C" fn reg_mr(
     })
 }
 
-/// ibv_dereg_mr(3): waits for operations on the region that are under way.
+/// ibv_dereg_mr(3): waits for operations on the region that are under way; EBUSY while a memory window is bound to it.
 ///
 /// # Safety
 /// `mr` is a live region of this provider and is not used any more.
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     status(|| {
-        // SAFETY: from reg_mr, given back once.
-        let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+        // SAFETY: from reg_mr.
+        let region = unsafe { Mr::of(mr.cast()) };
         // SAFETY: a region holds its domain.
-        let domain = unsafe { Pd::of(mr.pd) };
-        withdraw(domain, mr.keys, mr.extent.pd);
+        let domain = unsafe { Pd::of(region.pd) };
+        withdraw(domain, region.keys, region.extent.pd)?;
         domain.release();
+        // SAFETY: from reg_mr, given back once.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
 }
 
-fn withdraw(domain: &Pd, keys: Keys, pd: u32) {
-    domain.adapter.regions.revoke(keys.index);
-    domain.adapter.quiesce(pd, keys.rkey);
-    domain.adapter.regions.release(keys.index);
+/// Takes a region's keys back and waits for whoever uses them.
+///
+/// # Errors
+/// `EBUSY` a window is bound to it: nothing happened.
+fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
+    let adapter = &domain.adapter;
+    if !adapter.windows.unless_bound(keys.index, || adapter.regions.revoke(keys.index)) {
+        return Err(Errno::EBUSY);
+    }
+    adapter.quiesce(pd, keys.rkey);
+    adapter.regions.release(keys.index);
+    Ok(())
 }
 
 /// ibv_rereg_mr(3): changes domain, translation or access; the keys change.
@@ -160,7 +192,11 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         populate(extent.va, extent.len as usize, extent.access)?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
-        withdraw(old, mr.keys, mr.extent.pd);
+        if let Err(errno) = withdraw(old, mr.keys, mr.extent.pd) {
+            // The region stays as it was.
+            withdraw(domain, keys, extent.pd)?;
+            return Err(errno);
+        }
         domain.hold();
         old.release();
         (mr.pd, mr.keys, mr.extent) = (new, keys, extent);

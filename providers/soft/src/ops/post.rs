@@ -2,6 +2,7 @@
 //! a sleeping peer must be woken.
 
 use super::ah::Ah;
+use super::mw::bind_request;
 use crate::engine::qp::Qp;
 use crate::engine::request::{Destination, Request};
 use crate::engine::state::Kind;
@@ -93,6 +94,7 @@ pub(super) unsafe extern "C" fn post_send(
         let posted = unsafe {
             elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
                 let request = request(queue.kind, wr)?;
+                let list = if is_local(wr.opcode) { &[] } else { list };
                 requester.post(queue, &request, list)
             })
         };
@@ -111,6 +113,11 @@ pub(super) unsafe extern "C" fn post_send(
         queue.send_broke();
     }
     result
+}
+
+/// Work on our own windows, which has no scatter/gather list.
+const fn is_local(opcode: u32) -> bool {
+    matches!(opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV)
 }
 
 /// What a work request says, with its unions opened.
@@ -144,6 +151,13 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
                 request.remote_addr = rdma.remote_addr;
                 request.rkey = rdma.rkey;
             }
+            IBV_WR_BIND_MW => {
+                let ibv_send_wr_bind_mw { mw, rkey, bind_info } = wr.tail.bind_mw;
+                let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &bind_info)?;
+                let flags = wr.send_flags & !IBV_SEND_INLINE;
+                request = Request { wr_id: wr.wr_id, flags, ..bind };
+            }
+            IBV_WR_LOCAL_INV => request.flags &= !IBV_SEND_INLINE,
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State, ignored, permits};
-use crate::net::Gids;
+use crate::net::{Gids, is_multicast};
 use crate::shm::layout::split_qpn;
 use crate::sys::Errno;
 use abi::*;
@@ -68,17 +68,32 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
+/// Bits of `create_flags` that a QP of this kind can be created with.
+const fn create_flags_of(kind: Kind) -> u32 {
+    match kind {
+        Kind::Ud => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+        _ => 0,
+    }
+}
+
 /// Both forms of creation.
 ///
 /// # Safety
 /// The objects that `init` names are live ones of this provider.
 unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     let has = |bit| init.comp_mask & bit != 0;
-    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS;
     if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
+    if create_flags & !create_flags_of(kind) != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
     if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
         return Err(Errno::EOPNOTSUPP);
@@ -175,6 +190,11 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
         stand: None,
         cap,
         signals_all: init.sq_sig_all != 0,
+        create_flags: if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
+            init.create_flags
+        } else {
+            0
+        },
         report,
     };
     let qp = Qp::new(&domain.adapter, wanted)?;
@@ -203,7 +223,8 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
     Ok(Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
 }
 
-/// ibv_destroy_qp(3): waits until all events of the QP that were got are acknowledged.
+/// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group; waits until all events of the QP that were got are
+/// acknowledged.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider and is not used any more.
@@ -211,6 +232,9 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: by contract.
         let queue = unsafe { Qp::of(qp) };
+        if queue.kind == Kind::Ud && queue.adapter.groups.has(queue) {
+            return Err(Errno::EBUSY);
+        }
         queue.retire();
         let unread = queue.report.0.take_back(qp as u64);
         let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
@@ -252,6 +276,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 /// Where an address vector's far end is, as far as a connection is concerned.
 fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
     match ah::resolve(gids, vector)? {
+        (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
         (_, false) => Ok(()),
         // The wire to other hosts does not exist yet: say so now rather than by a timeout.
         (_, true) => Err(Errno::new(libc::EHOSTUNREACH)),

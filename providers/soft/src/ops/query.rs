@@ -3,9 +3,10 @@
 
 use super::context::Context;
 use super::status;
+use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::net::GID_TABLE;
-use crate::shm::layout::{MRS, QPS, SRQS};
+use crate::shm::layout::{GROUPS, MRS, MWS, QPS, SRQS};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_char, c_int};
@@ -92,17 +93,24 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_RC_RNR_NAK_GEN
-            | IBV_DEVICE_XRC,
+            | IBV_DEVICE_XRC
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: MAX_SGE as c_int,
         max_sge_rd: MAX_SGE as c_int,
         max_cq: MAX_CQ as c_int,
         max_cqe: MAX_CQE as c_int,
-        max_mr: (MRS - 1) as c_int,
+        max_mr: (MRS - MWS - 1) as c_int,
+        max_mw: MWS as c_int,
         max_pd: c_int::MAX,
         max_qp_rd_atom: c_int::from(MAX_RD_ATOMIC),
         max_res_rd_atom: c_int::from(MAX_RD_ATOMIC) * QPS as c_int,
         max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),
         atomic_cap: IBV_ATOMIC_HCA,
+        max_mcast_grp: GROUPS as c_int,
+        max_mcast_qp_attach: MOST_MEMBERS as c_int,
+        max_total_mcast_qp_attach: (GROUPS * MOST_MEMBERS) as c_int,
         max_ah: c_int::MAX,
         max_srq: SRQS as c_int,
         max_srq_wr: MAX_SRQ_WR as c_int,

@@ -21,19 +21,27 @@ pub(crate) const QP_INDEX_BITS: u32 = 14;
 pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
 /// Shared receive queues of one process: their numbers are made as those of QPs.
 pub(crate) const SRQS: usize = QPS;
-/// Memory regions of one process; entry 0 is never used, so that no key is 0.
+/// Memory regions and windows of one process; entry 0 is never used, so that no key is 0.
 pub(crate) const MRS: usize = 1 << 18;
+/// Memory windows among them: the last entries.
+pub(crate) const MWS: usize = 1 << 16;
 /// Slots of a ring: enough to keep two CPUs apart, few enough to stay in the second-level cache.
 pub(crate) const RING_SLOTS: u32 = 256;
 /// Bytes of a bounce buffer: the largest piece that travels by copying twice.
 pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
 /// Bounce buffers of one process.
 pub(crate) const CHUNKS: usize = 1 << 14;
+/// Multicast groups that QPs of one process can be attached to.
+pub(crate) const GROUPS: usize = 1024;
+/// Steering rules of one process.
+pub(crate) const RULES: usize = 1 << 15;
+/// Words that a steering rule compares.
+pub(crate) const RULE_WORDS: usize = 18;
 /// One-sided operations that a process can have under way at once.
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft3");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft5");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -51,6 +59,10 @@ pub(crate) struct TablesHead {
     pub(crate) needs_fence: AtomicU32,
     /// A random number, not 0: tells this process from earlier owners of its slot.
     pub(crate) identity: AtomicU32,
+    /// All multicast groups of the owner are in entries before this one.
+    pub(crate) groups: AtomicU32,
+    /// All steering rules of the owner are in entries before this one.
+    pub(crate) rules: AtomicU32,
 }
 
 /// Wake this process when a request was put into one of its rings.
@@ -132,7 +144,7 @@ impl Life {
     pub(crate) const SQE: u8 = 6;
 }
 
-/// What peers may know of one memory region. `key` is written last and cleared first.
+/// What peers may know of one memory region or window. `key` is written last and cleared first.
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
     /// rkey (lower half; 0: no region) and `IBV_ACCESS_*` flags (upper half).
@@ -145,6 +157,31 @@ pub(crate) struct MrEntry {
     pub(crate) va: AtomicU64,
     /// Protection domain number.
     pub(crate) pd: AtomicU64,
+    /// A window of type 2: the owner's QP that it is bound to; 0: any of the domain.
+    pub(crate) qpn: AtomicU32,
+}
+
+/// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,
+/// to whom they send then, knows better.
+#[repr(C, align(32))]
+pub(crate) struct GroupEntry {
+    /// The group's GID, as two native words of its bytes; `members` is 0 while they change.
+    pub(crate) gid: [AtomicU64; 2],
+    /// Attached QPs; 0: a free entry.
+    pub(crate) members: AtomicU64,
+    _pad: u64,
+}
+
+/// A steering rule of the owner (`engine::ethernet::steer`). A hint to senders, as [`GroupEntry`].
+#[repr(C, align(64))]
+pub(crate) struct RuleEntry {
+    /// Precedence and kind; 0: no rule. Written last and cleared first.
+    pub(crate) rank: AtomicU64,
+    /// When it was made, in nanoseconds of the host's monotonic clock.
+    pub(crate) born: AtomicU64,
+    pub(crate) value: [AtomicU64; RULE_WORDS],
+    pub(crate) mask: [AtomicU64; RULE_WORDS],
+    _pad: [u64; 2],
 }
 
 /// Announces a one-sided operation under way: target slot + 1 (upper half) and rkey; 0: free.
@@ -204,8 +241,10 @@ pub(crate) const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
 pub(crate) const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
 pub(crate) const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
 pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
+pub(crate) const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
+pub(crate) const TABLES_RULES: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
 /// Length of a *tables* segment.
-pub(crate) const TABLES_LEN: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
+pub(crate) const TABLES_LEN: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
 
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =
@@ -221,6 +260,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
 const _: () = assert!(size_of::<MrEntry>() == 64);
+const _: () = assert!(size_of::<GroupEntry>() == 32 && size_of::<RuleEntry>() == 320);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
 
 /// Number of the QP, or shared receive queue, that is entry `index` in the table of process `slot`.

@@ -25,6 +25,8 @@ pub(crate) enum Op {
     Fault = 6,
     /// A datagram of a UD QP.
     Datagram = 7,
+    /// An Ethernet frame of a RAW_PACKET QP.
+    Frame = 8,
     /// The requests behind it name this shared receive queue (XRC; an XRCETH that stays).
     Address = 12,
     /// Between processes, in datagram rings: stand for an XRC receive QP (`engine::xrc`).
@@ -45,6 +47,7 @@ impl Op {
             5 => Self::FetchAdd,
             6 => Self::Fault,
             7 => Self::Datagram,
+            8 => Self::Frame,
             12 => Self::Address,
             13 => Self::XrcAsk,
             14 => Self::XrcAnswer,
@@ -62,6 +65,8 @@ pub(crate) const LAST: u8 = 1 << 1;
 pub(crate) const IMM: u8 = 1 << 2;
 /// A solicited event is asked for; only with `LAST`.
 pub(crate) const SOLICITED: u8 = 1 << 4;
+/// The immediate word is an rkey that the responder takes back; only with `LAST` of a SEND.
+pub(crate) const INVALIDATE: u8 = 1 << 5;
 /// The data was already placed by the requester: only the completion is left to do.
 pub(crate) const PLACED: u8 = 1 << 3;
 

@@ -66,6 +66,15 @@ impl View {
         self.table(TABLES_MOVERS, index, MOVERS)
     }
 
+    pub(crate) fn group(&self, index: usize) -> &GroupEntry {
+        self.table(TABLES_GROUPS, index, GROUPS)
+    }
+
+    #[allow(dead_code, reason = "the next step")]
+    pub(crate) fn rule(&self, index: usize) -> &RuleEntry {
+        self.table(TABLES_RULES, index, RULES)
+    }
+
     /// The receive ring of the owner's QP `index`.
     pub(crate) fn qp_ring(&self, index: usize) -> Ring {
         Ring {

@@ -1,0 +1,399 @@
+//! What is not part of a connection: one ring for each pair of processes carries the datagrams of UD QPs (`ud`) and the frames of
+//! RAW_PACKET QPs (`ethernet`), for one receiver, or for many.
+//!
+//! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
+
+use super::link::publication_fence;
+use super::{ethernet, ud};
+use crate::adapter::Adapter;
+use crate::fabric::Peer;
+use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
+use crate::shm::slot::*;
+use crate::shm::view::{Ring, View};
+use crate::sys::membarrier;
+use arrayvec::ArrayVec;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+/// Datagrams handled in one go.
+const BUDGET: usize = 256;
+/// Peers whose rings are looked at without a bell.
+const HOT: usize = 16;
+/// How long a process that was just met may take to find us.
+const INTRODUCTION: Duration = Duration::from_millis(200);
+/// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only.
+pub(super) const COURTESY: Duration = Duration::from_millis(20);
+
+/// All datagram traffic of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Datagrams {
+    to: RwLock<HashMap<u16, Arc<Outlet>>>,
+    from: Mutex<Inlets>,
+    /// All processes that we have met, ourselves included.
+    everyone: RwLock<Vec<Met>>,
+    introduced: Introduced,
+    /// Datagrams that arrived and were dropped.
+    pub(crate) dropped: AtomicU64,
+}
+
+/// A process and what it publishes.
+#[derive(Debug)]
+struct Met {
+    peer: Arc<Peer>,
+    view: View,
+}
+
+/// Whether we went round and met everyone.
+#[derive(Debug)]
+struct Introduced(Once);
+
+impl Default for Introduced {
+    fn default() -> Self {
+        Self(Once::new())
+    }
+}
+
+/// Where we put datagrams for one process.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub(super) peer: Arc<Peer>,
+    view: View,
+    ring: Ring,
+    own_slot: u16,
+    state: Mutex<OutletState>,
+}
+
+#[derive(Debug)]
+struct OutletState {
+    /// Next sequence number and the first one not gone past; once the receiver has made the ring ready for us.
+    place: Option<(u32, u32)>,
+    lent: VecDeque<(u32, u32)>,
+    unpublished: bool,
+}
+
+/// Where datagrams come from.
+#[derive(Debug, Default)]
+struct Inlets {
+    known: HashMap<u16, Inlet>,
+    hot: Vec<u16>,
+    oldest: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Inlet {
+    pub(super) peer: Arc<Peer>,
+    pub(super) view: View,
+    ring: Ring,
+    next: u32,
+}
+
+/// What became of one datagram at the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// In the ring, or lost because nobody is there.
+    Gone,
+    /// There is no room: the same again later.
+    Full,
+}
+
+/// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Letter {
+    pub(super) op: Op,
+    /// Besides `FIRST` and `LAST`.
+    pub(super) flags: u8,
+    pub(super) imm: u32,
+    pub(super) src_qpn: u32,
+    pub(super) body: [u64; BODY_WORDS],
+    /// Bytes that travel in the body; `None`: they go into a chunk.
+    pub(super) inline: Option<u8>,
+}
+
+/// Outlets to several processes.
+pub(super) type Receivers = ArrayVec<Arc<Outlet>, SLOTS>;
+
+impl Datagrams {
+    /// The outlet to process `slot`; connects when there is none. `None`: nobody is there.
+    pub(super) fn outlet(&self, adapter: &Adapter, slot: u16) -> Option<Arc<Outlet>> {
+        if let Some(outlet) = self.to.read().get(&slot)
+            && !outlet.peer.is_dead()
+        {
+            return Some(Arc::clone(outlet));
+        }
+        let peer = adapter.fabric.peer(slot).ok()?;
+        // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let own_slot = adapter.fabric.slot();
+        let ring = view.peer_ring(own_slot);
+        let state = OutletState { place: None, lent: VecDeque::new(), unpublished: false };
+        let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
+        self.to.write().insert(slot, Arc::clone(&outlet));
+        Some(outlet)
+    }
+
+    /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
+    pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
+        let Some(outlet) = self.outlet(adapter, slot) else { return };
+        let mut body = [0; BODY_WORDS];
+        body[0] = word;
+        let letter = Letter { op: what, flags: 0, imm: 0, src_qpn: about, body, inline: Some(8) };
+        if outlet.put(adapter, &letter, |_| ()) == Sent::Gone {
+            outlet.publish();
+            outlet.peer.kick();
+        }
+    }
+
+    /// A process can send to us from now on.
+    pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
+        // SAFETY: as in `outlet`.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let ring = own.peer_ring(peer.slot);
+        let mut from = self.from.lock();
+        if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
+            return;
+        }
+        let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
+        // A lap ahead of whatever a former owner of the slot left in the ring.
+        let next = next.wrapping_add(RING_SLOTS);
+        let mut everyone = self.everyone.write();
+        everyone.retain(|met| met.peer.slot != peer.slot);
+        everyone.push(Met { peer: Arc::clone(peer), view });
+        drop(everyone);
+        ring.acked().store(next, Ordering::Relaxed);
+        // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
+        ring.nak().store(view.tables_head().identity.load(Ordering::Relaxed), Ordering::Release);
+        from.known.insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next });
+    }
+
+    /// A process is dead: what it sent before still counts, then nothing more comes.
+    pub(crate) fn remove_peer(&self, adapter: &Adapter, slot: u16) {
+        self.everyone.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
+        if let Some(outlet) = self.to.write().remove(&slot) {
+            for (_, chunk) in outlet.state.lock().lent.drain(..) {
+                adapter.chunks.give(chunk);
+            }
+        }
+        let mut from = self.from.lock();
+        while from.serve(self, adapter, slot) == BUDGET {}
+        from.hot.retain(|s| *s != slot);
+    }
+
+    /// Meets all processes of the fabric, the first time. Whoever wants to receive what is for many, or to send it, calls this:
+    /// of two that did so, each knows the other.
+    pub(crate) fn meet_everyone(&self, adapter: &Adapter) {
+        self.introduced.0.call_once(|| {
+            let own = adapter.fabric.slot();
+            let identity = adapter.view.tables_head().identity.load(Ordering::Relaxed);
+            let deadline = Instant::now() + INTRODUCTION;
+            for slot in 1..adapter.fabric.config().slots {
+                let Ok(peer) = adapter.fabric.peer(slot) else { continue };
+                // SAFETY: as in `outlet`.
+                let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+                let ready = || view.peer_ring(own).nak().load(Ordering::Acquire) == identity;
+                while !ready() && !peer.is_dead() && Instant::now() < deadline {
+                    peer.kick();
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+    }
+
+    /// The living processes whose tables satisfy `wants`.
+    pub(super) fn receivers(
+        &self,
+        adapter: &Adapter,
+        mut wants: impl FnMut(&View) -> bool,
+    ) -> Receivers {
+        let mut slots = ArrayVec::<u16, SLOTS>::new();
+        for met in self.everyone.read().iter() {
+            if !met.peer.is_dead() && wants(&met.view) && slots.try_push(met.peer.slot).is_err() {
+                break;
+            }
+        }
+        slots.iter().filter_map(|slot| self.outlet(adapter, *slot)).collect()
+    }
+
+    /// Calls `look` with the tables of each living process.
+    #[allow(dead_code, reason = "the next step")]
+    pub(super) fn for_everyone(&self, mut look: impl FnMut(u16, &View)) {
+        for met in self.everyone.read().iter().filter(|met| !met.peer.is_dead()) {
+            look(met.peer.slot, &met.view);
+        }
+    }
+
+    /// Waits until nothing that arrived is being delivered.
+    #[allow(dead_code, reason = "the next step")]
+    pub(crate) fn settle(&self) {
+        drop(self.from.lock());
+    }
+
+    /// Serves what lies in the datagram rings.
+    pub(crate) fn look(&self, adapter: &Adapter) {
+        let Some(mut from) = self.from.try_lock() else { return };
+        for at in 0..from.hot.len() {
+            let slot = from.hot[at];
+            from.serve(self, adapter, slot);
+        }
+        adapter.view.take_peer_bells(|slot| {
+            from.heat(&adapter.view, slot);
+            from.serve(self, adapter, slot);
+        });
+    }
+}
+
+impl Inlets {
+    /// Makes the ring of `slot` one that is looked at without a bell.
+    fn heat(&mut self, own: &View, slot: u16) {
+        let Some(inlet) = self.known.get(&slot) else { return };
+        if self.hot.contains(&slot) {
+            return;
+        }
+        inlet.ring.hot().store(1, Ordering::Relaxed);
+        if self.hot.len() < HOT {
+            self.hot.push(slot);
+        } else {
+            let at = self.oldest % HOT;
+            self.oldest += 1;
+            let cold = std::mem::replace(&mut self.hot[at], slot);
+            if let Some(inlet) = self.known.get(&cold) {
+                inlet.ring.hot().store(0, Ordering::Relaxed);
+                membarrier::heavy();
+                if inlet.ring.ready(inlet.next) {
+                    // Not forgotten: the bell rings for it.
+                    own.ring_peer_bell(cold);
+                }
+            }
+        }
+    }
+
+    /// Serves the ring of `slot`; returns how many datagrams there were.
+    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16) -> usize {
+        let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
+        let mut count = 0;
+        while count < BUDGET {
+            let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
+            if !deliver(adapter, inlet, words, &body) {
+                all.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            inlet.next = inlet.next.wrapping_add(1);
+            count += 1;
+        }
+        if count > 0 {
+            inlet.ring.acked().store(inlet.next, Ordering::Release);
+            publication_fence(&inlet.view);
+            let attention = &inlet.view.tables_head().attention;
+            if attention.load(Ordering::Relaxed) & ATTENTION_ACKS != 0 {
+                inlet.peer.kick();
+            }
+        }
+        count
+    }
+}
+
+/// Sorts out one slot; `false`: dropped.
+fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_WORDS]) -> bool {
+    match Head::parse(words) {
+        Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body),
+        Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
+        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]),
+        None => false,
+    }
+}
+
+impl Outlet {
+    /// Whether a datagram can be put now, or never.
+    pub(super) fn has_room(&self, adapter: &Adapter) -> bool {
+        self.state.lock().room(self, adapter).is_some() || self.peer.is_dead()
+    }
+
+    /// Puts a datagram; `fill` writes what does not fit into the letter to a chunk of `CHUNK_BYTES` bytes that is ours.
+    pub(super) fn put(
+        &self,
+        adapter: &Adapter,
+        letter: &Letter,
+        fill: impl FnOnce(*mut u8),
+    ) -> Sent {
+        let mut state = self.state.lock();
+        let Some(seq) = state.room(self, adapter) else {
+            return if self.peer.is_dead() { Sent::Gone } else { Sent::Full };
+        };
+        let mut body = letter.body;
+        let (carrier, count) = match letter.inline {
+            Some(count) => (Carrier::Inline, count),
+            None => {
+                let Some(chunk) = adapter.chunks.take() else { return Sent::Full };
+                let Some(base) = adapter.view.chunk(chunk) else { return Sent::Gone };
+                state.lent.push_back((seq, chunk));
+                fill(base);
+                body[2] = halves(chunk, 0);
+                (Carrier::Chunk, 0)
+            }
+        };
+        let head = Head {
+            seq,
+            op: letter.op,
+            flags: FIRST | LAST | letter.flags,
+            carrier,
+            count,
+            imm: letter.imm,
+            src_qpn: letter.src_qpn,
+            ack: 0,
+        };
+        self.ring.put(&head, &body);
+        if let Some((next, _)) = &mut state.place {
+            *next = next.wrapping_add(1);
+        }
+        state.unpublished = true;
+        Sent::Gone
+    }
+
+    /// Makes sure that somebody looks.
+    pub(super) fn publish(&self) {
+        if !std::mem::replace(&mut self.state.lock().unpublished, false) {
+            return;
+        }
+        // As in Link::requests_published.
+        publication_fence(&self.view);
+        if self.ring.hot().load(Ordering::Relaxed) == 0 {
+            self.view.ring_peer_bell(self.own_slot);
+        }
+        let attention = self.view.tables_head().attention.load(Ordering::Relaxed);
+        if attention & ATTENTION_REQUESTS != 0 {
+            self.peer.kick();
+        }
+    }
+}
+
+impl OutletState {
+    /// The next sequence number, if there is a free slot.
+    fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
+        let Some((next, acked)) = self.place else {
+            let own = adapter.view.tables_head().identity.load(Ordering::Relaxed);
+            if outlet.ring.nak().load(Ordering::Acquire) != own {
+                return None;
+            }
+            let first = outlet.ring.acked().load(Ordering::Relaxed);
+            self.place = Some((first, first));
+            return Some(first);
+        };
+        if next.wrapping_sub(acked) < RING_SLOTS / 2 {
+            return Some(next);
+        }
+        let acked = outlet.ring.acked().load(Ordering::Acquire);
+        if next.wrapping_sub(acked) > RING_SLOTS {
+            // Not a number that a sane receiver writes.
+            return None;
+        }
+        self.place = Some((next, acked));
+        while let Some(&(seq, chunk)) = self.lent.front()
+            && acked.wrapping_sub(seq) as i32 > 0
+        {
+            self.lent.pop_front();
+            adapter.chunks.give(chunk);
+        }
+        (next.wrapping_sub(acked) < RING_SLOTS).then_some(next)
+    }
+}

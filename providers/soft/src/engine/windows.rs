@@ -1,0 +1,418 @@
+//! Memory windows: keys to parts of a region that are bound, and taken back, by work requests (ibv_bind_mw(3); IBTA vol 1,
+//! 10.6.7 and 11.2.9).
+//!
+//! A window is an entry of the region table whose key changes. Its owner keeps here what peers need not know. Windows of type 2
+//! are of the kind 2B: they serve one QP, and only in their protection domain.
+#![forbid(unsafe_code)]
+
+use super::regions::{FIRST_WINDOW, INDEX_SHIFT, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_WRITE};
+use super::request::Request;
+use crate::shm::layout::{MRS, MWS};
+use crate::shm::view::View;
+use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bits of a window's key that its user counts (ibv_inc_rkey(3)).
+const USER_BITS: u32 = 8;
+/// Generations of a window's entry.
+const GENERATIONS: u32 = 1 << (INDEX_SHIFT - USER_BITS);
+/// Freed entries wait until so many are queued before one is used again.
+const REST: usize = 64;
+
+/// What became of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Yes,
+    /// Operations by the old key are under way: try again.
+    Later,
+    /// The rules forbid it.
+    Refused,
+}
+
+/// A request to bind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bind {
+    /// The key that the window is to have.
+    pub(crate) rkey: u32,
+    /// The region's rkey; with length 0 it does not matter.
+    pub(crate) region: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// `IBV_ACCESS_*` flags.
+    pub(crate) access: u32,
+}
+
+impl Bind {
+    /// As a send request that carries it.
+    pub(crate) fn request(&self, wr_id: u64, opcode: u32, flags: u32) -> Request {
+        Request {
+            wr_id,
+            opcode,
+            flags,
+            rkey: self.rkey,
+            remote_addr: self.addr,
+            compare_add: self.len,
+            swap: u64::from(self.region) | u64::from(self.access) << 32,
+            ..Request::default()
+        }
+    }
+
+    pub(crate) const fn of(request: &Request) -> Self {
+        Self {
+            rkey: request.rkey,
+            region: request.swap as u32,
+            addr: request.remote_addr,
+            len: request.compare_add,
+            access: (request.swap >> 32) as u32,
+        }
+    }
+}
+
+/// The windows of this process.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    view: View,
+    state: Mutex<State>,
+    /// Windows that serve one QP now.
+    tied: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Entry>,
+    returned: VecDeque<usize>,
+    /// How many windows are bound to each region (by table index) that has any.
+    on_region: HashMap<usize, usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    generation: u32,
+    /// `None`: no such window now.
+    window: Option<Window>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// Of type 2.
+    tied: bool,
+    pd: u32,
+    rkey: u32,
+    bound: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    region: usize,
+    /// 0: any.
+    qpn: u32,
+}
+
+impl State {
+    fn window(&mut self, index: usize) -> Option<&mut Window> {
+        self.entries.get_mut(index.checked_sub(FIRST_WINDOW)?)?.window.as_mut()
+    }
+}
+
+const fn index_of(rkey: u32) -> usize {
+    (rkey >> INDEX_SHIFT) as usize
+}
+
+impl Windows {
+    pub(crate) fn new(view: View) -> Self {
+        Self { view, state: Mutex::default(), tied: AtomicUsize::new(0) }
+    }
+
+    /// A new window, of type 2 if `tied`: table index and first key, which opens nothing. `None`: the table is full.
+    pub(crate) fn allocate(&self, pd: u32, tied: bool) -> Option<(usize, u32)> {
+        let mut state = self.state.lock();
+        let full = state.entries.len() == MWS;
+        let at = match state.returned.len() {
+            n if n > REST || (full && n > 0) => state.returned.pop_front()?,
+            _ if full => return None,
+            _ => {
+                state.entries.push(Entry::default());
+                state.entries.len() - 1
+            }
+        };
+        let entry = state.entries.get_mut(at)?;
+        entry.generation = (entry.generation + 1) % GENERATIONS;
+        let index = FIRST_WINDOW + at;
+        let rkey = (index as u32) << INDEX_SHIFT | entry.generation << USER_BITS;
+        entry.window = Some(Window { tied, pd, rkey, bound: None });
+        Some((index, rkey))
+    }
+
+    /// Binds a window as QP `qpn` of domain `pd` asks, or unbinds it (type 1, length 0). `moved`: whether anybody is at an
+    /// operation by a key.
+    pub(crate) fn bind(&self, qpn: u32, pd: u32, bind: &Bind, moved: impl Fn(u32) -> bool) -> Done {
+        let mut state = self.state.lock();
+        let index = index_of(bind.rkey);
+        let Some(window) = state.window(index).copied() else { return Done::Refused };
+        // The part of the key that is not the user's names this window, not one that was here before.
+        if (window.rkey ^ bind.rkey) >> USER_BITS != 0 || window.pd != pd {
+            return Done::Refused;
+        }
+        if window.tied && (window.bound.is_some() || bind.len == 0) {
+            return Done::Refused;
+        }
+        let range = match bind.len {
+            0 => None,
+            _ => match self.part(pd, bind) {
+                None => return Done::Refused,
+                range => range,
+            },
+        };
+        let entry = self.view.mr(index);
+        if window.bound.is_some() {
+            // Against Movers::announce and `check`: either the mover sees the key gone or we see the mover.
+            entry.key.store(0, Ordering::SeqCst);
+            if moved(window.rkey) {
+                return Done::Later;
+            }
+            self.untie(&mut state, index);
+        }
+        if let Some(window) = state.window(index) {
+            window.rkey = bind.rkey;
+        }
+        let Some(va) = range else { return Done::Yes };
+        let tied_to = if window.tied { qpn } else { 0 };
+        let bound = Bound { region: index_of(bind.region), qpn: tied_to };
+        if let Some(window) = state.window(index) {
+            window.bound = Some(bound);
+        }
+        *state.on_region.entry(bound.region).or_default() += 1;
+        if tied_to != 0 {
+            self.tied.fetch_add(1, Ordering::Relaxed);
+        }
+        let iova = if bind.access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { bind.addr };
+        entry.iova.store(iova, Ordering::Relaxed);
+        entry.len.store(bind.len, Ordering::Relaxed);
+        entry.va.store(va, Ordering::Relaxed);
+        entry.pd.store(u64::from(pd), Ordering::Relaxed);
+        entry.qpn.store(tied_to, Ordering::Relaxed);
+        // Pairs with the load in `check`: who sees the key sees what it covers.
+        entry.key.store(u64::from(bind.rkey) | u64::from(bind.access) << 32, Ordering::SeqCst);
+        Done::Yes
+    }
+
+    /// Where the part of a region that `bind` names begins, if the region allows it.
+    fn part(&self, pd: u32, bind: &Bind) -> Option<u64> {
+        let region = index_of(bind.region);
+        if region == 0 || region >= FIRST_WINDOW {
+            return None;
+        }
+        let entry = self.view.mr(region);
+        let key = entry.key.load(Ordering::SeqCst);
+        let rights = (key >> 32) as u32;
+        let changes = bind.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        let iova = entry.iova.load(Ordering::Relaxed);
+        let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;
+        let good = key as u32 == bind.region
+            && entry.pd.load(Ordering::Relaxed) == u64::from(pd)
+            && rights & IBV_ACCESS_MW_BIND != 0
+            && (!changes || rights & LOCAL_WRITE != 0)
+            && bind.addr >= iova
+            && bind.addr.checked_add(bind.len)? <= end;
+        good.then(|| entry.va.load(Ordering::Relaxed).wrapping_add(bind.addr - iova))
+    }
+
+    /// The window is bound no more; its key was taken back.
+    fn untie(&self, state: &mut State, index: usize) {
+        let Some(bound) = state.window(index).and_then(|window| window.bound.take()) else {
+            return;
+        };
+        if let Some(count) = state.on_region.get_mut(&bound.region) {
+            *count -= 1;
+            if *count == 0 {
+                state.on_region.remove(&bound.region);
+            }
+        }
+        if bound.qpn != 0 {
+            self.tied.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the key of a window of type 2 back that is bound to QP `qpn` of domain `pd`.
+    pub(crate) fn invalidate(
+        &self,
+        qpn: u32,
+        pd: u32,
+        rkey: u32,
+        moved: impl Fn(u32) -> bool,
+    ) -> Done {
+        let mut state = self.state.lock();
+        let index = index_of(rkey);
+        let good = state.window(index).is_some_and(|window| {
+            let here = window.bound.is_some_and(|bound| bound.qpn == qpn);
+            window.tied && here && window.rkey == rkey && window.pd == pd
+        });
+        if !good {
+            return Done::Refused;
+        }
+        // As in `bind`.
+        self.view.mr(index).key.store(0, Ordering::SeqCst);
+        if moved(rkey) {
+            return Done::Later;
+        }
+        self.untie(&mut state, index);
+        Done::Yes
+    }
+
+    /// Takes the key of window `index` back and returns it: movers that saw it may still be at work.
+    pub(crate) fn revoke(&self, index: usize) -> u32 {
+        let mut state = self.state.lock();
+        // As in `bind`.
+        self.view.mr(index.min(MRS - 1)).key.store(0, Ordering::SeqCst);
+        state.window(index).map_or(0, |window| window.rkey)
+    }
+
+    /// The window is bound no more; nobody uses it since `revoke`.
+    pub(crate) fn unbind(&self, index: usize) {
+        self.untie(&mut self.state.lock(), index);
+    }
+
+    /// The window is gone; nobody uses it since `revoke`.
+    pub(crate) fn release(&self, index: usize) {
+        let mut state = self.state.lock();
+        self.untie(&mut state, index);
+        if let Some(at) = index.checked_sub(FIRST_WINDOW)
+            && let Some(entry) = state.entries.get_mut(at)
+            && entry.window.take().is_some()
+        {
+            state.returned.push_back(at);
+        }
+    }
+
+    /// The windows that serve QP `qpn` alone.
+    pub(crate) fn bound_to(&self, qpn: u32) -> Vec<usize> {
+        if self.tied.load(Ordering::Relaxed) == 0 {
+            return vec![];
+        }
+        let state = self.state.lock();
+        let tied = |entry: &Entry| {
+            entry.window.and_then(|w| w.bound).is_some_and(|bound| bound.qpn == qpn)
+        };
+        (0..state.entries.len())
+            .filter(|at| state.entries.get(*at).is_some_and(tied))
+            .map(|at| at + FIRST_WINDOW)
+            .collect()
+    }
+
+    /// Calls `revoke` unless windows are bound to region `index`: nobody binds one meanwhile. Returns whether it did.
+    pub(crate) fn unless_bound(&self, index: usize, revoke: impl FnOnce()) -> bool {
+        let state = self.state.lock();
+        let free = !state.on_region.contains_key(&index);
+        if free {
+            revoke();
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::regions::{Extent, Keys, REMOTE_READ, Regions, check};
+    use super::*;
+    use crate::shm::view::mock;
+
+    const ALL: u32 = LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+
+    fn ground(access: u32) -> (View, Windows, Keys) {
+        let view = mock::view();
+        let extent = Extent { pd: 1, va: 0x5000, iova: 0x1000, len: 0x100, access };
+        let keys = Regions::new(view).register(&extent).expect("room");
+        (view, Windows::new(view), keys)
+    }
+
+    fn still(_: u32) -> bool {
+        false
+    }
+
+    #[test]
+    fn a_window_opens_its_part_to_its_qp_and_nothing_else() {
+        let (view, windows, region) = ground(ALL);
+        let (_, rkey) = windows.allocate(1, true).expect("room");
+        let bind = Bind {
+            rkey: rkey + 1,
+            region: region.rkey,
+            addr: 0x1010,
+            len: 0x10,
+            access: REMOTE_READ,
+        };
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 1, 0), None, "not bound");
+        assert_eq!(windows.bind(7, 1, &bind, still), Done::Yes);
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 0x10, REMOTE_READ), Some(0x5010));
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x100f, 1, REMOTE_READ), None);
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 0x11, REMOTE_READ), None);
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 1, REMOTE_WRITE), None);
+        assert_eq!(check(&view, bind.rkey, 8, 1, 0x1010, 1, REMOTE_READ), None, "another QP");
+        assert_eq!(check(&view, bind.rkey, 7, 2, 0x1010, 1, REMOTE_READ), None, "another PD");
+        assert_eq!(check(&view, rkey, 7, 1, 0x1010, 1, REMOTE_READ), None, "the old key");
+        assert_eq!(windows.bound_to(7).len(), 1);
+        assert!(!windows.unless_bound(region.index, || panic!("a window is bound")));
+        assert_eq!(windows.invalidate(8, 1, bind.rkey, still), Done::Refused);
+        assert_eq!(windows.bind(7, 1, &bind, still), Done::Refused, "bound already");
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, |_| true), Done::Later);
+        assert_eq!(check(&view, bind.rkey, 7, 1, 0x1010, 1, REMOTE_READ), None);
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), Done::Yes);
+        assert_eq!(windows.invalidate(7, 1, bind.rkey, still), Done::Refused);
+        assert!(windows.unless_bound(region.index, || {}));
+    }
+
+    #[test]
+    fn a_window_of_type_1_is_bound_anew_and_unbound_by_length_0() {
+        let (view, windows, region) = ground(ALL);
+        let (index, rkey) = windows.allocate(1, false).expect("room");
+        let first =
+            Bind { rkey: rkey + 1, region: region.rkey, addr: 0x1000, len: 8, access: REMOTE_READ };
+        let second = Bind { rkey: rkey + 2, addr: 0x1020, ..first };
+        assert_eq!(windows.bind(7, 1, &first, still), Done::Yes);
+        assert_eq!(windows.bind(8, 1, &second, |key| key == first.rkey), Done::Later);
+        assert_eq!(windows.bind(8, 1, &second, still), Done::Yes);
+        assert_eq!(check(&view, first.rkey, 7, 1, 0x1000, 1, REMOTE_READ), None);
+        assert_eq!(check(&view, second.rkey, 9, 1, 0x1020, 1, REMOTE_READ), Some(0x5020));
+        assert_eq!(windows.invalidate(8, 1, second.rkey, still), Done::Refused, "type 1");
+        let unbind = Bind { rkey: rkey + 3, len: 0, ..first };
+        assert_eq!(windows.bind(7, 1, &unbind, still), Done::Yes);
+        assert_eq!(check(&view, unbind.rkey, 7, 1, 0x1000, 0, 0), None);
+        assert!(windows.unless_bound(region.index, || {}));
+        windows.revoke(index);
+        windows.release(index);
+        assert_eq!(windows.bind(7, 1, &second, still), Done::Refused, "freed");
+    }
+
+    #[test]
+    fn a_region_says_what_windows_it_allows() {
+        let bind = |access, change: fn(&mut Bind)| {
+            let (_, windows, region) = ground(access);
+            let (_, rkey) = windows.allocate(1, false).expect("room");
+            let mut bind =
+                Bind { rkey, region: region.rkey, addr: 0x1000, len: 8, access: REMOTE_WRITE };
+            change(&mut bind);
+            windows.bind(7, 1, &bind, still)
+        };
+        assert_eq!(bind(ALL, |_| {}), Done::Yes);
+        assert_eq!(bind(LOCAL_WRITE, |_| {}), Done::Refused, "no MW_BIND");
+        assert_eq!(bind(IBV_ACCESS_MW_BIND, |_| {}), Done::Refused, "no LOCAL_WRITE");
+        assert_eq!(bind(IBV_ACCESS_MW_BIND, |b| b.access = REMOTE_READ), Done::Yes);
+        assert_eq!(bind(ALL, |b| b.len = 0x101), Done::Refused);
+        assert_eq!(bind(ALL, |b| b.addr = 0xfff), Done::Refused);
+        assert_eq!(bind(ALL, |b| b.region += 2), Done::Refused, "stale region key");
+        assert_eq!(bind(ALL, |b| b.rkey += 256), Done::Refused, "another generation");
+    }
+
+    #[test]
+    fn windows_used_again_have_other_keys() {
+        let (_, windows, _) = ground(ALL);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..500 {
+            let (index, rkey) = windows.allocate(1, true).expect("room");
+            assert!(seen.insert(rkey));
+            windows.revoke(index);
+            windows.release(index);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Multicast groups (ibv_attach_mcast(3)).
+
+use super::status;
+use crate::engine::qp::Qp;
+use crate::engine::state::Kind;
+use crate::net::is_multicast;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+
+/// The QP and the group that a call names.
+///
+/// # Errors
+/// `EINVAL` no UD QP, or no multicast GID.
+///
+/// # Safety
+/// `qp` is a live QP of this provider; `gid` is NULL or readable.
+unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8; 16]), Errno> {
+    // SAFETY: by contract.
+    let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
+    if queue.kind != Kind::Ud || !is_multicast(&gid) {
+        return Err(Errno::EINVAL);
+    }
+    Ok((queue, gid))
+}
+
+/// ibv_attach_mcast(3): EINVAL for a GID that is no group's or a QP that is not UD; ENOMEM beyond the device's limits. The LID
+/// means nothing on an Ethernet port (RoCE annex A16.4.6), whatever it is. Attaching twice is attaching once.
+///
+/// # Safety
+/// As `named`.
+pub(super) unsafe extern "C" fn attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let (queue, gid) = unsafe { named(qp, gid)? };
+        queue.adapter.groups.attach(queue, &gid)?;
+        // Those who send to groups must know us.
+        queue.adapter.datagrams.meet_everyone(&queue.adapter);
+        Ok(())
+    })
+}
+
+/// ibv_detach_mcast(3): EINVAL where the QP is not attached.
+///
+/// # Safety
+/// As `named`.
+pub(super) unsafe extern "C" fn detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let (queue, gid) = unsafe { named(qp, gid)? };
+        queue.adapter.groups.detach(queue, &gid)
+    })
+}

@@ -1,0 +1,128 @@
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)).
+
+use super::mr::Mr;
+use super::pd::Pd;
+use super::{object, status};
+use crate::engine::qp::Qp;
+use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::request::Request;
+use crate::engine::windows::Bind;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+
+/// What a window may allow.
+const RIGHTS: u32 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+
+/// ibv_alloc_mw(3): a window that opens nothing until it is bound.
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider.
+pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    object(|| {
+        if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
+        let tied = kind == IBV_MW_TYPE_2;
+        let (index, rkey) =
+            domain.adapter.windows.allocate(domain.number, tied).ok_or(Errno::ENOMEM)?;
+        domain.hold();
+        let window = ibv_mw { context, pd, rkey, handle: index as u32, type_: kind };
+        Ok(Box::into_raw(Box::new(window)))
+    })
+}
+
+/// ibv_dealloc_mw(3): bound or not; waits for operations by its key that are under way.
+///
+/// # Safety
+/// `mw` is a live window of this provider and is not used any more.
+pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    status(|| {
+        // SAFETY: from alloc_mw, given back once.
+        let window = unsafe { Box::from_raw(mw) };
+        // SAFETY: a window holds its domain.
+        let domain = unsafe { Pd::of(window.pd) };
+        domain.adapter.free_window(window.handle as usize);
+        domain.release();
+        Ok(())
+    })
+}
+
+/// The work request that binds a window.
+///
+/// # Errors
+/// `EINVAL` no window, one of another type, a region that is zero-based, or flags that no window has; `EOPNOTSUPP` a region
+/// that is no ordinary memory.
+///
+/// # Safety
+/// `mw` and the region of `info` are NULL or live objects of this provider.
+pub(super) unsafe fn bind_request(
+    mw: *mut ibv_mw,
+    kind: ibv_mw_type,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<Request, Errno> {
+    // SAFETY: by contract.
+    let window = unsafe { mw.as_ref() }.ok_or(Errno::EINVAL)?;
+    // Which window it is must not depend on the part of the key that is the application's.
+    let same = (window.rkey ^ rkey) >> 8 == 0;
+    let zero_based = info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0;
+    if window.type_ != kind
+        || !same
+        || info.mw_access_flags & !RIGHTS != 0
+        || (zero_based && kind == IBV_MW_TYPE_1)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let region = match info.mr.is_null() {
+        true if info.length != 0 => return Err(Errno::EINVAL),
+        true => 0,
+        false => {
+            // SAFETY: a live region of this provider, by contract.
+            let mr = unsafe { Mr::of(info.mr) };
+            if !mr.is_ordinary() {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            if mr.is_zero_based() {
+                return Err(Errno::EINVAL);
+            }
+            mr.rkey()
+        }
+    };
+    let bind =
+        Bind { rkey, region, addr: info.addr, len: info.length, access: info.mw_access_flags };
+    Ok(bind.request(0, IBV_WR_BIND_MW, 0))
+}
+
+/// ibv_bind_mw(3): posts the request; the window's new key is there when this returns, and valid when the request is complete.
+///
+/// # Safety
+/// `qp` and `mw` are live objects of this provider; `bind` is readable and its region NULL or live.
+pub(super) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        let (queue, bind, window) = unsafe { (Qp::of(qp), &*bind, &mut *mw) };
+        let rkey = (window.rkey & !0xff) | (window.rkey.wrapping_add(1) & 0xff);
+        // SAFETY: by contract.
+        let mut request = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
+        request.wr_id = bind.wr_id;
+        request.flags = bind.send_flags & !IBV_SEND_INLINE;
+        let mut requester = queue.requester.lock();
+        let posted = requester.post(queue, &request, &[]);
+        requester.publish();
+        let broke = requester.take_breakage();
+        drop(requester);
+        if broke {
+            queue.send_broke();
+        }
+        posted?;
+        window.rkey = rkey;
+        Ok(())
+    })
+}
