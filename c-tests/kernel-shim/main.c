@@ -3,7 +3,7 @@
  * prints what the kernel saw, what the calls returned, and what they stored. The output must be the same on the
  * system's libibverbs and on ours.
  *
- * usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO], or: commands where (which library this is)
+ * usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO] [garble=SEED], or: commands where (which library this is)
  *
  * The device is announced by a sysfs tree of the runner (SYSFS_PATH). All objects are static and the program is linked
  * at a fixed address, so that addresses are the same in each run.
@@ -174,6 +174,7 @@ int main(int argc, char **argv)
 {
 	static const char *const kernels[] = { "ioctl", "invoke", "methods", "write" };
 	int kernel = -1, import = 0, error = 0;
+	unsigned long long garbage = 0;
 	const bool *forgive;
 
 	for (int a = 1; a < argc; a++) {
@@ -184,6 +185,8 @@ int main(int argc, char **argv)
 			import = 1;
 		if (strncmp(argv[a], "fail=", 5) == 0)
 			error = atoi(argv[a] + 5);
+		if (strncmp(argv[a], "garble=", 7) == 0)
+			garbage = strtoull(argv[a] + 7, NULL, 0);
 	}
 	if (argc == 2 && strcmp(argv[1], "where") == 0) {
 		Dl_info info;
@@ -194,7 +197,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (kernel < 0) {
-		fprintf(stderr, "usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO]\n");
+		fprintf(stderr, "usage: commands ioctl|invoke|methods|write [import] [fail=ERRNO] [garble=SEED]\n");
 		return 2;
 	}
 	shim_kernel((enum shim_kernel)kernel);
@@ -212,6 +215,7 @@ int main(int argc, char **argv)
 	forgive = dlvsym(RTLD_DEFAULT, "verbs_allow_disassociate_destroy", RELEASE >= 65 ? "IBVERBS_PRIVATE_65" : "IBVERBS_PRIVATE_34");
 	shim_note("disassociate %d", forgive ? *forgive : -1);
 	shim_fail_always(error);
+	shim_garble(garbage);
 	/* Errors that say "no such ioctl" make a new kernel an old one. */
 	if (error == ENOTTY || error == EPROTONOSUPPORT)
 		knows_methods = 0;
@@ -228,6 +232,7 @@ int main(int argc, char **argv)
 		shim_print();
 	}
 	shim_fail_always(0);
+	shim_garble(0);
 	shim_note("ibv_close_device = %d", ibv_close_device(context));
 	shim_print();
 	return 0;

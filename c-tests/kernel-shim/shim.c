@@ -44,6 +44,31 @@ void shim_kernel(enum shim_kernel k) { kernel = k; }
 void shim_fail_next(int error) { next_error = error; }
 void shim_fail_always(int error) { always_error = error; }
 
+static uint64_t garbage;
+
+void shim_garble(uint64_t seed) { garbage = seed; }
+
+static uint32_t random_number(void)
+{
+	garbage ^= garbage << 13;
+	garbage ^= garbage >> 7;
+	garbage ^= garbage << 17;
+	return (uint32_t)(garbage >> 16);
+}
+
+/* Lengths, counts and handles that no kernel gives. */
+static void garble(unsigned char *at, size_t len)
+{
+	static const uint32_t edges[] = { 0, 1, 7, 0xffff, 0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff };
+
+	for (size_t i = 0; i + sizeof(uint32_t) <= len; i += sizeof(uint32_t)) {
+		uint32_t value = random_number() % 2 ? edges[random_number() % 8] : random_number();
+
+		if (random_number() % 3 == 0)
+			memcpy(at + i, &value, sizeof(value));
+	}
+}
+
 void shim_poke(size_t offset, uint32_t value)
 {
 	if (poke_count < sizeof(pokes) / sizeof(pokes[0])) {
@@ -162,6 +187,9 @@ static void answer(void *response, size_t len, unsigned int seed, bool zero)
 	for (unsigned int p = 0; p < poke_count; p++)
 		if (pokes[p].offset + sizeof(uint32_t) <= len)
 			memcpy(at + pokes[p].offset, &pokes[p].value, sizeof(uint32_t));
+	/* Not how many events an object had: the library rightly waits for as many to be acknowledged. */
+	if (garbage && !zero)
+		garble(at, len);
 }
 
 /* The errno of this command by script, or 0. */
@@ -360,7 +388,15 @@ static int device_ioctl(unsigned long request, void *arg)
 		switch (direction(hdr->object_id, hdr->method_id, attr->attr_id)) {
 		case OUT:
 			answer((void *)(uintptr_t)attr->data, attr->len, attr->attr_id, zero);
-			attr->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
+			/* A descriptor that is not the program's own to lose. */
+			if (garbage && (command == IB_USER_VERBS_CMD_GET_CONTEXT || command == IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL) &&
+			    attr->len >= sizeof(int)) {
+				int fd = new_fd();
+
+				memcpy((void *)(uintptr_t)attr->data, &fd, sizeof(fd));
+			}
+			if (!garbage || random_number() % 4)
+				attr->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
 			break;
 		case OBJECT_OUT:
 			attr->data = next_handle++;
@@ -436,6 +472,8 @@ static ssize_t device_write(const void *buffer, size_t len)
 	}
 	poke_count = 0;
 	note("  -> %zu\n", len);
+	if (garbage && random_number() % 16 == 0)
+		return (ssize_t)(random_number() % (len + 1));
 	return (ssize_t)len;
 }
 

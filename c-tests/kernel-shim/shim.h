@@ -23,6 +23,8 @@ void shim_fail_next(int error);
 void shim_fail_always(int error);
 /* Overwrites 32 bits at an offset of the next response, in the order of the calls. */
 void shim_poke(size_t offset, uint32_t value);
+/* From now on answers are full of nonsense, which the seed makes reproducible; 0: no more. */
+void shim_garble(uint64_t seed);
 /* Adds a line to the record. */
 void shim_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Writes the record to stdout and empties it. */

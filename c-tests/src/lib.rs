@@ -145,6 +145,26 @@ pub fn compile_without_cma(folder: &Path) -> Result<PathBuf, CompileError> {
     cc(&[here().join("tools/without_cma.c")], &folder.join("without_cma"), &[])
 }
 
+/// Compiles what makes RDMA netlink answer nonsense, to be preloaded.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn compile_nonsense_netlink(folder: &Path) -> Result<PathBuf, CompileError> {
+    let source = here().join("tools/nonsense_netlink.c");
+    cc(&[source], &folder.join("nonsense_netlink.so"), &["-fPIC", "-shared"])
+}
+
+/// Compiles a plugin of one function from source text, as a provider's author might get it wrong.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn compile_plugin(source: &str, file: &Path) -> Result<PathBuf, CompileError> {
+    let text = file.with_extension("c");
+    std::fs::write(&text, source)
+        .map_err(|e| CompileError { source: text.clone(), message: e.to_string() })?;
+    cc(&[text], file, &["-fPIC", "-shared"])
+}
+
 fn cc(inputs: &[PathBuf], output: &Path, libraries: &[&str]) -> Result<PathBuf, CompileError> {
     let fail = |message: String| CompileError {
         source: inputs.first().cloned().unwrap_or_default(),

@@ -8,6 +8,7 @@
 //! drivers of this file are worth loading on a machine whose kernel has no RDMA device.
 #![forbid(unsafe_code)]
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The comment that marks drivers of devices without a kernel device.
@@ -22,36 +23,55 @@ pub struct Directive {
     pub announces: bool,
 }
 
-/// A line nobody understands.
+/// Something in a file that is ignored. One line for a person, whatever the file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadLine {
-    /// The file.
-    pub file: PathBuf,
-    /// Its line, from 1.
-    pub line: usize,
-    /// What it says.
-    pub text: String,
+pub enum Ignored {
+    /// Lines nobody understands.
+    Lines {
+        /// The file.
+        file: PathBuf,
+        /// The first such line, from 1.
+        line: usize,
+        /// What it says, as far as it is worth repeating.
+        text: String,
+        /// How many more there are.
+        more: usize,
+    },
+    /// A file that is too long to be a configuration file; all of it is ignored.
+    TooLong(PathBuf),
 }
 
-impl std::fmt::Display for BadLine {
+impl std::fmt::Display for Ignored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}:{}: expected `driver NAME`, ignoring `{}`",
-            self.file.display(),
-            self.line,
-            self.text
-        )
+        match self {
+            Self::Lines { file, line, text, more } => {
+                write!(f, "{}:{line}: expected `driver NAME`, ignoring `{text}`", file.display())?;
+                match more {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more lines"),
+                }
+            }
+            Self::TooLong(file) => {
+                write!(f, "{}: longer than {LARGEST_FILE} bytes, ignoring it", file.display())
+            }
+        }
     }
 }
+
+/// Bytes of a file that can be meant; distributions' files have one line.
+pub const LARGEST_FILE: u64 = 64 * 1024;
+/// Bytes of a driver's name, which may be the beginning of a path.
+const LONGEST_NAME: usize = 1024;
+/// Characters of a line that are repeated to a person.
+const SHOWN: usize = 60;
 
 /// What a directory says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Drivers in the order in which they are loaded: rdma-core's, the last one read first.
     pub directives: Vec<Directive>,
-    /// Lines that were ignored.
-    pub bad: Vec<BadLine>,
+    /// What was ignored, at most one for each file.
+    pub ignored: Vec<Ignored>,
 }
 
 /// Reads all files of a directory.
@@ -65,8 +85,13 @@ pub fn read(folder: &Path) -> std::io::Result<Contents> {
         if !std::fs::metadata(&path).is_ok_and(|data| data.is_file()) {
             continue;
         }
-        if let Ok(text) = std::fs::read(&path) {
-            parse(&path, &String::from_utf8_lossy(&text), &mut contents);
+        let mut text = Vec::new();
+        let file = std::fs::File::open(&path);
+        let read = file.and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut text));
+        match read {
+            Ok(len) if len as u64 > LARGEST_FILE => contents.ignored.push(Ignored::TooLong(path)),
+            Ok(_) => parse(&path, &String::from_utf8_lossy(&text), &mut contents),
+            Err(_) => {}
         }
     }
     contents.directives.reverse();
@@ -81,6 +106,7 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
             .strip_prefix('#')
             .is_some_and(|comment| comment.trim() == ANNOUNCES)
     });
+    let mut bad = None;
     for (index, line) in text.lines().enumerate() {
         let line = line.trim_start_matches(blank);
         if line.is_empty() || line.starts_with('#') {
@@ -88,16 +114,33 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
         }
         let mut words = line.split_ascii_whitespace();
         match (words.next(), words.next()) {
-            (Some("driver"), Some(name)) => {
+            (Some("driver"), Some(name)) if name.len() <= LONGEST_NAME => {
                 into.directives.push(Directive { name: name.to_owned(), announces });
             }
-            _ => into.bad.push(BadLine {
-                file: file.to_owned(),
-                line: index + 1,
-                text: line.trim_end().to_owned(),
-            }),
+            _ => {
+                let (.., more) = bad.get_or_insert((index + 1, shown(line), 0_usize));
+                *more += 1;
+            }
         }
     }
+    if let Some((line, text, lines)) = bad {
+        let more = lines.saturating_sub(1);
+        into.ignored.push(Ignored::Lines { file: file.to_owned(), line, text, more });
+    }
+}
+
+/// The beginning of a line, without what would upset a terminal.
+fn shown(line: &str) -> String {
+    let line = line.trim_end();
+    let mut text: String = line
+        .chars()
+        .take(SHOWN)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if line.chars().nth(SHOWN).is_some() {
+        text.push('…');
+    }
+    text
 }
 
 /// Splits a list of drivers in an environment variable: `:` and `;` separate.
@@ -124,18 +167,41 @@ mod tests {
         let contents =
             parsed("# comment\n\n  driver mlx5\n\tdriver\trxe trailing words\ndriver /opt/x\n");
         assert_eq!(names(&contents), ["mlx5", "rxe", "/opt/x"]);
-        assert!(contents.bad.is_empty());
+        assert!(contents.ignored.is_empty());
     }
 
     #[test]
     fn a_line_that_is_no_directive_is_reported_with_its_place() {
         let contents = parsed("driver a\ndrivers b\ndriver\n");
         assert_eq!(names(&contents), ["a"]);
-        assert_eq!(contents.bad.iter().map(|bad| bad.line).collect::<Vec<_>>(), [2, 3]);
+        let told: Vec<_> = contents.ignored.iter().map(ToString::to_string).collect();
         assert_eq!(
-            contents.bad[0].to_string(),
-            "x.driver:2: expected `driver NAME`, ignoring `drivers b`"
+            told,
+            ["x.driver:2: expected `driver NAME`, ignoring `drivers b` and 1 more lines"]
         );
+    }
+
+    #[test]
+    fn what_is_no_text_is_told_in_one_short_line() {
+        let contents = parsed(&format!("\u{1b}[2J\0{}", "x".repeat(10_000)));
+        let told = contents.ignored[0].to_string();
+        assert!(told.len() < 200 && told.chars().all(|c| !c.is_control()), "{told:?}");
+        let contents = parsed(&format!("driver {}\n", "x".repeat(LONGEST_NAME + 1)));
+        assert_eq!((contents.directives.len(), contents.ignored.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let folder = std::env::temp_dir().join(format!("fv-config-long-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a directory");
+        let path = folder.join("endless.driver");
+        // A terabyte that takes no room.
+        std::fs::File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        std::fs::write(folder.join("good"), "driver a\n").expect("a file");
+        let contents = read(&folder).expect("readable");
+        std::fs::remove_dir_all(&folder).expect("cleaning up");
+        assert_eq!(names(&contents), ["a"]);
+        assert_eq!(contents.ignored, [Ignored::TooLong(path)]);
     }
 
     #[test]

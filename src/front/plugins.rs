@@ -44,6 +44,9 @@ const BY_DRIVER_ID: [(u32, &str); 18] = [
     (abi::RDMA_DRIVER_IONIC, "ionic"),
 ];
 
+/// Failures that are explained one by one: more than any distribution has plugins.
+const EXPLAINED: usize = 24;
+
 /// What was configured and opened so far; one per process, guarded by the device list's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Plugins {
@@ -115,7 +118,10 @@ impl Plugins {
                 .collect();
             for (_, origin, contents) in &setup.config {
                 if *origin == Origin::Own {
-                    contents.iter().flat_map(|contents| &contents.bad).for_each(explain_bad_line);
+                    contents
+                        .iter()
+                        .flat_map(|contents| &contents.ignored)
+                        .for_each(explain_ignored);
                 }
             }
             for name in names {
@@ -148,7 +154,7 @@ impl Plugins {
         for (path, origin, contents) in &setup.config {
             match contents {
                 Some(contents) if *origin == Origin::System => {
-                    contents.bad.iter().for_each(explain_bad_line);
+                    contents.ignored.iter().for_each(explain_ignored);
                 }
                 None if *origin == Origin::System => {
                     notice!("Warning: couldn't open config directory '{}'.", path.display());
@@ -166,9 +172,13 @@ impl Plugins {
 
     /// Explains the plugins that could not be opened, now that a device stays without a driver.
     pub(crate) fn explain_failures(&mut self) {
-        for failure in self.failures.drain(..) {
+        for failure in self.failures.iter().take(EXPLAINED) {
             notice!("Warning: {failure}");
         }
+        if let Some(more @ 1..) = self.failures.len().checked_sub(EXPLAINED) {
+            notice!("Warning: {more} more configured plugins could not be loaded either");
+        }
+        self.failures.clear();
     }
 
     /// Why there may be no device at all, for a person who wonders.
@@ -222,6 +232,6 @@ impl Plugins {
     }
 }
 
-fn explain_bad_line(bad: &config::BadLine) {
-    notice!("Warning: {bad}");
+fn explain_ignored(ignored: &config::Ignored) {
+    notice!("Warning: {ignored}");
 }

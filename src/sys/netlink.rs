@@ -15,6 +15,8 @@ use crate::ffi::Errno;
 
 /// Larger than any datagram the kernel builds for a dump.
 const BUFFER: usize = 64 * 1024;
+/// Bytes after which a dump is one without end: a neighbour table of a million entries is smaller.
+const LARGEST_DUMP: usize = 128 << 20;
 /// Seconds to wait for an answer of the kernel, which comes at once if at all.
 const PATIENCE_S: libc::time_t = 3;
 
@@ -89,8 +91,11 @@ impl Socket {
     pub(crate) fn dump(&self, request: Message) -> Result<Vec<Message>, Errno> {
         self.send(request, NLM_F_DUMP)?;
         let mut messages = Vec::new();
-        loop {
-            let answers = parse(&self.receive()?)?;
+        let mut bytes = 0;
+        while bytes < LARGEST_DUMP {
+            let datagram = self.receive()?;
+            bytes += datagram.len();
+            let answers = parse(&datagram)?;
             if answers.is_empty() {
                 // Not even a header: nothing says that more will come.
                 return Err(Errno::EIO);
@@ -103,6 +108,7 @@ impl Socket {
                 }
             }
         }
+        Err(Errno::EIO)
     }
 
     fn send(&self, request: Message, flags: u16) -> Result<(), Errno> {

@@ -8,7 +8,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use ferroverbs_c_tests::release::{RELEASES, Release, Unpacked};
 
@@ -24,8 +26,46 @@ const SHORT: &str = "-1";
 /// Versions of the write commands that the library knows; the last is that of every living kernel.
 const ABIS: [&str; 4] = ["3", "4", "5", "6"];
 
+/// The tests share a folder.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Seeds of nonsense for each kind of kernel.
+const GARBAGE: u64 = 40;
+/// A run takes some hundredths of a second; one that hangs is found by this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn nonsense_from_the_kernel_harms_nobody() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let bench = match Bench::set_up(RELEASES[0]) {
+        Ok(bench) => bench,
+        Err(reason) => return println!("not run: {reason}"),
+    };
+    for kernel in KERNELS {
+        for seed in 1..=GARBAGE {
+            let mut command = bench.command(Side::Ours);
+            command.args([kernel, &format!("garble={}", seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))]);
+            command.env("SYSFS_PATH", bench.folder.join("sys-6"));
+            command.stdout(Stdio::null()).stderr(Stdio::piped());
+            let mut child = command.spawn().expect("the program starts");
+            let end = Instant::now() + PATIENCE;
+            while child.try_wait().expect("a child").is_none() {
+                if Instant::now() > end {
+                    let _ = child.kill();
+                    panic!("{command:?} does not come to an end");
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let output = child.wait_with_output().expect("a child");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+        }
+    }
+}
+
 #[test]
 fn every_command_asks_the_kernel_what_rdma_core_asks() {
+    let _alone = ONE_AT_A_TIME.lock();
     for release in RELEASES {
         match Bench::set_up(release) {
             Ok(bench) => compare(&bench),

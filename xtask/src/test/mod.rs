@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every test there is, in groups, and a table of what came out.
 
+mod bad_input;
 mod c_programs;
 mod checks;
 mod diagnostics;
@@ -74,6 +75,11 @@ const GROUPS: &[Group] = &[
         name: "diagnostics",
         what: "what is said when something is missing",
         run: diagnostics::run,
+    },
+    Group {
+        name: "bad-input",
+        what: "plugins, configuration, sysfs and netlink full of nonsense",
+        run: bad_input::run,
     },
     Group {
         name: "vm",
