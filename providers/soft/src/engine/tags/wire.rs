@@ -1,0 +1,137 @@
+//! Headers of tagged messages: `struct ibv_tmh` and `struct ibv_rvh` of `<infiniband/tm_types.h>`, big-endian.
+
+use abi::{IBV_TMH_EAGER, IBV_TMH_FIN, IBV_TMH_RNDV};
+
+/// Bytes of a tag matching header.
+pub(crate) const TMH_LEN: usize = 16;
+/// Bytes of a rendezvous header.
+pub(crate) const RVH_LEN: usize = 16;
+/// What must be known of a message before it can be matched.
+pub(crate) const HEADERS_LEN: usize = TMH_LEN + RVH_LEN;
+
+/// What a sender tags a message with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tagged {
+    pub(crate) tag: u64,
+    /// Handed through to the receiver.
+    pub(crate) app_ctx: u32,
+}
+
+/// Where the data of a rendezvous lies in the sender's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
+    /// Bytes.
+    pub(crate) len: u32,
+}
+
+/// What the first bytes of a message say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Not to be matched: it asks for that, is the answer to a rendezvous, or makes no sense, so that software shall see it.
+    Untagged,
+    /// The payload follows the header.
+    Eager(Tagged),
+    /// The receiver fetches the payload.
+    Rendezvous(Tagged, Offer),
+}
+
+impl Message {
+    /// Reads the headers at the beginning of a message. `start` has [`HEADERS_LEN`] bytes of it, or all.
+    pub(crate) fn parse(start: &[u8]) -> Self {
+        let Some((&[opcode, _, _, _, a, b, c, d, ref tag @ ..], rest)) =
+            start.split_first_chunk::<TMH_LEN>()
+        else {
+            return Self::Untagged;
+        };
+        let tagged =
+            Tagged { tag: u64::from_be_bytes(*tag), app_ctx: u32::from_be_bytes([a, b, c, d]) };
+        match (u32::from(opcode), Offer::parse(rest)) {
+            (IBV_TMH_EAGER, _) => Self::Eager(tagged),
+            (IBV_TMH_RNDV, Some(offer)) => Self::Rendezvous(tagged, offer),
+            // NO_TAG asks for it; a FIN ends a rendezvous of the software above; a request that is too short to say where its data is
+            // cannot be served, and other opcodes are not defined.
+            _ => Self::Untagged,
+        }
+    }
+}
+
+impl Offer {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (&[a, b, c, d, e, f, g, h, r, s, t, u, l, m, n, o], _) =
+            bytes.split_first_chunk::<RVH_LEN>()?;
+        Some(Self {
+            va: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            rkey: u32::from_be_bytes([r, s, t, u]),
+            len: u32::from_be_bytes([l, m, n, o]),
+        })
+    }
+}
+
+/// The message that tells a rendezvous' sender that its data was fetched.
+pub(crate) fn fin(tagged: Tagged, offer: Offer) -> [u8; HEADERS_LEN] {
+    headers(IBV_TMH_FIN as u8, tagged, offer)
+}
+
+fn headers(opcode: u8, tagged: Tagged, offer: Offer) -> [u8; HEADERS_LEN] {
+    let mut bytes = [0; HEADERS_LEN];
+    let mut rest = bytes.as_mut_slice();
+    for field in [
+        &[opcode, 0, 0, 0][..],
+        &tagged.app_ctx.to_be_bytes(),
+        &tagged.tag.to_be_bytes(),
+        &offer.va.to_be_bytes(),
+        &offer.rkey.to_be_bytes(),
+        &offer.len.to_be_bytes(),
+    ] {
+        let (place, behind) = rest.split_at_mut(field.len());
+        place.copy_from_slice(field);
+        rest = behind;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAGGED: Tagged = Tagged { tag: 0x1112_1314_1516_1718, app_ctx: 0x0102_0304 };
+    const OFFER: Offer = Offer { va: 0x2122_2324_2526_2728, rkey: 0x3132_3334, len: 0x4142_4344 };
+
+    #[test]
+    fn headers_have_the_bytes_of_tm_types_h() {
+        let golden = [
+            2, 0, 0, 0, 1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22,
+            0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0x41, 0x42, 0x43, 0x44,
+        ];
+        assert_eq!(fin(TAGGED, OFFER), golden);
+    }
+
+    #[test]
+    fn what_was_emitted_is_parsed_and_reserved_bytes_do_not_count() {
+        let mut bytes = headers(IBV_TMH_RNDV as u8, TAGGED, OFFER);
+        assert_eq!(Message::parse(&bytes), Message::Rendezvous(TAGGED, OFFER));
+        bytes[1..4].fill(0xee);
+        assert_eq!(Message::parse(&bytes), Message::Rendezvous(TAGGED, OFFER));
+        bytes[0] = IBV_TMH_EAGER as u8;
+        assert_eq!(Message::parse(&bytes), Message::Eager(TAGGED));
+        assert_eq!(Message::parse(&bytes[..TMH_LEN]), Message::Eager(TAGGED));
+    }
+
+    #[test]
+    fn what_is_not_to_be_matched_or_too_short_is_untagged() {
+        let eager = headers(IBV_TMH_EAGER as u8, TAGGED, OFFER);
+        for len in 0..TMH_LEN {
+            assert_eq!(Message::parse(&eager[..len]), Message::Untagged, "{len} bytes");
+        }
+        let request = headers(IBV_TMH_RNDV as u8, TAGGED, OFFER);
+        for len in 0..HEADERS_LEN {
+            assert_eq!(Message::parse(&request[..len]), Message::Untagged, "{len} bytes");
+        }
+        for opcode in (0..=255).filter(|o| ![IBV_TMH_EAGER, IBV_TMH_RNDV].contains(&u32::from(*o)))
+        {
+            assert_eq!(Message::parse(&headers(opcode, TAGGED, OFFER)), Message::Untagged);
+        }
+    }
+}
