@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::sys::clock;
+use abi::IBV_WC_RECV;
 use std::time::{Duration, Instant};
 
 /// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.
@@ -118,6 +119,8 @@ pub(crate) struct CompletionRing {
     /// Where the oldest completion is, and how many there are.
     first: usize,
     len: usize,
+    /// Completions ever taken out: the position of the oldest one.
+    popped: u64,
     armed: Armed,
 }
 
@@ -135,12 +138,18 @@ impl CompletionRing {
             reads,
             first: 0,
             len: 0,
+            popped: 0,
             armed: Armed::No,
         }
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.len
+    }
+
+    /// The position of the oldest completion, and the one that the next completion gets: it is polled once the former is beyond.
+    pub(crate) const fn positions(&self) -> (u64, u64) {
+        (self.popped, self.popped + self.len as u64)
     }
 
     /// Where the completion `n` places behind the oldest one is; `n` is at most the capacity.
@@ -246,6 +255,7 @@ impl CompletionRing {
         let cqe = self.entries[self.first];
         self.first = self.place(1);
         self.len -= 1;
+        self.popped += 1;
         Some(cqe)
     }
 
@@ -279,6 +289,7 @@ impl CompletionRing {
             moderation: self.moderation,
             held: self.held,
             due: self.due,
+            popped: self.popped,
             ..Self::new(capacity, self.reads, self.overwrites)
         };
         while let Some((cqe, stamped)) = self.pop_stamped() {
@@ -288,15 +299,18 @@ impl CompletionRing {
         true
     }
 
-    /// Drops the completions of a QP that is destroyed or reset, keeping the order of the rest.
-    pub(crate) fn forget(&mut self, qp_num: u32) {
+    /// Drops the completions of a QP that is destroyed or reset, or those of its send side, keeping the order of the rest.
+    pub(crate) fn forget(&mut self, qp_num: u32, sends_only: bool) {
+        let before = self.positions();
         for _ in 0..self.len {
             if let Some((cqe, stamped)) = self.pop_stamped()
-                && cqe.qp_num != qp_num
+                && (cqe.qp_num != qp_num || sends_only && cqe.opcode & IBV_WC_RECV != 0)
             {
                 self.append(&cqe, &stamped);
             }
         }
+        // As if what was dropped had been polled.
+        self.popped = before.1 - self.len as u64;
     }
 
     /// Puts back what was taken out; there is room for it.
@@ -417,12 +431,38 @@ mod tests {
     }
 
     #[test]
+    fn positions_go_on_through_polling_resizing_and_forgetting() {
+        let mut ring = CompletionRing::new(4, Reads::default(), false);
+        for i in 0..4 {
+            ring.push(&cqe(i), None, false);
+        }
+        assert_eq!(ring.positions(), (0, 4));
+        ring.pop();
+        assert!(ring.resize(8));
+        assert_eq!(ring.positions(), (1, 4));
+        ring.forget(1, false);
+        assert_eq!(ring.positions(), (3, 4), "two of QP 1 count as polled");
+        ring.pop();
+        assert_eq!(ring.positions(), (4, 4));
+    }
+
+    #[test]
+    fn receives_can_outlive_their_qp() {
+        let mut ring = CompletionRing::new(4, Reads::default(), false);
+        ring.push(&cqe(1), None, false);
+        ring.push(&Cqe { opcode: IBV_WC_RECV, ..cqe(3) }, None, false);
+        ring.forget(1, true);
+        assert_eq!(ring.pop().map(|c| c.wr_id), Some(3));
+        assert_eq!(ring.pop(), None);
+    }
+
+    #[test]
     fn completions_of_a_destroyed_qp_are_forgotten() {
         let mut ring = CompletionRing::new(4, Reads::default(), false);
         for i in 0..4 {
             ring.push(&cqe(i), None, false);
         }
-        ring.forget(1);
+        ring.forget(1, false);
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [0, 2]);
     }
@@ -437,7 +477,7 @@ mod tests {
         }
         assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare.tag)), Some((0, 0)));
         ring.push(&cqe(4), None, false);
-        ring.forget(1);
+        ring.forget(1, false);
         assert!(ring.resize(9));
         let all: Vec<_> = std::iter::from_fn(|| ring.pop_stamped())
             .map(|(c, s)| (c.wr_id, s.rare.tag, s.rare.flow_tag, s.device_ns))

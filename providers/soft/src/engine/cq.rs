@@ -113,8 +113,9 @@ impl Cq {
 
     /// As `push`, with what only few completions have; kept if the queue was created to read it.
     #[inline]
-    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) {
+    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
         let mut ring = self.ring.lock();
+        let (_, position) = ring.positions();
         let pushed = ring.push(cqe, rare, solicited);
         self.queued.store(ring.len(), Ordering::Relaxed);
         drop(ring);
@@ -126,6 +127,12 @@ impl Cq {
             Pushed::Later => self.adapter.fabric.wake_self(),
             Pushed::Overrun => self.overran(),
         }
+        position
+    }
+
+    /// Positions below this one were polled.
+    pub(crate) fn polled(&self) -> u64 {
+        self.ring.lock().positions().0
     }
 
     #[cold]
@@ -250,7 +257,7 @@ impl Cq {
         }
         list.receivers.look();
         if list.senders.len() > HOT {
-            list.senders.retain(|qp| qp.stays_listed());
+            list.senders.retain(|qp| qp.stays_listed(self));
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter);
@@ -295,13 +302,13 @@ impl Cq {
         }
         list.senders.retain(|q| q.index != qp.index);
         self.inbox.lock().retain(|q| q.index != qp.index);
-        qp.unlist_sender();
+        qp.unlist_sender(self);
     }
 
     /// Drops what a QP that is reset or destroyed completed here and nobody polled.
-    pub(crate) fn forget(&self, qpn: u32) {
+    pub(crate) fn forget(&self, qpn: u32, sends_only: bool) {
         let mut ring = self.ring.lock();
-        ring.forget(qpn);
+        ring.forget(qpn, sends_only);
         self.queued.store(ring.len(), Ordering::Relaxed);
     }
 

@@ -15,6 +15,8 @@ use super::receive::Receive;
 use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window};
 use super::srq::Srq;
 use super::state::Kind;
+use super::tagged::Arrival;
+use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use crate::sys::Errno;
 use abi::*;
@@ -99,28 +101,39 @@ pub(crate) trait Source {
     /// # Errors
     /// `EPROTO` the piece makes no sense; `ESTALE` its sender went away meanwhile; anything else: it could not be fetched.
     fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
+
+    /// Copies the first bytes of the message, whose first piece this is; how many there were.
+    ///
+    /// # Errors
+    /// As `bring`; a source that never leads to a tag matching queue need not know how.
+    fn peek(&self, _start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
+        Err(Errno::EPROTO)
+    }
 }
 
 /// How much of a message has arrived.
 #[derive(Clone, Copy, Debug)]
-struct Message {
-    total: usize,
-    done: usize,
+pub(super) struct Message {
+    pub(super) total: usize,
+    pub(super) done: usize,
 }
 
 /// The responder's memory from one piece to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     /// A message whose last piece has not come; `receive` is for it.
-    message: Option<Message>,
+    pub(super) message: Option<Message>,
     /// Bytes of an RDMA WRITE so far.
     written: usize,
     /// The receive taken last, kept in place: it is large to move about.
-    receive: Receive,
+    pub(super) receive: Receive,
     /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
-    taken: bool,
+    pub(super) taken: bool,
     /// XRC: the shared queue that requests name from here on.
     srq: Option<Arc<Srq>>,
+    /// Tag matching: what the message under way is, and the receive of the entry that it matched.
+    pub(super) arrival: Arrival,
+    pub(super) matched: Option<Box<Receive>>,
     /// Unreliable: pieces are dropped up to the next first one.
     skipping: bool,
     /// Bytes moved since the transport last cleared it.
@@ -194,13 +207,9 @@ impl Inbound {
         }
     }
 
-    /// The message under way will not be finished; its receive serves the next one.
-    pub(crate) fn abandon(&mut self) {
-        self.message = None;
-    }
-
     /// The receive that was taken and never completed, if there is one.
-    pub(crate) fn take_unfinished(&mut self) -> Option<Receive> {
+    pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
+        self.abandon(qp);
         self.give_back();
         std::mem::replace(&mut self.taken, false).then(|| std::mem::take(&mut self.receive))
     }
@@ -222,7 +231,7 @@ impl Inbound {
     }
 
     /// Gets the next posted receive into `self.receive`.
-    fn need_receive(&mut self, qp: &Qp) -> Result<(), Verdict> {
+    pub(super) fn need_receive(&mut self, qp: &Qp) -> Result<(), Verdict> {
         self.taken = self.taken || self.take_receive(qp);
         if self.taken {
             return Ok(());
@@ -242,6 +251,9 @@ impl Inbound {
 
     /// A piece of a SEND, or a datagram.
     pub(crate) fn send(&mut self, qp: &Qp, piece: &Piece, source: &impl Source) -> Verdict {
+        if let Some((tm, own)) = qp.tagging() {
+            return self.send_tagged(qp, tm, own, piece, source);
+        }
         let mut message = if piece.first {
             // A message that was never finished leaves its receive to this one.
             self.message = None;

@@ -7,11 +7,13 @@ use super::completion::{Cqe, Reads};
 use super::cq::{Cq, Form};
 use super::link::Link;
 use super::receive::{Receive, ReceiveQueue};
+use super::rendezvous::{OWN_REQUESTS, drop_fetches};
 use super::request::SendQueue;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::srq::Srq;
 use super::state::{Kind, State};
+use super::tagging::{TagMatching, Tagging};
 use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
@@ -99,6 +101,8 @@ pub(crate) struct Qp {
     pub(crate) domain: Option<DomainId>,
     /// The QP receives for one of another process, whose number it has.
     pub(crate) stand: Option<Stand>,
+    /// There where the shared receive queue matches tags.
+    tm: Option<Box<Tagging>>,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
     /// Multicast datagrams and frames of its own are not for it.
@@ -172,11 +176,18 @@ impl Qp {
         let ring = adapter.view.qp_ring(index);
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
         let cap = wanted.cap;
+        let matching = wanted.srq.as_ref().and_then(|srq| srq.tm.as_deref());
         let sends = SendQueue::new(
             cap.max_send_wr as usize,
             cap.max_send_sge as usize,
             cap.max_inline_data as usize,
+            if matching.is_some() { OWN_REQUESTS } else { 0 },
         );
+        // What a tag matching queue receives completes on its own completion queue.
+        let (recv_cq, tm) = match matching {
+            Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(wanted.recv_cq))),
+            None => (wanted.recv_cq, None),
+        };
         let receives = match wanted.srq {
             Some(_) => ReceiveQueue::new(0, 0),
             None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
@@ -191,10 +202,11 @@ impl Qp {
             kind: wanted.kind,
             pd: wanted.pd,
             send_cq: wanted.send_cq,
-            recv_cq: wanted.recv_cq,
+            recv_cq,
             srq: wanted.srq,
             domain: wanted.domain,
             stand: wanted.stand,
+            tm,
             signals_all: wanted.signals_all,
             blocks_own_multicast: wanted.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
             ring,
@@ -346,6 +358,13 @@ impl Qp {
         }
     }
 
+    /// What matches tags here, if anything does.
+    #[inline]
+    pub(crate) fn tagging(&self) -> Option<(&TagMatching, &Tagging)> {
+        let own = self.tm.as_deref()?;
+        Some((self.srq.as_ref()?.tm.as_deref()?, own))
+    }
+
     /// The protection domain that posted receives belong to: the shared queue's, if there is one.
     pub(crate) fn receive_pd(&self) -> u32 {
         self.srq.as_ref().map_or(self.pd, |srq| srq.pd)
@@ -471,20 +490,42 @@ impl Qp {
         {
             self.send_cq.add_sender(me);
         }
+        if any && let Some(own) = &self.tm {
+            self.list_with_receives(own);
+        }
     }
 
-    /// Whether the send queue must be looked at; if not, it is off the list from now on.
-    pub(crate) fn stays_listed(&self) -> bool {
+    /// The shared receive queue's requests go on when its completion queue is polled, whoever polls the send queue's.
+    fn list_with_receives(&self, own: &Tagging) {
+        if !Arc::ptr_eq(&self.recv_cq, &self.send_cq)
+            && !own.listed().swap(true, Ordering::AcqRel)
+            && let Some(me) = self.me.upgrade()
+        {
+            self.recv_cq.add_sender(me);
+        }
+    }
+
+    /// What says whether `cq` lists this QP as one with something to send.
+    fn listed_with(&self, cq: &Cq) -> &AtomicBool {
+        match &self.tm {
+            Some(own) if !std::ptr::eq(cq, Arc::as_ptr(&self.send_cq)) => own.listed(),
+            _ => &self.listed_sender,
+        }
+    }
+
+    /// Whether `cq` must look at the send queue; if not, it is off its list from now on.
+    pub(crate) fn stays_listed(&self, cq: &Cq) -> bool {
         if self.has_outstanding() {
             return true;
         }
-        self.listed_sender.store(false, Ordering::Release);
+        let listed = self.listed_with(cq);
+        listed.store(false, Ordering::Release);
         // A post in between found the flag set: its request is ours to keep.
-        self.has_outstanding() && !self.listed_sender.swap(true, Ordering::AcqRel)
+        self.has_outstanding() && !listed.swap(true, Ordering::AcqRel)
     }
 
-    pub(crate) fn unlist_sender(&self) {
-        self.listed_sender.store(false, Ordering::Release);
+    pub(crate) fn unlist_sender(&self, cq: &Cq) {
+        self.listed_with(cq).store(false, Ordering::Release);
     }
 
     pub(crate) fn list_receiver(&self, on: bool) {
@@ -500,6 +541,9 @@ impl Qp {
         let failed = self.responder.lock().advance(self);
         if failed {
             self.flush_all();
+        }
+        if self.tm.as_ref().is_some_and(|own| own.take_due()) {
+            self.advance_send();
         }
     }
 
@@ -549,7 +593,7 @@ impl Qp {
 
     fn flush_receives(&self) {
         let mut responder = self.responder.lock();
-        let unfinished = responder.take_unfinished();
+        let unfinished = responder.take_unfinished(self);
         match (&self.srq, unfinished) {
             (Some(srq), Some(receive)) => srq.give_back(&receive),
             (None, Some(receive)) => self.flush_receive(&receive),
@@ -595,6 +639,7 @@ impl Qp {
         self.recv_cq.remove(self);
         let lent = {
             let mut requester = self.requester.lock();
+            requester.forget_fetches(self);
             requester.reset();
             self.sends_outstanding(false);
             requester.take_lent()
@@ -603,7 +648,7 @@ impl Qp {
             self.adapter.bury(self.qpn, link, lent);
         }
         let mut responder = self.responder.lock();
-        let unfinished = responder.take_unfinished();
+        let unfinished = responder.take_unfinished(self);
         if let (Some(srq), Some(receive)) = (&self.srq, unfinished) {
             srq.give_back(&receive);
         }
@@ -611,8 +656,14 @@ impl Qp {
         let mut receive = Receive::default();
         while self.srq.is_none() && self.take_receive(&mut receive) {}
         drop(responder);
-        self.send_cq.forget(self.qpn);
-        self.recv_cq.forget(self.qpn);
+        if let Some((tm, own)) = self.tagging() {
+            // Its receives belong to all its QPs: they complete, and what software was told of stays told.
+            drop_fetches(self, tm, own);
+            self.send_cq.forget(self.qpn, true);
+            return;
+        }
+        self.send_cq.forget(self.qpn, false);
+        self.recv_cq.forget(self.qpn, false);
     }
 
     /// Takes the QP out of everything; its number is free afterwards.
@@ -627,6 +678,9 @@ impl Qp {
         }
         self.send_cq.users.fetch_sub(1, Ordering::AcqRel);
         self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        if let Some(own) = &self.tm {
+            own.retire();
+        }
         if let Some(srq) = &self.srq {
             srq.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -1,6 +1,8 @@
 //! Send requests: what was asked for, and the queue that remembers it until it is complete.
 #![forbid(unsafe_code)]
 
+use super::tagging::MAX_TAG_SGE;
+use super::tags::wire::HEADERS_LEN;
 use abi::*;
 
 /// A send request, however it was posted.
@@ -65,6 +67,8 @@ pub(crate) struct Entry {
     pub(crate) sges: u8,
     /// Inline data was copied into the queue.
     pub(crate) kept: bool,
+    /// Not the application's: the shared receive queue's (tag matching).
+    pub(crate) own: bool,
     /// Bytes of the whole message.
     pub(crate) len: u32,
     /// Bytes issued so far.
@@ -85,8 +89,15 @@ pub(crate) struct SendQueue {
     entries: Box<[Entry]>,
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
+    /// Limits for the application, and what there is room for.
+    max_wr: usize,
     pub(crate) max_sge: usize,
     pub(crate) max_inline: usize,
+    sge_room: usize,
+    inline_room: usize,
+    /// Room for requests that are not the application's, and how many there are.
+    max_own: usize,
+    own: usize,
     /// Requests ever posted, issued in full, and completed.
     pub(crate) posted: u64,
     pub(crate) issued: u64,
@@ -94,23 +105,33 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(max_wr: usize, max_sge: usize, max_inline: usize) -> Self {
+    /// A queue with room for `max_own` requests of a tag matching shared receive queue besides the application's.
+    pub(crate) fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Self {
+        let tagged = |n| if max_own > 0 { n } else { 0 };
+        let room = max_wr + max_own;
+        let sge_room = max_sge.max(tagged(MAX_TAG_SGE));
+        let inline_room = max_inline.max(tagged(HEADERS_LEN));
         let entry = Entry {
             request: Request::default(),
             phase: Phase::Done,
             sges: 0,
             kept: false,
+            own: false,
             len: 0,
             offset: 0,
             end: 0,
         };
         Self {
-            entries: vec![entry; max_wr].into_boxed_slice(),
-            sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; max_wr * max_sge]
-                .into_boxed_slice(),
-            inline: vec![0; max_wr * max_inline].into_boxed_slice(),
+            entries: vec![entry; room].into_boxed_slice(),
+            sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; room * sge_room].into_boxed_slice(),
+            inline: vec![0; room * inline_room].into_boxed_slice(),
+            max_wr,
             max_sge,
             max_inline,
+            sge_room,
+            inline_room,
+            max_own,
+            own: 0,
             posted: 0,
             issued: 0,
             completed: 0,
@@ -119,7 +140,27 @@ impl SendQueue {
 
     /// Requests that can be posted now.
     pub(crate) fn room(&self) -> usize {
-        self.entries.len() - (self.posted - self.completed) as usize
+        self.max_wr - ((self.posted - self.completed) as usize - self.own)
+    }
+
+    /// Requests of the shared receive queue that can be queued now.
+    pub(crate) const fn own_room(&self) -> usize {
+        self.max_own - self.own
+    }
+
+    /// The oldest request is complete.
+    pub(crate) fn complete_oldest(&mut self) {
+        if self.entry(self.completed).own {
+            self.own -= 1;
+        }
+        self.completed += 1;
+    }
+
+    /// All requests are forgotten.
+    pub(crate) const fn forget(&mut self) {
+        self.issued = self.posted;
+        self.completed = self.posted;
+        self.own = 0;
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -142,30 +183,41 @@ impl SendQueue {
     /// The scatter/gather list of request `n`.
     pub(crate) fn list(&self, n: u64) -> &[ibv_sge] {
         let at = self.at(n);
-        &self.sges[at * self.max_sge..][..usize::from(self.entries[at].sges)]
+        &self.sges[at * self.sge_room..][..usize::from(self.entries[at].sges)]
     }
 
     /// Where inline data of request `n` is kept.
     pub(crate) fn inline_mut(&mut self, n: u64) -> &mut [u8] {
         let at = self.at(n);
-        &mut self.inline[at * self.max_inline..][..self.max_inline]
+        &mut self.inline[at * self.inline_room..][..self.inline_room]
     }
 
     /// Queues a request. The queue is not full, and the list not longer than `max_sge`: the caller checked.
     pub(crate) fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.posted;
         let at = self.at(n);
-        self.sges[at * self.max_sge..][..list.len()].copy_from_slice(list);
+        self.sges[at * self.sge_room..][..list.len()].copy_from_slice(list);
         self.entries[at] = Entry {
             request: *request,
             phase: Phase::Waiting,
             sges: list.len() as u8,
             kept: false,
+            own: false,
             len,
             offset: 0,
             end: 0,
         };
         self.posted += 1;
+        n
+    }
+}
+
+impl SendQueue {
+    /// Queues a request of the shared receive queue: there is `own_room`, and the list has up to MAX_TAG_SGE elements.
+    pub(crate) fn push_own(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
+        let n = self.push(request, list, len);
+        self.entry(n).own = true;
+        self.own += 1;
         n
     }
 }
@@ -192,8 +244,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn requests_of_both_owners_share_the_queue_and_not_its_room() {
+        let mut queue = SendQueue::new(0, 0, 0, 4);
+        assert!(queue.is_full());
+        let list = [ibv_sge { addr: 1, length: 1, lkey: 1 }; MAX_TAG_SGE];
+        for n in 0..9 {
+            assert_eq!(queue.own_room(), 4);
+            assert_eq!(queue.push_own(&Request::default(), &list, 1), n);
+            assert_eq!((queue.own_room(), queue.room()), (3, 0));
+            assert_eq!(queue.list(n).len(), MAX_TAG_SGE);
+            assert!(queue.inline_mut(n).len() >= HEADERS_LEN);
+            queue.complete_oldest();
+        }
+        let mut queue = SendQueue::new(2, 1, 0, 4);
+        queue.push(&Request::default(), &list[..1], 1);
+        queue.push_own(&Request::default(), &list, 1);
+        queue.push(&Request::default(), &list[..1], 1);
+        assert_eq!((queue.own_room(), queue.room()), (3, 0));
+        queue.complete_oldest();
+        assert_eq!((queue.own_room(), queue.room()), (3, 1));
+        queue.complete_oldest();
+        assert_eq!((queue.own_room(), queue.room()), (4, 1));
+        queue.push_own(&Request::default(), &list, 1);
+        queue.forget();
+        assert_eq!((queue.own_room(), queue.room()), (4, 2));
+    }
+
+    #[test]
     fn entries_keep_their_lists_across_laps() {
-        let mut queue = SendQueue::new(3, 2, 16);
+        let mut queue = SendQueue::new(3, 2, 16, 0);
         for n in 0..20u64 {
             assert!(!queue.is_full());
             let list = [ibv_sge { addr: n, length: 1, lkey: 1 }; 2];

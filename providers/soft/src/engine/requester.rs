@@ -5,14 +5,14 @@
 //! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
 //! whoever polls, or by the service thread.
 
-use super::cq::Cq;
 use super::inbound::Nak;
 use super::lanes::Lanes;
 use super::link::{Link, Reach, Standing};
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
-use super::request::{Phase, Request, SendQueue, completion_opcode};
+use super::rendezvous;
+use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::Cqe;
 use crate::shm::layout::RING_SLOTS;
@@ -132,8 +132,7 @@ impl Requester {
 
     /// Forgets everything that was posted (to RESET).
     pub(crate) fn reset(&mut self) {
-        self.queue.issued = self.queue.posted;
-        self.queue.completed = self.queue.posted;
+        self.queue.forget();
         self.answers_due = 0;
         self.failed = false;
         self.broken = false;
@@ -189,7 +188,7 @@ impl Requester {
             self.keep_inline(n);
         }
         self.reap(qp);
-        qp.sends_outstanding(!self.queue.is_idle());
+        qp.sends_outstanding(self.is_busy(qp));
         Ok(())
     }
 
@@ -256,7 +255,8 @@ impl Requester {
     pub(super) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
         let entry = *self.queue.entry(n);
         if !entry.has(IBV_SEND_INLINE) {
-            return qp.adapter.regions.resolve(qp.pd, self.queue.list(n), need);
+            let pd = if entry.own { qp.receive_pd() } else { qp.pd };
+            return qp.adapter.regions.resolve(pd, self.queue.list(n), need);
         }
         if entry.kept {
             let len = entry.len as usize;
@@ -275,13 +275,24 @@ impl Requester {
             self.link = Some(link);
         }
         self.reap(qp);
-        if !self.failed && qp.state() == State::Rts && self.queue.issued != self.queue.posted {
-            self.issue_waiting(qp);
-            self.reap(qp);
+        loop {
+            let begun = self.begin_fetches(qp);
+            if !self.failed && qp.state() == State::Rts && self.queue.issued != self.queue.posted {
+                self.issue_waiting(qp);
+                self.reap(qp);
+            }
+            if !begun {
+                break;
+            }
         }
         self.lose_patience(qp);
         self.publish();
-        qp.sends_outstanding(!self.queue.is_idle());
+        qp.sends_outstanding(self.is_busy(qp));
+    }
+
+    /// Whether anything is left to do.
+    fn is_busy(&self, qp: &Qp) -> bool {
+        !self.queue.is_idle() || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
 
     /// Tells the peer of what was put into its ring.
@@ -439,7 +450,7 @@ impl Requester {
                 Phase::Done => IBV_WC_SUCCESS,
                 Phase::Failed(status) => status,
             };
-            self.queue.completed += 1;
+            self.queue.complete_oldest();
             if matches!(
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
@@ -451,8 +462,12 @@ impl Requester {
                 self.broken = true;
                 self.breakage = true;
             }
-            if status != IBV_WC_SUCCESS || qp.signals_all || entry.has(IBV_SEND_SIGNALED) {
-                complete(&qp.send_cq, qp, &entry.request, status, entry.len);
+            if status != IBV_WC_SUCCESS
+                || qp.signals_all
+                || entry.own
+                || entry.has(IBV_SEND_SIGNALED)
+            {
+                complete(qp, &entry, status, entry.len);
             }
         }
     }
@@ -467,12 +482,15 @@ impl Requester {
                 _ => IBV_WC_WR_FLUSH_ERR,
             };
             self.broken = true;
-            self.queue.completed += 1;
-            complete(&qp.send_cq, qp, &entry.request, status, 0);
+            self.queue.complete_oldest();
+            complete(qp, &entry, status, 0);
         }
         self.queue.issued = self.queue.posted;
         self.answers_due = 0;
         self.failed = true;
+        if let Some((tm, own)) = qp.tagging() {
+            rendezvous::drop_fetches(qp, tm, own);
+        }
         qp.sends_outstanding(false);
     }
 
@@ -555,7 +573,11 @@ impl Requester {
     }
 }
 
-fn complete(cq: &Cq, qp: &Qp, request: &Request, status: u32, byte_len: u32) {
+fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
+    let request = &entry.request;
+    if entry.own {
+        return rendezvous::finished(qp, request, status);
+    }
     let cqe = Cqe {
         wr_id: request.wr_id,
         status,
@@ -564,5 +586,5 @@ fn complete(cq: &Cq, qp: &Qp, request: &Request, status: u32, byte_len: u32) {
         qp_num: qp.qpn,
         ..Cqe::default()
     };
-    cq.push(&cqe, false);
+    qp.send_cq.push(&cqe, false);
 }

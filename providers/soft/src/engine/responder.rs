@@ -6,9 +6,10 @@ use super::issue::changed;
 use super::link::Link;
 use super::onesided::Spot;
 use super::qp::Qp;
-use super::ranges::{MAX_SGE, Ranges};
+use super::ranges::{MAX_SGE, Range, Ranges};
 use super::receive::Receive;
 use super::state::{Kind, rnr_timer_us};
+use super::tags::wire::HEADERS_LEN;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
 use crate::shm::slot::*;
 use crate::shm::view::Ring;
@@ -81,8 +82,8 @@ impl Responder {
     }
 
     /// The receive that was taken and never completed, if there is one.
-    pub(crate) fn take_unfinished(&mut self) -> Option<Receive> {
-        self.inbound.take_unfinished()
+    pub(crate) fn take_unfinished(&mut self, qp: &Qp) -> Option<Receive> {
+        self.inbound.take_unfinished(qp)
     }
 
     /// When the service thread must look again, if it must.
@@ -110,7 +111,7 @@ impl Responder {
             }
             match verdict {
                 Verdict::Done | Verdict::Dropped => {}
-                Verdict::Stale => self.inbound.abandon(),
+                Verdict::Stale => self.inbound.abandon(qp),
                 Verdict::NotReady | Verdict::Busy => break,
                 Verdict::Refuse(nak) => {
                     // Before the sender can know: who hears of a refusal finds the QP in error.
@@ -297,16 +298,78 @@ struct Slotted<'a> {
 
 impl Source for Slotted<'_> {
     fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno> {
-        let Self { qp, link, .. } = *self;
-        let brought = self.copy(ranges, offset, total);
-        // A sender that died or took its connection down never sent this: its memory may be in other use by now.
-        let gone = self.head.carrier != Carrier::Inline && !link.may_send(qp.qpn)
-            || brought.is_err() && link.peer.is_dead();
-        if gone { Err(Errno::ESTALE) } else { brought }
+        self.unless_gone(self.copy(ranges, offset, total))
+    }
+
+    fn peek(&self, start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
+        let mut ranges = Ranges::new();
+        ranges.push(Range { base: start.as_mut_ptr(), len: HEADERS_LEN });
+        self.unless_gone(self.copy_start(&ranges))
     }
 }
 
 impl Slotted<'_> {
+    /// A sender that died or took its connection down never sent this: its memory may be in other use by now.
+    fn unless_gone(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
+        let Self { qp, link, .. } = *self;
+        let gone = self.head.carrier != Carrier::Inline && !link.may_send(qp.qpn)
+            || brought.is_err() && link.peer.is_dead();
+        if gone { Err(Errno::ESTALE) } else { brought }
+    }
+
+    /// Copies as much of the piece as `ranges` take.
+    fn copy_start(&self, ranges: &Ranges) -> Result<usize, Errno> {
+        let Self { link, head, body, .. } = *self;
+        match head.carrier {
+            Carrier::Inline => {
+                let len = usize::from(head.count).min(ranges.total());
+                // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
+                unsafe { ranges.scatter(0, body.as_ptr().cast(), len) };
+                Ok(len)
+            }
+            Carrier::Chunk => {
+                let len = (high(body[0]) as usize).min(ranges.total());
+                let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
+                // SAFETY: a chunk of the sender's segment, mapped while the link lives, is longer than the headers.
+                unsafe { ranges.scatter(0, chunk, len) };
+                Ok(len)
+            }
+            Carrier::Attach | Carrier::AttachList => {
+                let mut left = ranges.total();
+                let mut there = self.attached()?;
+                there.retain(|range| {
+                    *range = IoVec::new(range.address(), range.len().min(left));
+                    left -= range.len();
+                    !range.is_empty()
+                });
+                pull(link, &there, ranges, ranges.total() - left)
+            }
+        }
+    }
+
+    /// The sender's memory that the slot names.
+    fn attached(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
+        let Self { link, head, body, .. } = *self;
+        if head.carrier == Carrier::Attach {
+            let lens = [low(body[3]), high(body[3]), low(body[4])];
+            return Ok((0..usize::from(head.count))
+                .map(|i| IoVec::new(body[i], lens[i] as usize))
+                .collect());
+        }
+        let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
+        let count = high(body[0]) as usize;
+        if count > MAX_SGE {
+            return Err(Errno::EPROTO);
+        }
+        Ok((0..count)
+            .map(|i| {
+                // SAFETY: MAX_SGE pairs of words lie within a chunk; any bits are two numbers.
+                let [addr, len] = unsafe { chunk.cast::<[u64; 2]>().add(i).read() };
+                IoVec::new(addr, len as usize)
+            })
+            .collect())
+    }
+
     fn copy(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno> {
         let Self { link, head, body, .. } = *self;
         let fits = |len: usize| {
@@ -329,28 +392,7 @@ impl Slotted<'_> {
                 unsafe { ranges.scatter(offset, chunk, len) };
                 Ok(len)
             }
-            Carrier::Attach => {
-                let lens = [low(body[3]), high(body[3]), low(body[4])];
-                let there: ArrayVec<IoVec, ATTACH_SGES> = (0..usize::from(head.count))
-                    .map(|i| IoVec::new(body[i], lens[i] as usize))
-                    .collect();
-                pull(link, &there, ranges, total)
-            }
-            Carrier::AttachList => {
-                let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
-                let count = high(body[0]) as usize;
-                if count > MAX_SGE {
-                    return Err(Errno::EPROTO);
-                }
-                let there: ArrayVec<IoVec, MAX_SGE> = (0..count)
-                    .map(|i| {
-                        // SAFETY: MAX_SGE pairs of words lie within a chunk; any bits are two numbers.
-                        let [addr, len] = unsafe { chunk.cast::<[u64; 2]>().add(i).read() };
-                        IoVec::new(addr, len as usize)
-                    })
-                    .collect();
-                pull(link, &there, ranges, total)
-            }
+            Carrier::Attach | Carrier::AttachList => pull(link, &self.attached()?, ranges, total),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::channel::Reporter;
 use super::cq::Cq;
 use super::qp::Qp;
 use super::receive::{Receive, ReceiveQueue, Refused};
+use super::tagging::TagMatching;
 use super::xrc::DomainId;
 use crate::adapter::Adapter;
 use crate::shm::layout::SrqEntry;
@@ -25,6 +26,8 @@ pub(crate) struct WantedSrq {
     pub(crate) domain: Option<DomainId>,
     /// Where receives complete, if not in the QP's queue.
     pub(crate) cq: Option<Arc<Cq>>,
+    /// Tag matching, which needs `cq`: entries of the list, and signaled operations outstanding.
+    pub(crate) tags: Option<(usize, usize)>,
     pub(crate) report: Reporter,
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct Srq {
     pub(crate) domain: Option<DomainId>,
     pub(crate) cq: Option<Arc<Cq>>,
     pub(crate) report: Reporter,
+    /// There if this is a tag matching queue.
+    pub(crate) tm: Option<Box<TagMatching>>,
 }
 
 #[derive(Debug)]
@@ -78,6 +83,11 @@ impl Srq {
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WantedSrq) -> Result<Arc<Self>, Errno> {
         let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
+        let tm = wanted
+            .cq
+            .as_ref()
+            .zip(wanted.tags)
+            .map(|(cq, (tags, ops))| Box::new(TagMatching::new(Arc::clone(cq), tags, ops)));
         let srq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
@@ -95,6 +105,7 @@ impl Srq {
             domain: wanted.domain,
             cq: wanted.cq,
             report: wanted.report,
+            tm,
         });
         adapter.place_srq(&srq);
         if let Some(cq) = &srq.cq {

@@ -1,7 +1,7 @@
 //! Opening and closing the device, and its event channels.
 
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
-use super::{ah, cq, cq_ex, domain, mcast, mr, mw, object, pd, post, qp, query, srq, xrcd};
+use super::{ah, cq, cq_ex, domain, mcast, mr, mw, object, pd, post, qp, query, srq, tags, xrcd};
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::FabricConfig;
@@ -226,6 +226,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(post::post_recv),
     post_send: Some(post::post_send),
+    post_srq_ops: Some(tags::post_srq_ops),
     post_srq_recv: Some(srq::post_srq_recv),
     query_device_ex: Some(query::query_device_ex),
     query_port: Some(query::query_port),

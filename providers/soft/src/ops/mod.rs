@@ -16,6 +16,7 @@ mod post;
 pub(crate) mod qp;
 mod query;
 mod srq;
+mod tags;
 mod xrcd;
 
 use crate::sys::Errno;

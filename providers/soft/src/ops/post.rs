@@ -23,7 +23,7 @@ impl Qp {
 ///
 /// # Safety
 /// `list` has `count` elements.
-unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<&'a [ibv_sge]> {
+pub(super) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<&'a [ibv_sge]> {
     let count = usize::try_from(count).ok()?;
     if count == 0 {
         return Some(&[]);

@@ -175,7 +175,8 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
         let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
         (Pd::of(init.pd), (*init.pd).context, Cq::share(init.send_cq), recv_queue, shared)
     };
-    if shared.as_ref().is_some_and(|srq| srq.domain.is_some()) {
+    let unfit = |srq: &Arc<Srq>| srq.domain.is_some() || srq.tm.is_some() && kind != Kind::Rc;
+    if shared.as_ref().is_some_and(unfit) {
         return Err(Errno::EINVAL);
     }
     // SAFETY: a live domain's context is open.

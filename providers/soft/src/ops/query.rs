@@ -5,6 +5,8 @@ use super::context::Context;
 use super::status;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
+use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS, MAX_TAG_SGE};
+use crate::engine::tags::MAX_TAGS;
 use crate::net::GID_TABLE;
 use crate::shm::layout::{GROUPS, MRS, MWS, QPS, SRQS};
 use crate::sys::Errno;
@@ -59,6 +61,13 @@ pub(super) unsafe extern "C" fn query_device_ex(
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
             phys_port_cnt_ex: 1,
+            tm_caps: ibv_tm_caps {
+                max_rndv_hdr_size: MAX_RNDV_HEADERS as u32,
+                max_num_tags: MAX_TAGS as u32,
+                flags: IBV_TM_CAP_RC,
+                max_ops: MAX_TAG_OPS,
+                max_sge: MAX_TAG_SGE as u32,
+            },
             ..Zeroed::zeroed()
         };
         let len = attr_size.min(size_of::<ibv_device_attr_ex>());

@@ -10,6 +10,8 @@ use super::{object, status};
 use crate::engine::cq::Cq;
 use crate::engine::receive::Refused;
 use crate::engine::srq::{Srq, WantedSrq};
+use crate::engine::tagging::MAX_TAG_OPS;
+use crate::engine::tags::MAX_TAGS;
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
@@ -66,7 +68,7 @@ pub(super) unsafe extern "C" fn create_srq(
     })
 }
 
-/// ibv_create_srq_ex(3): basic queues and those of an XRC domain.
+/// ibv_create_srq_ex(3): basic queues, those of an XRC domain, and those that match tags.
 ///
 /// # Safety
 /// `context` is open; `init` is readable and writable, and the objects that it names are live ones of this provider.
@@ -102,10 +104,10 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         return Err(Errno::EOPNOTSUPP);
     }
     let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
-    let is_xrc = match kind {
-        IBV_SRQT_BASIC => false,
-        IBV_SRQT_XRC => true,
-        IBV_SRQT_TM => return Err(Errno::EOPNOTSUPP),
+    let (is_xrc, is_tm) = match kind {
+        IBV_SRQT_BASIC => (false, false),
+        IBV_SRQT_XRC => (true, false),
+        IBV_SRQT_TM => (false, true),
         _ => return Err(Errno::EINVAL),
     };
     if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
@@ -118,6 +120,15 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
     if is_xrc && !complete {
         return Err(Errno::EINVAL);
     }
+    let tm_cap = init.tm_cap;
+    let matches = has(IBV_SRQ_INIT_ATTR_TM)
+        && has(IBV_SRQ_INIT_ATTR_CQ)
+        && !init.cq.is_null()
+        && (1..=MAX_TAGS as u32).contains(&tm_cap.max_num_tags)
+        && tm_cap.max_ops <= MAX_TAG_OPS;
+    if is_tm && !matches {
+        return Err(Errno::EINVAL);
+    }
     let attr = &mut init.attr;
     if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > MAX_SGE {
         return Err(Errno::EINVAL);
@@ -125,8 +136,8 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
     attr.max_sge = attr.max_sge.max(1);
     // SAFETY: live objects of this provider, by contract; a live domain's context is open.
     let (pd, xrcd, cq, report) = unsafe {
-        let xrc = is_xrc.then(|| (Xrcd::of(init.xrcd), Cq::share(init.cq)));
-        let (xrcd, cq) = xrc.unzip();
+        let xrcd = is_xrc.then(|| Xrcd::of(init.xrcd));
+        let cq = (is_xrc || is_tm).then(|| Cq::share(init.cq));
         (Pd::of(init.pd), xrcd, cq, Context::of((*init.pd).context).report.clone())
     };
     let wanted = WantedSrq {
@@ -135,6 +146,7 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         max_sge: attr.max_sge,
         domain: xrcd.map(|xrcd| xrcd.id),
         cq,
+        tags: is_tm.then_some((tm_cap.max_num_tags as usize, tm_cap.max_ops as usize)),
         report,
     };
     let srq = Srq::new(&pd.adapter, wanted)?;
@@ -143,10 +155,12 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
     let verbs = unsafe { &mut *srq.verbs.get() };
     verbs.srq_type = kind;
     verbs.srq_num = srq.number;
+    if is_xrc || is_tm {
+        verbs.cq = init.cq;
+    }
     if let Some(xrcd) = xrcd {
         xrcd.hold();
         verbs.xrcd = init.xrcd.cast();
-        verbs.cq = init.cq;
     }
     Ok(srq)
 }

@@ -1,0 +1,297 @@
+//! What a responder does with a SEND to a tag matching shared receive queue: find the entry that it belongs to and place
+//! the payload, begin a rendezvous, or hand the whole message to software in a receive of the queue.
+//!
+//! A message that comes in one piece is matched, placed and completed under the list's lock: completions come in the order in
+//! which messages were matched, whichever QP and thread they came by. One in several pieces is matched when it begins and
+//! completes when it ends.
+
+use super::completion::Cqe;
+use super::inbound::{Inbound, Message, Nak, Piece, Source, Verdict};
+use super::qp::Qp;
+use super::ranges::{Range, Ranges};
+use super::regions::LOCAL_WRITE;
+use super::state::State;
+use super::tagging::{Fetch, MAX_RNDV_HEADERS, TagMatching, Tagging, Tags, tagged};
+use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
+use super::windows::Done;
+use crate::sys::Errno;
+use abi::*;
+
+/// What the message under way turned out to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Arrival {
+    /// There is none, or the queue matches no tags.
+    #[default]
+    Plain,
+    /// For software, and not counted.
+    Untagged,
+    /// For software, and counted.
+    Unexpected,
+    /// For the entry `handle`.
+    Matched { handle: u32, tagged: Tagged },
+}
+
+impl Inbound {
+    /// A piece of a SEND.
+    pub(super) fn send_tagged(
+        &mut self,
+        qp: &Qp,
+        tm: &TagMatching,
+        own: &Tagging,
+        piece: &Piece,
+        source: &impl Source,
+    ) -> Verdict {
+        let (mut message, locked) = if piece.first {
+            // What was not finished will not be.
+            self.abandon(qp);
+            let mut start = [0; HEADERS_LEN];
+            let start = match source.peek(&mut start) {
+                Ok(len) => start.get(..len).unwrap_or_default(),
+                Err(errno) => return self.not_brought(qp, errno),
+            };
+            let mut tags = tm.lock();
+            if let Err(verdict) = self.sort(qp, own, &mut tags, piece, start) {
+                return verdict;
+            }
+            (Message { total: piece.total, done: 0 }, piece.last.then_some(tags))
+        } else {
+            match self.message.take() {
+                Some(message) => (message, None),
+                None => return self.unservable(qp, Nak::Invalid),
+            }
+        };
+        let brought = self.bring_tagged(qp, &message, piece, source);
+        match brought {
+            Err(Misfit::Later) => {
+                drop(locked);
+                if piece.first {
+                    // It is matched anew when it is taken up again.
+                    self.abandon(qp);
+                } else {
+                    self.message = Some(message);
+                }
+                return Verdict::Busy;
+            }
+            Ok(len) if !piece.last => {
+                message.done += len;
+                self.message = Some(message);
+                return Verdict::Done;
+            }
+            Ok(_) | Err(Misfit::Spoiled(..)) => {}
+            Err(Misfit::NotBrought(errno)) => {
+                drop(locked);
+                return self.not_brought(qp, errno);
+            }
+        }
+        let mut tags = locked.unwrap_or_else(|| tm.lock());
+        match brought {
+            Err(Misfit::Spoiled(status, nak)) => {
+                self.finish(qp, &mut tags, piece, status, 0);
+                Verdict::Refuse(nak)
+            }
+            _ => {
+                let len = brought.map_or(0, |len| message.done + len);
+                self.finish(qp, &mut tags, piece, IBV_WC_SUCCESS, len);
+                Verdict::Done
+            }
+        }
+    }
+
+    fn not_brought(&mut self, qp: &Qp, errno: Errno) -> Verdict {
+        match errno {
+            Errno::EPROTO => self.unservable(qp, Nak::Invalid),
+            Errno::ESTALE => Verdict::Stale,
+            _ => self.unservable(qp, Nak::Operation),
+        }
+    }
+
+    /// Finds out where a message goes by its first bytes; `Err`: it goes nowhere now, or is dealt with.
+    fn sort(
+        &mut self,
+        qp: &Qp,
+        own: &Tagging,
+        tags: &mut Tags,
+        piece: &Piece,
+        start: &[u8],
+    ) -> Result<(), Verdict> {
+        let tagged = match wire::Message::parse(start) {
+            wire::Message::Untagged => {
+                self.need_receive(qp)?;
+                self.arrival = Arrival::Untagged;
+                return Ok(());
+            }
+            wire::Message::Rendezvous(..)
+                if !piece.last || piece.total > MAX_RNDV_HEADERS || piece.invalidate.is_some() =>
+            {
+                return Err(self.unservable(qp, Nak::Invalid));
+            }
+            wire::Message::Eager(tagged) | wire::Message::Rendezvous(tagged, _) => tagged,
+        };
+        let Some(handle) = tags.list.take(tagged.tag) else {
+            self.need_receive(qp)?;
+            tags.list.count_unexpected();
+            self.arrival = Arrival::Unexpected;
+            return Ok(());
+        };
+        let matched = self.matched.get_or_insert_default();
+        tags.list.describe(handle, matched);
+        self.arrival = Arrival::Matched { handle, tagged };
+        match wire::Message::parse(start) {
+            wire::Message::Rendezvous(_, offer) => {
+                Err(self.rendezvous(qp, own, tags, piece, (handle, tagged, offer)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A rendezvous found its entry.
+    fn rendezvous(
+        &mut self,
+        qp: &Qp,
+        own: &Tagging,
+        tags: &mut Tags,
+        piece: &Piece,
+        (handle, tagged, offer): (u32, Tagged, Offer),
+    ) -> Verdict {
+        let Some(receive) = &self.matched else { return Verdict::Done };
+        let room: u64 = receive.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let can_read = matches!(qp.state(), State::Rts | State::Sqd);
+        if u64::from(offer.len) <= room && can_read {
+            let cqe = self.completion(qp, piece, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
+            self.arrival = Arrival::Plain;
+            push(qp, &cqe, tagged, piece.solicited);
+            own.find(Fetch { handle, tagged, offer, solicited: piece.solicited });
+            return Verdict::Done;
+        }
+        // Software has to do it: it gets the headers.
+        let Some(ranges) = self.ranges(qp) else {
+            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
+            return Verdict::Refuse(Nak::Operation);
+        };
+        if ranges.total() < HEADERS_LEN {
+            self.finish(qp, tags, piece, IBV_WC_LOC_LEN_ERR, 0);
+            return Verdict::Refuse(Nak::Invalid);
+        }
+        let mut headers = fin(tagged, offer);
+        headers[0] = IBV_TMH_RNDV as u8;
+        // SAFETY: the headers are an array of HEADERS_LEN bytes; the ranges were checked against their keys just now, and
+        // deregistration waits for this QP's lock.
+        unsafe { ranges.scatter(0, headers.as_ptr(), HEADERS_LEN) };
+        self.finish(qp, tags, piece, IBV_WC_TM_RNDV_INCOMPLETE, HEADERS_LEN);
+        Verdict::Done
+    }
+
+    /// The memory that the message goes to.
+    fn ranges(&self, qp: &Qp) -> Option<Ranges> {
+        let receive = match (&self.arrival, &self.matched) {
+            (Arrival::Matched { .. }, Some(matched)) => matched,
+            _ => &self.receive,
+        };
+        qp.adapter.regions.resolve(qp.receive_pd(), &receive.sges, LOCAL_WRITE)
+    }
+
+    /// Places a piece; how many bytes that were.
+    fn bring_tagged(
+        &mut self,
+        qp: &Qp,
+        message: &Message,
+        piece: &Piece,
+        source: &impl Source,
+    ) -> Result<usize, Misfit> {
+        let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Nak::Operation);
+        let mut ranges = self.ranges(qp).ok_or(prot)?;
+        // The header of a matched message goes nowhere.
+        let mut header = [0; TMH_LEN];
+        if let Arrival::Matched { .. } = self.arrival {
+            let mut whole = Ranges::new();
+            whole.push(Range { base: header.as_mut_ptr(), len: TMH_LEN });
+            for range in ranges.items() {
+                // MAX_TAG_SGE of them at most: there is room.
+                whole.push(*range);
+            }
+            ranges = whole;
+        }
+        if message.total > ranges.total() {
+            return Err(Misfit::Spoiled(IBV_WC_LOC_LEN_ERR, Nak::Invalid));
+        }
+        match piece.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
+            None | Some(Done::Yes) => {}
+            Some(Done::Later) => return Err(Misfit::Later),
+            Some(Done::Refused) => {
+                return Err(Misfit::Spoiled(IBV_WC_REM_INV_REQ_ERR, Nak::Access));
+            }
+        }
+        let len = source.bring(&ranges, message.done, message.total).map_err(Misfit::NotBrought)?;
+        self.moved += len;
+        Ok(len)
+    }
+
+    /// The message is done, `len` bytes of it being placed, or its receive is spoiled.
+    fn finish(&mut self, qp: &Qp, tags: &mut Tags, piece: &Piece, status: u32, len: usize) {
+        let (flags, payload, of) = match self.arrival {
+            Arrival::Matched { handle, tagged } => {
+                tags.list.finish(handle);
+                // Of an eager message; headers that software gets stand for themselves.
+                let header = if status == IBV_WC_SUCCESS { TMH_LEN } else { 0 };
+                (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID, len.saturating_sub(header), tagged)
+            }
+            Arrival::Unexpected | Arrival::Untagged | Arrival::Plain => {
+                self.taken = false;
+                if status != IBV_WC_SUCCESS && matches!(self.arrival, Arrival::Unexpected) {
+                    tags.list.discount_unexpected();
+                }
+                (0, len, Tagged::default())
+            }
+        };
+        let cqe = self.completion(qp, piece, status, flags, payload);
+        self.arrival = Arrival::Plain;
+        push(qp, &cqe, of, piece.solicited);
+    }
+
+    fn completion(&self, qp: &Qp, piece: &Piece, status: u32, flags: u32, len: usize) -> Cqe {
+        let (wr_id, opcode) = match (&self.arrival, &self.matched) {
+            (Arrival::Matched { .. }, Some(matched)) => (matched.wr_id, IBV_WC_TM_RECV),
+            (Arrival::Unexpected, _) => (self.receive.wr_id, IBV_WC_TM_RECV),
+            _ => (self.receive.wr_id, IBV_WC_TM_NO_TAG),
+        };
+        Cqe {
+            wr_id,
+            status,
+            opcode,
+            byte_len: len as u32,
+            imm: piece.imm.or(piece.invalidate).unwrap_or(0),
+            qp_num: qp.qpn,
+            src_qp: piece.src_qpn,
+            wc_flags: flags
+                | if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+                | if piece.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 },
+            ..Cqe::default()
+        }
+    }
+
+    /// The message under way, if there is one, is given up: what it had is there for others.
+    pub(super) fn abandon(&mut self, qp: &Qp) {
+        self.message = None;
+        let arrival = std::mem::take(&mut self.arrival);
+        let Some((tm, _)) = qp.tagging() else { return };
+        match arrival {
+            Arrival::Plain | Arrival::Untagged => {}
+            Arrival::Unexpected => tm.lock().list.discount_unexpected(),
+            Arrival::Matched { handle, .. } => tm.restore(qp, handle),
+        }
+    }
+}
+
+/// Why a piece was not placed.
+#[derive(Clone, Copy, Debug)]
+enum Misfit {
+    /// The receive does not take it: status, and what the sender hears.
+    Spoiled(u32, Nak),
+    NotBrought(Errno),
+    /// It can be placed when a key that it takes back is not used any more.
+    Later,
+}
+
+fn push(qp: &Qp, cqe: &Cqe, of: Tagged, solicited: bool) {
+    qp.recv_cq.push_with(cqe, Some(&tagged(of)), solicited);
+}

@@ -1,0 +1,229 @@
+//! Tag matching (ibv_create_srq_ex(3) with `IBV_SRQT_TM`, ibv_post_srq_ops(3)): what a shared receive queue has of it, what
+//! each of its QPs has, and the completions of both.
+//!
+//! Locks, outer first: QP responder, QP requester > `tags` > receive queue, completion queue, `found`.
+
+use super::completion::{Cqe, Rare};
+use super::cq::Cq;
+use super::qp::Qp;
+use super::tags::wire::{Offer, Tagged};
+use super::tags::{Removal, Restored, TagList};
+use crate::sys::Errno;
+use abi::*;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ranges that a tag list's entry may name: with the place that a header takes up, no more than the engine's lists have.
+pub(crate) const MAX_TAG_SGE: usize = 16;
+/// Bytes of a rendezvous request, user data included.
+pub(crate) const MAX_RNDV_HEADERS: usize = 1024;
+/// Signaled operations whose completions were not polled yet.
+pub(crate) const MAX_TAG_OPS: u32 = 32 * 1024;
+
+/// What makes a shared receive queue match tags.
+#[derive(Debug)]
+pub(crate) struct TagMatching {
+    /// Where its completions go, and those of what its QPs receive.
+    pub(crate) cq: Arc<Cq>,
+    tags: Mutex<Tags>,
+    max_ops: usize,
+}
+
+/// The list, and operations under way.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    pub(super) list: TagList,
+    /// Positions, in the completion queue, of completions of signaled operations that may not have been polled.
+    signaled: VecDeque<u64>,
+}
+
+/// An operation on a tag list, as ibv_post_srq_ops(3) gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation<'a> {
+    pub(crate) wr_id: u64,
+    pub(crate) signaled: bool,
+    /// Unexpected messages that software has seen, if it says.
+    pub(crate) seen: Option<u32>,
+    pub(crate) what: What<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What<'a> {
+    Add { recv_wr_id: u64, list: &'a [ibv_sge], tag: u64, mask: u64 },
+    Remove { handle: u32 },
+    Sync,
+}
+
+impl TagMatching {
+    pub(crate) fn new(cq: Arc<Cq>, max_tags: usize, max_ops: usize) -> Self {
+        let seed = crate::sys::process::random().unwrap_or_default();
+        let tags = Tags {
+            list: TagList::new(max_tags, MAX_TAG_SGE, seed),
+            signaled: VecDeque::with_capacity(max_ops),
+        };
+        Self { cq, tags: Mutex::new(tags), max_ops }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Tags> {
+        self.tags.lock()
+    }
+
+    /// Carries out one operation; the handle of what was added.
+    ///
+    /// # Errors
+    /// `ENOMEM` the list is full, or too many completions of operations were not polled; `EINVAL` too many ranges, or a handle
+    /// that was never given out.
+    pub(crate) fn post(&self, operation: &Operation<'_>) -> Result<Option<u32>, Errno> {
+        let mut tags = self.lock();
+        if operation.signaled && tags.signaled.len() >= self.max_ops {
+            let polled = self.cq.polled();
+            while tags.signaled.front().is_some_and(|position| *position < polled) {
+                tags.signaled.pop_front();
+            }
+            if tags.signaled.len() >= self.max_ops {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        match operation.what {
+            What::Add { list, .. } if list.len() > MAX_TAG_SGE => return Err(Errno::EINVAL),
+            What::Add { .. } if tags.list.is_full() => return Err(Errno::ENOMEM),
+            _ => {}
+        }
+        if let Some(seen) = operation.seen {
+            tags.list.sync(seen);
+        }
+        let (opcode, status, handle) = match operation.what {
+            What::Add { recv_wr_id, list, tag, mask } => {
+                let handle = tags.list.add(tag, mask, recv_wr_id, list).ok_or(Errno::ENOMEM)?;
+                (IBV_WC_TM_ADD, IBV_WC_SUCCESS, Some(handle))
+            }
+            What::Remove { handle } => match tags.list.remove(handle) {
+                Removal::Removed => (IBV_WC_TM_DEL, IBV_WC_SUCCESS, None),
+                Removal::TooLate => (IBV_WC_TM_DEL, IBV_WC_TM_ERR, None),
+                Removal::Unknown => return Err(Errno::EINVAL),
+            },
+            What::Sync => (IBV_WC_TM_SYNC, IBV_WC_SUCCESS, None),
+        };
+        if operation.signaled {
+            let cqe = Cqe {
+                wr_id: operation.wr_id,
+                status,
+                opcode,
+                wc_flags: if tags.list.in_step() { 0 } else { IBV_WC_TM_SYNC_REQ },
+                ..Cqe::default()
+            };
+            let position = self.cq.push_with(&cqe, None, false);
+            tags.signaled.push_back(position);
+        }
+        Ok(handle)
+    }
+
+    /// The data of a rendezvous is here and its sender knows; or it failed.
+    pub(super) fn fetched(&self, qp: &Qp, fetch: &Fetched, status: u32) {
+        let mut tags = self.lock();
+        // Of a read that failed and the FIN behind it that was flushed, one completes the receive.
+        let Some(wr_id) = tags.list.finish(fetch.handle) else { return };
+        let good = status == IBV_WC_SUCCESS;
+        let cqe = Cqe {
+            wr_id,
+            status,
+            opcode: IBV_WC_TM_RECV,
+            byte_len: if good { fetch.len } else { 0 },
+            qp_num: qp.qpn,
+            wc_flags: IBV_WC_TM_DATA_VALID,
+            ..Cqe::default()
+        };
+        self.cq.push(&cqe, fetch.solicited);
+    }
+
+    /// A message that found an entry ends before it is complete: the entry is there for another one.
+    pub(super) fn restore(&self, qp: &Qp, handle: u32) {
+        let mut tags = self.lock();
+        if let Some(Restored::MustComplete(wr_id)) = tags.list.restore(handle) {
+            let cqe = Cqe {
+                wr_id,
+                status: IBV_WC_WR_FLUSH_ERR,
+                opcode: IBV_WC_TM_RECV,
+                qp_num: qp.qpn,
+                ..Cqe::default()
+            };
+            self.cq.push(&cqe, false);
+        }
+    }
+}
+
+/// The tagged part of a completion, for those who read it.
+pub(super) fn tagged(tagged: Tagged) -> Rare {
+    Rare { tag: tagged.tag, tag_priv: tagged.app_ctx, ..Rare::default() }
+}
+
+/// A rendezvous whose data is to be fetched into the entry `handle`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetch {
+    pub(super) handle: u32,
+    pub(super) tagged: Tagged,
+    pub(super) offer: Offer,
+    pub(super) solicited: bool,
+}
+
+/// What must be known of it in the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetched {
+    pub(super) handle: u32,
+    pub(super) len: u32,
+    pub(super) solicited: bool,
+}
+
+/// What a QP of a tag matching shared receive queue has besides.
+#[derive(Debug)]
+pub(crate) struct Tagging {
+    /// Matched rendezvous that wait for room in the send queue. No more than the tag list has entries.
+    found: Mutex<VecDeque<Fetch>>,
+    /// Some were found since somebody last looked.
+    due: AtomicBool,
+    /// The queue's completion queue drives our send side too.
+    listed: AtomicBool,
+    /// The receive completion queue that the application named: it gets nothing, and cannot be destroyed before us.
+    named: Arc<Cq>,
+}
+
+impl Tagging {
+    pub(super) fn new(named: Arc<Cq>) -> Box<Self> {
+        named.users.fetch_add(1, Ordering::AcqRel);
+        Box::new(Self {
+            found: Mutex::default(),
+            due: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
+            named,
+        })
+    }
+
+    /// The QP is destroyed.
+    pub(super) fn retire(&self) {
+        self.named.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn find(&self, fetch: Fetch) {
+        self.found.lock().push_back(fetch);
+        self.due.store(true, Ordering::Release);
+    }
+
+    pub(super) fn next(&self) -> Option<Fetch> {
+        self.found.lock().pop_front()
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.found.lock().is_empty()
+    }
+
+    /// Whether something was found since the last call.
+    pub(super) fn take_due(&self) -> bool {
+        self.due.load(Ordering::Acquire) && self.due.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) const fn listed(&self) -> &AtomicBool {
+        &self.listed
+    }
+}
