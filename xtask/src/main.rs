@@ -2,6 +2,7 @@
 
 mod demo;
 mod headers;
+mod manpage;
 mod matrix;
 mod over;
 mod packages;

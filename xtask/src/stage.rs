@@ -1,6 +1,7 @@
 //! `cargo xtask stage`: an installed tree under target/stage. The library finds its plugins and its
 //! configuration relative to itself, so the tree works wherever it is put.
 
+use crate::manpage::Page;
 use crate::paths::Paths;
 use crate::process::Job;
 use crate::progress::Progress;
@@ -62,6 +63,7 @@ const SOURCES: &[&str] = &[
     "provider-loader",
     "providers",
     "src",
+    "xtask/src/manpage.rs",
     "xtask/src/stage.rs",
 ];
 
@@ -114,13 +116,12 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.write(b"driver soft\n", "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;
-    for page in list(&paths.root.join("man")) {
-        let section = page.extension().map(|e| e.to_string_lossy().into_owned());
-        let name = page.file_name().map(|n| n.to_string_lossy().into_owned());
-        if let (Some(section), Some(name)) = (section, name)
-            && section.parse::<u8>().is_ok()
-        {
-            tree.copy(&page, &format!("share/man/man{section}/{name}"), 0o644)?;
+    for page in Page::all(&paths.root.join("man"))? {
+        let (folder, file) = (format!("share/man/man{}", page.section), page.file_name());
+        tree.copy(&page.path, &format!("{folder}/{file}"), 0o644)?;
+        // A page is found by each of its names.
+        for name in page.names().iter().filter(|name| **name != page.stem) {
+            tree.link(&file, &format!("{folder}/{name}.{}", page.section))?;
         }
     }
     tree.ensure_folder("share/man")?;

@@ -37,15 +37,6 @@ pub(super) fn doc(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .env("RUSTDOCFLAGS", "-D warnings")
         .run(&bench.scratch, LIMIT)?;
     tally.record("cargo doc", verdict(&done));
-    let folder = bench.paths.root.join("man");
-    let pages = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for page in pages.flatten() {
-        let done = Job::new("mandoc")
-            .args(["-Tlint", "-Wwarning"])
-            .arg(page.path())
-            .run(&bench.scratch, LIMIT)?;
-        tally.record(&format!("man/{}", page.file_name().display()), verdict(&done));
-    }
     Ok(())
 }
 

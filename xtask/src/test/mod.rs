@@ -7,6 +7,7 @@ mod diagnostics;
 mod headers;
 mod kill;
 mod licences;
+mod man;
 mod perf;
 mod programs;
 mod sanitizer;
@@ -42,10 +43,11 @@ const GROUPS: &[Group] = &[
     Group { name: "fmt", what: "source formatting", run: checks::fmt },
     Group { name: "licences", what: "licences and advisories of dependencies", run: licences::run },
     Group { name: "clippy", what: "lints", run: checks::clippy },
+    Group { name: "doc", what: "documentation builds without warnings", run: checks::doc },
     Group {
-        name: "doc",
-        what: "documentation builds without warnings, manual pages too",
-        run: checks::doc,
+        name: "man",
+        what: "manual pages: complete, well formed, as the headers say; their examples",
+        run: man::run,
     },
     Group { name: "unit", what: "unit tests of all crates", run: unit::run },
     Group {
