@@ -284,6 +284,8 @@ fn declared(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), Stri
                         wrong.extend(differences(&place, &tag, &shown, real, headers.newest));
                         if tag.starts_with("enum ") {
                             program.push_str(&values(page, display.line, &shown, real));
+                        } else {
+                            program.push_str(&bounds(page, display.line, &tag, &shown, real));
                         }
                     }
                     None if headers.newest => wrong.push(format!("{place}: no such thing: {tag}")),
@@ -354,7 +356,7 @@ fn differences(
     real: &[declarations::Member],
     exact: bool,
 ) -> Vec<String> {
-    let key = |m: &declarations::Member| m.text.split(" = ").next().unwrap_or_default().to_string();
+    let key = |m: &declarations::Member| m.without_numbers().to_string();
     let mut wrong = Vec::new();
     let mut rest = real.iter().map(key).peekable();
     for member in shown {
@@ -367,6 +369,28 @@ fn differences(
     }
     wrong.extend(rest.map(|text| format!("{place}: {tag}: `{text}` is missing")));
     wrong
+}
+
+/// C that the compiler refuses unless arrays are as long as those of the header.
+fn bounds(
+    page: &Page,
+    line: usize,
+    tag: &str,
+    shown: &[declarations::Member],
+    real: &[declarations::Member],
+) -> String {
+    let has: BTreeSet<_> = real.iter().map(declarations::Member::without_numbers).collect();
+    let mut text = format!("#line {line} \"{}\"\n", page.file_name());
+    for member in shown.iter().filter(|m| has.contains(m.without_numbers())) {
+        if let (Some((path, _)), Some(bound)) = (member.text.split_once(": "), member.bound()) {
+            let array = format!("(({tag} *)0)->{path}");
+            let _ = writeln!(
+                text,
+                "_Static_assert(sizeof {array} / sizeof {array}[0] == ({bound}), \"{path}\");"
+            );
+        }
+    }
+    text
 }
 
 /// C that the compiler refuses unless enumerators have the header's values.

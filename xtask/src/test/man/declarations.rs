@@ -12,6 +12,19 @@ pub(super) struct Member {
     pub(super) newer: bool,
 }
 
+impl Member {
+    /// What is compared as text; how numbers are written may differ.
+    pub(super) fn without_numbers(&self) -> &str {
+        let end = self.text.find(" = ").or_else(|| self.text.find('[').map(|at| at + 1));
+        end.and_then(|end| self.text.get(..end)).unwrap_or(&self.text)
+    }
+
+    /// The length of an array.
+    pub(super) fn bound(&self) -> Option<&str> {
+        self.text.strip_suffix(']')?.split_once('[').map(|(_, bound)| bound)
+    }
+}
+
 /// Members of everything that is declared with a tag, by `struct name`, `union name`, `enum name`.
 pub(super) type Declarations = BTreeMap<String, Vec<Member>>;
 
@@ -214,6 +227,14 @@ mod tests {
                 "d: u64",
             ]
         );
+    }
+
+    #[test]
+    fn numbers_are_left_to_the_compiler() {
+        let array = Member { text: "name: char [64]".into(), newer: false };
+        assert_eq!((array.without_numbers(), array.bound()), ("name: char [", Some("64")));
+        let value = Member { text: "A = 1".into(), newer: false };
+        assert_eq!((value.without_numbers(), value.bound()), ("A", None));
     }
 
     #[test]
