@@ -13,7 +13,7 @@ enum { SENDER, HOME, OTHER, NODES };
 enum { SIZE = 1 << 20, DEPTH = 64 };
 enum op {
 	OPEN, CLOSE, SRQ_NUM, RECEIVER, SEND_QP, RTR, RTS, POST, SEND, WAIT, TRY, FILL, VERIFY, WORD, SET_WORD, ADDR, RKEY, ASYNC, STATE, STATE_SOON,
-	DESTROY_QPS, DESTROY_SRQ, LIMIT, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, NOTHING
+	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, NOTHING
 };
 
 struct call {
@@ -34,7 +34,7 @@ struct node {
 	unsigned char *buf;
 	struct ibv_xrcd *xrcd, *strange;
 	struct ibv_srq *srq, *foreign;
-	struct ibv_qp *receiver, *sender;
+	struct ibv_qp *receiver, *sender, *opened;
 };
 
 static struct node node[NODES];
@@ -269,6 +269,32 @@ static struct reply perform(struct call c)
 		r.v = ibv_modify_srq(n->srq, &s, IBV_SRQ_LIMIT);
 		break;
 	}
+	case OPEN_QP: {
+		/* By number, in the domain of the node or (1) in another one, as type a[2]. */
+		struct ibv_xrcd *own = a[1] ? open_domain(n->ctx, -1, O_CREAT) : n->xrcd;
+		struct ibv_qp_open_attr q = { .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+					      .qp_num = a[0],
+					      .xrcd = own,
+					      .qp_context = n,
+					      .qp_type = a[2] ? (enum ibv_qp_type)a[2] : IBV_QPT_XRC_RECV };
+		struct ibv_qp *qp = ibv_open_qp(n->ctx, &q);
+		r.v = qp ? 0 : errno;
+		if (qp) {
+			n->opened = qp;
+			if (qp->qp_num != a[0] || qp->qp_type != IBV_QPT_XRC_RECV || qp->qp_context != n || qp->context != n->ctx)
+				r.v = -1;
+		}
+		if (a[1] && ibv_close_xrcd(own))
+			r.v = -2;
+		break;
+	}
+	case CLOSE_QP:
+		r.v = ibv_destroy_qp(n->opened);
+		n->opened = NULL;
+		break;
+	case OPENED_STATE:
+		r.v = state_of(n->opened);
+		break;
 	case NOTHING:
 		break;
 	}
@@ -565,6 +591,55 @@ static void errors(int to)
 	queue[to] = on(to, SRQ_NUM).v;
 }
 
+static int send_to(int to)
+{
+	on(to, POST, 1, 0, 100);
+	int status = status_of_send(IBV_WR_SEND, 1, 0, 8, queue[to], 0, 0, 0);
+	if (status == IBV_WC_SUCCESS)
+		check(on(to, WAIT).wc.status == IBV_WC_SUCCESS, "received");
+	return status;
+}
+
+/* ibv_open_qp: OTHER opens the receiving QP of HOME. */
+static void opened(void)
+{
+	connect_all(7);
+	check_eq(on(OTHER, OPEN_QP, receiver, 0, IBV_QPT_RC).v, EINVAL, "opening a QP of another type");
+	check_eq(on(OTHER, OPEN_QP, receiver, 1).v, EINVAL, "opening a QP of another domain");
+	check_eq(on(OTHER, OPEN_QP, receiver + 9).v, EINVAL, "opening a QP that is not there");
+	check_eq(on(OTHER, OPEN_QP, sender).v, EINVAL, "opening a send QP");
+	check_eq(on(OTHER, OPEN_QP, receiver).v, 0, "ibv_open_qp");
+	check_eq(on(OTHER, OPENED_STATE).v, IBV_QPS_RTS, "its state");
+	check_eq(on(OTHER, CLOSE_XRCD).v, EBUSY, "closing the domain of an open QP");
+	check_eq(send_to(OTHER), IBV_WC_SUCCESS, "sending to who opened it");
+	check_eq(send_to(HOME), IBV_WC_SUCCESS, "sending to who created it");
+	check_eq(on(OTHER, CLOSE_QP).v, 0, "closing it");
+	check_eq(send_to(HOME), IBV_WC_SUCCESS, "sending after it was closed");
+	check_eq(send_to(OTHER), IBV_WC_SUCCESS, "to both");
+
+	check_eq(on(OTHER, OPEN_QP, receiver).v, 0, "opening it again");
+	check_eq(on(HOME, DESTROY_QPS).v, 0, "its creator destroys it");
+	check_eq(send_to(HOME), IBV_WC_SUCCESS, "it goes on: sending to its creator");
+	check_eq(send_to(OTHER), IBV_WC_SUCCESS, "and to who opened it");
+	check_eq(on(OTHER, OPENED_STATE).v, IBV_QPS_RTS, "its state");
+	check_eq(on(OTHER, CLOSE_QP).v, 0, "the last closes it");
+	check_eq(send_to(HOME), IBV_WC_RETRY_EXC_ERR, "then it is gone");
+	check_eq(on(SENDER, DESTROY_QPS).v, 0, "destroying the sending QP");
+	check_eq(on(HOME, DESTROY_SRQ).v, 0, "a new queue");
+	queue[HOME] = on(HOME, SRQ_NUM).v;
+
+	connect_all(7);
+	check_eq(on(OTHER, OPEN_QP, receiver).v, 0, "ibv_open_qp");
+	check_eq(status_of_send(IBV_WR_SEND, 5, 0, 8, 0xffffff, 0, 0, 0), IBV_WC_REM_INV_RD_REQ_ERR, "an error of it");
+	for (int i = HOME; i <= OTHER; i++) {
+		check_eq(on(i, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event at node %d", i);
+		check_eq(on(i, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+	}
+	check_eq(on(OTHER, OPENED_STATE).v, IBV_QPS_ERR, "its state");
+	check_eq(on(OTHER, CLOSE_QP).v, 0, "closing it");
+	disconnect();
+}
+
 static void set_up(void)
 {
 	for (int i = 0; i < NODES; i++) {
@@ -615,6 +690,36 @@ static void deaths(void)
 	}
 }
 
+/* A QP outlives whoever of those that have it open dies. */
+static void deaths_of_an_open_qp(void)
+{
+	for (int victim = HOME; victim <= OTHER; victim++) {
+		begin(3);
+		set_up();
+		connect_all(7);
+		check_eq(on(OTHER, OPEN_QP, receiver).v, 0, "ibv_open_qp");
+		check_eq(send_to(HOME), IBV_WC_SUCCESS, "sending to who created it");
+		check_eq(send_to(OTHER), IBV_WC_SUCCESS, "sending to who opened it");
+		if (victim == OTHER)
+			check_eq(on(HOME, DESTROY_QPS).v, 0, "its creator destroys it");
+		int survivor = victim == HOME ? OTHER : HOME;
+		if (victim == OTHER)
+			check_eq(send_to(HOME), IBV_WC_SUCCESS, "it goes on");
+		kill_node(victim);
+		if (victim == HOME) {
+			for (int i = 0; i < 3; i++)
+				check_eq(send_to(OTHER), IBV_WC_SUCCESS, "its creator dies: it goes on");
+			check_eq(on(OTHER, OPENED_STATE).v, IBV_QPS_RTS, "its state");
+			check_eq(on(OTHER, CLOSE_QP).v, 0, "the last closes it");
+			check_eq(send_to(OTHER), IBV_WC_RETRY_EXC_ERR, "then it is gone");
+		} else {
+			check_eq(send_to(HOME), IBV_WC_RETRY_EXC_ERR, "who had it open dies: it is gone");
+		}
+		check_eq(on(SENDER, DESTROY_QPS).v | on(SENDER, CLOSE).v | on(survivor, CLOSE).v, 0, "closing all");
+		end();
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -633,9 +738,12 @@ int main(int argc, char **argv)
 	data();
 	errors(HOME);
 	errors(OTHER);
+	opened();
 	close_all();
 	end();
-	if (processes == 3)
+	if (processes == 3) {
 		deaths();
+		deaths_of_an_open_qp();
+	}
 	return finish();
 }

@@ -157,7 +157,7 @@ impl Adapter {
         self.qps.read().get(index)
     }
 
-    fn all_qps(&self) -> Vec<Arc<Qp>> {
+    pub(crate) fn all_qps(&self) -> Vec<Arc<Qp>> {
         self.qps.read().all()
     }
 
@@ -203,10 +203,15 @@ impl Adapter {
     pub(crate) fn link(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
+        Some(self.link_to(&peer, qpn))
+    }
+
+    /// The QP `qpn` of a process that we have met, which may be dead.
+    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> (Box<Link>, Box<Link>) {
         let own = self.fabric.slot();
         // SAFETY: all fabric segments are made with the lengths of shm::layout.
-        let make = || unsafe { Link::new(Arc::clone(&peer), qpn, own) };
-        Some((Box::new(make()), Box::new(make())))
+        let make = || unsafe { Link::new(Arc::clone(peer), qpn, own) };
+        (Box::new(make()), Box::new(make()))
     }
 
     /// Has the service thread look at `qp` until nothing of it waits for time.
@@ -463,6 +468,8 @@ impl Handler for Service {
         let Some(adapter) = self.0.get().and_then(Weak::upgrade) else { return };
         AtomicLock::recover(&adapter.view.rings_head().atomic_lock, peer.slot);
         adapter.datagrams.remove_peer(&adapter, peer.slot);
+        adapter.xrc.forget_opener(&adapter, peer.slot);
+        adapter.xrc.work(&adapter);
         let at = Instant::now() + GRACE;
         for qp in adapter.all_qps() {
             let concerned = {

@@ -77,6 +77,12 @@ impl Link {
         }
     }
 
+    /// The incarnation in which the remote QP serves requests of our QP `own_qpn`, or did when its process died.
+    pub(crate) fn served(&self, own_qpn: u32) -> Option<u16> {
+        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        life.serves(own_qpn).then_some(life.generation)
+    }
+
     /// Whether the remote QP may still send to our QP `own_qpn`: what it posted counts.
     #[inline]
     pub(crate) fn may_send(&self, own_qpn: u32) -> bool {

@@ -13,6 +13,7 @@ pub(crate) mod link;
 pub(crate) mod movers;
 pub(crate) mod multicast;
 pub(crate) mod onesided;
+pub(crate) mod opened;
 pub(crate) mod qp;
 pub(crate) mod ranges;
 pub(crate) mod receive;

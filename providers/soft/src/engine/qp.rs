@@ -6,6 +6,7 @@ use super::channel::Reporter;
 use super::completion::{Cqe, Reads};
 use super::cq::{Cq, Form};
 use super::link::Link;
+use super::opened::{Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
 use super::rendezvous::{OWN_REQUESTS, drop_fetches};
 use super::request::SendQueue;
@@ -41,6 +42,8 @@ pub(crate) struct Wanted {
     pub(crate) domain: Option<DomainId>,
     /// The QP receives for one of another process.
     pub(crate) stand: Option<Stand>,
+    /// The QP is another handle of one that exists.
+    pub(crate) opened: Option<Opened>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
     /// `ibv_qp_create_flags`.
@@ -66,6 +69,7 @@ impl Wanted {
             srq: None,
             domain: Some(domain),
             stand: None,
+            opened: None,
             cap: Zeroed::zeroed(),
             signals_all: false,
             create_flags: 0,
@@ -103,6 +107,10 @@ pub(crate) struct Qp {
     pub(crate) stand: Option<Stand>,
     /// There where the shared receive queue matches tags.
     tm: Option<Box<Tagging>>,
+    /// Another handle of a QP that exists, with its number, and nothing more.
+    pub(crate) opened: Option<Opened>,
+    /// XRC receive QPs: who else has it open.
+    pub(crate) openings: Openings,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
     /// Multicast datagrams and frames of its own are not for it.
@@ -171,7 +179,9 @@ impl Qp {
     /// `ENOMEM` all QP numbers are in use.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
         let (index, number) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
-        let qpn = wanted.stand.as_ref().map_or(number, |stand| stand.home.qpn);
+        let other = wanted.stand.as_ref().map(|stand| &stand.home);
+        let other = other.or(wanted.opened.as_ref().map(|opened| &opened.home));
+        let qpn = other.map_or(number, |home| home.qpn);
         let entry = adapter.view.qp(index);
         let ring = adapter.view.qp_ring(index);
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
@@ -207,6 +217,8 @@ impl Qp {
             domain: wanted.domain,
             stand: wanted.stand,
             tm,
+            opened: wanted.opened,
+            openings: Openings::default(),
             signals_all: wanted.signals_all,
             blocks_own_multicast: wanted.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
             ring,
@@ -232,6 +244,7 @@ impl Qp {
         });
         if let Some(domain) = qp.domain {
             domain.store(&qp.entry().domain);
+            qp.entry().closing.store(0, Ordering::Relaxed);
             qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
         }
         qp.set_state(State::Reset);
@@ -625,6 +638,16 @@ impl Qp {
             }
             return;
         }
+        if self.kind == Kind::XrcRecv {
+            self.adapter.xrc.announce(&self.adapter, self, event);
+        }
+        if !self.openings.is_orphan() {
+            self.report_own(event);
+        }
+    }
+
+    /// Reports an event to the application that has this handle.
+    pub(crate) fn report_own(&self, event: u32) {
         self.events.fetch_add(1, Ordering::AcqRel);
         self.report.qp(self.handle(), event);
     }

@@ -66,6 +66,7 @@ impl Side {
             srq: None,
             domain: None,
             stand: None,
+            opened: None,
             cap,
             signals_all: true,
             create_flags: 0,

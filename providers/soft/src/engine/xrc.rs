@@ -7,6 +7,7 @@
 
 use super::hot::Hot;
 use super::link::{Link, Standing};
+use super::opened::{OpenQps, is_held};
 use super::qp::{Qp, Wanted};
 use super::state::Kind;
 use crate::adapter::Adapter;
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// An XRC domain, the same number in all processes that opened it: the file it was opened by (device, inode), or the
 /// process that opened it without one.
@@ -64,24 +65,30 @@ pub(crate) struct Stand {
     /// The sender, and the incarnation of the connection.
     by: u32,
     generation: u16,
+    /// Its process is dead, and another one has it open.
+    held: AtomicBool,
 }
 
 impl Stand {
     /// Whether the QP serves its sender, as it did when we began to stand for it.
     pub(crate) fn serves(&self) -> bool {
-        self.home.standing(self.by) == Standing::Serving(self.generation)
+        match self.home.standing(self.by) {
+            Standing::Serving(generation) => generation == self.generation,
+            Standing::Silent => false,
+            Standing::Dead => self.held.load(Ordering::Acquire),
+        }
     }
 }
 
 /// Something that the service thread is to do.
 #[derive(Debug)]
-enum Task {
+pub(super) enum Task {
     /// Stand for QP `of` where QP `by` of process `slot` sends.
     Answer { slot: u16, of: u32, by: u32 },
-    /// Our QP `of`, for which another process stands, refused a request: `event` says why.
-    Broke { of: u32, event: u32 },
-    /// Tell the process of `of`, for which we stand, of `event`.
-    Tell { of: u32, event: u32 },
+    /// Something happened to QP `of`, as another process says: ours, for which it stands; or one that we have open there.
+    Heard { of: u32, event: u32 },
+    /// Tell process `slot` that something happened to QP `of`.
+    Tell { slot: u16, of: u32, event: u32 },
 }
 
 /// The XRC side of an adapter.
@@ -98,6 +105,7 @@ pub(crate) struct Xrc {
     /// By process slot and our QP: who stands for its other end there. As they said: to be checked.
     answers: Mutex<HashMap<(u16, u32), u32>>,
     /// The domains that are open, how often, and what keeps their files from being replaced by others of the same number.
+    pub(super) open_qps: OpenQps,
     domains: Mutex<HashMap<DomainId, OpenDomain>>,
     private_domains: AtomicU64,
 }
@@ -174,7 +182,11 @@ impl Xrc {
 
     /// A QP of ours that stands for `of` refused a request.
     pub(super) fn refused(&self, adapter: &Adapter, of: u32, event: u32) {
-        self.tasks.lock().push(Task::Tell { of, event });
+        self.put_task(adapter, Task::Tell { slot: split_qpn(of).0, of, event });
+    }
+
+    pub(super) fn put_task(&self, adapter: &Adapter, task: Task) {
+        self.tasks.lock().push(task);
         adapter.fabric.wake_self();
     }
 
@@ -186,17 +198,13 @@ impl Xrc {
             }
             Op::XrcAnswer if split_qpn(low(word)).0 == slot => {
                 self.answers.lock().insert((slot, high(word)), low(word));
-                return self.wake(adapter);
+                adapter.fabric.wake_self();
+                return true;
             }
-            Op::XrcBroke => Task::Broke { of: low(word), event: high(word) },
+            Op::XrcBroke => Task::Heard { of: low(word), event: high(word) },
             _ => return false,
         };
-        self.tasks.lock().push(task);
-        self.wake(adapter)
-    }
-
-    fn wake(&self, adapter: &Adapter) -> bool {
-        adapter.fabric.wake_self();
+        self.put_task(adapter, task);
         true
     }
 
@@ -211,12 +219,16 @@ impl Xrc {
                         adapter.datagrams.tell(adapter, slot, Op::XrcAnswer, of, word);
                     }
                 }
-                Task::Tell { of, event } => {
+                Task::Tell { slot, of, event } => {
                     let word = halves(of, event);
-                    adapter.datagrams.tell(adapter, split_qpn(of).0, Op::XrcBroke, of, word);
+                    adapter.datagrams.tell(adapter, slot, Op::XrcBroke, of, word);
                 }
-                Task::Broke { of, event } => {
-                    let (_, index) = split_qpn(of);
+                Task::Heard { of, event } => {
+                    let (slot, index) = split_qpn(of);
+                    if slot != adapter.fabric.slot() {
+                        self.report(of, event);
+                        continue;
+                    }
                     let broken = adapter.qp(index).filter(|qp| qp.qpn == of && qp.stand.is_none());
                     if let Some(qp) = broken.filter(|qp| qp.kind == Kind::XrcRecv && qp.fail()) {
                         qp.event(event);
@@ -225,8 +237,15 @@ impl Xrc {
                 }
             }
         }
+        self.end_orphans();
         let mut stand_ins = self.stand_ins.lock();
         stand_ins.retain(|qp| {
+            if let Some(stand) = &qp.stand
+                && stand.home.peer.is_dead()
+            {
+                let serving = stand.home.served(stand.by) == Some(stand.generation);
+                stand.held.store(serving && is_held(adapter, &stand.home), Ordering::Release);
+            }
             let needed = qp.is_stand_in_needed();
             if !needed {
                 qp.retire();
@@ -246,9 +265,13 @@ impl Xrc {
         if let Some(qp) = known {
             return Some(qpn(adapter.fabric.slot(), qp.index));
         }
-        let (home, _) = adapter.link(of)?;
+        let home = adapter.link(of).map(|(link, _)| link);
+        let home = home.filter(|link| link.served(by).is_some());
+        // A home that died is known where the QP is open.
+        let home = home.or_else(|| self.home_of(adapter, of))?;
         let (_, sender) = adapter.link(by)?;
-        let Standing::Serving(generation) = home.standing(by) else { return None };
+        let generation = home.served(by)?;
+        let held = home.peer.is_dead();
         let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
         if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sender.may_send(of) {
             return None;
@@ -256,7 +279,7 @@ impl Xrc {
         let domain = DomainId::load(&home.entry().domain);
         let srq = adapter.srq_of(domain)?;
         let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
-        let stand = Some(Stand { home, by, generation });
+        let stand = Some(Stand { home, by, generation, held: AtomicBool::new(held) });
         let wanted = Wanted { stand, ..Wanted::receiver(adapter, domain, srq.report.clone()) };
         let qp = Qp::new(adapter, wanted).ok()?;
         qp.responder.lock().min_rnr_timer = min_rnr_timer;

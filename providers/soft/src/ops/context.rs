@@ -222,6 +222,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     get_srq_num: Some(srq::get_srq_num),
     modify_qp: Some(qp::modify_qp),
     modify_srq: Some(srq::modify_srq),
+    open_qp: Some(qp::open_qp),
     open_xrcd: Some(xrcd::open_xrcd),
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(post::post_recv),

@@ -7,15 +7,16 @@ use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
 use super::{ah, builder, object, status};
 use crate::engine::cq::Cq;
+use crate::engine::opened::Opened;
 use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State, ignored, permits};
 use crate::net::{Gids, is_multicast};
-use crate::shm::layout::split_qpn;
+use crate::shm::layout::{Life, split_qpn};
 use crate::sys::Errno;
 use abi::*;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -107,12 +108,26 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
             _ => return Err(Errno::EINVAL),
         }
     };
+    // SAFETY: as above.
+    Ok(unsafe { finish(made, init.qp_context, init.qp_type, send_ops.is_some()) })
+}
+
+/// Fills in the C object of a QP that nobody else knows yet.
+///
+/// # Safety
+/// `made` names live objects.
+unsafe fn finish(
+    made: Made,
+    qp_context: *mut c_void,
+    qp_type: ibv_qp_type,
+    wants_ops: bool,
+) -> Arc<Qp> {
     let Made { qp, context, pd, send_cq, recv_cq, srq, xrcd } = made;
     // SAFETY: nobody else has the QP's handle yet; mutex and condition are initialised in place and stay there.
     unsafe {
         let verbs = qp.handle();
         (*verbs).context = context;
-        (*verbs).qp_context = init.qp_context;
+        (*verbs).qp_context = qp_context;
         (*verbs).pd = pd;
         (*verbs).send_cq = send_cq;
         (*verbs).recv_cq = recv_cq;
@@ -120,18 +135,18 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         (*verbs).handle = qp.index as u32;
         (*verbs).qp_num = qp.qpn;
         (*verbs).state = IBV_QPS_RESET;
-        (*verbs).qp_type = init.qp_type;
+        (*verbs).qp_type = qp_type;
         if !xrcd.is_null() {
             (*qp.verbs.get()).xrcd = xrcd.cast();
             (*qp.verbs.get()).comp_mask |= VERBS_QP_XRCD;
         }
         libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
-        if send_ops.is_some() {
+        if wants_ops {
             builder::install(qp.verbs.get());
         }
     }
-    Ok(qp)
+    qp
 }
 
 /// A new QP and what its C object names.
@@ -189,6 +204,7 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
         srq: shared,
         domain: None,
         stand: None,
+        opened: None,
         cap,
         signals_all: init.sq_sig_all != 0,
         create_flags: if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
@@ -224,6 +240,49 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
     Ok(Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
 }
 
+/// ibv_open_qp(3): another handle of an XRC receive QP of a domain, which may be another process's.
+///
+/// EINVAL: an attribute is missing, another type of QP is asked for, or there is no such QP in the domain.
+///
+/// # Safety
+/// `context` is open; `attr` is readable, and the domain that it names is a live one of this provider.
+pub(super) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    object(|| {
+        // SAFETY: by contract.
+        let (owner, attr) = unsafe { (Context::of(context), &*attr) };
+        if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+        if attr.comp_mask & needed != needed
+            || attr.qp_type != IBV_QPT_XRC_RECV
+            || attr.xrcd.is_null()
+        {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        let xrcd = unsafe { Xrcd::of(attr.xrcd) };
+        let adapter = &xrcd.adapter;
+        let opened = adapter.xrc.open_qp(adapter, attr.qp_num, xrcd.id).ok_or(Errno::EINVAL)?;
+        let wanted = Wanted::receiver(adapter, xrcd.id, owner.report.clone());
+        let qp = Qp::new(adapter, Wanted { opened: Some(opened), ..wanted })?;
+        adapter.xrc.opened(&qp);
+        xrcd.hold();
+        let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
+        let (cq, srq, pd) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let made = Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: attr.xrcd };
+        // SAFETY: nobody else knows the QP yet.
+        let qp = unsafe { finish(made, qp_context, IBV_QPT_XRC_RECV, false) };
+        // SAFETY: as above.
+        unsafe { (*qp.handle()).state = shown(&qp).0.qp_state };
+        Ok(Arc::into_raw(qp).cast_mut().cast())
+    })
+}
+
 /// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group; waits until all events of the QP that were got are
 /// acknowledged.
 ///
@@ -236,7 +295,15 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         if queue.kind == Kind::Ud && queue.adapter.groups.has(queue) {
             return Err(Errno::EBUSY);
         }
-        queue.retire();
+        if queue.opened.is_some() {
+            queue.adapter.xrc.close_qp(&queue.adapter, queue);
+        }
+        let goes_on = queue.kind == Kind::XrcRecv
+            && queue.opened.is_none()
+            && queue.me().upgrade().is_some_and(|qp| queue.adapter.xrc.abandon(&qp));
+        if !goes_on {
+            queue.retire();
+        }
         let unread = queue.report.0.take_back(qp as u64);
         let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
         // SAFETY: created with mutex and condition; the front-end counts acknowledgements under the mutex; a QP holds its
@@ -270,6 +337,12 @@ pub(super) unsafe extern "C" fn modify_qp(
     status(|| {
         // SAFETY: by contract; a live QP's context is open.
         let (queue, attr, gids) = unsafe { (Qp::of(qp), &*attr, &Context::of((*qp).context).gids) };
+        let queue = match &queue.opened {
+            // Only its own process changes a QP.
+            Some(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
+            Some(Opened { local: Some(local), .. }) => local,
+            None => queue,
+        };
         modify(queue, gids, attr, attr_mask as u32)
     })
 }
@@ -457,6 +530,39 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
     Ok(())
 }
 
+/// What there is to know of a QP. Of one in another process only what that process publishes: state, destination, access
+/// flags and timer.
+fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
+    let qp = match &qp.opened {
+        Some(Opened { local: None, home }) => {
+            let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
+            let state = u32::from(life.state.saturating_sub(1));
+            let attr = ibv_qp_attr {
+                qp_state: state,
+                cur_qp_state: state,
+                dest_qp_num: life.dest_qpn,
+                qp_access_flags: home.entry().rights.load(Ordering::Relaxed) as u32,
+                min_rnr_timer: home.entry().min_rnr_timer.load(Ordering::Relaxed),
+                port_num: 1,
+                ..Zeroed::zeroed()
+            };
+            return (attr, attr.cap);
+        }
+        Some(Opened { local: Some(local), .. }) => local,
+        None => qp,
+    };
+    let known = *qp.attributes.lock();
+    let state = qp.state();
+    let attr = ibv_qp_attr {
+        qp_state: state as u32,
+        cur_qp_state: state as u32,
+        cap: known.cap,
+        sq_draining: u8::from(state == State::Sqd && qp.has_outstanding()),
+        ..known.attr
+    };
+    (attr, known.cap)
+}
+
 /// ibv_query_qp(3): everything that is known, whatever the mask asks for.
 ///
 /// # Safety
@@ -470,21 +576,14 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: by contract.
     unsafe {
         let queue = Qp::of(qp);
-        let known = *queue.attributes.lock();
-        let state = queue.state() as u32;
-        *attr = ibv_qp_attr {
-            qp_state: state,
-            cur_qp_state: state,
-            cap: known.cap,
-            sq_draining: u8::from(queue.state() == State::Sqd && queue.has_outstanding()),
-            ..known.attr
-        };
+        let (known, cap) = shown(queue);
+        *attr = known;
         *init = ibv_qp_init_attr {
             qp_context: (*qp).qp_context,
             send_cq: (*qp).send_cq,
             recv_cq: (*qp).recv_cq,
             srq: (*qp).srq,
-            cap: known.cap,
+            cap,
             qp_type: (*qp).qp_type,
             sq_sig_all: c_int::from(queue.signals_all),
         };

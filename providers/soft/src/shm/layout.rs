@@ -86,6 +86,8 @@ pub(crate) struct QpEntry {
     pub(crate) min_rnr_timer: AtomicU8,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
     pub(crate) domain: [AtomicU64; 2],
+    /// An XRC receive QP that is being destroyed.
+    pub(crate) closing: AtomicU8,
     /// An XRC receive QP, or one that stands for it in this process: its number.
     pub(crate) stands_for: AtomicU32,
 }
@@ -249,8 +251,10 @@ pub(crate) const TABLES_LEN: usize = TABLES_RULES + pages(RULES * size_of::<Rule
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =
     RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
-pub(crate) const RINGS_QP_SLOTS: usize =
+/// For each QP a bit for each process that has it open (ibv_open_qp(3)).
+pub(crate) const RINGS_OPENERS: usize =
     RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
+pub(crate) const RINGS_QP_SLOTS: usize = RINGS_OPENERS + pages(QPS * SLOTS / 8);
 pub(crate) const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
 pub(crate) const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
 /// Length of a *rings* segment.

@@ -33,7 +33,7 @@ pub(crate) enum Op {
     XrcAsk = 13,
     /// Who stands for it.
     XrcAnswer = 14,
-    /// Your XRC receive QP refused a request, by the one who stands for it.
+    /// Something happened to an XRC receive QP: to those who stand for it, or have it open, and by them.
     XrcBroke = 15,
 }
 

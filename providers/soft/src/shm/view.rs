@@ -94,6 +94,11 @@ impl View {
         }
     }
 
+    /// The processes that have the owner's QP `index` open.
+    pub(crate) fn openers(&self, index: usize) -> &[AtomicU64; SLOTS / 64] {
+        self.ring(RINGS_OPENERS, index, QPS)
+    }
+
     /// First byte of chunk `index`, or `None` when there is no such chunk (the index came from a peer).
     pub(crate) fn chunk(&self, index: u32) -> Option<*mut u8> {
         let index = index as usize;

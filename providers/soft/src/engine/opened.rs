@@ -1,0 +1,228 @@
+//! XRC receive QPs that more than their creator have open (ibv_open_qp(3)).
+//!
+//! The QP stays in the process that created it. Whoever opens it sets a bit in the creator's memory, and the QP is destroyed
+//! when its creator has destroyed it and no bit is left. When the creator's process dies first, the QP goes on without it:
+//! as the stand-ins, where somebody has it open.
+#![forbid(unsafe_code)]
+
+use super::link::Link;
+use super::qp::Qp;
+use super::state::Kind;
+use super::xrc::{DomainId, Task, Xrc};
+use crate::adapter::Adapter;
+use crate::shm::layout::{Life, SLOTS, split_qpn};
+use crate::shm::view::View;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+/// A handle of a QP that was created by another handle, here or in another process.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// The QP.
+    pub(crate) home: Box<Link>,
+    /// It too, when it is one of this process.
+    pub(crate) local: Option<Arc<Qp>>,
+}
+
+/// Who has a QP open besides its creator.
+#[derive(Debug, Default)]
+pub(crate) struct Openings {
+    /// Handles in its own process.
+    here: AtomicUsize,
+    /// Its creator has destroyed it.
+    orphaned: AtomicBool,
+}
+
+impl Openings {
+    /// Whether the creator's handle is gone.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.orphaned.load(Ordering::Acquire)
+    }
+}
+
+/// What this process knows of opened QPs.
+#[derive(Debug, Default)]
+pub(super) struct OpenQps {
+    handles: Mutex<Vec<Weak<Qp>>>,
+    /// QPs whose creator destroyed them while others had them open.
+    orphans: Mutex<Vec<Arc<Qp>>>,
+}
+
+/// The processes that have QP `index` of the owner of `view` open.
+fn openers(view: &View, index: usize) -> impl Iterator<Item = u16> {
+    let words = view.openers(index);
+    (0..SLOTS as u16).filter(move |slot| {
+        words[usize::from(*slot) / 64].load(Ordering::Acquire) & 1 << (slot % 64) != 0
+    })
+}
+
+/// Notes or withdraws that process `slot` has a QP open.
+fn note(view: &View, index: usize, slot: u16, open: bool) {
+    let word = &view.openers(index)[usize::from(slot) / 64];
+    let bit = 1 << (slot % 64);
+    if open {
+        word.fetch_or(bit, Ordering::SeqCst);
+    } else {
+        word.fetch_and(!bit, Ordering::SeqCst);
+    }
+}
+
+impl Xrc {
+    /// Opens QP `number` of `domain`; `None`: there is no such QP. The caller makes a handle of it and tells `opened`.
+    pub(crate) fn open_qp(
+        &self,
+        adapter: &Adapter,
+        number: u32,
+        domain: DomainId,
+    ) -> Option<Opened> {
+        let (slot, index) = split_qpn(number);
+        let home = if slot == 0 { None } else { adapter.link(number) };
+        // A creator that died is known to those who have the QP open.
+        let usable = |link: &Link| {
+            let life = Life::unpack(link.entry().life.load(Ordering::Acquire));
+            life.state != Life::NONE
+                && life.kind == Kind::XrcRecv as u8
+                && link.entry().stands_for.load(Ordering::Relaxed) == number
+                && DomainId::load(&link.entry().domain) == domain
+        };
+        let home = home.map(|(link, _)| link).filter(|link| usable(link));
+        let home = home.or_else(|| self.home_of(adapter, number).filter(|link| usable(link)))?;
+        let own = adapter.fabric.slot();
+        if home.peer.is_self {
+            // Destruction looks at the count under the same lock.
+            let _orphans = self.open_qps.orphans.lock();
+            let local = adapter.qp(index).filter(|qp| qp.qpn == number)?;
+            if local.entry().closing.load(Ordering::SeqCst) != 0 {
+                return None;
+            }
+            local.openings.here.fetch_add(1, Ordering::AcqRel);
+            return Some(Opened { home, local: Some(local) });
+        }
+        note(&home.view, index, own, true);
+        // Pairs with the fence in `abandon`: either its owner sees the bit or we see that it is being destroyed.
+        fence(Ordering::SeqCst);
+        if home.entry().closing.load(Ordering::SeqCst) != 0 || !usable(&home) {
+            let others = self.handles_of(number).len();
+            if others == 0 {
+                note(&home.view, index, own, false);
+            }
+            return None;
+        }
+        Some(Opened { home, local: None })
+    }
+
+    /// A handle was made of what `open_qp` returned.
+    pub(crate) fn opened(&self, handle: &Arc<Qp>) {
+        self.open_qps.handles.lock().push(Arc::downgrade(handle));
+    }
+
+    fn handles_of(&self, number: u32) -> Vec<Arc<Qp>> {
+        let handles = self.open_qps.handles.lock();
+        handles.iter().filter_map(Weak::upgrade).filter(|qp| qp.qpn == number).collect()
+    }
+
+    /// The way to QP `number`, if we have it open.
+    pub(super) fn home_of(&self, adapter: &Adapter, number: u32) -> Option<Box<Link>> {
+        let handle = self.handles_of(number).into_iter().next()?;
+        let peer = Arc::clone(&handle.opened.as_ref()?.home.peer);
+        Some(adapter.link_to(&peer, number).0)
+    }
+
+    /// A handle is destroyed.
+    pub(crate) fn close_qp(&self, adapter: &Adapter, handle: &Qp) {
+        let Some(opened) = &handle.opened else { return };
+        let mut handles = self.open_qps.handles.lock();
+        handles.retain(|other| !std::ptr::eq(other.as_ptr(), handle));
+        let last = !handles.iter().any(|h| h.upgrade().is_some_and(|qp| qp.qpn == handle.qpn));
+        if let Some(local) = &opened.local {
+            local.openings.here.fetch_sub(1, Ordering::AcqRel);
+        } else if last {
+            let (_, index) = split_qpn(handle.qpn);
+            note(&opened.home.view, index, adapter.fabric.slot(), false);
+        }
+        drop(handles);
+        self.end_orphans();
+        // Its stand-ins are ended by the service thread.
+        adapter.fabric.wake_self();
+        opened.home.peer.kick();
+        if opened.home.peer.is_dead() {
+            // Whoever stands for the QP may be the last to know it.
+            adapter.fabric.for_each_peer(|peer| peer.kick());
+        }
+    }
+
+    /// The creator of `qp` destroys it. `true`: others have it open, and it goes on until they do not.
+    pub(crate) fn abandon(&self, qp: &Arc<Qp>) -> bool {
+        let mut orphans = self.open_qps.orphans.lock();
+        qp.entry().closing.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !is_open(qp) {
+            return false;
+        }
+        qp.openings.orphaned.store(true, Ordering::Release);
+        qp.entry().closing.store(0, Ordering::SeqCst);
+        orphans.push(Arc::clone(qp));
+        true
+    }
+
+    /// Destroys QPs that nobody has open any more.
+    pub(super) fn end_orphans(&self) {
+        let mut ended = vec![];
+        self.open_qps.orphans.lock().retain(|qp| {
+            if is_open(qp) {
+                return true;
+            }
+            // As in `abandon`.
+            qp.entry().closing.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let open = is_open(qp);
+            if open {
+                qp.entry().closing.store(0, Ordering::SeqCst);
+            } else {
+                ended.push(Arc::clone(qp));
+            }
+            open
+        });
+        for qp in ended {
+            qp.retire();
+        }
+    }
+
+    /// A process died: it has nothing open any more.
+    pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16) {
+        for qp in adapter.all_qps() {
+            if qp.kind == Kind::XrcRecv && qp.stand.is_none() && qp.opened.is_none() {
+                note(&adapter.view, qp.index, slot, false);
+            }
+        }
+    }
+
+    /// Tells everybody who has our QP open of an event.
+    pub(super) fn announce(&self, adapter: &Adapter, qp: &Qp, event: u32) {
+        self.report(qp.qpn, event);
+        for slot in openers(&adapter.view, qp.index) {
+            self.put_task(adapter, Task::Tell { slot, of: qp.qpn, event });
+        }
+    }
+
+    /// Reports an event of QP `number` to those of this process who opened it.
+    pub(super) fn report(&self, number: u32, event: u32) {
+        for handle in self.handles_of(number) {
+            handle.report_own(event);
+        }
+    }
+}
+
+/// Whether somebody other than its creator has a QP of ours open.
+fn is_open(qp: &Qp) -> bool {
+    qp.openings.here.load(Ordering::Acquire) > 0
+        || openers(&qp.adapter.view, qp.index).next().is_some()
+}
+
+/// Whether a living process has the QP open that `home` leads to, whose own process is dead.
+pub(super) fn is_held(adapter: &Adapter, home: &Link) -> bool {
+    let (_, index) = split_qpn(home.qpn);
+    let own = adapter.fabric.slot();
+    openers(&home.view, index).any(|slot| slot == own || adapter.fabric.peer(slot).is_ok())
+}
