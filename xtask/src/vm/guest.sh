@@ -56,7 +56,7 @@ veth() {
         ip route add 10.77.0.$other dev $dev table 10$n
         ip -6 route add fd77::$other dev $dev table 10$n
     done
-    sysctl -qw net.ipv4.conf.all.rp_filter=0
+    sysctl -qw net.ipv4.conf.all.rp_filter=0 net.core.netdev_max_backlog=20000
     ip rule add pref 1000 lookup local
     ip rule del pref 0
     ip -6 rule add pref 1000 lookup local

@@ -1,5 +1,5 @@
 //! The kernel path on real devices: Debian's unmodified librxe plugin over upstream's library and over
-//! ours, in one boot of a virtual machine. Whatever a program prints must be the same, once what changes
+//! ours, in one boot of a virtual machine, and a part of it with the librxe of newer releases. Whatever a program prints must be the same, once what changes
 //! from run to run is taken out.
 
 mod inside;
@@ -11,6 +11,7 @@ pub(crate) use inside::{INSIDE, inside};
 use super::{Bench, Tally};
 use crate::process::Job;
 use crate::vm::{Machine, Request, Stream};
+use ferroverbs_c_tests::release::RELEASES;
 use scenarios::{Expect, SCENARIOS, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,20 +20,25 @@ use std::time::Duration;
 /// How long everything inside may take. It takes two minutes on two quiet cores.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Whose library a program runs over.
+/// Whose library a program runs over, and with whose plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
+    /// The system's both.
     Theirs,
+    /// Our library, the system's plugin.
     Ours,
+    /// Our library, the plugin of another release of rdma-core.
+    Newer(u32),
 }
 
 impl Side {
     const BOTH: [Self; 2] = [Self::Theirs, Self::Ours];
 
-    const fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Theirs => "theirs",
-            Self::Ours => "ours",
+            Self::Theirs => "theirs".into(),
+            Self::Ours => "ours".into(),
+            Self::Newer(release) => format!("plugin-of-{release}"),
         }
     }
 
@@ -55,8 +61,16 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ferroverbs_c_tests::compile_for_kernel_device(name, &folder).map_err(|e| e.to_string())?;
     }
     let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let mut newer = Vec::new();
+    for release in RELEASES.iter().filter(|r| r.is_installed() != Ok(true)) {
+        match release.unpacked(&bench.paths.target) {
+            Ok(unpacked) => newer.push((release.number, unpacked.libraries.join("libibverbs"))),
+            Err(why) => tally.skip(&format!("librxe of rdma-core {}", release.number), &why),
+        }
+    }
+    let job = Job::new(exe).arg(INSIDE).arg(&folder).arg(bench.prefix()?.join("lib"));
     let request = Request {
-        job: Job::new(exe).arg(INSIDE).arg(&folder).arg(bench.prefix()?.join("lib")),
+        job: job.args(newer.iter().map(|(n, dir)| format!("{n}={}", dir.display()))),
         dir: folder.clone(),
         shares: vec![folder.clone()],
         limit: LIMIT,
@@ -85,16 +99,22 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record("all was run", Err(format!("exit status {}\n{errors}", outcome.status)));
     }
     for (index, scenario) in SCENARIOS.iter().enumerate() {
-        judge(scenario, &folder, index, tally);
+        judge(scenario, &folder, index, Side::Ours, tally);
+        for (release, _) in newer.iter().filter(|_| scenario.newer) {
+            judge(scenario, &folder, index, Side::Newer(*release), tally);
+        }
     }
     Ok(())
 }
 
-/// Compares the two records of a scenario.
-fn judge(scenario: &Scenario, folder: &Path, index: usize, tally: &mut Tally) {
-    let [theirs, ours] =
-        Side::BOTH.map(|side| fs::read_to_string(side.record(folder, index)).unwrap_or_default());
-    let name = scenario.name();
+/// Compares the record of a scenario with what upstream's library made of it.
+fn judge(scenario: &Scenario, folder: &Path, index: usize, side: Side, tally: &mut Tally) {
+    let [theirs, ours] = [Side::Theirs, side]
+        .map(|side| fs::read_to_string(side.record(folder, index)).unwrap_or_default());
+    let name = match side {
+        Side::Newer(release) => format!("{} with librxe of rdma-core {release}", scenario.name()),
+        _ => scenario.name(),
+    };
     if theirs.is_empty() || ours.is_empty() {
         return tally.record(&name, Err("was not run to its end".into()));
     }
@@ -154,7 +174,7 @@ mod tests {
         fs::write(Side::Theirs.record(scratch.path(), 0), theirs).unwrap();
         fs::write(Side::Ours.record(scratch.path(), 0), ours).unwrap();
         let mut tally = Tally::default();
-        judge(&scenario, scratch.path(), 0, &mut tally);
+        judge(&scenario, scratch.path(), 0, Side::Ours, &mut tally);
         tally
     }
 
