@@ -1,6 +1,7 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
 mod demo;
+mod dist;
 mod headers;
 mod manpage;
 mod matrix;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   vm -- CMD...      run CMD in a virtual machine with RDMA devices (--help)
   stage             lay an installed tree under target/stage
+  dist              build Debian packages and a tarball under target/dist
   headers           write include/ from the abi crate (--check: is it up to date?)
   matrix            write docs/abi-matrix.md (--check: is it up to date?)
 ";
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let rest: Vec<_> = args.collect();
     let result = match command.as_str() {
         "demo" => demo::main(&rest),
+        "dist" => dist::main(&rest),
         "test" => test::main(&rest),
         "run" => run::main(&rest),
         "headers" => headers::main(&rest),

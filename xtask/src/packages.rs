@@ -37,6 +37,17 @@ pub(crate) const TEST: &[Package] = &[
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
 ];
 
+/// What packages are made with.
+pub(crate) const DIST: &[Package] = &[
+    package("dpkg", "dpkg-deb"),
+    package("binutils", "strip"),
+    package("gcc", "gcc"),
+    package("xz-utils", "xz"),
+];
+
+/// What they are tried out in.
+pub(crate) const CHROOT: &[Package] = &[package("debootstrap", "/usr/sbin/debootstrap")];
+
 /// What a virtual machine with RDMA devices is made of; its kernel is downloaded, not installed.
 pub(crate) const VM: &[Package] = &[
     package("qemu-system-x86", "qemu-system-x86_64"),

@@ -60,6 +60,7 @@ const SOURCES: &[&str] = &[
     "build.rs",
     "include",
     "man",
+    "packaging/ferroverbs",
     "provider-loader",
     "providers",
     "src",
@@ -113,6 +114,11 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o755)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o755)?;
+    let command = paths.root.join("packaging/ferroverbs");
+    let text = fs::read_to_string(&command)
+        .map_err(|e| format!("cannot read {}: {e}", command.display()))?
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    tree.write(text.as_bytes(), "bin/ferroverbs", 0o755)?;
     tree.write(b"driver soft\n", "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;

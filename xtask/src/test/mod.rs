@@ -4,6 +4,7 @@ mod bad_input;
 mod c_programs;
 mod checks;
 mod diagnostics;
+mod dist;
 mod headers;
 mod kill;
 mod licences;
@@ -78,6 +79,7 @@ const GROUPS: &[Group] = &[
         what: "what is said when something is missing",
         run: diagnostics::run,
     },
+    Group { name: "dist", what: "packages: installed, used, removed", run: dist::run },
     Group {
         name: "bad-input",
         what: "plugins, configuration, sysfs and netlink full of nonsense",

@@ -1,0 +1,361 @@
+//! `cargo xtask dist`: Debian packages, a tarball and their checksums under `target/dist`.
+//!
+//! - `ferroverbs`: a tree of its own under `/usr/lib/ferroverbs`, and the command that puts it under one program.
+//! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: in place of the distribution's two packages.
+//! - `ferroverbs-soft`: the software adapter for the programs of all users, which only those get who ask for it.
+//!
+//! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
+//! commit.
+
+use crate::packages;
+use crate::paths::Paths;
+use crate::process::Job;
+use crate::progress::Progress;
+use crate::scratch::{Scratch, copy_tree, set_mode};
+use crate::stage;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// Of the crates, and of the packages.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The release of rdma-core whose interface we offer: what dependencies on its packages are compared with.
+const UPSTREAM: &str = "65.0-0ferroverbs";
+
+/// Builds everything and says where it is.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    if let Some(arg) = args.first() {
+        return Err(format!("dist takes no arguments, not even {}", arg.to_string_lossy()));
+    }
+    let paths = Paths::find()?;
+    let progress = Progress::new();
+    let files = build(&paths, &progress)?;
+    progress.clear();
+    for file in files {
+        println!("{}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds everything; the packages, the tarball, and last the checksums.
+pub(crate) fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
+    packages::ensure(&[packages::DIST], progress)?;
+    stage::ensure(paths, progress)?;
+    let scratch = Scratch::new()?;
+    let dist = Dist::new(paths, &scratch)?;
+    let out = paths.target.join("dist");
+    let _ = fs::remove_dir_all(&out);
+    fs::create_dir_all(&out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
+    let mut files = Vec::new();
+    for package in PACKAGES {
+        progress.step(&format!("packing {}", package.name));
+        files.push(dist.package(package, &out)?);
+    }
+    progress.step("packing the tarball");
+    files.push(dist.tarball(&out)?);
+    let mut sums = dist.job("sha256sum").dir(&out);
+    for file in &files {
+        sums = sums.arg(file.file_name().unwrap_or_default());
+    }
+    let done = sums.run(&scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("sha256sum"));
+    }
+    let list = out.join("SHA256SUMS");
+    fs::write(&list, &done.stdout).map_err(|e| format!("cannot write {}: {e}", list.display()))?;
+    files.push(list);
+    Ok(files)
+}
+
+/// A package, and how its tree is laid out.
+struct Package {
+    name: &'static str,
+    lay: fn(&Dist<'_>, &Path) -> crate::Result<()>,
+    /// It holds the shared library that others link to: the cache of the dynamic loader has to know.
+    library: bool,
+}
+
+const PACKAGES: &[Package] = &[
+    Package { name: "ferroverbs", lay: |d, root| d.beside(root), library: false },
+    Package { name: "libibverbs1-ferroverbs", lay: |d, root| d.library(root), library: true },
+    Package { name: "ferroverbs-soft", lay: |d, root| d.soft(root), library: false },
+    Package {
+        name: "libibverbs-dev-ferroverbs",
+        lay: |d, root| d.development(root),
+        library: false,
+    },
+];
+
+struct Dist<'a> {
+    paths: &'a Paths,
+    scratch: &'a Scratch,
+    /// The staged tree with stripped binaries.
+    tree: PathBuf,
+    /// Debian's name of the machine, and of its library folder.
+    arch: String,
+    multiarch: String,
+    /// Seconds since the epoch, of the last commit.
+    time: String,
+}
+
+impl<'a> Dist<'a> {
+    fn new(paths: &'a Paths, scratch: &'a Scratch) -> crate::Result<Self> {
+        let ask = |program: &str, args: &[&str]| -> crate::Result<String> {
+            let done = Job::new(program).args(args).dir(&paths.root).run(scratch, LIMIT)?;
+            if done.ok() { Ok(done.stdout.trim().to_owned()) } else { Err(done.report(program)) }
+        };
+        let tree = scratch.folder("stripped", 0o755)?;
+        copy_tree(&paths.stage(), &tree)?;
+        for library in ["lib/libibverbs.so.1", "lib/libibverbs/libsoft-rdmav65.so"] {
+            ask("strip", &["--strip-unneeded", &tree.join(library).to_string_lossy()])?;
+        }
+        Ok(Self {
+            paths,
+            scratch,
+            tree,
+            arch: ask("dpkg", &["--print-architecture"])?,
+            multiarch: ask("gcc", &["-print-multiarch"])?,
+            // Outside a repository any time will do, as long as it stays the same.
+            time: ask("git", &["log", "-1", "--format=%ct"]).unwrap_or_else(|_| "0".into()),
+        })
+    }
+
+    fn job(&self, program: &str) -> Job {
+        Job::new(program).env("SOURCE_DATE_EPOCH", &self.time).env("LC_ALL", "C.UTF-8")
+    }
+
+    fn packaging(&self) -> PathBuf {
+        self.paths.root.join("packaging")
+    }
+
+    /// Everything under a directory of its own, and the command.
+    fn beside(&self, root: &Path) -> crate::Result<()> {
+        let own = root.join("usr/lib/ferroverbs");
+        for part in ["lib", "etc", "include", "share"] {
+            copy(&self.tree.join(part), &own.join(part))?;
+        }
+        copy(&self.tree.join("bin/ferroverbs"), &root.join("usr/bin/ferroverbs"))?;
+        // Pages that no other package has are where man(1) looks.
+        for (section, page) in self.pages()? {
+            if page.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ferroverbs")) {
+                self.page(&page, &section, root)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn library(&self, root: &Path) -> crate::Result<()> {
+        let name = "libibverbs.so.1";
+        let folder = root.join("usr/lib").join(&self.multiarch);
+        copy(&self.tree.join("lib").join(name), &folder.join(name))
+    }
+
+    fn soft(&self, root: &Path) -> crate::Result<()> {
+        let name = "libsoft-rdmav65.so";
+        let folder = root.join("usr/lib").join(&self.multiarch).join("libibverbs");
+        copy(&self.tree.join("lib/libibverbs").join(name), &folder.join(name))?;
+        // The comment is what makes a plugin of the distribution's folder worth loading without a kernel device.
+        let text = "# ferroverbs: announces-devices\ndriver soft\n";
+        write(&root.join("etc/libibverbs.d/soft.driver"), text)?;
+        write(&root.join("DEBIAN/conffiles"), "/etc/libibverbs.d/soft.driver\n")
+    }
+
+    fn development(&self, root: &Path) -> crate::Result<()> {
+        let lib = root.join("usr/lib").join(&self.multiarch);
+        make_folder(&lib)?;
+        symlink("libibverbs.so.1", lib.join("libibverbs.so")).map_err(|e| e.to_string())?;
+        let staged = self.tree.join("lib/pkgconfig/libibverbs.pc");
+        let text = fs::read_to_string(&staged).map_err(|e| e.to_string())?;
+        let mut pc = format!("prefix=/usr\nlibdir=${{prefix}}/lib/{}\n", self.multiarch);
+        for line in text.lines().filter(|l| !l.starts_with("prefix=") && !l.starts_with("libdir="))
+        {
+            pc.push_str(line);
+            pc.push('\n');
+        }
+        write(&lib.join("pkgconfig/libibverbs.pc"), &pc)?;
+        copy(&self.tree.join("include"), &root.join("usr/include"))?;
+        for (section, page) in self.pages()? {
+            if !page.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ferroverbs")) {
+                self.page(&page, &section, root)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Section folder (`man3`) and file of each manual page.
+    fn pages(&self) -> crate::Result<Vec<(String, PathBuf)>> {
+        let mut pages = Vec::new();
+        for section in sorted(&self.tree.join("share/man"))? {
+            let name = section.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            pages.extend(sorted(&section)?.into_iter().map(|page| (name.clone(), page)));
+        }
+        Ok(pages)
+    }
+
+    fn page(&self, page: &Path, section: &str, root: &Path) -> crate::Result<()> {
+        let name = page.file_name().unwrap_or_default();
+        let to = root.join("usr/share/man").join(section).join(name);
+        copy(page, &to)?;
+        self.gzip(&to)
+    }
+
+    /// Compresses a file in place, without its name and time.
+    fn gzip(&self, file: &Path) -> crate::Result<()> {
+        let done = self.job("gzip").args(["-9n"]).arg(file).run(self.scratch, LIMIT)?;
+        if done.ok() { Ok(()) } else { Err(done.report("gzip")) }
+    }
+
+    fn package(&self, package: &Package, out: &Path) -> crate::Result<PathBuf> {
+        let root = self.scratch.folder("package", 0o755)?;
+        (package.lay)(self, &root)?;
+        let doc = root.join("usr/share/doc").join(package.name);
+        copy(&self.packaging().join("copyright"), &doc.join("copyright"))?;
+        let changelog = doc.join("changelog.gz");
+        let plain = changelog.with_extension("");
+        write(&plain, &format!("ferroverbs {VERSION}: see docs/ and the commit log.\n"))?;
+        self.gzip(&plain)?;
+        if package.library {
+            write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
+            write(&root.join("DEBIAN/shlibs"), "libibverbs 1 libibverbs1\n")?;
+            copy(&self.packaging().join("postinst"), &root.join("DEBIAN/postinst"))?;
+            set_mode(&root.join("DEBIAN/postinst"), 0o755)?;
+        }
+        self.control(package, &root)?;
+        self.age(&root)?;
+        let file = out.join(format!("{}_{VERSION}_{}.deb", package.name, self.arch));
+        let done = self
+            .job("dpkg-deb")
+            .args(["--root-owner-group", "-Zxz", "--build"])
+            .arg(&root)
+            .arg(&file)
+            .run(self.scratch, LIMIT)?;
+        if done.ok() { Ok(file) } else { Err(done.report("dpkg-deb")) }
+    }
+
+    /// Control file and checksums.
+    fn control(&self, package: &Package, root: &Path) -> crate::Result<()> {
+        let (mut sums, mut size, mut glibc) = (String::new(), 0, (0, 0));
+        for file in files(root)? {
+            let name = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+            if name.starts_with("DEBIAN/") || file.is_symlink() {
+                continue;
+            }
+            size += fs::metadata(&file).map_err(|e| e.to_string())?.len().div_ceil(1024);
+            let done = self.job("md5sum").arg(&file).run(self.scratch, LIMIT)?;
+            let sum = done.stdout.split_whitespace().next().unwrap_or_default().to_owned();
+            sums.push_str(&format!("{sum}  {name}\n"));
+            if name.contains(".so") {
+                glibc = glibc.max(self.glibc(&file)?);
+            }
+        }
+        write(&root.join("DEBIAN/md5sums"), &sums)?;
+        let template = self.packaging().join(format!("{}.control", package.name));
+        let text = fs::read_to_string(&template)
+            .map_err(|e| format!("cannot read {}: {e}", template.display()))?
+            .replace("@VERSION@", VERSION)
+            .replace("@ARCH@", &self.arch)
+            .replace("@SIZE@", &size.to_string())
+            .replace("@GLIBC@", &format!("{}.{}", glibc.0, glibc.1))
+            .replace("@UPSTREAM@", UPSTREAM);
+        write(&root.join("DEBIAN/control"), &text)
+    }
+
+    /// The newest version of the C library that a shared object needs.
+    fn glibc(&self, library: &Path) -> crate::Result<(u32, u32)> {
+        let done = self.job("readelf").args(["-VW"]).arg(library).run(self.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("readelf"));
+        }
+        let versions = done.stdout.split("GLIBC_").skip(1).filter_map(|rest| {
+            let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
+            let (major, minor) = rest.get(..end)?.split_once('.')?;
+            Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+        });
+        versions.max().ok_or_else(|| format!("{} needs no C library", library.display()))
+    }
+
+    /// The staged tree as one file, to be unpacked anywhere.
+    fn tarball(&self, out: &Path) -> crate::Result<PathBuf> {
+        let name = format!("ferroverbs-{VERSION}-{}", self.multiarch);
+        let file = out.join(format!("{name}.tar.gz"));
+        let top = self.scratch.folder("tarball", 0o755)?;
+        let root = top.join(&name);
+        copy(&self.tree, &root)?;
+        for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+            copy(&self.paths.root.join(text), &root.join(text))?;
+        }
+        let done = self
+            .job("tar")
+            .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+            .arg(format!("--mtime=@{}", self.time))
+            .args(["--use-compress-program=gzip -9n", "-cf"])
+            .arg(&file)
+            .arg("-C")
+            .arg(&top)
+            .arg(&name)
+            .run(self.scratch, LIMIT)?;
+        if done.ok() { Ok(file) } else { Err(done.report("tar")) }
+    }
+
+    /// Gives all files the time of the last commit, and the modes that packages have whatever the umask.
+    fn age(&self, root: &Path) -> crate::Result<()> {
+        let done =
+            self.job("chmod").args(["-R", "u=rwX,go=rX"]).arg(root).run(self.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("chmod"));
+        }
+        let done = self
+            .job("find")
+            .arg(root)
+            .args(["-exec", "touch", "--no-dereference"])
+            .arg(format!("--date=@{}", self.time))
+            .args(["{}", "+"])
+            .run(self.scratch, LIMIT)?;
+        if done.ok() { Ok(()) } else { Err(done.report("touch")) }
+    }
+}
+
+fn make_folder(path: &Path) -> crate::Result<()> {
+    fs::create_dir_all(path).map_err(|e| format!("cannot create {}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> crate::Result<()> {
+    make_folder(path.parent().unwrap_or(path))?;
+    fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    set_mode(path, 0o644)
+}
+
+/// Copies a file or a folder.
+fn copy(from: &Path, to: &Path) -> crate::Result<()> {
+    if from.is_dir() {
+        make_folder(to)?;
+        return copy_tree(from, to);
+    }
+    make_folder(to.parent().unwrap_or(to))?;
+    fs::copy(from, to).map_err(|e| format!("cannot copy {}: {e}", from.display()))?;
+    Ok(())
+}
+
+fn sorted(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// All files of a tree, in order.
+fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in sorted(folder)? {
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,71 @@
+# Runs inside a Debian of its own: packages installed, used and removed. Prints "ok: ..." or "FAILED: ..." lines.
+set -u
+cd /
+export DEBIAN_FRONTEND=noninteractive
+
+check() {
+	what=$1
+	shift
+	if "$@" > /tmp/said 2>&1; then
+		echo "ok: $what"
+	else
+		echo "FAILED: $what"
+		sed 's/^/  /' /tmp/said >&2
+	fi
+}
+
+# Two processes of an ordinary user.
+pingpong() {
+	setpriv --reuid=65534 --regid=65534 --clear-groups "$@" ibv_rc_pingpong -n 100 > /tmp/server 2>&1 &
+	server=$!
+	tries=0
+	until setpriv --reuid=65534 --regid=65534 --clear-groups "$@" ibv_rc_pingpong -n 100 127.0.0.1; do
+		tries=$((tries + 1))
+		[ $tries -lt 20 ] && kill -0 $server 2> /dev/null || return 1
+		sleep 0.2
+	done
+	wait $server
+}
+
+not() {
+	! "$@"
+}
+
+has_soft() {
+	"$@" ibv_devices | grep -q soft0
+}
+
+files() {
+	find / -xdev \( -path /proc -o -path /dev -o -path /sys -o -path /tmp -o -path /given -o -path /var/lib/dpkg \
+		-o -path /var/log -o -path /var/cache -o -path /run \) -prune -o ! -type d -print | sort
+}
+
+ip link set lo up 2> /dev/null
+files > /tmp/before
+getent group rdma > /tmp/group
+
+check "ferroverbs installs" dpkg -i /given/ferroverbs_*.deb
+check "its command runs" ferroverbs --version
+check "ibv_rc_pingpong by the command" pingpong ferroverbs
+check "by LD_PRELOAD too" pingpong ferroverbs -p
+check "nothing changes for other programs" not has_soft env
+check "dependencies are met" apt-get check
+check "ferroverbs goes" dpkg -P ferroverbs
+files > /tmp/after
+check "without a trace" diff /tmp/before /tmp/after
+
+check "the replacing packages install" dpkg -B -i /given/libibverbs1-ferroverbs_*.deb /given/libibverbs-dev-ferroverbs_*.deb
+check "the packages that they replace are gone" not dpkg-query -L libibverbs1
+check "dependencies on them are met" apt-get check
+check "the package database is sound" sh -c 'test -z "$(dpkg --audit)"'
+check "the linker finds the library" sh -c 'ldconfig -p | grep -q "libibverbs.so.1 "'
+check "no device without the adapter's package" not has_soft env
+check "the adapter's package installs" dpkg -i /given/ferroverbs-soft_*.deb
+check "ibv_rc_pingpong for all users" pingpong env
+check "headers are there" test -f /usr/include/infiniband/verbs.h
+check "they go" dpkg -P ferroverbs-soft
+check "and the others, for the distribution's" sh -c 'dpkg -P --force-depends libibverbs-dev-ferroverbs libibverbs1-ferroverbs &&
+	dpkg -i /var/cache/apt/archives/libibverbs1_*.deb /var/cache/apt/archives/libibverbs-dev_*.deb'
+check "dependencies are met as before" apt-get check
+files > /tmp/after
+check "without a trace here either" diff /tmp/before /tmp/after
