@@ -117,7 +117,7 @@ pub struct ib_uverbs_poll_cq {
 layout!(ib_uverbs_poll_cq: 16 { response @ 0, cq_handle @ 8, ne @ 12 });
 
 /// `struct ib_uverbs_poll_cq_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_poll_cq_resp {
     pub count: u32,
@@ -145,7 +145,7 @@ pub struct ib_uverbs_resize_cq {
 layout!(ib_uverbs_resize_cq: 16 { response @ 0, cq_handle @ 8, cqe @ 12 });
 
 /// `struct ib_uverbs_resize_cq_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_resize_cq_resp {
     pub cqe: u32,

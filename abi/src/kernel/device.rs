@@ -226,7 +226,7 @@ pub struct ib_uverbs_get_context {
 layout!(ib_uverbs_get_context: 8 { response @ 0 });
 
 /// `struct ib_uverbs_get_context_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_get_context_resp {
     pub async_fd: u32,

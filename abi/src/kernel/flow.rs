@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use crate::{be16, be32};
 
 /// `struct ib_uverbs_create_flow`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_create_flow {
     pub comp_mask: u32,
@@ -82,7 +82,7 @@ pub struct ib_uverbs_flow_action_esp_replay_bmp {
 layout!(ib_uverbs_flow_action_esp_replay_bmp: 4 { size @ 0 });
 
 /// `struct ib_uverbs_flow_attr`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_flow_attr {
     pub type_: u32,

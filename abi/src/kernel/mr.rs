@@ -14,7 +14,7 @@ pub struct ib_uverbs_alloc_mw {
 layout!(ib_uverbs_alloc_mw: 16 { response @ 0, pd_handle @ 8, mw_type @ 12, reserved @ 13 });
 
 /// `struct ib_uverbs_alloc_mw_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_alloc_mw_resp {
     pub mw_handle: u32,
@@ -97,7 +97,7 @@ layout!(ib_uverbs_rereg_mr: 48 {
 });
 
 /// `struct ib_uverbs_rereg_mr_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_rereg_mr_resp {
     pub lkey: u32,

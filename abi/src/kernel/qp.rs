@@ -4,7 +4,7 @@
 use crate::ib_uverbs_ah_attr;
 
 /// `struct ib_uverbs_attach_mcast`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_attach_mcast {
     pub gid: [u8; 16],
@@ -78,7 +78,7 @@ pub struct ib_uverbs_destroy_qp_resp {
 layout!(ib_uverbs_destroy_qp_resp: 4 { events_reported @ 0 });
 
 /// `struct ib_uverbs_detach_mcast`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_detach_mcast {
     pub gid: [u8; 16],
@@ -297,7 +297,7 @@ pub struct ib_uverbs_query_qp {
 layout!(ib_uverbs_query_qp: 16 { response @ 0, qp_handle @ 8, attr_mask @ 12 });
 
 /// `struct ib_uverbs_query_qp_resp`: response.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_query_qp_resp {
     pub dest: ib_uverbs_qp_dest,

@@ -171,7 +171,7 @@ layout!(ib_uverbs_ex_modify_wq: 24 {
 });
 
 /// `struct ib_uverbs_modify_srq`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_modify_srq {
     pub srq_handle: u32,
