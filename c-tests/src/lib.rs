@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod debian;
 pub mod release;
 
 use std::fmt;

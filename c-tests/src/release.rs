@@ -191,7 +191,7 @@ fn unpack(package: &Path, root: &Path) -> Result<(), String> {
 }
 
 /// Where this machine gets its Debian packages from: other releases are there too.
-fn mirror() -> Result<String, String> {
+pub(crate) fn mirror() -> Result<String, String> {
     let output = Command::new("apt-get")
         .args(["indextargets", "--format", "$(REPO_URI)"])
         .output()
@@ -202,7 +202,7 @@ fn mirror() -> Result<String, String> {
 }
 
 /// Runs it to a good end; the error is the last thing that it complained about.
-fn run(command: &mut Command, input: Stdio) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command, input: Stdio) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(input).output().map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {

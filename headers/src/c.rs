@@ -197,6 +197,11 @@ fn finish(definition: &mut Definition) {
         text.push_str(&words(rest));
         text.push('\n');
     }
+    for (function, pointer, array) in names::ARRAYS {
+        if definition.name == *function {
+            text = text.replace(pointer, array);
+        }
+    }
     // An enumerator that is no int; a pedantic compiler accepts it only where it is told so.
     if definition.keyword == "enum" && text.contains("= 0x8") {
         text = text.replacen("\nenum ", "\n__extension__ enum ", 1);

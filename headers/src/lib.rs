@@ -17,7 +17,7 @@ pub mod rust;
 pub mod template;
 mod value;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -38,27 +38,51 @@ pub struct Header {
 /// # Errors
 /// The file and what is wrong in it.
 pub fn generate(root: &Path) -> Result<Vec<Header>> {
-    let templates = root.join("headers/templates");
-    let mut files = Vec::new();
-    collect(&templates, &mut files)?;
-    let read = |path: &PathBuf| {
-        fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let texts = files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let macros: BTreeSet<String> =
-        texts.iter().flat_map(|text| template::macros(text)).map(str::to_owned).collect();
-    let listed: BTreeSet<String> =
-        texts.iter().flat_map(|text| template::listed_constants(text)).collect();
-    let abi = rust::read(&root.join("abi/src"), &macros, &listed)?;
-    let definitions = c::definitions(&abi, &root.join("cbindgen.toml"))?;
+    let sources = Sources::read(root)?;
     let mut headers = Vec::new();
-    for (file, text) in files.iter().zip(&texts) {
-        let text = template::expand(text, &abi, &definitions)
-            .map_err(|error| format!("{}: {error}", file.display()))?;
-        let path = file.strip_prefix(&templates).unwrap_or(file).to_path_buf();
-        headers.push(Header { path, text });
+    for (path, text) in &sources.templates {
+        let text = template::expand(text, &sources.abi, &sources.definitions)
+            .map_err(|error| format!("headers/templates/{}: {error}", path.display()))?;
+        headers.push(Header { path: path.clone(), text });
     }
     Ok(headers)
+}
+
+/// What headers are made of.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// Path below `include/`, and text.
+    pub templates: Vec<(PathBuf, String)>,
+    /// The crate.
+    pub abi: rust::Abi,
+    /// The crate in C, by name.
+    pub definitions: BTreeMap<String, c::Definition>,
+}
+
+impl Sources {
+    /// Reads templates and crate, and runs cbindgen.
+    ///
+    /// # Errors
+    /// The file and what is wrong in it.
+    pub fn read(root: &Path) -> Result<Self> {
+        let folder = root.join("headers/templates");
+        let mut files = Vec::new();
+        collect(&folder, &mut files)?;
+        let mut templates = Vec::new();
+        for file in files {
+            let text = fs::read_to_string(&file)
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let path = file.strip_prefix(&folder).unwrap_or(&file).to_path_buf();
+            templates.push((path, text));
+        }
+        let texts = || templates.iter().map(|(_, text)| text.as_str());
+        let macros: BTreeSet<String> =
+            texts().flat_map(template::macros).map(str::to_owned).collect();
+        let listed: BTreeSet<String> = texts().flat_map(template::listed_constants).collect();
+        let abi = rust::read(&root.join("abi/src"), &macros, &listed)?;
+        let definitions = c::definitions(&abi, &root.join("cbindgen.toml"))?;
+        Ok(Self { templates, abi, definitions })
+    }
 }
 
 /// The headers below a folder, in order.

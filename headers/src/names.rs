@@ -2,6 +2,12 @@
 
 /// Types that C declares where they are used, without a name of their own.
 pub const IN_PLACE: &[&str] = &[
+    "ib_uverbs_attr_enum_data",
+    "ib_uverbs_odp_per_transport_caps",
+    "ib_uverbs_send_wr_atomic",
+    "ib_uverbs_send_wr_rdma",
+    "ib_uverbs_send_wr_ud",
+    "ib_uverbs_send_wr_wr",
     "ibv_async_event_element",
     "ibv_flow_spec_hdr",
     "ibv_gid_global",
@@ -56,3 +62,7 @@ pub fn spelling(name: &str) -> &str {
 /// Types that C writes with a keyword but cbindgen does not see: a C library's structure, and an enum that is a macro for the
 /// kernel's.
 pub const TAGGED: &[(&str, &str)] = &[("ibv_advise_mr_advice", "enum"), ("timespec", "struct")];
+
+/// Parameters (function, as cbindgen writes it, as C has it) that tell a compiler how many elements there are.
+pub const ARRAYS: &[(&str, &str, &str)] =
+    &[("ibv_resolve_eth_l2_from_gid", "uint8_t *eth_mac", "uint8_t eth_mac[ETHERNET_LL_SIZE]")];

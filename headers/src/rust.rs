@@ -96,13 +96,11 @@ pub fn read(source: &Path, macros: &BTreeSet<String>, listed: &BTreeSet<String>)
                 abi.entries.push(entry(name, Kind::Type, source));
             }
             Item::Struct(item) => {
-                item.attrs.retain(is_for_cbindgen);
                 rewrite.visit_item_struct_mut(item);
                 let name = item.ident.to_string();
                 abi.entries.push(entry(name, Kind::Type, item.to_token_stream().to_string()));
             }
             Item::Union(item) => {
-                item.attrs.retain(is_for_cbindgen);
                 rewrite.visit_item_union_mut(item);
                 let name = item.ident.to_string();
                 abi.entries.push(entry(name, Kind::Type, item.to_token_stream().to_string()));
@@ -120,6 +118,89 @@ pub fn read(source: &Path, macros: &BTreeSet<String>, listed: &BTreeSet<String>)
         }
     }
     Ok(abi)
+}
+
+/// The crate's types and integer constants as one file without dependencies, for a tool that checks them against C (ctest); and the
+/// names of the items by module.
+///
+/// # Errors
+/// The file and what cannot be read.
+pub fn flat(source: &Path) -> Result<(String, BTreeMap<String, BTreeSet<String>>)> {
+    let mut items = Vec::new();
+    read_module(source, &source.join("lib.rs"), "", &mut items)?;
+    let mut text =
+        String::from("use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};\n");
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, mut item) in items {
+        let keep = |attribute: &Attribute| {
+            attribute.path().is_ident("repr") || attribute.path().is_ident("derive")
+        };
+        let name = match &mut item {
+            Item::Type(alias) => {
+                alias.attrs.clear();
+                alias.ident.to_string()
+            }
+            Item::Const(item) if matches!(*item.ty, Type::Path(_)) && item.ident != "_" => {
+                item.attrs.clear();
+                item.ident.to_string()
+            }
+            Item::Struct(item) => {
+                item.attrs.retain(keep);
+                item.fields.iter_mut().for_each(|field| field.attrs.clear());
+                item.ident.to_string()
+            }
+            Item::Union(item) => {
+                item.attrs.retain(keep);
+                item.fields.named.iter_mut().for_each(|field| field.attrs.clear());
+                item.ident.to_string()
+            }
+            _ => continue,
+        };
+        names.entry(module).or_default().insert(name);
+        // Deriving Debug wants it of every member, and unions have written theirs by hand.
+        let item =
+            item.to_token_stream().to_string().replace(", Debug)", ")").replace("libc ::", "");
+        text.push_str(&item);
+        text.push('\n');
+    }
+    Ok((text, names))
+}
+
+/// A type's size, and the offsets of its members by name.
+pub type Layout = (usize, BTreeMap<String, usize>);
+
+/// Sizes and offsets that the crate promises at compile time (`layout!`): by type, its size and its members.
+///
+/// # Errors
+/// The file and what cannot be read.
+pub fn layouts(source: &Path) -> Result<BTreeMap<String, Layout>> {
+    let mut items = Vec::new();
+    read_module(source, &source.join("lib.rs"), "", &mut items)?;
+    let mut layouts = BTreeMap::new();
+    for (_, item) in items {
+        let Item::Macro(item) = item else { continue };
+        if !item.mac.path.is_ident("layout") {
+            continue;
+        }
+        let text = item.mac.tokens.to_string();
+        let parsed = parse_layout(&text).ok_or(format!("layout!({text})"))?;
+        layouts.insert(parsed.0, (parsed.1, parsed.2));
+    }
+    Ok(layouts)
+}
+
+/// `name : size { field @ offset , ... }`
+fn parse_layout(text: &str) -> Option<(String, usize, BTreeMap<String, usize>)> {
+    let (head, rest) = text.split_once('{')?;
+    let (name, size) = head.split_once(':')?;
+    let mut fields = BTreeMap::new();
+    for field in
+        rest.trim_end().strip_suffix('}')?.split(',').map(str::trim).filter(|f| !f.is_empty())
+    {
+        let (field, offset) = field.split_once('@')?;
+        fields.insert(field.trim().to_owned(), offset.trim().parse().ok()?);
+    }
+    Some((name.trim().to_owned(), size.trim().parse().ok()?, fields))
 }
 
 /// The enumerators of an alias as Rust text.
@@ -169,6 +250,9 @@ impl VisitMut for Rewrite {
             if let Some(text) = doc_text(attribute) {
                 let text = for_c(&text);
                 *attribute = syn::parse_quote!(#[doc = #text]);
+            } else {
+                // An alignment is that of an array without elements behind the structure, which no header of ours has.
+                *attribute = syn::parse_quote!(#[repr(C)]);
             }
         }
     }

@@ -2430,7 +2430,7 @@ const char *ibv_event_type_str(enum ibv_event_type event);
 /* The MAC address (6 bytes) and VLAN of the GID in attr. 0 or an errno. */
 int ibv_resolve_eth_l2_from_gid(struct ibv_context *context,
 				       struct ibv_ah_attr *attr,
-				       uint8_t *eth_mac,
+				       uint8_t eth_mac[ETHERNET_LL_SIZE],
 				       uint16_t *vid);
 
 /* Offers options of enhanced connection establishment. 0 or an errno. */

@@ -181,6 +181,35 @@ mod tests {
     }
 
     #[test]
+    fn sizes_and_offsets_equal_those_of_the_layout_tables() {
+        let table = include_str!("../../c-tests/data/layouts-older.tsv");
+        let number = |generation: &str, name: &str, member: Option<&str>| -> Option<usize> {
+            table.lines().find_map(|line| {
+                let columns: Vec<&str> = line.split('\t').collect();
+                let [of, kind, size, rest @ ..] = columns.as_slice() else { return None };
+                match (member, rest) {
+                    _ if *of != generation || *kind != name => None,
+                    (None, []) => size.parse().ok(),
+                    (Some(member), [found, offset]) if *found == member => offset.parse().ok(),
+                    _ => None,
+                }
+            })
+        };
+        let names = ["34", "57", "59", "59b", "64"];
+        let variants = [Variant::V34d, Variant::V57, Variant::V59a, Variant::V59b, Variant::V64];
+        for (name, variant) in names.into_iter().zip(variants) {
+            let ours = GENERATIONS.iter().find(|g| g.variant == variant).expect("a generation");
+            // What is not in the table is as in the newest.
+            let size = number(name, "verbs_context", None).unwrap_or(NEWEST.context_size);
+            let offset = number(name, "verbs_context", Some("context"));
+            let mask = number(name, "verbs_qp", Some("comp_mask")).unwrap_or(NEWEST.qp_mask_offset);
+            assert_eq!(ours.context_size, size, "{name}");
+            assert_eq!(ours.context_offset, offset.unwrap_or(NEWEST.context_offset), "{name}");
+            assert_eq!(ours.qp_mask_offset, mask, "{name}");
+        }
+    }
+
+    #[test]
     fn a_release_selects_its_variant() {
         let of = |pabi, release| Generation::of_release(pabi, release).variant;
         assert_eq!(of(34, Some(44)), Variant::V34d);

@@ -1,0 +1,113 @@
+//! The types of the `abi` crate are those of C: ctest compares sizes, alignments, offsets, types of members, signs and values of constants with
+//! rdma-core's headers, the kernel's, and ours. Newer ones than the system has come from a newer Debian.
+
+mod check;
+mod in_place;
+mod prototypes;
+mod tables;
+
+use check::{Against, Check};
+use ferroverbs_c_tests::{debian, release::RELEASES};
+use std::path::{Path, PathBuf};
+
+const VERBS: &[&str] = &[
+    "infiniband/verbs.h",
+    "infiniband/tm_types.h",
+    "infiniband/sa.h",
+    "infiniband/opcode.h",
+    "rdma/ib_user_sa.h",
+];
+const KERNEL: &[&str] = &[
+    "rdma/ib_user_verbs.h",
+    "rdma/ib_user_ioctl_verbs.h",
+    "rdma/ib_user_ioctl_cmds.h",
+    "rdma/rdma_user_ioctl.h",
+    "rdma/rdma_user_ioctl_cmds.h",
+    "linux/dma-heap.h",
+];
+
+/// The modules of the crate that have the public interface, and those of the kernel's.
+const PUBLIC_MODULES: &[&str] = &[
+    "ah", "context", "counters", "cq", "device", "events", "flow", "mr", "opcode", "pd", "qp",
+    "sa", "srq", "wq", "wr",
+];
+const KERNEL_MODULES: &[&str] = &[
+    "kernel/cq",
+    "kernel/device",
+    "kernel/flow",
+    "kernel/ids",
+    "kernel/ioctl",
+    "kernel/mr",
+    "kernel/qp",
+    "kernel/queues",
+    "kernel/values",
+];
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Cargo's folder for these tests.
+fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// The headers of the newest rdma-core and of its kernel; `None`, and a line, where they can't be had.
+fn newest() -> Option<PathBuf> {
+    let release = RELEASES.last().expect("there are releases");
+    let target =
+        scratch().parent().expect("cargo's folder for tests is below the target directory");
+    match debian::unpacked(target, release.suite, &["libibverbs-dev", "linux-libc-dev"]) {
+        Ok(tree) => Some(tree.join("usr/include")),
+        Err(reason) => {
+            println!("skipped: headers of rdma-core {}: {reason}", release.number);
+            None
+        }
+    }
+}
+
+#[test]
+fn public_types_are_those_of_the_installed_headers() {
+    let check = Check { name: "installed", headers: VERBS, include: None, modules: PUBLIC_MODULES };
+    // Debian 12 has release 44: what came later is not there, or was smaller.
+    let result = check.run(Against::Older);
+    assert!(result.missing < result.compared / 10, "{result:?}");
+    println!("{result:?}");
+}
+
+#[test]
+fn public_types_are_those_of_the_newest_headers() {
+    let Some(include) = newest() else { return };
+    let check =
+        Check { name: "newest", headers: VERBS, include: Some(&include), modules: PUBLIC_MODULES };
+    println!("{:?}", check.run(Against::Same));
+}
+
+#[test]
+fn public_types_are_those_of_our_headers() {
+    let include = root().join("include");
+    let check =
+        Check { name: "ours", headers: VERBS, include: Some(&include), modules: PUBLIC_MODULES };
+    println!("{:?}", check.run(Against::Same));
+}
+
+#[test]
+fn kernel_types_are_those_of_the_systems_headers() {
+    let check = Check { name: "kernel", headers: KERNEL, include: None, modules: KERNEL_MODULES };
+    let result = check.run(Against::Older);
+    assert!(result.missing < result.compared / 5, "{result:?}");
+    println!("{result:?}");
+}
+
+#[test]
+fn kernel_types_are_those_of_the_newest_headers() {
+    let Some(include) = newest() else { return };
+    let check = Check {
+        name: "kernel-newest",
+        headers: KERNEL,
+        include: Some(&include),
+        modules: KERNEL_MODULES,
+    };
+    println!("{:?}", check.run(Against::Same));
+}
