@@ -266,7 +266,7 @@ fn declared(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), Stri
     for header in includes {
         let _ = writeln!(program, "#include <{header}>");
     }
-    for page in pages.iter().filter(|p| p.section == 3) {
+    for page in pages {
         for prototype in page.prototypes() {
             if headers.functions.contains(&prototype.name)
                 || UNDECLARED.contains(&prototype.name.as_str())

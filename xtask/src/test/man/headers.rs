@@ -26,7 +26,12 @@ pub(super) struct Headers {
 }
 
 /// Headers that programs include.
-const WANTED: &[&str] = &["infiniband/verbs.h", "infiniband/sa.h", "infiniband/tm_types.h"];
+const WANTED: &[&str] = &[
+    "infiniband/verbs.h",
+    "infiniband/sa.h",
+    "infiniband/tm_types.h",
+    "infiniband/ferroverbs_plugin.h",
+];
 const SYSTEM: &str = "/usr/include";
 
 impl Headers {
