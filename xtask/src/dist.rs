@@ -199,6 +199,13 @@ impl<'a> Dist<'a> {
     fn page(&self, page: &Path, section: &str, root: &Path) -> crate::Result<()> {
         let name = page.file_name().unwrap_or_default();
         let to = root.join("usr/share/man").join(section).join(name);
+        // Another name of a page.
+        if let Ok(target) = fs::read_link(page) {
+            let fail = |e: std::io::Error| format!("cannot link {}: {e}", to.display());
+            let compressed = |file: &Path| PathBuf::from(format!("{}.gz", file.display()));
+            make_folder(to.parent().unwrap_or(root))?;
+            return symlink(compressed(&target), compressed(&to)).map_err(fail);
+        }
         copy(page, &to)?;
         self.gzip(&to)
     }
