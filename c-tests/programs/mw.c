@@ -271,6 +271,18 @@ static void type_2(int how)
 	pair_close(a, b);
 }
 
+static long post_inv(struct parts *p, void *x)
+{
+	uint32_t *v = x;
+	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(p->qp);
+	ibv_wr_start(qx);
+	qx->wr_id = 9;
+	qx->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send_inv(qx, v[0]);
+	ibv_wr_set_sge(qx, p->mr->lkey, (uintptr_t)p->buf + 0x200000, v[1]);
+	return ibv_wr_complete(qx);
+}
+
 /* SEND with invalidate: the receiver learns which key is gone. */
 static void send_inv(int how)
 {
@@ -295,18 +307,7 @@ static void send_inv(int how)
 			struct {
 				uint32_t rkey, size;
 			} arg = { w.rkey, sizes[i] };
-			long post(struct parts *p, void *x)
-			{
-				uint32_t *v = x;
-				struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(p->qp);
-				ibv_wr_start(qx);
-				qx->wr_id = 9;
-				qx->wr_flags = IBV_SEND_SIGNALED;
-				ibv_wr_send_inv(qx, v[0]);
-				ibv_wr_set_sge(qx, p->mr->lkey, (uintptr_t)p->buf + 0x200000, v[1]);
-				return ibv_wr_complete(qx);
-			}
-			check_eq(end_run(a, post, &arg, sizeof arg), 0, "%s is posted", by);
+			check_eq(end_run(a, post_inv, &arg, sizeof arg), 0, "%s is posted", by);
 		} else {
 			check_eq(end_send(a, s), 0, "%s is posted", by);
 		}
@@ -442,51 +443,54 @@ static void lives(void)
 	pair_close(a, b);
 }
 
+static long second(struct parts *p, void *arg)
+{
+	struct address *other = arg;
+	struct ibv_qp_init_attr qa = { .send_cq = p->scq, .recv_cq = p->rcq, .qp_type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 } };
+	struct ibv_qp *qp = p->own[3] ? p->own[3] : ibv_create_qp(p->pd, &qa);
+	union ibv_gid gid;
+	struct ibv_port_attr port;
+	if (!qp || ibv_query_gid(p->ctx, 1, 0, &gid) || ibv_query_port(p->ctx, 1, &port))
+		return -1;
+	if (!p->own[3]) {
+		p->own[3] = qp;
+		other->qpn = qp->qp_num;
+		return 0;
+	}
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = MW_ALL & ~IBV_ACCESS_MW_BIND };
+	if (ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		return -2;
+	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = port.active_mtu, .dest_qp_num = other->qpn, .max_dest_rd_atomic = 1,
+				   .min_rnr_timer = 1, .ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 } };
+	if (ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+		return -3;
+	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 10, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	return ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT);
+}
+
+static long read_by_second(struct parts *p, void *arg)
+{
+	struct binding *w = arg;
+	struct ibv_sge sg = { .addr = (uintptr_t)p->buf, .length = 8, .lkey = p->mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = 6, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sg, .num_sge = 1 };
+	wr.wr.rdma.remote_addr = w->offset;
+	wr.wr.rdma.rkey = w->rkey;
+	if (ibv_post_send(p->own[3], &wr, &bad))
+		return -1;
+	wait_completion(p->scq, &w->wc);
+	return w->wc.status;
+}
+
+static long destroy(struct parts *p, void *arg)
+{
+	(void)arg;
+	return ibv_destroy_qp(p->own[3]);
+}
+
 /* A window of type 2 does not serve another QP of the same domain. */
 static void one_qp_only(void)
 {
 	open_both(MW_ALL, 0);
-	long second(struct parts *p, void *arg)
-	{
-		struct address *other = arg;
-		struct ibv_qp_init_attr qa = { .send_cq = p->scq, .recv_cq = p->rcq, .qp_type = IBV_QPT_RC, .cap = { 8, 8, 1, 1, 0 } };
-		struct ibv_qp *qp = p->own[3] ? p->own[3] : ibv_create_qp(p->pd, &qa);
-		union ibv_gid gid;
-		struct ibv_port_attr port;
-		if (!qp || ibv_query_gid(p->ctx, 1, 0, &gid) || ibv_query_port(p->ctx, 1, &port))
-			return -1;
-		if (!p->own[3]) {
-			p->own[3] = qp;
-			other->qpn = qp->qp_num;
-			return 0;
-		}
-		struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = MW_ALL & ~IBV_ACCESS_MW_BIND };
-		if (ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-			return -2;
-		at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = port.active_mtu, .dest_qp_num = other->qpn, .max_dest_rd_atomic = 1,
-					   .min_rnr_timer = 1, .ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 } };
-		if (ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-			return -3;
-		at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 10, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-		return ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT);
-	}
-	long read_by_second(struct parts *p, void *arg)
-	{
-		struct binding *w = arg;
-		struct ibv_sge sg = { .addr = (uintptr_t)p->buf, .length = 8, .lkey = p->mr->lkey };
-		struct ibv_send_wr *bad, wr = { .wr_id = 6, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sg, .num_sge = 1 };
-		wr.wr.rdma.remote_addr = w->offset;
-		wr.wr.rdma.rkey = w->rkey;
-		if (ibv_post_send(p->own[3], &wr, &bad))
-			return -1;
-		wait_completion(p->scq, &w->wc);
-		return w->wc.status;
-	}
-	long destroy(struct parts *p, void *arg)
-	{
-		(void)arg;
-		return ibv_destroy_qp(p->own[3]);
-	}
 	struct address x, y;
 	if (end_run(a, second, &x, sizeof x) || end_run(b, second, &y, sizeof y) || end_run(a, second, &y, sizeof y) || end_run(b, second, &x, sizeof x))
 		die("a second connection");

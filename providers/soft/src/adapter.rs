@@ -22,7 +22,7 @@ use crate::shm::view::View;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ pub(crate) struct Adapter {
     srqs: RwLock<Table<Srq>>,
     cqs: CqList,
     next_pd: AtomicU32,
+    /// Bytes of device memory in use.
+    pub(crate) device_memory: AtomicU64,
     /// QPs that wait for time to pass or for something that nobody announces.
     watched: Mutex<Vec<Weak<Qp>>>,
     /// Connections whose peer was killed: when their receives are flushed.
@@ -109,6 +111,7 @@ impl Adapter {
             srqs: RwLock::new(Table::new(SRQS)),
             cqs: CqList::default(),
             next_pd: AtomicU32::new(1),
+            device_memory: AtomicU64::new(0),
             watched: Mutex::default(),
             cut: Mutex::default(),
             buried: Mutex::default(),

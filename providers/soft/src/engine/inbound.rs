@@ -8,11 +8,13 @@
 use super::completion::Cqe;
 use super::cq::Cq;
 use super::movers::Announced;
-use super::onesided::{AtomicLock, Spot, admit, update};
+use super::onesided::{AtomicLock, Spot, admit, store, update};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
-use super::regions::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window};
+use super::regions::{
+    FLUSH_GLOBAL, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window,
+};
 use super::srq::Srq;
 use super::state::Kind;
 use super::tagged::Arrival;
@@ -192,11 +194,14 @@ impl Inbound {
         }
     }
 
-    /// What the peer of our QP may reach at `spot`, if it may.
-    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Option<u64> {
+    /// What the peer of our QP may reach at `spot`, if it may and it is there.
+    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<u64, Nak> {
         // A window is bound to the QP that the peer connected to.
         let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
-        admit(&qp.adapter.view, qpn, self.rights(qp), spot, len, need)
+        let found =
+            admit(&qp.adapter.view, qpn, self.rights(qp), spot, len, need).ok_or(Nak::Access)?;
+        let there = found.is_there(len, need & !REMOTE_READ != 0);
+        if there { Ok(found.va) } else { Err(Nak::Operation) }
     }
 
     #[inline]
@@ -359,8 +364,9 @@ impl Inbound {
             && len > 0
         {
             let _moving = announce(qp, spot);
-            let Some(va) = self.admit(qp, spot, len as u64, REMOTE_WRITE) else {
-                return self.unservable(qp, Nak::Access);
+            let va = match self.admit(qp, spot, len as u64, REMOTE_WRITE) {
+                Ok(va) => va,
+                Err(nak) => return self.unservable(qp, nak),
             };
             // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's lock);
             // the source by contract; memmove, since sender and receiver may be one process.
@@ -394,8 +400,9 @@ impl Inbound {
             return Verdict::Done;
         }
         let _moving = announce(qp, spot);
-        let Some(va) = self.admit(qp, spot, len as u64, REMOTE_READ) else {
-            return self.unservable(qp, Nak::Access);
+        let va = match self.admit(qp, spot, len as u64, REMOTE_READ) {
+            Ok(va) => va,
+            Err(nak) => return self.unservable(qp, nak),
         };
         // SAFETY: `va` as in `write`; the answer by contract.
         unsafe { std::ptr::copy(va as *const u8, answer, len) };
@@ -419,8 +426,9 @@ impl Inbound {
         }
         let view = &qp.adapter.view;
         let _moving = announce(qp, spot);
-        let Some(va) = self.admit(qp, spot, 8, REMOTE_ATOMIC) else {
-            return self.unservable(qp, Nak::Access);
+        let va = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
+            Ok(va) => va,
+            Err(nak) => return self.unservable(qp, nak),
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
         let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
@@ -429,6 +437,34 @@ impl Inbound {
         // SAFETY: `va` is ours and registered for eight bytes; the lock is held; the answer by contract.
         unsafe { answer.write(update(va, change)) };
         Verdict::Done
+    }
+
+    /// An atomic write of `value` to `spot`.
+    pub(crate) fn store(&mut self, qp: &Qp, spot: Spot, value: u64) -> Verdict {
+        if !spot.addr.is_multiple_of(8) {
+            return self.unservable(qp, Nak::Invalid);
+        }
+        let _moving = announce(qp, spot);
+        let va = match self.admit(qp, spot, 8, REMOTE_WRITE) {
+            Ok(va) => va,
+            Err(nak) => return self.unservable(qp, nak),
+        };
+        let own = u32::from(qp.adapter.fabric.slot()) + 1;
+        let lock = &qp.adapter.view.rings_head().atomic_lock;
+        let Some(_held) = AtomicLock::take(lock, own) else {
+            return Verdict::Busy;
+        };
+        // SAFETY: `va` is ours and registered for eight bytes; the lock is held.
+        unsafe { store(va, value) };
+        Verdict::Done
+    }
+
+    /// A flush of what was written to `len` bytes at `spot`: it is where it belongs, so only the rights are left to check.
+    pub(crate) fn flush(&mut self, qp: &Qp, spot: Spot, len: u64) -> Verdict {
+        match self.admit(qp, spot, len, FLUSH_GLOBAL) {
+            Ok(_) => Verdict::Done,
+            Err(nak) => self.unservable(qp, nak),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::onesided::{Direction, Fault, Spot, Target};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::regions::LOCAL_WRITE;
-use super::request::Phase;
+use super::request::{Phase, WORD_WITHIN};
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
 use super::windows::{Bind, Done};
@@ -52,6 +52,8 @@ impl Requester {
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 self.issue_atomic(qp, link, n)
             }
+            IBV_WR_ATOMIC_WRITE => self.issue_atomic_write(qp, link, n),
+            IBV_WR_FLUSH => self.issue_flush(qp, link, n),
             _ => self.issue_send(qp, link, n),
         }
     }
@@ -351,6 +353,64 @@ impl Requester {
                 return self.published(n);
             }
         }
+    }
+
+    /// In another process its owner stores the word: only a processor's own store is certain to be seen whole.
+    #[cold]
+    fn issue_atomic_write(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let request = self.queue.entry(n).request;
+        let mut value = request.compare_add;
+        if request.swap != WORD_WITHIN {
+            let Some(ranges) = self.ranges(qp, n, 0) else {
+                return self.failed(n, IBV_WC_LOC_PROT_ERR);
+            };
+            if ranges.total() != 8 {
+                return self.failed(n, IBV_WC_LOC_LEN_ERR);
+            }
+            // SAFETY: eight bytes of `value`.
+            unsafe { ranges.gather(0, (&raw mut value).cast(), 8) };
+        }
+        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        if self.reach(link) == Reach::Own {
+            match self.direct(qp, link, n, |target| target.store(spot, value)) {
+                Direct::Later => return false,
+                Direct::Failed => return true,
+                Direct::ByRing => {}
+                Direct::Done => {
+                    self.queue.entry(n).phase = Phase::Done;
+                    return true;
+                }
+            }
+        }
+        self.ask(qp, link, n, Op::AtomicWrite, &[spot.addr, halves(spot.rkey, 0), value])
+    }
+
+    #[cold]
+    fn issue_flush(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        let request = self.queue.entry(n).request;
+        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        let len = request.compare_add;
+        match self.direct(qp, link, n, |target| target.flush(spot, len)) {
+            Direct::Later => return false,
+            Direct::Failed => return true,
+            Direct::ByRing => {}
+            Direct::Done => {
+                self.queue.entry(n).phase = Phase::Done;
+                return true;
+            }
+        }
+        self.ask(qp, link, n, Op::Flush, &[spot.addr, halves(spot.rkey, 0), len])
+    }
+
+    /// Puts a request of one slot into the ring.
+    fn ask(&mut self, qp: &Qp, link: &Link, n: u64, op: Op, body: &[u64]) -> bool {
+        if self.room(qp, link) == 0 {
+            return false;
+        }
+        let flags = FIRST | LAST;
+        let piece = Piece { op, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
+        self.put(qp, link, &piece, body);
+        self.published(n)
     }
 
     /// Work on our own windows: nothing travels.

@@ -4,14 +4,14 @@
 use super::link::{Link, Reach};
 use super::movers::Movers;
 use super::ranges::{Range, Ranges};
-use super::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, check};
+use super::regions::{FLUSH_GLOBAL, Found, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up};
 use super::xrc::{DomainId, names};
 use crate::shm::layout::{QpEntry, split_qpn};
 use crate::shm::view::View;
 use crate::sys::cma::{self, IoVec};
 use crate::sys::errno::Errno;
 use arrayvec::ArrayVec;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Why an operation was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +73,12 @@ pub(crate) fn admit(
     spot: Spot,
     len: u64,
     need: u32,
-) -> Option<u64> {
+) -> Option<Found> {
     let (pd, access) = rights(qp_rights);
     if access & need != need {
         return None;
     }
-    check(view, spot.rkey, qpn, pd, spot.addr, len, need)
+    look_up(view, spot.rkey, qpn, pd, spot.addr, len, need)
 }
 
 impl Target<'_> {
@@ -97,7 +97,35 @@ impl Target<'_> {
 
     /// [`admit`] at the target's QP.
     fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<u64, Fault> {
-        admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)
+        let found =
+            admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)?;
+        // What is not there in another process the kernel finds out.
+        if self.reach == Reach::Own && !found.is_there(len, need & !REMOTE_READ != 0) {
+            return Err(Fault::Remote);
+        }
+        Ok(found.va)
+    }
+
+    /// Makes what was written before visible to everybody who may look at `len` bytes at `spot`: it is, so only the rights are
+    /// left to check.
+    pub(crate) fn flush(&self, spot: Spot, len: u64) -> Result<(), Fault> {
+        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
+        self.admit(self.rights()?, spot, len, FLUSH_GLOBAL).map(|_| ())
+    }
+
+    /// Stores a word at `spot` at once, in our own process.
+    pub(crate) fn store(&self, spot: Spot, value: u64) -> Result<(), Fault> {
+        if !spot.addr.is_multiple_of(8) {
+            return Err(Fault::Alignment);
+        }
+        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
+        let va = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?;
+        let lock = &self.link.view.rings_head().atomic_lock;
+        let own = u32::from(self.link.own_slot()) + 1;
+        let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
+        // SAFETY: ours, registered and announced; under the lock of all atomics on this process.
+        unsafe { store(va, value) };
+        Ok(())
     }
 
     /// Moves all of `local` to or from `spot`.
@@ -173,6 +201,22 @@ pub(crate) unsafe fn update(va: u64, change: impl Fn(u64) -> u64) -> u64 {
         let old = word.read_unaligned();
         word.write_unaligned(change(old));
         old
+    }
+}
+
+/// Stores a word of this process at once, where it is aligned.
+///
+/// # Safety
+/// `va` is mapped and writable for eight bytes; the atomic lock of this process is held.
+pub(crate) unsafe fn store(va: u64, value: u64) {
+    let word = va as *mut u64;
+    if word.is_aligned() {
+        // SAFETY: by contract, and aligned; whoever looks at the word meanwhile sees it whole.
+        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+    } else {
+        // A region may map an aligned address to an odd one.
+        // SAFETY: by contract.
+        unsafe { word.write_unaligned(value) };
     }
 }
 

@@ -6,14 +6,22 @@
 use super::ranges::{Range, Ranges};
 use crate::shm::layout::{MRS, MWS, MrEntry};
 use crate::shm::view::View;
+use crate::sys::Errno;
+use crate::sys::memory::{Void, populate};
 use abi::ibv_sge;
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 pub(crate) const LOCAL_WRITE: u32 = 1;
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
 pub(crate) const REMOTE_READ: u32 = 1 << 2;
 pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
+pub(crate) const FLUSH_GLOBAL: u32 = 1 << 8;
+/// Pages come and go: they are brought in for each use.
+pub(crate) const ON_DEMAND: u32 = 1 << 6;
+/// Ours alone, in the upper half of no flag: there is no memory behind the region.
+pub(crate) const VOID: u32 = 1 << 31;
 
 /// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
 const LOCAL_KEY: u32 = 1;
@@ -51,6 +59,8 @@ pub(crate) struct Extent {
 pub(crate) struct Regions {
     view: View,
     free: Mutex<Free>,
+    /// For regions without memory.
+    void: OnceLock<Void>,
 }
 
 #[derive(Debug)]
@@ -67,7 +77,7 @@ const REST: usize = 64;
 impl Regions {
     pub(crate) fn new(view: View) -> Self {
         let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
-        Self { view, free: Mutex::new(free) }
+        Self { view, free: Mutex::new(free), void: OnceLock::new() }
     }
 
     /// Publishes a region; `None` when the table is full.
@@ -129,12 +139,58 @@ impl Regions {
             if is_window(rkey) {
                 return None;
             }
-            let va = check(&self.view, rkey, 0, pd, sge.addr, u64::from(sge.length), need)?;
-            if !ranges.push(Range { base: va as *mut u8, len: sge.length as usize }) {
+            let len = sge.length as usize;
+            let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
+            let va = if found.access & (ON_DEMAND | VOID) == 0 {
+                found.va
+            } else {
+                self.bring_in(found, len, need & LOCAL_WRITE != 0)?
+            };
+            if !ranges.push(Range { base: va as *mut u8, len }) {
                 return None;
             }
         }
         Some(ranges)
+    }
+
+    /// Where the bytes of an unusual region are, if they are anywhere.
+    #[cold]
+    fn bring_in(&self, found: Found, len: usize, write: bool) -> Option<u64> {
+        if found.access & VOID != 0 {
+            let void = self.void.get()?;
+            return Some(if write { void.sink(len) } else { void.zeros() });
+        }
+        populate(found.va, len, write).ok()?;
+        Some(found.va)
+    }
+
+    /// Makes ready for regions without memory.
+    ///
+    /// # Errors
+    /// `ENOMEM` no room in the address space.
+    pub(crate) fn prepare_void(&self) -> Result<(), Errno> {
+        if self.void.get().is_none() {
+            // Whoever comes second loses his addresses, once.
+            let _ = self.void.set(Void::new()?);
+        }
+        Ok(())
+    }
+
+    /// What the region with this lkey covers.
+    pub(crate) fn described(&self, lkey: u32) -> Option<Extent> {
+        let (index, rkey) = ((lkey >> INDEX_SHIFT) as usize, lkey & !LOCAL_KEY);
+        if index == 0 || index >= FIRST_WINDOW || lkey & LOCAL_KEY == 0 {
+            return None;
+        }
+        let entry = self.view.mr(index);
+        let key = entry.key.load(Ordering::SeqCst);
+        (key as u32 == rkey).then(|| Extent {
+            pd: entry.pd.load(Ordering::Relaxed) as u32,
+            va: entry.va.load(Ordering::Relaxed),
+            iova: entry.iova.load(Ordering::Relaxed),
+            len: entry.len.load(Ordering::Relaxed),
+            access: (key >> 32) as u32,
+        })
     }
 }
 
@@ -144,10 +200,27 @@ pub(crate) const fn is_window(rkey: u32) -> bool {
     (rkey >> INDEX_SHIFT) as usize >= FIRST_WINDOW
 }
 
+/// What a key opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Address in the owner's process.
+    pub(crate) va: u64,
+    /// The region's flags.
+    pub(crate) access: u32,
+}
+
+impl Found {
+    /// Makes sure, in the owner's process, that the bytes can be touched. `false`: they are not there.
+    #[inline]
+    pub(crate) fn is_there(&self, len: u64, write: bool) -> bool {
+        self.access & ON_DEMAND == 0 || populate(self.va, len as usize, write).is_ok()
+    }
+}
+
 /// Checks a key of `view`'s owner and translates `addr` to an address of the owner. `None`: no such region or window, another
 /// PD, out of range, a right of `need` is missing, or the window is bound to another QP than the owner's `qpn`.
 #[inline]
-pub(crate) fn check(
+pub(crate) fn look_up(
     view: &View,
     rkey: u32,
     qpn: u32,
@@ -155,7 +228,7 @@ pub(crate) fn check(
     addr: u64,
     len: u64,
     need: u32,
-) -> Option<u64> {
+) -> Option<Found> {
     let index = (rkey >> INDEX_SHIFT) as usize;
     if index == 0 || index >= MRS {
         return None;
@@ -174,7 +247,7 @@ pub(crate) fn check(
     if !good || (is_window(rkey) && !is_for(entry, qpn)) {
         return None;
     }
-    Some(entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova))
+    Some(Found { va: entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova), access })
 }
 
 /// Whether a window may be used through the owner's QP `qpn`.
@@ -187,6 +260,18 @@ fn is_for(entry: &MrEntry, qpn: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn check(
+        view: &View,
+        rkey: u32,
+        qpn: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        need: u32,
+    ) -> Option<u64> {
+        look_up(view, rkey, qpn, pd, addr, len, need).map(|found| found.va)
+    }
     use crate::shm::view::mock;
 
     fn extent(va: u64, len: u64, access: u32) -> Extent {
@@ -240,5 +325,37 @@ mod tests {
             assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x1000, 1, 0), None);
             regions.release(keys.index);
         }
+    }
+
+    #[test]
+    fn a_region_without_memory_takes_any_address_locally() {
+        let regions = Regions::new(mock::view());
+        regions.prepare_void().expect("address space");
+        let keys = regions
+            .register(&Extent { pd: 1, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID })
+            .expect("room");
+        for addr in [0, 5, u64::MAX - 9] {
+            let zeros = regions.resolve(1, &[sge(addr, 8, keys.lkey)], 0).expect("readable");
+            let mut word = 1u64;
+            // SAFETY: eight bytes.
+            unsafe { zeros.gather(0, (&raw mut word).cast(), 8) };
+            assert_eq!(word, 0);
+            assert!(regions.resolve(1, &[sge(addr, 8, keys.lkey)], LOCAL_WRITE).is_some());
+        }
+        assert!(check(&regions.view, keys.rkey, 0, 1, 0, 8, REMOTE_READ).is_none());
+    }
+
+    #[test]
+    fn pages_on_demand_are_looked_for_when_they_are_used() {
+        let regions = Regions::new(mock::view());
+        let page = [7u8; 64];
+        let whole =
+            Extent { pd: 1, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | ON_DEMAND };
+        let keys = regions.register(&whole).expect("room");
+        let here = page.as_ptr() as u64;
+        assert!(regions.resolve(1, &[sge(here, 64, keys.lkey)], LOCAL_WRITE).is_some());
+        assert!(regions.resolve(1, &[sge(0, 8, keys.lkey)], 0).is_none(), "nothing is at 0");
+        assert_eq!(regions.described(keys.lkey).map(|e| e.len), Some(u64::MAX));
+        assert!(regions.described(keys.rkey).is_none());
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct Request {
     pub(crate) to: Destination,
 }
 
+/// In `swap` of an atomic write: its word is `compare_add`, rather than in a scatter/gather list.
+pub(crate) const WORD_WITHIN: u64 = 1;
+
 /// Where a datagram goes, taken from its address handle when it is posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Destination {

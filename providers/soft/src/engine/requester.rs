@@ -209,6 +209,8 @@ impl Requester {
                 Kind::Rc | Kind::Uc | Kind::XrcSend,
             ) => false,
             (IBV_WR_SEND_WITH_INV, Kind::Rc | Kind::Uc) => false,
+            (IBV_WR_ATOMIC_WRITE, Kind::Rc) => false,
+            (IBV_WR_FLUSH, Kind::Rc) => true,
             (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Kind::Rc | Kind::Uc) => true,
             (
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,

@@ -233,6 +233,14 @@ impl Responder {
             Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
+            Op::AtomicWrite => {
+                let spot = Spot { addr: body[0], rkey: low(body[1]) };
+                self.inbound.store(qp, spot, body[2])
+            }
+            Op::Flush => {
+                let spot = Spot { addr: body[0], rkey: low(body[1]) };
+                self.inbound.flush(qp, spot, body[2])
+            }
             _ => self.inbound.unservable(qp, Nak::Invalid),
         }
     }

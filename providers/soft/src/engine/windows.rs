@@ -5,7 +5,9 @@
 //! are of the kind 2B: they serve one QP, and only in their protection domain.
 #![forbid(unsafe_code)]
 
-use super::regions::{FIRST_WINDOW, INDEX_SHIFT, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_WRITE};
+use super::regions::{
+    FIRST_WINDOW, Found, INDEX_SHIFT, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_WRITE,
+};
 use super::request::Request;
 use crate::shm::layout::{MRS, MWS};
 use crate::shm::view::View;
@@ -177,7 +179,7 @@ impl Windows {
         if let Some(window) = state.window(index) {
             window.rkey = bind.rkey;
         }
-        let Some(va) = range else { return Done::Yes };
+        let Some(Found { va, access }) = range else { return Done::Yes };
         let tied_to = if window.tied { qpn } else { 0 };
         let bound = Bound { region: index_of(bind.region), qpn: tied_to };
         if let Some(window) = state.window(index) {
@@ -194,12 +196,13 @@ impl Windows {
         entry.pd.store(u64::from(pd), Ordering::Relaxed);
         entry.qpn.store(tied_to, Ordering::Relaxed);
         // Pairs with the load in `check`: who sees the key sees what it covers.
-        entry.key.store(u64::from(bind.rkey) | u64::from(bind.access) << 32, Ordering::SeqCst);
+        let access = bind.access | access & ON_DEMAND;
+        entry.key.store(u64::from(bind.rkey) | u64::from(access) << 32, Ordering::SeqCst);
         Done::Yes
     }
 
     /// Where the part of a region that `bind` names begins, if the region allows it.
-    fn part(&self, pd: u32, bind: &Bind) -> Option<u64> {
+    fn part(&self, pd: u32, bind: &Bind) -> Option<Found> {
         let region = index_of(bind.region);
         if region == 0 || region >= FIRST_WINDOW {
             return None;
@@ -216,7 +219,8 @@ impl Windows {
             && (!changes || rights & LOCAL_WRITE != 0)
             && bind.addr >= iova
             && bind.addr.checked_add(bind.len)? <= end;
-        good.then(|| entry.va.load(Ordering::Relaxed).wrapping_add(bind.addr - iova))
+        let va = entry.va.load(Ordering::Relaxed).wrapping_add(bind.addr.wrapping_sub(iova));
+        good.then_some(Found { va, access: rights })
     }
 
     /// The window is bound no more; its key was taken back.
@@ -314,7 +318,7 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
-    use super::super::regions::{Extent, Keys, REMOTE_READ, Regions, check};
+    use super::super::regions::{Extent, Keys, REMOTE_READ, Regions, look_up};
     use super::*;
     use crate::shm::view::mock;
 
@@ -325,6 +329,18 @@ mod tests {
         let extent = Extent { pd: 1, va: 0x5000, iova: 0x1000, len: 0x100, access };
         let keys = Regions::new(view).register(&extent).expect("room");
         (view, Windows::new(view), keys)
+    }
+
+    fn check(
+        view: &View,
+        rkey: u32,
+        qpn: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        need: u32,
+    ) -> Option<u64> {
+        look_up(view, rkey, qpn, pd, addr, len, need).map(|found| found.va)
     }
 
     fn still(_: u32) -> bool {

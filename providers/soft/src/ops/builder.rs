@@ -7,7 +7,7 @@ use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
 use crate::engine::ranges::MAX_SGE;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, WORD_WITHIN};
 use crate::engine::state::{Kind, State};
 use crate::sys::Errno;
 use abi::*;
@@ -49,6 +49,7 @@ impl Default for BuilderCell {
 const SENDS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 const WINDOWS: u32 =
     IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
+const NEWER: u32 = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
 const WRITES: u32 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
@@ -57,7 +58,7 @@ const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
 /// Operations that a QP of this kind can be created with.
 pub(super) const fn offered(kind: Kind) -> u64 {
     let ops = match kind {
-        Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED,
+        Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED | NEWER,
         Kind::XrcSend => SENDS | WRITES | ANSWERED,
         Kind::Uc => SENDS | WINDOWS | WRITES,
         Kind::Ud => SENDS,
@@ -81,6 +82,8 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
     ex.wr_send_inv = Some(send_inv);
     ex.wr_bind_mw = Some(bind_mw);
     ex.wr_local_inv = Some(local_inv);
+    ex.wr_atomic_write = Some(atomic_write);
+    ex.wr_flush = Some(flush);
     ex.wr_rdma_write = Some(rdma_write);
     ex.wr_rdma_write_imm = Some(rdma_write_imm);
     ex.wr_rdma_read = Some(rdma_read);
@@ -219,6 +222,42 @@ unsafe extern "C" fn bind_mw(
             }
         };
         begin(qp, IBV_WR_BIND_MW, fill);
+    }
+}
+
+/// The word is copied at once.
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word: *const c_void) {
+    // SAFETY: as `send`; eight bytes are readable.
+    unsafe {
+        let word = word.cast::<u64>().read_unaligned();
+        begin(qp, IBV_WR_ATOMIC_WRITE, |r| {
+            (r.rkey, r.remote_addr) = (rkey, addr);
+            (r.compare_add, r.swap) = (word, WORD_WITHIN);
+        });
+    }
+}
+
+/// The whole region is more than the range, and all that was written is where it belongs: the level makes no difference
+/// but that it checks no range.
+unsafe extern "C" fn flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let known = u32::from(placement) == IBV_FLUSH_GLOBAL
+        && matches!(u32::from(level), IBV_FLUSH_RANGE | IBV_FLUSH_MR);
+    let len = if u32::from(level) == IBV_FLUSH_MR { 0 } else { len as u64 };
+    // SAFETY: as `send`.
+    unsafe {
+        begin(qp, IBV_WR_FLUSH, |r| {
+            (r.rkey, r.remote_addr, r.compare_add) = (rkey, addr, len);
+        });
+        if !known {
+            builder(qp).error = Some(Errno::EINVAL);
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Opening and closing the device, and its event channels.
 
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
-use super::{ah, cq, cq_ex, domain, mcast, mr, mw, object, pd, post, qp, query, srq, tags, xrcd};
+use super::{
+    ah, cq, cq_ex, dm, domain, mcast, mr, mw, object, pd, post, qp, query, srq, tags, xrcd,
+};
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::FabricConfig;
@@ -194,7 +196,10 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
 
 /// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.
 static OPS: verbs_context_ops = verbs_context_ops {
+    advise_mr: Some(mr::advise_mr),
+    alloc_dm: Some(dm::alloc_dm),
     alloc_mw: Some(mw::alloc_mw),
+    alloc_null_mr: Some(mr::alloc_null_mr),
     alloc_parent_domain: Some(domain::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(domain::alloc_td),
@@ -217,6 +222,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     destroy_qp: Some(qp::destroy_qp),
     destroy_srq: Some(srq::destroy_srq),
     detach_mcast: Some(mcast::detach_mcast),
+    free_dm: Some(dm::free_dm),
     free_context: Some(free_context),
     modify_cq: Some(cq::modify_cq),
     get_srq_num: Some(srq::get_srq_num),
@@ -234,6 +240,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     query_qp: Some(qp::query_qp),
     query_rt_values: Some(query::query_rt_values),
     query_srq: Some(srq::query_srq),
+    reg_dm_mr: Some(dm::reg_dm_mr),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),

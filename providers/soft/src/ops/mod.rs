@@ -6,6 +6,7 @@ mod context;
 mod cq;
 pub(crate) mod cq_ex;
 mod device;
+mod dm;
 mod domain;
 mod frontend;
 mod mcast;

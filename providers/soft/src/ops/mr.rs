@@ -1,11 +1,16 @@
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
 
+use super::dm::DeviceMemory;
 use super::pd::Pd;
 use super::{object, status};
-use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_WRITE};
+use crate::engine::regions::{
+    Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,
+};
 use crate::sys::Errno;
+use crate::sys::memory::populate;
 use abi::*;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 /// A memory region. The C object comes first.
 #[repr(C)]
@@ -15,6 +20,8 @@ pub(super) struct Mr {
     pd: *mut ibv_pd,
     keys: Keys,
     extent: Extent,
+    /// Device memory that it is over.
+    _device: Option<Arc<DeviceMemory>>,
 }
 
 impl Mr {
@@ -39,54 +46,80 @@ impl Mr {
     }
 }
 
+/// The flags of ibv_reg_mr(3) that must be known; others in the optional range may be ignored. `FLUSH_PERSISTENT` is not
+/// among them: no memory of a process is.
+const KNOWN: u32 = LOCAL_WRITE
+    | REMOTE_WRITE
+    | REMOTE_READ
+    | REMOTE_ATOMIC
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB
+    | FLUSH_GLOBAL;
+
 /// Remote writes and atomics need local ones (ibv_reg_mr(3)).
 fn check_access(access: c_int) -> Result<u32, Errno> {
-    let access = access as u32;
-    if access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && access & LOCAL_WRITE == 0 {
+    let access = access as u32 & !IBV_ACCESS_OPTIONAL_RANGE;
+    let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+    if access & !KNOWN != 0 || (changes && access & LOCAL_WRITE == 0) {
         return Err(Errno::EINVAL);
-    }
-    if access & IBV_ACCESS_ON_DEMAND != 0 {
-        return Err(Errno::EOPNOTSUPP);
     }
     Ok(access)
 }
 
-/// Brings the memory in as the access needs it, as pinning would: whatever is not mapped, or not writable where
-/// it must be, is found now and not by a crash when a message arrives.
-fn populate(addr: u64, length: usize, access: u32) -> Result<(), Errno> {
-    if length == 0 {
-        return Ok(());
+/// What a region over `length` bytes at `addr` covers, once that is found to be usable: pages of one on demand are looked
+/// for when they are used, all others now.
+fn cover(pd: u32, addr: u64, length: usize, iova: u64, access: c_int) -> Result<Extent, Errno> {
+    let rights = check_access(access)?;
+    let on_demand = rights & IBV_ACCESS_ON_DEMAND != 0;
+    // The whole address space, to be used on demand.
+    let implicit = length == usize::MAX;
+    if implicit && (addr != 0 || !on_demand) {
+        return Err(Errno::EINVAL);
     }
-    let start = addr & !4095;
-    let end = addr.checked_add(length as u64).ok_or(Errno::EINVAL)?;
-    let len = (end - start).next_multiple_of(4096) as usize;
-    let advice = if access & LOCAL_WRITE != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-    let start = start as usize as *mut c_void;
-    // SAFETY: madvise(2) changes no contents and checks the range.
-    if unsafe { libc::madvise(start, len, advice) } == 0 {
-        return Ok(());
+    if addr.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none() {
+        return Err(Errno::EINVAL);
     }
-    match Errno::last() {
-        // The advice is as new as Linux 5.14. Before, all that can be asked is whether there is a mapping.
-        // SAFETY: as above; no length, no effect but the check of the advice.
-        Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => mapped(start, len),
-        // No mapping, or not with that protection: what the kernel's own registration says then.
-        Errno::ENOMEM | Errno::EINVAL => Err(Errno::EFAULT),
-        other => Err(other),
+    if !on_demand {
+        populate(addr, length, rights & LOCAL_WRITE != 0)?;
     }
+    let iova = if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
+    Ok(Extent { pd, va: addr, iova, len: length as u64, access: rights })
 }
 
-/// Since Linux 5.14; not in the libc crate for every target.
-const MADV_POPULATE_READ: c_int = 22;
-const MADV_POPULATE_WRITE: c_int = 23;
-
-fn mapped(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    let mut residency = vec![0u8; len / 4096];
-    // SAFETY: one byte of answer for each page.
-    if unsafe { libc::mincore(start, len, residency.as_mut_ptr()) } != 0 {
-        return Err(Errno::EFAULT);
+impl Mr {
+    /// A region over `extent`, which is published.
+    ///
+    /// # Errors
+    /// `ENOMEM` the table is full.
+    ///
+    /// # Safety
+    /// `pd` is live.
+    pub(super) unsafe fn create(
+        pd: *mut ibv_pd,
+        extent: Extent,
+        mr_type: ibv_mr_type,
+        access: c_int,
+        device: Option<Arc<DeviceMemory>>,
+    ) -> Result<*mut ibv_mr, Errno> {
+        // SAFETY: by contract.
+        let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
+        let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
+        domain.hold();
+        let ordinary = mr_type == IBV_MR_TYPE_MR;
+        let ibv_mr = ibv_mr {
+            context,
+            pd,
+            addr: if ordinary { extent.va as usize as *mut c_void } else { std::ptr::null_mut() },
+            length: if mr_type == IBV_MR_TYPE_NULL_MR { 0 } else { extent.len as usize },
+            handle: keys.index as u32,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+        };
+        let verbs = verbs_mr { ibv_mr, mr_type, access };
+        Ok(Box::into_raw(Box::new(Mr { verbs, pd, keys, extent, _device: device })).cast())
     }
-    Ok(())
 }
 
 /// ibv_reg_mr(3).
@@ -103,30 +136,85 @@ pub(super) unsafe extern "C" fn reg_mr(
     object(|| {
         // SAFETY: by contract.
         let domain = unsafe { Pd::of(pd) };
-        let rights = check_access(access)?;
-        populate(addr as u64, length, rights)?;
-        let extent = Extent {
-            pd: domain.number,
-            va: addr as u64,
-            iova: if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { hca_va },
-            len: length as u64,
-            access: rights,
-        };
-        let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
-        domain.hold();
-        // SAFETY: `pd` is live.
-        let context = unsafe { (*pd).context };
-        let ibv_mr = ibv_mr {
-            context,
-            pd,
-            addr,
-            length,
-            handle: keys.index as u32,
-            lkey: keys.lkey,
-            rkey: keys.rkey,
-        };
-        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_MR, access };
-        Ok(Box::into_raw(Box::new(Mr { verbs, pd, keys, extent })).cast())
+        let extent = cover(domain.number, addr as u64, length, hca_va, access)?;
+        // SAFETY: by contract.
+        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, None) }
+    })
+}
+
+/// ibv_alloc_null_mr(3): reads as zeros, whatever is written; at any address, for local use.
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider.
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    object(|| {
+        // SAFETY: by contract.
+        let domain = unsafe { Pd::of(pd) };
+        domain.adapter.regions.prepare_void()?;
+        let extent =
+            Extent { pd: domain.number, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID };
+        // SAFETY: by contract.
+        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_NULL_MR, LOCAL_WRITE as c_int, None) }
+    })
+}
+
+/// ibv_advise_mr(3), about regions on demand. Pages are brought in at once; without `IBV_ADVISE_MR_FLAG_FLUSH` nobody
+/// hears of those that cannot be.
+///
+/// # Errors
+/// `EOPNOTSUPP` another advice; `EINVAL` other flags, no list, a region that is not on demand, or a range that is not in it;
+/// `ENOENT` no such lkey; `EPERM` another domain, or to be written where the region is not; `EFAULT` not mapped.
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider; `list` has `count` elements.
+pub(super) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    status(|| {
+        let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+        if !matches!(
+            advice,
+            IBV_ADVISE_MR_ADVICE_PREFETCH
+                | IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
+                | IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
+        ) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        let (domain, list) =
+            unsafe { (Pd::of(pd), std::slice::from_raw_parts(list, count as usize)) };
+        let mut ranges = Vec::with_capacity(list.len());
+        for sge in list {
+            let region = domain.adapter.regions.described(sge.lkey).ok_or(Errno::ENOENT)?;
+            if region.pd != domain.number || (write && region.access & LOCAL_WRITE == 0) {
+                return Err(Errno::EPERM);
+            }
+            let last = sge.addr.checked_add(u64::from(sge.length));
+            let inside = sge.addr >= region.iova
+                && last.is_some_and(|last| last <= region.iova.saturating_add(region.len));
+            if region.access & IBV_ACCESS_ON_DEMAND == 0 || !inside {
+                return Err(Errno::EINVAL);
+            }
+            ranges.push((region.va + (sge.addr - region.iova), sge.length as usize));
+        }
+        if advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+            // What is there needs nothing: pages are found by the processor's own tables.
+            return Ok(());
+        }
+        for (va, len) in ranges {
+            let brought = populate(va, len, write);
+            if flags & IBV_ADVISE_MR_FLAG_FLUSH != 0 {
+                brought?;
+            }
+        }
+        Ok(())
     })
 }
 
@@ -183,14 +271,18 @@ pub(super) unsafe extern "C" fn rereg_mr(
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
         // SAFETY: live by contract.
         let domain = unsafe { Pd::of(new) };
-        let mut extent = Extent { pd: domain.number, ..mr.extent };
-        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
-            (extent.va, extent.iova, extent.len) = (addr as u64, addr as u64, length as u64);
-        }
+        let (mut extent, mut given) = (Extent { pd: domain.number, ..mr.extent }, mr.verbs.access);
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
-            extent.access = check_access(access)?;
+            given = access;
         }
-        populate(extent.va, extent.len as usize, extent.access)?;
+        if flags & (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS) != 0 {
+            let (at, len, iova) = if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+                (addr as u64, length, addr as u64)
+            } else {
+                (extent.va, extent.len as usize, extent.iova)
+            };
+            extent = cover(domain.number, at, len, iova, given)?;
+        }
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         if let Err(errno) = withdraw(old, mr.keys, mr.extent.pd) {
             // The region stays as it was.
@@ -200,44 +292,9 @@ pub(super) unsafe extern "C" fn rereg_mr(
         domain.hold();
         old.release();
         (mr.pd, mr.keys, mr.extent) = (new, keys, extent);
-        mr.verbs.access = extent.access as c_int;
+        mr.verbs.access = given;
         mr.verbs.ibv_mr.lkey = keys.lkey;
         mr.verbs.ibv_mr.rkey = keys.rkey;
         Ok(())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two pages, the second of them with `protection`.
-    fn pages(protection: c_int) -> *mut c_void {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: fresh anonymous memory, of which we change the second half's protection.
-        unsafe {
-            let at = libc::mmap(
-                std::ptr::null_mut(),
-                8192,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            );
-            assert_ne!(at, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(at.byte_add(4096), 4096, protection), 0);
-            at
-        }
-    }
-
-    #[test]
-    fn memory_that_cannot_be_used_as_asked_is_refused() {
-        let read_only = pages(libc::PROT_READ) as u64;
-        assert_eq!(populate(read_only, 4096, LOCAL_WRITE), Ok(()));
-        assert_eq!(populate(read_only, 8192, 0), Ok(()));
-        assert_eq!(populate(read_only, 4097, LOCAL_WRITE), Err(Errno::EFAULT));
-        assert_eq!(populate(pages(libc::PROT_NONE) as u64, 8192, 0), Err(Errno::EFAULT));
-        assert_eq!(populate(u64::MAX - 10, 100, 0), Err(Errno::EINVAL));
-        assert_eq!(populate(0, 0, LOCAL_WRITE), Ok(()));
-    }
 }

@@ -146,7 +146,12 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
                 request.compare_add = atomic.compare_add;
                 request.swap = atomic.swap;
             }
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+            // Its kind and length have no place in a work request: see `ibv_wr_flush`.
+            IBV_WR_FLUSH => return Err(Errno::EINVAL),
+            IBV_WR_RDMA_WRITE
+            | IBV_WR_RDMA_WRITE_WITH_IMM
+            | IBV_WR_RDMA_READ
+            | IBV_WR_ATOMIC_WRITE => {
                 let rdma = wr.wr.rdma;
                 request.remote_addr = rdma.remote_addr;
                 request.rkey = rdma.rkey;

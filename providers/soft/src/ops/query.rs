@@ -2,6 +2,7 @@
 //! enforced.
 
 use super::context::Context;
+use super::dm::MAX_DM;
 use super::status;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
@@ -34,6 +35,26 @@ const PKEY: u16 = 0xffff;
 /// Shown to people as the vendor: nobody's IEEE number.
 const VENDOR_ID: u32 = 0xf0_0f00;
 
+/// Memory on demand: everywhere, since pages are looked for when they are used.
+const ODP: ibv_odp_caps = ibv_odp_caps {
+    general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
+    per_transport_caps: ibv_odp_per_transport_caps {
+        rc_odp_caps: IBV_ODP_SUPPORT_SEND
+            | IBV_ODP_SUPPORT_RECV
+            | IBV_ODP_SUPPORT_SRQ_RECV
+            | IBV_ODP_SUPPORT_WRITE
+            | IBV_ODP_SUPPORT_READ
+            | IBV_ODP_SUPPORT_ATOMIC
+            | IBV_ODP_SUPPORT_FLUSH
+            | IBV_ODP_SUPPORT_ATOMIC_WRITE,
+        uc_odp_caps: IBV_ODP_SUPPORT_SEND
+            | IBV_ODP_SUPPORT_RECV
+            | IBV_ODP_SUPPORT_SRQ_RECV
+            | IBV_ODP_SUPPORT_WRITE,
+        ud_odp_caps: IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV,
+    },
+};
+
 /// ibv_query_device_ex(3).
 ///
 /// # Safety
@@ -55,8 +76,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
         // SAFETY: by contract.
         let guid =
             u64::from_ne_bytes(unsafe { Context::of(context) }.gids.guid(device_number(context)));
+        let orig_attr = device_attr(guid);
         let full = ibv_device_attr_ex {
-            orig_attr: device_attr(guid),
+            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
+                | IBV_DEVICE_FLUSH_GLOBAL
+                | IBV_DEVICE_ATOMIC_WRITE,
+            orig_attr,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
@@ -68,6 +93,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
                 max_ops: MAX_TAG_OPS,
                 max_sge: MAX_TAG_SGE as u32,
             },
+            odp_caps: ODP,
+            max_dm_size: MAX_DM,
             ..Zeroed::zeroed()
         };
         let len = attr_size.min(size_of::<ibv_device_attr_ex>());

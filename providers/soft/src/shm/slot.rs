@@ -27,6 +27,10 @@ pub(crate) enum Op {
     Datagram = 7,
     /// An Ethernet frame of a RAW_PACKET QP.
     Frame = 8,
+    /// Eight bytes that arrive at once.
+    AtomicWrite = 9,
+    /// What was written before is to be where it belongs.
+    Flush = 10,
     /// The requests behind it name this shared receive queue (XRC; an XRCETH that stays).
     Address = 12,
     /// Between processes, in datagram rings: stand for an XRC receive QP (`engine::xrc`).
@@ -48,6 +52,8 @@ impl Op {
             6 => Self::Fault,
             7 => Self::Datagram,
             8 => Self::Frame,
+            9 => Self::AtomicWrite,
+            10 => Self::Flush,
             12 => Self::Address,
             13 => Self::XrcAsk,
             14 => Self::XrcAnswer,

@@ -12,6 +12,7 @@ pub mod lock;
 pub mod map;
 pub mod membarrier;
 pub mod memfd;
+pub mod memory;
 pub mod poll;
 pub mod process;
 pub mod thread;

@@ -1,0 +1,192 @@
+//! Device memory (ibv_alloc_dm(3)): a memory file, which no application sees but by its regions and by copying.
+
+use super::context::Context;
+use super::mr::Mr;
+use super::pd::Pd;
+use super::{object, status};
+use crate::adapter::Adapter;
+use crate::engine::regions::{Extent, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::sys::Errno;
+use crate::sys::map::{Access, Mapping};
+use crate::sys::memfd::Memfd;
+use abi::*;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of device memory that a process can have.
+pub(super) const MAX_DM: u64 = 256 << 20;
+
+/// What a region of device memory may allow.
+const RIGHTS: u32 = LOCAL_WRITE
+    | REMOTE_READ
+    | REMOTE_WRITE
+    | REMOTE_ATOMIC
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_OPTIONAL_RANGE;
+
+/// A piece of device memory.
+#[derive(Debug)]
+pub(super) struct DeviceMemory {
+    adapter: Arc<Adapter>,
+    map: Mapping,
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.adapter.device_memory.fetch_sub(self.map.len() as u64, Ordering::AcqRel);
+    }
+}
+
+/// A piece of device memory as the application holds it. The C object comes first.
+#[repr(C)]
+#[derive(Debug)]
+struct Dm {
+    verbs: ibv_dm,
+    memory: Arc<DeviceMemory>,
+    /// Bytes asked for; the memory has whole pages.
+    length: u64,
+}
+
+impl Dm {
+    /// # Safety
+    /// `dm` is live device memory of this provider.
+    unsafe fn of<'a>(dm: *mut ibv_dm) -> &'a Self {
+        // SAFETY: alloc_dm made it, and the C object is the first member.
+        unsafe { &*dm.cast::<Self>() }
+    }
+
+    /// Where `length` bytes at `offset` are, if they are inside.
+    fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length as u64)?;
+        // SAFETY: inside the mapping.
+        (end <= self.length).then(|| unsafe { self.memory.map.base().add(offset as usize) })
+    }
+}
+
+/// ibv_alloc_dm(3). Every alignment is as good as another: regions of device memory are zero-based.
+///
+/// # Errors
+/// `EINVAL` no length, more than `max_dm_size`, or unknown attributes; `ENOMEM` other device memory is in the way.
+///
+/// # Safety
+/// `context` is open; `attr` is readable.
+pub(super) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    object(|| {
+        // SAFETY: by contract.
+        let (attr, owner) = unsafe { (&*attr, Context::of(context)) };
+        let length = attr.length as u64;
+        if attr.comp_mask != 0 || length == 0 || length > MAX_DM || attr.log_align_req > 63 {
+            return Err(Errno::EINVAL);
+        }
+        let adapter = Arc::clone(&owner.adapter);
+        let bytes = length.next_multiple_of(4096);
+        let room = |used: u64| used.checked_add(bytes).filter(|used| *used <= MAX_DM);
+        if adapter.device_memory.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_err() {
+            return Err(Errno::ENOMEM);
+        }
+        let mapped = Memfd::create(c"ferroverbs-dm", bytes as usize)
+            .and_then(|file| Mapping::new(file.as_fd(), bytes as usize, Access::ReadWrite));
+        let map = match mapped {
+            Ok(map) => map,
+            Err(errno) => {
+                adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
+                return Err(errno);
+            }
+        };
+        let verbs = ibv_dm {
+            context,
+            memcpy_to_dm: Some(copy_to),
+            memcpy_from_dm: Some(copy_from),
+            comp_mask: 0,
+            handle: 0,
+        };
+        let memory = Arc::new(DeviceMemory { adapter, map });
+        Ok(Box::into_raw(Box::new(Dm { verbs, memory, length })).cast())
+    })
+}
+
+/// ibv_free_dm(3): EBUSY while it has regions.
+///
+/// # Safety
+/// `dm` is live device memory of this provider and, on success, is not used any more.
+pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    status(|| {
+        // SAFETY: by contract.
+        if Arc::strong_count(&unsafe { Dm::of(dm) }.memory) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: from alloc_dm; no region is left.
+        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        Ok(())
+    })
+}
+
+/// ibv_memcpy_to_dm(3): EFAULT outside the device memory.
+unsafe extern "C" fn copy_to(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: live device memory, by the manual.
+        let to = unsafe { Dm::of(dm) }.at(offset, length).ok_or(Errno::EFAULT)?;
+        // SAFETY: inside the device memory (checked); the source is readable, by the manual.
+        unsafe { std::ptr::copy(from.cast(), to, length) };
+        Ok(())
+    })
+}
+
+/// ibv_memcpy_from_dm(3): EFAULT outside the device memory.
+unsafe extern "C" fn copy_from(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: live device memory, by the manual.
+        let from = unsafe { Dm::of(dm) }.at(offset, length).ok_or(Errno::EFAULT)?;
+        // SAFETY: inside the device memory (checked); the target is writable, by the manual.
+        unsafe { std::ptr::copy(from, to.cast(), length) };
+        Ok(())
+    })
+}
+
+/// ibv_reg_dm_mr(3): a zero-based region over part of device memory.
+///
+/// # Errors
+/// `EINVAL` not zero-based, other rights than such memory has, remote writing without local writing, or a range outside.
+///
+/// # Safety
+/// `pd` and `dm` are live objects of this provider.
+pub(super) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    object(|| {
+        // SAFETY: by contract.
+        let (domain, device) = unsafe { (Pd::of(pd), Dm::of(dm)) };
+        let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        if access & IBV_ACCESS_ZERO_BASED == 0
+            || access & !RIGHTS != 0
+            || (changes && access & LOCAL_WRITE == 0)
+        {
+            return Err(Errno::EINVAL);
+        }
+        let va = device.at(offset, length).ok_or(Errno::EINVAL)? as u64;
+        let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
+        let extent = Extent { pd: domain.number, va, iova: 0, len: length as u64, access };
+        let memory = Some(Arc::clone(&device.memory));
+        // SAFETY: by contract. The type is what libibverbs knows to be no memory of the application.
+        unsafe { Mr::create(pd, extent, IBV_MR_TYPE_DMABUF_MR, access as c_int, memory) }
+    })
+}

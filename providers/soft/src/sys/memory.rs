@@ -1,0 +1,147 @@
+//! Bringing application memory in, and memory that is nowhere (`madvise(2)`, `mincore(2)`, `mmap(2)`).
+
+use std::ffi::{c_int, c_void};
+
+use super::errno::Errno;
+
+/// Since Linux 5.14; not in the libc crate for every target.
+const MADV_POPULATE_READ: c_int = 22;
+const MADV_POPULATE_WRITE: c_int = 23;
+
+/// Brings the pages of a range in as reading or writing would: whatever is not mapped, or not writable where it must be, is
+/// found now and not by a crash when a message arrives.
+///
+/// # Errors
+/// `EFAULT` part of it is not mapped, or not with that protection; `EINVAL` the range wraps around.
+pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    let start = addr & !4095;
+    let end = addr.checked_add(len as u64).ok_or(Errno::EINVAL)?;
+    let len = (end - start).checked_next_multiple_of(4096).ok_or(Errno::EINVAL)? as usize;
+    let advice = if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    let start = start as usize as *mut c_void;
+    // SAFETY: madvise(2) changes no contents and checks the range.
+    if unsafe { libc::madvise(start, len, advice) } == 0 {
+        return Ok(());
+    }
+    match Errno::last() {
+        // The advice is as new as Linux 5.14. Before, all that can be asked is whether there is a mapping.
+        // SAFETY: as above; no length, no effect but the check of the advice.
+        Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => mapped(start, len),
+        // No mapping, or not with that protection: what the kernel's own registration says then.
+        Errno::ENOMEM | Errno::EINVAL => Err(Errno::EFAULT),
+        other => Err(other),
+    }
+}
+
+fn mapped(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    let mut residency = vec![0u8; len / 4096];
+    // SAFETY: one byte of answer for each page.
+    if unsafe { libc::mincore(start, len, residency.as_mut_ptr()) } != 0 {
+        return Err(Errno::EFAULT);
+    }
+    Ok(())
+}
+
+/// Memory that reads as zeros, and memory whose contents nobody wants: what stands behind a region without memory.
+#[derive(Debug)]
+pub struct Void {
+    zeros: *mut u8,
+    sink: *mut u8,
+}
+
+// SAFETY: two addresses of mappings that are never unmapped; nobody cares what is in the second.
+unsafe impl Send for Void {}
+// SAFETY: as above.
+unsafe impl Sync for Void {}
+
+/// Bytes of each half of a [`Void`]: as long as the longest message.
+const VOID_LEN: usize = 1 << 31;
+/// What the sink may keep in memory from one use to the next.
+const KEPT: usize = 1 << 20;
+
+impl Void {
+    /// Two ranges of addresses without memory behind them, there until the process ends.
+    ///
+    /// # Errors
+    /// `ENOMEM` no room in the address space.
+    pub fn new() -> Result<Self, Errno> {
+        let map = |protection| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a NULL address without MAP_FIXED never replaces a mapping that someone uses.
+            let at =
+                unsafe { libc::mmap(std::ptr::null_mut(), VOID_LEN, protection, flags, -1, 0) };
+            if at == libc::MAP_FAILED {
+                return Err(Errno::last());
+            }
+            // SAFETY: our own mapping; what the kernel does not offer is only an economy.
+            unsafe { libc::madvise(at, VOID_LEN, libc::MADV_DONTDUMP) };
+            Ok(at.cast::<u8>())
+        };
+        let zeros = map(libc::PROT_READ)?;
+        Ok(Self { zeros, sink: map(libc::PROT_READ | libc::PROT_WRITE)? })
+    }
+
+    /// Zeros to read.
+    pub fn zeros(&self) -> u64 {
+        self.zeros as u64
+    }
+
+    /// Room for `len` bytes that are forgotten.
+    pub fn sink(&self, len: usize) -> u64 {
+        if len > KEPT {
+            // SAFETY: our own mapping, of whose contents nobody relies on anything.
+            unsafe { libc::madvise(self.sink.cast(), VOID_LEN, libc::MADV_DONTNEED) };
+        }
+        self.sink as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two pages, the second of them with `protection`.
+    fn pages(protection: c_int) -> *mut c_void {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: fresh anonymous memory, of which we change the second half's protection.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.byte_add(4096), 4096, protection), 0);
+            at
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_used_as_asked_is_refused() {
+        let read_only = pages(libc::PROT_READ) as u64;
+        assert_eq!(populate(read_only, 4096, true), Ok(()));
+        assert_eq!(populate(read_only, 8192, false), Ok(()));
+        assert_eq!(populate(read_only, 4097, true), Err(Errno::EFAULT));
+        assert_eq!(populate(pages(libc::PROT_NONE) as u64, 8192, false), Err(Errno::EFAULT));
+        assert_eq!(populate(u64::MAX - 10, 100, false), Err(Errno::EINVAL));
+        assert_eq!(populate(u64::MAX - 10, 10, false), Err(Errno::EFAULT));
+        assert_eq!(populate(0, 0, true), Ok(()));
+    }
+
+    #[test]
+    fn nowhere_reads_as_zero_whatever_was_written() {
+        let void = Void::new().expect("address space");
+        let sink = void.sink(KEPT + 1) as *mut u8;
+        // SAFETY: inside both halves.
+        unsafe {
+            sink.add(VOID_LEN - 1).write(1);
+            assert_eq!((void.zeros() as *const u8).add(VOID_LEN - 1).read(), 0);
+        }
+    }
+}
