@@ -20,7 +20,8 @@ impl Requester {
         let Some((tm, own)) = qp.tagging() else { return false };
         match qp.state() {
             State::Rts | State::Sqd => {}
-            State::Err | State::Reset => {
+            // What is in the queue fails first, when it is flushed.
+            State::Err if self.queue.is_idle() => {
                 drop_fetches(qp, tm, own);
                 return false;
             }
@@ -95,7 +96,9 @@ pub(super) fn finished(qp: &Qp, request: &Request, status: u32) {
         len: request.compare_add as u32,
         solicited: request.swap != 0,
     };
-    tm.fetched(qp, &fetched, status);
+    // A peer goes past what a QP in RESET left in its ring: that is no acknowledgement.
+    let cut = status == IBV_WC_SUCCESS && qp.state() == State::Reset;
+    tm.fetched(qp, &fetched, if cut { IBV_WC_WR_FLUSH_ERR } else { status });
 }
 
 /// The QP does not go on: what waits fails.

@@ -197,6 +197,8 @@ impl Responder {
             return Verdict::Dropped;
         }
         if head.op == Op::Fault {
+            // What the sender acknowledged before its request failed was done.
+            qp.note_acked_along(head.ack);
             return Verdict::Refuse(Nak::from_raw(head.imm).unwrap_or(Nak::Invalid));
         }
         if !link.may_send(qp.qpn) {
