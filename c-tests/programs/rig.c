@@ -653,7 +653,7 @@ void pair_close(struct end *a, struct end *b)
 
 static int post(struct end *e, enum op op, const struct request *r, int n, int *bad)
 {
-	static struct call c;
+	static _Thread_local struct call c;
 	if (n > MAX_LIST)
 		die("list too long");
 	c.op = op;

@@ -36,6 +36,25 @@ pub enum Kind {
 
 const ONE_AND_TWO: &[&str] = &["one", "two"];
 
+/// Modes of `tm`, within one process and between two.
+const TM: &[&str] = &[
+    "calls one",
+    "eager one",
+    "eager two",
+    "rendezvous one",
+    "rendezvous two",
+    "unexpected one",
+    "unexpected two",
+    "sync two",
+    "errors one",
+    "errors two",
+    "kill two",
+];
+
+/// Modes of `tm_random`. Where one thread drives both sides of many messages, it is better between two.
+const TM_RANDOM: &[&str] =
+    &["thousands two", "races two", "threads one", "threads two", "history one", "history two"];
+
 const fn checked(name: &'static str, runs: &'static [&'static str], each_path: bool) -> Program {
     Program { name, kind: Kind::Checked, runs, each_path }
 }
@@ -65,6 +84,8 @@ pub const PROGRAMS: &[Program] = &[
     checked("domains", &[], false),
     checked("srq", ONE_AND_TWO, false),
     checked("xrc", &["one", "two", "three"], true),
+    checked("tm", TM, true),
+    checked("tm_random", TM_RANDOM, true),
     checked("threads", &[], false),
     checked("device_threads", &[], false),
     checked("many_qps", &[], true),
