@@ -51,7 +51,7 @@ fn arguments(program: &Program) -> &'static [&'static str] {
 }
 
 /// A program's own checks; the failed ones are what a person wants to see.
-fn verdict(done: &Finished) -> Result<(), String> {
+pub(super) fn verdict(done: &Finished) -> Result<(), String> {
     if done.ok() && done.stderr.is_empty() {
         return Ok(());
     }

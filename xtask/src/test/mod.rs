@@ -11,6 +11,7 @@ mod licences;
 mod man;
 mod perf;
 mod programs;
+mod pyverbs;
 mod sanitizer;
 mod symbols;
 mod unit;
@@ -68,6 +69,7 @@ const GROUPS: &[Group] = &[
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
+    Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
     Group {
         name: "kill",

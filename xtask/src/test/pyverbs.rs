@@ -1,0 +1,43 @@
+//! The scripts of c-tests/pyverbs, over Debian's pyverbs as it is installed.
+
+use super::c_programs::verdict;
+use super::{Bench, Tally};
+use crate::over::DataPath;
+use crate::scratch;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Debian's own, which has its packages' modules: the first one in PATH may be another.
+const PYTHON: &str = "/usr/bin/python3";
+/// What the scripts share, and no script itself.
+const SHARED: &str = "rig.py";
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let folder = bench.scratch.path().join("pyverbs");
+    scratch::copy_tree(&bench.paths.root.join("c-tests/pyverbs"), &folder)?;
+    for script in scripts(&folder)? {
+        let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for path in [DataPath::Default, DataPath::Off] {
+            let name = format!("{name} ({})", path.name());
+            bench.step(&format!("pyverbs: {name}"));
+            let fabric = bench.over(path)?;
+            let job = fabric.over.job(PYTHON).arg(&script).env("PYTHONDONTWRITEBYTECODE", "1");
+            let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+            let result = verdict(&done).and_then(|()| bench.nothing_left(&fabric));
+            tally.record(&name, result);
+        }
+    }
+    Ok(())
+}
+
+fn scripts(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut scripts: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "py") && !p.ends_with(SHARED))
+        .collect();
+    scripts.sort();
+    Ok(scripts)
+}
