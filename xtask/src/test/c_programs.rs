@@ -35,7 +35,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
                 bench.step(&format!("c: {name}"));
                 let fabric = bench.over(*path)?;
                 let job = fabric.over.job(&exe).args(argument.split_whitespace());
-                let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+                let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
                 let result = verdict(&done).and_then(|()| {
                     bench.nothing_left(&fabric).map_err(|e| format!("{e}\n  $ {}", done.line))
                 });

@@ -175,16 +175,17 @@ impl Bench {
     /// Commands over the staged tree, as an ordinary user, in a fabric directory of their own.
     fn over(&self, path: DataPath) -> crate::Result<Fabric> {
         let dir = self.private_folder("fabric")?;
+        let work = self.private_folder("work")?;
         let over = Over::new(self.prefix()?, &self.paths.target)
             .fabric(&dir)
             .user(self.user)
             .path(path, self.launcher()?);
-        Ok(Fabric { over, dir, shared_memory: self.shared_memory() })
+        Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
     /// Runs both sides of `job` and checks that they leave nothing behind.
     fn pair(&self, fabric: &Fabric, job: Job, limit: Duration) -> Result<Ended, String> {
-        let ended = Pair::of(job.dir(self.scratch.path()), limit)?.run(&self.scratch)?;
+        let ended = Pair::of(job.dir(&fabric.work), limit)?.run(&self.scratch)?;
         self.nothing_left(fabric).map_err(|e| format!("{e}\n{}", ended.report()))?;
         Ok(ended)
     }
@@ -215,6 +216,8 @@ impl Bench {
 struct Fabric {
     over: Over,
     dir: PathBuf,
+    /// The working directory of programs, where they may make files.
+    work: PathBuf,
     shared_memory: Vec<String>,
 }
 
