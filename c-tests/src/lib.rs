@@ -77,6 +77,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("mr", ONE_AND_TWO, true),
     checked("mw", ONE_AND_TWO, true),
     checked("dm", ONE_AND_TWO, true),
+    checked("runs", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
     checked("cq", &[], false),
     checked("cq_ex", ONE_AND_TWO, false),

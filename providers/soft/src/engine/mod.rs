@@ -22,6 +22,7 @@ mod rendezvous;
 pub(crate) mod request;
 pub(crate) mod requester;
 pub(crate) mod responder;
+mod runs;
 pub(crate) mod srq;
 pub(crate) mod state;
 mod tagged;

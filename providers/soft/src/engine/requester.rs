@@ -13,6 +13,7 @@ use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
+use super::runs::is_small_move;
 use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::Cqe;
 use crate::shm::layout::RING_SLOTS;
@@ -68,6 +69,8 @@ pub(crate) struct Requester {
     /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
     pub(super) addressed: u32,
     pub(super) lanes: Lanes,
+    /// Requests of the list that is being posted were not issued yet.
+    held_back: bool,
     /// Slots were put since the peer was last told.
     pub(super) unpublished: bool,
     /// The kernel refused to attach: use the ring from now on.
@@ -103,6 +106,7 @@ impl Requester {
             answers_due: 0,
             addressed: 0,
             lanes: Lanes::default(),
+            held_back: false,
             unpublished: false,
             attach_refused: false,
             stalled: None,
@@ -165,6 +169,21 @@ impl Requester {
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<(), Errno> {
+        self.post_one_of(qp, request, list, false)
+    }
+
+    /// As `post`; `more` requests follow at once, and `post_rest` after them.
+    ///
+    /// # Errors
+    /// As `post`.
+    #[inline]
+    pub(crate) fn post_one_of(
+        &mut self,
+        qp: &Qp,
+        request: &Request,
+        list: &[ibv_sge],
+        more: bool,
+    ) -> Result<(), Errno> {
         let state = qp.state();
         if matches!(state, State::Reset | State::Init | State::Rtr) {
             return Err(Errno::EINVAL);
@@ -182,7 +201,11 @@ impl Requester {
             return Ok(());
         }
         if state != State::Sqd && self.queue.issued == n && !self.failed {
-            self.issue_waiting(qp);
+            if more && is_small_move(request, len) {
+                self.held_back = true;
+            } else {
+                self.issue_waiting(qp);
+            }
         }
         if self.queue.issued <= n && request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
@@ -190,6 +213,17 @@ impl Requester {
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
         Ok(())
+    }
+
+    /// Issues what `post_one_of` held back because it may be done together with what follows.
+    #[inline]
+    pub(crate) fn post_rest(&mut self, qp: &Qp) {
+        if std::mem::replace(&mut self.held_back, false) && qp.state() == State::Rts && !self.failed
+        {
+            self.issue_waiting(qp);
+            self.reap(qp);
+            qp.sends_outstanding(self.is_busy(qp));
+        }
     }
 
     /// Whether a request can be posted on a QP of `kind`; its length in bytes.
@@ -319,7 +353,15 @@ impl Requester {
             return self.stall(qp);
         };
         while self.queue.issued != self.queue.posted && !self.failed {
-            if !self.answers(qp, &link) && !self.is_local(self.queue.issued) {
+            let answers = self.answers(qp, &link);
+            if answers && self.queue.posted - self.queue.issued > 1 {
+                let done = self.issue_run(qp, &link, self.queue.issued);
+                self.queue.issued += done;
+                if done > 0 {
+                    continue;
+                }
+            }
+            if !answers && !self.is_local(self.queue.issued) {
                 if qp.kind != Kind::Uc {
                     self.stall(qp);
                     break;

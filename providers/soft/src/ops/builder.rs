@@ -157,9 +157,13 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         requester.check(qp.kind, &built.request, &built.sges)?;
     }
     let mut result = Ok(());
+    let mut left = builder.built.len();
     for built in &builder.built {
-        result = result.and(requester.post(qp, &built.request, &built.sges));
+        left -= 1;
+        let posted = requester.post_one_of(qp, &built.request, &built.sges, left > 0);
+        result = result.and(posted);
     }
+    requester.post_rest(qp);
     requester.publish();
     let broke = requester.take_breakage();
     drop(requester);

@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn post_send(
             elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
                 let request = request(queue.kind, wr)?;
                 let list = if is_local(wr.opcode) { &[] } else { list };
-                requester.post(queue, &request, list)
+                requester.post_one_of(queue, &request, list, !wr.next.is_null())
             })
         };
         if let Err(errno) = posted {
@@ -106,6 +106,7 @@ pub(super) unsafe extern "C" fn post_send(
         }
         at = wr.next;
     }
+    requester.post_rest(queue);
     requester.publish();
     let broke = requester.take_breakage();
     drop(requester);

@@ -1,0 +1,99 @@
+//! Runs of small one-sided requests to one region, moved by one system call instead of one each.
+//!
+//! The bytes of a run move in the order of its requests, and what was not moved is left to `issue`, one by one, so that a
+//! request that fails fails as it would have alone.
+
+use super::link::{Link, Reach};
+use super::onesided::{Direction, Spot, admit};
+use super::qp::Qp;
+use super::regions::{LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
+use super::request::{Phase, Request};
+use super::requester::Requester;
+use super::state::Kind;
+use crate::sys::cma::{self, IoVec};
+use abi::*;
+use arrayvec::ArrayVec;
+use std::sync::atomic::Ordering;
+
+/// Requests of one run.
+const MOST: usize = 64;
+/// Ranges of our memory in one run.
+const MOST_RANGES: usize = 256;
+/// Bytes beyond which a request is as fast alone.
+const SMALL: u32 = 16 * 1024;
+
+/// Whether a request may begin or continue a run.
+pub(super) const fn is_small_move(request: &Request, len: u32) -> bool {
+    matches!(request.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) && len <= SMALL
+}
+
+impl Requester {
+    /// Does the run of small requests that begins with `n`, as far as it goes; returns how many are done. 0: there is no run,
+    /// or it cannot be done now.
+    pub(super) fn issue_run(&mut self, qp: &Qp, link: &Link, n: u64) -> u64 {
+        let Reach::Attach(pid) = self.reach(link) else { return 0 };
+        let Request { opcode, rkey, .. } = self.queue.entry(n).request;
+        let (way, need, local) = match (opcode, qp.kind) {
+            (IBV_WR_RDMA_WRITE, Kind::Rc | Kind::Uc) => (Direction::Write, REMOTE_WRITE, 0),
+            (IBV_WR_RDMA_READ, Kind::Rc) => (Direction::Read, REMOTE_READ, LOCAL_WRITE),
+            _ => return 0,
+        };
+        // Only after all that was published before is acknowledged: see `direct`.
+        if self.acked != self.next {
+            self.absorb(qp, link);
+        }
+        if self.acked != self.next || self.answers_due > 0 || self.failed {
+            return 0;
+        }
+        let _moving = qp.adapter.movers.announce(link.peer.slot, rkey);
+        let rights = link.entry().rights.load(Ordering::Relaxed);
+        let mut own: ArrayVec<IoVec, MOST_RANGES> = ArrayVec::new();
+        let mut there: ArrayVec<IoVec, MOST> = ArrayVec::new();
+        // Where each request ends among the bytes of the run.
+        let mut ends: ArrayVec<usize, MOST> = ArrayVec::new();
+        let mut total = 0;
+        for m in n..self.queue.posted {
+            let entry = *self.queue.entry(m);
+            let Request { remote_addr: addr, .. } = entry.request;
+            let fits = entry.request.opcode == opcode
+                && entry.request.rkey == rkey
+                && is_small_move(&entry.request, entry.len)
+                && entry.len > 0
+                && entry.offset == 0
+                && !there.is_full();
+            if !fits {
+                break;
+            }
+            let Some(ranges) = self.ranges(qp, m, local) else { break };
+            let (spot, len) = (Spot { addr, rkey }, ranges.total());
+            let Some(found) = admit(&link.view, link.qpn, rights, spot, len as u64, need) else {
+                break;
+            };
+            if own.remaining_capacity() < ranges.items().len() {
+                break;
+            }
+            own.extend(ranges.items().iter().map(|item| IoVec::new(item.base as u64, item.len)));
+            there.push(IoVec::new(found.va, len));
+            total += len;
+            ends.push(total);
+        }
+        if there.len() < 2 {
+            return 0;
+        }
+        // SAFETY: our ranges are registered memory of the application, writable where we read into it; the target's were
+        // checked against its table, and the announcement holds off their deregistration.
+        let moved = unsafe {
+            match way {
+                Direction::Write => cma::write(pid, &own, &there),
+                Direction::Read => cma::read(pid, &own, &there),
+            }
+        };
+        // Why not all of it was moved, the first request left will find out alone.
+        let moved = moved.unwrap_or(0);
+        let done = ends.iter().take_while(|end| **end <= moved).count() as u64;
+        for m in n..n + done {
+            self.queue.entry(m).phase = Phase::Done;
+        }
+        done
+    }
+}
