@@ -78,6 +78,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("mw", ONE_AND_TWO, true),
     checked("dm", ONE_AND_TWO, true),
     checked("runs", ONE_AND_TWO, true),
+    checked("mapped", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
     checked("cq", &[], false),
     checked("cq_ex", ONE_AND_TWO, false),

@@ -13,6 +13,7 @@ use super::windows::{Bind, Done};
 use crate::shm::layout::CHUNK_BYTES;
 use crate::shm::slot::*;
 use abi::*;
+use std::cell::RefCell;
 
 /// What became of an attempt at one-sided transfer.
 enum Direct {
@@ -212,8 +213,11 @@ impl Requester {
         }
         let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
         let gate = self.lanes.home().unwrap_or(link).entry();
-        let target = Target { link, reach, movers: &qp.adapter.movers, gate, srqn };
-        let nak = match act(&target) {
+        let maps = RefCell::new(self.maps.take().unwrap_or_default());
+        let target = Target { link, reach, movers: &qp.adapter.movers, maps: &maps, gate, srqn };
+        let result = act(&target);
+        self.maps = Some(maps.into_inner());
+        let nak = match result {
             Ok(()) => return Direct::Done,
             Err(Fault::Refused) => {
                 self.attach_refused = true;

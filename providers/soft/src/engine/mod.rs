@@ -10,6 +10,7 @@ pub(crate) mod inbound;
 mod issue;
 mod lanes;
 pub(crate) mod link;
+pub(crate) mod mapped;
 pub(crate) mod movers;
 pub(crate) mod multicast;
 pub(crate) mod onesided;

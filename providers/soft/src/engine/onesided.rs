@@ -2,6 +2,7 @@
 //! the target's help.
 
 use super::link::{Link, Reach};
+use super::mapped::{Maps, last_stored, store_last};
 use super::movers::Movers;
 use super::ranges::{Range, Ranges};
 use super::regions::{FLUSH_GLOBAL, Found, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up};
@@ -11,6 +12,7 @@ use crate::shm::view::View;
 use crate::sys::cma::{self, IoVec};
 use crate::sys::errno::Errno;
 use arrayvec::ArrayVec;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Why an operation was not done.
@@ -40,6 +42,8 @@ pub(crate) struct Target<'a> {
     pub(crate) link: &'a Link,
     pub(crate) reach: Reach,
     pub(crate) movers: &'a Movers,
+    /// Regions of the target that are mapped here.
+    pub(crate) maps: &'a RefCell<Box<Maps>>,
     /// What the remote QP allows.
     pub(crate) gate: &'a QpEntry,
     /// XRC: the shared receive queue that the request names.
@@ -96,14 +100,19 @@ impl Target<'_> {
     }
 
     /// [`admit`] at the target's QP.
-    fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<u64, Fault> {
+    fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Found, Fault> {
         let found =
             admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)?;
         // What is not there in another process the kernel finds out.
         if self.reach == Reach::Own && !found.is_there(len, need & !REMOTE_READ != 0) {
             return Err(Fault::Remote);
         }
-        Ok(found.va)
+        Ok(found)
+    }
+
+    /// Where `len` bytes of the target's region are in this process, if they are.
+    fn here(&self, pid: libc::pid_t, spot: Spot, found: Found, len: usize) -> Option<*mut u8> {
+        self.maps.borrow_mut().find(pid, self.link, spot.rkey, found, len)
     }
 
     /// Makes what was written before visible to everybody who may look at `len` bytes at `spot`: it is, so only the rights are
@@ -119,7 +128,7 @@ impl Target<'_> {
             return Err(Fault::Alignment);
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let va = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?;
+        let va = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?.va;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
@@ -138,20 +147,31 @@ impl Target<'_> {
             return Ok(());
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let va = self.admit(rights, spot, len as u64, need)?;
+        let found = self.admit(rights, spot, len as u64, need)?;
         match (self.reach, way) {
             (Reach::Own, Direction::Write) => {
-                // SAFETY: `va` is ours, checked to be registered for `len` bytes; the announcement holds off
+                // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off
                 // deregistration.
-                unsafe { local.gather(0, va as *mut u8, len) };
+                unsafe { local.gather(0, found.va as *mut u8, len) };
                 Ok(())
             }
             (Reach::Own, Direction::Read) => {
                 // SAFETY: as above.
-                unsafe { local.scatter(0, va as *const u8, len) };
+                unsafe { local.scatter(0, found.va as *const u8, len) };
                 Ok(())
             }
-            (Reach::Attach(pid), _) => attach_all(pid, local, va, way),
+            (Reach::Attach(pid), _) => {
+                let Some(here) = self.here(pid, spot, found, len) else {
+                    return attach_all(pid, local, found.va, way);
+                };
+                match way {
+                    // SAFETY: the target's region, mapped here for `len` bytes; the announcement holds off deregistration.
+                    Direction::Write => unsafe { put(local, here, len) },
+                    // SAFETY: as above.
+                    Direction::Read => unsafe { local.scatter(0, here, len) },
+                }
+                Ok(())
+            }
             (Reach::No, _) => Err(Fault::Refused),
         }
     }
@@ -162,7 +182,8 @@ impl Target<'_> {
             return Err(Fault::Alignment);
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let va = self.admit(self.rights()?, spot, 8, REMOTE_ATOMIC)?;
+        let found = self.admit(self.rights()?, spot, 8, REMOTE_ATOMIC)?;
+        let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
@@ -171,6 +192,10 @@ impl Target<'_> {
             // lock of all atomics on this process.
             Reach::Own => Ok(unsafe { update(va, change) }),
             Reach::Attach(pid) => {
+                if let Some(here) = self.here(pid, spot, found, 8) {
+                    // SAFETY: the target's region, mapped here for eight bytes; under the lock of all atomics on that process.
+                    return Ok(unsafe { update(here as u64, change) });
+                }
                 let mut old = 0u64;
                 attach_all(pid, &word_range(&mut old), va, Direction::Read)?;
                 let before = old;
@@ -180,6 +205,21 @@ impl Target<'_> {
             }
             Reach::No => Err(Fault::Refused),
         }
+    }
+}
+
+/// Writes all of `local` to memory that another process may be watching: the last byte comes last.
+///
+/// # Safety
+/// `to` is writable for `len` bytes, as many as `local` has.
+unsafe fn put(local: &Ranges, to: *mut u8, len: usize) {
+    let last = last_stored(to, len);
+    let mut end = [0u8; 8];
+    // SAFETY: by contract; at most eight bytes are stored last.
+    unsafe {
+        local.gather(0, to, len - last);
+        local.gather(len - last, end.as_mut_ptr(), last);
+        store_last(to.add(len - last), end.as_ptr(), last);
     }
 }
 
@@ -196,6 +236,14 @@ fn word_range(word: &mut u64) -> Ranges {
 /// `va` is mapped and writable for eight bytes; the atomic lock of this process is held.
 pub(crate) unsafe fn update(va: u64, change: impl Fn(u64) -> u64) -> u64 {
     let word = va as *mut u64;
+    if word.is_aligned() {
+        // Also atomic for other processes' adapters that have the same memory, and for processors.
+        // SAFETY: by contract, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        let changed =
+            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)));
+        return changed.unwrap_or_else(|old| old);
+    }
     // SAFETY: by contract; unaligned forms, since a region may map an aligned address to an odd one.
     unsafe {
         let old = word.read_unaligned();

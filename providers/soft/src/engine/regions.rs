@@ -11,7 +11,7 @@ use crate::sys::memory::{Void, populate};
 use abi::ibv_sge;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const LOCAL_WRITE: u32 = 1;
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -59,6 +59,8 @@ pub(crate) struct Extent {
 pub(crate) struct Regions {
     view: View,
     free: Mutex<Free>,
+    /// Registrations so far.
+    births: AtomicU64,
     /// For regions without memory.
     void: OnceLock<Void>,
 }
@@ -77,7 +79,7 @@ const REST: usize = 64;
 impl Regions {
     pub(crate) fn new(view: View) -> Self {
         let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
-        Self { view, free: Mutex::new(free), void: OnceLock::new() }
+        Self { view, free: Mutex::new(free), births: AtomicU64::new(0), void: OnceLock::new() }
     }
 
     /// Publishes a region; `None` when the table is full.
@@ -106,6 +108,7 @@ impl Regions {
         entry.len.store(extent.len, Ordering::Relaxed);
         entry.va.store(extent.va, Ordering::Relaxed);
         entry.pd.store(u64::from(extent.pd), Ordering::Relaxed);
+        entry.born.store(self.births.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Pairs with the Acquire in `check`: who sees the key sees what it covers.
         entry.key.store(u64::from(rkey) | u64::from(extent.access) << 32, Ordering::Release);
     }

@@ -8,6 +8,7 @@
 use super::inbound::Nak;
 use super::lanes::Lanes;
 use super::link::{Link, Reach, Standing};
+use super::mapped::Maps;
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
@@ -69,6 +70,8 @@ pub(crate) struct Requester {
     /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
     pub(super) addressed: u32,
     pub(super) lanes: Lanes,
+    /// The peer's regions that this QP uses.
+    pub(super) maps: Option<Box<Maps>>,
     /// Requests of the list that is being posted were not issued yet.
     held_back: bool,
     /// Slots were put since the peer was last told.
@@ -106,6 +109,7 @@ impl Requester {
             answers_due: 0,
             addressed: 0,
             lanes: Lanes::default(),
+            maps: None,
             held_back: false,
             unpublished: false,
             attach_refused: false,
@@ -129,6 +133,7 @@ impl Requester {
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
         self.forget_lanes(link.as_ref().map_or(0, |link| link.qpn));
         self.link = link;
+        self.maps = None;
         self.latched = None;
         self.attach_refused = false;
         self.stalled = None;
@@ -153,6 +158,7 @@ impl Requester {
     /// Chunks that the peer may still read or write, with the ring that tells when it is done.
     pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
         let lent = std::mem::take(&mut self.lent);
+        self.maps = None;
         let link = self.link.take();
         self.forget_lanes(0);
         if lent.is_empty() { None } else { Some((link?, lent)) }

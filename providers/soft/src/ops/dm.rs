@@ -8,7 +8,7 @@ use crate::adapter::Adapter;
 use crate::engine::regions::{Extent, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::sys::Errno;
 use crate::sys::map::{Access, Mapping};
-use crate::sys::memfd::Memfd;
+use crate::sys::memfd::{Memfd, Seals};
 use abi::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsFd;
@@ -31,6 +31,8 @@ const RIGHTS: u32 = LOCAL_WRITE
 pub(super) struct DeviceMemory {
     adapter: Arc<Adapter>,
     map: Mapping,
+    /// Peers that use the memory find it by its owner's descriptor (`engine::mapped`).
+    _file: Memfd,
 }
 
 impl Drop for DeviceMemory {
@@ -89,10 +91,8 @@ pub(super) unsafe extern "C" fn alloc_dm(
         if adapter.device_memory.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_err() {
             return Err(Errno::ENOMEM);
         }
-        let mapped = Memfd::create(c"ferroverbs-dm", bytes as usize)
-            .and_then(|file| Mapping::new(file.as_fd(), bytes as usize, Access::ReadWrite));
-        let map = match mapped {
-            Ok(map) => map,
+        let (map, file) = match memory(bytes as usize) {
+            Ok(made) => made,
             Err(errno) => {
                 adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
                 return Err(errno);
@@ -105,9 +105,16 @@ pub(super) unsafe extern "C" fn alloc_dm(
             comp_mask: 0,
             handle: 0,
         };
-        let memory = Arc::new(DeviceMemory { adapter, map });
+        let memory = Arc::new(DeviceMemory { adapter, map, _file: file });
         Ok(Box::into_raw(Box::new(Dm { verbs, memory, length })).cast())
     })
+}
+
+/// A memory file that stays as long as it is, and a mapping of it.
+fn memory(bytes: usize) -> Result<(Mapping, Memfd), Errno> {
+    let file = Memfd::create(c"ferroverbs-dm", bytes)?;
+    file.seal(Seals::SHRINK | Seals::GROW | Seals::SEAL)?;
+    Ok((Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?, file))
 }
 
 /// ibv_free_dm(3): EBUSY while it has regions.

@@ -41,7 +41,7 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft5");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft6");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -161,6 +161,8 @@ pub(crate) struct MrEntry {
     pub(crate) pd: AtomicU64,
     /// A window of type 2: the owner's QP that it is bound to; 0: any of the domain.
     pub(crate) qpn: AtomicU32,
+    /// Counts the owner's registrations: a key may come again, this does not.
+    pub(crate) born: AtomicU64,
 }
 
 /// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,
