@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `FERROVERBS_CONFIG_DIR` | directories of `*.driver` files (`:` between) instead of all others |
 //! | `FERROVERBS_PROVIDER_DIR` | directories of plugins (`:` between) before all others |
+//! | `FERROVERBS_PROVIDER_RELEASE` | the rdma-core release of the plugins, where their files do not tell (`44`; `44,61`) |
 //! | `FERROVERBS_VERBOSE` | explain an empty device list even when stderr is no terminal |
 //! | `FERROVERBS_QUIET` | do not explain an empty device list |
 //!

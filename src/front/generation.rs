@@ -3,7 +3,8 @@
 //! Five numbers were ever used since release 34, but the layouts changed more often than the number:
 //! eleven variants differ in something we must know. One provider package is always of one release, so
 //! the variant of a number is found once per process, from the release in the real file name of a
-//! provider library (`libmlx5.so.1.24.44.0` is of release 44).
+//! provider library (`libmlx5.so.1.24.44.0` is of release 44), unless `FERROVERBS_PROVIDER_RELEASE` says
+//! which release it is.
 //!
 //! All distances are anchored at `ibv_context`: the extended context in front of it grows at its front,
 //! so what every generation has is at the same distance in each.
@@ -12,7 +13,8 @@ use once_cell::sync::OnceCell;
 
 use super::op::{OP_COUNT, OPS};
 use super::registry;
-use crate::sys::release;
+use crate::sys::log::notice;
+use crate::sys::{env, release};
 
 /// A distinguishable state of the private ABI, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,12 +90,8 @@ impl Generation {
         static OF_34: OnceCell<&'static Generation> = OnceCell::new();
         static OF_59: OnceCell<&'static Generation> = OnceCell::new();
         match pabi {
-            34 => Some(OF_34.get_or_init(|| {
-                Self::of_release(34, release::of_plugins(&registry::files(34), 34))
-            })),
-            59 => Some(OF_59.get_or_init(|| {
-                Self::of_release(59, release::of_plugins(&registry::files(59), 59))
-            })),
+            34 => Some(OF_34.get_or_init(|| Self::of_release(34, release_of(34)))),
+            59 => Some(OF_59.get_or_init(|| Self::of_release(59, release_of(59)))),
             _ => GENERATIONS.iter().rev().find(|generation| generation.pabi == pabi),
         }
     }
@@ -119,6 +117,48 @@ impl Generation {
     pub(crate) fn newest() -> &'static Self {
         &NEWEST
     }
+}
+
+/// The release that plugins of a number are of: as we were told, or by the evidence.
+fn release_of(pabi: u32) -> Option<u32> {
+    let of_number = |release: &&u32| match pabi {
+        34 => **release < 57,
+        _ => (59..64).contains(*release),
+    };
+    let told = told().iter().find(of_number).copied();
+    told.or_else(|| release::of_plugins(&registry::files(pabi), pabi))
+}
+
+/// Releases of rdma-core, a comma between: the plugins of a number that several layouts share are of the
+/// one among them that has this number.
+const SETTING: &str = "FERROVERBS_PROVIDER_RELEASE";
+
+/// What the setting says; a line on stderr, once, when nobody can understand it.
+pub(crate) fn told() -> &'static [u32] {
+    static TOLD: OnceCell<Vec<u32>> = OnceCell::new();
+    TOLD.get_or_init(|| {
+        let Some(value) = env::trusted(SETTING) else { return Vec::new() };
+        let text = value.to_string_lossy();
+        parse(&text).unwrap_or_else(|| {
+            // Whatever is in it: one line, and not a long one.
+            let shown: String = text.chars().take(60).collect();
+            notice!(
+                "Warning: {SETTING} is {shown:?}, not a release of rdma-core from 34 to 65 (such as 44 or \
+                 44,61); ignored"
+            );
+            Vec::new()
+        })
+    })
+}
+
+/// `None` for anything but releases that we know. An empty setting is none.
+fn parse(text: &str) -> Option<Vec<u32>> {
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',')
+        .map(|word| word.trim().parse().ok().filter(|release| (34..=65).contains(release)))
+        .collect()
 }
 
 static NEWEST: Generation = Generation::new(Variant::V65, 65, 368, 360);
@@ -206,6 +246,16 @@ mod tests {
             assert_eq!(ours.context_size, size, "{name}");
             assert_eq!(ours.context_offset, offset.unwrap_or(NEWEST.context_offset), "{name}");
             assert_eq!(ours.qp_mask_offset, mask, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_is_a_list_of_releases() {
+        assert_eq!(parse("56"), Some(vec![56]));
+        assert_eq!(parse(" 44, 61 "), Some(vec![44, 61]));
+        assert_eq!(parse(""), Some(vec![]));
+        for bad in ["33", "66", "34d", "-44", "44,", "44.0", "44 56", "999999999999", "newest"] {
+            assert_eq!(parse(bad), None, "{bad}");
         }
     }
 

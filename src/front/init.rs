@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::fork;
+use super::{fork, generation};
 use crate::export::allow_disassociate_destroy;
 use crate::sys::log::{self, notice};
 use crate::sys::{env, sysfs};
@@ -21,6 +21,8 @@ pub(crate) fn process() {
         Ordering::Relaxed,
     );
     let _ = sysfs::root();
+    // A setting that nobody understands is told even where no plugin makes us look at it.
+    let _ = generation::told();
     check_memlock();
     log::init();
 }

@@ -34,6 +34,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let quiet = done.ok() && done.stderr.is_empty();
     tally.record("nothing is wrong", quiet.then_some(()).ok_or_else(|| done.report("ibv_devinfo")));
 
+    for bad in ["66", "newest\nand best"] {
+        let told = job(&whole, &fabric).env("FERROVERBS_PROVIDER_RELEASE", bad);
+        let done = told.run(&bench.scratch, LIMIT)?;
+        let named = one_line(&done, Path::new("FERROVERBS_PROVIDER_RELEASE"));
+        tally.record(&format!("a release that never was: {bad:?}"), named);
+    }
+
     let prefix =
         damaged(&|p| fs::OpenOptions::new().write(true).open(p.join(PLUGIN))?.set_len(1000))?;
     let done = devices(&prefix, &fabric)?;
