@@ -316,6 +316,65 @@ static void mode_rendezvous(void)
 	tm_close(&t);
 }
 
+/* ---- asleep ---- */
+
+/* Waits for an event, without polling. */
+static void event(const char *what)
+{
+	struct ibv_cq *cq;
+	void *context;
+	if (!check(readable(t.channel->fd, 10000), "%s: an event", what))
+		die("no event");
+	if (ibv_get_cq_event(t.channel, &cq, &context) || cq != ibv_cq_ex_to_cq(t.cq))
+		die("ibv_get_cq_event");
+	ibv_ack_cq_events(cq, 1);
+}
+
+static void arm(int solicited)
+{
+	if (ibv_req_notify_cq(ibv_cq_ex_to_cq(t.cq), solicited))
+		die("ibv_req_notify_cq");
+}
+
+/* Nobody polls: the messages, the read and FIN get done all the same. */
+static void mode_events(void)
+{
+	struct tm_options o = tm_defaults();
+	o.channel = 1;
+	tm_open(&t, &o);
+	for (unsigned n = 0; n < 20; n++) {
+		struct message m = { .opcode = IBV_TMH_EAGER, .tag = n, .len = n * 3000, .seed = n };
+		tm_add(&t, n, n, EXACT, 0, 1 << 20, 0, 0);
+		arm(0);
+		tm_send(&t, 0, &m, 1);
+		tm_sent(&t, 0, 1);
+		event("eager");
+		tm_expect(&t, seen_eager(&t, 0, n, &m), "an eager message");
+		m = (struct message){ .opcode = IBV_TMH_RNDV, .tag = n, .va = t.his[0].addr + (1 << 20), .rkey = t.his[0].rkey, .rlen = n * 30000 };
+		end_fill(t.peer[0], 1 << 20, m.rlen, n);
+		end_recv(t.peer[0], one_piece(0, 60, 3 << 20, HEADERS));
+		tm_add(&t, n, n, EXACT, 0, 1 << 20, 0, 0);
+		arm(0);
+		tm_send(&t, 0, &m, 2);
+		tm_sent(&t, 0, 2);
+		check(is_fin(&t, 0, &m, 60, 3 << 20), "FIN comes though nobody polls");
+		event("rendezvous");
+		tm_expect(&t, seen_match(&t, 0, n, &m), "a rendezvous");
+		tm_expect(&t, seen_data(&t, 0, n, &m), "its data");
+		check(verify(t.buf, m.rlen, n) < 0, "its bytes");
+	}
+	/* An operation's completion makes an event, but for those who wait for solicited ones. */
+	arm(1);
+	tm_sync(&t, 5, 0, IBV_OPS_SIGNALED);
+	check(!readable(t.channel->fd, 30), "an operation is not solicited");
+	tm_expect(&t, seen_op(5, IBV_WC_TM_SYNC, 0), "the operation");
+	arm(0);
+	tm_sync(&t, 6, 0, IBV_OPS_SIGNALED);
+	event("an operation");
+	tm_expect(&t, seen_op(6, IBV_WC_TM_SYNC, 0), "the operation");
+	tm_close(&t);
+}
+
 /* ---- what software gets whole ---- */
 
 static void mode_unexpected(void)
@@ -661,7 +720,7 @@ int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } modes[] = {
 		{ "calls", mode_calls }, { "eager", mode_eager }, { "rendezvous", mode_rendezvous }, { "unexpected", mode_unexpected },
-		{ "sync", mode_sync }, { "errors", mode_errors }, { "kill", mode_kill },
+		{ "sync", mode_sync }, { "events", mode_events }, { "errors", mode_errors }, { "kill", mode_kill },
 	};
 	int two = two_processes(argc, argv);
 	for (int i = 0; i < MAX_PEERS; i++)

@@ -27,6 +27,7 @@ struct matcher {
 	unsigned char *buf;
 	size_t size;
 	struct ibv_mr *mr;
+	struct ibv_comp_channel *channel;
 };
 
 /* How large. */
@@ -35,7 +36,7 @@ struct tm_options {
 	uint32_t tags, ops, srq_wr, cqe;
 	size_t size;
 	uint8_t rnr_retry;	/* of the peers */
-	uint8_t rnr_timer;	/* of our QPs */
+	int channel;		/* the CQ has one */
 };
 
 /* A completion. */
@@ -66,7 +67,7 @@ struct message {
 
 static inline struct tm_options tm_defaults(void)
 {
-	return (struct tm_options){ .peers = 1, .tags = 64, .ops = 64, .srq_wr = 64, .cqe = 1024, .size = 4 << 20, .rnr_retry = 7, .rnr_timer = 1 };
+	return (struct tm_options){ .peers = 1, .tags = 64, .ops = 64, .srq_wr = 64, .cqe = 1024, .size = 4 << 20, .rnr_retry = 7 };
 }
 
 static inline void tm_connect(struct matcher *t, int i)
@@ -124,8 +125,10 @@ static inline void tm_open(struct matcher *t, const struct tm_options *o)
 	t->size = o->size;
 	t->buf = mmap(NULL, o->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	t->mr = ibv_reg_mr(t->pd, t->buf, t->size, IBV_ACCESS_LOCAL_WRITE);
+	t->channel = o->channel ? ibv_create_comp_channel(t->ctx) : NULL;
 	struct ibv_cq_init_attr_ex ca = {
 		.cqe = o->cqe,
+		.channel = t->channel,
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_TM_INFO,
 	};
 	t->cq = ibv_create_cq_ex(t->ctx, &ca);
@@ -163,6 +166,8 @@ static inline void tm_close(struct matcher *t)
 	}
 	check_eq(ibv_destroy_srq(t->srq), 0, "ibv_destroy_srq");
 	check_eq(ibv_destroy_cq(ibv_cq_ex_to_cq(t->cq)), 0, "ibv_destroy_cq");
+	if (t->channel)
+		check_eq(ibv_destroy_comp_channel(t->channel), 0, "ibv_destroy_comp_channel");
 	check_eq(ibv_dereg_mr(t->mr), 0, "ibv_dereg_mr");
 	check_eq(ibv_dealloc_pd(t->pd), 0, "ibv_dealloc_pd");
 	check_eq(ibv_close_device(t->ctx), 0, "ibv_close_device");

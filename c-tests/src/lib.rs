@@ -46,6 +46,8 @@ const TM: &[&str] = &[
     "unexpected one",
     "unexpected two",
     "sync two",
+    "events one",
+    "events two",
     "errors one",
     "errors two",
     "kill two",

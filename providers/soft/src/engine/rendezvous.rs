@@ -16,8 +16,12 @@ pub(super) const OWN_REQUESTS: usize = 32;
 
 impl Requester {
     /// Begins rendezvous that wait, as far as there is room. Returns whether there is anything new to issue.
+    #[inline]
     pub(super) fn begin_fetches(&mut self, qp: &Qp) -> bool {
-        let Some((tm, own)) = qp.tagging() else { return false };
+        qp.tagging().is_some_and(|(tm, own)| self.begin_found(qp, tm, own))
+    }
+
+    fn begin_found(&mut self, qp: &Qp, tm: &TagMatching, own: &Tagging) -> bool {
         match qp.state() {
             State::Rts | State::Sqd => {}
             // What is in the queue fails first, when it is flushed.

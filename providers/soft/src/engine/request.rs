@@ -151,11 +151,10 @@ impl SendQueue {
         self.max_own - self.own
     }
 
-    /// The oldest request is complete.
-    pub(crate) fn complete_oldest(&mut self) {
-        if self.entry(self.completed).own {
-            self.own -= 1;
-        }
+    /// The oldest request is complete; whether it was the shared receive queue's.
+    #[inline]
+    pub(crate) const fn complete_oldest(&mut self, own: bool) {
+        self.own -= own as usize;
         self.completed += 1;
     }
 
@@ -257,16 +256,16 @@ mod tests {
             assert_eq!((queue.own_room(), queue.room()), (3, 0));
             assert_eq!(queue.list(n).len(), MAX_TAG_SGE);
             assert!(queue.inline_mut(n).len() >= HEADERS_LEN);
-            queue.complete_oldest();
+            queue.complete_oldest(true);
         }
         let mut queue = SendQueue::new(2, 1, 0, 4);
         queue.push(&Request::default(), &list[..1], 1);
         queue.push_own(&Request::default(), &list, 1);
         queue.push(&Request::default(), &list[..1], 1);
         assert_eq!((queue.own_room(), queue.room()), (3, 0));
-        queue.complete_oldest();
+        queue.complete_oldest(false);
         assert_eq!((queue.own_room(), queue.room()), (3, 1));
-        queue.complete_oldest();
+        queue.complete_oldest(true);
         assert_eq!((queue.own_room(), queue.room()), (4, 1));
         queue.push_own(&Request::default(), &list, 1);
         queue.forget();

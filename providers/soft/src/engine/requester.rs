@@ -500,7 +500,7 @@ impl Requester {
                 Phase::Done => IBV_WC_SUCCESS,
                 Phase::Failed(status) => status,
             };
-            self.queue.complete_oldest();
+            self.queue.complete_oldest(entry.own);
             if matches!(
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
@@ -532,7 +532,7 @@ impl Requester {
                 _ => IBV_WC_WR_FLUSH_ERR,
             };
             self.broken = true;
-            self.queue.complete_oldest();
+            self.queue.complete_oldest(entry.own);
             complete(qp, &entry, status, 0);
         }
         self.queue.issued = self.queue.posted;
