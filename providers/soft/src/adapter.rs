@@ -3,6 +3,7 @@
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
+use crate::engine::ethernet::segment::Segment;
 use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing};
 use crate::engine::movers::{Movers, is_moving};
@@ -22,7 +23,7 @@ use crate::shm::view::View;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,9 @@ pub(crate) struct Adapter {
     pub(crate) datagrams: Datagrams,
     pub(crate) xrc: Xrc,
     pub(crate) groups: Groups,
+    pub(crate) segment: Segment,
+    /// Work queues there are.
+    pub(crate) work_queues: AtomicUsize,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
     qps: RwLock<Table<Qp>>,
@@ -92,10 +96,8 @@ impl Adapter {
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
-        let identity = crate::sys::process::random().map_or(1, |r| r as u32 | 1);
         let needs_fence = !crate::sys::membarrier::register();
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
-        view.tables_head().identity.store(identity, Ordering::Release);
         let adapter = Arc::new(Self {
             view,
             regions: Regions::new(view),
@@ -105,6 +107,8 @@ impl Adapter {
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             groups: Groups::new(view),
+            segment: Segment::new(view),
+            work_queues: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS)),
@@ -254,6 +258,9 @@ impl Adapter {
                 std::thread::yield_now();
             }
         });
+        if self.work_queues.load(Ordering::Acquire) > 0 {
+            self.datagrams.settle();
+        }
         for qp in self.all_qps() {
             if qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv {
                 drop(qp.responder.lock());
@@ -457,6 +464,7 @@ impl Handler for Service {
             adapter.exhume(),
             adapter.retry_events(),
             adapter.attention.settle(|| adapter.sweep()),
+            adapter.datagrams.take_waits().then_some(RECHECK),
         ];
         waits.into_iter().flatten().min()
     }

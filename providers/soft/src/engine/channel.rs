@@ -131,6 +131,10 @@ impl Reporter {
         self.object(qp as u64, event);
     }
 
+    pub(crate) fn wq(&self, wq: *mut abi::ibv_wq, event: u32) {
+        self.object(wq as u64, event);
+    }
+
     pub(crate) fn srq(&self, srq: *mut abi::ibv_srq, event: u32) {
         self.object(srq as u64, event);
     }

@@ -277,7 +277,7 @@ impl Cq {
     /// A QP can receive from now on: look at its ring.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
         match qp.kind {
-            Kind::Ud | Kind::XrcSend => {}
+            Kind::Ud | Kind::Raw | Kind::XrcSend => {}
             Kind::XrcRecv => self.adapter.xrc.add_receiver(&self.adapter, qp),
             Kind::Rc | Kind::Uc => self.list.lock().receivers.add(&self.adapter, qp),
         }

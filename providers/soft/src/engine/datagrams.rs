@@ -10,11 +10,11 @@ use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
 use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
-use crate::sys::membarrier;
+use crate::sys::{clock, membarrier};
 use arrayvec::ArrayVec;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,11 @@ const BUDGET: usize = 256;
 const HOT: usize = 16;
 /// How long a process that was just met may take to find us.
 const INTRODUCTION: Duration = Duration::from_millis(200);
-/// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only.
-pub(super) const COURTESY: Duration = Duration::from_millis(20);
+/// How long a frame waits for a receive that is not there: time for a process to be scheduled.
+const COURTESY: Duration = Duration::from_millis(100);
+/// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only. Longer, so that a receiver that
+/// waited itself comes in time.
+pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 
 /// All datagram traffic of a process.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ pub(crate) struct Datagrams {
     /// All processes that we have met, ourselves included.
     everyone: RwLock<Vec<Met>>,
     introduced: Introduced,
+    /// Something waits in a ring for a receive.
+    waits: AtomicBool,
     /// Datagrams that arrived and were dropped.
     pub(crate) dropped: AtomicU64,
 }
@@ -88,6 +93,8 @@ pub(super) struct Inlet {
     pub(super) view: View,
     ring: Ring,
     next: u32,
+    /// For frames: a copy that nobody else can change.
+    pub(super) frame: Vec<u8>,
 }
 
 /// What became of one datagram at the sender.
@@ -97,6 +104,44 @@ pub(super) enum Sent {
     Gone,
     /// There is no room: the same again later.
     Full,
+}
+
+/// What became of one datagram at the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Taken,
+    Dropped,
+    /// A receive for it may be on its way: the same again soon.
+    Later,
+}
+
+impl From<bool> for Fate {
+    fn from(taken: bool) -> Self {
+        if taken { Self::Taken } else { Self::Dropped }
+    }
+}
+
+/// Since when a queue has had no receive for a frame, in nanoseconds of the device's clock; 0: it has one.
+#[derive(Debug, Default)]
+pub(crate) struct Dry(AtomicU64);
+
+impl Dry {
+    /// Whether a frame should wait for a queue that has a receive or not: for a moment, once.
+    pub(super) fn waits(&self, has_receive: bool) -> bool {
+        let since = self.0.load(Ordering::Relaxed);
+        if has_receive {
+            if since != 0 {
+                self.0.store(0, Ordering::Relaxed);
+            }
+            return false;
+        }
+        let now = clock::device_ns().max(1);
+        if since == 0 {
+            self.0.store(now, Ordering::Relaxed);
+            return true;
+        }
+        u128::from(now.saturating_sub(since)) < COURTESY.as_nanos()
+    }
 }
 
 /// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
@@ -164,8 +209,9 @@ impl Datagrams {
         drop(everyone);
         ring.acked().store(next, Ordering::Relaxed);
         // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
-        ring.nak().store(view.tables_head().identity.load(Ordering::Relaxed), Ordering::Release);
-        from.known.insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next });
+        ring.nak().store(peer.identity(), Ordering::Release);
+        from.known
+            .insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next, frame: vec![] });
     }
 
     /// A process is dead: what it sent before still counts, then nothing more comes.
@@ -186,7 +232,7 @@ impl Datagrams {
     pub(crate) fn meet_everyone(&self, adapter: &Adapter) {
         self.introduced.0.call_once(|| {
             let own = adapter.fabric.slot();
-            let identity = adapter.view.tables_head().identity.load(Ordering::Relaxed);
+            let identity = adapter.fabric.identity();
             let deadline = Instant::now() + INTRODUCTION;
             for slot in 1..adapter.fabric.config().slots {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
@@ -217,15 +263,18 @@ impl Datagrams {
     }
 
     /// Calls `look` with the tables of each living process.
-    #[allow(dead_code, reason = "the next step")]
-    pub(super) fn for_everyone(&self, mut look: impl FnMut(u16, &View)) {
+    pub(super) fn for_everyone(&self, mut look: impl FnMut(&View)) {
         for met in self.everyone.read().iter().filter(|met| !met.peer.is_dead()) {
-            look(met.peer.slot, &met.view);
+            look(&met.view);
         }
     }
 
+    /// Whether something waited for a receive since the last call: somebody must look again.
+    pub(crate) fn take_waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) && self.waits.swap(false, Ordering::Relaxed)
+    }
+
     /// Waits until nothing that arrived is being delivered.
-    #[allow(dead_code, reason = "the next step")]
     pub(crate) fn settle(&self) {
         drop(self.from.lock());
     }
@@ -275,8 +324,13 @@ impl Inlets {
         let mut count = 0;
         while count < BUDGET {
             let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
-            if !deliver(adapter, inlet, words, &body) {
-                all.dropped.fetch_add(1, Ordering::Relaxed);
+            match deliver(adapter, inlet, words, &body) {
+                Fate::Taken => {}
+                Fate::Dropped => drop(all.dropped.fetch_add(1, Ordering::Relaxed)),
+                Fate::Later => {
+                    all.waits.store(true, Ordering::Relaxed);
+                    break;
+                }
             }
             inlet.next = inlet.next.wrapping_add(1);
             count += 1;
@@ -293,13 +347,18 @@ impl Inlets {
     }
 }
 
-/// Sorts out one slot; `false`: dropped.
-fn deliver(adapter: &Adapter, inlet: &Inlet, words: [u64; 2], body: &[u64; BODY_WORDS]) -> bool {
+/// Sorts out one slot.
+fn deliver(
+    adapter: &Adapter,
+    inlet: &mut Inlet,
+    words: [u64; 2],
+    body: &[u64; BODY_WORDS],
+) -> Fate {
     match Head::parse(words) {
-        Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body),
+        Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
-        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]),
-        None => false,
+        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]).into(),
+        None => Fate::Dropped,
     }
 }
 
@@ -371,7 +430,7 @@ impl OutletState {
     /// The next sequence number, if there is a free slot.
     fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
         let Some((next, acked)) = self.place else {
-            let own = adapter.view.tables_head().identity.load(Ordering::Relaxed);
+            let own = adapter.fabric.identity();
             if outlet.ring.nak().load(Ordering::Acquire) != own {
                 return None;
             }

@@ -2,9 +2,10 @@
 
 pub(crate) mod channel;
 pub(crate) mod completion;
+pub(crate) mod counters;
 pub(crate) mod cq;
 pub(crate) mod datagrams;
-mod ethernet;
+pub(crate) mod ethernet;
 pub(crate) mod hot;
 pub(crate) mod inbound;
 mod issue;
@@ -31,6 +32,7 @@ pub(crate) mod tagging;
 pub(crate) mod tags;
 pub(crate) mod ud;
 pub(crate) mod windows;
+pub(crate) mod wq;
 pub(crate) mod xrc;
 
 #[cfg(test)]

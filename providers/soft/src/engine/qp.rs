@@ -5,6 +5,8 @@
 use super::channel::Reporter;
 use super::completion::{Cqe, Reads};
 use super::cq::{Cq, Form};
+use super::datagrams::Dry;
+use super::ethernet::Frames;
 use super::link::Link;
 use super::opened::{Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
@@ -15,6 +17,7 @@ use super::responder::Responder;
 use super::srq::Srq;
 use super::state::{Kind, State};
 use super::tagging::{TagMatching, Tagging};
+use super::wq::Rss;
 use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
@@ -24,7 +27,7 @@ use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Looks without an arrival after which a stream is over.
@@ -48,6 +51,7 @@ pub(crate) struct Wanted {
     pub(crate) signals_all: bool,
     /// `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
+    pub(crate) raw: Raw,
     pub(crate) report: Reporter,
 }
 
@@ -73,9 +77,19 @@ impl Wanted {
             cap: Zeroed::zeroed(),
             signals_all: false,
             create_flags: 0,
+            raw: Raw::default(),
             report,
         }
     }
+}
+
+/// What only a RAW_PACKET QP has.
+#[derive(Debug, Default)]
+pub(crate) struct Raw {
+    /// Bytes of headers of segmented sends.
+    pub(crate) max_tso_header: u16,
+    /// Frames are spread over work queues; there is nothing else to the QP.
+    pub(crate) rss: Option<Rss>,
 }
 
 /// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
@@ -113,8 +127,13 @@ pub(crate) struct Qp {
     pub(crate) openings: Openings,
     /// Every send request completes visibly (`sq_sig_all`).
     pub(crate) signals_all: bool,
-    /// Multicast datagrams and frames of its own are not for it.
-    pub(crate) blocks_own_multicast: bool,
+    /// `ibv_qp_create_flags`.
+    pub(crate) create_flags: u32,
+    pub(crate) rss: Option<Rss>,
+    /// Frames that wait for a receive.
+    pub(super) dry: Dry,
+    /// Steering rules that name it.
+    pub(crate) flows: AtomicUsize,
     /// Our receive ring.
     pub(crate) ring: Ring,
     state: AtomicU8,
@@ -198,6 +217,12 @@ impl Qp {
             Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(wanted.recv_cq))),
             None => (wanted.recv_cq, None),
         };
+        let frames = match wanted.kind {
+            Kind::Raw if wanted.raw.rss.is_none() => {
+                Frames::new(cap.max_send_wr as usize, usize::from(wanted.raw.max_tso_header))
+            }
+            _ => Frames::default(),
+        };
         let receives = match wanted.srq {
             Some(_) => ReceiveQueue::new(0, 0),
             None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
@@ -220,12 +245,15 @@ impl Qp {
             opened: wanted.opened,
             openings: Openings::default(),
             signals_all: wanted.signals_all,
-            blocks_own_multicast: wanted.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+            create_flags: wanted.create_flags,
+            rss: wanted.raw.rss,
+            dry: Dry::default(),
+            flows: AtomicUsize::new(0),
             ring,
             state: AtomicU8::new(State::Reset as u8),
             standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
-            requester: Mutex::new(Requester::new(sends)),
+            requester: Mutex::new(Requester::new(sends, frames)),
             responder: Mutex::new(Responder::new(ring, position)),
             receives: Mutex::new(receives),
             next_arrival: AtomicU32::new(position),
@@ -250,11 +278,14 @@ impl Qp {
         qp.set_state(State::Reset);
         qp.send_cq.users.fetch_add(1, Ordering::AcqRel);
         qp.recv_cq.users.fetch_add(1, Ordering::AcqRel);
-        if qp.kind == Kind::Ud {
+        if !qp.kind.is_connected() {
             qp.recv_cq.count_datagram_user(true);
         }
         if let Some(srq) = &qp.srq {
             srq.users.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(rss) = &qp.rss {
+            rss.table.users.fetch_add(1, Ordering::AcqRel);
         }
         adapter.place_qp(&qp);
         Ok(qp)
@@ -262,6 +293,11 @@ impl Qp {
 
     pub(crate) const fn handle(&self) -> *mut ibv_qp {
         self.verbs.get().cast()
+    }
+
+    /// Whether multicast datagrams and frames of its own are not for it.
+    pub(crate) const fn blocks_own_multicast(&self) -> bool {
+        self.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0
     }
 
     pub(crate) fn me(&self) -> Weak<Self> {
@@ -389,6 +425,14 @@ impl Qp {
         match &self.srq {
             Some(srq) => srq.take(to),
             None => self.receives.lock().take(to),
+        }
+    }
+
+    /// Whether a receive is posted.
+    pub(super) fn has_receive(&self) -> bool {
+        match &self.srq {
+            Some(srq) => srq.has_receive(),
+            None => self.receives.lock().len() > 0,
         }
     }
 
@@ -696,7 +740,10 @@ impl Qp {
         let next = self.responder.lock().position();
         self.publish_life(&self.standing.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
-        if self.kind == Kind::Ud {
+        if let Some(rss) = &self.rss {
+            rss.table.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !self.kind.is_connected() {
             self.recv_cq.count_datagram_user(false);
         }
         self.send_cq.users.fetch_sub(1, Ordering::AcqRel);

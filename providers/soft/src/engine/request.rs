@@ -15,6 +15,7 @@ pub(crate) struct Request {
     pub(crate) flags: u32,
     /// Immediate data in network order, or the rkey to invalidate.
     pub(crate) imm: u32,
+    /// Of a segmented send: what `set_tso` says; so `remote_addr`.
     pub(crate) rkey: u32,
     pub(crate) remote_addr: u64,
     pub(crate) compare_add: u64,
@@ -27,6 +28,22 @@ pub(crate) struct Request {
 
 /// In `swap` of an atomic write: its word is `compare_add`, rather than in a scatter/gather list.
 pub(crate) const WORD_WITHIN: u64 = 1;
+
+impl Request {
+    /// Makes it a segmented send: `header` bytes at `address` before each segment of up to `mss` bytes.
+    pub(crate) fn set_tso(&mut self, address: u64, header: u16, mss: u16) {
+        self.remote_addr = address;
+        self.rkey = u32::from(header) | u32::from(mss) << 16;
+    }
+
+    pub(crate) const fn tso_header_len(&self) -> usize {
+        (self.rkey & 0xffff) as usize
+    }
+
+    pub(crate) const fn tso_segment(&self) -> usize {
+        (self.rkey >> 16) as usize
+    }
+}
 
 /// Where a datagram goes, taken from its address handle when it is posted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,7 +190,8 @@ impl SendQueue {
         self.posted == self.completed
     }
 
-    fn at(&self, n: u64) -> usize {
+    /// The place of request `n`.
+    pub(super) fn at(&self, n: u64) -> usize {
         (n % self.entries.len() as u64) as usize
     }
 

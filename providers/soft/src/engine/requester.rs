@@ -5,6 +5,7 @@
 //! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
 //! whoever polls, or by the service thread.
 
+use super::ethernet::Frames;
 use super::inbound::Nak;
 use super::lanes::Lanes;
 use super::link::{Link, Reach, Standing};
@@ -88,6 +89,8 @@ pub(crate) struct Requester {
     pub(super) datagrams_wait: bool,
     /// Since when a datagram for many waits for receivers without room.
     pub(super) receivers_waited_for: Option<Instant>,
+    /// RAW_PACKET: what frames are made with.
+    pub(super) frames: Box<Frames>,
     /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
     pub(super) failed: bool,
     /// A failed request was completed: whatever is behind it will be flushed.
@@ -97,7 +100,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(queue: SendQueue) -> Self {
+    pub(crate) fn new(queue: SendQueue, frames: Frames) -> Self {
         Self {
             queue,
             link: None,
@@ -118,6 +121,7 @@ impl Requester {
             peer_polls: 0,
             datagrams_wait: false,
             receivers_waited_for: None,
+            frames: Box::new(frames),
             failed: false,
             broken: false,
             breakage: false,
@@ -216,6 +220,9 @@ impl Requester {
         if self.queue.issued <= n && request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
         }
+        if self.queue.issued <= n && request.opcode == IBV_WR_TSO {
+            self.keep_tso_header(n);
+        }
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
         Ok(())
@@ -243,6 +250,7 @@ impl Requester {
         list: &[ibv_sge],
     ) -> Result<u32, Errno> {
         let one_sided = match (request.opcode, kind) {
+            (_, Kind::Raw) => false,
             (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
             (
                 IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -265,6 +273,9 @@ impl Requester {
         let most = if kind == Kind::Ud { super::ud::MTU } else { MAX_MESSAGE };
         if len > u64::from(most) {
             return Err(Errno::EINVAL);
+        }
+        if kind == Kind::Raw {
+            self.frames.check(request, len)?;
         }
         let inline = request.flags & IBV_SEND_INLINE != 0;
         if inline && (one_sided || len > self.queue.max_inline as u64) {
@@ -349,8 +360,10 @@ impl Requester {
     }
 
     fn issue_waiting(&mut self, qp: &Qp) {
-        if qp.kind == Kind::Ud {
-            return super::ud::issue_waiting(self, qp);
+        match qp.kind {
+            Kind::Ud => return super::ud::issue_waiting(self, qp),
+            Kind::Raw => return super::ethernet::issue_waiting(self, qp),
+            _ => {}
         }
         if qp.kind == Kind::XrcSend {
             return self.issue_steered(qp);
@@ -566,7 +579,7 @@ impl Requester {
 
     fn lose_patience(&mut self, qp: &Qp) {
         let waiting = self.queue.issued != self.queue.posted;
-        if (self.acked == self.next && !waiting) || self.broken || qp.kind == Kind::Ud {
+        if (self.acked == self.next && !waiting) || self.broken || !qp.kind.is_connected() {
             self.stalled = None;
             return;
         }

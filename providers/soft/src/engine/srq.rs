@@ -182,6 +182,11 @@ impl Srq {
         true
     }
 
+    /// Whether a receive is posted.
+    pub(super) fn has_receive(&self) -> bool {
+        self.queue.lock().queue.len() > 0
+    }
+
     /// A QP found no receive: whoever posts one lets it go on.
     pub(crate) fn await_receive(&self, qp: Weak<Qp>) {
         let mut waiters = self.waiters.lock();

@@ -44,6 +44,7 @@ pub(crate) enum Kind {
     Rc = 2,
     Uc = 3,
     Ud = 4,
+    Raw = 8,
     /// The sending end of an XRC connection (`IBV_QPT_XRC_SEND`).
     XrcSend = 9,
     /// The receiving end (`IBV_QPT_XRC_RECV`).
@@ -57,6 +58,7 @@ impl Kind {
             2 => Self::Rc,
             3 => Self::Uc,
             4 => Self::Ud,
+            8 => Self::Raw,
             9 => Self::XrcSend,
             10 => Self::XrcRecv,
             _ => return None,
@@ -64,7 +66,7 @@ impl Kind {
     }
 
     pub(crate) const fn is_connected(self) -> bool {
-        !matches!(self, Self::Ud)
+        !matches!(self, Self::Ud | Self::Raw)
     }
 
     /// Whether requests are acknowledged, and refused with a reason.
@@ -97,11 +99,15 @@ const DRAINED: u32 =
 
 /// What the transition `from` -> `to` of a QP of `kind` takes, or `None` when it does not exist.
 pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
-    use Kind::{Rc, Uc, Ud, XrcRecv, XrcSend};
+    use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
     use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to, kind) {
         (_, Reset | Err, _) => (0, 0),
         (Reset, Init, Ud) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0),
+        (Reset, Init, Raw) => (IBV_QP_PORT, 0),
+        (Init, Init | Rtr, Raw) | (Rtr | Rts | Sqd | Sqe, Rts, Raw) | (Rts | Sqd, Sqd, Raw) => {
+            (0, 0)
+        }
         (Reset, Init, _) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0),
         (Init, Init, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
         (Init, Init, _) => (0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
@@ -176,7 +182,8 @@ pub(crate) const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 5] = [Kind::Rc, Kind::Uc, Kind::Ud, Kind::XrcSend, Kind::XrcRecv];
+    const KINDS: [Kind; 6] =
+        [Kind::Rc, Kind::Uc, Kind::Ud, Kind::Raw, Kind::XrcSend, Kind::XrcRecv];
     const STATES: [State; 7] =
         [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Err];
 

@@ -70,6 +70,7 @@ impl Side {
             cap,
             signals_all: true,
             create_flags: 0,
+            raw: super::qp::Raw::default(),
             report,
         };
         let qp = Qp::new(adapter, wanted).expect("a number");

@@ -2,7 +2,7 @@
 //!
 //! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
-use super::datagrams::{COURTESY, Inlet, Letter, Outlet, Sent};
+use super::datagrams::{Inlet, Letter, Outlet, PATIENCE, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::qp::Qp;
 use super::ranges::Ranges;
@@ -66,7 +66,7 @@ pub(super) fn deliver(
         }
         let mut taken = false;
         adapter.groups.for_members([body[3], body[4]], |qp| {
-            if !(qp.blocks_own_multicast && qp.qpn == head.src_qpn) {
+            if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
                 taken |= receive(qp, qkey, &piece, &datagram);
             }
         });
@@ -160,7 +160,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 impl Requester {
     /// Whether a datagram for many still waits for receivers without room.
     pub(super) fn is_patient(&self) -> bool {
-        self.receivers_waited_for.is_none_or(|since| since.elapsed() < COURTESY)
+        self.receivers_waited_for.is_none_or(|since| since.elapsed() < PATIENCE)
     }
 
     /// A datagram for many found a receiver without room.

@@ -184,6 +184,11 @@ impl Fabric {
         self.core.slot()
     }
 
+    /// What peers know this process by: its [`Peer::identity`].
+    pub fn identity(&self) -> u32 {
+        self.own.identity()
+    }
+
     /// The settings it was joined with.
     pub fn config(&self) -> &FabricConfig {
         &self.core.config

@@ -70,6 +70,11 @@ impl Peer {
         })
     }
 
+    /// A number, not 0, that tells it from earlier and later owners of its slot; known as soon as the peer is.
+    pub fn identity(&self) -> u32 {
+        self.nonce as u32 | 1
+    }
+
     /// What it publishes, as long as our own; read-only here, unless it is ourselves. It writes at
     /// any time.
     pub fn tables(&self) -> &Mapping {

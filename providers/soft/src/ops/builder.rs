@@ -31,6 +31,8 @@ struct Built {
 struct Builder {
     built: Vec<Built>,
     inline: Vec<u8>,
+    /// Headers of segmented sends.
+    headers: Vec<u8>,
     error: Option<Errno>,
 }
 
@@ -63,6 +65,7 @@ pub(super) const fn offered(kind: Kind) -> u64 {
         Kind::Uc => SENDS | WINDOWS | WRITES,
         Kind::Ud => SENDS,
         Kind::XrcRecv => 0,
+        Kind::Raw => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
     };
     ops as u64
 }
@@ -80,6 +83,7 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
     ex.wr_send = Some(send);
     ex.wr_send_imm = Some(send_imm);
     ex.wr_send_inv = Some(send_inv);
+    ex.wr_send_tso = Some(send_tso);
     ex.wr_bind_mw = Some(bind_mw);
     ex.wr_local_inv = Some(local_inv);
     ex.wr_atomic_write = Some(atomic_write);
@@ -115,6 +119,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     let builder = unsafe { builder(qp) };
     builder.built.clear();
     builder.inline.clear();
+    builder.headers.clear();
     builder.error = None;
 }
 
@@ -148,6 +153,10 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         }
     }
     for built in &mut builder.built {
+        if built.request.opcode == IBV_WR_TSO {
+            // As with inline data.
+            built.request.remote_addr += builder.headers.as_ptr() as u64;
+        }
         if built.request.flags & IBV_SEND_INLINE != 0 {
             for sge in &mut built.sges {
                 // An offset until now: the buffer moved while it grew.
@@ -262,6 +271,20 @@ unsafe extern "C" fn flush(
         if !known {
             builder(qp).error = Some(Errno::EINVAL);
         }
+    }
+}
+
+/// Copies the header at once, as inline data.
+unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_len: u16, mss: u16) {
+    // SAFETY: as `send`; the header has `header_len` bytes.
+    unsafe {
+        let headers = &mut builder(qp).headers;
+        let at = headers.len() as u64;
+        if header_len > 0 {
+            let bytes = std::slice::from_raw_parts(header.cast::<u8>(), usize::from(header_len));
+            headers.extend_from_slice(bytes);
+        }
+        begin(qp, IBV_WR_TSO, |r| r.set_tso(at, header_len, mss));
     }
 }
 

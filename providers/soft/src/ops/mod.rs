@@ -3,11 +3,13 @@
 mod ah;
 pub(crate) mod builder;
 mod context;
+mod counters;
 mod cq;
 pub(crate) mod cq_ex;
 mod device;
 mod dm;
 mod domain;
+mod flow;
 mod frontend;
 mod mcast;
 mod mr;
@@ -18,6 +20,7 @@ pub(crate) mod qp;
 mod query;
 mod srq;
 mod tags;
+mod wq;
 mod xrcd;
 
 use crate::sys::Errno;

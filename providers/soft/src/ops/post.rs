@@ -140,6 +140,10 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
                 let ud = wr.wr.ud;
                 request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
             }
+            IBV_WR_TSO => {
+                let tso = wr.tail.tso;
+                request.set_tso(tso.hdr as u64, tso.hdr_sz, tso.mss);
+            }
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let atomic = wr.wr.atomic;
                 request.remote_addr = atomic.remote_addr;

@@ -7,8 +7,9 @@ use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
 use super::{ah, builder, object, status};
 use crate::engine::cq::Cq;
+use crate::engine::ethernet::MAX_TSO_HEADER;
 use crate::engine::opened::Opened;
-use crate::engine::qp::{Attributes, Qp, Wanted};
+use crate::engine::qp::{Attributes, Qp, Raw, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State, ignored, permits};
@@ -73,6 +74,11 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 const fn create_flags_of(kind: Kind) -> u32 {
     match kind {
         Kind::Ud => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+        Kind::Raw => {
+            IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+                | IBV_QP_CREATE_CVLAN_STRIPPING
+                | IBV_QP_CREATE_SCATTER_FCS
+        }
         _ => 0,
     }
 }
@@ -83,14 +89,25 @@ const fn create_flags_of(kind: Kind) -> u32 {
 /// The objects that `init` names are live ones of this provider.
 unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     let has = |bit| init.comp_mask & bit != 0;
-    let known = IBV_QP_INIT_ATTR_PD
+    let mut known = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    if kind == Kind::Raw {
+        known |=
+            IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    }
     if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: by contract.
+    let rss = unsafe { super::wq::spreading(init)? };
+    let max_tso_header = if has(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { init.max_tso_header } else { 0 };
+    if max_tso_header > MAX_TSO_HEADER {
+        return Err(Errno::EINVAL);
+    }
+    let raw = Raw { max_tso_header, rss };
     let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
     if create_flags & !create_flags_of(kind) != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -104,7 +121,7 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         match kind {
             Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
             Kind::XrcRecv => return Err(Errno::EINVAL),
-            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init)?,
+            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init, raw)?,
             _ => return Err(Errno::EINVAL),
         }
     };
@@ -164,7 +181,11 @@ struct Made {
 ///
 /// # Safety
 /// As `create`.
-unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
+unsafe fn create_in_domain(
+    kind: Kind,
+    init: &ibv_qp_init_attr_ex,
+    raw: Raw,
+) -> Result<Made, Errno> {
     let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
         || cap.max_recv_wr > MAX_QP_WR
@@ -172,13 +193,15 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
         || cap.max_recv_sge > MAX_SGE
         || cap.max_inline_data > MAX_INLINE;
     let sends_only = kind == Kind::XrcSend;
-    if init.pd.is_null() || init.send_cq.is_null() || too_much {
+    // Who spreads frames has no queues of its own.
+    let spreads = raw.rss.is_some();
+    if init.pd.is_null() || (init.send_cq.is_null() && !spreads) || too_much {
         return Err(Errno::EINVAL);
     }
     // What an XRC send QP would receive with is not looked at.
     let none = (std::ptr::null_mut(), std::ptr::null_mut());
     let (recv_cq, srq) = if sends_only { none } else { (init.recv_cq, init.srq) };
-    if recv_cq.is_null() && !sends_only {
+    if recv_cq.is_null() && !sends_only && !spreads {
         return Err(Errno::EINVAL);
     }
     if sends_only || !srq.is_null() {
@@ -187,8 +210,14 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
     // SAFETY: live objects of this provider, by contract.
     let (domain, context, send_queue, recv_queue, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
-        let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
-        (Pd::of(init.pd), (*init.pd).context, Cq::share(init.send_cq), recv_queue, shared)
+        let (send_queue, recv_queue) = match raw.rss.as_ref().and_then(|r| r.table.queues.first()) {
+            Some(wq) => (Arc::clone(&wq.cq), Arc::clone(&wq.cq)),
+            None => {
+                let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
+                (Cq::share(init.send_cq), recv_queue)
+            }
+        };
+        (Pd::of(init.pd), (*init.pd).context, send_queue, recv_queue, shared)
     };
     let unfit = |srq: &Arc<Srq>| srq.domain.is_some() || srq.tm.is_some() && kind != Kind::Rc;
     if shared.as_ref().is_some_and(unfit) {
@@ -212,6 +241,7 @@ unsafe fn create_in_domain(kind: Kind, init: &ibv_qp_init_attr_ex) -> Result<Mad
         } else {
             0
         },
+        raw,
         report,
     };
     let qp = Qp::new(&domain.adapter, wanted)?;
@@ -283,7 +313,7 @@ pub(super) unsafe extern "C" fn open_qp(
     })
 }
 
-/// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group; waits until all events of the QP that were got are
+/// ibv_destroy_qp(3): EBUSY while it is attached to a multicast group or a steering rule names it; waits until all events of the QP that were got are
 /// acknowledged.
 ///
 /// # Safety
@@ -292,7 +322,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: by contract.
         let queue = unsafe { Qp::of(qp) };
-        if queue.kind == Kind::Ud && queue.adapter.groups.has(queue) {
+        let grouped = queue.kind == Kind::Ud && queue.adapter.groups.has(queue);
+        if grouped || queue.flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         if queue.opened.is_some() {
@@ -359,6 +390,10 @@ fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     let given = given & !ignored(qp.kind);
+    if qp.rss.is_some() {
+        // It has no state: frames come as soon as a rule says so.
+        return Err(Errno::EOPNOTSUPP);
+    }
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let from = qp.state();
@@ -576,6 +611,9 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: by contract.
     unsafe {
         let queue = Qp::of(qp);
+        if queue.rss.is_some() {
+            return Errno::EOPNOTSUPP.raw();
+        }
         let (known, cap) = shown(queue);
         *attr = known;
         *init = ibv_qp_init_attr {

@@ -4,10 +4,13 @@
 use super::context::Context;
 use super::dm::MAX_DM;
 use super::status;
+use crate::engine::ethernet::MAX_TSO;
+use crate::engine::ethernet::toeplitz::FIELDS;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS, MAX_TAG_SGE};
 use crate::engine::tags::MAX_TAGS;
+use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
 use crate::net::GID_TABLE;
 use crate::shm::layout::{GROUPS, MRS, MWS, QPS, SRQS};
 use crate::sys::Errno;
@@ -80,11 +83,24 @@ pub(super) unsafe extern "C" fn query_device_ex(
         let full = ibv_device_attr_ex {
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
                 | IBV_DEVICE_FLUSH_GLOBAL
-                | IBV_DEVICE_ATOMIC_WRITE,
+                | IBV_DEVICE_ATOMIC_WRITE
+                | IBV_DEVICE_RAW_SCATTER_FCS,
             orig_attr,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
+            tso_caps: ibv_tso_caps { max_tso: MAX_TSO, supported_qpts: 1 << IBV_QPT_RAW_PACKET },
+            rss_caps: ibv_rss_caps {
+                supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+                max_rwq_indirection_tables: MAX_TABLES,
+                max_rwq_indirection_table_size: MAX_TABLE,
+                rx_hash_fields_mask: u64::from(FIELDS),
+                rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ as u8,
+            },
+            max_wq_type_rq: QPS as u32,
+            raw_packet_caps: IBV_RAW_PACKET_CAP_CVLAN_STRIPPING
+                | IBV_RAW_PACKET_CAP_SCATTER_FCS
+                | IBV_RAW_PACKET_CAP_IP_CSUM,
             phys_port_cnt_ex: 1,
             tm_caps: ibv_tm_caps {
                 max_rndv_hdr_size: MAX_RNDV_HEADERS as u32,
@@ -130,6 +146,8 @@ fn device_attr(guid: u64) -> ibv_device_attr {
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_RC_RNR_NAK_GEN
             | IBV_DEVICE_XRC
+            | IBV_DEVICE_RAW_IP_CSUM
+            | IBV_DEVICE_MANAGED_FLOW_STEERING
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | IBV_DEVICE_MEM_MGT_EXTENSIONS,
@@ -147,6 +165,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_mcast_grp: GROUPS as c_int,
         max_mcast_qp_attach: MOST_MEMBERS as c_int,
         max_total_mcast_qp_attach: (GROUPS * MOST_MEMBERS) as c_int,
+        max_raw_ethy_qp: QPS as c_int,
         max_ah: c_int::MAX,
         max_srq: SRQS as c_int,
         max_srq_wr: MAX_SRQ_WR as c_int,

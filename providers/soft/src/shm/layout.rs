@@ -57,8 +57,6 @@ pub(crate) struct TablesHead {
     pub(crate) polls: Line<AtomicU32>,
     /// 1: the owner cannot use one-sided barriers, so whoever publishes to it must fence.
     pub(crate) needs_fence: AtomicU32,
-    /// A random number, not 0: tells this process from earlier owners of its slot.
-    pub(crate) identity: AtomicU32,
     /// All multicast groups of the owner are in entries before this one.
     pub(crate) groups: AtomicU32,
     /// All steering rules of the owner are in entries before this one.

@@ -70,7 +70,6 @@ impl View {
         self.table(TABLES_GROUPS, index, GROUPS)
     }
 
-    #[allow(dead_code, reason = "the next step")]
     pub(crate) fn rule(&self, index: usize) -> &RuleEntry {
         self.table(TABLES_RULES, index, RULES)
     }

@@ -1,15 +1,25 @@
-//! Ethernet frames of RAW_PACKET QPs.
+//! Ethernet frames of RAW_PACKET QPs on a segment that all processes of the fabric share.
+//!
+//! All stations are behind the one port that they have in common: a frame that any QP sends comes by the steering rules (`steer`) of all
+//! processes, and goes wherever they say. The sender holds the contest of rules over the tables that the processes publish (`segment`),
+//! and puts one copy into the datagram ring of each process with a rule that gets the frame; that process takes it apart again and
+//! brings it to its queues (`receive`).
 
-use super::datagrams::Inlet;
-use crate::adapter::Adapter;
-use crate::shm::slot::{BODY_WORDS, Head};
+mod checksum;
+mod headers;
+mod receive;
+pub(crate) mod segment;
+mod send;
+pub(crate) mod steer;
+pub(crate) mod toeplitz;
 
-/// Brings one frame to its receives; `false`: nobody took it.
-pub(super) fn deliver(
-    _adapter: &Adapter,
-    _inlet: &Inlet,
-    _head: &Head,
-    _body: &[u64; BODY_WORDS],
-) -> bool {
-    false
-}
+pub(crate) use headers::{ETHERNET, Key};
+pub(super) use receive::{Sink, deliver};
+pub(super) use send::{Frames, issue_waiting};
+
+/// Longest frame, without frame check sequence: a jumbo frame of 9216 bytes with Ethernet header and two VLAN tags.
+pub(crate) const MAX_FRAME: usize = 9216 + 22;
+/// Payload of a segmented send.
+pub(crate) const MAX_TSO: u32 = 256 * 1024;
+/// Headers of a segmented send.
+pub(crate) const MAX_TSO_HEADER: u16 = 256;

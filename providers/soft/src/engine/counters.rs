@@ -1,0 +1,111 @@
+//! Counters of steering rules (ibv_create_counters(3)).
+
+use crate::sys::Errno;
+use abi::*;
+use parking_lot::Mutex;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Places in a set of counters.
+pub(crate) const MOST_POINTS: u32 = 1024;
+
+/// A set of counters. The C object comes first.
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) verbs: UnsafeCell<ibv_counters>,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// What is read where: places and what they count.
+    points: Mutex<Vec<(u32, ibv_counter_description)>>,
+    /// Rules that count here.
+    pub(crate) users: AtomicUsize,
+}
+
+// SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
+unsafe impl Sync for Counters {}
+// SAFETY: as above.
+unsafe impl Send for Counters {}
+
+impl std::fmt::Debug for Counters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counters").field("packets", &self.packets).finish_non_exhaustive()
+    }
+}
+
+impl Counters {
+    pub(crate) fn new(context: *mut ibv_context) -> Arc<Self> {
+        Arc::new(Self {
+            verbs: UnsafeCell::new(ibv_counters { context }),
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            points: Mutex::default(),
+            users: AtomicUsize::new(0),
+        })
+    }
+
+    /// A frame of `bytes` came by.
+    pub(crate) fn count(&self, bytes: u64) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// From now on place `index` of what is read tells `what`.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` nothing that is counted; `EINVAL` no such place; `EBUSY` it is taken.
+    pub(crate) fn attach(&self, index: u32, what: ibv_counter_description) -> Result<(), Errno> {
+        if !matches!(what, IBV_COUNTER_PACKETS | IBV_COUNTER_BYTES) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if index >= MOST_POINTS {
+            return Err(Errno::EINVAL);
+        }
+        let mut points = self.points.lock();
+        if points.iter().any(|(at, _)| *at == index) {
+            return Err(Errno::EBUSY);
+        }
+        points.push((index, what));
+        Ok(())
+    }
+
+    /// Fills in each place; those that tell nothing read as 0.
+    ///
+    /// # Errors
+    /// `EINVAL` fewer places than are in use.
+    pub(crate) fn read(&self, values: &mut [u64]) -> Result<(), Errno> {
+        let points = self.points.lock();
+        if points.iter().any(|(at, _)| *at as usize >= values.len()) {
+            return Err(Errno::EINVAL);
+        }
+        values.fill(0);
+        for (at, what) in points.iter() {
+            let from = if *what == IBV_COUNTER_PACKETS { &self.packets } else { &self.bytes };
+            if let Some(value) = values.get_mut(*at as usize) {
+                *value = from.load(Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_tells_what_was_attached_there() {
+        let counters = Counters::new(std::ptr::null_mut());
+        assert_eq!(counters.attach(2, IBV_COUNTER_PACKETS), Ok(()));
+        assert_eq!(counters.attach(0, IBV_COUNTER_BYTES), Ok(()));
+        assert_eq!(counters.attach(0, IBV_COUNTER_PACKETS), Err(Errno::EBUSY));
+        assert_eq!(counters.attach(1, 7), Err(Errno::EOPNOTSUPP));
+        assert_eq!(counters.attach(MOST_POINTS, IBV_COUNTER_BYTES), Err(Errno::EINVAL));
+        counters.count(60);
+        counters.count(100);
+        let mut values = [9; 4];
+        assert_eq!(counters.read(&mut values), Ok(()));
+        assert_eq!(values, [160, 0, 2, 0]);
+        assert_eq!(counters.read(&mut values[..2]), Err(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,176 @@
+//! Bringing a frame that arrived to the queues that rules name.
+
+use super::MAX_FRAME;
+use super::checksum::{are_right, frame_check};
+use super::headers::{ETHERNET, Key, Places, VLAN, dissect};
+use super::segment::Rule;
+use super::steer::Winner;
+use crate::adapter::Adapter;
+use crate::engine::completion::{Cqe, Rare};
+use crate::engine::cq::Cq;
+use crate::engine::datagrams::{Fate, Inlet};
+use crate::engine::qp::Qp;
+use crate::engine::ranges::Ranges;
+use crate::engine::receive::Receive;
+use crate::engine::regions::LOCAL_WRITE;
+use crate::engine::wq::Wq;
+use crate::shm::slot::*;
+use abi::*;
+
+/// A frame in our own memory.
+pub(crate) struct Arrival<'a> {
+    frame: &'a [u8],
+    places: Places,
+    checksums_are_right: bool,
+    tag: u32,
+}
+
+/// Where a frame ends up: whose receive it takes and how it is reported.
+pub(crate) struct Sink<'a> {
+    pub(crate) adapter: &'a Adapter,
+    /// Protection domain of the receive.
+    pub(crate) pd: u32,
+    pub(crate) cq: &'a Cq,
+    /// Of the QP or work queue.
+    pub(crate) number: u32,
+    pub(crate) strips_vlan: bool,
+    pub(crate) appends_fcs: bool,
+}
+
+/// Brings one frame to its receives, or to none if one of them may still come.
+pub(crate) fn deliver(
+    adapter: &Adapter,
+    inlet: &mut Inlet,
+    head: &Head,
+    body: &[u64; BODY_WORDS],
+) -> Fate {
+    let len = low(body[0]) as usize;
+    if !(ETHERNET..=MAX_FRAME).contains(&len) || head.carrier != Carrier::Chunk {
+        return Fate::Dropped;
+    }
+    let Some(chunk) = inlet.view.chunk(low(body[2])) else { return Fate::Dropped };
+    // The sender could change it while we look.
+    inlet.frame.resize(MAX_FRAME, 0);
+    // SAFETY: a chunk has more than MAX_FRAME bytes, the copy has as many; `len` was checked.
+    unsafe { inlet.frame.as_mut_ptr().copy_from_nonoverlapping(chunk, len) };
+    let Some(frame) = inlet.frame.get(..len) else { return Fate::Dropped };
+    let Some((key, places)) = dissect(frame) else { return Fate::Dropped };
+    let winner = Winner { precedence: low(body[1]), shape: body[3], born: 0 };
+    let takers = adapter.segment.takers(&key.words(), &winner);
+    if takers.is_empty() {
+        return Fate::Dropped;
+    }
+    // Before any of them gets it: nobody gets it twice.
+    if takers.iter().any(|rule| !rule.drop && must_wait(rule, &key)) {
+        return Fate::Later;
+    }
+    let mut arrival =
+        Arrival { frame, places, checksums_are_right: are_right(frame, &places), tag: 0 };
+    let mut taken = false;
+    for rule in &takers {
+        rule.counters.iter().for_each(|counters| counters.count(len as u64));
+        if rule.drop {
+            taken = true;
+            continue;
+        }
+        let Some(qp) = rule.qp.upgrade() else { continue };
+        if key.is_multicast() && qp.blocks_own_multicast() && qp.qpn == head.src_qpn {
+            continue;
+        }
+        arrival.tag = rule.tag;
+        taken |= to_qp(&qp, &key, &arrival);
+    }
+    taken.into()
+}
+
+/// Whether the queue that a rule leads to has no receive, but may get one.
+fn must_wait(rule: &Rule, key: &Key) -> bool {
+    let Some(qp) = rule.qp.upgrade() else { return false };
+    match &qp.rss {
+        Some(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
+        None => qp.is_receiving() && qp.dry.waits(qp.has_receive()),
+    }
+}
+
+fn to_qp(qp: &Qp, key: &Key, arrival: &Arrival<'_>) -> bool {
+    if let Some(rss) = &qp.rss {
+        return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, arrival));
+    }
+    if !qp.is_receiving() {
+        return false;
+    }
+    // The responder's lock keeps deregistration and RESET away while we write.
+    let responder = qp.responder.lock();
+    let mut receive = Receive::default();
+    if !qp.take_receive(&mut receive) {
+        return false;
+    }
+    let sink = Sink {
+        adapter: &qp.adapter,
+        pd: qp.receive_pd(),
+        cq: &qp.recv_cq,
+        number: qp.qpn,
+        strips_vlan: qp.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
+        appends_fcs: qp.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
+    };
+    let good = sink.put(&receive, arrival);
+    drop(responder);
+    if !good {
+        qp.enter_error();
+    }
+    true
+}
+
+fn to_wq(adapter: &Adapter, wq: &Wq, arrival: &Arrival<'_>) -> bool {
+    let mut receive = Receive::default();
+    if !wq.take_receive(&mut receive) {
+        return false;
+    }
+    if !wq.sink(adapter).put(&receive, arrival) {
+        wq.fail();
+    }
+    true
+}
+
+impl Sink<'_> {
+    /// Puts a frame into a receive and completes it; `false`: it completed with an error, which the queue does not survive.
+    fn put(&self, receive: &Receive, arrival: &Arrival<'_>) -> bool {
+        let Arrival { frame, places, .. } = arrival;
+        let stripped = places.vlan.filter(|_| self.strips_vlan);
+        let removed = if stripped.is_some() { VLAN } else { 0 };
+        let fcs = if self.appends_fcs { frame_check(frame).to_vec() } else { vec![] };
+        let len = frame.len() - removed + fcs.len();
+        let placed = match self.adapter.regions.resolve(self.pd, &receive.sges, LOCAL_WRITE) {
+            None => IBV_WC_LOC_PROT_ERR,
+            Some(ranges) if len > ranges.total() => IBV_WC_LOC_LEN_ERR,
+            Some(ranges) => {
+                // Without tag, the addresses and then what is behind it.
+                let (addresses, rest) = frame.split_at(ETHERNET - 2);
+                let rest = rest.get(removed..).unwrap_or_default();
+                scatter(&ranges, 0, addresses);
+                scatter(&ranges, addresses.len(), rest);
+                scatter(&ranges, len - fcs.len(), &fcs);
+                IBV_WC_SUCCESS
+            }
+        };
+        let good = placed == IBV_WC_SUCCESS;
+        let right = good && arrival.checksums_are_right;
+        let cqe = Cqe {
+            wr_id: receive.wr_id,
+            status: placed,
+            opcode: IBV_WC_RECV,
+            byte_len: if good { len as u32 } else { 0 },
+            qp_num: self.number,
+            wc_flags: if right { IBV_WC_IP_CSUM_OK } else { 0 },
+            ..Cqe::default()
+        };
+        let rare = Rare { flow_tag: arrival.tag, cvlan: stripped.unwrap_or(0), ..Rare::default() };
+        self.cq.push_with(&cqe, Some(&rare), false);
+        good
+    }
+}
+
+fn scatter(ranges: &Ranges, at: usize, bytes: &[u8]) {
+    // SAFETY: the bytes are a slice of ours.
+    unsafe { ranges.scatter(at, bytes.as_ptr(), bytes.len()) };
+}

@@ -1,0 +1,174 @@
+//! The Ethernet segment that all processes of the fabric share, as stations behind one port: its steering rules, each process's published for
+//! all, and the contest of rules for a frame.
+#![forbid(unsafe_code)]
+
+use super::steer::{Pattern, Rank, Wanted, Winner, shape};
+use crate::adapter::Adapter;
+use crate::engine::counters::Counters;
+use crate::engine::datagrams::Receivers;
+use crate::engine::qp::Qp;
+use crate::shm::layout::{RULE_WORDS, RULES, RuleEntry};
+use crate::shm::view::View;
+use crate::sys::{Errno, clock};
+use arrayvec::ArrayVec;
+use parking_lot::RwLock;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Rules of one process that one frame can go to.
+const MOST_TAKERS: usize = 256;
+
+/// A steering rule of this process.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    index: usize,
+    rank: Rank,
+    /// Of its pattern.
+    shape: u64,
+    pattern: Pattern,
+    pub(super) tag: u32,
+    pub(super) drop: bool,
+    pub(super) counters: Vec<Arc<Counters>>,
+    pub(super) qp: Weak<Qp>,
+}
+
+/// Rules that get a frame.
+pub(super) type Takers = ArrayVec<Arc<Rule>, MOST_TAKERS>;
+
+/// This process's rules.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    view: View,
+    rules: RwLock<Rules>,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    /// As in the table.
+    slots: Vec<Option<Arc<Rule>>>,
+    free: Vec<usize>,
+}
+
+/// Rank and age of a published rule, if it matches.
+fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
+    let rank = Rank::unpack(entry.rank.load(Ordering::Acquire))?;
+    let matches = key.iter().zip(&entry.mask).zip(&entry.value).all(|((key, mask), value)| {
+        key & mask.load(Ordering::Relaxed) == value.load(Ordering::Relaxed)
+    });
+    matches.then(|| (rank, entry.born.load(Ordering::Relaxed)))
+}
+
+fn shape_of(entry: &RuleEntry) -> u64 {
+    shape(entry.value.iter().chain(&entry.mask).map(|word| word.load(Ordering::Relaxed)))
+}
+
+/// The published rules of a process.
+fn published(view: &View) -> impl Iterator<Item = &RuleEntry> {
+    let used = (view.tables_head().rules.load(Ordering::Acquire) as usize).min(RULES);
+    (0..used).map(|index| view.rule(index))
+}
+
+/// Which rule stops a frame, and who gets it.
+pub(super) fn contest(adapter: &Adapter, key: &[u64; RULE_WORDS]) -> (Winner, Receivers) {
+    let mut winner = Winner::NOBODY;
+    let mut any = false;
+    adapter.datagrams.for_everyone(|view| {
+        for entry in published(view) {
+            if let Some((rank, born)) = matching(entry, key) {
+                winner.challenge(rank, born, || shape_of(entry));
+                any = true;
+            }
+        }
+    });
+    if !any {
+        return (winner, Receivers::new());
+    }
+    let receivers = adapter.datagrams.receivers(adapter, |view| {
+        published(view).any(|entry| {
+            matching(entry, key).is_some_and(|(rank, _)| winner.lets(rank, || shape_of(entry)))
+        })
+    });
+    (winner, receivers)
+}
+
+impl Segment {
+    pub(crate) fn new(view: View) -> Self {
+        Self { view, rules: RwLock::default() }
+    }
+
+    /// Makes a rule that sends frames to `qp`.
+    ///
+    /// # Errors
+    /// `ENOMEM` as many rules as there can be.
+    pub(crate) fn add(
+        &self,
+        qp: &Qp,
+        wanted: &Wanted,
+        counters: Vec<Arc<Counters>>,
+    ) -> Result<Arc<Rule>, Errno> {
+        let mut rules = self.rules.write();
+        let index = match rules.free.pop() {
+            Some(index) => index,
+            None if rules.slots.len() < RULES => {
+                rules.slots.push(None);
+                rules.slots.len() - 1
+            }
+            None => return Err(Errno::ENOMEM),
+        };
+        let rule = Arc::new(Rule {
+            index,
+            rank: wanted.rank,
+            shape: wanted.pattern.shape(),
+            pattern: wanted.pattern,
+            tag: wanted.tag.unwrap_or(0),
+            drop: wanted.drop,
+            counters,
+            qp: qp.me(),
+        });
+        if let Some(slot) = rules.slots.get_mut(index) {
+            *slot = Some(Arc::clone(&rule));
+        }
+        let entry = self.view.rule(index);
+        for (to, from) in entry.value.iter().zip(&rule.pattern.value) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        for (to, from) in entry.mask.iter().zip(&rule.pattern.mask) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        entry.born.store(clock::device_ns(), Ordering::Relaxed);
+        // Pairs with the Acquire in `matching`.
+        entry.rank.store(rule.rank.pack(), Ordering::Release);
+        self.view.tables_head().rules.store(rules.slots.len() as u32, Ordering::Release);
+        Ok(rule)
+    }
+
+    /// Takes a rule away.
+    pub(crate) fn remove(&self, rule: &Rule) {
+        let mut rules = self.rules.write();
+        self.view.rule(rule.index).rank.store(0, Ordering::Release);
+        if let Some(slot) = rules.slots.get_mut(rule.index) {
+            *slot = None;
+        }
+        rules.free.push(rule.index);
+        // Senders look at no more entries than they must.
+        while rules.slots.last().is_some_and(Option::is_none) {
+            rules.slots.pop();
+        }
+        let used = rules.slots.len();
+        rules.free.retain(|index| *index < used);
+        self.view.tables_head().rules.store(used as u32, Ordering::Release);
+    }
+
+    /// Our rules that get a frame which `winner` stops.
+    pub(super) fn takers(&self, key: &[u64; RULE_WORDS], winner: &Winner) -> Takers {
+        let rules = self.rules.read();
+        rules
+            .slots
+            .iter()
+            .flatten()
+            .filter(|rule| rule.pattern.matches(key) && winner.lets(rule.rank, || rule.shape))
+            .take(MOST_TAKERS)
+            .cloned()
+            .collect()
+    }
+}

@@ -1,0 +1,533 @@
+//! Steering rules (ibv_create_flow(3)): a pattern over the fields of a frame, and a rank among all rules of the segment.
+#![forbid(unsafe_code)]
+
+use super::headers::{
+    ESP, GRE, IPV4, IPV6, Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP, LAYER_VLAN,
+    TCP, TUNNEL_GRE, TUNNEL_MPLS, TUNNEL_VXLAN, UDP, at,
+};
+use crate::shm::layout::RULE_WORDS;
+use crate::sys::Errno;
+use abi::*;
+
+/// Which bits of a key must have which values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// 0 wherever `mask` is.
+    pub(crate) value: [u64; RULE_WORDS],
+    pub(crate) mask: [u64; RULE_WORDS],
+}
+
+impl Pattern {
+    pub(crate) fn matches(&self, key: &[u64; RULE_WORDS]) -> bool {
+        key.iter().zip(&self.mask).zip(&self.value).all(|((k, m), v)| k & m == *v)
+    }
+
+    /// Tells patterns apart: two that are equal have the same.
+    pub(crate) fn shape(&self) -> u64 {
+        shape(self.value.iter().chain(&self.mask).copied())
+    }
+}
+
+/// FNV-1a over words.
+pub(crate) fn shape(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3))
+}
+
+/// What kind of rule: `ibv_flow_attr_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Class {
+    Normal = 0,
+    AllDefault = 1,
+    MulticastDefault = 2,
+    /// Gets a copy of everything, whatever the others do.
+    Sniffer = 3,
+}
+
+/// Where a rule stands among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    pub(crate) class: Class,
+    /// The frame goes on to rules behind this one as well.
+    pub(crate) dont_trap: bool,
+    /// 0 is first.
+    pub(crate) priority: u16,
+}
+
+impl Rank {
+    /// Never 0.
+    pub(crate) const fn pack(self) -> u64 {
+        1 << 63 | (self.dont_trap as u64) << 24 | (self.class as u64) << 16 | self.priority as u64
+    }
+
+    /// `None`: not a rule.
+    pub(crate) const fn unpack(word: u64) -> Option<Self> {
+        if word >> 63 == 0 {
+            return None;
+        }
+        let class = match (word >> 16) as u8 {
+            0 => Class::Normal,
+            1 => Class::AllDefault,
+            2 => Class::MulticastDefault,
+            3 => Class::Sniffer,
+            _ => return None,
+        };
+        Some(Self { class, dont_trap: word >> 24 & 1 == 1, priority: word as u16 })
+    }
+
+    /// Smaller comes first: rules in order of priority, then the default ones, all alike.
+    pub(crate) const fn precedence(self) -> u32 {
+        match self.class {
+            Class::Normal => self.priority as u32,
+            _ => 1 << 16,
+        }
+    }
+}
+
+/// The rule that a frame stops at: it goes to all rules of this precedence and pattern, and to no later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Winner {
+    pub(crate) precedence: u32,
+    /// Of the pattern; 0 among default rules, which do not compete.
+    pub(crate) shape: u64,
+    pub(crate) born: u64,
+}
+
+impl Winner {
+    /// No rule: nothing stops the frame.
+    pub(crate) const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
+
+    /// Takes part in the contest for a frame that a rule matches. Among rules of one priority the oldest wins.
+    pub(crate) fn challenge(&mut self, rank: Rank, born: u64, shape: impl FnOnce() -> u64) {
+        if rank.class == Class::Sniffer || rank.dont_trap {
+            return;
+        }
+        let precedence = rank.precedence();
+        if (precedence, born) < (self.precedence, self.born) {
+            let shape = if rank.class == Class::Normal { shape() } else { 0 };
+            *self = Self { precedence, shape, born };
+        }
+    }
+
+    /// Whether a rule that matches gets the frame.
+    pub(crate) fn lets(&self, rank: Rank, shape: impl FnOnce() -> u64) -> bool {
+        match rank.class {
+            Class::Sniffer => true,
+            _ if rank.dont_trap => rank.precedence() <= self.precedence,
+            Class::Normal => rank.precedence() == self.precedence && shape() == self.shape,
+            _ => rank.precedence() == self.precedence,
+        }
+    }
+}
+
+/// A rule as an application asks for it, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) rank: Rank,
+    pub(crate) pattern: Pattern,
+    pub(crate) tag: Option<u32>,
+    pub(crate) drop: bool,
+}
+
+/// One specification of ibv_create_flow(3): its type, and its bytes behind type and size (six bytes).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec<'a> {
+    pub(crate) kind: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// Bytes of a specification of this type, head included; `None`: there is no such type. Those that grew over time may be longer.
+pub(crate) const fn spec_size(kind: u32) -> Option<usize> {
+    Some(match kind & !IBV_FLOW_SPEC_INNER {
+        IBV_FLOW_SPEC_ETH => size_of::<ibv_flow_spec_eth>(),
+        IBV_FLOW_SPEC_IPV4 => size_of::<ibv_flow_spec_ipv4>(),
+        IBV_FLOW_SPEC_IPV6 => size_of::<ibv_flow_spec_ipv6>(),
+        IBV_FLOW_SPEC_IPV4_EXT => size_of::<ibv_flow_spec_ipv4_ext>(),
+        IBV_FLOW_SPEC_ESP => size_of::<ibv_flow_spec_esp>(),
+        IBV_FLOW_SPEC_TCP | IBV_FLOW_SPEC_UDP => size_of::<ibv_flow_spec_tcp_udp>(),
+        IBV_FLOW_SPEC_VXLAN_TUNNEL => size_of::<ibv_flow_spec_tunnel>(),
+        IBV_FLOW_SPEC_GRE => size_of::<ibv_flow_spec_gre>(),
+        IBV_FLOW_SPEC_MPLS => size_of::<ibv_flow_spec_mpls>(),
+        _ => match kind {
+            IBV_FLOW_SPEC_ACTION_TAG => size_of::<ibv_flow_spec_action_tag>(),
+            IBV_FLOW_SPEC_ACTION_DROP => size_of::<ibv_flow_spec_action_drop>(),
+            IBV_FLOW_SPEC_ACTION_HANDLE => size_of::<ibv_flow_spec_action_handle>(),
+            IBV_FLOW_SPEC_ACTION_COUNT => size_of::<ibv_flow_spec_counter_action>(),
+            _ => return None,
+        },
+    })
+}
+
+/// A pattern under construction, byte by byte.
+struct Draft {
+    value: Key,
+    mask: Key,
+}
+
+impl Draft {
+    /// Demands `value` under `mask`.
+    ///
+    /// # Errors
+    /// `EINVAL` something else was demanded there before.
+    fn demand(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Errno> {
+        for (i, (value, mask)) in value.iter().zip(mask).enumerate() {
+            let (Some(v), Some(m)) = (self.value.0.get_mut(at + i), self.mask.0.get_mut(at + i))
+            else {
+                return Err(Errno::EINVAL);
+            };
+            if (*v ^ value) & *m & mask != 0 {
+                return Err(Errno::EINVAL);
+            }
+            *v |= value & mask;
+            *m |= mask;
+        }
+        Ok(())
+    }
+
+    /// Demands exactly this.
+    fn exactly(&mut self, at: usize, value: &[u8]) -> Result<(), Errno> {
+        value.iter().enumerate().try_for_each(|(i, byte)| self.demand(at + i, &[*byte], &[0xff]))
+    }
+
+    /// Demands bits.
+    fn bit(&mut self, at: usize, bit: u8) -> Result<(), Errno> {
+        self.demand(at, &[bit], &[bit])
+    }
+
+    /// Demands a field of a specification, whose value and mask both begin with fields at the same places.
+    fn field(
+        &mut self,
+        at: usize,
+        filter: &Filter<'_>,
+        from: usize,
+        len: usize,
+    ) -> Result<(), Errno> {
+        let value = filter.value.get(from..from + len).ok_or(Errno::EINVAL)?;
+        let mask = filter.mask.get(from..from + len).ok_or(Errno::EINVAL)?;
+        self.demand(at, value, mask)
+    }
+
+    fn protocol(&mut self, base: usize, proto: u8, layer: u8) -> Result<(), Errno> {
+        self.exactly(base + at::PROTO, &[proto])?;
+        if layer == 0 { Ok(()) } else { self.bit(base + at::LAYERS, layer) }
+    }
+
+    fn version(&mut self, base: usize, ether_type: u16, layer: u8) -> Result<(), Errno> {
+        if base == 0 {
+            self.exactly(at::ETHER_TYPE, &ether_type.to_be_bytes())?;
+        }
+        self.bit(base + at::LAYERS, layer)
+    }
+
+    fn finish(self) -> Pattern {
+        Pattern { value: self.value.words(), mask: self.mask.words() }
+    }
+}
+
+/// Value and mask of a specification.
+struct Filter<'a> {
+    value: &'a [u8],
+    mask: &'a [u8],
+}
+
+impl Filter<'_> {
+    fn asks_for(&self, from: usize, len: usize) -> bool {
+        self.mask.get(from..from + len).is_some_and(|mask| mask.iter().any(|byte| *byte != 0))
+    }
+}
+
+/// Checks a rule.
+///
+/// # Errors
+/// `EINVAL` an unknown type, specifications that contradict each other, or a default rule with any; `EOPNOTSUPP` something that no rule can do
+/// here: matching ESP sequence numbers or labels within tunnels, actions with handles, egress rules.
+pub(crate) fn check(
+    kind: u32,
+    flags: u32,
+    priority: u16,
+    specs: &[Spec<'_>],
+) -> Result<Wanted, Errno> {
+    let class = match kind {
+        IBV_FLOW_ATTR_NORMAL => Class::Normal,
+        IBV_FLOW_ATTR_ALL_DEFAULT => Class::AllDefault,
+        IBV_FLOW_ATTR_MC_DEFAULT => Class::MulticastDefault,
+        IBV_FLOW_ATTR_SNIFFER => Class::Sniffer,
+        _ => return Err(Errno::EINVAL),
+    };
+    if flags & !(IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & IBV_FLOW_ATTR_FLAGS_EGRESS != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let dont_trap = flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
+    if dont_trap && class != Class::Normal {
+        return Err(Errno::EINVAL);
+    }
+    let mut draft = Draft { value: Key::EMPTY, mask: Key::EMPTY };
+    if class == Class::MulticastDefault {
+        draft.bit(at::DST_MAC, 1)?;
+    }
+    let (mut tag, mut drop) = (None, false);
+    for spec in specs {
+        match spec.kind {
+            IBV_FLOW_SPEC_ACTION_TAG => {
+                let bytes: &[u8; 4] =
+                    spec.body.get(2..6).and_then(|b| b.try_into().ok()).ok_or(Errno::EINVAL)?;
+                // 24 bits, as much as a completion of an adapter has room for.
+                tag = Some(u32::from_ne_bytes(*bytes)).filter(|tag| *tag < 1 << 24);
+                if tag.is_none() {
+                    return Err(Errno::EINVAL);
+                }
+            }
+            IBV_FLOW_SPEC_ACTION_DROP => drop = true,
+            IBV_FLOW_SPEC_ACTION_COUNT => {}
+            IBV_FLOW_SPEC_ACTION_HANDLE => return Err(Errno::EOPNOTSUPP),
+            _ if class != Class::Normal => return Err(Errno::EINVAL),
+            _ => demand(&mut draft, spec)?,
+        }
+    }
+    if drop && dont_trap {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Wanted { rank: Rank { class, dont_trap, priority }, pattern: draft.finish(), tag, drop })
+}
+
+/// What one specification demands.
+fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Errno> {
+    let base = if spec.kind & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
+    let kind = spec.kind & !IBV_FLOW_SPEC_INNER;
+    // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple of four.
+    let (from, len) = match kind {
+        IBV_FLOW_SPEC_ETH => (0, size_of::<ibv_flow_eth_filter>()),
+        IBV_FLOW_SPEC_IPV4 => (2, size_of::<ibv_flow_ipv4_filter>()),
+        IBV_FLOW_SPEC_IPV4_EXT => (2, size_of::<ibv_flow_ipv4_ext_filter>()),
+        IBV_FLOW_SPEC_IPV6 => (2, size_of::<ibv_flow_ipv6_filter>()),
+        IBV_FLOW_SPEC_TCP | IBV_FLOW_SPEC_UDP => (0, size_of::<ibv_flow_tcp_udp_filter>()),
+        IBV_FLOW_SPEC_ESP => (2, size_of::<ibv_flow_esp_filter>()),
+        IBV_FLOW_SPEC_VXLAN_TUNNEL => (2, size_of::<ibv_flow_tunnel_filter>()),
+        IBV_FLOW_SPEC_GRE => (2, size_of::<ibv_flow_gre_filter>()),
+        IBV_FLOW_SPEC_MPLS => (2, size_of::<ibv_flow_mpls_filter>()),
+        _ => return Err(Errno::EINVAL),
+    };
+    let filter = Filter {
+        value: spec.body.get(from..from + len).ok_or(Errno::EINVAL)?,
+        mask: spec.body.get(from + len..from + 2 * len).ok_or(Errno::EINVAL)?,
+    };
+    let filter = &filter;
+    match kind {
+        IBV_FLOW_SPEC_ETH => {
+            draft.field(base + at::DST_MAC, filter, 0, 6)?;
+            draft.field(base + at::SRC_MAC, filter, 6, 6)?;
+            draft.field(base + at::ETHER_TYPE, filter, 12, 2)?;
+            if filter.asks_for(14, 2) {
+                draft.bit(base + at::LAYERS, LAYER_VLAN)?;
+            }
+            draft.field(base + at::VLAN_TAG, filter, 14, 2)
+        }
+        IBV_FLOW_SPEC_IPV4 | IBV_FLOW_SPEC_IPV4_EXT => {
+            draft.version(base, IPV4, LAYER_IPV4)?;
+            draft.field(base + at::SRC_IP + 12, filter, 0, 4)?;
+            draft.field(base + at::DST_IP + 12, filter, 4, 4)?;
+            if kind == IBV_FLOW_SPEC_IPV4 {
+                return Ok(());
+            }
+            draft.field(base + at::PROTO, filter, 8, 1)?;
+            draft.field(base + at::TOS, filter, 9, 1)?;
+            draft.field(base + at::TTL, filter, 10, 1)?;
+            draft.field(base + at::FLAGS, filter, 11, 1)
+        }
+        IBV_FLOW_SPEC_IPV6 => {
+            draft.version(base, IPV6, LAYER_IPV6)?;
+            draft.field(base + at::SRC_IP, filter, 0, 16)?;
+            draft.field(base + at::DST_IP, filter, 16, 16)?;
+            draft.field(base + at::FLOW_LABEL, filter, 32, 4)?;
+            draft.field(base + at::PROTO, filter, 36, 1)?;
+            draft.field(base + at::TOS, filter, 37, 1)?;
+            draft.field(base + at::TTL, filter, 38, 1)
+        }
+        IBV_FLOW_SPEC_TCP | IBV_FLOW_SPEC_UDP => {
+            let tcp = kind == IBV_FLOW_SPEC_TCP;
+            let (proto, layer) = if tcp { (TCP, LAYER_TCP) } else { (UDP, LAYER_UDP) };
+            draft.protocol(base, proto, layer)?;
+            draft.field(base + at::DST_PORT, filter, 0, 2)?;
+            draft.field(base + at::SRC_PORT, filter, 2, 2)
+        }
+        IBV_FLOW_SPEC_ESP => {
+            if filter.asks_for(4, 4) {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            draft.protocol(base, ESP, LAYER_ESP)?;
+            draft.field(base + at::DST_PORT, filter, 0, 4)
+        }
+        _ if base != 0 => Err(Errno::EOPNOTSUPP),
+        IBV_FLOW_SPEC_VXLAN_TUNNEL => {
+            draft.protocol(0, UDP, LAYER_UDP)?;
+            draft.bit(at::TUNNELS, TUNNEL_VXLAN)?;
+            draft.field(at::TUNNEL_ID, filter, 0, 4)
+        }
+        IBV_FLOW_SPEC_GRE => {
+            draft.protocol(0, GRE, 0)?;
+            draft.bit(at::TUNNELS, TUNNEL_GRE)?;
+            draft.field(at::GRE_FLAGS, filter, 0, 2)?;
+            draft.field(at::GRE_PROTOCOL, filter, 2, 2)?;
+            draft.field(at::TUNNEL_ID, filter, 4, 4)
+        }
+        _ => {
+            draft.bit(at::TUNNELS, TUNNEL_MPLS)?;
+            draft.field(at::MPLS, filter, 0, 4)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers::{dissect, golden};
+    use super::*;
+
+    /// A specification from its fields: value then mask, each a list of bytes.
+    fn spec(skip: usize, value: &[u8], mask: &[u8]) -> Vec<u8> {
+        [&vec![0; skip][..], value, mask].concat()
+    }
+
+    fn normal(specs: &[(u32, Vec<u8>)]) -> Result<Wanted, Errno> {
+        let specs: Vec<Spec<'_>> =
+            specs.iter().map(|(kind, body)| Spec { kind: *kind, body }).collect();
+        check(IBV_FLOW_ATTR_NORMAL, 0, 0, &specs)
+    }
+
+    fn matches(wanted: &Wanted, frame: &[u8]) -> bool {
+        wanted.pattern.matches(&dissect(frame).expect("a frame").0.words())
+    }
+
+    fn eth(dst_last: u8, vlan: [u8; 2]) -> (u32, Vec<u8>) {
+        let value = [&[2, 0, 0, 0, 0, dst_last, 0, 0, 0, 0, 0, 0, 0, 0][..], &vlan].concat();
+        let vlan_mask = if vlan == [0, 0] { [0, 0] } else { [0x0f, 0xff] };
+        let mask = [&[0xff; 6][..], &[0; 8], &vlan_mask].concat();
+        (IBV_FLOW_SPEC_ETH, spec(0, &value, &mask))
+    }
+
+    fn udp(dst: u16) -> (u32, Vec<u8>) {
+        let [a, b] = dst.to_be_bytes();
+        (IBV_FLOW_SPEC_UDP, spec(0, &[a, b, 9, 9], &[0xff, 0xff, 0, 0]))
+    }
+
+    #[test]
+    fn a_rule_matches_what_it_says_and_nothing_else() {
+        assert!(matches(&normal(&[eth(1, [0x01, 0x23])]).expect("good"), golden::UDP4));
+        assert!(!matches(&normal(&[eth(1, [0x01, 0x24])]).expect("good"), golden::UDP4));
+        assert!(!matches(&normal(&[eth(2, [0, 0])]).expect("good"), golden::UDP4));
+        assert!(matches(&normal(&[udp(2222)]).expect("good"), golden::UDP4));
+        assert!(!matches(&normal(&[udp(2223)]).expect("good"), golden::UDP4));
+        assert!(matches(&normal(&[]).expect("good"), golden::UDP4));
+        let ext = (
+            IBV_FLOW_SPEC_IPV4_EXT,
+            spec(
+                2,
+                &[10, 0, 0, 2, 0, 0, 0, 0, 17, 0x10, 64, 2],
+                &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+            ),
+        );
+        assert!(matches(
+            &normal(&[ext.clone(), udp(2222), eth(1, [0, 0])]).expect("good"),
+            golden::UDP4
+        ));
+        assert!(!matches(&normal(&[ext]).expect("good"), &golden::tcp6()));
+    }
+
+    #[test]
+    fn ipv6_and_its_flow_label_are_matched() {
+        let mut value = [0; 40];
+        value[16] = 0xff;
+        value[17] = 2;
+        value[31] = 1;
+        value[33..36].copy_from_slice(&[3, 0x45, 0x67]);
+        let mut mask = [0; 40];
+        mask[16..36].fill(0xff);
+        let good = (IBV_FLOW_SPEC_IPV6, spec(2, &value, &mask));
+        assert!(matches(&normal(&[good]).expect("good"), &golden::tcp6()));
+        value[35] = 0;
+        let other = (IBV_FLOW_SPEC_IPV6, spec(2, &value, &mask));
+        assert!(!matches(&normal(&[other]).expect("good"), &golden::tcp6()));
+    }
+
+    #[test]
+    fn tunnels_are_matched_outside_and_inside() {
+        let vni = |n| (IBV_FLOW_SPEC_VXLAN_TUNNEL, spec(2, &[0, 0x12, 0x34, n], &[0xff; 4]));
+        let (_, inner) = udp(2222);
+        let rule = [vni(0x56), (IBV_FLOW_SPEC_UDP | IBV_FLOW_SPEC_INNER, inner)];
+        let frame = golden::vxlan(golden::UDP4);
+        assert!(matches(&normal(&rule).expect("good"), &frame));
+        assert!(!matches(&normal(&[vni(0x57)]).expect("good"), &frame));
+        assert!(!matches(&normal(&rule).expect("good"), golden::UDP4));
+        let gre = (IBV_FLOW_SPEC_GRE, spec(2, &[0x20, 0, 8, 0, 0, 0, 0, 7], &[0xff; 8]));
+        assert!(matches(&normal(&[gre]).expect("good"), &golden::gre()));
+    }
+
+    #[test]
+    fn contradictions_and_what_is_not_there_are_refused() {
+        let mut ip6_type = eth(1, [0, 0]);
+        ip6_type.1[12..14].copy_from_slice(&[0x86, 0xdd]);
+        ip6_type.1[28..30].fill(0xff);
+        let v4 = (IBV_FLOW_SPEC_IPV4, spec(2, &[0; 8], &[0; 8]));
+        assert_eq!(normal(&[ip6_type, v4.clone()]).err(), Some(Errno::EINVAL));
+        let tcp = (IBV_FLOW_SPEC_TCP, spec(0, &[0; 4], &[0; 4]));
+        assert_eq!(normal(&[tcp, udp(1)]).err(), Some(Errno::EINVAL));
+        assert_eq!(normal(&[(7, vec![0; 90])]).err(), Some(Errno::EINVAL));
+        assert_eq!(normal(&[(IBV_FLOW_SPEC_IPV4, vec![0; 3])]).err(), Some(Errno::EINVAL));
+        let seq = (IBV_FLOW_SPEC_ESP, spec(2, &[0; 8], &[0xff; 8]));
+        assert_eq!(normal(&[seq]).err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(
+            normal(&[(IBV_FLOW_SPEC_ACTION_HANDLE, vec![0; 12])]).err(),
+            Some(Errno::EOPNOTSUPP)
+        );
+        let of = |kind, flags, specs: &[Spec<'_>]| check(kind, flags, 0, specs).err();
+        assert_eq!(of(4, 0, &[]), Some(Errno::EINVAL));
+        assert_eq!(of(0, 1, &[]), Some(Errno::EINVAL));
+        assert_eq!(of(0, IBV_FLOW_ATTR_FLAGS_EGRESS, &[]), Some(Errno::EOPNOTSUPP));
+        assert_eq!(
+            of(IBV_FLOW_ATTR_SNIFFER, IBV_FLOW_ATTR_FLAGS_DONT_TRAP, &[]),
+            Some(Errno::EINVAL)
+        );
+        let (kind, body) = v4;
+        assert_eq!(
+            of(IBV_FLOW_ATTR_ALL_DEFAULT, 0, &[Spec { kind, body: &body }]),
+            Some(Errno::EINVAL)
+        );
+    }
+
+    #[test]
+    fn a_rank_survives_its_word() {
+        for class in [Class::Normal, Class::AllDefault, Class::MulticastDefault, Class::Sniffer] {
+            for dont_trap in [false, true] {
+                let rank = Rank { class, dont_trap, priority: 0xbeef };
+                assert_eq!(Rank::unpack(rank.pack()), Some(rank));
+            }
+        }
+        assert_eq!(Rank::unpack(0), None);
+    }
+
+    #[test]
+    fn the_first_priority_wins_then_the_oldest_and_equal_rules_share() {
+        let rank = |class, dont_trap, priority| Rank { class, dont_trap, priority };
+        let low = rank(Class::Normal, false, 5);
+        let high = rank(Class::Normal, false, 1);
+        let copy = rank(Class::Normal, true, 0);
+        let all = rank(Class::AllDefault, false, 0);
+        let multi = rank(Class::MulticastDefault, false, 9);
+        let sniffer = rank(Class::Sniffer, false, 0);
+        let mut winner = Winner::NOBODY;
+        assert!(!winner.lets(all, || 1) && winner.lets(sniffer, || 1) && winner.lets(copy, || 1));
+        winner.challenge(all, 1, || 10);
+        assert!(winner.lets(all, || 3) && winner.lets(multi, || 4), "defaults do not compete");
+        winner.challenge(low, 2, || 20);
+        winner.challenge(high, 9, || 30);
+        winner.challenge(high, 8, || 40);
+        winner.challenge(copy, 0, || 50);
+        winner.challenge(sniffer, 0, || 60);
+        assert_eq!(winner, Winner { precedence: 1, shape: 40, born: 8 });
+        assert!(winner.lets(high, || 40) && !winner.lets(high, || 30) && !winner.lets(low, || 40));
+        assert!(winner.lets(copy, || 0) && winner.lets(sniffer, || 0) && !winner.lets(all, || 0));
+        assert!(!winner.lets(rank(Class::Normal, true, 2), || 0), "behind the one that stops it");
+    }
+}

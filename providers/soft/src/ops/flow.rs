@@ -1,0 +1,142 @@
+//! Steering rules (ibv_create_flow(3)).
+
+use super::{object, status};
+use crate::engine::counters::Counters;
+use crate::engine::ethernet::segment::Rule;
+use crate::engine::ethernet::steer::{self, Spec, spec_size};
+use crate::engine::qp::Qp;
+use crate::engine::state::Kind;
+use crate::sys::Errno;
+use abi::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A rule. The C object comes first.
+#[repr(C)]
+struct Flow {
+    verbs: ibv_flow,
+    rule: Arc<Rule>,
+    counters: Vec<Arc<Counters>>,
+    qp: Arc<Qp>,
+}
+
+/// Specifications that have grown: longer ones come from newer programs, and mean the same as long as they ask for nothing more.
+const GROWN: [u32; 3] = [IBV_FLOW_SPEC_IPV4_EXT, IBV_FLOW_SPEC_IPV6, IBV_FLOW_SPEC_VXLAN_TUNNEL];
+/// Bytes of type and size.
+const HEAD: usize = 6;
+
+/// Takes the list of specifications apart.
+///
+/// # Errors
+/// `EINVAL` an unknown type, or a size that is not the type's.
+///
+/// # Safety
+/// `count` specifications lie at `at`, each as long as it says.
+unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno> {
+    let mut specs = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        // SAFETY: each begins with type and size; nothing says that it is aligned.
+        let (kind, size) = unsafe {
+            (at.cast::<u32>().read_unaligned(), at.add(4).cast::<u16>().read_unaligned())
+        };
+        let known = spec_size(kind).ok_or(Errno::EINVAL)?;
+        let size = usize::from(size);
+        if size != known && !(size > known && GROWN.contains(&(kind & !IBV_FLOW_SPEC_INNER))) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: `size` bytes by contract.
+        let body = unsafe { std::slice::from_raw_parts(at.add(HEAD), size - HEAD) };
+        if size > known {
+            // Value and mask would lie elsewhere.
+            return Err(Errno::EOPNOTSUPP);
+        }
+        specs.push(Spec { kind, body });
+        // SAFETY: as above.
+        at = unsafe { at.add(size) };
+    }
+    Ok(specs)
+}
+
+/// The counters that a specification names.
+///
+/// # Safety
+/// It is an `ibv_flow_spec_counter_action` whose counters are live.
+unsafe fn counters_of(spec: &Spec<'_>) -> Result<Arc<Counters>, Errno> {
+    let at = std::mem::offset_of!(ibv_flow_spec_counter_action, counters) - HEAD;
+    let address = spec.body.get(at..at + size_of::<usize>()).and_then(|b| b.try_into().ok());
+    let address = usize::from_ne_bytes(address.ok_or(Errno::EINVAL)?);
+    if address == 0 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by contract.
+    Ok(unsafe { Counters::share(std::ptr::with_exposed_provenance_mut(address)) })
+}
+
+/// ibv_create_flow(3): EINVAL for what makes no sense, or a QP that is neither UD nor RAW_PACKET; EOPNOTSUPP for what adapters may have and this one
+/// has not (see `steer::check`), rules on UD QPs among it; ENOMEM for too many.
+///
+/// # Safety
+/// `qp` is a live QP of this provider; `attr` is readable with its specifications behind it, and the objects that they name are live.
+pub(super) unsafe extern "C" fn create_flow(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_flow_attr,
+) -> *mut ibv_flow {
+    object(|| {
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract; applications pack their structs, so it need not be aligned.
+        let head = unsafe { attr.read_unaligned() };
+        // SAFETY: by contract.
+        let queue = unsafe { Qp::of(qp) };
+        if head.comp_mask != 0 || head.port != 1 {
+            return Err(Errno::EINVAL);
+        }
+        match queue.kind {
+            Kind::Raw => {}
+            Kind::Ud => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::EINVAL),
+        }
+        // SAFETY: by contract.
+        let list = unsafe { specs(attr.add(1).cast(), head.num_of_specs)? };
+        let wanted = steer::check(head.type_, head.flags, head.priority, &list)?;
+        let counting = list.iter().filter(|spec| spec.kind == IBV_FLOW_SPEC_ACTION_COUNT);
+        // SAFETY: by contract.
+        let counters: Vec<_> =
+            counting.map(|spec| unsafe { counters_of(spec) }).collect::<Result<_, _>>()?;
+        let adapter = &queue.adapter;
+        let shared = queue.me().upgrade().ok_or(Errno::EINVAL)?;
+        let rule = adapter.segment.add(queue, &wanted, counters.clone())?;
+        for c in &counters {
+            c.users.fetch_add(1, Ordering::AcqRel);
+        }
+        queue.flows.fetch_add(1, Ordering::AcqRel);
+        // Those who send frames must know us.
+        adapter.datagrams.meet_everyone(adapter);
+        // SAFETY: a live QP has its context.
+        let context = unsafe { (*qp).context };
+        let verbs = ibv_flow { comp_mask: 0, context, handle: 0 };
+        Ok(Box::into_raw(Box::new(Flow { verbs, rule, counters, qp: shared })).cast())
+    })
+}
+
+/// ibv_destroy_flow(3).
+///
+/// # Safety
+/// `flow` is a live rule of this provider and is not used any more.
+pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
+    status(|| {
+        // SAFETY: from create_flow, given back once.
+        let flow = unsafe { Box::from_raw(flow.cast::<Flow>()) };
+        let adapter = &flow.qp.adapter;
+        adapter.segment.remove(&flow.rule);
+        // A frame under way may have found the rule before.
+        adapter.datagrams.settle();
+        for c in &flow.counters {
+            c.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        flow.qp.flows.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    })
+}
