@@ -165,6 +165,11 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
+    /// What it printed so far.
+    pub(crate) fn printed(&self) -> String {
+        read(&self.out)
+    }
+
     /// Sends SIGKILL to it and to everything that it started.
     pub(crate) fn kill(&mut self) {
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {

@@ -10,6 +10,7 @@ mod kill;
 mod licences;
 mod man;
 mod perf;
+mod perf_raw;
 mod programs;
 mod pyverbs;
 mod sanitizer;

@@ -81,7 +81,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let args = [&["-n", "1600"], *args].concat();
         one(bench, tally, program, &args, DataPath::Default, 1)?;
     }
-    Ok(())
+    super::perf_raw::run(bench, tally)
 }
 
 /// Results in cycles: for microseconds perftest measures the clock anew for each size, half a second
