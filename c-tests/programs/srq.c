@@ -32,6 +32,57 @@ int main(int argc, char **argv)
 	check_eq(ibv_query_srq(srq, &at), 0, "ibv_query_srq");
 	check(at.max_wr >= sa.attr.max_wr && at.max_sge >= sa.attr.max_sge && at.srq_limit == 0, "query: %u, %u, %u", at.max_wr, at.max_sge, at.srq_limit);
 
+	/* What is refused, and changed. */
+	struct ibv_srq_init_attr wrong = { .attr = { .max_wr = 0, .max_sge = 1 } };
+	check(!ibv_create_srq(pd, &wrong) && errno == EINVAL, "an SRQ without room");
+	struct ibv_device_attr dev;
+	if (ibv_query_device(ctx, &dev))
+		die("ibv_query_device");
+	wrong.attr = (struct ibv_srq_attr){ .max_wr = dev.max_srq_wr + 1u, .max_sge = 1 };
+	check(!ibv_create_srq(pd, &wrong) && errno == EINVAL, "an SRQ larger than max_srq_wr");
+	wrong.attr = (struct ibv_srq_attr){ .max_wr = 1, .max_sge = dev.max_srq_sge + 1u };
+	check(!ibv_create_srq(pd, &wrong) && errno == EINVAL, "more ranges than max_srq_sge");
+	struct ibv_srq_init_attr_ex ex = { .srq_context = &port, .attr = { .max_wr = 4, .max_sge = 1 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD, .srq_type = IBV_SRQT_BASIC, .pd = pd };
+	struct ibv_srq *basic = ibv_create_srq_ex(ctx, &ex);
+	check(basic && basic->pd == pd && basic->context == ctx && basic->srq_context == &port, "ibv_create_srq_ex of IBV_SRQT_BASIC");
+	ex.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+	ex.cq = cq;
+	struct ibv_srq *queued = ibv_create_srq_ex(ctx, &ex);
+	check(queued && queued->pd == pd && queued->context == ctx && queued->srq_context == &port, "with an attribute that it does not need");
+	uint32_t number[2] = { 0, 0 };
+	check(!ibv_get_srq_num(basic, &number[0]) && !ibv_get_srq_num(queued, &number[1]) && number[0] != number[1], "ibv_get_srq_num");
+	check_eq(ibv_destroy_srq(queued), 0, "ibv_destroy_srq");
+	ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+	check(!ibv_create_srq_ex(ctx, &ex) && errno == EINVAL, "ibv_create_srq_ex without a domain");
+	ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	ex.srq_type = 77;
+	check(!ibv_create_srq_ex(ctx, &ex) && errno == EINVAL, "ibv_create_srq_ex of no known type");
+
+	struct ibv_sge three[3] = { { (uintptr_t)buf, 1, mr->lkey }, { (uintptr_t)buf, 1, mr->lkey }, { (uintptr_t)buf, 1, mr->lkey } };
+	struct ibv_recv_wr list[3] = { { .wr_id = 1, .next = &list[1], .sg_list = three, .num_sge = 1 },
+				       { .wr_id = 2, .next = &list[2], .sg_list = three, .num_sge = 3 },
+				       { .wr_id = 3, .sg_list = three, .num_sge = 1 } };
+	struct ibv_recv_wr *failed = NULL;
+	check(ibv_post_srq_recv(basic, list, &failed) == EINVAL && failed == &list[1], "a list whose second receive has too many ranges");
+	struct ibv_srq_attr m = { .max_wr = 4, .srq_limit = 5 };
+	check_eq(ibv_modify_srq(basic, &m, IBV_SRQ_LIMIT), EINVAL, "a limit above the size");
+	check_eq(ibv_modify_srq(basic, &m, 1 << 7), EINVAL, "an unknown attribute");
+	check(dev.device_cap_flags & IBV_DEVICE_SRQ_RESIZE, "IBV_DEVICE_SRQ_RESIZE");
+	m.max_wr = dev.max_srq_wr + 1u;
+	check_eq(ibv_modify_srq(basic, &m, IBV_SRQ_MAX_WR), EINVAL, "resizing beyond max_srq_wr");
+	m.max_wr = 9;
+	check_eq(ibv_modify_srq(basic, &m, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0, "resizing, with a limit that fits then");
+	check(!ibv_query_srq(basic, &m) && m.max_wr >= 9 && m.srq_limit == 5, "query: %u, %u", m.max_wr, m.srq_limit);
+	unsigned room = m.max_wr - 1;
+	for (unsigned i = 0; i < room; i++)
+		check_eq(ibv_post_srq_recv(basic, &list[2], &failed), 0, "receive %u of a resized SRQ", i);
+	check(ibv_post_srq_recv(basic, &list[2], &failed) == ENOMEM && failed == &list[2], "and no more");
+	m.max_wr = 2;
+	check_eq(ibv_modify_srq(basic, &m, IBV_SRQ_MAX_WR), EINVAL, "resizing below what waits");
+	m.srq_limit = 0;
+	check_eq(ibv_modify_srq(basic, &m, IBV_SRQ_LIMIT), 0, "disarming the limit");
+	check_eq(ibv_destroy_srq(basic), 0, "destroying an SRQ with receives in it");
+
 	struct ibv_qp *qp[PEERS];
 	for (int i = 0; i < PEERS; i++) {
 		struct options o = defaults();
@@ -102,6 +153,9 @@ int main(int argc, char **argv)
 	check(!readable(ctx->async_fd, 30), "one event only");
 	check_eq(ibv_query_srq(srq, &at), 0, "ibv_query_srq");
 	check_eq(at.srq_limit, 0, "query: the limit is disarmed");
+	/* Once per arming; and a larger queue keeps what is in it. */
+	struct ibv_srq_attr again = { .max_wr = posted + 50, .srq_limit = posted - 12 };
+	check_eq(ibv_modify_srq(srq, &again, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT), 0, "resizing a queue in use, and arming it again");
 
 	/* All send at once: each receive is used once. */
 	for (unsigned i = 0; i < 9; i++)
@@ -114,6 +168,8 @@ int main(int argc, char **argv)
 			seen |= 1ull << c.wr_id;
 	}
 	check_eq((long long)seen, 0x1ffll << 12, "nine messages took nine receives");
+	check_eq(async_event(ctx, &element), IBV_EVENT_SRQ_LIMIT_REACHED, "the event of the second arming");
+	check(!readable(ctx->async_fd, 30), "one event only");
 
 	/* One QP's end does not concern the others. */
 	struct ibv_qp_attr e = { .qp_state = IBV_QPS_ERR };

@@ -53,6 +53,21 @@ impl ReceiveQueue {
         (self.posted - self.taken) as usize
     }
 
+    /// Room for `max_wr` receives from now on; `false`: those that wait do not fit.
+    pub(crate) fn resize(&mut self, max_wr: usize) -> bool {
+        if self.len() > max_wr {
+            return false;
+        }
+        let mut larger = Self::new(max_wr, self.max_sge);
+        let mut receive = Receive::default();
+        while self.take(&mut receive) {
+            // As many as fit, each no longer than before.
+            let _ = larger.post(receive.wr_id, &receive.sges);
+        }
+        *self = larger;
+        true
+    }
+
     #[inline]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
         if self.len() == self.wr_ids.len() {
@@ -105,6 +120,31 @@ mod tests {
                 assert_eq!((receive.wr_id, receive.sges.len()), (next, (next % 3) as usize));
                 next += 1;
             }
+        }
+    }
+
+    #[test]
+    fn a_resized_queue_keeps_its_receives_and_none_is_lost() {
+        let mut queue = ReceiveQueue::new(4, 2);
+        for i in 0..6 {
+            queue.post(i, &sges(1)).expect("room");
+            if i < 3 {
+                assert!(queue.take(&mut Receive::default()));
+            }
+        }
+        assert!(!queue.resize(2), "three wait");
+        for max_wr in [3, 50] {
+            assert!(queue.resize(max_wr));
+            assert_eq!(queue.len(), 3);
+        }
+        for i in 6..53 {
+            assert_eq!(queue.post(i, &sges(2)), Ok(()));
+        }
+        assert_eq!(queue.post(99, &sges(1)), Err(Refused::Full));
+        let mut receive = Receive::default();
+        for i in 3..53 {
+            assert!(queue.take(&mut receive));
+            assert_eq!((receive.wr_id, receive.sges.len()), (i, if i < 6 { 1 } else { 2 }));
         }
     }
 

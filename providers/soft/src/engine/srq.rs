@@ -48,7 +48,6 @@ pub(crate) struct Srq {
     pub(crate) users: AtomicUsize,
     pub(crate) events: AtomicU32,
     pub(crate) pd: u32,
-    pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
     pub(crate) domain: Option<DomainId>,
     pub(crate) cq: Option<Arc<Cq>>,
@@ -60,6 +59,10 @@ pub(crate) struct Srq {
 #[derive(Debug)]
 struct Limited {
     queue: ReceiveQueue,
+    /// Receives that were taken and not used: they come first again, last one first.
+    returned: Vec<Receive>,
+    /// Receives that the queue has room for.
+    max_wr: u32,
     /// Below so many receives the limit event is due, once; 0: never.
     limit: usize,
 }
@@ -71,7 +74,7 @@ unsafe impl Send for Srq {}
 
 impl std::fmt::Debug for Srq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Srq").field("max_wr", &self.max_wr).finish_non_exhaustive()
+        f.debug_struct("Srq").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -83,6 +86,7 @@ impl Srq {
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: WantedSrq) -> Result<Arc<Self>, Errno> {
         let (index, number) = adapter.reserve_srq().ok_or(Errno::ENOMEM)?;
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
+        let (returned, max_wr) = (vec![], wanted.max_wr);
         let tm = wanted
             .cq
             .as_ref()
@@ -93,14 +97,13 @@ impl Srq {
             adapter: Arc::clone(adapter),
             index,
             number,
-            queue: Mutex::new(Limited { queue, limit: 0 }),
+            queue: Mutex::new(Limited { queue, returned, max_wr, limit: 0 }),
             waiters: Mutex::default(),
             awaited: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             events: AtomicU32::new(0),
             pd: wanted.pd,
-            max_wr: wanted.max_wr,
             max_sge: wanted.max_sge,
             domain: wanted.domain,
             cq: wanted.cq,
@@ -171,10 +174,12 @@ impl Srq {
     /// Takes the oldest receive into `to`; reports the limit when it is crossed.
     pub(crate) fn take(&self, to: &mut Receive) -> bool {
         let mut limited = self.queue.lock();
-        if !limited.queue.take(to) {
-            return false;
+        match limited.returned.pop() {
+            Some(receive) => *to = receive,
+            None if limited.queue.take(to) => {}
+            None => return false,
         }
-        if limited.queue.len() < limited.limit {
+        if limited.queue.len() + limited.returned.len() < limited.limit {
             limited.limit = 0;
             drop(limited);
             self.event(abi::IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -199,22 +204,37 @@ impl Srq {
         self.awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Gives a receive back that a destroyed QP had taken and not used.
+    /// Gives a receive back that a QP had taken and not used: it is the oldest again, even if the queue was filled meanwhile.
     pub(crate) fn give_back(&self, receive: &Receive) {
-        // The queue was full when it was taken at worst: there is room unless the application filled the gap.
-        let _ = self.queue.lock().queue.post(receive.wr_id, &receive.sges);
+        // A QP that waits for one is looked at every now and then; the caller holds the lock of another's responder.
+        self.queue.lock().returned.push(receive.clone());
     }
 
-    pub(crate) fn limit(&self) -> u32 {
-        self.queue.lock().limit as u32
+    /// Room for receives, and the limit as it is armed.
+    pub(crate) fn sizes(&self) -> (u32, u32) {
+        let limited = self.queue.lock();
+        (limited.max_wr, limited.limit as u32)
     }
 
-    /// Arms the limit event; `false` when the limit is above the capacity.
-    pub(crate) fn set_limit(&self, limit: u32) -> bool {
-        if limit > self.max_wr {
-            return false;
+    /// Changes the room for receives, arms the limit event (0: disarms it), or both or neither.
+    ///
+    /// # Errors
+    /// `EINVAL` more receives wait than would fit; a limit above the capacity.
+    pub(crate) fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
+        let mut limited = self.queue.lock();
+        let room = max_wr.unwrap_or(limited.max_wr);
+        if limit.is_some_and(|limit| limit > room) {
+            return Err(Errno::EINVAL);
         }
-        self.queue.lock().limit = limit as usize;
-        true
+        if let Some(max_wr) = max_wr {
+            if !limited.queue.resize(max_wr as usize) {
+                return Err(Errno::EINVAL);
+            }
+            limited.max_wr = max_wr;
+        }
+        if let Some(limit) = limit {
+            limited.limit = limit as usize;
+        }
+        Ok(())
     }
 }

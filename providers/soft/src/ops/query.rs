@@ -145,6 +145,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_XRC
             | IBV_DEVICE_RAW_IP_CSUM
             | IBV_DEVICE_MANAGED_FLOW_STEERING

@@ -175,7 +175,8 @@ pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     0
 }
 
-/// ibv_modify_srq(3): the limit; a changed size is not offered.
+/// ibv_modify_srq(3): the room for receives and the limit; EINVAL for what the device, or what waits in the queue, does not
+/// allow.
 ///
 /// # Safety
 /// `srq` is a live queue of this provider; `attr` is readable.
@@ -191,13 +192,11 @@ pub(super) unsafe extern "C" fn modify_srq(
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Errno::EINVAL);
         }
-        if mask & IBV_SRQ_MAX_WR != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if mask & IBV_SRQ_LIMIT != 0 && !queue.set_limit(attr.srq_limit) {
+        let max_wr = (mask & IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        if max_wr.is_some_and(|max_wr| max_wr == 0 || max_wr > MAX_SRQ_WR) {
             return Err(Errno::EINVAL);
         }
-        Ok(())
+        queue.modify(max_wr, (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit))
     })
 }
 
@@ -209,8 +208,8 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
     // SAFETY: by contract.
     unsafe {
         let queue = Srq::of(srq);
-        *attr =
-            ibv_srq_attr { max_wr: queue.max_wr, max_sge: queue.max_sge, srq_limit: queue.limit() };
+        let (max_wr, srq_limit) = queue.sizes();
+        *attr = ibv_srq_attr { max_wr, max_sge: queue.max_sge, srq_limit };
     }
     0
 }
