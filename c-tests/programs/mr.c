@@ -179,6 +179,31 @@ static void registration(void)
 	pair_close(a, b);
 }
 
+/* Objects of another process, or of another device, come by a kernel's descriptor, and there is none. */
+static long import(struct parts *p, void *arg)
+{
+	int which = *(int *)arg;
+	void *got = NULL;
+	errno = 0;
+	switch (which) {
+	case 0: got = ibv_import_pd(p->ctx, p->pd->handle); break;
+	case 1: got = ibv_import_mr(p->pd, p->mr->handle); break;
+	case 2: got = ibv_import_dm(p->ctx, 0); break;
+	case 3: got = ibv_reg_dmabuf_mr(p->pd, 0, PAGE, 0, 0, IBV_ACCESS_LOCAL_WRITE); break;
+	case 4: got = ibv_import_device(p->ctx->cmd_fd); break;
+	}
+	return got ? 0 : errno;
+}
+
+static void not_offered(void)
+{
+	static const char *names[] = { "ibv_import_pd", "ibv_import_mr", "ibv_import_dm", "ibv_reg_dmabuf_mr", "ibv_import_device" };
+	open_both();
+	for (int which = 0; which < 5; which++)
+		check_eq(end_run(b, import, &which, sizeof which), which < 4 ? EOPNOTSUPP : EINVAL, "%s", names[which]);
+	pair_close(a, b);
+}
+
 static void addresses(void)
 {
 	open_both();
@@ -450,6 +475,7 @@ int main(int argc, char **argv)
 	a = end_new(0);
 	b = end_new(two);
 	registration();
+	not_offered();
 	addresses();
 	stale();
 	changes();
