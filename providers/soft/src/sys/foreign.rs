@@ -132,6 +132,10 @@ impl Foreign {
         let path = entries
             .filter_map(Result::ok)
             .map(|entry| entry.path())
+            // By its name first: a look at other kinds of files could wait for ever.
+            .filter(|path| {
+                fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"))
+            })
             .find(|path| fs::metadata(path).is_ok_and(|file| area.is_file(&file)))?;
         let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
         let meta = file.metadata().ok()?;
