@@ -98,10 +98,25 @@ fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
         bench.step(&format!("man: {}", page.file_name()));
         let job = Job::new("mandoc").args(["-Tlint", "-Wwarning"]).arg(&page.path);
         let done = job.run(&bench.scratch, LIMIT)?;
-        let result = if done.ok() { Ok(()) } else { Err(done.report("mandoc")) };
+        let mut result = if done.ok() { Ok(()) } else { Err(done.report("mandoc")) };
+        if result.is_ok() {
+            let job = Job::new("mandoc").args(["-Tascii", "-Owidth=80"]).arg(&page.path);
+            result = fits(&job.run(&bench.scratch, LIMIT)?.stdout);
+        }
         tally.record(&format!("{}: mandoc", page.file_name()), result);
     }
     Ok(())
+}
+
+/// Whether a formatted page fits a terminal of 80 columns: code and tables are not wrapped.
+fn fits(text: &str) -> Result<(), String> {
+    if text.lines().count() < 20 {
+        return Err("mandoc printed next to nothing".into());
+    }
+    // Bold and underlined letters are overstruck.
+    let columns = |l: &&str| l.chars().count() - 2 * l.chars().filter(|c| *c == '\u{8}').count();
+    let wide = text.lines().filter(|l| columns(l) > 80);
+    report(&wide.map(|l| format!("more than 80 columns: {}", l.trim())).collect::<Vec<_>>())
 }
 
 fn sections(page: &Page) -> Result<(), String> {
