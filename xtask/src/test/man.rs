@@ -371,18 +371,22 @@ fn differences(
     real: &[declarations::Member],
     exact: bool,
 ) -> Vec<String> {
-    let key = |m: &declarations::Member| m.without_numbers().to_string();
+    let texts = |list: &[declarations::Member]| -> Vec<String> {
+        list.iter().map(|m| m.without_numbers().to_string()).collect()
+    };
+    let older: Vec<_> = shown.iter().filter(|m| exact || !m.newer).cloned().collect();
+    let (ours, theirs) = (texts(&older), texts(real));
     let mut wrong = Vec::new();
-    let mut rest = real.iter().map(key).peekable();
-    for member in shown {
-        let text = key(member);
-        if rest.peek() == Some(&text) {
-            rest.next();
-        } else if !member.newer || exact {
-            wrong.push(format!("{place}: {tag}: `{text}` is not what follows in the header"));
-        }
+    for text in ours.iter().filter(|text| !theirs.contains(text)) {
+        wrong.push(format!("{place}: {tag}: `{text}` is not in the header"));
     }
-    wrong.extend(rest.map(|text| format!("{place}: {tag}: `{text}` is missing")));
+    for text in theirs.iter().filter(|text| !texts(shown).contains(text)) {
+        wrong.push(format!("{place}: {tag}: `{text}` is missing"));
+    }
+    let both: Vec<_> = theirs.iter().filter(|text| ours.contains(text)).collect();
+    if wrong.is_empty() && !ours.iter().eq(both) {
+        wrong.push(format!("{place}: {tag}: another order than in the header"));
+    }
     wrong
 }
 
