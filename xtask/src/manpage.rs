@@ -71,6 +71,14 @@ impl Page {
         name.map(|rest| rest.trim_end_matches(" ,").trim().to_string()).collect()
     }
 
+    /// All that man(1) finds the page by: its names, and titles of upstream's pages that are no function's
+    /// (`also:` remarks).
+    pub(crate) fn titles(&self) -> Vec<String> {
+        let mut titles = self.names();
+        titles.extend(self.remarks("also:"));
+        titles
+    }
+
     /// Lines of a section with their numbers.
     fn section_lines<'a>(&'a self, title: &str) -> impl Iterator<Item = (usize, &'a str)> {
         let begin = self.lines.iter().position(|l| l.strip_prefix(".Sh ") == Some(title));

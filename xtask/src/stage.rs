@@ -126,7 +126,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         let (folder, file) = (format!("share/man/man{}", page.section), page.file_name());
         tree.copy(&page.path, &format!("{folder}/{file}"), 0o644)?;
         // A page is found by each of its names.
-        for name in page.names().iter().filter(|name| **name != page.stem) {
+        for name in page.titles().iter().filter(|name| **name != page.stem) {
             tree.link(&file, &format!("{folder}/{name}.{}", page.section))?;
         }
     }

@@ -262,7 +262,7 @@ fn staged(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     let folder = bench.paths.stage().join("share/man");
     let mut wrong = Vec::new();
     for page in pages {
-        for name in page.names() {
+        for name in page.titles() {
             let file = folder.join(format!("man{0}/{name}.{0}", page.section));
             if fs::read(&file).ok() != fs::read(&page.path).ok() {
                 wrong.push(format!("{} is not {}", file.display(), page.file_name()));
