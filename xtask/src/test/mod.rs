@@ -6,6 +6,7 @@ mod checks;
 mod diagnostics;
 mod dist;
 mod headers;
+mod inlines;
 mod kill;
 mod licences;
 mod man;
@@ -65,6 +66,11 @@ const GROUPS: &[Group] = &[
         name: "headers",
         what: "include/ is up to date, and compiles in every standard of C and C++",
         run: headers::run,
+    },
+    Group {
+        name: "inlines",
+        what: "inline functions of verbs.h do what upstream's do, in C and C++",
+        run: inlines::run,
     },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },

@@ -1,0 +1,157 @@
+//! Inline functions of verbs.h: the programs of c-tests/inlines, in C and in C++, compiled with upstream's headers and with ours, have to print the same
+//! over our library.
+
+use super::{Bench, Tally};
+use crate::over::DataPath;
+use crate::process::Job;
+use ferroverbs_c_tests::{debian, release::RELEASES};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const PROGRAMS: [&str; 2] = ["dispatch", "device"];
+
+const LANGUAGES: [(&str, &str); 2] = [("c", "gnu11"), ("c++", "gnu++17")];
+
+/// Inline functions that others are made of, and the obsolete ones of arch.h.
+const UNUSED: [&str; 7] = [
+    "__verbs_get_ctx_at",
+    "__verbs_not_supported",
+    "___ibv_query_port",
+    "__ibv_reg_mr",
+    "__ibv_reg_mr_iova",
+    "htonll",
+    "ntohll",
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    tally.record("all inline functions are used", all_used(&bench.paths.root));
+    let ours = bench.paths.root.join("include");
+    // The system's release, then the newest.
+    let mut releases = vec![(RELEASES[0].number, None)];
+    if let Some(newest) = RELEASES.last() {
+        match debian::unpacked(
+            &bench.paths.target,
+            newest.suite,
+            &["libibverbs-dev", "linux-libc-dev"],
+        ) {
+            Ok(tree) => releases.push((newest.number, Some(tree.join("usr/include")))),
+            Err(reason) => tally.skip(&format!("headers of rdma-core {}", newest.number), &reason),
+        }
+    }
+    for program in PROGRAMS {
+        for (language, standard) in LANGUAGES {
+            for (release, theirs) in &releases {
+                let name = format!("{program}, {language}, release {release}");
+                bench.step(&format!("inlines: {name}"));
+                let build = Build { program, language, standard, release: *release };
+                let result = build.output(bench, "theirs", theirs.as_deref()).and_then(|theirs| {
+                    let ours = build.output(bench, "ours", Some(&ours))?;
+                    same(&theirs, &ours)
+                });
+                tally.record(&name, result);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program in a language, against headers that have what this release had.
+struct Build {
+    program: &'static str,
+    language: &'static str,
+    standard: &'static str,
+    release: u32,
+}
+
+impl Build {
+    /// Compiles it with the headers below `include`, in front of the system's, and runs it over the staged library.
+    fn output(&self, bench: &Bench, whose: &str, include: Option<&Path>) -> Result<String, String> {
+        let exe = bench.scratch.fresh(&format!("{}-{whose}", self.program));
+        let source = bench.paths.root.join(format!("c-tests/inlines/{}.c", self.program));
+        let prefix = bench.prefix()?;
+        let mut compiler = Job::new("gcc")
+            .arg(format!("-x{}", self.language))
+            .arg(format!("-std={}", self.standard))
+            .arg(format!("-DRELEASE={}", self.release))
+            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+        if let Some(include) = include {
+            // Warnings of ours count.
+            compiler = compiler.arg(if whose == "ours" { "-I" } else { "-isystem" }).arg(include);
+        }
+        let compiled = compiler
+            .arg(source)
+            .args(["-xnone", "-o"])
+            .arg(&exe)
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .arg("-libverbs")
+            .run(&bench.scratch, LIMIT)?;
+        if !compiled.ok() {
+            return Err(compiled.report("the compiler"));
+        }
+        let fabric = bench.over(DataPath::Default)?;
+        let done = fabric.over.job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+        if !done.ok() || !done.stderr.is_empty() || done.stdout.lines().count() < 100 {
+            return Err(done.report("the program"));
+        }
+        bench.nothing_left(&fabric)?;
+        Ok(done.stdout)
+    }
+}
+
+fn same(theirs: &str, ours: &str) -> Result<(), String> {
+    if theirs == ours {
+        return Ok(());
+    }
+    let differing = theirs.lines().zip(ours.lines()).find(|(t, o)| t != o);
+    Err(match differing {
+        Some((theirs, ours)) => format!("with upstream's headers {theirs:?}, with ours {ours:?}"),
+        None => "one output is shorter".into(),
+    })
+}
+
+/// Every inline function of the headers is in one of the programs.
+fn all_used(root: &Path) -> Result<(), String> {
+    let read =
+        |path: PathBuf| fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()));
+    let mut programs = String::new();
+    for program in PROGRAMS {
+        programs.push_str(&read(root.join(format!("c-tests/inlines/{program}.c")))?);
+    }
+    let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let used: BTreeSet<&str> = programs.split(word).collect();
+    let header = read(root.join("include/infiniband/verbs.h"))?;
+    let functions = inline_functions(&header);
+    if functions.len() < 90 {
+        return Err(format!("only {} inline functions found", functions.len()));
+    }
+    let missing: Vec<_> = functions
+        .into_iter()
+        .filter(|name| !used.contains(name) && !UNUSED.contains(name))
+        .collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("not used: {}", missing.join(" "))) }
+}
+
+/// Names of `static inline` functions.
+fn inline_functions(header: &str) -> Vec<&str> {
+    header
+        .split("static inline ")
+        .skip(1)
+        .filter_map(|text| text.split('(').next()?.rsplit([' ', '*', '\n']).next())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_functions_are_found_by_their_names() {
+        let text = "static inline int f(int x)\n{\n}\nstatic inline struct a *\ng(void);\nstatic inline void *h(";
+        assert_eq!(inline_functions(text), ["f", "g", "h"]);
+    }
+}
