@@ -1,7 +1,7 @@
 //! Single packages and sources of Debian, fetched like the releases of rdma-core ([`release`](crate::release)) and unpacked below
 //! `target/tmp/debian`, never installed.
 
-use crate::release::{FETCH, mirror, run};
+use crate::release::{FETCH, RELEASES, mirror, run};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,7 +31,11 @@ pub fn unpacked(target: &Path, suite: &str, packages: &[&str]) -> Result<PathBuf
     fs::rename(&growing, &root).map(|()| root).map_err(|error| error.to_string())
 }
 
-/// Unpacks the source of a package as the running system's release has it, and returns its folder.
+/// A file in an unpacked source that has the name of its archive.
+pub const ORIGIN: &str = ".debian-archive";
+
+/// Unpacks upstream's archive of a source package, and returns its folder: of the running system's release, or of a newer one
+/// where a mirror does not have that.
 ///
 /// # Errors
 /// Why it can't be had here.
@@ -41,29 +45,47 @@ pub fn source(target: &Path, package: &str) -> Result<PathBuf, String> {
     if root.is_dir() {
         return Ok(root);
     }
-    let apt = Apt::new(folder, &running()?)?;
-    if root.is_dir() {
-        return Ok(root);
-    }
-    let tars = apt.folder("tars")?;
-    apt.get(&tars, "source", &["--download-only".to_owned(), package.to_owned()])?;
-    let growing = apt.folder("tree")?;
-    let mut any = false;
-    for tar in fs::read_dir(&tars).map_err(|error| error.to_string())?.flatten() {
-        let name = tar.file_name().to_string_lossy().into_owned();
-        if name.contains(".orig") && !name.ends_with(".asc") {
-            let strip = "--strip-components=1";
-            run(
-                Command::new("tar").arg("-xf").arg(tar.path()).arg(strip).arg("-C").arg(&growing),
-                Stdio::null(),
-            )?;
-            any = true;
+    let mut suites = vec![running()?];
+    for release in RELEASES {
+        if !suites.iter().any(|suite| suite == release.suite) {
+            suites.push(release.suite.to_owned());
         }
     }
-    if !any {
-        return Err(format!("the source package of {package} has no archive of upstream's"));
+    let mut reasons = Vec::new();
+    for suite in suites {
+        match source_of(folder, &suite, package, &root) {
+            Ok(()) => return Ok(root),
+            Err(reason) => reasons.push(format!("{suite}: {reason}")),
+        }
     }
-    fs::rename(&growing, &root).map(|()| root).map_err(|error| error.to_string())
+    Err(reasons.join("; "))
+}
+
+fn source_of(folder: &Path, suite: &str, package: &str, root: &Path) -> Result<(), String> {
+    let apt = Apt::new(folder, suite)?;
+    if root.is_dir() {
+        return Ok(());
+    }
+    let text = |error: std::io::Error| error.to_string();
+    let tars = apt.folder("tars")?;
+    let words = ["--download-only", "--tar-only", package].map(str::to_owned);
+    // Some mirrors have archives without their descriptions; apt has checked what it downloaded.
+    let asked = apt.get(&tars, "source", &words);
+    let archive =
+        fs::read_dir(&tars).map_err(text)?.flatten().map(|entry| entry.path()).find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.contains(".orig.tar.") && !name.ends_with(".asc")
+        });
+    let Some(archive) = archive else {
+        return asked.and(Err("the source package has no archive of upstream's".into()));
+    };
+    let growing = apt.folder("tree")?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(&archive).arg("--strip-components=1").arg("-C").arg(&growing);
+    run(&mut tar, Stdio::null())?;
+    let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    fs::write(growing.join(ORIGIN), name).map_err(text)?;
+    fs::rename(&growing, root).map_err(text)
 }
 
 /// The running system's release.

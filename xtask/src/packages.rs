@@ -33,6 +33,7 @@ pub(crate) const TEST: &[Package] = &[
     package("clang", "clang"),
     package("g++", "g++"),
     package("mandoc", "mandoc"),
+    package("pkg-config", "pkg-config"),
     package("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs/__init__.py"),
     package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),

@@ -145,7 +145,7 @@ includedir=${prefix}/include
 
 Name: libibverbs
 Description: RDMA verbs, by Ferroverbs
-Version: 1.14.44.0
+Version: 1.18.65.0
 Libs: -L${libdir} -libverbs
 Cflags: -I${includedir}
 ";

@@ -3,6 +3,7 @@
 mod bad_input;
 mod c_programs;
 mod checks;
+mod development;
 mod diagnostics;
 mod dist;
 mod headers;
@@ -15,6 +16,7 @@ mod perf_raw;
 mod programs;
 mod pyverbs;
 mod sanitizer;
+mod sources;
 mod symbols;
 mod unit;
 pub(crate) mod vm;
@@ -71,6 +73,16 @@ const GROUPS: &[Group] = &[
         name: "inlines",
         what: "inline functions of verbs.h do what upstream's do, in C and C++",
         run: inlines::run,
+    },
+    Group {
+        name: "development",
+        what: "programs compile and run by what pkg-config says of the staged tree",
+        run: development::run,
+    },
+    Group {
+        name: "sources",
+        what: "perftest, UCX, libfabric and others compile against our headers",
+        run: sources::run,
     },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },

@@ -1,0 +1,5 @@
+/* What rdma-core's configuration would find out about this system, as far as its examples ask. */
+#define HAVE_STATEMENT_EXPR 1
+#define HAVE_TYPEOF 1
+#define HAVE_BUILTIN_TYPES_COMPATIBLE_P 1
+#define HAVE_ISBLANK 1
