@@ -1,5 +1,6 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
+mod bench;
 mod demo;
 mod dist;
 mod headers;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND
 
   demo              install what is needed, build, and show the soft adapter at work
   test [GROUP...]   run every test there is (--list shows the groups)
+  bench             measure the soft adapter beside its peers and the machine's limits
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   vm -- CMD...      run CMD in a virtual machine with RDMA devices (--help)
   stage             lay an installed tree under target/stage
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     let rest: Vec<_> = args.collect();
     let result = match command.as_str() {
         "demo" => demo::main(&rest),
+        "bench" => bench::main(&rest),
         "dist" => dist::main(&rest),
         "test" => test::main(&rest),
         "run" => run::main(&rest),

@@ -39,6 +39,17 @@ pub(crate) const TEST: &[Package] = &[
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
 ];
 
+/// Whom the adapter is measured beside, and with what.
+pub(crate) const BENCH: &[Package] = &[
+    package("ucx-utils", "ucx_perftest"),
+    package("libfabric-bin", "fi_pingpong"),
+    package("openmpi-bin", "mpirun.openmpi"),
+    package("libopenmpi-dev", "mpicc.openmpi"),
+    package("mpich", "mpirun.mpich"),
+    package("libmpich-dev", "mpicc.mpich"),
+    package("valgrind", "valgrind"),
+];
+
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &[
     package("dpkg", "dpkg-deb"),

@@ -54,9 +54,20 @@ impl Pair {
 
     /// The two sides run different commands.
     pub(crate) fn between(server: Job, client: Job, limit: Duration) -> crate::Result<Self> {
+        Self::told(server, client, ["-p", "-p"], limit)
+    }
+
+    /// As [`Pair::between`], with the options by which server and client are told the port.
+    pub(crate) fn told(
+        server: Job,
+        client: Job,
+        options: [&str; 2],
+        limit: Duration,
+    ) -> crate::Result<Self> {
         let port = free_port()?;
-        let with_port = |job: Job| job.arg("-p").arg(port.to_string());
-        let (server, client) = (with_port(server), with_port(client).arg("127.0.0.1"));
+        let [server, client] = [(server, options[0]), (client, options[1])]
+            .map(|(job, option)| job.arg(option).arg(port.to_string()));
+        let client = client.arg("127.0.0.1");
         Ok(Self { server, client, port, limit })
     }
 

@@ -1,0 +1,173 @@
+//! `cargo xtask bench`: how fast the software adapter is, beside other ways for two processes to talk and beside what
+//! the machine can do, all in one run.
+//!
+//! The contenders take turns, so that what disturbs the machine disturbs them alike; of each the median of all rounds
+//! counts. Instruction counts of the fast paths are beside it, as they do not depend on noise.
+
+mod instructions;
+mod metrics;
+mod plot;
+mod report;
+mod run;
+
+use crate::over::Over;
+use crate::packages;
+use crate::paths::Paths;
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use crate::stage;
+use metrics::{Contender, METRICS, Metric, SIZES, Unit};
+use report::{Report, Row, Sample};
+use run::Runner;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask bench [--rounds N] [--write]
+
+  --rounds N   how often each contender is asked (default 5)
+  --write      write docs/benchmarks.md and docs/benchmarks.svg";
+
+/// Runs everything and prints the table.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    let options = Options::parse(args)?;
+    let paths = Paths::find()?;
+    let progress = Progress::new();
+    packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
+    stage::ensure(&paths, &progress)?;
+    let fabric = Scratch::new()?;
+    let folder = fabric.folder("fabric", 0o700)?;
+    let over = Over::new(&paths.stage(), &paths.target).fabric(&folder);
+    let runner = Runner::new(over, &paths.root.join("c-tests/bench"))?;
+    let bench = Bench { runner, progress, rounds: options.rounds };
+    let report = bench.run(&paths)?;
+    bench.progress.clear();
+    print!("{}", report.text());
+    if options.write {
+        let page = paths.root.join("docs/benchmarks.md");
+        let picture = paths.root.join("docs/benchmarks.svg");
+        let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
+        fs::write(&page, report.markdown()).map_err(fail)?;
+        fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
+        println!("\nwritten: docs/benchmarks.md, docs/benchmarks.svg");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Options {
+    rounds: usize,
+    write: bool,
+}
+
+impl Options {
+    fn parse(args: &[OsString]) -> crate::Result<Self> {
+        let mut options = Self { rounds: 5, write: false };
+        let mut args = args.iter().map(|a| a.to_string_lossy());
+        while let Some(arg) = args.next() {
+            match &*arg {
+                "--write" => options.write = true,
+                "--rounds" => {
+                    let number = args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
+                    options.rounds = number.ok_or("--rounds needs a number above 0")?;
+                }
+                other => return Err(format!("no such option: {other}\n\n{USAGE}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+struct Bench {
+    runner: Runner,
+    progress: Progress,
+    rounds: usize,
+}
+
+impl Bench {
+    fn run(&self, paths: &Paths) -> crate::Result<Report> {
+        let mut limits: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let mut rows: Vec<Row> = METRICS.iter().map(Row::new).collect();
+        for round in 1..=self.rounds {
+            self.progress.step(&format!("round {round} of {}: limits", self.rounds));
+            for (name, value) in self.runner.limits()? {
+                limits.entry(name).or_default().push(value);
+            }
+            for (metric, row) in METRICS.iter().zip(&mut rows) {
+                self.ask_all(round, metric, row)?;
+            }
+        }
+        let limits = limits.into_iter().map(|(name, all)| (name, Sample::of(all))).collect();
+        self.progress.step("curves over message size");
+        let curves = self.curves()?;
+        self.progress.step("instruction counts");
+        let instructions = instructions::count(&self.runner, paths)?;
+        Ok(Report { rounds: self.rounds, rows, limits, curves, instructions })
+    }
+
+    fn ask_all(&self, round: usize, metric: &Metric, row: &mut Row) -> crate::Result<()> {
+        let Metric { what, bytes, unit, .. } = metric;
+        for contender in std::iter::once(&metric.ours).chain(metric.peers) {
+            let name = contender.name();
+            self.progress
+                .step(&format!("round {round} of {}: {what}, {bytes} bytes, {name}", self.rounds));
+            // A peer that fails is told about and left out; ours must not.
+            match (self.runner.ask(*contender, *bytes, *unit), contender) {
+                (Ok(value), _) => row.add(name, value),
+                (Err(error), Contender::Ferroverbs(..)) => return Err(error),
+                (Err(error), _) => self.progress.note(&format!("{name}: {what}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Send latency, and send, write and read bandwidth over message size.
+    fn curves(&self) -> crate::Result<Vec<plot::Curve>> {
+        let mut curves = Vec::new();
+        for (unit, name, program) in [
+            (Unit::Us, "Ferroverbs send", "ib_send_lat"),
+            (Unit::GBs, "Ferroverbs send", "ib_send_bw"),
+            (Unit::GBs, "Ferroverbs write", "ib_write_bw"),
+            (Unit::GBs, "Ferroverbs read", "ib_read_bw"),
+        ] {
+            let points = SIZES.map(|bytes| {
+                self.progress.step(&format!("curves: {program}, {bytes} bytes"));
+                let n = iterations(bytes).to_string();
+                let size = bytes.to_string();
+                let value = self.runner.perftest(program, &["-s", &size, "-n", &n], bytes, unit)?;
+                Ok((bytes, value))
+            });
+            curves.push(plot::Curve {
+                unit,
+                name,
+                points: points.into_iter().collect::<crate::Result<_>>()?,
+            });
+        }
+        for (unit, question, ucx) in [(Unit::Us, "lat", "tag_lat"), (Unit::GBs, "bw", "tag_bw")] {
+            for name in ["UCX", "Open MPI", "MPICH"] {
+                let mut points = Vec::new();
+                for bytes in SIZES {
+                    self.progress.step(&format!("curves: {name} {question}, {bytes} bytes"));
+                    let n = iterations(bytes);
+                    let contender = match name {
+                        "UCX" => Contender::Ucx(ucx, bytes, n),
+                        "MPICH" => Contender::Mpich(question, bytes, n),
+                        _ => Contender::OpenMpi(question, bytes, n),
+                    };
+                    match self.runner.ask(contender, bytes, unit) {
+                        Ok(value) => points.push((bytes, value)),
+                        Err(error) => self.progress.note(&format!("{name}: {error}")),
+                    }
+                }
+                curves.push(plot::Curve { unit, name, points });
+            }
+        }
+        Ok(curves)
+    }
+}
+
+/// Enough for a tenth of a second or so.
+fn iterations(bytes: u64) -> u64 {
+    ((1_u64 << 30) / (bytes + 20_000)).max(640)
+}
