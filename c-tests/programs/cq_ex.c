@@ -237,6 +237,7 @@ static void reliable(struct end *e)
 		die("ibv_post_send");
 	check_eq(start(cq), 0, "a message that is too long");
 	check(cq->wr_id == 55 && cq->status == IBV_WC_LOC_LEN_ERR, "completes with IBV_WC_LOC_LEN_ERR: %s", ibv_wc_status_str(cq->status));
+	check(ibv_wc_read_vendor_err(cq) != 0, "and says who found it");
 	ibv_end_poll(cq);
 	receive(qp, 56);
 	check_eq(start(cq), 0, "a receive in ERR");

@@ -105,6 +105,10 @@ int main(int argc, char **argv)
 				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 					  IBV_QP_MIN_RNR_TIMER))
 			die("to RTR");
+		/* To RTS as well: a message in RTR would give an event. */
+		a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .max_rd_atomic = 1, .retry_cnt = 7, .rnr_retry = 7, .timeout = 14 };
+		if (ibv_modify_qp(qp[i], &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT))
+			die("to RTS");
 		struct address mine = { .qpn = qp[i]->qp_num, .psn = qp[i]->qp_num * 77 & 0xffffff, .lid = port.lid, .gid = gid };
 		end_connect(peer[i], mine);
 	}

@@ -91,6 +91,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("cq_ex", ONE_AND_TWO, false),
     checked("cq_limits", ONE_AND_TWO, false),
     checked("domains", &[], false),
+    checked("qp_events", ONE_AND_TWO, true),
     checked("srq", ONE_AND_TWO, false),
     checked("xrc", &["one", "two", "three"], true),
     checked("tm", TM, true),

@@ -329,7 +329,9 @@ impl Adapter {
                     serve_cold(self, &qp);
                 }
             });
-            self.xrc.sweep();
+            if self.xrc.sweep() {
+                self.fabric.wake_self();
+            }
         }
         for cq in cqs {
             cq.sweep();

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::sys::clock;
-use abi::IBV_WC_RECV;
+use abi::*;
 use std::time::{Duration, Instant};
 
 /// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.
@@ -31,6 +31,36 @@ pub(crate) struct Cqe {
     pub(crate) vendor_err: u8,
 }
 const _: () = assert!(size_of::<Cqe>() == 40);
+
+/// `vendor_err` of a failed completion: who found it.
+pub(crate) mod found_by {
+    /// This QP, by its own lists, keys and rights.
+    pub(crate) const OWN: u8 = 1;
+    /// The remote QP, which refused the request.
+    pub(crate) const REMOTE: u8 = 2;
+    /// Nobody: there was no answer in time.
+    pub(crate) const TIME: u8 = 3;
+    /// The end of the remote process.
+    pub(crate) const DEATH: u8 = 4;
+    /// An earlier failure: the request was flushed.
+    pub(crate) const FLUSH: u8 = 5;
+}
+
+/// The usual `vendor_err` of a completion with this status.
+#[inline]
+pub(crate) const fn vendor_err(status: u32) -> u8 {
+    match status {
+        IBV_WC_SUCCESS => 0,
+        IBV_WC_WR_FLUSH_ERR => found_by::FLUSH,
+        IBV_WC_RETRY_EXC_ERR => found_by::TIME,
+        IBV_WC_REM_INV_REQ_ERR
+        | IBV_WC_REM_ACCESS_ERR
+        | IBV_WC_REM_OP_ERR
+        | IBV_WC_RNR_RETRY_EXC_ERR
+        | IBV_WC_REM_INV_RD_REQ_ERR => found_by::REMOTE,
+        _ => found_by::OWN,
+    }
+}
 
 /// What few completions have. A queue keeps it only if it was created to read it (`Reads::any`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

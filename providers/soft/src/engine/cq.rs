@@ -235,9 +235,10 @@ impl Cq {
     /// Looks at everything that could complete here: by the service thread, or before sleeping.
     pub(crate) fn sweep(&self) {
         self.look(self.list.lock());
-        // Even what was acknowledged along with a message: that may lie unseen.
-        self.list.lock().receivers.acknowledge();
-        self.adapter.xrc.sweep();
+        let more = self.list.lock().receivers.finish();
+        if self.adapter.xrc.sweep() || more {
+            self.adapter.fabric.wake_self();
+        }
     }
 
     fn look(&self, mut list: MutexGuard<'_, List>) {

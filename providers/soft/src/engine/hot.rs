@@ -27,11 +27,15 @@ impl Hot {
         }
     }
 
-    /// Sends acknowledgements that are due, even of what was acknowledged along with a message: that may lie unseen.
-    pub(crate) fn acknowledge(&self) {
+    /// Ends a round of the service thread: sends acknowledgements that are due, even of what was acknowledged along with a
+    /// message, since that may lie unseen. Returns whether there is more to serve: nobody is told of it again.
+    pub(crate) fn finish(&self) -> bool {
+        let mut more = false;
         for qp in &self.qps {
+            more |= qp.has_arrivals() && qp.serve_again();
             qp.responder.lock().acknowledge(qp);
         }
+        more
     }
 
     /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.

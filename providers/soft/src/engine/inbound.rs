@@ -5,7 +5,7 @@
 //! calls one of `send`, `write`, `read` and `atomic` for each piece, in order, and carries out the verdict: acknowledge, wait,
 //! refuse, drop. How bytes get here is its own business, behind [`Source`].
 
-use super::completion::Cqe;
+use super::completion::{Cqe, vendor_err};
 use super::cq::Cq;
 use super::movers::Announced;
 use super::onesided::{AtomicLock, Spot, admit, store, update};
@@ -335,6 +335,7 @@ impl Inbound {
             status,
             opcode: IBV_WC_RECV,
             qp_num: qp.qpn,
+            vendor_err: vendor_err(status),
             ..Cqe::default()
         };
         self.recv_cq(qp).push(&cqe, false);

@@ -454,6 +454,13 @@ impl Qp {
         self.ring.ready(self.next_arrival.load(Ordering::Relaxed))
     }
 
+    /// Serves what a round left. Returns whether it got on and there is more.
+    pub(crate) fn serve_again(&self) -> bool {
+        let before = self.next_arrival.load(Ordering::Relaxed);
+        self.advance_receive();
+        self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
+    }
+
     /// The responder went on to `next` and owes an acknowledgement of `due` pieces. Returns whether it can wait: more is
     /// probably on its way, and somebody keeps looking.
     pub(crate) fn arrived(&self, next: u32, due: u32) -> bool {
@@ -621,7 +628,8 @@ impl Qp {
         if self.kind.is_reliable() {
             return self.enter_error();
         }
-        if self.change(|now, _| (now == State::Rts).then_some(State::Sqe)) {
+        let stops = |now| matches!(now, State::Rts | State::Sqd);
+        if self.change(|now, _| stops(now).then_some(State::Sqe)) {
             self.requester.lock().flush(self);
         }
     }
@@ -668,6 +676,7 @@ impl Qp {
             status: IBV_WC_WR_FLUSH_ERR,
             opcode: IBV_WC_RECV,
             qp_num: self.qpn,
+            vendor_err: super::completion::found_by::FLUSH,
             ..Cqe::default()
         };
         self.recv_cq.push(&cqe, false);

@@ -17,7 +17,7 @@ use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::runs::is_small_move;
 use super::state::{Kind, State, give_up_us};
-use crate::engine::completion::Cqe;
+use crate::engine::completion::{Cqe, found_by, vendor_err};
 use crate::shm::layout::RING_SLOTS;
 use crate::sys::errno::Errno;
 use abi::*;
@@ -97,6 +97,10 @@ pub(crate) struct Requester {
     broken: bool,
     /// The owner does not know yet that the queue broke.
     breakage: bool,
+    /// Somebody waits for the event that the queue has drained (SQD).
+    drain_awaited: bool,
+    /// The remote process died.
+    gone: bool,
 }
 
 impl Requester {
@@ -125,7 +129,33 @@ impl Requester {
             failed: false,
             broken: false,
             breakage: false,
+            drain_awaited: false,
+            gone: false,
         }
+    }
+
+    /// In SQD: whether what was begun is complete. What was only posted waits for RTS.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        self.queue.completed == self.queue.issued && !self.is_midway()
+    }
+
+    /// Whether the request that is issued next was begun.
+    fn is_midway(&mut self) -> bool {
+        let n = self.queue.issued;
+        n != self.queue.posted && self.queue.entry(n).offset > 0
+    }
+
+    /// From SQD to wherever, or to SQD: whether the event that the queue has drained is wanted.
+    pub(crate) const fn await_drain(&mut self, awaited: bool) {
+        self.drain_awaited = awaited;
+    }
+
+    /// In SQD: goes on with the request that was begun, and with no other.
+    #[cold]
+    fn finish_begun(&mut self, qp: &Qp) {
+        let posted = std::mem::replace(&mut self.queue.posted, self.queue.issued + 1);
+        self.issue_waiting(qp);
+        self.queue.posted = posted;
     }
 
     /// Whether the queue broke since the last call: the owner must take the QP to error.
@@ -149,6 +179,8 @@ impl Requester {
         self.answers_due = 0;
         self.failed = false;
         self.broken = false;
+        self.gone = false;
+        self.drain_awaited = false;
         self.stalled = None;
         self.unpublished = false;
     }
@@ -330,8 +362,12 @@ impl Requester {
         self.reap(qp);
         loop {
             let begun = self.begin_fetches(qp);
-            if !self.failed && qp.state() == State::Rts && self.queue.issued != self.queue.posted {
-                self.issue_waiting(qp);
+            if !self.failed && self.queue.issued != self.queue.posted {
+                match qp.state() {
+                    State::Rts => self.issue_waiting(qp),
+                    State::Sqd if self.is_midway() => self.finish_begun(qp),
+                    _ => {}
+                }
                 self.reap(qp);
             }
             if !begun {
@@ -341,6 +377,10 @@ impl Requester {
         self.lose_patience(qp);
         self.publish();
         qp.sends_outstanding(self.is_busy(qp));
+        if self.drain_awaited && self.is_drained() {
+            self.drain_awaited = false;
+            qp.event(IBV_EVENT_SQ_DRAINED);
+        }
     }
 
     /// Whether anything is left to do.
@@ -530,7 +570,7 @@ impl Requester {
                 || entry.own
                 || entry.has(IBV_SEND_SIGNALED)
             {
-                complete(qp, &entry, status, entry.len);
+                complete(qp, &entry, status, entry.len, self.gone);
             }
         }
     }
@@ -546,7 +586,7 @@ impl Requester {
             };
             self.broken = true;
             self.queue.complete_oldest(entry.own);
-            complete(qp, &entry, status, 0);
+            complete(qp, &entry, status, 0, self.gone);
         }
         self.queue.issued = self.queue.posted;
         self.answers_due = 0;
@@ -578,7 +618,7 @@ impl Requester {
     }
 
     fn lose_patience(&mut self, qp: &Qp) {
-        let waiting = self.queue.issued != self.queue.posted;
+        let waiting = self.queue.issued != self.queue.posted && qp.state() != State::Sqd;
         if (self.acked == self.next && !waiting) || self.broken || !qp.kind.is_connected() {
             self.stalled = None;
             return;
@@ -622,6 +662,7 @@ impl Requester {
         }
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);
         if due || dead {
+            self.gone = dead;
             self.fail(self.queue.completed, IBV_WC_RETRY_EXC_ERR);
             self.reap(qp);
         }
@@ -636,7 +677,7 @@ impl Requester {
     }
 }
 
-fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
+fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32, gone: bool) {
     let request = &entry.request;
     if entry.own {
         return rendezvous::finished(qp, request, status);
@@ -647,6 +688,10 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
         opcode: completion_opcode(request.opcode),
         byte_len,
         qp_num: qp.qpn,
+        vendor_err: match vendor_err(status) {
+            found_by::TIME if gone => found_by::DEATH,
+            usual => usual,
+        },
         ..Cqe::default()
     };
     qp.send_cq.push(&cqe, false);

@@ -8,7 +8,7 @@ use super::onesided::Spot;
 use super::qp::Qp;
 use super::ranges::{MAX_SGE, Range, Ranges};
 use super::receive::Receive;
-use super::state::{Kind, rnr_timer_us};
+use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
 use crate::shm::slot::*;
@@ -42,6 +42,8 @@ pub(crate) struct Responder {
     refused: bool,
     /// First sequence number not acknowledged yet.
     acked: u32,
+    /// Something arrived on this connection.
+    established: bool,
 }
 
 impl Responder {
@@ -55,6 +57,7 @@ impl Responder {
             min_rnr_timer: 0,
             refused: false,
             acked: next,
+            established: false,
         }
     }
 
@@ -70,6 +73,7 @@ impl Responder {
         self.inbound.restart();
         self.rnr_since = None;
         self.refused = false;
+        self.established = false;
         self.acked = self.next;
         self.ring.nak().store(0, Ordering::Relaxed);
         self.ring.acked().store(self.next, Ordering::Release);
@@ -98,6 +102,9 @@ impl Responder {
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
         if self.refused || !qp.is_receiving() || !qp.is_stand_valid() {
             return false;
+        }
+        if !self.established {
+            self.establish(qp);
         }
         let Some(link) = self.link.take() else { return false };
         let before = self.next;
@@ -136,6 +143,18 @@ impl Responder {
             }
         }
         fatal
+    }
+
+    /// The first thing arrives on a connection: an event if the application has not taken the QP to RTS yet, since it may
+    /// wait for that (IBTA vol 1, 11.6.3.1).
+    #[cold]
+    fn establish(&mut self, qp: &Qp) {
+        if self.ring.ready(self.next) {
+            self.established = true;
+            if qp.state() == State::Rtr && qp.stand.is_none() {
+                qp.event(IBV_EVENT_COMM_EST);
+            }
+        }
     }
 
     /// Tells the sender how far we are.

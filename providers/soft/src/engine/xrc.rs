@@ -129,12 +129,13 @@ impl Xrc {
     }
 
     /// By the service thread, or before sleeping: also sends the acknowledgements that are due.
-    pub(crate) fn sweep(&self) {
-        if self.receiving.load(Ordering::Relaxed) > 0 {
-            let hot = self.hot.lock();
-            hot.look();
-            hot.acknowledge();
+    pub(crate) fn sweep(&self) -> bool {
+        if self.receiving.load(Ordering::Relaxed) == 0 {
+            return false;
         }
+        let hot = self.hot.lock();
+        hot.look();
+        hot.finish()
     }
 
     /// The bell of an XRC receive QP rang.

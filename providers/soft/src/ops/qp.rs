@@ -434,6 +434,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
                 Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
             let mut requester = qp.requester.lock();
             requester.patience = patience;
+            requester.await_drain(false);
             if from == State::Sqe {
                 requester.resume();
             }
@@ -445,9 +446,11 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         }
         State::Init | State::Sqd | State::Sqe => {
             qp.set_state(to);
-            if to == State::Sqd && given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && !qp.has_outstanding()
-            {
-                qp.event(IBV_EVENT_SQ_DRAINED);
+            if to == State::Sqd && from == State::Rts {
+                let notify =
+                    given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0;
+                qp.requester.lock().await_drain(notify);
+                qp.advance_send();
             }
         }
     }
@@ -529,6 +532,9 @@ fn store(known: &mut Attributes, attr: &ibv_qp_attr, given: u32) {
     if has(IBV_QP_PATH_MIG_STATE) {
         to.path_mig_state = attr.path_mig_state;
     }
+    if has(IBV_QP_EN_SQD_ASYNC_NOTIFY) {
+        to.en_sqd_async_notify = attr.en_sqd_async_notify;
+    }
     if has(IBV_QP_DEST_QPN) {
         to.dest_qp_num = attr.dest_qp_num;
     }
@@ -592,7 +598,7 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
         qp_state: state as u32,
         cur_qp_state: state as u32,
         cap: known.cap,
-        sq_draining: u8::from(state == State::Sqd && qp.has_outstanding()),
+        sq_draining: u8::from(state == State::Sqd && !qp.requester.lock().is_drained()),
         ..known.attr
     };
     (attr, known.cap)
