@@ -4,7 +4,7 @@
 //! extension ([`ferroverbs_plugin_ext`]).
 //!
 //! No logic lives here. Each type is followed by its size and field offsets, checked at compile time on
-//! x86_64; all names but those of [`functions`] are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
+//! x86_64; all names but those of [`functions`] and [`driver_functions`] are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
 //! since a value from C may be none of the names. Types whose layout depends on the generation of the
 //! provider have the newest form here; the front-end knows the older ones.
 
@@ -41,6 +41,7 @@ mod counters;
 mod cq;
 mod device;
 mod driver;
+pub mod driver_functions;
 mod events;
 mod ext;
 mod flags;

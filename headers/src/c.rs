@@ -1,7 +1,7 @@
 //! What cbindgen writes, taken apart into definitions by name.
 
 use crate::names::{self, IN_PLACE, TAGGED, UNNAMED, WRAPPED};
-use crate::rust::Abi;
+use crate::rust::{Abi, Kind};
 use crate::{Result, template};
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,18 +18,32 @@ pub struct Definition {
     pub text: String,
 }
 
-/// All definitions of the crate, by their C names.
+impl Definition {
+    /// Its name among all: types and functions may share one.
+    fn key(&self) -> String {
+        if self.keyword.is_empty() { function(&self.name) } else { self.name.clone() }
+    }
+}
+
+/// The name of a function among all definitions.
+pub fn function(name: &str) -> String {
+    format!("{name}()")
+}
+
+/// All definitions of the crate, by their C names; functions as [`function`] writes them.
 ///
 /// # Errors
 /// What cbindgen says.
 pub fn definitions(abi: &Abi, settings: &Path) -> Result<BTreeMap<String, Definition>> {
     let written = cbindgen(abi, settings)?;
-    let mut definitions: BTreeMap<String, Definition> = split(&written)?
-        .into_iter()
-        .map(|definition| (definition.name.clone(), definition))
-        .collect();
+    let mut definitions: BTreeMap<String, Definition> =
+        split(&written)?.into_iter().map(|definition| (definition.key(), definition)).collect();
     for entry in &abi.entries {
-        if !definitions.contains_key(template::c_name(&entry.name)) {
+        let key = match entry.kind {
+            Kind::Type => template::c_name(&entry.name).to_owned(),
+            Kind::Function => function(&entry.name),
+        };
+        if !definitions.contains_key(&key) {
             return Err(format!(
                 "cbindgen did not write {} of abi/src/{}.rs",
                 entry.name, entry.module

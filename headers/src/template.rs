@@ -6,11 +6,15 @@
 //! - `@kernel-types WORD...`: the same in the kernel's integer types.
 //! - `@functions WORD...`: prototypes.
 //! - `@enum NAME...`: an enumeration without a tag; a name with a slash in it at the end (`opcode/`) is a module: all its constants.
+//! - `@versions WORD...`: lets the linker take the newest private version of functions.
 
 use crate::Result;
-use crate::c::Definition;
+use crate::c::{Definition, function};
 use crate::rust::{Abi, Kind};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The version of functions that plugins call in the newest generation.
+const PRIVATE: &str = "IBVERBS_PRIVATE_65";
 
 /// Names that the text defines as macros.
 pub fn macros(text: &str) -> impl Iterator<Item = &str> {
@@ -75,11 +79,15 @@ pub fn expand(text: &str, abi: &Abi, definitions: &BTreeMap<String, Definition>)
                 let names = select(abi, words, Kind::Function)?;
                 let texts: Vec<_> = names
                     .iter()
-                    .filter_map(|n| definitions.get(n))
+                    .filter_map(|n| definitions.get(&function(n)))
                     .map(|d| d.text.clone())
                     .collect();
                 texts.join("\n")
             }
+            "versions" => select(abi, words, Kind::Function)?
+                .iter()
+                .map(|name| format!("__asm__(\".symver {name},{name}@{PRIVATE}\");\n"))
+                .collect(),
             "enum" => untagged(abi, words)?,
             _ => return Err(format!("no such directive: @{directive}")),
         };

@@ -4,6 +4,7 @@
 use crate::check::run;
 use crate::{newest, root, scratch};
 use ferroverbs_headers::Sources;
+use ferroverbs_headers::c::function;
 use ferroverbs_headers::rust::Kind;
 use std::fs;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
         let mentioned = there.contains(&format!("{}(", entry.name))
             || there.contains(&format!("{} (", entry.name));
         if mentioned {
-            text.push_str(&sources.definitions[&entry.name].text);
+            text.push_str(&sources.definitions[&function(&entry.name)].text);
             count += 1;
         }
     }

@@ -1,9 +1,11 @@
 //! Layouts that no installed header shows, those between library and plugins: the crate against tables of rdma-core 65, and what is known of older
 //! generations against what the front-end assumes of them.
 
-use crate::root;
-use ferroverbs_headers::{names, rust};
+use crate::check::run;
+use crate::{root, scratch};
+use ferroverbs_headers::{Sources, names, rust};
 use std::collections::BTreeMap;
+use std::process::Command;
 
 /// Size and members' offsets; `None` where there is no such thing.
 #[derive(Clone, Debug, Default)]
@@ -142,4 +144,41 @@ fn older_generations_differ_where_the_front_end_knows_it() {
         }
     }
     assert_eq!(count, 20);
+}
+
+#[test]
+fn the_header_for_plugins_lays_types_out_as_the_crate_does() {
+    let layouts = rust::layouts(&root().join("abi/src")).expect("the crate can be read");
+    let sources = Sources::read(&root()).expect("the headers can be made");
+    let mut text = String::from("#include <infiniband-provider/driver.h>\n");
+    let mut count = 0;
+    for entry in &sources.abi.entries {
+        let driver_side = matches!(entry.module.as_str(), "driver" | "ops" | "kernel/commands");
+        let Some((size, members)) = layouts.get(&entry.name).filter(|_| driver_side) else {
+            continue;
+        };
+        let Some(definition) = sources.definitions.get(&entry.name) else { continue };
+        let tag = format!("{} {}", definition.keyword, entry.name);
+        text.push_str(&format!("_Static_assert(sizeof({tag}) == {size}, \"{tag}\");\n"));
+        count += 1;
+        for (member, offset) in members {
+            if names::UNNAMED.contains(&(entry.name.as_str(), member)) {
+                continue;
+            }
+            let member = names::spelling(member);
+            text.push_str(&format!(
+                "_Static_assert(offsetof({tag}, {member}) == {offset}, \"{tag}.{member}\");\n"
+            ));
+            count += 1;
+        }
+    }
+    assert!(count > 300, "{count}");
+    let source = scratch().join("driver_side.c");
+    std::fs::write(&source, text).expect("cargo's folder is writable");
+    let include = root().join("include");
+    run(Command::new("gcc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+        .arg(include)
+        .arg(&source));
+    println!("{count} sizes and offsets");
 }

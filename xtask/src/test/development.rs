@@ -60,5 +60,56 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         });
         tally.record(&format!("a program in {language}, by pkg-config alone"), result);
     }
+    tally.record("a plugin in C, by the header for plugins", plugin(bench));
     Ok(())
+}
+
+/// Compiles the example of a plugin, in a folder of its own, and lists devices with it.
+fn plugin(bench: &Bench) -> Result<(), String> {
+    let prefix = bench.prefix()?;
+    let folder = bench.scratch.folder("plugin", 0o755)?;
+    let source = |name: &str| bench.paths.root.join(format!("c-tests/plugins/{name}.c"));
+    let compile = |name: &str, output: &str, options: &[&str]| -> Result<(), String> {
+        let done = Job::new("gcc")
+            .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+            .arg(prefix.join("include"))
+            .args(options)
+            .arg(source(name))
+            .arg("-o")
+            .arg(folder.join(output))
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .arg("-libverbs")
+            .run(&bench.scratch, LIMIT)?;
+        if done.ok() { Ok(()) } else { Err(done.report("the compiler")) }
+    };
+    compile("example", "libexample-rdmav65.so", &["-shared"])?;
+    compile("user", "user", &[])?;
+    let settings = bench.scratch.folder("plugin-settings", 0o755)?;
+    let config = settings.join("example.driver");
+    std::fs::write(&config, "driver example\n")
+        .map_err(|e| format!("{}: {e}", config.display()))?;
+    // It asks for nothing but the newest generation.
+    let done = Job::new("readelf")
+        .args(["--wide", "--version-info"])
+        .arg(folder.join("libexample-rdmav65.so"))
+        .run(&bench.scratch, LIMIT)?;
+    if !done.stdout.contains("IBVERBS_PRIVATE_65") || done.stdout.contains("IBVERBS_PRIVATE_34") {
+        return Err(done.report("readelf"));
+    }
+    let fabric = bench.over(DataPath::Default)?;
+    let done = fabric
+        .over
+        .job(folder.join("user"))
+        .env("FERROVERBS_CONFIG_DIR", &settings)
+        .env("FERROVERBS_PROVIDER_DIR", &folder)
+        .dir(bench.scratch.path())
+        .run(&bench.scratch, LIMIT)?;
+    let expected =
+        "example0: InfiniBand channel adapter, 4321 QPs\nPD: 0, errno is EOPNOTSUPP: 1\n";
+    if done.ok() && done.stderr.is_empty() && done.stdout == expected {
+        Ok(())
+    } else {
+        Err(done.report("the program"))
+    }
 }

@@ -76,7 +76,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         name: "development",
-        what: "programs compile and run by what pkg-config says of the staged tree",
+        what: "programs and a plugin compile against the staged tree, and run",
         run: development::run,
     },
     Group {
