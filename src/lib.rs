@@ -27,7 +27,9 @@
 //! `/etc/libibverbs.d`; plugins in `<prefix>/lib/libibverbs`, then the distribution's directory (Debian:
 //! `/usr/lib/<multiarch>/libibverbs`), then the dynamic loader's own path. Plugins of our tree, and those
 //! whose file has the line `# ferroverbs: announces-devices`, are opened at the first listing of devices;
-//! all others only for a kernel device that needs them.
+//! all others only for a kernel device that needs them. A file can say that where the kernel has devices its
+//! plugins announce none (`# ferroverbs: only-without-kernel-devices, unless VARIABLE is set`); then they
+//! wait for a listing without.
 
 mod export;
 mod ffi;

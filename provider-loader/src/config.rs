@@ -5,7 +5,9 @@
 //! counts, whatever it is called.
 //!
 //! One comment has a meaning to us, and to nobody else: `# ferroverbs: announces-devices` says that the
-//! drivers of this file are worth loading on a machine whose kernel has no RDMA device.
+//! drivers of this file are worth loading on a machine whose kernel has no RDMA device. Another,
+//! `# ferroverbs: only-without-kernel-devices, unless VARIABLE is set`, says that where the kernel has one
+//! they need not be loaded to be asked.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -14,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// The comment that marks drivers of devices without a kernel device.
 pub const ANNOUNCES: &str = "ferroverbs: announces-devices";
 
+/// The beginning of the comment that marks drivers with nothing to announce beside devices of the kernel.
+pub const ONLY_WITHOUT: &str = "ferroverbs: only-without-kernel-devices";
+
 /// A driver that a file enables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
@@ -21,6 +26,15 @@ pub struct Directive {
     pub name: String,
     /// The file carries the [`ANNOUNCES`] comment.
     pub announces: bool,
+    /// The file carries the [`ONLY_WITHOUT`] comment.
+    pub only_without: Option<OnlyWithout>,
+}
+
+/// Drivers that announce nothing beside devices of the kernel, unless they are told to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnlyWithout {
+    /// The environment variable that tells them, if there is one.
+    pub unless: Option<String>,
 }
 
 /// Something in a file that is ignored. One line for a person, whatever the file holds.
@@ -82,20 +96,39 @@ pub fn read(folder: &Path) -> std::io::Result<Contents> {
     let mut contents = Contents::default();
     for entry in std::fs::read_dir(folder)?.flatten() {
         let path = entry.path();
-        if !std::fs::metadata(&path).is_ok_and(|data| data.is_file()) {
+        // The folder tells the kind, unless it is a link.
+        let is_file = match entry.file_type() {
+            Ok(kind) if kind.is_file() => true,
+            Ok(kind) if kind.is_dir() => false,
+            _ => std::fs::metadata(&path).is_ok_and(|data| data.is_file()),
+        };
+        if !is_file {
             continue;
         }
-        let mut text = Vec::new();
-        let file = std::fs::File::open(&path);
-        let read = file.and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut text));
-        match read {
-            Ok(len) if len as u64 > LARGEST_FILE => contents.ignored.push(Ignored::TooLong(path)),
-            Ok(_) => parse(&path, &String::from_utf8_lossy(&text), &mut contents),
+        match read_start(&path) {
+            Ok(text) if text.len() as u64 > LARGEST_FILE => {
+                contents.ignored.push(Ignored::TooLong(path));
+            }
+            Ok(text) => parse(&path, &String::from_utf8_lossy(&text), &mut contents),
             Err(_) => {}
         }
     }
     contents.directives.reverse();
     Ok(contents)
+}
+
+/// A regular file, or as much of it as shows that it is too long. Most are read at one go: every program
+/// reads them all.
+fn read_start(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = std::fs::File::open(path)?;
+    let mut text = vec![0; 1024];
+    let len = file.read(&mut text)?;
+    let complete = len < text.len();
+    text.truncate(len);
+    if !complete {
+        file.take(LARGEST_FILE + 1 - len as u64).read_to_end(&mut text)?;
+    }
+    Ok(text)
 }
 
 /// Appends what one file says, in reading order.
@@ -106,6 +139,12 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
             .strip_prefix('#')
             .is_some_and(|comment| comment.trim() == ANNOUNCES)
     });
+    let only_without = text.lines().find_map(|line| {
+        let comment = line.trim_start_matches(blank).strip_prefix('#')?.trim();
+        let rest = comment.strip_prefix(ONLY_WITHOUT)?;
+        let unless = rest.strip_prefix(", unless ").and_then(|rest| rest.strip_suffix(" is set"));
+        Some(OnlyWithout { unless: unless.map(str::to_owned) })
+    });
     let mut bad = None;
     for (index, line) in text.lines().enumerate() {
         let line = line.trim_start_matches(blank);
@@ -115,7 +154,11 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
         let mut words = line.split_ascii_whitespace();
         match (words.next(), words.next()) {
             (Some("driver"), Some(name)) if name.len() <= LONGEST_NAME => {
-                into.directives.push(Directive { name: name.to_owned(), announces });
+                into.directives.push(Directive {
+                    name: name.to_owned(),
+                    announces,
+                    only_without: only_without.clone(),
+                });
             }
             _ => {
                 let (.., more) = bad.get_or_insert((index + 1, shown(line), 0_usize));
@@ -168,6 +211,16 @@ mod tests {
             parsed("# comment\n\n  driver mlx5\n\tdriver\trxe trailing words\ndriver /opt/x\n");
         assert_eq!(names(&contents), ["mlx5", "rxe", "/opt/x"]);
         assert!(contents.ignored.is_empty());
+    }
+
+    #[test]
+    fn a_comment_tells_when_a_driver_has_nothing_to_announce() {
+        let of = |text| parsed(text).directives.remove(0).only_without;
+        assert_eq!(of("driver soft\n"), None);
+        let plain = "driver soft\n# ferroverbs: only-without-kernel-devices\n";
+        assert_eq!(of(plain), Some(OnlyWithout { unless: None }));
+        let unless = "# ferroverbs: only-without-kernel-devices, unless S_X is set\ndriver soft\n";
+        assert_eq!(of(unless), Some(OnlyWithout { unless: Some("S_X".into()) }));
     }
 
     #[test]

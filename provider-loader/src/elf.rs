@@ -15,22 +15,35 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut file = std::fs::File::open(path).map_err(text)?;
     let len = file.metadata().map_err(text)?.len();
-    let mut header = [0; HEADER];
-    if file.read_exact(&mut header).is_err() {
+    // One read has all of it in every library that a linker made.
+    let mut start = Vec::with_capacity(START);
+    file.by_ref().take(START as u64).read_to_end(&mut start).map_err(text)?;
+    let Some(header) = start.first_chunk::<HEADER>() else {
         return Err("file too short".to_owned());
-    }
-    let Some(table) = Table::parse(&header) else { return Ok(()) };
-    file.seek(SeekFrom::Start(table.offset)).map_err(text)?;
-    for _ in 0..table.entries {
-        let mut entry = [0; PROGRAM_HEADER];
-        let complete = file.read_exact(&mut entry).is_ok();
-        if !complete || loaded_end(&entry).is_some_and(|end| end > len) {
-            return Err(format!("file is truncated at {len} bytes"));
+    };
+    let Some(table) = Table::parse(header) else { return Ok(()) };
+    let size = usize::from(table.entries) * PROGRAM_HEADER;
+    let at = usize::try_from(table.offset).unwrap_or(usize::MAX);
+    let end = at.saturating_add(size);
+    let entries = match start.get(at..end) {
+        Some(entries) => entries.to_vec(),
+        None => {
+            let mut entries = vec![0; size];
+            file.seek(SeekFrom::Start(table.offset)).map_err(text)?;
+            file.read_exact(&mut entries)
+                .map_err(|_| format!("file is truncated at {len} bytes"))?;
+            entries
         }
+    };
+    let (entries, _) = entries.as_chunks::<PROGRAM_HEADER>();
+    if entries.iter().any(|entry| loaded_end(entry).is_some_and(|end| end > len)) {
+        return Err(format!("file is truncated at {len} bytes"));
     }
     Ok(())
 }
 
+/// Bytes at the start of a file that are looked at together.
+const START: usize = 4096;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const PT_LOAD: u32 = 1;

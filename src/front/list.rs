@@ -86,7 +86,7 @@ impl State {
         });
 
         let plugins = self.plugins.get_or_insert_default();
-        let extensions = plugins.announcing();
+        let extensions = plugins.announcing(kernel_devices);
         let mut unmatched = bind_all(fresh, &mut self.kernel);
         if !unmatched.is_empty() && plugins.open_named(&unmatched) {
             unmatched = bind_all(unmatched, &mut self.kernel);

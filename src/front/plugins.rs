@@ -2,7 +2,8 @@
 //!
 //! rdma-core opens every configured plugin as soon as one device is unmatched. We open fewer:
 //! - Plugins that may announce devices without a kernel device (those of our own tree, those named in
-//!   `RDMAV_DRIVERS` or `IBV_DRIVERS`, and those whose configuration file says so) at the first listing.
+//!   `RDMAV_DRIVERS` or `IBV_DRIVERS`, and those whose configuration file says so) at the first listing;
+//!   those that announce nothing beside devices of the kernel, at the first listing without such a device.
 //! - Plugins for kernel devices only while such a device is unmatched: first the one that the kernel's
 //!   driver id names, then all.
 //!
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
-use provider_loader::config::{self, Directive};
+use provider_loader::config::{self, Directive, OnlyWithout};
 use provider_loader::places::{Origin, Places, Wishes};
 use provider_loader::{Failure, Loader};
 
@@ -55,6 +56,8 @@ pub(crate) struct Plugins {
     tried: BTreeSet<String>,
     failures: Vec<Failure>,
     extensions: Vec<&'static ferroverbs_plugin_ext>,
+    /// Those that have nothing to announce for as long as the kernel has devices.
+    postponed: Vec<String>,
     kernel_plugins_loaded: bool,
 }
 
@@ -101,21 +104,34 @@ impl Setup {
 }
 
 impl Plugins {
-    /// Opens what may announce devices, once, and returns the extensions found so far.
-    pub(crate) fn announcing(&mut self) -> Vec<&'static ferroverbs_plugin_ext> {
+    /// Opens what may announce devices beside so many of the kernel, each once, and returns the
+    /// extensions found so far.
+    pub(crate) fn announcing(
+        &mut self,
+        kernel_devices: usize,
+    ) -> Vec<&'static ferroverbs_plugin_ext> {
+        if kernel_devices == 0 && !self.postponed.is_empty() {
+            for name in core::mem::take(&mut self.postponed) {
+                self.open(&name);
+            }
+            self.explain_failures();
+        }
         if self.setup.is_none() {
             let setup = self.setup.insert(Setup::read());
-            let names: Vec<String> = setup
-                .requested
-                .iter()
-                .chain(
-                    setup
-                        .directives()
-                        .filter(|(origin, directive)| *origin == Origin::Own || directive.announces)
-                        .map(|(_, directive)| &directive.name),
-                )
-                .cloned()
-                .collect();
+            let idle = |directive: &Directive| {
+                let told = |only: &OnlyWithout| {
+                    only.unless.as_ref().is_some_and(|name| std::env::var_os(name).is_some())
+                };
+                kernel_devices > 0 && directive.only_without.as_ref().is_some_and(|o| !told(o))
+            };
+            let (idle, asked): (Vec<_>, Vec<_>) = setup
+                .directives()
+                .filter(|(origin, directive)| *origin == Origin::Own || directive.announces)
+                .map(|(_, directive)| directive)
+                .partition(|directive| idle(directive));
+            self.postponed = idle.into_iter().map(|directive| directive.name.clone()).collect();
+            let asked = asked.into_iter().map(|directive| &directive.name);
+            let names: Vec<String> = setup.requested.iter().chain(asked).cloned().collect();
             for (_, origin, contents) in &setup.config {
                 if *origin == Origin::Own {
                     contents

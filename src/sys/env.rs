@@ -10,7 +10,8 @@ pub(crate) fn is_on(name: &str) -> bool {
 
 /// A value that may point the library at files: ignored in a set-uid program.
 pub(crate) fn trusted(name: &str) -> Option<OsString> {
+    let value = std::env::var_os(name)?;
     // SAFETY: neither call has requirements.
     let same_user = unsafe { libc::getuid() == libc::geteuid() };
-    std::env::var_os(name).filter(|_| same_user)
+    same_user.then_some(value)
 }

@@ -159,8 +159,8 @@ impl<'a> Dist<'a> {
         let folder = root.join("usr/lib").join(&self.multiarch).join("libibverbs");
         copy(&self.tree.join("lib/libibverbs").join(name), &folder.join(name))?;
         // The comment is what makes a plugin of the distribution's folder worth loading without a kernel device.
-        let text = "# ferroverbs: announces-devices\ndriver soft\n";
-        write(&root.join("etc/libibverbs.d/soft.driver"), text)?;
+        let text = format!("# ferroverbs: announces-devices\n{}", stage::SOFT_DRIVER);
+        write(&root.join("etc/libibverbs.d/soft.driver"), &text)?;
         write(&root.join("DEBIAN/conffiles"), "/etc/libibverbs.d/soft.driver\n")
     }
 

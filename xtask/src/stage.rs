@@ -119,7 +119,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         .map_err(|e| format!("cannot read {}: {e}", command.display()))?
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     tree.write(text.as_bytes(), "bin/ferroverbs", 0o755)?;
-    tree.write(b"driver soft\n", "etc/libibverbs.d/soft.driver", 0o644)?;
+    tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;
     for page in Page::all(&paths.root.join("man"))? {
@@ -135,6 +135,12 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp(paths).display());
     File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
 }
+
+/// The adapter stands in for devices of the kernel, unless it is told otherwise.
+pub(crate) const SOFT_DRIVER: &str = "\
+# ferroverbs: only-without-kernel-devices, unless FERROVERBS_SOFT is set
+driver soft
+";
 
 /// `Version` is what programs compare with: the pkg-config version of the upstream release whose
 /// public interface we offer.

@@ -45,7 +45,45 @@ pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
             fs::write(&file, record).map_err(|e| format!("{}: {e}", file.display()))?;
         }
     }
+    let lazy = lazily(&overs[1], folder, &scratch)?;
+    fs::write(folder.join(LAZY), lazy).map_err(|e| format!("{LAZY}: {e}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file in which it is told whether plugins were opened when they were needed.
+pub(super) const LAZY: &str = "lazy";
+
+/// What the file says when all is well.
+pub(super) const WELL: &str = "well";
+
+/// Where the kernel has devices, the plugin that serves them is the only one that is opened, unless
+/// somebody asks for the software adapter; which comes when the kernel's devices have gone.
+fn lazily(ours: &Over, folder: &Path, scratch: &Scratch) -> crate::Result<String> {
+    for (told, wanted) in
+        [(None, &["librxe-rdmav"][..]), (Some("on"), &["libsoft-rdmav", "librxe-rdmav"])]
+    {
+        let job = ours.job("/usr/bin/ibv_devices").env("LD_DEBUG", "files");
+        let job = match told {
+            Some(told) => job.env("FERROVERBS_SOFT", told),
+            None => job.env_remove("FERROVERBS_SOFT"),
+        };
+        let done = job.run(scratch, LIMIT)?;
+        let started = |l: &&str| l.contains("calling init: ") && l.contains("-rdmav");
+        let opened: Vec<_> = done.stderr.lines().filter(started).collect();
+        let alike = opened.len() == wanted.len()
+            && opened.iter().zip(wanted).all(|(line, name)| line.contains(name));
+        if !alike || done.stdout.contains("soft0") != told.is_some() {
+            return Ok(format!("FERROVERBS_SOFT {told:?}: {opened:#?}\n{}", done.stdout));
+        }
+    }
+    let exe = folder.join("hotplug");
+    let job = ours.job(&exe.to_string_lossy()).env_remove("FERROVERBS_SOFT");
+    let done = job.run(scratch, LIMIT)?;
+    let none = done.stdout.lines().find(|l| l.starts_with("none left: "));
+    let both = done.stdout.lines().find(|l| l.starts_with("both again: "));
+    let right = none.is_some_and(|l| l.contains("1: soft0"))
+        && both.is_some_and(|l| l.contains("2: ") && !l.contains("soft0"));
+    Ok(if right && done.ok() { WELL.into() } else { done.report("hotplug") })
 }
 
 /// What is under the commands of a side.
