@@ -172,6 +172,14 @@ pub fn build_library(test: &Path) -> Result<PathBuf, String> {
     }
 }
 
+/// Compiles the program of `bench start-up`.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn compile_start_up(folder: &Path) -> Result<PathBuf, CompileError> {
+    cc(&[here().join("bench/start_up.c")], &folder.join("start_up"), &["-libverbs"])
+}
+
 /// Compiles the launcher that runs a command without cross-memory attach.
 ///
 /// # Errors

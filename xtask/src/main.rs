@@ -32,6 +32,7 @@ usage: cargo xtask COMMAND
   test [GROUP...]   run every test there is (--list shows the groups)
   bench             measure the soft adapter beside its peers and the machine's limits
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
+  bench start-up    measure a program's start, upstream's library beside ours
   vm -- CMD...      run CMD in a virtual machine with RDMA devices (--help)
   stage             lay an installed tree under target/stage
   dist              build Debian packages and a tarball under target/dist
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         "run" => run::main(&rest),
         "headers" => headers::main(&rest),
         "matrix" => matrix::main(&rest),
+        bench::INSIDE => bench::inside(&rest),
         "vm" => vm::main(&rest),
         // For the virtual machine of the tests.
         test::vm::INSIDE => test::vm::inside(&rest),

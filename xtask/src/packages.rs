@@ -61,6 +61,13 @@ pub(crate) const DIST: &[Package] = &[
 /// What they are tried out in.
 pub(crate) const CHROOT: &[Package] = &[package("debootstrap", "/usr/sbin/debootstrap")];
 
+/// What `bench start-up` runs, apart from what the demo runs.
+pub(crate) const START_UP: &[Package] = &[
+    package("strace", "strace"),
+    package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
+    package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
+];
+
 /// What a virtual machine with RDMA devices is made of; its kernel is downloaded, not installed.
 pub(crate) const VM: &[Package] = &[
     package("qemu-system-x86", "qemu-system-x86_64"),

@@ -9,6 +9,9 @@ mod metrics;
 mod plot;
 mod report;
 mod run;
+mod start_up;
+
+pub(crate) use start_up::{INSIDE, inside};
 
 use crate::over::Over;
 use crate::packages;
@@ -26,12 +29,19 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--rounds N] [--write]
+       cargo xtask bench start-up
 
   --rounds N   how often each contender is asked (default 5)
-  --write      write docs/benchmarks.md and docs/benchmarks.svg";
+  --write      write docs/benchmarks.md and docs/benchmarks.svg
+  start-up     from a program's start to its device, upstream's library beside ours";
 
 /// Runs everything and prints the table.
 pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    if let [only] = args
+        && only == "start-up"
+    {
+        return start_up::main();
+    }
     let options = Options::parse(args)?;
     let paths = Paths::find()?;
     let progress = Progress::new();
