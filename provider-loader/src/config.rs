@@ -10,6 +10,7 @@
 //! they need not be loaded to be asked.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -88,13 +89,16 @@ pub struct Contents {
     pub ignored: Vec<Ignored>,
 }
 
-/// Reads all files of a directory.
+/// Reads those files of a directory whose names are `wanted`.
 ///
 /// # Errors
 /// The directory can't be read. Files that can't be read are skipped.
-pub fn read(folder: &Path) -> std::io::Result<Contents> {
+pub fn read(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> std::io::Result<Contents> {
     let mut contents = Contents::default();
     for entry in std::fs::read_dir(folder)?.flatten() {
+        if !wanted(&entry.file_name()) {
+            continue;
+        }
         let path = entry.path();
         // The folder tells the kind, unless it is a link.
         let is_file = match entry.file_type() {
@@ -251,7 +255,7 @@ mod tests {
         // A terabyte that takes no room.
         std::fs::File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
         std::fs::write(folder.join("good"), "driver a\n").expect("a file");
-        let contents = read(&folder).expect("readable");
+        let contents = read(&folder, |_| true).expect("readable");
         std::fs::remove_dir_all(&folder).expect("cleaning up");
         assert_eq!(names(&contents), ["a"]);
         assert_eq!(contents.ignored, [Ignored::TooLong(path)]);
@@ -268,10 +272,10 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("fv-config-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("folder.driver")).expect("a directory");
         std::fs::write(folder.join("any name"), "driver one\ndriver two\n").expect("a file");
-        let contents = read(&folder).expect("readable");
+        let contents = read(&folder, |_| true).expect("readable");
         assert_eq!(names(&contents), ["two", "one"]);
         std::fs::remove_dir_all(&folder).expect("cleaning up");
-        assert!(read(&folder).is_err());
+        assert!(read(&folder, |_| true).is_err());
     }
 
     #[test]

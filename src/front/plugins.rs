@@ -11,6 +11,7 @@
 //! stays without a driver.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
@@ -48,6 +49,13 @@ const BY_DRIVER_ID: [(u32, &str); 18] = [
 /// Failures that are explained one by one: more than any distribution has plugins.
 const EXPLAINED: usize = 24;
 
+/// Whether it is a distribution's file for one of those (`mlx5.driver`): it announces nothing, and need not
+/// be read as long as the kernel's driver id names the plugin.
+fn is_named_after_kernel_driver(file: &OsStr) -> bool {
+    let stem = file.to_str().and_then(|name| name.strip_suffix(".driver"));
+    stem.is_some_and(|stem| BY_DRIVER_ID.iter().any(|(_, name)| *name == stem))
+}
+
 /// What was configured and opened so far; one per process, guarded by the device list's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Plugins {
@@ -67,7 +75,7 @@ struct Setup {
     loader: Loader,
     /// From the environment; before all others.
     requested: Vec<String>,
-    /// Directory, whose it is, and what it says; `None` when it can't be read.
+    /// Directory, whose it is, and what it says, as far as it was read; `None` when it can't be.
     config: Vec<(PathBuf, Origin, Option<config::Contents>)>,
 }
 
@@ -85,7 +93,11 @@ impl Setup {
             .config
             .into_iter()
             .map(|place| {
-                let contents = config::read(&place.path).ok();
+                // Every program pays for what is read here.
+                let wanted = |file: &OsStr| {
+                    place.origin == Origin::Own || !is_named_after_kernel_driver(file)
+                };
+                let contents = config::read(&place.path, wanted).ok();
                 (place.path, place.origin, contents)
             })
             .collect();
@@ -166,8 +178,11 @@ impl Plugins {
         if core::mem::replace(&mut self.kernel_plugins_loaded, true) {
             return false;
         }
-        let Some(setup) = &self.setup else { return false };
-        for (path, origin, contents) in &setup.config {
+        let Some(setup) = &mut self.setup else { return false };
+        for (path, origin, contents) in &mut setup.config {
+            if *origin == Origin::System {
+                *contents = config::read(path, |_| true).ok();
+            }
             match contents {
                 Some(contents) if *origin == Origin::System => {
                     contents.ignored.iter().for_each(explain_ignored);

@@ -14,15 +14,28 @@ pub(crate) fn of_plugins(files: &[PathBuf], pabi: u32) -> Option<u32> {
                 .ok()?
                 .flatten()
                 .filter(|entry| entry.file_name().to_string_lossy().ends_with(&suffix))
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()))
                 .find_map(|entry| of_file(&entry.path()))
         })
     })
 }
 
+/// From the name of the file, or of what it is a link to. Every program with a device of the kernel pays
+/// for this: one system call for each file.
 fn of_file(path: &Path) -> Option<u32> {
-    let real = path.canonicalize().ok()?;
-    of_name(real.file_name()?.to_str()?)
+    let mut path = path.to_owned();
+    for _ in 0..LONGEST_CHAIN {
+        if let Some(release) = of_name(path.file_name()?.to_str()?) {
+            return Some(release);
+        }
+        let target = path.read_link().ok()?;
+        path = path.parent()?.join(target);
+    }
+    None
 }
+
+/// Links behind links that are followed.
+const LONGEST_CHAIN: usize = 8;
 
 /// `libX.so.<abi>.<minor>.<release>.<point>`.
 fn of_name(name: &str) -> Option<u32> {
