@@ -64,6 +64,7 @@ pub(crate) const CHROOT: &[Package] = &[package("debootstrap", "/usr/sbin/deboot
 /// What `bench start-up` runs, apart from what the demo runs.
 pub(crate) const START_UP: &[Package] = &[
     package("strace", "strace"),
+    package("valgrind", "valgrind"),
     package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
     package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
 ];

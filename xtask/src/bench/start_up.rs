@@ -256,6 +256,7 @@ impl Runs {
             ("wall time, us", median(&self.wall)),
             ("processor time, us", median(&self.cpu)),
             ("system calls", Some(system_calls(program, library, scratch)?)),
+            ("user instructions", Some(instructions(program, library, scratch)?)),
             ("plugins opened", Some(plugins(program, library, scratch)?)),
             ("first list, us", printed("first_list")),
             ("later list, us", printed("later_list")),
@@ -289,6 +290,17 @@ fn system_calls(program: &Path, library: &Path, scratch: &Scratch) -> crate::Res
     let done = launcher.args(["-E", &path]).arg(program).arg("1").run(scratch, LIMIT)?;
     let text = std::fs::read_to_string(&file).map_err(|_| done.report("strace"))?;
     Ok(calls(&text) as f64)
+}
+
+/// How many instructions it executes outside of the kernel. On an emulated processor this says more than
+/// time, most of which is the translation of code that is executed for the first time.
+fn instructions(program: &Path, library: &Path, scratch: &Scratch) -> crate::Result<f64> {
+    let file = scratch.fresh("callgrind");
+    let output = format!("--callgrind-out-file={}", file.display());
+    let valgrind = Job::new("valgrind").args(["--tool=callgrind", &output]).arg(program).arg("1");
+    let done = valgrind.env("LD_LIBRARY_PATH", library).run(scratch, LIMIT)?;
+    let line = done.stderr.lines().find_map(|l| l.split_once("Collected : "));
+    line.and_then(|(_, n)| n.trim().parse().ok()).ok_or_else(|| done.report("valgrind"))
 }
 
 /// Calls in strace's output; a call that another thread interrupts has two lines.
