@@ -107,7 +107,7 @@ fn one(
         return Ok(());
     }
     if args.contains(&"XRC")
-        && let Err(reason) = clear_domains()
+        && let Err(reason) = super::clear_domains()
     {
         tally.skip(&name, &reason);
         return Ok(());
@@ -117,21 +117,6 @@ fn one(
     let job = fabric.over.job(program).arg("-F").args(args);
     let result = bench.pair(&fabric, job, LIMIT).and_then(|ended| has_rows(&ended, rows));
     tally.record(&name, result);
-    Ok(())
-}
-
-/// perftest makes the file of its XRC domain under a fixed name, which only its maker may open, and leaves it
-/// there: whoever ran it before us as another user keeps us from running it.
-fn clear_domains() -> Result<(), String> {
-    for side in ["server", "client"] {
-        let path = format!("/tmp/xrc_domain_{side}");
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("cannot remove {path}, which perftest needs: {e}"));
-            }
-            _ => {}
-        }
-    }
     Ok(())
 }
 
