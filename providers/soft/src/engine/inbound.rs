@@ -273,9 +273,11 @@ impl Inbound {
             }
         };
         let pd = self.pd(qp);
-        let Some(ranges) = qp.adapter.regions.resolve(pd, &self.receive.sges, LOCAL_WRITE) else {
+        let mut ranges = Ranges::new();
+        let regions = &qp.adapter.regions;
+        if !regions.resolve_into(&mut ranges, pd, &self.receive.sges, LOCAL_WRITE) {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
-        };
+        }
         if message.total > ranges.total() {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }

@@ -38,15 +38,16 @@ pub(super) struct Piece {
 impl Requester {
     /// Issues request `n` as far as it goes. `true`: in full (or it failed); `false`: the rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
-        let entry = *self.queue.entry(n);
-        if entry.has(IBV_SEND_FENCE) && self.answers_due > 0 {
+        let entry = self.queue.entry(n);
+        let (fenced, opcode) = (entry.has(IBV_SEND_FENCE), entry.request.opcode);
+        if fenced && self.answers_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
             if self.answers_due > 0 {
                 return false;
             }
         }
-        match entry.request.opcode {
+        match opcode {
             IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => self.issue_local(qp, n),
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.issue_write(qp, link, n),
             IBV_WR_RDMA_READ => self.issue_read(qp, link, n),
@@ -109,9 +110,10 @@ impl Requester {
     }
 
     fn issue_send(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
-        let Some(ranges) = self.ranges(qp, n, 0) else {
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, 0) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
-        };
+        }
         let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();

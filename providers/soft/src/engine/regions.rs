@@ -127,33 +127,45 @@ impl Regions {
 
     /// Resolves the scatter/gather list of a work request. `need` is `LOCAL_WRITE` where data arrives, 0 where it is
     /// read. `None`: a key is wrong, out of range, of another PD or lacks the right (local protection error).
-    #[inline]
     pub(crate) fn resolve(&self, pd: u32, list: &[ibv_sge], need: u32) -> Option<Ranges> {
         let mut ranges = Ranges::new();
-        for sge in list {
-            if sge.length == 0 {
-                continue;
-            }
-            if sge.lkey & LOCAL_KEY == 0 {
-                return None;
-            }
-            let rkey = sge.lkey & !LOCAL_KEY;
-            // No region's rkey has the local bit, but a window's may.
-            if is_window(rkey) {
-                return None;
-            }
-            let len = sge.length as usize;
-            let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
-            let va = if found.access & (ON_DEMAND | VOID) == 0 {
-                found.va
-            } else {
-                self.bring_in(found, len, need & LOCAL_WRITE != 0)?
-            };
-            if !ranges.push(Range { base: va as *mut u8, len }) {
-                return None;
-            }
+        self.resolve_into(&mut ranges, pd, list, need).then_some(ranges)
+    }
+
+    /// As [`Regions::resolve`], appending to `ranges`; `false` for `None`. A list has room for so many ranges that moving it
+    /// about costs more than filling it.
+    #[inline]
+    pub(crate) fn resolve_into(
+        &self,
+        ranges: &mut Ranges,
+        pd: u32,
+        list: &[ibv_sge],
+        need: u32,
+    ) -> bool {
+        list.iter().all(|sge| self.resolve_one(ranges, pd, sge, need).is_some())
+    }
+
+    #[inline]
+    fn resolve_one(&self, ranges: &mut Ranges, pd: u32, sge: &ibv_sge, need: u32) -> Option<()> {
+        if sge.length == 0 {
+            return Some(());
         }
-        Some(ranges)
+        if sge.lkey & LOCAL_KEY == 0 {
+            return None;
+        }
+        let rkey = sge.lkey & !LOCAL_KEY;
+        // No region's rkey has the local bit, but a window's may.
+        if is_window(rkey) {
+            return None;
+        }
+        let len = sge.length as usize;
+        let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
+        let va = if found.access & (ON_DEMAND | VOID) == 0 {
+            found.va
+        } else {
+            self.bring_in(found, len, need & LOCAL_WRITE != 0)?
+        };
+        ranges.push(Range { base: va as *mut u8, len }).then_some(())
     }
 
     /// Where the bytes of an unusual region are, if they are anywhere.

@@ -338,19 +338,26 @@ impl Requester {
 
     /// The local memory of request `n`; `None`: a key is wrong.
     pub(super) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
-        let entry = *self.queue.entry(n);
+        let mut ranges = Ranges::new();
+        self.ranges_into(&mut ranges, qp, n, need).then_some(ranges)
+    }
+
+    /// As [`Requester::ranges`], into an empty list; `false` for `None`.
+    #[inline]
+    pub(super) fn ranges_into(&mut self, ranges: &mut Ranges, qp: &Qp, n: u64, need: u32) -> bool {
+        let entry = self.queue.entry(n);
+        let (kept, len) = (entry.kept, entry.len as usize);
         if !entry.has(IBV_SEND_INLINE) {
             let pd = if entry.own { qp.receive_pd() } else { qp.pd };
-            return qp.adapter.regions.resolve(pd, self.queue.list(n), need);
+            return qp.adapter.regions.resolve_into(ranges, pd, self.queue.list(n), need);
         }
-        if entry.kept {
-            let len = entry.len as usize;
+        if kept {
             let base = self.queue.inline_mut(n).as_mut_ptr();
-            let mut ranges = Ranges::new();
             ranges.push(Range { base, len });
-            return Some(ranges);
+        } else {
+            *ranges = self.raw_ranges(n);
         }
-        Some(self.raw_ranges(n))
+        true
     }
 
     /// Everything that can go on: acknowledgements, completions, waiting requests, patience.
@@ -543,16 +550,16 @@ impl Requester {
     pub(super) fn reap(&mut self, qp: &Qp) {
         while self.queue.completed < self.queue.issued && !self.broken {
             let n = self.queue.completed;
-            let entry = *self.queue.entry(n);
+            let acked = self.acked;
+            let entry = self.queue.entry(n);
             let status = match entry.phase {
                 Phase::Waiting => break,
-                Phase::Published if self.acked.wrapping_sub(entry.end) as i32 >= 0 => {
-                    IBV_WC_SUCCESS
-                }
+                Phase::Published if acked.wrapping_sub(entry.end) as i32 >= 0 => IBV_WC_SUCCESS,
                 Phase::Published => break,
                 Phase::Done => IBV_WC_SUCCESS,
                 Phase::Failed(status) => status,
             };
+            let entry = *entry;
             self.queue.complete_oldest(entry.own);
             if matches!(
                 entry.request.opcode,
