@@ -489,6 +489,9 @@ impl Requester {
         // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
         let advance = within(told).max(within(along));
+        if advance > 0 && !self.counts(qp) {
+            return;
+        }
         let acked = self.acked.wrapping_add(advance);
         if advance > 0 {
             self.waits = 0;
@@ -508,6 +511,16 @@ impl Requester {
         {
             self.refuse_at(self.acked, nak.requester_status());
         }
+    }
+
+    /// Whether an acknowledgement that was just loaded says that requests were done. A peer that finds us out of RTS
+    /// skips our slots, and acknowledges them so that their chunks come back: whoever sees that sees the state that made
+    /// it, which was stored before. The requests wait for their flush (or RESET) then, and the chunks for what is after it.
+    #[inline]
+    fn counts(&self, qp: &Qp) -> bool {
+        matches!(qp.state(), State::Rts | State::Sqd)
+            || !qp.kind.is_reliable()
+            || self.queue.completed == self.queue.posted
     }
 
     /// Places the answer of a READ or an atomic; not for requests that were flushed meanwhile.

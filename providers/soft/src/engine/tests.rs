@@ -14,6 +14,8 @@ use abi::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+mod ending;
+
 const QKEY: u32 = 0x1111;
 const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 

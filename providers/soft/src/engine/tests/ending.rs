@@ -1,0 +1,58 @@
+//! What becomes of requests whose QP stops before, or while, they are served.
+
+use super::*;
+
+#[test]
+fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
+    for (cma, state, size) in [
+        (true, IBV_QPS_ERR, 8),
+        (false, IBV_QPS_ERR, 300_001),
+        (true, IBV_QPS_ERR, 300_001),
+        (true, IBV_QPS_RESET, 8),
+        (false, IBV_QPS_RESET, 300_001),
+    ] {
+        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        b.receive(1, &[b.sge(0, size)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
+        // As modify_qp begins: the state is there for all to see, and the requests are not flushed yet.
+        if state == IBV_QPS_ERR {
+            assert!(a.qp.fail());
+        } else {
+            a.qp.set_state(crate::engine::state::State::Reset);
+        }
+        // The peer finds it out, and another thread of ours polls.
+        for _ in 0..100 {
+            b.cq.sweep();
+            a.qp.advance_send();
+            assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{cma} {state} {size}");
+        }
+        if state == IBV_QPS_ERR {
+            a.qp.flush_all();
+            assert_eq!(a.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
+        } else {
+            a.qp.reset();
+        }
+        assert_eq!((a.poll(), b.poll()), (None, None), "{cma} {state} {size}");
+    }
+}
+
+#[test]
+fn chunks_of_sends_that_were_skipped_come_back() {
+    let adapter = adapter(false);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 40_000), Side::new(&adapter, Kind::Rc, 40_000));
+    // More in all than there are chunks.
+    for _ in 0..400 {
+        a.connect(b.qp.qpn, 7);
+        b.connect(a.qp.qpn, 7);
+        for _ in 0..8 {
+            a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 40_000)]);
+        }
+        assert!(a.qp.fail());
+        b.cq.sweep();
+        a.qp.flush_all();
+        a.qp.advance_send();
+        assert!(a.qp.requester.lock().lent.is_empty());
+        a.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
+        b.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
+    }
+}
