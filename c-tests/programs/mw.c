@@ -232,8 +232,8 @@ static void limits(void)
 	} c[] = {
 		{ "a byte beyond the window", ALL, IBV_WR_RDMA_WRITE, 0x4000, 0x1001 },
 		{ "a byte before the window", ALL, IBV_WR_RDMA_READ, 0x3fff, 8 },
-		{ "writing without the right", IBV_ACCESS_REMOTE_READ, IBV_WR_RDMA_WRITE, 0x4000, 8 },
-		{ "reading without the right", IBV_ACCESS_REMOTE_WRITE, IBV_WR_RDMA_READ, 0x4000, 8 },
+		{ "writing without the right", IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE, IBV_WR_RDMA_WRITE, 0x4000, 8 },
+		{ "reading without the right", IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE, IBV_WR_RDMA_READ, 0x4000, 8 },
 		{ "an atomic without the right", IBV_ACCESS_REMOTE_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD, 0x4000, 8 },
 	};
 	for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -402,7 +402,7 @@ static void bad_posts(void)
 	w.how = 0;
 	w.access = ALL | IBV_ACCESS_ZERO_BASED;
 	check_eq(end_run(b, bind_it, &w, sizeof w), EINVAL, "a zero-based window of type 1");
-	w.access = IBV_ACCESS_LOCAL_WRITE;
+	w.access = ALL | IBV_ACCESS_MW_BIND;
 	check_eq(end_run(b, bind_it, &w, sizeof w), EINVAL, "a right that no window gives");
 	struct binding r = { .offset = 0, .length = 0x1000, .access = MW_ALL | IBV_ACCESS_ZERO_BASED };
 	check_eq(end_run(b, reg, &r, sizeof r), 0, "a zero-based region");

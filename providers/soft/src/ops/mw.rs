@@ -12,7 +12,8 @@ use abi::*;
 use std::ffi::c_int;
 
 /// What a window may allow.
-const RIGHTS: u32 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
+const RIGHTS: u32 =
+    REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
 
 /// ibv_alloc_mw(3): a window that opens nothing until it is bound.
 ///
@@ -91,8 +92,9 @@ pub(super) unsafe fn bind_request(
             mr.rkey()
         }
     };
-    let bind =
-        Bind { rkey, region, addr: info.addr, len: info.length, access: info.mw_access_flags };
+    // Local rights are the region's own: adapters take the flag and leave it out of the window.
+    let access = info.mw_access_flags & !IBV_ACCESS_LOCAL_WRITE;
+    let bind = Bind { rkey, region, addr: info.addr, len: info.length, access };
     Ok(bind.request(0, IBV_WR_BIND_MW, 0))
 }
 
