@@ -220,9 +220,17 @@ fn is_open(qp: &Qp) -> bool {
         || openers(&qp.adapter.view, qp.index).next().is_some()
 }
 
+/// Whether a QP of ours is open: one that its creator destroyed ends with its last other handle, or the death of who had
+/// that, and takes nothing in afterwards though the service thread may not have destroyed it yet.
+pub(super) fn is_kept(qp: &Qp) -> bool {
+    !qp.openings.is_orphan()
+        || qp.openings.here.load(Ordering::Acquire) > 0
+        || openers(&qp.adapter.view, qp.index).any(|slot| qp.adapter.fabric.is_occupied(slot))
+}
+
 /// Whether a living process has the QP open that `home` leads to, whose own process is dead.
 pub(super) fn is_held(adapter: &Adapter, home: &Link) -> bool {
     let (_, index) = split_qpn(home.qpn);
     let own = adapter.fabric.slot();
-    openers(&home.view, index).any(|slot| slot == own || adapter.fabric.peer(slot).is_ok())
+    openers(&home.view, index).any(|slot| slot == own || adapter.fabric.is_occupied(slot))
 }

@@ -8,7 +8,7 @@ use super::cq::{Cq, Form};
 use super::datagrams::Dry;
 use super::ethernet::Frames;
 use super::link::Link;
-use super::opened::{Opened, Openings};
+use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
 use super::rendezvous::{OWN_REQUESTS, drop_fetches};
 use super::request::SendQueue;
@@ -314,10 +314,21 @@ impl Qp {
         State::from_raw(u32::from(self.state.load(Ordering::Acquire))).unwrap_or(State::Err)
     }
 
-    /// Whether the QP that this one stands for still serves; true for all that stand for themselves.
+    /// Whether an XRC receive QP is still somebody's: the one that this one stands for, or an orphan; true for all others.
     #[inline]
     pub(crate) fn is_stand_valid(&self) -> bool {
-        self.stand.as_ref().is_none_or(Stand::serves)
+        self.kind != Kind::XrcRecv || self.is_somebodys()
+    }
+
+    fn is_somebodys(&self) -> bool {
+        match &self.stand {
+            Some(stand) => {
+                // What the service thread knows of the handles of a dead process's QP may be old.
+                stand.serves()
+                    && (!stand.home.peer.is_dead() || opened::is_held(&self.adapter, &stand.home))
+            }
+            None => opened::is_kept(self),
+        }
     }
 
     /// Whether somebody sends to this QP that stands for another.

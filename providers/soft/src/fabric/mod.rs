@@ -227,6 +227,12 @@ impl Fabric {
         if slot == self.slot() { Some(Arc::clone(&self.own)) } else { self.core.known(slot) }
     }
 
+    /// Whether a process has this slot right now, whoever it is. A system call, which finds out about a death before the
+    /// service thread does.
+    pub fn is_occupied(&self, slot: u16) -> bool {
+        slot == self.slot() || self.core.lease.owner(slot).is_some()
+    }
+
     /// Every living process that we have met; not ourselves.
     pub fn for_each_peer(&self, mut visit: impl FnMut(&Arc<Peer>)) {
         // On a copy, so that `visit` may do as it likes.
