@@ -10,12 +10,18 @@ use std::sync::atomic::Ordering;
 /// Rings that are looked at by themselves; the rest ring a bell.
 pub(crate) const HOT: usize = 16;
 
+/// How many bells it takes until a ring becomes hot in place of another one. Cooling one down is a system call that
+/// interrupts other processors: when many QPs are in use at once, nearly every message rings, and none of them shall pay for it.
+const BELLS: u32 = 64;
+
 /// QPs whose receive ring is hot.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     qps: Vec<Arc<Qp>>,
     /// Next hot ring to cool down.
     oldest: usize,
+    /// Bells of cold rings since one was last cooled down.
+    bells: u32,
 }
 
 impl Hot {
@@ -38,14 +44,20 @@ impl Hot {
         more
     }
 
-    /// Makes the ring of `qp` one that is looked at without a bell, in place of the one that was longest.
+    /// The bell of `qp` rang: its ring becomes one that is looked at without a bell. When all places are taken, only one bell
+    /// in [`BELLS`] has it take that of the ring that was hot for longest, as long as somebody polls.
     pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         if self.qps.iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
         if self.qps.len() < HOT {
             self.qps.push(Arc::clone(qp));
+        } else if self.bells < BELLS && adapter.attention.is_down() {
+            // What the round before left there has rung again, and somebody polls who hears it.
+            self.bells += 1;
+            return;
         } else {
+            self.bells = 0;
             let at = self.oldest % HOT;
             self.oldest += 1;
             let cold = std::mem::replace(&mut self.qps[at], Arc::clone(qp));
