@@ -20,16 +20,19 @@ use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
 use crate::shm::view::View;
+use crate::sys::membarrier;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long the receives of a connection whose peer was killed wait before they are flushed: an application that is
 /// still taking its last completions should get those alone.
 const GRACE: Duration = Duration::from_millis(500);
+/// QPs from which on only those are waited for that somebody is at.
+const MANY: usize = 64;
 /// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
 const RECHECK: Duration = Duration::from_millis(10);
 
@@ -96,7 +99,7 @@ impl Adapter {
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
-        let needs_fence = !crate::sys::membarrier::register();
+        let needs_fence = !membarrier::register();
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         let adapter = Arc::new(Self {
             view,
@@ -194,7 +197,7 @@ impl Adapter {
     }
 
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
-        self.cqs.lock().push(Arc::downgrade(cq));
+        self.cqs.lock().insert(Arc::as_ptr(cq).addr(), Arc::downgrade(cq));
     }
 
     pub(crate) fn cq_count(&self) -> usize {
@@ -202,7 +205,8 @@ impl Adapter {
     }
 
     pub(crate) fn remove_cq(&self, cq: &Cq) {
-        self.cqs.lock().retain(|c| c.strong_count() > 0 && !std::ptr::eq(c.as_ptr(), cq));
+        // The entry keeps the address from being given out again.
+        let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
     }
 
     /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
@@ -261,11 +265,24 @@ impl Adapter {
         if self.work_queues.load(Ordering::Acquire) > 0 {
             self.datagrams.settle();
         }
-        for qp in self.all_qps() {
-            if qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv {
-                drop(qp.responder.lock());
-                drop(qp.requester.lock());
-            }
+        // A system call, rather than many locks on cache lines of others: whoever takes a QP's lock after the barrier finds the key
+        // gone; whoever did before it is seen to have it.
+        let many = self.qps.read().reaches(MANY);
+        let sees_locks = many && membarrier::is_registered();
+        if sees_locks {
+            membarrier::heavy();
+        }
+        let concerned = |qp: &Qp| {
+            (!sees_locks || qp.responder.is_locked() || qp.requester.is_locked())
+                && (qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv)
+        };
+        // Those that are locked now, few of many: taken out of the table first, since others need it to let go.
+        let busy = self.qps.read().some(concerned);
+        // Pairs with the release of locks that were found free: what was moved under them has been moved.
+        fence(Ordering::Acquire);
+        for qp in busy {
+            drop(qp.responder.lock());
+            drop(qp.requester.lock());
         }
     }
 
@@ -321,7 +338,7 @@ impl Adapter {
     }
 
     fn sweep(&self) {
-        let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
         if cqs.is_empty() {
             // XRC receive QPs need no queue.
             self.view.take_qp_bells(|index| {
@@ -341,7 +358,7 @@ impl Adapter {
     /// Sends events that were held back long enough; returns when to look again.
     fn settle_events(&self) -> Option<Duration> {
         let now = Instant::now();
-        let cqs: Vec<Arc<Cq>> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
         let next = cqs.iter().filter_map(|cq| cq.settle(now)).min();
         next.map(|at| at.saturating_duration_since(now))
     }

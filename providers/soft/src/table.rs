@@ -48,6 +48,16 @@ impl<T> Table<T> {
         self.slots.get(index)?.clone()
     }
 
+    /// Whether an index of `count` or more has ever been used.
+    pub(crate) fn reaches(&self, count: usize) -> bool {
+        self.slots.len() > count
+    }
+
+    /// Those that `wanted` says.
+    pub(crate) fn some(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        self.slots.iter().flatten().filter(|object| wanted(object)).cloned().collect()
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.slots.iter().flatten().cloned().collect()
     }

@@ -10,6 +10,7 @@ use super::state::Kind;
 use crate::adapter::Adapter;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -348,5 +349,12 @@ impl Cq {
     }
 }
 
-/// A list of all queues of an adapter, for its service thread.
-pub(crate) type CqList = Mutex<Vec<Weak<Cq>>>;
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // One that never was an application's is not retired.
+        self.adapter.remove_cq(self);
+    }
+}
+
+/// All queues of an adapter by address, for its service thread.
+pub(crate) type CqList = Mutex<BTreeMap<usize, Weak<Cq>>>;
