@@ -2,10 +2,13 @@
 
 use super::report::digits;
 use super::run::Runner;
+use crate::over::Over;
 use crate::paths::Paths;
 use crate::process::Job;
+use crate::scratch::Scratch;
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -62,24 +65,45 @@ pub(super) fn count(runner: &Runner, paths: &Paths) -> crate::Result<Vec<Count>>
     }
     let mut counts = Vec::new();
     for (function, what) in MEASURED {
-        let profile = runner.scratch.fresh("profile");
-        let done = runner
-            .over
-            .job("valgrind")
-            .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
-            .arg(format!("--toggle-collect={function}"))
-            .arg(format!("--callgrind-out-file={}", profile.display()))
-            .arg(&program)
-            .arg(OPERATIONS.to_string())
-            .run(&runner.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("callgrind"));
-        }
-        let text = fs::read_to_string(&profile)
-            .map_err(|e| format!("cannot read {}: {e}", profile.display()))?;
+        let count = OPERATIONS.to_string();
+        let text = profile(&runner.over, &runner.scratch, &program, &[&count], function)?;
         counts.push(Count { what, by_object: by_object(&text) });
     }
     Ok(counts)
+}
+
+/// All instructions that `program` executes inside of `function`.
+pub(super) fn of(
+    over: &Over,
+    scratch: &Scratch,
+    program: &Path,
+    args: &[&str],
+    function: &str,
+) -> crate::Result<u64> {
+    Ok(by_object(&profile(over, scratch, program, args, function)?).values().sum())
+}
+
+/// What callgrind writes about `function`.
+fn profile(
+    over: &Over,
+    scratch: &Scratch,
+    program: &Path,
+    args: &[&str],
+    function: &str,
+) -> crate::Result<String> {
+    let profile = scratch.fresh("profile");
+    let done = over
+        .job("valgrind")
+        .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
+        .arg(format!("--toggle-collect={function}"))
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(program)
+        .args(args)
+        .run(scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("callgrind"));
+    }
+    fs::read_to_string(&profile).map_err(|e| format!("cannot read {}: {e}", profile.display()))
 }
 
 /// The callgrind format: `ob=` names the object of the lines `position count` that follow; the line after

@@ -9,6 +9,7 @@ mod metrics;
 mod plot;
 mod report;
 mod run;
+mod scale;
 mod start_up;
 
 pub(crate) use start_up::{INSIDE, inside};
@@ -29,10 +30,12 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--rounds N] [--write]
+       cargo xtask bench scale
        cargo xtask bench start-up
 
   --rounds N   how often each contender is asked (default 5)
   --write      write docs/benchmarks.md and docs/benchmarks.svg
+  scale        what grows with the number of QPs, CQs, regions and processes; what events cost
   start-up     from a program's start to its device, upstream's library beside ours";
 
 /// Runs everything and prints the table.
@@ -41,6 +44,11 @@ pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
         && only == "start-up"
     {
         return start_up::main();
+    }
+    if let [only] = args
+        && only == "scale"
+    {
+        return scale::main();
     }
     let options = Options::parse(args)?;
     let paths = Paths::find()?;
