@@ -374,8 +374,11 @@ impl Adapter {
             qp.advance_receive();
             qp.acknowledge();
             qp.advance_send();
-            let waits = qp.responder.lock().deadline();
-            let stalled = qp.requester.lock().recheck();
+            let (waits, held_up) = {
+                let responder = qp.responder.lock();
+                (responder.deadline(), responder.recheck() && qp.is_receiving())
+            };
+            let stalled = qp.requester.lock().recheck() || held_up;
             if waits.is_none() && !stalled {
                 continue;
             }

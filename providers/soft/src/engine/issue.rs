@@ -226,7 +226,10 @@ impl Requester {
                 return Direct::ByRing;
             }
             // The next look at the peer finds it dead, or done.
-            Err(Fault::Dead | Fault::Busy) => return Direct::Later,
+            Err(Fault::Dead | Fault::Busy) => {
+                self.hold_up(qp, n);
+                return Direct::Later;
+            }
             Err(Fault::Local) => {
                 self.fail(n, IBV_WC_LOC_PROT_ERR);
                 return Direct::Failed;
@@ -433,7 +436,10 @@ impl Requester {
                 self.queue.entry(n).phase = Phase::Done;
                 true
             }
-            Done::Later => false,
+            Done::Later => {
+                self.hold_up(qp, n);
+                false
+            }
             Done::Refused => self.failed(n, IBV_WC_MW_BIND_ERR),
         }
     }

@@ -81,6 +81,8 @@ pub(crate) struct Requester {
     pub(super) attach_refused: bool,
     /// Since when the remote QP has not answered.
     stalled: Option<Instant>,
+    /// The request that waits for movers, or for the lock of atomics: nothing arrives when they are done.
+    held_up: Option<u64>,
     /// Polls since the last acknowledgement.
     waits: u32,
     /// The peer's count of polls when last looked at.
@@ -121,6 +123,7 @@ impl Requester {
             unpublished: false,
             attach_refused: false,
             stalled: None,
+            held_up: None,
             waits: 0,
             peer_polls: 0,
             datagrams_wait: false,
@@ -182,6 +185,7 @@ impl Requester {
         self.gone = false;
         self.drain_awaited = false;
         self.stalled = None;
+        self.held_up = None;
         self.unpublished = false;
     }
 
@@ -625,6 +629,14 @@ impl Requester {
         }
     }
 
+    /// Request `n` waits for somebody who will not tell us: the service thread tries again if nobody polls.
+    #[cold]
+    pub(super) fn hold_up(&mut self, qp: &Qp, n: u64) {
+        if self.held_up.replace(n) != Some(n) {
+            qp.adapter.watch(qp);
+        }
+    }
+
     /// When the service thread must look again, if it must.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let Patience { timeout, retry_cnt } = self.patience;
@@ -634,7 +646,10 @@ impl Requester {
 
     /// Whether the service thread must look again even if nothing arrives: the remote QP may come up unannounced.
     pub(crate) const fn recheck(&self) -> bool {
-        self.stalled.is_some() || self.datagrams_wait
+        let held_up = matches!(self.held_up, Some(n) if n == self.queue.issued);
+        self.stalled.is_some()
+            || self.datagrams_wait
+            || (held_up && self.queue.issued != self.queue.posted)
     }
 
     fn lose_patience(&mut self, qp: &Qp) {

@@ -38,6 +38,8 @@ pub(crate) struct Responder {
     /// Since when the piece at the head waits for a receive.
     rnr_since: Option<Instant>,
     pub(crate) min_rnr_timer: u8,
+    /// The piece that waits for movers, or for the lock of atomics.
+    held_up: Option<u32>,
     /// A refusal was sent: nothing more is served on this connection.
     refused: bool,
     /// First sequence number not acknowledged yet.
@@ -55,6 +57,7 @@ impl Responder {
             inbound: Inbound::default(),
             rnr_since: None,
             min_rnr_timer: 0,
+            held_up: None,
             refused: false,
             acked: next,
             established: false,
@@ -72,6 +75,7 @@ impl Responder {
         self.link = link;
         self.inbound.restart();
         self.rnr_since = None;
+        self.held_up = None;
         self.refused = false;
         self.established = false;
         self.acked = self.next;
@@ -98,6 +102,11 @@ impl Responder {
         (retries < 7).then(|| since + Duration::from_micros(u64::from(wait)))
     }
 
+    /// Whether the service thread must look again though nothing may arrive.
+    pub(crate) fn recheck(&self) -> bool {
+        self.held_up == Some(self.next) && !self.refused && self.link.is_some()
+    }
+
     /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
         if self.refused || !qp.is_receiving() || !qp.is_stand_valid() {
@@ -119,7 +128,14 @@ impl Responder {
             match verdict {
                 Verdict::Done | Verdict::Dropped => {}
                 Verdict::Stale => self.inbound.abandon(qp),
-                Verdict::NotReady | Verdict::Busy => break,
+                Verdict::NotReady => break,
+                Verdict::Busy => {
+                    // Nobody tells us: the service thread tries again if nobody polls.
+                    if self.held_up.replace(self.next) != Some(self.next) {
+                        qp.adapter.watch(qp);
+                    }
+                    break;
+                }
                 Verdict::Refuse(nak) => {
                     // Before the sender can know: who hears of a refusal finds the QP in error.
                     fatal = nak != Nak::Rnr && qp.fail();

@@ -14,7 +14,9 @@ use abi::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+mod counting;
 mod ending;
+mod unpolled;
 
 const QKEY: u32 = 0x1111;
 const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;

@@ -1,0 +1,74 @@
+//! What gets on though nobody polls the queue that it belongs to.
+
+use super::*;
+use crate::engine::windows::Bind;
+use std::time::{Duration, Instant};
+
+/// As `Side::wait`, but nobody polls: the service thread has to do it.
+fn left_alone(side: &Side) -> Option<u32> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        if let Some((cqe, _)) = side.cq.pop_stamped() {
+            return Some(cqe.status);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+#[test]
+fn requests_that_wait_for_movers_go_on_without_polls() {
+    let adapter = adapter(true);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    let va = b.memory.as_ptr() as u64;
+    let access = ALL | IBV_ACCESS_MW_BIND;
+    let region = Extent { pd: b.qp.pd, va, iova: va, len: 64, access };
+    let region = adapter.regions.register(&region).expect("room").rkey;
+    let own = adapter.fabric.slot();
+    for remotely in [false, true] {
+        let (_, mut rkey) = adapter.windows.allocate(b.qp.pd, true).expect("room");
+        rkey += 1;
+        let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
+        b.send(bind.request(1, IBV_WR_BIND_MW, 0), &[]);
+        assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the bind");
+        let moving = adapter.movers.announce(own, rkey);
+        if remotely {
+            b.receive(2, &[b.sge(0, 8)]);
+            a.send(Request { imm: rkey, ..request(IBV_WR_SEND_WITH_INV, &b) }, &[a.sge(0, 8)]);
+        } else {
+            b.send(Request { imm: rkey, ..request(IBV_WR_LOCAL_INV, &a) }, &[]);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{remotely}: too early");
+        drop(moving);
+        assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "{remotely}");
+        if remotely {
+            assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "its sender");
+        }
+    }
+}
+
+#[test]
+fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
+    let adapter = adapter(false);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 300_001), Side::new(&adapter, Kind::Rc, 300_001));
+    let other = Side::new(&adapter, Kind::Rc, 64);
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+        // Hot, and nobody is told of what arrives: attention is down.
+        for _ in 0..1000 {
+            other.cq.poll(1, |_, _| {});
+        }
+        a.send(request(opcode, &b), &[a.sge(0, 300_001)]);
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut got = None;
+        while got.is_none() && Instant::now() < end {
+            other.cq.poll(1, |_, _| {});
+            got = a.poll();
+        }
+        assert_eq!(got.map(|cqe| cqe.status), Some(IBV_WC_SUCCESS), "{opcode}");
+    }
+}
