@@ -57,6 +57,9 @@ const TM: &[&str] = &[
 const TM_RANDOM: &[&str] =
     &["thousands two", "races two", "threads one", "threads two", "history one", "history two"];
 
+/// Seed and seconds of `storm`: one that repeats, one from the clock (it prints which).
+const STORM: &[&str] = &["2 2", "0 4"];
+
 const fn checked(name: &'static str, runs: &'static [&'static str], each_path: bool) -> Program {
     Program { name, kind: Kind::Checked, runs, each_path }
 }
@@ -100,6 +103,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("device_threads", &[], false),
     checked("many_qps", &[], true),
     checked("random_ops", ONE_AND_TWO, true),
+    checked("storm", STORM, true),
     checked("idle", &[], false),
 ];
 

@@ -15,6 +15,7 @@ mod process;
 mod progress;
 mod run;
 mod scratch;
+mod soak;
 mod stage;
 mod table;
 mod test;
@@ -30,6 +31,8 @@ usage: cargo xtask COMMAND
 
   demo              install what is needed, build, and show the soft adapter at work
   test [GROUP...]   run every test there is (--list shows the groups)
+  soak [MINUTES [SEED]]
+                    random operations over the soft adapter, checked, one seed after the other (10 minutes)
   bench             measure the soft adapter beside its peers and the machine's limits
   run -- CMD...     run CMD over Ferroverbs; adds nothing to its output
   bench start-up    measure a program's start, upstream's library beside ours
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         "vm" => vm::main(&rest),
         // For the virtual machine of the tests.
         test::vm::INSIDE => test::vm::inside(&rest),
+        "soak" => soak::main(&rest),
         "stage" => stage::main(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -1,0 +1,74 @@
+//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/storm.c` for as long as wanted, a seed after the other,
+//! over each data path in turn.
+
+use crate::over::{DataPath, Over};
+use crate::paths::Paths;
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use crate::stage;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// What one seed is given.
+const SECONDS: u64 = 20;
+
+/// When a seed counts as stuck: the program gives up by itself before that.
+const LIMIT: Duration = Duration::from_secs(SECONDS + 180);
+
+const USAGE: &str =
+    "usage: cargo xtask soak [MINUTES [SEED]]   (10 minutes; a seed from the clock)";
+
+/// Runs until the time is over; a failure does not end it, but the exit status tells.
+pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+    let number = |at: usize, default: u64| match args.get(at) {
+        None => Ok(default),
+        Some(text) => text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| USAGE.to_string()),
+    };
+    let clock = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(1, |t| t.as_secs());
+    let (minutes, first) = (number(0, 10)?, number(1, clock)?);
+    if args.len() > 2 || first == 0 {
+        return Err(USAGE.into());
+    }
+    let (paths, progress, scratch) = (Paths::find()?, Progress::new(), Scratch::new()?);
+    stage::ensure(&paths, &progress)?;
+    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
+    let program = program.ok_or("storm is not in the list of C programs")?;
+    let exe =
+        ferroverbs_c_tests::compile(program, scratch.path()).map_err(|error| error.to_string())?;
+    let launcher = ferroverbs_c_tests::compile_without_cma(scratch.path())
+        .map_err(|error| error.to_string())?;
+    let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
+    let (mut runs, mut failed) = (0u32, Vec::new());
+    for (seed, path) in (first..).zip(DataPath::ALL.iter().cycle()) {
+        if runs > 0 && Instant::now() >= end {
+            break;
+        }
+        let name = format!("seed {seed}, {}", path.name());
+        progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
+        let fabric = scratch.folder("fabric", 0o700)?;
+        let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric).path(*path, &launcher);
+        let job = over.job(&exe).args([seed.to_string(), SECONDS.to_string()]);
+        let done = job.dir(scratch.path()).run(&scratch, LIMIT)?;
+        let left = std::fs::read_dir(&fabric).map_or(0, Iterator::count);
+        if !done.ok() || !done.stderr.is_empty() {
+            progress.note(&done.report(&name));
+            failed.push(name);
+        } else if left > 0 {
+            progress.note(&format!("{name}: {left} entries left in the fabric directory"));
+            failed.push(name);
+        } else {
+            let summary = done.stdout.lines().find_map(|l| l.strip_prefix("ok: "));
+            progress.note(&format!("{name}: {}", summary.unwrap_or("ended well")));
+        }
+        runs += 1;
+    }
+    progress.clear();
+    println!("{runs} seeds from {first}, {} failed", failed.len());
+    for name in &failed {
+        println!("  {name}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
