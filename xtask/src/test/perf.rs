@@ -38,7 +38,47 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_read_bw", &["-q", "4", "-o", "4", "-s", "4096"]),
     ("ib_atomic_bw", &["-A", "CMP_AND_SWAP"]),
     ("ib_atomic_lat", &["-A", "CMP_AND_SWAP"]),
+    // Memory on demand.
+    ("ib_send_bw", &["--odp", "-s", "65536"]),
+    ("ib_write_bw", &["--odp", "-s", "65536"]),
+    ("ib_read_lat", &["--odp", "-s", "4096", IN_CYCLES]),
+    // ibv_post_send where ibv_wr_* is what is used unasked.
+    ("ib_send_bw", &["--use_old_post_send", "-s", "4096"]),
+    ("ib_send_bw", &["--use_old_post_send", "-c", "UD", "-s", "1024"]),
+    ("ib_send_bw", &["--use_old_post_send", "-c", "XRC", "-s", "1024"]),
+    ("ib_send_lat", &["--use_old_post_send", "-s", "64", "-I", "64", IN_CYCLES]),
+    ("ib_write_bw", &["--use_old_post_send", "-s", "64", "-I", "64", "--post_list", "16"]),
+    ("ib_read_bw", &["--use_old_post_send", "-s", "4096", "-b"]),
+    ("ib_atomic_bw", &["--use_old_post_send", "-c", "XRC"]),
+    // Lists of receives.
+    ("ib_send_bw", &["--recv_post_list", "16", "-s", "1024"]),
+    ("ib_send_bw", &["--recv_post_list", "16", "--post_list", "16", "-b", "-s", "1024"]),
+    ("ib_send_bw", &["--recv_post_list", "16", "--use-srq", "-q", "4", "-s", "1024"]),
+    // How often something completes.
+    ("ib_send_bw", &["--cq-mod", "1", "-s", "1024"]),
+    ("ib_send_bw", &["--cq-mod", "50", "-s", "1024", "-c", "UC"]),
+    ("ib_write_bw", &["--cq-mod", "16", "--post_list", "16", "-s", "64"]),
+    // Both ways, several QPs, events.
+    ("ib_send_bw", &["-b", "-q", "3", "-e", "-r", "64", "-t", "32", "-s", "8000"]),
+    ("ib_send_bw", &["-c", "UC", "-b", "-q", "4", "-e", "-s", "4096"]),
+    ("ib_send_bw", &["-c", "UD", "-I", "64", "--post_list", "16", "-s", "64"]),
+    ("ib_send_bw", &["-c", "UD", "--use-srq", "-q", "2", "-s", "1024"]),
+    ("ib_send_lat", &["-c", "UD", "-I", "64", "-e", "-s", "64", IN_CYCLES]),
+    ("ib_send_lat", &["--use-srq", "-e", IN_CYCLES]),
+    ("ib_write_bw", &["-c", "UC", "-b", "-q", "4", "-s", "4096"]),
+    ("ib_write_bw", &["-c", "XRC", "-b", "-q", "4", "-s", "4096"]),
+    ("ib_write_lat", &["-c", "UC", "-I", "220", "-s", "128", IN_CYCLES]),
+    ("ib_read_bw", &["-b", "-q", "4", "-e", "-s", "4096"]),
+    ("ib_read_bw", &["-c", "XRC", "-b", "-q", "4", "-e", "-s", "4096"]),
+    ("ib_read_bw", &["--post_list", "16", "-s", "64"]),
+    ("ib_atomic_bw", &["-b", "-q", "4", "-e"]),
+    ("ib_atomic_bw", &["--post_list", "16", "-o", "16"]),
+    ("ib_atomic_bw", &["-c", "XRC", "-b"]),
+    ("ib_send_bw", &["--mr_per_qp", "-q", "4", "-s", "1024"]),
 ];
+
+/// What perftest wants pages of 2 MiB for.
+const HUGE_PAGES: (&str, &[&str]) = ("ib_write_bw", &["--use_hugepages", "-s", "65536"]);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for (program, types) in PROGRAMS {
@@ -81,7 +121,29 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let args = [&["-n", "1600"], *args].concat();
         one(bench, tally, program, &args, DataPath::Default, 1)?;
     }
+    let (program, args) = HUGE_PAGES;
+    if free_huge_pages() < HUGE_PAGES_NEEDED {
+        let why =
+            format!("fewer than {HUGE_PAGES_NEEDED} free huge pages (/proc/sys/vm/nr_hugepages)");
+        tally.skip(&format!("{program} {}", args.join(" ")), &why);
+    } else {
+        let args = [&["-n", "1600"], args].concat();
+        one(bench, tally, program, &args, DataPath::Default, 1)?;
+    }
     super::perf_raw::run(bench, tally)
+}
+
+/// Both sides' buffers, and as much again.
+const HUGE_PAGES_NEEDED: u64 = 4;
+
+/// How many of the default size nobody uses or has reserved.
+fn free_huge_pages() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let count = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    count("HugePages_Free:").saturating_sub(count("HugePages_Rsvd:"))
 }
 
 /// Results in cycles: for microseconds perftest measures the clock anew for each size, half a second
