@@ -110,6 +110,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
                 max_sge: MAX_TAG_SGE as u32,
             },
             odp_caps: ODP,
+            xrc_odp_caps: IBV_ODP_SUPPORT_SEND
+                | IBV_ODP_SUPPORT_RECV
+                | IBV_ODP_SUPPORT_SRQ_RECV
+                | IBV_ODP_SUPPORT_WRITE
+                | IBV_ODP_SUPPORT_READ
+                | IBV_ODP_SUPPORT_ATOMIC,
             max_dm_size: MAX_DM,
             ..Zeroed::zeroed()
         };
