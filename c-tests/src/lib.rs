@@ -76,6 +76,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("objects", &[], false),
     checked("modify_qp", &[], false),
     checked("data", ONE_AND_TWO, true),
+    checked("builders", ONE_AND_TWO, true),
     checked("flags", ONE_AND_TWO, true),
     checked("atomics", ONE_AND_TWO, true),
     checked("errors", ONE_AND_TWO, true),

@@ -1,6 +1,7 @@
 //! One entry for everything a person does with Ferroverbs: `cargo xtask` lists the commands.
 
 mod bench;
+mod coverage;
 mod demo;
 mod dist;
 mod headers;
@@ -40,7 +41,7 @@ usage: cargo xtask COMMAND
   stage             lay an installed tree under target/stage
   dist              build Debian packages and a tarball under target/dist
   headers           write include/ from the abi crate (--check: is it up to date?)
-  matrix            write docs/abi-matrix.md (--check: is it up to date?)
+  matrix            write docs/abi-matrix.md and docs/soft-coverage.md (--check: are they up to date?)
 ";
 
 fn main() -> ExitCode {

@@ -20,16 +20,20 @@ const GENERATIONS: [u32; 5] = [34, 57, 59, 64, 65];
 /// How many tests a row names.
 const TESTS_NAMED: usize = 3;
 
-/// Writes the file; with `--check` only says whether it is up to date.
+/// Writes the file, and the one of [`crate::coverage`]; with `--check` only says whether they are up to date.
 pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
     let root = Paths::find()?.root;
     match args {
         [] => {
             let file = root.join(FILE);
             fs::write(&file, generate(&root)?).map_err(|e| format!("{}: {e}", file.display()))?;
+            crate::coverage::write(&root)?;
             Ok(ExitCode::SUCCESS)
         }
-        [option] if option == "--check" => check(&root).map(|()| ExitCode::SUCCESS),
+        [option] if option == "--check" => {
+            check(&root)?;
+            crate::coverage::check(&root).map(|()| ExitCode::SUCCESS)
+        }
         _ => Err("usage: cargo xtask matrix [--check]".into()),
     }
 }

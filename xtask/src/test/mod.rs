@@ -58,9 +58,10 @@ const GROUPS: &[Group] = &[
     Group { name: "unit", what: "unit tests of all crates", run: unit::run },
     Group {
         name: "matrix",
-        what: "docs/abi-matrix.md is up to date",
+        what: "docs/abi-matrix.md and docs/soft-coverage.md are up to date",
         run: |bench, tally| {
             tally.record("docs/abi-matrix.md", crate::matrix::check(&bench.paths.root));
+            tally.record("docs/soft-coverage.md", crate::coverage::check(&bench.paths.root));
             Ok(())
         },
     },
