@@ -67,6 +67,7 @@ use crate::sys::{
     thread::spawn_quiet,
     unix::Socket,
 };
+pub(crate) use slots::{RegistryHold, hold_registry};
 
 /// What the user of a fabric does when something happens.
 ///

@@ -243,9 +243,19 @@ impl SlotFile {
 }
 
 /// All `slots` files that this process has open. Outermost lock: it stands for the lock of the
-/// directory within the process. (A process that forks while another of its threads joins or
-/// leaves gets a child that cannot join.)
+/// directory within the process. Whoever forks must [hold](hold_registry) it, or the child may not be able to join.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
+
+/// The registry's lock, while the process forks; see [`hold_registry`].
+pub struct RegistryHold(
+    #[allow(dead_code, reason = "held, not read")] MutexGuard<'static, Registry>,
+);
+
+/// Waits until no other thread joins, leaves or looks for slots, and keeps it so until the result is dropped: to be
+/// called before fork(2), and dropped after it in both processes.
+pub fn hold_registry() -> RegistryHold {
+    RegistryHold(lock(&REGISTRY))
+}
 
 struct Registry(Vec<Arc<SlotFile>>);
 

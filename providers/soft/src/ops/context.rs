@@ -6,13 +6,14 @@ use super::{
 };
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
-use crate::fabric::FabricConfig;
+use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::Gids;
 use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
 
 /// An open device, in memory that libibverbs allocated.
 #[repr(C)]
@@ -31,12 +32,63 @@ pub(crate) struct Context {
 }
 
 /// The adapter of this process while devices are open, and how many are.
-static ADAPTER: Mutex<(usize, Option<Arc<Adapter>>)> = Mutex::new((0, None));
+///
+/// A lock of the standard library: one that is taken when the process forks can be given back in the child, whatever
+/// threads waited for it in the parent. (parking_lot would look for them.)
+static ADAPTER: sync::Mutex<Current> = sync::Mutex::new((0, None));
+
+type Current = (usize, Option<Arc<Adapter>>);
+
+fn adapter_now() -> MutexGuard<'static, Current> {
+    ADAPTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forking waits until no other thread is opening or closing a device: the child would inherit locks that nobody in
+/// it gives back, here and in the fabric, whose registry is only used below this lock or for a moment.
+fn outlive_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: functions of this library, which stays loaded once a device was opened; glibc forgets them if
+        // it is unloaded after all.
+        let result = unsafe {
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork))
+        };
+        if result != 0 {
+            // ENOMEM: as without it, only a fork at a bad moment is at risk.
+            eprintln!(
+                "libibverbs: soft: pthread_atfork failed (error {result}): do not fork while other threads open or close devices"
+            );
+        }
+    });
+}
+
+/// What a thread that forks holds meanwhile.
+struct Held {
+    // Given back in this order.
+    _registry: RegistryHold,
+    _adapter: MutexGuard<'static, Current>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    let adapter = adapter_now();
+    let held = Held { _registry: hold_registry(), _adapter: adapter };
+    let _ = HELD.try_with(|place| place.replace(Some(held)));
+}
+
+/// In the parent and in the child.
+extern "C" fn after_fork() {
+    let _ = HELD.try_with(RefCell::take);
+}
 
 /// The adapter, joined when the first device of the process is opened. A forked child is another process:
 /// it joins anew.
 fn open_adapter() -> Result<Arc<Adapter>, Errno> {
-    let mut current = ADAPTER.lock();
+    outlive_forks();
+    let mut current = adapter_now();
     if let (count, Some(adapter)) = &mut *current
         && !adapter.fabric.is_foreign()
     {
@@ -53,7 +105,7 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
 
 /// A device is closed. With the last one, the process leaves the fabric before this returns.
 fn close_adapter(adapter: &Arc<Adapter>) {
-    let mut current = ADAPTER.lock();
+    let mut current = adapter_now();
     let (count, held) = &mut *current;
     // A device that was opened before a fork belongs to the parent's adapter, which is not the one held now.
     if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, adapter)) {
@@ -68,7 +120,7 @@ fn close_adapter(adapter: &Arc<Adapter>) {
 
 extern "C" fn leave_at_exit() {
     // A process that ends without closing its devices leaves nothing behind either.
-    if let Some(current) = ADAPTER.try_lock()
+    if let Ok(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
         adapter.fabric.leave();

@@ -1,0 +1,289 @@
+/*
+ * fork(2) after the device is open, as ibv_fork_init(3) promises: the parent goes on with its QPs and its registered memory
+ * whatever the child does; the child's exit (its destructors, too) takes nothing away; and the child may open the device
+ * itself and talk with its parent. Also while other threads of the parent open and close devices.
+ */
+#include "rig.h"
+
+enum { CHILDREN = 30, LEN = 3000, ROUNDS = 50 };
+
+/* What one process has of a connection. */
+struct side {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	unsigned char *buf; /* LEN to send from, LEN to receive into */
+};
+
+struct name {
+	uint32_t qpn;
+	union ibv_gid gid;
+};
+
+static struct name side_open(struct side *s)
+{
+	struct name name;
+	s->ctx = open_device();
+	s->pd = ibv_alloc_pd(s->ctx);
+	s->buf = mmap(NULL, 2 * LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	s->mr = s->pd && s->buf != MAP_FAILED ? ibv_reg_mr(s->pd, s->buf, 2 * LEN, IBV_ACCESS_LOCAL_WRITE) : NULL;
+	s->cq = ibv_create_cq(s->ctx, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr a = { .send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 } };
+	s->qp = s->cq && s->pd ? ibv_create_qp(s->pd, &a) : NULL;
+	if (!s->mr || !s->qp || ibv_query_gid(s->ctx, 1, 0, &name.gid))
+		die("set up: %s", strerror(errno));
+	name.qpn = s->qp->qp_num;
+	return name;
+}
+
+static void side_connect(struct side *s, struct name to)
+{
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	int err = ibv_modify_qp(s->qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR,
+				   .path_mtu = IBV_MTU_1024,
+				   .dest_qp_num = to.qpn,
+				   .max_dest_rd_atomic = 1,
+				   .min_rnr_timer = 1,
+				   .ah_attr = { .is_global = 1, .grh = { .dgid = to.gid, .hop_limit = 1 }, .port_num = 1 } };
+	err = err ? err
+		  : ibv_modify_qp(s->qp, &at,
+				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+					  IBV_QP_MIN_RNR_TIMER);
+	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .max_rd_atomic = 1, .retry_cnt = 7, .rnr_retry = 7, .timeout = 17 };
+	err = err ? err
+		  : ibv_modify_qp(s->qp, &at,
+				  IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT);
+	if (err)
+		die("ibv_modify_qp: %s", strerror(err));
+}
+
+static int side_close(struct side *s)
+{
+	int bad = !!ibv_destroy_qp(s->qp) + !!ibv_destroy_cq(s->cq) + !!ibv_dereg_mr(s->mr) + !!ibv_dealloc_pd(s->pd) + !!ibv_close_device(s->ctx);
+	munmap(s->buf, 2 * LEN);
+	return bad;
+}
+
+static void side_receive(struct side *s)
+{
+	struct ibv_sge sg = { (uintptr_t)s->buf + LEN, LEN, s->mr->lkey };
+	struct ibv_recv_wr w = { .wr_id = 2, .sg_list = &sg, .num_sge = 1 }, *bad;
+	if (ibv_post_recv(s->qp, &w, &bad))
+		die("ibv_post_recv");
+}
+
+static void side_send(struct side *s, uint32_t seed)
+{
+	fill(s->buf, LEN, seed);
+	struct ibv_sge sg = { (uintptr_t)s->buf, LEN, s->mr->lkey };
+	struct ibv_send_wr w = { .wr_id = 1, .sg_list = &sg, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	if (ibv_post_send(s->qp, &w, &bad))
+		die("ibv_post_send");
+}
+
+/* Takes n completions. */
+static int side_wait(struct side *s, int n)
+{
+	struct ibv_wc wc;
+	int bad = 0;
+	while (n--) {
+		wait_completion(s->cq, &wc);
+		bad += wc.status != IBV_WC_SUCCESS;
+	}
+	return bad;
+}
+
+/* A message each way within one process; the number of mistakes. */
+static int exchange(struct side *a, struct side *b, uint32_t seed)
+{
+	side_receive(a);
+	side_receive(b);
+	side_send(a, seed);
+	side_send(b, seed + 1);
+	int bad = side_wait(a, 2) + side_wait(b, 2);
+	return bad + (verify(a->buf + LEN, LEN, seed + 1) >= 0) + (verify(b->buf + LEN, LEN, seed) >= 0);
+}
+
+/* 0 if the child ends well, within the time that it gave itself. */
+static int outcome(pid_t pid)
+{
+	int status = 0;
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static pid_t new_child(void)
+{
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid == 0)
+		alarm(30); /* one that hangs is killed, which its parent sees */
+	return pid;
+}
+
+static struct side a, b;
+
+/* A device of its own, from start to end; the mistakes. */
+static int own_device(void)
+{
+	struct side c, d;
+	struct name cn = side_open(&c), dn = side_open(&d);
+	side_connect(&c, dn);
+	side_connect(&d, cn);
+	int bad = exchange(&c, &d, 5);
+	return bad + side_close(&c) + side_close(&d);
+}
+
+static void ends_by_itself(void)
+{
+	uint32_t seed = 100;
+	/* Ways to end: with destructors, without, killed, after another program. */
+	for (int way = 0; way < 4; way++) {
+		side_receive(&a); /* outstanding while the child comes and goes */
+		pid_t pid = new_child();
+		if (pid == 0) {
+			if (way == 0)
+				exit(0);
+			if (way == 1)
+				_exit(0);
+			if (way == 2)
+				raise(SIGKILL);
+			execlp("true", "true", (char *)NULL);
+			_exit(1);
+		}
+		int bad = 0;
+		for (int i = 0; i < ROUNDS; i++) {
+			side_send(&b, seed + (uint32_t)i);
+			bad += side_wait(&a, 1) + side_wait(&b, 1) + (verify(a.buf + LEN, LEN, seed + (uint32_t)i) >= 0);
+			if (i < ROUNDS - 1)
+				side_receive(&a);
+		}
+		check_eq(outcome(pid), way == 2 ? 1000 + SIGKILL : 0, "child %d ends", way);
+		check_eq(bad, 0, "mistakes in %d messages of the parent meanwhile", ROUNDS);
+		check_eq(exchange(&a, &b, seed), 0, "mistakes in two messages of the parent after the child's end");
+	}
+}
+
+static void writes_its_memory(void)
+{
+	pid_t pid = new_child();
+	if (pid == 0) {
+		/* Memory of its own, if ibv_fork_init left it out: what it does there is not seen by the parent's device. */
+		for (int i = 0; i < 4; i++) {
+			unsigned char *p = malloc(1 << 20);
+			memset(p, 0xee, 1 << 20);
+			free(p);
+		}
+		exit(0);
+	}
+	check_eq(exchange(&a, &b, 7), 0, "mistakes in two messages while a child writes");
+	check_eq(outcome(pid), 0, "the child ends");
+}
+
+static void talks_to_its_parent(void)
+{
+	int fd[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd))
+		die("socketpair");
+	pid_t pid = new_child();
+	struct side s;
+	struct name mine = side_open(&s), theirs;
+	int own = fd[pid == 0], other = fd[pid != 0];
+	char go = 0;
+	close(other);
+	if (write(own, &mine, sizeof mine) != sizeof mine || read(own, &theirs, sizeof theirs) != sizeof theirs)
+		die("the other process is gone");
+	check(mine.qpn != theirs.qpn, "parent and child have QPs of different numbers");
+	side_connect(&s, theirs);
+	int bad = 0;
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		side_receive(&s);
+		if (write(own, &go, 1) != 1 || read(own, &go, 1) != 1)
+			die("the other process is gone");
+		side_send(&s, 2 * i + (pid == 0));
+		bad += side_wait(&s, 2) + (verify(s.buf + LEN, LEN, 2 * i + (pid != 0)) >= 0);
+	}
+	check_eq(bad, 0, "mistakes in %d messages of %s", ROUNDS, pid ? "the child" : "the parent");
+	/* Neither takes its end away before the other has its last completion. */
+	if (write(own, &go, 1) != 1 || read(own, &go, 1) != 1)
+		die("the other process is gone");
+	bad = side_close(&s);
+	check_eq(bad, 0, "failures to destroy and to close, %s", pid ? "parent" : "child");
+	close(own);
+	if (pid == 0)
+		exit(finish());
+	check_eq(outcome(pid), 0, "the child's checks");
+	check_eq(exchange(&a, &b, 9), 0, "mistakes in two messages of the parent afterwards");
+}
+
+static int stop;
+/* Listed once, by the main thread: a child may not list the devices if another thread did so during the fork. */
+static struct ibv_device **list;
+
+static void *opens_and_closes(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+		struct ibv_context *ctx = ibv_open_device(list[0]);
+		if (!ctx || ibv_close_device(ctx))
+			die("ibv_open_device or ibv_close_device: %m");
+	}
+	return NULL;
+}
+
+/* `held`: the process has the device open otherwise, too; if not, each opening joins and each closing leaves. */
+static void while_threads_open_and_close(int held)
+{
+	pthread_t t[2];
+	int bad = 0;
+	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&t[i], NULL, opens_and_closes, NULL))
+			die("pthread_create");
+	for (int i = 0; i < CHILDREN && !bad; i++) {
+		pid_t pid = new_child();
+		if (pid == 0)
+			exit(own_device() ? 1 : 0);
+		if (held)
+			bad += exchange(&a, &b, (uint32_t)i);
+		int end = outcome(pid);
+		if (end)
+			check(0, "child %d: %d (more than 1000: a signal)", i, end);
+		bad += !!end;
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	check_eq(bad, 0, "mistakes with %d children, forked while threads open and close%s", CHILDREN, held ? " a device that is open" : "");
+}
+
+int main(void)
+{
+	check_eq(ibv_fork_init(), 0, "ibv_fork_init");
+	struct name an = side_open(&a), bn = side_open(&b);
+	side_connect(&a, bn);
+	side_connect(&b, an);
+	check_eq(exchange(&a, &b, 1), 0, "mistakes in two messages before any fork");
+	ends_by_itself();
+	writes_its_memory();
+	talks_to_its_parent();
+	pid_t pid = new_child();
+	if (pid == 0)
+		exit(own_device() ? 1 : 0);
+	check_eq(outcome(pid), 0, "a child that opens the device for itself");
+	list = ibv_get_device_list(NULL);
+	if (!list || !list[0])
+		die("no device");
+	while_threads_open_and_close(1);
+	check_eq(exchange(&a, &b, 11), 0, "mistakes in two messages after all of them");
+	check_eq(side_close(&a) + side_close(&b), 0, "failures to destroy and to close");
+	while_threads_open_and_close(0);
+	ibv_free_device_list(list);
+	return finish();
+}
