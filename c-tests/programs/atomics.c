@@ -2,7 +2,9 @@
  * Fetch-and-add and compare-and-swap: results, wrap-around, and sums that come out right when several processes and threads
  * add to one counter at once (IBV_ATOMIC_HCA). ibv_post_send(3).
  */
+#define _GNU_SOURCE
 #include "rig.h"
+#include <fcntl.h>
 
 static struct end *a, *b;
 static struct address aa, ba;
@@ -123,29 +125,55 @@ static void add_many(int fd)
 		die("end");
 	end_close(e);
 	end_free(e);
-	exit(finish());
 }
 
-static void sums(void)
+static void *add_here(void *fd)
 {
+	add_many(*(int *)fd);
+	return NULL;
+}
+
+/*
+ * Mixed: the counter lies in memory that others can map, one adder may not reach it without its owner's help, and the last
+ * adder is its owner.
+ */
+static void sums(int mixed)
+{
+	pthread_t thread;
+	int own_end = -1;
 	int fd[ADDERS];
 	for (int i = 0; i < ADDERS; i++) {
 		int s[2];
 		if (socketpair(AF_UNIX, SOCK_STREAM, 0, s))
 			die("socketpair");
+		fd[i] = s[0];
+		if (mixed && i == ADDERS - 1) {
+			/* After all forks. */
+			own_end = s[1];
+			if (pthread_create(&thread, NULL, add_here, &own_end))
+				die("pthread_create");
+			break;
+		}
 		fflush(stdout);
 		if (!fork()) {
 			close(s[0]);
+			if (mixed && i == 1)
+				setenv("FERROVERBS_SOFT_CMA", "off", 1);
 			add_many(s[1]);
+			exit(finish());
 		}
 		close(s[1]);
-		fd[i] = s[0];
 	}
-	/* The process that has the counter does nothing while they add. */
+	/* The process that has the counter does nothing else while they add. */
 	struct ibv_context *ctx = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	static uint64_t counter;
-	struct ibv_mr *mr = ibv_reg_mr(pd, &counter, sizeof counter, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+	int file = memfd_create("counter", MFD_ALLOW_SEALING);
+	if (file < 0 || ftruncate(file, 4096) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK))
+		die("memfd_create");
+	uint64_t *counter = mmap(NULL, 4096, PROT_READ | PROT_WRITE, mixed ? MAP_SHARED : MAP_PRIVATE, file, 0);
+	if (counter == MAP_FAILED)
+		die("mmap");
+	struct ibv_mr *mr = ibv_reg_mr(pd, counter, sizeof *counter, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
 	union ibv_gid gid;
 	struct ibv_port_attr port;
@@ -174,7 +202,7 @@ static void sums(void)
 				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 					  IBV_QP_MIN_RNR_TIMER))
 			die("to RTR");
-		struct address mine = { .qpn = qp[i]->qp_num, .psn = qp[i]->qp_num * 77 & 0xffffff, .rkey = mr->rkey, .addr = (uintptr_t)&counter, .lid = port.lid, .gid = gid };
+		struct address mine = { .qpn = qp[i]->qp_num, .psn = qp[i]->qp_num * 77 & 0xffffff, .rkey = mr->rkey, .addr = (uintptr_t)counter, .lid = port.lid, .gid = gid };
 		if (write(fd[i], &mine, sizeof mine) != sizeof mine)
 			die("exchange");
 	}
@@ -185,19 +213,28 @@ static void sums(void)
 	for (int i = 0; i < ADDERS; i++)
 		if (read(fd[i], &go, 1) != 1)
 			die("an adder ended early");
-	check_eq((long long)counter, ADDERS * ADDS, "the sum of %d adders", ADDERS);
+	check_eq((long long)*counter, ADDERS * ADDS, "the sum of %d adders%s", ADDERS, mixed ? ": by a mapping, by the ring, the owner" : "");
 	for (int i = 0; i < ADDERS; i++) {
 		int status;
 		if (write(fd[i], &go, 1) != 1)
 			die("end");
-		wait(&status);
-		check(WIFEXITED(status) && !WEXITSTATUS(status), "an adder ends well");
+		if (mixed && i == ADDERS - 1) {
+			check_eq(pthread_join(thread, NULL), 0, "the owner's thread ends");
+		} else {
+			wait(&status);
+			check(WIFEXITED(status) && !WEXITSTATUS(status), "an adder ends well");
+		}
 		ibv_destroy_qp(qp[i]);
 	}
 	ibv_destroy_cq(cq);
 	ibv_dereg_mr(mr);
 	ibv_dealloc_pd(pd);
 	ibv_close_device(ctx);
+	munmap(counter, 4096);
+	close(file);
+	for (int i = 0; i < ADDERS; i++)
+		close(fd[i]);
+	close(own_end);
 }
 
 int main(int argc, char **argv)
@@ -205,8 +242,10 @@ int main(int argc, char **argv)
 	int two = two_processes(argc, argv);
 	a = end_new(0);
 	b = end_new(two);
-	if (two)
-		sums();
+	if (two) {
+		sums(0);
+		sums(1);
+	}
 	results();
 	end_free(b);
 	end_free(a);
