@@ -44,7 +44,8 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_read_lat", &["--odp", "-s", "4096", IN_CYCLES]),
     // ibv_post_send where ibv_wr_* is what is used unasked.
     ("ib_send_bw", &["--use_old_post_send", "-s", "4096"]),
-    ("ib_send_bw", &["--use_old_post_send", "-c", "UD", "-s", "1024"]),
+    // Datagrams: as many as there are receives, since one that finds none is lost, and the server waits for it.
+    ("ib_send_bw", &["--use_old_post_send", "-c", "UD", "-s", "1024", "-n", "400"]),
     ("ib_send_bw", &["--use_old_post_send", "-c", "XRC", "-s", "1024"]),
     ("ib_send_lat", &["--use_old_post_send", "-s", "64", "-I", "64", IN_CYCLES]),
     ("ib_write_bw", &["--use_old_post_send", "-s", "64", "-I", "64", "--post_list", "16"]),
@@ -61,8 +62,8 @@ const SPECIAL: &[(&str, &[&str])] = &[
     // Both ways, several QPs, events.
     ("ib_send_bw", &["-b", "-q", "3", "-e", "-r", "64", "-t", "32", "-s", "8000"]),
     ("ib_send_bw", &["-c", "UC", "-b", "-q", "4", "-e", "-s", "4096"]),
-    ("ib_send_bw", &["-c", "UD", "-I", "64", "--post_list", "16", "-s", "64"]),
-    ("ib_send_bw", &["-c", "UD", "--use-srq", "-q", "2", "-s", "1024"]),
+    ("ib_send_bw", &["-c", "UD", "-I", "64", "--post_list", "16", "-s", "64", "-n", "400"]),
+    ("ib_send_bw", &["-c", "UD", "--use-srq", "-s", "1024", "-n", "400"]),
     ("ib_send_lat", &["-c", "UD", "-I", "64", "-e", "-s", "64", IN_CYCLES]),
     ("ib_send_lat", &["--use-srq", "-e", IN_CYCLES]),
     ("ib_write_bw", &["-c", "UC", "-b", "-q", "4", "-s", "4096"]),
