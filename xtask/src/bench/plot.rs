@@ -1,7 +1,6 @@
 //! Latency and bandwidth over message size, as a picture.
 
 use super::metrics::Unit;
-use super::report::axis;
 use plotters::prelude::*;
 
 /// One line of a plot.
@@ -77,6 +76,14 @@ fn draw(area: &Area<'_>, unit: Unit, curves: &[&Curve]) -> Result<(), Box<dyn st
         .border_style(BLACK.mix(0.3))
         .draw()?;
     Ok(())
+}
+
+/// What a plot of this unit shows, and which way is good.
+const fn axis(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Us => "send latency, us (less is better)",
+        Unit::GBs | Unit::Millions => "bandwidth, GB/s (more is better)",
+    }
 }
 
 fn size(bytes: f64) -> String {

@@ -1,7 +1,7 @@
 //! The numbers, and how they are shown: a table on the terminal, a page in docs/.
 
 use super::instructions::Count;
-use super::metrics::{Metric, Unit};
+use super::metrics::Metric;
 use super::plot::Curve;
 use crate::table::{Align, Table};
 use std::collections::BTreeMap;
@@ -238,14 +238,6 @@ pub(super) fn digits(value: f64) -> String {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
-    }
-}
-
-/// Whether more of a unit is worse, for the plots.
-pub(super) fn axis(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Us => "send latency, us (less is better)",
-        _ => "bandwidth, GB/s (more is better)",
     }
 }
 
