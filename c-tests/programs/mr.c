@@ -249,13 +249,22 @@ static void stale(void)
 static void changes(void)
 {
 	open_both();
-	struct region r = must(b, (struct region){ .offset = 0x3000, .length = 0x1000, .access = ALL });
+	struct region r = must(b, (struct region){ .offset = 0x3000, .length = 0x1000, .access = ALL }), first = r;
 	r = (struct region){ .flags = IBV_REREG_MR_CHANGE_TRANSLATION, .offset = 0x9000, .length = 0x2000 };
 	check_eq(end_run(b, rereg, &r, sizeof r), 0, "ibv_rereg_mr: another range");
+	check(r.rkey == first.rkey && r.lkey == first.lkey, "the keys stay");
 	works("another range", ba.addr + 0x9000, 0x9000, r.rkey);
+	/* What the peer got to know of the region before is not what it uses now. */
+	for (int i = 0; i < 64; i++) {
+		r = (struct region){ .flags = IBV_REREG_MR_CHANGE_TRANSLATION, .offset = i % 2 ? 0x9000 : 0x3000, .length = 0x2000 };
+		check_eq(end_run(b, rereg, &r, sizeof r), 0, "ibv_rereg_mr: to and fro");
+		for (int n = 0; n < 20; n++)
+			works("to and fro", ba.addr + r.offset, r.offset, first.rkey);
+	}
 	r = (struct region){ .flags = IBV_REREG_MR_CHANGE_ACCESS, .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ };
 	check_eq(end_run(b, rereg, &r, sizeof r), 0, "ibv_rereg_mr: other rights");
 	check_eq(remote(IBV_WR_RDMA_READ, ba.addr + 0xa000, 64, r.rkey).status, IBV_WC_SUCCESS, "other rights, the same range: reading");
+	check(r.rkey == first.rkey && r.lkey == first.lkey, "the keys stay");
 	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr + 0xa000, 64, r.rkey).status, IBV_WC_REM_ACCESS_ERR, "and writing");
 	end_run(b, dereg, NULL, 0);
 	pair_close(a, b);

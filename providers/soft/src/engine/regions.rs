@@ -102,7 +102,9 @@ impl Regions {
         Some(Keys { index, lkey: rkey | LOCAL_KEY, rkey })
     }
 
-    fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
+    /// Makes `rkey`, the key of entry `index`, stand for `extent`: of a new entry, or of one that was revoked and that no
+    /// mover uses any more.
+    pub(crate) fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
         let entry = self.view.mr(index);
         entry.iova.store(extent.iova, Ordering::Relaxed);
         entry.len.store(extent.len, Ordering::Relaxed);

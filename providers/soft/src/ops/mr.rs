@@ -250,7 +250,10 @@ fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// ibv_rereg_mr(3): changes domain, translation or access; the keys change.
+/// ibv_rereg_mr(3): changes domain, translation or access. The keys stay, as with mlx5: programs change rights and go on.
+///
+/// # Errors
+/// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context; `EFAULT` not mapped. The region is as before.
 ///
 /// # Safety
 /// As `reg_mr` and `dereg_mr`, for the parts that `flags` names.
@@ -270,7 +273,10 @@ pub(super) unsafe extern "C" fn rereg_mr(
         let old = unsafe { Pd::of(mr.pd) };
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
         // SAFETY: live by contract.
-        let domain = unsafe { Pd::of(new) };
+        let (domain, context) = unsafe { (Pd::of(new), (*new).context) };
+        if context != mr.verbs.ibv_mr.context {
+            return Err(Errno::EINVAL);
+        }
         let (mut extent, mut given) = (Extent { pd: domain.number, ..mr.extent }, mr.verbs.access);
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             given = access;
@@ -283,18 +289,17 @@ pub(super) unsafe extern "C" fn rereg_mr(
             };
             extent = cover(domain.number, at, len, iova, given)?;
         }
-        let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
-        if let Err(errno) = withdraw(old, mr.keys, mr.extent.pd) {
-            // The region stays as it was.
-            withdraw(domain, keys, extent.pd)?;
-            return Err(errno);
+        // The table entry is used again, so that peers need not be told of new keys.
+        let (adapter, index) = (&domain.adapter, mr.keys.index);
+        if !adapter.windows.unless_bound(index, || adapter.regions.revoke(index)) {
+            return Err(Errno::EBUSY);
         }
+        adapter.quiesce(mr.extent.pd, mr.keys.rkey);
+        adapter.regions.publish(index, mr.keys.rkey, &extent);
         domain.hold();
         old.release();
-        (mr.pd, mr.keys, mr.extent) = (new, keys, extent);
+        (mr.pd, mr.extent) = (new, extent);
         mr.verbs.access = given;
-        mr.verbs.ibv_mr.lkey = keys.lkey;
-        mr.verbs.ibv_mr.rkey = keys.rkey;
         Ok(())
     })
 }
