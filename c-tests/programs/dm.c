@@ -123,6 +123,11 @@ static void device_memory(void)
 	d.offset = 95001;
 	check_eq(end_run(b, copy_to, &d, sizeof d), EFAULT, "ibv_memcpy_to_dm beyond the end");
 	check_eq(end_run(b, copy_from, &d, sizeof d), EFAULT, "ibv_memcpy_from_dm beyond the end");
+	for (int i = 0; i < 4; i++) {
+		d = i % 2 ? (struct device){ .offset = 4, .size = 4 + i } : (struct device){ .offset = 5 + i, .size = 4 };
+		check_eq(end_run(b, copy_to, &d, sizeof d), EINVAL, "ibv_memcpy_to_dm: no words");
+		check_eq(end_run(b, copy_from, &d, sizeof d), EINVAL, "ibv_memcpy_from_dm: no words");
+	}
 	static const struct {
 		const char *what;
 		struct device d;

@@ -118,9 +118,13 @@ static long dereg(struct parts *p, void *arg)
 
 static void fetch(struct parts *p, const struct memory *m, void *to, uint64_t offset, uint64_t len)
 {
-	if (m->kind == DEVICE)
-		ibv_memcpy_from_dm(to, p->own[0], offset, len);
-	else
+	if (m->kind == DEVICE) {
+		/* In words. */
+		static unsigned char words[SIZE];
+		uint64_t first = offset & ~3ull, last = (offset + len + 3) & ~3ull;
+		ibv_memcpy_from_dm(words, p->own[0], first, last - first);
+		memcpy(to, words + (offset - first), len);
+	} else
 		memcpy(to, (unsigned char *)p->own[0] + offset, len);
 }
 
@@ -146,8 +150,13 @@ static long change(struct parts *p, void *arg)
 	struct memory *m = arg;
 	static unsigned char bytes[SIZE];
 	fill(bytes, m->len, m->seed);
-	if (m->kind == DEVICE)
-		return ibv_memcpy_to_dm(p->own[0], m->offset, bytes, m->len);
+	if (m->kind == DEVICE) {
+		static unsigned char words[SIZE];
+		uint64_t first = m->offset & ~3ull, last = (m->offset + m->len + 3) & ~3ull;
+		fetch(p, m, words, first, last - first);
+		memcpy(words + (m->offset - first), bytes, m->len);
+		return ibv_memcpy_to_dm(p->own[0], first, words, last - first);
+	}
 	memcpy((unsigned char *)p->own[0] + m->offset, bytes, m->len);
 	return 0;
 }

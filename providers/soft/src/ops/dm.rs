@@ -59,6 +59,16 @@ impl Dm {
         unsafe { &*dm.cast::<Self>() }
     }
 
+    /// Where to copy `length` bytes to or from, at `offset`. Words are copied, as with mlx5, the adapter that has such memory: what
+    /// works here works there.
+    ///
+    /// # Errors
+    /// `EFAULT` outside; `EINVAL` offset or length is no multiple of 4.
+    fn words(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
+        let at = self.at(offset, length).ok_or(Errno::EFAULT)?;
+        if offset.is_multiple_of(4) && length.is_multiple_of(4) { Ok(at) } else { Err(Errno::EINVAL) }
+    }
+
     /// Where `length` bytes at `offset` are, if they are inside.
     fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length as u64)?;
@@ -133,7 +143,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// ibv_memcpy_to_dm(3): EFAULT outside the device memory.
+/// ibv_memcpy_to_dm(3): EFAULT outside the device memory, EINVAL where it is not words.
 unsafe extern "C" fn copy_to(
     dm: *mut ibv_dm,
     offset: u64,
@@ -142,14 +152,14 @@ unsafe extern "C" fn copy_to(
 ) -> c_int {
     status(|| {
         // SAFETY: live device memory, by the manual.
-        let to = unsafe { Dm::of(dm) }.at(offset, length).ok_or(Errno::EFAULT)?;
+        let to = unsafe { Dm::of(dm) }.words(offset, length)?;
         // SAFETY: inside the device memory (checked); the source is readable, by the manual.
         unsafe { std::ptr::copy(from.cast(), to, length) };
         Ok(())
     })
 }
 
-/// ibv_memcpy_from_dm(3): EFAULT outside the device memory.
+/// ibv_memcpy_from_dm(3): EFAULT outside the device memory, EINVAL where it is not words.
 unsafe extern "C" fn copy_from(
     to: *mut c_void,
     dm: *mut ibv_dm,
@@ -158,7 +168,7 @@ unsafe extern "C" fn copy_from(
 ) -> c_int {
     status(|| {
         // SAFETY: live device memory, by the manual.
-        let from = unsafe { Dm::of(dm) }.at(offset, length).ok_or(Errno::EFAULT)?;
+        let from = unsafe { Dm::of(dm) }.words(offset, length)?;
         // SAFETY: inside the device memory (checked); the target is writable, by the manual.
         unsafe { std::ptr::copy(from, to.cast(), length) };
         Ok(())
