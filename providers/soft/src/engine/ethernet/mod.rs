@@ -22,4 +22,4 @@ pub(crate) const MAX_FRAME: usize = 9216 + 22;
 /// Payload of a segmented send.
 pub(crate) const MAX_TSO: u32 = 256 * 1024;
 /// Headers of a segmented send.
-pub(crate) const MAX_TSO_HEADER: u16 = 256;
+pub(crate) const MAX_TSO_HEADER: u16 = 512;
