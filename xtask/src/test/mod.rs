@@ -15,6 +15,7 @@ mod perf;
 mod perf_raw;
 mod programs;
 mod pyverbs;
+mod pyverbs_suite;
 mod sanitizer;
 mod sources;
 mod symbols;
@@ -90,6 +91,7 @@ const GROUPS: &[Group] = &[
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
+    Group { name: "suite", what: "rdma-core's own tests, over pyverbs", run: pyverbs_suite::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
     Group {
         name: "kill",

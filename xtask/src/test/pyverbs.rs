@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Debian's own, which has its packages' modules: the first one in PATH may be another.
-const PYTHON: &str = "/usr/bin/python3";
+pub(super) const PYTHON: &str = "/usr/bin/python3";
 /// What the scripts share, and no script itself.
 const SHARED: &str = "rig.py";
 

@@ -66,7 +66,11 @@ impl Dm {
     /// `EFAULT` outside; `EINVAL` offset or length is no multiple of 4.
     fn words(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let at = self.at(offset, length).ok_or(Errno::EFAULT)?;
-        if offset.is_multiple_of(4) && length.is_multiple_of(4) { Ok(at) } else { Err(Errno::EINVAL) }
+        if offset.is_multiple_of(4) && length.is_multiple_of(4) {
+            Ok(at)
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     /// Where `length` bytes at `offset` are, if they are inside.
