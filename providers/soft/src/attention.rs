@@ -102,19 +102,24 @@ impl Attention {
         self.word().load(Ordering::Relaxed) == 0
     }
 
-    fn raise(&self) {
+    /// Whether it was down.
+    fn raise(&self) -> bool {
         if self.word().swap(BOTH, Ordering::SeqCst) == BOTH {
-            return;
+            return false;
         }
         // Pairs with publication_fence: the publisher sees attention raised, or whoever raised it, looking at the rings
         // next, sees what was published.
         membarrier::heavy();
+        true
     }
 
-    /// An event was asked for: somebody is about to sleep. The caller looks at the rings afterwards.
+    /// An event was asked for: somebody is about to sleep. The caller looks at the rings of its queue afterwards; the service
+    /// thread, which may just have decided that it need not look again, at those of all others.
     pub(crate) fn armed(&self) {
         self.armed.fetch_add(1, Ordering::AcqRel);
-        self.raise();
+        if self.raise() {
+            self.fabric.wake_self();
+        }
     }
 
     /// An event was sent, or is not wanted any more.
@@ -135,5 +140,56 @@ impl Attention {
         self.raise();
         sweep();
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{FabricConfig, Handler, Peer};
+    use crate::shm::view::mock;
+    use std::time::Instant;
+
+    /// Counts wake-ups, and wants none by the clock.
+    #[derive(Debug, Default)]
+    struct Counter(AtomicUsize);
+
+    impl Handler for Counter {
+        fn on_wake(&self) -> Option<Duration> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+
+        fn on_peer_joined(&self, _: &Arc<Peer>) {}
+
+        fn on_peer_death(&self, _: &Arc<Peer>) {}
+    }
+
+    #[test]
+    fn arming_an_event_while_attention_is_down_has_the_service_thread_look() {
+        let name = format!("ferroverbs-attention-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        let counter = Arc::new(Counter::default());
+        let handler: Arc<dyn Handler> = counter.clone();
+        let fabric =
+            Fabric::join(config, 4096, 4096, handler).expect("a fabric in the temporary directory");
+        let attention = Attention::new(mock::view(), fabric);
+        let woken_beyond = |before: usize| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while counter.0.load(Ordering::Relaxed) <= before && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            counter.0.load(Ordering::Relaxed) > before
+        };
+        for _ in 0..=EAGERNESS {
+            attention.polled();
+        }
+        assert!(attention.is_down() && woken_beyond(0), "it looks after those who poll");
+        // Whatever else woke it has passed.
+        std::thread::sleep(Duration::from_millis(50));
+        let before = counter.0.load(Ordering::Relaxed);
+        attention.armed();
+        assert!(!attention.is_down() && woken_beyond(before));
     }
 }
