@@ -68,6 +68,9 @@ pub(crate) struct Adapter {
     buried: Mutex<Vec<Buried>>,
     /// Completion queues that overran (by address of their C object).
     doomed: Mutex<Vec<usize>>,
+    /// Rounds of the service thread.
+    #[cfg(test)]
+    pub(crate) rounds: AtomicUsize,
     /// Event channels whose pipe was full.
     pub(crate) channels: Mutex<Vec<Weak<crate::engine::channel::Channel>>>,
     /// Last, so that everything above is gone before the segments are.
@@ -123,6 +126,8 @@ impl Adapter {
             cut: Mutex::default(),
             buried: Mutex::default(),
             doomed: Mutex::default(),
+            #[cfg(test)]
+            rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
             fabric,
         });
@@ -370,10 +375,12 @@ impl Adapter {
         let mut next: Option<Instant> = None;
         for weak in watched {
             let Some(qp) = weak.upgrade() else { continue };
-            qp.watched.store(false, Ordering::Release);
-            qp.advance_receive();
+            qp.serve_once();
             qp.acknowledge();
             qp.advance_send();
+            // Only now, or what still waits would have us look again at once. Whoever had it watched until here changed under
+            // a lock what is looked at next.
+            qp.watched.store(false, Ordering::Release);
             let (waits, held_up) = {
                 let responder = qp.responder.lock();
                 (responder.deadline(), responder.recheck() && qp.is_receiving())
@@ -474,6 +481,8 @@ fn patiently(mut attempt: impl FnMut() -> Done) -> Done {
 impl Handler for Service {
     fn on_wake(&self) -> Option<Duration> {
         let adapter = self.0.get()?.upgrade()?;
+        #[cfg(test)]
+        adapter.rounds.fetch_add(1, Ordering::Relaxed);
         adapter.sweep();
         // Whatever its kind: processes tell each other things in the datagram rings.
         adapter.datagrams.look(&adapter);
@@ -511,7 +520,7 @@ impl Handler for Service {
             };
             if concerned {
                 // What the dead process had published still counts.
-                qp.advance_receive();
+                qp.serve_once();
                 qp.acknowledge();
                 qp.advance_send();
                 adapter.cut.lock().push((at, qp.me()));

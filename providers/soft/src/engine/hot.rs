@@ -92,9 +92,13 @@ impl Hot {
 
 /// Serves a ring that nobody looks at. What one round leaves there rings for itself: its sender did so already.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
-    qp.advance_receive();
+    let more = qp.serve_again();
     qp.acknowledge();
     if qp.has_arrivals() && qp.is_receiving() {
         adapter.view.ring_qp_bell(qp.index);
+        if more && !adapter.attention.is_down() {
+            // Nobody need poll who hears it.
+            adapter.fabric.wake_self();
+        }
     }
 }

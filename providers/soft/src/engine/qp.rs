@@ -414,7 +414,7 @@ impl Qp {
         // No fence: see `await_receive`.
         if self.receive_awaited.load(Ordering::Relaxed) {
             self.receive_awaited.store(false, Ordering::Relaxed);
-            self.advance_receive();
+            self.serve_once();
         }
     }
 
@@ -470,6 +470,13 @@ impl Qp {
         let before = self.next_arrival.load(Ordering::Relaxed);
         self.advance_receive();
         self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
+    }
+
+    /// Serves what arrived, where the caller does not look again: what a round leaves is the service thread's.
+    pub(crate) fn serve_once(&self) {
+        if self.serve_again() {
+            self.adapter.fabric.wake_self();
+        }
     }
 
     /// The responder went on to `next` and owes an acknowledgement of `due` pieces. Returns whether it can wait: more is

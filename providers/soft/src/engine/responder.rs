@@ -213,7 +213,9 @@ impl Responder {
         if retries < 7 && now.duration_since(since) >= wait * u32::from(retries) {
             return true;
         }
-        qp.adapter.watch(qp);
+        if retries < 7 {
+            qp.adapter.watch(qp);
+        }
         false
     }
 

@@ -166,7 +166,7 @@ impl Srq {
             self.awaited.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut *self.waiters.lock());
             for qp in waiters.iter().filter_map(Weak::upgrade) {
-                qp.advance_receive();
+                qp.serve_once();
             }
         }
     }

@@ -72,3 +72,44 @@ fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
         assert_eq!(got.map(|cqe| cqe.status), Some(IBV_WC_SUCCESS), "{opcode}");
     }
 }
+
+/// More pieces than one round serves wait for a receive; it is posted, and nobody polls.
+#[test]
+fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
+    // Two of them, as in two processes: what wakes the sender must not be what wakes the receiver.
+    let name = format!("ferroverbs-unpolled-{}", std::process::id());
+    let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+    config.dir_is_ours = true;
+    config.cma = false;
+    let [of_a, of_b] = [(); 2]
+        .map(|()| Adapter::join(config.clone()).expect("a fabric in the temporary directory"));
+    let (a, b) = (Side::new(&of_a, Kind::Rc, 600_000), Side::new(&of_b, Kind::Rc, 600_000));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 600_000)]);
+    // The service thread finds no receive and goes to sleep.
+    std::thread::sleep(Duration::from_millis(50));
+    b.receive(1, &[b.sge(0, 600_000)]);
+    assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
+    assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "the message");
+}
+
+#[test]
+fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
+    for rnr_retry in [7, 6] {
+        let adapter = adapter(true);
+        let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+        a.connect(b.qp.qpn, rnr_retry);
+        b.connect(a.qp.qpn, rnr_retry);
+        // 655 ms: it does not end within the test.
+        b.qp.responder.lock().min_rnr_timer = 0;
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
+        std::thread::sleep(Duration::from_millis(50));
+        let before = adapter.rounds.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(200));
+        let rounds = adapter.rounds.load(Ordering::Relaxed) - before;
+        assert!(rounds < 300, "{rounds} rounds, rnr_retry {rnr_retry}");
+        b.receive(1, &[b.sge(0, 64)]);
+        assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
+    }
+}
