@@ -23,7 +23,7 @@ void bad(const struct side *s, const char *format, ...)
 	vsnprintf(text, sizeof text, format, ap);
 	va_end(ap);
 	const struct plan *p = &s->plan;
-	static const char *const names[] = { "RC", "UC", "XRC", "UD", "multicast" };
+	static const char *const names[] = { "RC", "UC", "XRC", "UD", "multicast", "crowd" };
 	printf("FAILED: seed %llu, round %u, link %d (%s, process %d to %d; srq %d, new calls %d, memory %d, window %d, extended %d/%d, events %d/%d), %s: %s\n",
 	       (unsigned long long)storm_seed, storm_round, s->link, names[p->transport], p->proc[0], p->proc[1], p->srq, p->new_api, p->memory, p->window, p->extended[0],
 	       p->extended[1], p->events[0], p->events[1], s->role == REQUESTER ? "requester" : "responder", text);
@@ -39,8 +39,8 @@ struct plan plan_of(int link)
 	uint64_t *g = &p.rng;
 	for (int i = 0; i < 4; i++)
 		rnd(g);
-	static const enum transport kinds[] = { T_RC, T_RC, T_RC, T_UC, T_XRC, T_XRC, T_UD, T_MCAST };
-	p.transport = kinds[below(g, 8)];
+	static const enum transport kinds[] = { T_RC, T_RC, T_RC, T_UC, T_XRC, T_XRC, T_UD, T_MCAST, T_CROWD, T_CROWD };
+	p.transport = kinds[below(g, sizeof kinds / sizeof *kinds)];
 	p.proc[0] = (int)below(g, PROCS);
 	p.proc[1] = (int)below(g, PROCS);
 	p.batches = 4 + (int)below(g, 20);
@@ -474,7 +474,14 @@ static void aftermath(struct side *s, struct batch *b, int posted)
 			drain_sends(s, b);
 		struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
 		struct ibv_send_wr wr = { .wr_id = 11, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
-		enum ibv_wc_status status = reliable && s->peer.qpn ? single(s, wr, IBV_WC_SEND) : IBV_WC_WR_FLUSH_ERR;
+		/* It may have happened while we were not connected. */
+		struct ibv_qp_attr a;
+		struct ibv_qp_init_attr made;
+		int e = ibv_query_qp(s->qp, &a, IBV_QP_STATE, &made);
+		if (e)
+			bad(s, "ibv_query_qp: %s", strerror(e));
+		int connected = a.qp_state == IBV_QPS_RTS || a.qp_state == IBV_QPS_ERR;
+		enum ibv_wc_status status = reliable && connected ? single(s, wr, IBV_WC_SEND) : IBV_WC_WR_FLUSH_ERR;
 		if (status != IBV_WC_RETRY_EXC_ERR && status != IBV_WC_WR_FLUSH_ERR)
 			bad(s, "to a process that was killed: %s", ibv_wc_status_str(status));
 	} else if (posted && !s->srq) {
@@ -484,9 +491,38 @@ static void aftermath(struct side *s, struct batch *b, int posted)
 	}
 }
 
+static int crowd_together(void *s) { return together(s); }
+
+static int crowd_is_dead(void *arg)
+{
+	const struct side *s = arg;
+	return s->board->dead[s->plan.proc[!s->role]] != 0;
+}
+
+/* Threads by the dozen instead of one on each side. */
+static void run_crowd(struct side *s)
+{
+	char name[100];
+	struct crowd *c = calloc(1, sizeof *c);
+	snprintf(name, sizeof name, "seed %llu, round %u, link %d (process %d to %d)", (unsigned long long)storm_seed, storm_round, s->link, s->plan.proc[0], s->plan.proc[1]);
+	if (!c)
+		bad(s, "out of memory");
+	*c = (struct crowd){ .board = &s->board->link[s->link].crowd, .plan = crowd_plan(s->plan.rng, -1, 10 + below(&s->plan.rng, 150)), .role = s->role, .name = name, .ctx = s->ctx,
+			     .together = crowd_together, .is_dead = crowd_is_dead, .arg = s };
+	if (crowd_run(c))
+		atomic_fetch_add(&s->board->survived, 1);
+	else if (s->role == REQUESTER)
+		atomic_fetch_add(&s->board->requests, (uint64_t)c->plan.posters * c->plan.each);
+	free(c);
+}
+
 static void *run_side(void *arg)
 {
 	struct side *s = arg;
+	if (s->plan.transport == T_CROWD) {
+		run_crowd(s);
+		return NULL;
+	}
 	static _Thread_local struct batch b;
 	int posted = 0, reliable = s->plan.transport == T_RC || s->plan.transport == T_XRC, lost = 0;
 	side_open(s, s->counter_mr);
@@ -678,11 +714,13 @@ int main(int argc, char **argv)
 		start(i);
 	unsigned kills = 0;
 	uint32_t round = 0;
-	do {
+	for (int last = 0; !last;) {
+		/* Nobody is killed in the last one: whoever leaves last cleans up. */
+		last = now_us() >= end;
 		for (int i = 0; i < PROCS; i++)
 			board->least[i] = board->most[i] = 0;
 		memset((void *)board->link, 0, sizeof board->link);
-		int victim = !below(&rng, 3) ? (int)below(&rng, PROCS) : -1;
+		int victim = !below(&rng, 3) && !last ? (int)below(&rng, PROCS) : -1;
 		unsigned after = below(&rng, 150000);
 		board->round = ++round;
 		wait_round(round, victim, after);
@@ -697,7 +735,7 @@ int main(int argc, char **argv)
 			printf("%u rounds, %u kills, %llu requests\n", round, kills, (unsigned long long)board->requests);
 			fflush(stdout);
 		}
-	} while (now_us() < end);
+	}
 	board->stop = 1;
 	for (int i = 0; i < PROCS; i++) {
 		int status = 0;

@@ -4,14 +4,11 @@
 #ifndef STORM_H
 #define STORM_H
 
-#include "rig.h"
-#include <fcntl.h>
-#include <sched.h>
-#include <stdatomic.h>
+#include "crowd.h"
 #include <sys/shm.h>
 
 enum { PROCS = 3, LINKS = 6, BATCH = 8, TARGET = (1 << 20) + 4096, AREA = (1 << 20) + 160 * 1024, LANDING = AREA + BATCH * 128, CANARY = 0xA5, GRH = 40, ONE_DATAGRAM = 4096 };
-enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, TRANSPORTS };
+enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, TRANSPORTS };
 enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, MEMORIES };
 enum role { REQUESTER, RESPONDER };
 
@@ -32,6 +29,7 @@ struct board {
 	struct {
 		_Atomic uint32_t step[2];
 		struct info info[2];
+		struct crowd_board crowd;
 	} link[LINKS];
 };
 

@@ -102,6 +102,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("tm", TM, true),
     checked("tm_random", TM_RANDOM, true),
     checked("threads", &[], false),
+    checked("threads_post", &[], true),
     checked("device_threads", &[], false),
     checked("fork", &[], true),
     checked("many_qps", &[], true),

@@ -1,0 +1,60 @@
+/*
+ * Threads of one process post to another one, by ibv_post_send lists and by ibv_wr_start to ibv_wr_complete, to queue pairs, shared receive queues
+ * and completion queues of their own and of all; see crowd.h for what is counted.
+ *
+ * threads_post [SEED [COUNT]]: so many crowds of each transport. TEST_SEED is another way to say the first.
+ */
+#define PARTNER_BODY
+#include "partner.h"
+#include "crowd.h"
+
+static int both(void *arg)
+{
+	(void)arg;
+	meet();
+	return 0;
+}
+
+static int alive(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const types[] = { "RC", "UC", "XRC", "UD", "tag matching" };
+	const char *given = argc > 1 ? argv[1] : getenv("TEST_SEED");
+	uint64_t seed = given ? strtoull(given, NULL, 0) : 1, count = argc > 2 ? strtoull(argv[2], NULL, 0) : 4;
+	struct crowd_board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (board == MAP_FAILED)
+		die("mmap");
+	partner_fork();
+	struct ibv_context *ctx = open_device();
+	for (int type = 0; type < CROWD_TYPES; type++) {
+		uint64_t messages = 0, adds = 0, lost = 0, threads = 0;
+		for (uint64_t i = 0; i < count; i++) {
+			static struct crowd c;
+			char name[40];
+			snprintf(name, sizeof name, "seed %llu", (unsigned long long)(seed + i));
+			meet();
+			if (!role)
+				memset((void *)board, 0, sizeof *board);
+			meet();
+			c = (struct crowd){ .board = board, .plan = crowd_plan(seed + i, type, 200), .role = role, .name = name, .ctx = ctx, .together = both, .is_dead = alive };
+			crowd_run(&c);
+			messages += board->received;
+			adds += board->adds;
+			lost += board->lost;
+			threads += (uint64_t)c.plan.posters;
+		}
+		if (!role)
+			check(messages > 0, "%s: seeds %llu to %llu, %llu threads, %llu messages, %llu additions, each once%s", types[type], (unsigned long long)seed,
+			      (unsigned long long)(seed + count - 1), (unsigned long long)threads, (unsigned long long)messages, (unsigned long long)adds,
+			      lost ? "; some datagrams were lost" : "");
+		else
+			check(1, "%s", types[type]);
+	}
+	check_eq(ibv_close_device(ctx), 0, "ibv_close_device");
+	return partner_finish();
+}
