@@ -7,13 +7,14 @@
 //!
 //! For each announced device the front-end builds a [`verbs_sysfs_dev`](crate::verbs_sysfs_dev) with the
 //! announced names, GUID, node type and port count, passes it to `alloc_device`, and completes the
-//! `verbs_device` with `sysfs` left NULL, so `alloc_context` is later called with `cmd_fd == -1`. The
+//! `verbs_device` with `sysfs` left NULL, so `alloc_context` is later called with `cmd_fd == -1`; a plugin
+//! may put a descriptor of its own there that other processes can import. The
 //! plugin sets `ibv_context.async_fd` itself: a readable descriptor that delivers 16-byte records
 //! ([`ib_uverbs_async_event_desc`](crate::ib_uverbs_async_event_desc)).
 
 use core::ffi::{c_char, c_int};
 
-use crate::{be64, ibv_context, ibv_gid_entry, verbs_device_ops};
+use crate::{be64, ibv_context, ibv_device, ibv_gid_entry, verbs_device_ops};
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
 /// [`ferroverbs_plugin_ext::size`].
@@ -79,10 +80,14 @@ pub struct ferroverbs_plugin_ext {
     /// Closes such a descriptor. 0 or an errno.
     pub destroy_comp_channel:
         Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
+    /// Whether `fd`, which belongs to somebody else and is none of the kernel's devices, is the `cmd_fd` of a context of this
+    /// device, so that `import_context` can be called with it: 1 or 0.
+    pub is_cmd_fd: Option<unsafe extern "C" fn(device: *mut ibv_device, fd: c_int) -> c_int>,
 }
-layout!(ferroverbs_plugin_ext: 56 {
+layout!(ferroverbs_plugin_ext: 64 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
+    is_cmd_fd @ 56,
 });
 
 // SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.

@@ -84,6 +84,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("mr", ONE_AND_TWO, true),
     checked("mw", ONE_AND_TWO, true),
     checked("dm", ONE_AND_TWO, true),
+    checked("import", ONE_AND_TWO, true),
     checked("runs", ONE_AND_TWO, true),
     checked("mapped", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),

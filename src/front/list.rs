@@ -302,6 +302,7 @@ mod tests {
         query_pkey: None,
         create_comp_channel: None,
         destroy_comp_channel: None,
+        is_cmd_fd: None,
     };
 
     #[test]

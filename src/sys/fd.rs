@@ -24,3 +24,9 @@ pub(crate) fn read_record<const N: usize>(fd: c_int) -> Result<[u8; N], Errno> {
         Err(_) => Err(Errno::last()),
     }
 }
+
+/// Whether `fd` is an open descriptor.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    // SAFETY: asks for flags; any number may be asked about.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
+}

@@ -12,7 +12,7 @@ use crate::front::context::{Context, FrontEnd, op};
 use crate::front::device::Device;
 use crate::front::generation::Generation;
 use crate::front::{ext, list, registry};
-use crate::sys::{chardev, ioctl, sysfs};
+use crate::sys::{chardev, fd, ioctl, sysfs};
 
 verb! {
     /// `ibv_get_device_list(3)`: a NULL-terminated array, to be freed with `ibv_free_device_list`.
@@ -137,18 +137,27 @@ verb! {
     /// `ibv_import_device(3)`: a context on a descriptor that another process shared.
     ///
     /// # Errors
-    /// `EINVAL` no character device; `ENODEV` of no listed device; `EOPNOTSUPP` its provider can't.
+    /// `EINVAL` no character device, and no announced device knows it; `ENODEV` of no listed device; `EOPNOTSUPP` its
+    /// provider can't.
     ///
     /// # Safety
     /// `cmd_fd` belongs to the caller, who gives it up.
     pub(crate) fn import_device(cmd_fd: c_int) -> *mut ibv_context {
-        let cdev = chardev::number(cmd_fd).ok_or(Errno::EINVAL)?;
-        let devices = list::devices().map_err(|_| Errno::ENODEV)?;
-        let found = devices.iter().copied().find(|device| {
-            // SAFETY: owned by a device we hold a reference to; constant.
-            unsafe { device.sysfs().as_ref() }.is_some_and(|dev| dev.sysfs_cdev == cdev)
+        let cdev = chardev::number(cmd_fd);
+        // Where nothing is open, there is nothing to ask anybody about.
+        if cdev.is_none() && !fd::is_open(cmd_fd) {
+            return Err(Errno::EINVAL);
+        }
+        let nobodys = if cdev.is_some() { Errno::ENODEV } else { Errno::EINVAL };
+        let devices = list::devices().map_err(|_| nobodys)?;
+        let found = devices.iter().copied().find(|device| match cdev {
+            Some(cdev) => {
+                // SAFETY: owned by a device we hold a reference to; constant.
+                unsafe { device.sysfs().as_ref() }.is_some_and(|dev| dev.sysfs_cdev == cdev)
+            }
+            None => is_announced(*device, cmd_fd),
         });
-        let result = found.ok_or(Errno::ENODEV).and_then(|device| import(device, cmd_fd));
+        let result = found.ok_or(nobodys).and_then(|device| import(device, cmd_fd));
         for device in devices {
             // SAFETY: the reference that the listing took for us; an imported context has its own.
             unsafe { device.put() };
@@ -183,6 +192,15 @@ pub(crate) unsafe fn open(
     // SAFETY: the provider's own operation on its live device; it owns the descriptor from here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
     finish(device, verbs)
+}
+
+/// Whether `cmd_fd` is of a context of this device, which no kernel shows.
+fn is_announced(device: Device, cmd_fd: c_int) -> bool {
+    let Some(is_cmd_fd) = ext::of_device(device).and_then(|ext| ext.is_cmd_fd) else {
+        return false;
+    };
+    // SAFETY: the plugin's own device, which we hold a reference to.
+    unsafe { is_cmd_fd(device.as_ptr().cast(), cmd_fd) == 1 }
 }
 
 fn import(device: Device, cmd_fd: c_int) -> Result<Context, Errno> {

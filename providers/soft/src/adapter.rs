@@ -3,6 +3,7 @@
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
+use crate::engine::domains::Domains;
 use crate::engine::ethernet::segment::Segment;
 use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing};
@@ -24,7 +25,7 @@ use crate::sys::membarrier;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,7 @@ const RECHECK: Duration = Duration::from_millis(10);
 pub(crate) struct Adapter {
     /// Our own segments.
     pub(crate) view: View,
+    pub(crate) domains: Domains,
     pub(crate) regions: Regions,
     pub(crate) windows: Windows,
     pub(crate) chunks: Chunks,
@@ -57,7 +59,6 @@ pub(crate) struct Adapter {
     qps: RwLock<Table<Qp>>,
     srqs: RwLock<Table<Srq>>,
     cqs: CqList,
-    next_pd: AtomicU32,
     /// Bytes of device memory in use.
     pub(crate) device_memory: AtomicU64,
     /// QPs that wait for time to pass or for something that nobody announces.
@@ -106,6 +107,7 @@ impl Adapter {
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         let adapter = Arc::new(Self {
             view,
+            domains: Domains::new(view, fabric.slot()),
             regions: Regions::new(view),
             windows: Windows::new(view),
             chunks: Chunks::new(),
@@ -120,7 +122,6 @@ impl Adapter {
             qps: RwLock::new(Table::new(QPS)),
             srqs: RwLock::new(Table::new(SRQS)),
             cqs: CqList::default(),
-            next_pd: AtomicU32::new(1),
             device_memory: AtomicU64::new(0),
             watched: Mutex::default(),
             cut: Mutex::default(),
@@ -138,11 +139,6 @@ impl Adapter {
         let _ = service.0.set(Arc::downgrade(&adapter));
         adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
         Ok(adapter)
-    }
-
-    /// A number for a new protection domain.
-    pub(crate) fn new_pd(&self) -> u32 {
-        self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A free place in the QP table, and the QP number that goes with it.

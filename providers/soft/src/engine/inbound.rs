@@ -7,13 +7,14 @@
 
 use super::completion::{Cqe, vendor_err};
 use super::cq::Cq;
+use super::imported::Imported;
 use super::movers::Announced;
-use super::onesided::{AtomicLock, Spot, admit, store, update};
+use super::onesided::{AtomicLock, Fault, Spot, admit, store, update};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
 use super::regions::{
-    FLUSH_GLOBAL, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window,
+    FLUSH_GLOBAL, IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window,
 };
 use super::srq::Srq;
 use super::state::Kind;
@@ -195,13 +196,19 @@ impl Inbound {
     }
 
     /// What the peer of our QP may reach at `spot`, if it may and it is there.
-    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<u64, Nak> {
+    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<Place, Nak> {
         // A window is bound to the QP that the peer connected to.
         let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
         let found =
             admit(&qp.adapter.view, qpn, self.rights(qp), spot, len, need).ok_or(Nak::Access)?;
+        if found.access & IMPORTED != 0 {
+            // Its owner took its key back: as if it never was.
+            let imported = qp.adapter.regions.imported(spot.rkey);
+            let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
+            return Ok(Place::There(imported, found.va));
+        }
         let there = found.is_there(len, need & !REMOTE_READ != 0);
-        if there { Ok(found.va) } else { Err(Nak::Operation) }
+        if there { Ok(Place::Here(found.va)) } else { Err(Nak::Operation) }
     }
 
     #[inline]
@@ -367,13 +374,20 @@ impl Inbound {
             && len > 0
         {
             let _moving = announce(qp, spot);
-            let va = match self.admit(qp, spot, len as u64, REMOTE_WRITE) {
-                Ok(va) => va,
+            let placed = match self.admit(qp, spot, len as u64, REMOTE_WRITE) {
+                Ok(Place::Here(va)) => {
+                    // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's
+                    // lock); the source by contract; memmove, since sender and receiver may be one process.
+                    unsafe { std::ptr::copy(source, va as *mut u8, len) };
+                    true
+                }
+                // SAFETY: the source by contract.
+                Ok(Place::There(imported, va)) => unsafe { imported.write(va, source, len) },
                 Err(nak) => return self.unservable(qp, nak),
             };
-            // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's lock);
-            // the source by contract; memmove, since sender and receiver may be one process.
-            unsafe { std::ptr::copy(source, va as *mut u8, len) };
+            if !placed {
+                return self.unservable(qp, Nak::Operation);
+            }
             self.moved += len;
         }
         if !piece.last || piece.imm.is_none() {
@@ -403,12 +417,19 @@ impl Inbound {
             return Verdict::Done;
         }
         let _moving = announce(qp, spot);
-        let va = match self.admit(qp, spot, len as u64, REMOTE_READ) {
-            Ok(va) => va,
+        let read = match self.admit(qp, spot, len as u64, REMOTE_READ) {
+            Ok(Place::Here(va)) => {
+                // SAFETY: `va` as in `write`; the answer by contract.
+                unsafe { std::ptr::copy(va as *const u8, answer, len) };
+                true
+            }
+            // SAFETY: the answer by contract.
+            Ok(Place::There(imported, va)) => unsafe { imported.read(va, answer, len) },
             Err(nak) => return self.unservable(qp, nak),
         };
-        // SAFETY: `va` as in `write`; the answer by contract.
-        unsafe { std::ptr::copy(va as *const u8, answer, len) };
+        if !read {
+            return self.unservable(qp, Nak::Operation);
+        }
         self.moved += len;
         Verdict::Done
     }
@@ -430,7 +451,12 @@ impl Inbound {
         let view = &qp.adapter.view;
         let _moving = announce(qp, spot);
         let va = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
-            Ok(va) => va,
+            Ok(Place::Here(va)) => va,
+            Ok(Place::There(imported, va)) => {
+                // SAFETY: by contract.
+                return self
+                    .atomically(qp, &imported, va, change, |old| unsafe { answer.write(old) });
+            }
             Err(nak) => return self.unservable(qp, nak),
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
@@ -449,7 +475,10 @@ impl Inbound {
         }
         let _moving = announce(qp, spot);
         let va = match self.admit(qp, spot, 8, REMOTE_WRITE) {
-            Ok(va) => va,
+            Ok(Place::Here(va)) => va,
+            Ok(Place::There(imported, va)) => {
+                return self.atomically(qp, &imported, va, |_| value, |_| ());
+            }
             Err(nak) => return self.unservable(qp, nak),
         };
         let own = u32::from(qp.adapter.fabric.slot()) + 1;
@@ -462,6 +491,26 @@ impl Inbound {
         Verdict::Done
     }
 
+    /// An atomic on a word of an imported region.
+    #[cold]
+    fn atomically(
+        &mut self,
+        qp: &Qp,
+        imported: &Imported,
+        va: u64,
+        change: impl Fn(u64) -> u64,
+        answer: impl FnOnce(u64),
+    ) -> Verdict {
+        match imported.atomic(va, change) {
+            Ok(old) => {
+                answer(old);
+                Verdict::Done
+            }
+            Err(Fault::Busy) => Verdict::Busy,
+            Err(_) => self.unservable(qp, Nak::Operation),
+        }
+    }
+
     /// A flush of what was written to `len` bytes at `spot`: it is where it belongs, so only the rights are left to check.
     pub(crate) fn flush(&mut self, qp: &Qp, spot: Spot, len: u64) -> Verdict {
         match self.admit(qp, spot, len, FLUSH_GLOBAL) {
@@ -469,6 +518,14 @@ impl Inbound {
             Err(nak) => self.unservable(qp, nak),
         }
     }
+}
+
+/// Where a request's target is.
+enum Place {
+    /// At this address of our process.
+    Here(u64),
+    /// At this address of the process that a region was imported from.
+    There(Arc<Imported>, u64),
 }
 
 /// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.

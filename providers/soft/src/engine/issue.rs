@@ -96,6 +96,15 @@ impl Requester {
         Some((chunk, base))
     }
 
+    /// Takes the chunk back that was lent last and did not get its bytes: they were in an imported region that is gone.
+    #[cold]
+    fn unlend(&mut self, qp: &Qp, n: u64) -> bool {
+        if let Some(lent) = self.lent.pop_back() {
+            qp.adapter.chunks.give(lent.chunk);
+        }
+        self.failed(n, IBV_WC_LOC_PROT_ERR)
+    }
+
     fn published(&mut self, n: u64) -> bool {
         let end = self.next;
         let entry = self.queue.entry(n);
@@ -126,7 +135,9 @@ impl Requester {
             if offset == 0 && total <= SEND_INLINE {
                 let mut body = [0u64; BODY_WORDS];
                 // SAFETY: the body has SEND_INLINE bytes.
-                unsafe { ranges.gather(0, body.as_mut_ptr().cast(), total) };
+                if !unsafe { ranges.gather(0, body.as_mut_ptr().cast(), total) } {
+                    return self.failed(n, IBV_WC_LOC_PROT_ERR);
+                }
                 let words = total.div_ceil(8);
                 let piece = Piece {
                     op: Op::Send,
@@ -138,13 +149,19 @@ impl Requester {
                 self.put(qp, link, &piece, &body[..words]);
                 return self.published(n);
             }
-            if offset == 0 && total > qp.adapter.eager_bytes && link.is_reached() {
+            if offset == 0
+                && total > qp.adapter.eager_bytes
+                && link.is_reached()
+                && !ranges.is_abroad()
+            {
                 return self.offer(qp, link, n, &ranges, last);
             }
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
             // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
-            unsafe { ranges.gather(offset, base, len) };
+            if !unsafe { ranges.gather(offset, base, len) } {
+                return self.unlend(qp, n);
+            }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
             let body = [halves(chunk, len as u32), total as u64];
@@ -225,6 +242,7 @@ impl Requester {
                 self.attach_refused = true;
                 return Direct::ByRing;
             }
+            Err(Fault::Elsewhere) => return Direct::ByRing,
             // The next look at the peer finds it dead, or done.
             Err(Fault::Dead | Fault::Busy) => {
                 self.hold_up(qp, n);
@@ -296,13 +314,17 @@ impl Requester {
             body[0] = spot.addr.wrapping_add(offset as u64);
             let (len, carrier) = if total <= ADDRESSED_INLINE {
                 // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
-                unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), total) };
+                if !unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), total) } {
+                    return self.failed(n, IBV_WC_LOC_PROT_ERR);
+                }
                 (total, (Carrier::Inline, total as u8))
             } else {
                 let Some((chunk, base)) = self.lend(qp, None) else { return false };
                 let len = (total - offset).min(CHUNK_BYTES);
                 // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
-                unsafe { ranges.gather(offset, base, len) };
+                if !unsafe { ranges.gather(offset, base, len) } {
+                    return self.unlend(qp, n);
+                }
                 body[2] = halves(chunk, total as u32);
                 (len, (Carrier::Chunk, 0))
             };
@@ -377,7 +399,9 @@ impl Requester {
                 return self.failed(n, IBV_WC_LOC_LEN_ERR);
             }
             // SAFETY: eight bytes of `value`.
-            unsafe { ranges.gather(0, (&raw mut value).cast(), 8) };
+            if !unsafe { ranges.gather(0, (&raw mut value).cast(), 8) } {
+                return self.failed(n, IBV_WC_LOC_PROT_ERR);
+            }
         }
         let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
         if self.reach(link) == Reach::Own {
@@ -458,8 +482,8 @@ impl Requester {
             let old = target
                 .atomic(spot, |old| changed(swaps, old, request.compare_add, request.swap))?;
             // SAFETY: eight bytes of `old`.
-            unsafe { ranges.scatter(0, (&raw const old).cast(), 8) };
-            Ok(())
+            let placed = unsafe { ranges.scatter(0, (&raw const old).cast(), 8) };
+            if placed { Ok(()) } else { Err(Fault::Local) }
         });
         match done {
             Direct::Later => return false,

@@ -5,7 +5,9 @@ use super::link::{Link, Reach};
 use super::mapped::{Maps, last_stored, store_last};
 use super::movers::Movers;
 use super::ranges::{Range, Ranges};
-use super::regions::{FLUSH_GLOBAL, Found, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up};
+use super::regions::{
+    FLUSH_GLOBAL, Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up,
+};
 use super::xrc::{DomainId, names};
 use crate::shm::layout::{QpEntry, split_qpn};
 use crate::shm::view::View;
@@ -32,6 +34,8 @@ pub(crate) enum Fault {
     Dead,
     /// Somebody holds the lock of the target's atomics for long: try again later.
     Busy,
+    /// The region is one that its owner imported from yet another process: the owner knows how to get there.
+    Elsewhere,
     /// The kernel refuses to attach (any more).
     Refused,
 }
@@ -103,6 +107,9 @@ impl Target<'_> {
     fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Found, Fault> {
         let found =
             admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)?;
+        if found.access & IMPORTED != 0 {
+            return Err(Fault::Elsewhere);
+        }
         // What is not there in another process the kernel finds out.
         if self.reach == Reach::Own && !found.is_there(len, need & !REMOTE_READ != 0) {
             return Err(Fault::Remote);
@@ -148,32 +155,89 @@ impl Target<'_> {
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
         let found = self.admit(rights, spot, len as u64, need)?;
+        if local.is_abroad() {
+            return self.bounce(spot, found, local, way);
+        }
         match (self.reach, way) {
             (Reach::Own, Direction::Write) => {
                 // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off
                 // deregistration.
-                unsafe { local.gather(0, found.va as *mut u8, len) };
-                Ok(())
+                let moved = unsafe { local.gather(0, found.va as *mut u8, len) };
+                locally(moved)
             }
             (Reach::Own, Direction::Read) => {
                 // SAFETY: as above.
-                unsafe { local.scatter(0, found.va as *const u8, len) };
-                Ok(())
+                let moved = unsafe { local.scatter(0, found.va as *const u8, len) };
+                locally(moved)
             }
             (Reach::Attach(pid), _) => {
                 let Some(here) = self.here(pid, spot, found, len) else {
                     return attach_all(pid, local, found.va, way);
                 };
-                match way {
+                locally(match way {
                     // SAFETY: the target's region, mapped here for `len` bytes; the announcement holds off deregistration.
                     Direction::Write => unsafe { put(local, here, len) },
                     // SAFETY: as above.
                     Direction::Read => unsafe { local.scatter(0, here, len) },
-                }
-                Ok(())
+                })
             }
             (Reach::No, _) => Err(Fault::Refused),
         }
+    }
+
+    /// Moves between the target's region and a list that imported regions are in: by way of a buffer, as three processes
+    /// are concerned.
+    #[cold]
+    fn bounce(
+        &self,
+        spot: Spot,
+        found: Found,
+        local: &Ranges,
+        way: Direction,
+    ) -> Result<(), Fault> {
+        let total = local.total();
+        let mut buffer = vec![0u8; total.min(BOUNCE)];
+        let mut done = 0;
+        while done < total {
+            let len = (total - done).min(BOUNCE);
+            let at = buffer.as_mut_ptr();
+            let mut part = Ranges::new();
+            part.push(Range { base: at, len });
+            if way == Direction::Write {
+                // SAFETY: the buffer has `len` bytes.
+                locally(unsafe { local.gather(done, at, len) })?;
+            }
+            let va = found.va + done as u64;
+            match (self.reach, way) {
+                // SAFETY: the target's region is ours and has been checked for all bytes; so much of the buffer is ours.
+                (Reach::Own, Direction::Write) => unsafe {
+                    std::ptr::copy(at, va as *mut u8, len);
+                },
+                // SAFETY: as above.
+                (Reach::Own, Direction::Read) => unsafe {
+                    std::ptr::copy(va as *const u8, at, len);
+                },
+                (Reach::Attach(pid), _) => {
+                    let here = self.here(pid, spot, Found { va, ..found }, len);
+                    match here {
+                        Some(here) => locally(match way {
+                            // SAFETY: as in `transfer`.
+                            Direction::Write => unsafe { put(&part, here, len) },
+                            // SAFETY: as in `transfer`.
+                            Direction::Read => unsafe { part.scatter(0, here, len) },
+                        })?,
+                        None => attach_all(pid, &part, va, way)?,
+                    }
+                }
+                (Reach::No, _) => return Err(Fault::Refused),
+            }
+            if way == Direction::Read {
+                // SAFETY: the buffer has `len` bytes.
+                locally(unsafe { local.scatter(done, at, len) })?;
+            }
+            done += len;
+        }
+        Ok(())
     }
 
     /// Does `change` on the 64 bits at `spot`, alone among all users of the device; returns what was there.
@@ -208,19 +272,29 @@ impl Target<'_> {
     }
 }
 
+/// Bytes of the buffer between two other processes' memory.
+const BOUNCE: usize = 256 << 10;
+
+/// What is wrong if our own side of a transfer was not moved.
+const fn locally(moved: bool) -> Result<(), Fault> {
+    if moved { Ok(()) } else { Err(Fault::Local) }
+}
+
 /// Writes all of `local` to memory that another process may be watching: the last byte comes last.
 ///
 /// # Safety
 /// `to` is writable for `len` bytes, as many as `local` has.
-unsafe fn put(local: &Ranges, to: *mut u8, len: usize) {
+unsafe fn put(local: &Ranges, to: *mut u8, len: usize) -> bool {
     let last = last_stored(to, len);
     let mut end = [0u8; 8];
     // SAFETY: by contract; at most eight bytes are stored last.
     unsafe {
-        local.gather(0, to, len - last);
-        local.gather(len - last, end.as_mut_ptr(), last);
+        if !local.gather(0, to, len - last) || !local.gather(len - last, end.as_mut_ptr(), last) {
+            return false;
+        }
         store_last(to.add(len - last), end.as_ptr(), last);
     }
+    true
 }
 
 /// A local word as the one range of a transfer.

@@ -2,7 +2,9 @@
 //!
 //! The application may touch that memory at any time, so it is only ever copied through raw pointers.
 
+use super::imported::Imported;
 use arrayvec::ArrayVec;
+use std::sync::Arc;
 
 /// Ranges that one work request may name (`max_sge` of the device).
 pub(crate) const MAX_SGE: usize = 32;
@@ -20,17 +22,69 @@ pub(crate) struct Range {
 pub(crate) struct Ranges {
     items: ArrayVec<Range, MAX_SGE>,
     total: usize,
+    /// Those of imported regions, if any are.
+    abroad: Option<Box<Abroad>>,
+}
+
+/// Which ranges are memory of another process (by place in the list), and how it is reached. Their addresses are that
+/// process's.
+#[derive(Clone, Debug, Default)]
+struct Abroad(Vec<(usize, Arc<Imported>)>);
+
+impl Abroad {
+    fn at(&self, place: usize) -> Option<&Arc<Imported>> {
+        self.0.iter().find(|(at, _)| *at == place).map(|(_, imported)| imported)
+    }
 }
 
 impl Ranges {
     pub(crate) const fn new() -> Self {
-        Self { items: ArrayVec::new_const(), total: 0 }
+        Self { items: ArrayVec::new_const(), total: 0, abroad: None }
     }
 
     /// Appends a range; `false` when the list is full.
     pub(crate) fn push(&mut self, range: Range) -> bool {
         self.total += range.len;
         range.len == 0 || self.items.try_push(range).is_ok()
+    }
+
+    /// Appends a range of an imported region; `false` when the list is full.
+    #[cold]
+    pub(crate) fn push_imported(&mut self, range: Range, imported: Arc<Imported>) -> bool {
+        if range.len > 0 {
+            let place = self.items.len();
+            self.abroad.get_or_insert_default().0.push((place, imported));
+        }
+        self.push(range)
+    }
+
+    /// Appends all ranges of another list; `false` when this one is full.
+    pub(crate) fn extend(&mut self, other: &Self) -> bool {
+        other.items.iter().enumerate().all(|(place, range)| {
+            match other.abroad.as_ref().and_then(|abroad| abroad.at(place)) {
+                Some(imported) => self.push_imported(*range, Arc::clone(imported)),
+                None => self.push(*range),
+            }
+        })
+    }
+
+    /// The same bytes as memory of this process, copied into `buffer`. `None`: memory of an imported region is gone.
+    #[cold]
+    pub(crate) fn brought_home(&self, buffer: &mut Vec<u8>) -> Option<Self> {
+        buffer.resize(self.total, 0);
+        // SAFETY: the buffer has so many bytes.
+        if !unsafe { self.gather(0, buffer.as_mut_ptr(), self.total) } {
+            return None;
+        }
+        let mut home = Self::new();
+        home.push(Range { base: buffer.as_mut_ptr(), len: self.total });
+        Some(home)
+    }
+
+    /// Whether some of it is not memory of this process: then only [`Ranges::scatter`] and [`Ranges::gather`] get at it.
+    #[inline]
+    pub(crate) const fn is_abroad(&self) -> bool {
+        self.abroad.is_some()
     }
 
     /// Bytes in all ranges.
@@ -46,41 +100,101 @@ impl Ranges {
     /// The part `offset..offset + len` (cut at the end of the list), as ranges.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
         let mut part = Self::new();
-        self.walk(offset, len, |base, n, _| {
+        self.walk(offset, len, |place, base, n, _| {
+            let range = Range { base, len: n };
             // As many ranges as there were at most: never full.
-            part.push(Range { base, len: n });
+            match self.abroad.as_ref().and_then(|abroad| abroad.at(place)) {
+                Some(imported) => part.push_imported(range, Arc::clone(imported)),
+                None => part.push(range),
+            };
         });
         part
     }
 
-    /// Copies `len` bytes at `src` to `offset` of the list.
+    /// Copies `len` bytes at `src` to `offset` of the list. `false`: memory of an imported region is gone.
     ///
     /// # Safety
     /// `src..src + len` is readable.
-    pub(crate) unsafe fn scatter(&self, offset: usize, src: *const u8, len: usize) {
-        self.walk(offset, len, |base, n, done| {
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn scatter(&self, offset: usize, src: *const u8, len: usize) -> bool {
+        if let Some(abroad) = &self.abroad {
+            // SAFETY: by contract.
+            return unsafe { self.scatter_abroad(abroad, offset, src, len) };
+        }
+        self.walk(offset, len, |_, base, n, done| {
             // SAFETY: base..n is a registered range of the application (contract of Range), src as the caller
             // promised; memmove, since an application may send to itself.
             unsafe { std::ptr::copy(src.add(done), base, n) };
         });
+        true
     }
 
-    /// Copies `len` bytes at `offset` of the list to `dst`.
+    /// Copies `len` bytes at `offset` of the list to `dst`. `false`: memory of an imported region is gone.
     ///
     /// # Safety
     /// `dst..dst + len` is writable.
-    pub(crate) unsafe fn gather(&self, offset: usize, dst: *mut u8, len: usize) {
-        self.walk(offset, len, |base, n, done| {
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn gather(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
+        if let Some(abroad) = &self.abroad {
+            // SAFETY: by contract.
+            return unsafe { self.gather_abroad(abroad, offset, dst, len) };
+        }
+        self.walk(offset, len, |_, base, n, done| {
             // SAFETY: as in `scatter`, the other way round.
             unsafe { std::ptr::copy(base, dst.add(done), n) };
         });
+        true
     }
 
-    /// Calls `f` with address, length and distance from `offset` of each contiguous run.
+    /// [`Ranges::scatter`] of a list that imported regions are in.
+    #[cold]
+    unsafe fn scatter_abroad(
+        &self,
+        abroad: &Abroad,
+        offset: usize,
+        src: *const u8,
+        len: usize,
+    ) -> bool {
+        let mut good = true;
+        self.walk(offset, len, |place, base, n, done| match abroad.at(place) {
+            Some(imported) => {
+                // SAFETY: readable by contract; the range was checked when it was resolved.
+                good = good && unsafe { imported.write(base as u64, src.wrapping_add(done), n) };
+            }
+            // SAFETY: as in `scatter`.
+            None => unsafe { std::ptr::copy(src.add(done), base, n) },
+        });
+        good
+    }
+
+    /// [`Ranges::gather`] of a list that imported regions are in.
+    #[cold]
+    unsafe fn gather_abroad(
+        &self,
+        abroad: &Abroad,
+        offset: usize,
+        dst: *mut u8,
+        len: usize,
+    ) -> bool {
+        let mut good = true;
+        self.walk(offset, len, |place, base, n, done| match abroad.at(place) {
+            Some(imported) => {
+                // SAFETY: writable by contract; the range was checked when it was resolved.
+                good = good && unsafe { imported.read(base as u64, dst.wrapping_add(done), n) };
+            }
+            // SAFETY: as in `gather`.
+            None => unsafe { std::ptr::copy(base, dst.add(done), n) },
+        });
+        good
+    }
+
+    /// Calls `f` with place in the list, address, length and distance from `offset` of each contiguous run.
     #[inline]
-    fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize)) {
+    fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(usize, *mut u8, usize, usize)) {
         let (mut skip, mut done) = (offset, 0);
-        for item in &self.items {
+        for (place, item) in self.items.iter().enumerate() {
             if done == len {
                 return;
             }
@@ -89,8 +203,8 @@ impl Ranges {
                 continue;
             }
             let n = (item.len - skip).min(len - done);
-            // SAFETY: skip < item.len: within the range.
-            f(unsafe { item.base.add(skip) }, n, done);
+            // Within the range, whoever's it is.
+            f(place, item.base.wrapping_add(skip), n, done);
             done += n;
             skip = 0;
         }
@@ -118,10 +232,10 @@ mod tests {
                 let ranges = over(&mut buffers);
                 assert_eq!(ranges.total(), 40);
                 // SAFETY: src has 64 bytes.
-                unsafe { ranges.scatter(offset, src.as_ptr(), len) };
+                assert!(unsafe { ranges.scatter(offset, src.as_ptr(), len) });
                 let mut back = vec![0; len];
                 // SAFETY: back has len bytes.
-                unsafe { ranges.gather(offset, back.as_mut_ptr(), len) };
+                assert!(unsafe { ranges.gather(offset, back.as_mut_ptr(), len) });
                 assert_eq!(back, src[..len]);
                 let mut flat = vec![0; 40];
                 flat[offset..offset + len].copy_from_slice(&src[..len]);

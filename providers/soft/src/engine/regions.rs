@@ -3,15 +3,17 @@
 //! The table lies in the *tables* segment, so the same entry serves our own local and remote checks and
 //! those of an initiator in another process.
 
+use super::imported::Imported;
 use super::ranges::{Range, Ranges};
 use crate::shm::layout::{MRS, MWS, MrEntry};
 use crate::shm::view::View;
 use crate::sys::Errno;
 use crate::sys::memory::{Void, populate};
 use abi::ibv_sge;
-use parking_lot::Mutex;
-use std::sync::OnceLock;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub(crate) const LOCAL_WRITE: u32 = 1;
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -22,6 +24,9 @@ pub(crate) const FLUSH_GLOBAL: u32 = 1 << 8;
 pub(crate) const ON_DEMAND: u32 = 1 << 6;
 /// Ours alone, in the upper half of no flag: there is no memory behind the region.
 pub(crate) const VOID: u32 = 1 << 31;
+
+/// Ours alone, too: the memory is another process's (`engine::imported`), whose addresses `va` counts.
+pub(crate) const IMPORTED: u32 = 1 << 30;
 
 /// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
 const LOCAL_KEY: u32 = 1;
@@ -37,6 +42,13 @@ pub(crate) struct Keys {
     pub(crate) index: usize,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+impl Keys {
+    /// Of the region with this index and rkey.
+    pub(crate) const fn of(index: usize, rkey: u32) -> Self {
+        Self { index, lkey: rkey | LOCAL_KEY, rkey }
+    }
 }
 
 /// What a region covers.
@@ -63,6 +75,8 @@ pub(crate) struct Regions {
     births: AtomicU64,
     /// For regions without memory.
     void: OnceLock<Void>,
+    /// For regions of others, by table index.
+    imported: RwLock<HashMap<usize, Arc<Imported>>>,
 }
 
 #[derive(Debug)]
@@ -79,7 +93,13 @@ const REST: usize = 64;
 impl Regions {
     pub(crate) fn new(view: View) -> Self {
         let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
-        Self { view, free: Mutex::new(free), births: AtomicU64::new(0), void: OnceLock::new() }
+        Self {
+            view,
+            free: Mutex::new(free),
+            births: AtomicU64::new(0),
+            void: OnceLock::new(),
+            imported: RwLock::default(),
+        }
     }
 
     /// Publishes a region; `None` when the table is full.
@@ -99,13 +119,14 @@ impl Regions {
         let rkey = (index as u32) << INDEX_SHIFT | *generation << 1;
         drop(free);
         self.publish(index, rkey, extent);
-        Some(Keys { index, lkey: rkey | LOCAL_KEY, rkey })
+        Some(Keys::of(index, rkey))
     }
 
     /// Makes `rkey`, the key of entry `index`, stand for `extent`: of a new entry, or of one that was revoked and that no
     /// mover uses any more.
     pub(crate) fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
         let entry = self.view.mr(index);
+        entry.origin.store(0, Ordering::Relaxed);
         entry.iova.store(extent.iova, Ordering::Relaxed);
         entry.len.store(extent.len, Ordering::Relaxed);
         entry.va.store(extent.va, Ordering::Relaxed);
@@ -113,6 +134,29 @@ impl Regions {
         entry.born.store(self.births.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Pairs with the Acquire in `check`: who sees the key sees what it covers.
         entry.key.store(u64::from(rkey) | u64::from(extent.access) << 32, Ordering::Release);
+    }
+
+    /// Lets importers of context `origin` have the region.
+    pub(crate) fn belongs_to(&self, index: usize, origin: u64) {
+        self.view.mr(index).origin.store(origin, Ordering::Release);
+    }
+
+    /// Publishes a region over memory of another process; `None` when the table is full.
+    pub(crate) fn import(&self, extent: &Extent, imported: &Arc<Imported>) -> Option<Keys> {
+        // Nobody can have its key before we return.
+        let keys = self.register(&Extent { access: extent.access | IMPORTED, ..*extent })?;
+        self.imported.write().insert(keys.index, Arc::clone(imported));
+        Some(keys)
+    }
+
+    /// How the memory of the imported region with this key is reached.
+    pub(crate) fn imported(&self, rkey: u32) -> Option<Arc<Imported>> {
+        self.imported.read().get(&((rkey >> INDEX_SHIFT) as usize)).cloned()
+    }
+
+    /// The imported region `index`, whose keys were taken back, is not used any more.
+    pub(crate) fn forget_import(&self, index: usize) {
+        self.imported.write().remove(&index);
     }
 
     /// Takes the keys of entry `index` back. Movers that saw them may still be at work: wait for them, then
@@ -162,8 +206,12 @@ impl Regions {
         }
         let len = sge.length as usize;
         let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
-        let va = if found.access & (ON_DEMAND | VOID) == 0 {
+        let va = if found.access & (ON_DEMAND | VOID | IMPORTED) == 0 {
             found.va
+        } else if found.access & IMPORTED != 0 {
+            let imported = self.imported(rkey).filter(|imported| imported.is_there())?;
+            let range = Range { base: found.va as *mut u8, len };
+            return ranges.push_imported(range, imported).then_some(());
         } else {
             self.bring_in(found, len, need & LOCAL_WRITE != 0)?
         };
@@ -355,7 +403,7 @@ mod tests {
             let zeros = regions.resolve(1, &[sge(addr, 8, keys.lkey)], 0).expect("readable");
             let mut word = 1u64;
             // SAFETY: eight bytes.
-            unsafe { zeros.gather(0, (&raw mut word).cast(), 8) };
+            assert!(unsafe { zeros.gather(0, (&raw mut word).cast(), 8) });
             assert_eq!(word, 0);
             assert!(regions.resolve(1, &[sge(addr, 8, keys.lkey)], LOCAL_WRITE).is_some());
         }

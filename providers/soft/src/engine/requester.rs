@@ -327,7 +327,7 @@ impl Requester {
         let to = self.queue.inline_mut(n);
         debug_assert!(len <= to.len());
         // SAFETY: `to` has max_inline bytes, the length was checked against it when the request was posted.
-        unsafe { ranges.gather(0, to.as_mut_ptr(), len) };
+        let _own = unsafe { ranges.gather(0, to.as_mut_ptr(), len) };
         self.queue.entry(n).kept = true;
     }
 
@@ -536,8 +536,8 @@ impl Requester {
         let Some(chunk) = qp.adapter.view.chunk(lent.chunk) else { return };
         match self.ranges(qp, answer.entry, LOCAL_WRITE) {
             // SAFETY: a chunk has CHUNK_BYTES bytes, and no piece is longer.
-            Some(ranges) => unsafe { ranges.scatter(answer.offset, chunk, answer.len) },
-            None => self.fail(answer.entry, IBV_WC_LOC_PROT_ERR),
+            Some(ranges) if unsafe { ranges.scatter(answer.offset, chunk, answer.len) } => {}
+            _ => self.fail(answer.entry, IBV_WC_LOC_PROT_ERR),
         }
     }
 

@@ -371,15 +371,13 @@ impl Slotted<'_> {
             Carrier::Inline => {
                 let len = usize::from(head.count).min(ranges.total());
                 // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                unsafe { ranges.scatter(0, body.as_ptr().cast(), len) };
-                Ok(len)
+                placed(unsafe { ranges.scatter(0, body.as_ptr().cast(), len) }, len)
             }
             Carrier::Chunk => {
                 let len = (high(body[0]) as usize).min(ranges.total());
                 let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is longer than the headers.
-                unsafe { ranges.scatter(0, chunk, len) };
-                Ok(len)
+                placed(unsafe { ranges.scatter(0, chunk, len) }, len)
             }
             Carrier::Attach | Carrier::AttachList => {
                 let mut left = ranges.total();
@@ -426,8 +424,7 @@ impl Slotted<'_> {
             Carrier::Inline => {
                 let len = fits(usize::from(head.count))?;
                 // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                unsafe { ranges.scatter(offset, body.as_ptr().cast(), len) };
-                Ok(len)
+                placed(unsafe { ranges.scatter(offset, body.as_ptr().cast(), len) }, len)
             }
             Carrier::Chunk => {
                 let len = fits(high(body[0]) as usize)?;
@@ -436,8 +433,7 @@ impl Slotted<'_> {
                     return Err(Errno::EPROTO);
                 }
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is CHUNK_BYTES long.
-                unsafe { ranges.scatter(offset, chunk, len) };
-                Ok(len)
+                placed(unsafe { ranges.scatter(offset, chunk, len) }, len)
             }
             Carrier::Attach | Carrier::AttachList => pull(link, &self.attached()?, ranges, total),
         }
@@ -453,19 +449,26 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
         let mut done = 0;
         for range in there {
             // SAFETY: our own requester named its application's registered memory.
-            unsafe { ranges.scatter(done, range.address() as *const u8, range.len()) };
-            done += range.len();
+            let moved = unsafe { ranges.scatter(done, range.address() as *const u8, range.len()) };
+            done += placed(moved, range.len())?;
         }
         return Ok(total);
     }
+    // What goes on to yet another process stops over in a buffer.
+    let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];
     let mut done = 0;
     while done < total {
-        let own: ArrayVec<IoVec, MAX_SGE> = ranges
-            .part(done, total - done)
-            .items()
-            .iter()
-            .map(|r| IoVec::new(r.base as u64, r.len))
-            .collect();
+        let own: ArrayVec<IoVec, MAX_SGE> = if ranges.is_abroad() {
+            let len = buffer.len().min(total - done);
+            [IoVec::new(buffer.as_mut_ptr() as u64, len)].into_iter().collect()
+        } else {
+            ranges
+                .part(done, total - done)
+                .items()
+                .iter()
+                .map(|r| IoVec::new(r.base as u64, r.len))
+                .collect()
+        };
         let mut skip = done;
         let rest: ArrayVec<IoVec, MAX_SGE> = there
             .iter()
@@ -478,9 +481,23 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
         // SAFETY: the ranges are posted receive buffers, checked against their keys.
         match unsafe { cma::read(link.peer.pid, &own, &rest) } {
             Ok(0) => return Err(Errno::EFAULT),
-            Ok(n) => done += n,
+            Ok(n) => {
+                if ranges.is_abroad() {
+                    // SAFETY: so many bytes of the buffer were just filled.
+                    placed(unsafe { ranges.scatter(done, buffer.as_ptr(), n) }, n)?;
+                }
+                done += n;
+            }
             Err(e) => return Err(e),
         }
     }
     Ok(total)
+}
+
+/// Bytes fetched at once for memory of another process.
+const STOPOVER: usize = 256 << 10;
+
+/// `len` bytes were placed, unless they were for an imported region that is gone.
+const fn placed(done: bool, len: usize) -> Result<usize, Errno> {
+    if done { Ok(len) } else { Err(Errno::EFAULT) }
 }

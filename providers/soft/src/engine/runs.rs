@@ -6,7 +6,7 @@
 use super::link::{Link, Reach};
 use super::onesided::{Direction, Spot, admit};
 use super::qp::Qp;
-use super::regions::{LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
+use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, Request};
 use super::requester::Requester;
 use super::state::Kind;
@@ -64,11 +64,17 @@ impl Requester {
             if !fits {
                 break;
             }
-            let Some(ranges) = self.ranges(qp, m, local) else { break };
+            let Some(ranges) = self.ranges(qp, m, local).filter(|ranges| !ranges.is_abroad())
+            else {
+                break;
+            };
             let (spot, len) = (Spot { addr, rkey }, ranges.total());
             let Some(found) = admit(&link.view, link.qpn, rights, spot, len as u64, need) else {
                 break;
             };
+            if found.access & IMPORTED != 0 {
+                break;
+            }
             // What is mapped here needs no system call at all.
             let maps = self.maps.get_or_insert_default();
             if m == n && maps.find(pid, link, rkey, found, len).is_some() {

@@ -176,7 +176,10 @@ impl Inbound {
         headers[0] = IBV_TMH_RNDV as u8;
         // SAFETY: the headers are an array of HEADERS_LEN bytes; the ranges were checked against their keys just now, and
         // deregistration waits for this QP's lock.
-        unsafe { ranges.scatter(0, headers.as_ptr(), HEADERS_LEN) };
+        if !unsafe { ranges.scatter(0, headers.as_ptr(), HEADERS_LEN) } {
+            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
+            return Verdict::Refuse(Nak::Operation);
+        }
         self.finish(qp, tags, piece, IBV_WC_TM_RNDV_INCOMPLETE, HEADERS_LEN);
         Verdict::Done
     }
@@ -205,10 +208,8 @@ impl Inbound {
         if let Arrival::Matched { .. } = self.arrival {
             let mut whole = Ranges::new();
             whole.push(Range { base: header.as_mut_ptr(), len: TMH_LEN });
-            for range in ranges.items() {
-                // MAX_TAG_SGE of them at most: there is room.
-                whole.push(*range);
-            }
+            // MAX_TAG_SGE of them at most: there is room.
+            whole.extend(&ranges);
             ranges = whole;
         }
         if message.total > ranges.total() {

@@ -50,7 +50,7 @@ impl Side {
             single_threaded: false,
         };
         let cq = Cq::new(Arc::clone(adapter), form, None, report.clone());
-        let pd = adapter.new_pd();
+        let (pd, _) = adapter.domains.create(0).expect("room");
         let memory = vec![0u8; bytes].into_boxed_slice();
         let va = memory.as_ptr() as u64;
         let extent = Extent { pd, va, iova: va, len: bytes as u64, access: ALL };

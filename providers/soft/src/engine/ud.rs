@@ -102,14 +102,14 @@ struct Datagram {
 impl Source for Datagram {
     fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
         // SAFETY: `deliver` checked that there are so many bytes.
-        unsafe {
+        let placed = unsafe {
             if self.routed {
-                ranges.scatter(0, self.source, GRH + self.len);
+                ranges.scatter(0, self.source, GRH + self.len)
             } else {
-                ranges.scatter(GRH, self.source, self.len);
+                ranges.scatter(GRH, self.source, self.len)
             }
-        }
-        Ok(total)
+        };
+        if placed { Ok(total) } else { Err(Errno::EFAULT) }
     }
 }
 
@@ -119,7 +119,11 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     requester.datagrams_wait = false;
     while requester.queue.issued != requester.queue.posted && !requester.failed {
         let n = requester.queue.issued;
-        let Some(ranges) = requester.ranges(qp, n, 0) else {
+        let mut brought = vec![];
+        let found = requester.ranges(qp, n, 0).and_then(|ranges| {
+            if ranges.is_abroad() { ranges.brought_home(&mut brought) } else { Some(ranges) }
+        });
+        let Some(ranges) = found else {
             requester.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };
@@ -218,7 +222,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         [body[3], body[4]] = super::multicast::words(&grh.dgid);
     } else if len <= ADDRESSED_INLINE {
         // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
-        unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), len) };
+        let _at_home = unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), len) };
         inline = Some(len as u8);
     }
     let letter = Letter {
@@ -237,7 +241,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
             if let Some(header) = header {
                 base.copy_from_nonoverlapping(header.as_ptr(), GRH);
             }
-            ranges.gather(0, base.add(skip), len);
+            let _at_home = ranges.gather(0, base.add(skip), len);
         }
     })
 }

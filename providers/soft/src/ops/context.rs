@@ -1,8 +1,10 @@
 //! Opening and closing the device, and its event channels.
 
+use super::badge::Badge;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::{
-    ah, cq, cq_ex, dm, domain, mcast, mr, mw, object, pd, post, qp, query, srq, tags, xrcd,
+    ah, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, pd, post, qp, query, srq, tags,
+    xrcd,
 };
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
@@ -28,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) adapter: Arc<Adapter>,
     pub(crate) gids: Gids,
     pub(crate) report: Reporter,
+    /// Whose objects may be imported here, and ours elsewhere.
+    pub(super) badge: Badge,
     channels: Mutex<Vec<Arc<Channel>>>,
 }
 
@@ -154,45 +158,111 @@ impl Context {
 /// `device` is a device of this provider; called by libibverbs.
 pub(super) unsafe extern "C" fn alloc_context(
     device: *mut ibv_device,
-    cmd_fd: c_int,
+    _cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
+    // SAFETY: by contract.
+    object(|| unsafe { open(device, None) })
+}
+
+/// ibv_import_device(3): the context belongs to the same family as the one that the descriptor comes from. The descriptor is
+/// the context's when this succeeds.
+///
+/// # Errors
+/// `EINVAL` the descriptor is of no context of this device; `ENODEV` of another fabric; those of opening.
+///
+/// # Safety
+/// `device` is a device of this provider; called by libibverbs.
+pub(super) unsafe extern "C" fn import_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+) -> *mut verbs_context {
     object(|| {
-        let events = Arc::new(Channel::new(2)?);
-        let adapter = open_adapter()?;
-        let async_fd = events.fd();
-        adapter.channels.lock().push(Arc::downgrade(&events));
-        let inner = Context {
-            adapter,
-            gids: Gids::of_this_host(),
-            report: Reporter(events),
-            channels: Mutex::default(),
-        };
-        // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.
-        let soft: *mut SoftContext = unsafe {
-            _verbs_init_and_alloc_context(
-                device,
-                cmd_fd,
-                size_of::<SoftContext>(),
-                std::ptr::without_provenance_mut(std::mem::offset_of!(SoftContext, vctx)),
-                0,
-            )
-            .cast()
-        };
-        if soft.is_null() {
-            let errno = Errno::last();
-            close_adapter(&inner.adapter);
+        let badge = Badge::read(cmd_fd).ok_or(Errno::EINVAL)?;
+        // SAFETY: by contract.
+        unsafe { open(device, Some((badge, cmd_fd))) }
+    })
+}
+
+/// Whether a descriptor is the `cmd_fd` of a context of `device`.
+///
+/// # Safety
+/// `device` is a device of this provider; called by libibverbs.
+pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) -> c_int {
+    let badge = std::panic::catch_unwind(|| Badge::read(fd)).unwrap_or_default();
+    // SAFETY: by contract.
+    let number = unsafe { query::number_of(device) };
+    c_int::from(badge.is_some_and(|badge| badge.device == number as u64))
+}
+
+/// A context, a new one or one of the family of `given`, to which the descriptor belongs.
+///
+/// # Safety
+/// As `alloc_context`.
+unsafe fn open(
+    device: *mut ibv_device,
+    given: Option<(Badge, c_int)>,
+) -> Result<*mut verbs_context, Errno> {
+    let events = Arc::new(Channel::new(2)?);
+    let adapter = open_adapter()?;
+    // SAFETY: by contract.
+    let number = unsafe { query::number_of(device) };
+    let (badge, cmd_fd) = match identify(&adapter, number, given) {
+        Ok(identity) => identity,
+        Err(errno) => {
+            close_adapter(&adapter);
             return Err(errno);
         }
-        // SAFETY: fresh memory of this size, ours alone until we return.
-        unsafe {
-            (*soft).inner = Box::into_raw(Box::new(inner));
-            (*soft).vctx.context.async_fd = libc::fcntl(async_fd, libc::F_DUPFD_CLOEXEC, 3);
-            (*soft).vctx.context.num_comp_vectors = 1;
-            verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
-            Ok(&raw mut (*soft).vctx)
+    };
+    let async_fd = events.fd();
+    adapter.channels.lock().push(Arc::downgrade(&events));
+    let inner = Context {
+        adapter,
+        gids: Gids::of_this_host(),
+        report: Reporter(events),
+        badge,
+        channels: Mutex::default(),
+    };
+    // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.
+    let soft: *mut SoftContext = unsafe {
+        _verbs_init_and_alloc_context(
+            device,
+            cmd_fd,
+            size_of::<SoftContext>(),
+            std::ptr::without_provenance_mut(std::mem::offset_of!(SoftContext, vctx)),
+            0,
+        )
+        .cast()
+    };
+    if soft.is_null() {
+        let errno = Errno::last();
+        close_adapter(&inner.adapter);
+        return Err(errno);
+    }
+    // SAFETY: fresh memory of this size, ours alone until we return.
+    unsafe {
+        (*soft).inner = Box::into_raw(Box::new(inner));
+        (*soft).vctx.context.async_fd = libc::fcntl(async_fd, libc::F_DUPFD_CLOEXEC, 3);
+        (*soft).vctx.context.num_comp_vectors = 1;
+        verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
+        Ok(&raw mut (*soft).vctx)
+    }
+}
+
+/// What a context is to others, and the descriptor that says so.
+fn identify(
+    adapter: &Adapter,
+    number: usize,
+    given: Option<(Badge, c_int)>,
+) -> Result<(Badge, c_int), Errno> {
+    match given {
+        Some((badge, _)) if !badge.is_of(&adapter.fabric) => Err(Errno::ENODEV),
+        Some(given) => Ok(given),
+        None => {
+            let badge = Badge::new(number, &adapter.fabric)?;
+            Ok((badge, badge.write_raw()?))
         }
-    })
+    }
 }
 
 /// ibv_close_device(3).
@@ -285,6 +355,9 @@ static OPS: verbs_context_ops = verbs_context_ops {
     detach_mcast: Some(mcast::detach_mcast),
     free_dm: Some(dm::free_dm),
     free_context: Some(free_context),
+    import_dm: Some(dm::import_dm),
+    import_mr: Some(mr_import::import_mr),
+    import_pd: Some(pd::import_pd),
     modify_cq: Some(cq::modify_cq),
     get_srq_num: Some(srq::get_srq_num),
     modify_qp: Some(qp::modify_qp),
@@ -308,6 +381,9 @@ static OPS: verbs_context_ops = verbs_context_ops {
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),
     resize_cq: Some(cq::resize_cq),
+    unimport_dm: Some(dm::unimport_dm),
+    unimport_mr: Some(mr_import::unimport_mr),
+    unimport_pd: Some(pd::unimport_pd),
     ..NO_OPS
 };
 

@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             let domain = attr.parent_domain;
             // SAFETY: by contract.
-            if domain.is_null() || unsafe { Pd::of(domain) }.parent.is_none() {
+            if domain.is_null() || !unsafe { Pd::of(domain) }.is_parent() {
                 return Err(Errno::EINVAL);
             }
         }

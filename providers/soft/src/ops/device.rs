@@ -27,7 +27,7 @@ static OPS: verbs_device_ops = verbs_device_ops {
     static_providers: ptr::null_mut(),
     match_device: None,
     alloc_context: Some(context::alloc_context),
-    import_context: None,
+    import_context: Some(context::import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
 };
@@ -43,6 +43,7 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     query_pkey: Some(super::query::query_pkey),
     create_comp_channel: Some(context::create_comp_channel),
     destroy_comp_channel: Some(context::destroy_comp_channel),
+    is_cmd_fd: Some(context::is_cmd_fd),
 };
 
 extern "C" fn register() {

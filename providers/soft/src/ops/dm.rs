@@ -1,12 +1,16 @@
-//! Device memory (ibv_alloc_dm(3)): a memory file, which no application sees but by its regions and by copying.
+//! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file, which no application sees but by its regions and by copying.
 
 use super::context::Context;
 use super::mr::Mr;
+use super::mr_import::published;
 use super::pd::Pd;
 use super::{object, status};
 use crate::adapter::Adapter;
-use crate::engine::regions::{Extent, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::shm::layout::{mr_handle, split_mr_handle};
+use crate::shm::view::View;
 use crate::sys::Errno;
+use crate::sys::foreign::Foreign;
 use crate::sys::map::{Access, Mapping};
 use crate::sys::memfd::{Memfd, Seals};
 use abi::*;
@@ -30,16 +34,38 @@ const RIGHTS: u32 = LOCAL_WRITE
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     adapter: Arc<Adapter>,
-    map: Mapping,
-    /// Peers that use the memory find it by its owner's descriptor (`engine::mapped`).
-    _file: Memfd,
+    base: *mut u8,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Own {
+        map: Mapping,
+        /// Peers that use the memory find it by its owner's descriptor (`engine::mapped`).
+        _file: Memfd,
+        /// Where importers find it: an entry of the table of regions, of no domain.
+        keys: Keys,
+    },
+    /// Memory of another context or process, mapped once more.
+    #[allow(dead_code, reason = "held until it is dropped")]
+    Imported(Foreign),
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        self.adapter.device_memory.fetch_sub(self.map.len() as u64, Ordering::AcqRel);
+        if let Store::Own { map, keys, .. } = &self.store {
+            self.adapter.regions.revoke(keys.index);
+            self.adapter.regions.release(keys.index);
+            self.adapter.device_memory.fetch_sub(map.len() as u64, Ordering::AcqRel);
+        }
     }
 }
+
+// SAFETY: an address of a mapping that belongs to the process; what is there is copied by whoever may.
+unsafe impl Send for DeviceMemory {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceMemory {}
 
 /// A piece of device memory as the application holds it. The C object comes first.
 #[repr(C)]
@@ -77,7 +103,7 @@ impl Dm {
     fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length as u64)?;
         // SAFETY: inside the mapping.
-        (end <= self.length).then(|| unsafe { self.memory.map.base().add(offset as usize) })
+        (end <= self.length).then(|| unsafe { self.memory.base.add(offset as usize) })
     }
 }
 
@@ -112,16 +138,78 @@ pub(super) unsafe extern "C" fn alloc_dm(
                 return Err(errno);
             }
         };
-        let verbs = ibv_dm {
-            context,
-            memcpy_to_dm: Some(copy_to),
-            memcpy_from_dm: Some(copy_from),
-            comp_mask: 0,
-            handle: 0,
+        let base = map.base();
+        let extent = Extent { pd: 0, va: base as u64, iova: 0, len: length, access: 0 };
+        let Some(keys) = adapter.regions.register(&extent) else {
+            adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Errno::ENOMEM);
         };
-        let memory = Arc::new(DeviceMemory { adapter, map, _file: file });
-        Ok(Box::into_raw(Box::new(Dm { verbs, memory, length })).cast())
+        adapter.regions.belongs_to(keys.index, owner.badge.origin);
+        let handle = mr_handle(adapter.fabric.slot(), keys.index);
+        let store = Store::Own { map, _file: file, keys };
+        let memory = Arc::new(DeviceMemory { adapter, base, store });
+        Ok(Box::into_raw(Box::new(Dm { verbs: verbs(context, handle), memory, length })).cast())
     })
+}
+
+fn verbs(context: *mut ibv_context, handle: u32) -> ibv_dm {
+    ibv_dm {
+        context,
+        memcpy_to_dm: Some(copy_to),
+        memcpy_from_dm: Some(copy_from),
+        comp_mask: 0,
+        handle,
+    }
+}
+
+/// ibv_import_dm(3): the same memory, which stays as long as anybody has it.
+///
+/// # Errors
+/// `ENOENT` no such device memory in the family of contexts that this one belongs to, or its process is gone; `EOPNOTSUPP`
+/// nothing of that process can be mapped.
+///
+/// # Safety
+/// `context` is open.
+pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    object(|| {
+        // SAFETY: by contract.
+        let owner = unsafe { Context::of(context) };
+        let adapter = Arc::clone(&owner.adapter);
+        let (slot, index) = split_mr_handle(handle);
+        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let found = || {
+            published(&view, index, owner.badge.origin)
+                .filter(|(_, extent)| extent.pd == 0 && !peer.is_dead())
+                .ok_or(Errno::ENOENT)
+        };
+        let (rkey, extent) = found()?;
+        if !peer.is_self && !peer.can_attach() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let map = Foreign::map(peer.pid, extent.va).ok_or(Errno::EOPNOTSUPP)?;
+        // What was mapped was it, if it is still there.
+        if found()?.0 != rkey {
+            return Err(Errno::ENOENT);
+        }
+        let base = map.at(extent.va, extent.len as usize).ok_or(Errno::EOPNOTSUPP)?;
+        let memory = Arc::new(DeviceMemory { adapter, base, store: Store::Imported(map) });
+        let dm = Dm { verbs: verbs(context, handle), memory, length: extent.len };
+        Ok(Box::into_raw(Box::new(dm)).cast())
+    })
+}
+
+/// ibv_unimport_dm(3). Memory whose regions are still there stays with them.
+///
+/// # Safety
+/// `dm` is imported device memory of this provider and is not used any more.
+pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: by contract.
+    if matches!(unsafe { Dm::of(dm) }.memory.store, Store::Imported(_)) {
+        // SAFETY: from import_dm; regions hold the memory themselves.
+        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+    }
 }
 
 /// A memory file that stays as long as it is, and a mapping of it.
@@ -131,14 +219,18 @@ fn memory(bytes: usize) -> Result<(Mapping, Memfd), Errno> {
     Ok((Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?, file))
 }
 
-/// ibv_free_dm(3): EBUSY while it has regions.
+/// ibv_free_dm(3): EBUSY while it has regions; EINVAL of imported memory, which is ibv_unimport_dm's.
 ///
 /// # Safety
 /// `dm` is live device memory of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
         // SAFETY: by contract.
-        if Arc::strong_count(&unsafe { Dm::of(dm) }.memory) > 1 {
+        let memory = &unsafe { Dm::of(dm) }.memory;
+        if matches!(memory.store, Store::Imported(_)) {
+            return Err(Errno::EINVAL);
+        }
+        if Arc::strong_count(memory) > 1 {
             return Err(Errno::EBUSY);
         }
         // SAFETY: from alloc_dm; no region is left.

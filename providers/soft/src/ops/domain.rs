@@ -5,7 +5,7 @@
 //! Its allocators are for the queues of devices that read them; ours lie in memory that processes share, and do without.
 
 use super::context::Context;
-use super::pd::Pd;
+use super::pd::{Pd, Standing};
 use super::{object, status};
 use crate::sys::Errno;
 use abi::*;
@@ -117,12 +117,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         }
         // SAFETY: by contract.
         let (domain, owner) = unsafe { (Pd::of(attr.pd), Context::of(context)) };
-        if domain.parent.is_some() {
+        if domain.is_parent() {
             return Err(Errno::EINVAL);
         }
         // SAFETY: by contract.
         let parent = unsafe { Parent::new(attr.pd, attr.td) };
         let verbs = ibv_pd { context, handle: domain.number };
-        Ok(Pd::create(verbs, Arc::clone(&owner.adapter), domain.number, Some(parent)))
+        let adapter = Arc::clone(&owner.adapter);
+        Ok(Pd::create(verbs, adapter, domain.number, Standing::Parent(parent)))
     })
 }

@@ -1,6 +1,7 @@
 //! What libibverbs calls: one file for each verbs object, thin on purpose. Check, call the engine, hand over.
 
 mod ah;
+mod badge;
 pub(crate) mod builder;
 mod context;
 mod counters;
@@ -13,6 +14,7 @@ mod flow;
 mod frontend;
 mod mcast;
 mod mr;
+mod mr_import;
 mod mw;
 mod pd;
 mod post;

@@ -1,11 +1,13 @@
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
 
+use super::context::Context;
 use super::dm::DeviceMemory;
 use super::pd::Pd;
 use super::{object, status};
 use crate::engine::regions::{
     Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,
 };
+use crate::shm::layout::mr_handle;
 use crate::sys::Errno;
 use crate::sys::memory::populate;
 use abi::*;
@@ -22,6 +24,18 @@ pub(super) struct Mr {
     extent: Extent,
     /// Device memory that it is over.
     _device: Option<Arc<DeviceMemory>>,
+    standing: Standing,
+}
+
+/// What a handle of a region is to the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Who destroys this destroys the region.
+    Own,
+    /// Imported from a context of this process: the keys are those of the region itself.
+    Alias,
+    /// Imported from another process: the keys are its own.
+    Import,
 }
 
 impl Mr {
@@ -39,6 +53,39 @@ impl Mr {
 
     pub(super) const fn is_zero_based(&self) -> bool {
         self.extent.access & IBV_ACCESS_ZERO_BASED != 0
+    }
+
+    pub(super) const fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// A handle of a region that is published already, which it does not destroy.
+    ///
+    /// # Safety
+    /// `pd` is live.
+    pub(super) unsafe fn imported(
+        pd: *mut ibv_pd,
+        handle: u32,
+        keys: Keys,
+        extent: Extent,
+        standing: Standing,
+    ) -> *mut ibv_mr {
+        // SAFETY: by contract.
+        let context = unsafe { (*pd).context };
+        let (addr, length) = (std::ptr::null_mut(), extent.len as usize);
+        let ibv_mr = ibv_mr { context, pd, addr, length, handle, lkey: keys.lkey, rkey: keys.rkey };
+        let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_IMPORTED_MR, access: 0 };
+        let mr = Mr { verbs, pd, keys, extent, _device: None, standing };
+        Box::into_raw(Box::new(mr)).cast()
+    }
+
+    pub(super) const fn keys(&self) -> Keys {
+        self.keys
+    }
+
+    /// Its domain.
+    pub(super) const fn domain_number(&self) -> u32 {
+        self.extent.pd
     }
 
     pub(super) const fn rkey(&self) -> u32 {
@@ -106,6 +153,9 @@ impl Mr {
         // SAFETY: by contract.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
+        // SAFETY: the context of a live domain.
+        let origin = unsafe { Context::of(context) }.badge.origin;
+        domain.adapter.regions.belongs_to(keys.index, origin);
         domain.hold();
         let ordinary = mr_type == IBV_MR_TYPE_MR;
         let ibv_mr = ibv_mr {
@@ -113,12 +163,20 @@ impl Mr {
             pd,
             addr: if ordinary { extent.va as usize as *mut c_void } else { std::ptr::null_mut() },
             length: if mr_type == IBV_MR_TYPE_NULL_MR { 0 } else { extent.len as usize },
-            handle: keys.index as u32,
+            handle: mr_handle(domain.adapter.fabric.slot(), keys.index),
             lkey: keys.lkey,
             rkey: keys.rkey,
         };
         let verbs = verbs_mr { ibv_mr, mr_type, access };
-        Ok(Box::into_raw(Box::new(Mr { verbs, pd, keys, extent, _device: device })).cast())
+        Ok(Box::into_raw(Box::new(Mr {
+            verbs,
+            pd,
+            keys,
+            extent,
+            _device: device,
+            standing: Standing::Own,
+        }))
+        .cast())
     }
 }
 
@@ -218,7 +276,8 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// ibv_dereg_mr(3): waits for operations on the region that are under way; EBUSY while a memory window is bound to it.
+/// ibv_dereg_mr(3): waits for operations on the region that are under way; EBUSY while a memory window is bound to it; EINVAL
+/// of an imported one, which is ibv_unimport_mr's.
 ///
 /// # Safety
 /// `mr` is a live region of this provider and is not used any more.
@@ -226,6 +285,9 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     status(|| {
         // SAFETY: from reg_mr.
         let region = unsafe { Mr::of(mr.cast()) };
+        if region.standing != Standing::Own {
+            return Err(Errno::EINVAL);
+        }
         // SAFETY: a region holds its domain.
         let domain = unsafe { Pd::of(region.pd) };
         withdraw(domain, region.keys, region.extent.pd)?;
@@ -240,7 +302,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
 ///
 /// # Errors
 /// `EBUSY` a window is bound to it: nothing happened.
-fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
+pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
     let adapter = &domain.adapter;
     if !adapter.windows.unless_bound(keys.index, || adapter.regions.revoke(keys.index)) {
         return Err(Errno::EBUSY);
@@ -296,6 +358,9 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         adapter.quiesce(mr.extent.pd, mr.keys.rkey);
         adapter.regions.publish(index, mr.keys.rkey, &extent);
+        // SAFETY: the context of a live domain.
+        let origin = unsafe { Context::of((*new).context) }.badge.origin;
+        adapter.regions.belongs_to(index, origin);
         domain.hold();
         old.release();
         (mr.pd, mr.extent) = (new, extent);

@@ -1,9 +1,12 @@
-//! Protection domains (ibv_alloc_pd(3)).
+//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
 
 use super::context::Context;
 use super::domain::Parent;
 use super::{object, status};
 use crate::adapter::Adapter;
+use crate::engine::domains::{Users, origin_of};
+use crate::shm::layout::split_pd;
+use crate::shm::view::View;
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
@@ -18,17 +21,28 @@ pub(crate) struct Pd {
     pub(crate) adapter: Arc<Adapter>,
     /// What regions and QPs carry to show that they belong here.
     pub(crate) number: u32,
-    /// Objects that hold on to it.
+    /// Objects that hold on to this handle.
     users: AtomicUsize,
-    /// A parent domain: what it stands for.
-    pub(super) parent: Option<Parent>,
+    standing: Standing,
+}
+
+/// What a handle of a protection domain is to the domain.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// The domain is ours: objects of all its handles in this process.
+    Own(Users),
+    /// It was imported; the same of a domain of this process.
+    Imported(Option<Users>),
+    /// A parent domain: what it stands for, and holds.
+    #[allow(dead_code, reason = "held until it is dropped")]
+    Parent(Parent),
 }
 
 impl Pd {
     /// # Safety
     /// `pd` is a live protection domain of this provider.
     pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
-        // SAFETY: alloc_pd made it, and the C object is the first member.
+        // SAFETY: `create` made it, and the C object is the first member.
         unsafe { &*pd.cast::<Self>() }
     }
 
@@ -36,49 +50,119 @@ impl Pd {
         verbs: ibv_pd,
         adapter: Arc<Adapter>,
         number: u32,
-        parent: Option<Parent>,
+        standing: Standing,
     ) -> *mut ibv_pd {
-        let pd = Self { verbs, adapter, number, users: AtomicUsize::new(0), parent };
+        let pd = Self { verbs, adapter, number, users: AtomicUsize::new(0), standing };
         Box::into_raw(Box::new(pd)).cast()
+    }
+
+    pub(super) const fn is_parent(&self) -> bool {
+        matches!(self.standing, Standing::Parent(_))
+    }
+
+    fn all_users(&self) -> Option<&Users> {
+        match &self.standing {
+            Standing::Own(users) | Standing::Imported(Some(users)) => Some(users),
+            Standing::Imported(None) | Standing::Parent(_) => None,
+        }
     }
 
     /// An object in the domain was made.
     pub(crate) fn hold(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
+        if let Some(users) = self.all_users() {
+            users.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// An object in the domain is gone.
     pub(crate) fn release(&self) {
+        if let Some(users) = self.all_users() {
+            users.fetch_sub(1, Ordering::AcqRel);
+        }
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// ibv_alloc_pd(3).
+/// ibv_alloc_pd(3): ENOMEM when the process has as many as the device says.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     object(|| {
         // SAFETY: by contract.
-        let adapter = Arc::clone(unsafe { &Context::of(context).adapter });
-        let number = adapter.new_pd();
+        let owner = unsafe { Context::of(context) };
+        let adapter = Arc::clone(&owner.adapter);
+        let (number, users) = adapter.domains.create(owner.badge.origin).ok_or(Errno::ENOMEM)?;
         let verbs = ibv_pd { context, handle: number };
-        Ok(Pd::create(verbs, adapter, number, None))
+        Ok(Pd::create(verbs, adapter, number, Standing::Own(users)))
     })
 }
 
-/// ibv_dealloc_pd(3), of a parent domain too: EBUSY while anything uses it.
+/// ibv_dealloc_pd(3), of a parent domain too.
+///
+/// # Errors
+/// `EBUSY` something in this process uses it; `EINVAL` it was imported: who allocated it deallocates it.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
         // SAFETY: by contract.
-        if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
-            return Err(Errno::EBUSY);
+        let domain = unsafe { Pd::of(pd) };
+        let used = |users: &AtomicUsize| users.load(Ordering::Acquire) > 0;
+        match &domain.standing {
+            Standing::Imported(_) => return Err(Errno::EINVAL),
+            _ if used(&domain.users) => return Err(Errno::EBUSY),
+            Standing::Own(users) if used(users) => return Err(Errno::EBUSY),
+            Standing::Own(_) => domain.adapter.domains.remove(domain.number),
+            Standing::Parent(_) => {}
         }
         // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })
+}
+
+/// ibv_import_pd(3): another handle of a domain of the family of contexts that this one belongs to.
+///
+/// # Errors
+/// `ENOENT` no such domain in those contexts, or its process is gone.
+///
+/// # Safety
+/// `context` is an open context of this provider.
+pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    object(|| {
+        // SAFETY: by contract.
+        let owner = unsafe { Context::of(context) };
+        let adapter = Arc::clone(&owner.adapter);
+        let (slot, _) = split_pd(handle);
+        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        if origin_of(&view, handle) != Some(owner.badge.origin) || peer.is_dead() {
+            return Err(Errno::ENOENT);
+        }
+        let users = if peer.is_self {
+            Some(adapter.domains.users(handle).ok_or(Errno::ENOENT)?)
+        } else {
+            None
+        };
+        let verbs = ibv_pd { context, handle };
+        Ok(Pd::create(verbs, adapter, handle, Standing::Imported(users)))
+    })
+}
+
+/// ibv_unimport_pd(3). The handle of a domain whose objects are still there stays with them.
+///
+/// # Safety
+/// `pd` is an imported protection domain of this provider and is not used any more.
+pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: by contract.
+    let domain = unsafe { Pd::of(pd) };
+    let unused = domain.users.load(Ordering::Acquire) == 0;
+    if unused && matches!(domain.standing, Standing::Imported(_)) {
+        // SAFETY: from `create`; nothing refers to it any more.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+    }
 }

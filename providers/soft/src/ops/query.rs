@@ -12,7 +12,7 @@ use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS, MAX_TAG_SGE};
 use crate::engine::tags::MAX_TAGS;
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
 use crate::net::GID_TABLE;
-use crate::shm::layout::{GROUPS, MRS, MWS, QPS, SRQS};
+use crate::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_char, c_int};
@@ -131,8 +131,17 @@ pub(super) unsafe extern "C" fn query_device_ex(
 
 /// The number in the device's name: soft0, soft1, ...
 fn device_number(context: *mut ibv_context) -> usize {
-    // SAFETY: an open context has its device, whose name libibverbs wrote with an end.
-    let name = unsafe { std::ffi::CStr::from_ptr((*(*context).device).name.as_ptr()) };
+    // SAFETY: an open context has its device.
+    unsafe { number_of((*context).device) }
+}
+
+/// The number in a device's name.
+///
+/// # Safety
+/// `device` is a device of this provider.
+pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
+    // SAFETY: by contract; libibverbs wrote the name with an end.
+    let name = unsafe { std::ffi::CStr::from_ptr((*device).name.as_ptr()) };
     let digits: String = name.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(0)
 }
@@ -164,7 +173,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_cqe: MAX_CQE as c_int,
         max_mr: (MRS - MWS - 1) as c_int,
         max_mw: MWS as c_int,
-        max_pd: c_int::MAX,
+        max_pd: PDS as c_int,
         max_qp_rd_atom: c_int::from(MAX_RD_ATOMIC),
         max_res_rd_atom: c_int::from(MAX_RD_ATOMIC) * QPS as c_int,
         max_qp_init_rd_atom: c_int::from(MAX_RD_ATOMIC),

@@ -21,6 +21,8 @@ pub(crate) const QP_INDEX_BITS: u32 = 14;
 pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
 /// Shared receive queues of one process: their numbers are made as those of QPs.
 pub(crate) const SRQS: usize = QPS;
+/// Protection domains of one process.
+pub(crate) const PDS: usize = 1 << 16;
 /// Memory regions and windows of one process; entry 0 is never used, so that no key is 0.
 pub(crate) const MRS: usize = 1 << 18;
 /// Memory windows among them: the last entries.
@@ -41,7 +43,7 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft6");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft7");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -161,6 +163,17 @@ pub(crate) struct MrEntry {
     pub(crate) qpn: AtomicU32,
     /// Counts the owner's registrations: a key may come again, this does not.
     pub(crate) born: AtomicU64,
+    /// The context whose importers may have the region ([`PdEntry::origin`]); 0: nobody may.
+    pub(crate) origin: AtomicU64,
+}
+
+/// What peers may know of one protection domain: ibv_import_pd(3) asks.
+#[repr(C, align(16))]
+pub(crate) struct PdEntry {
+    /// Its number; 0: no domain. Written last, cleared first.
+    pub(crate) number: AtomicU64,
+    /// The context that it belongs to, by the number in that context's descriptor (`ops::badge`).
+    pub(crate) origin: AtomicU64,
 }
 
 /// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,
@@ -245,8 +258,9 @@ pub(crate) const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry
 pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
 pub(crate) const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
 pub(crate) const TABLES_RULES: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
+pub(crate) const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
 /// Length of a *tables* segment.
-pub(crate) const TABLES_LEN: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
+pub(crate) const TABLES_LEN: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
 
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =
@@ -263,9 +277,11 @@ pub(crate) const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
 const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
-const _: () = assert!(size_of::<MrEntry>() == 64);
+const _: () = assert!(size_of::<MrEntry>() == 64 && size_of::<PdEntry>() == 16);
 const _: () = assert!(size_of::<GroupEntry>() == 32 && size_of::<RuleEntry>() == 320);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
+const _: () = assert!(MRS.trailing_zeros() + SLOTS.trailing_zeros() <= 32);
+const _: () = assert!(PD_SLOT_SHIFT + SLOTS.trailing_zeros() == 32);
 
 /// Number of the QP, or shared receive queue, that is entry `index` in the table of process `slot`.
 pub(crate) const fn qpn(slot: u16, index: usize) -> u32 {
@@ -275,6 +291,24 @@ pub(crate) const fn qpn(slot: u16, index: usize) -> u32 {
 /// Process slot and table index of a QP's or shared receive queue's number.
 pub(crate) const fn split_qpn(qpn: u32) -> (u16, usize) {
     (((qpn & 0xff_ffff) >> QP_INDEX_BITS) as u16, qpn as usize & (QPS - 1))
+}
+
+/// Bits of a protection domain's number below the process slot: table index, and above it uses of that entry.
+pub(crate) const PD_SLOT_SHIFT: u32 = 22;
+
+/// Process slot and table index of a protection domain's number, which is its handle, too.
+pub(crate) const fn split_pd(number: u32) -> (u16, usize) {
+    ((number >> PD_SLOT_SHIFT) as u16, number as usize & (PDS - 1))
+}
+
+/// The handle of the memory region, or device memory, that is entry `index` in the table of process `slot`.
+pub(crate) const fn mr_handle(slot: u16, index: usize) -> u32 {
+    (slot as u32) << MRS.trailing_zeros() | index as u32
+}
+
+/// Process slot and table index of such a handle.
+pub(crate) const fn split_mr_handle(handle: u32) -> (u16, usize) {
+    ((handle >> MRS.trailing_zeros()) as u16, handle as usize & (MRS - 1))
 }
 
 #[cfg(test)]
@@ -288,6 +322,15 @@ mod tests {
             assert!(n < 1 << 24);
             assert_eq!(split_qpn(n), (slot, index));
         }
+    }
+
+    #[test]
+    fn handles_carry_slot_and_index() {
+        for (slot, index) in [(1, 0), (1023, MRS - 1), (7, 123)] {
+            assert_eq!(split_mr_handle(mr_handle(slot, index)), (slot, index));
+        }
+        assert_eq!(split_mr_handle(u32::MAX).1, MRS - 1, "any handle names an entry that exists");
+        assert_eq!(split_pd(3 << PD_SLOT_SHIFT | 5 << 16 | 77), (3, 77));
     }
 
     #[test]

@@ -74,6 +74,10 @@ impl View {
         self.table(TABLES_RULES, index, RULES)
     }
 
+    pub(crate) fn pd(&self, index: usize) -> &PdEntry {
+        self.table(TABLES_PDS, index, PDS)
+    }
+
     /// The receive ring of the owner's QP `index`.
     pub(crate) fn qp_ring(&self, index: usize) -> Ring {
         Ring {

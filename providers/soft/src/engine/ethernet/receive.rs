@@ -147,10 +147,10 @@ impl Sink<'_> {
                 // Without tag, the addresses and then what is behind it.
                 let (addresses, rest) = frame.split_at(ETHERNET - 2);
                 let rest = rest.get(removed..).unwrap_or_default();
-                scatter(&ranges, 0, addresses);
-                scatter(&ranges, addresses.len(), rest);
-                scatter(&ranges, len - fcs.len(), &fcs);
-                IBV_WC_SUCCESS
+                let good = scatter(&ranges, 0, addresses)
+                    && scatter(&ranges, addresses.len(), rest)
+                    && scatter(&ranges, len - fcs.len(), &fcs);
+                if good { IBV_WC_SUCCESS } else { IBV_WC_LOC_PROT_ERR }
             }
         };
         let good = placed == IBV_WC_SUCCESS;
@@ -170,7 +170,7 @@ impl Sink<'_> {
     }
 }
 
-fn scatter(ranges: &Ranges, at: usize, bytes: &[u8]) {
+fn scatter(ranges: &Ranges, at: usize, bytes: &[u8]) -> bool {
     // SAFETY: the bytes are a slice of ours.
-    unsafe { ranges.scatter(at, bytes.as_ptr(), bytes.len()) };
+    unsafe { ranges.scatter(at, bytes.as_ptr(), bytes.len()) }
 }

@@ -79,7 +79,11 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     while requester.queue.issued != requester.queue.posted && !requester.failed {
         let n = requester.queue.issued;
         let tso = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
-        let sent = match requester.ranges(qp, n, 0) {
+        let mut brought = vec![];
+        let found = requester.ranges(qp, n, 0).and_then(|ranges| {
+            if ranges.is_abroad() { ranges.brought_home(&mut brought) } else { Some(ranges) }
+        });
+        let sent = match found {
             None => {
                 requester.fail(n, IBV_WC_LOC_PROT_ERR);
                 break;
@@ -89,7 +93,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
                 let flags = requester.queue.entry(n).request.flags;
                 let len = ranges.total().min(frame.len());
                 // SAFETY: the frame has so many bytes.
-                unsafe { ranges.gather(0, frame.as_mut_ptr(), len) };
+                let _at_home = unsafe { ranges.gather(0, frame.as_mut_ptr(), len) };
                 let whole = frame.get_mut(..len).unwrap_or_default();
                 if flags & IBV_SEND_IP_CSUM != 0
                     && let Some((_, places)) = dissect(whole)
@@ -134,7 +138,7 @@ fn send_segments(
         // application's until the post returns, and ours after that.
         unsafe {
             whole.as_mut_ptr().copy_from_nonoverlapping(from, header);
-            ranges.gather(offset, whole.as_mut_ptr().add(header), len);
+            let _at_home = ranges.gather(offset, whole.as_mut_ptr().add(header), len);
         }
         let last = offset + len == total;
         let index = (offset / mss) as u32;

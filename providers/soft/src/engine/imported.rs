@@ -1,0 +1,138 @@
+//! Memory regions of another process that this one imported (ibv_import_mr(3)).
+//!
+//! The importer has an entry of its own in its table, with keys of its own, so that local lists and peers name it like any other
+//! region; but its bytes are the exporter's, and are moved by cross-memory attach each time, under an announcement that the
+//! exporter's deregistration waits for. When that has taken its key back, or has died, there is nothing to be had any more.
+//!
+//! A peer that finds such a region in our table does not reach its memory by us: it leaves the operation to our process, as if
+//! attach were refused.
+
+use super::movers::Movers;
+use super::onesided::{AtomicLock, Fault};
+use crate::fabric::Peer;
+use crate::shm::view::View;
+use crate::sys::cma::{self, IoVec};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One imported region.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    /// The exporter.
+    peer: Arc<Peer>,
+    /// Its region, by table index, key and registration.
+    index: usize,
+    rkey: u32,
+    born: u64,
+    /// In our own tables, where the exporter looks.
+    movers: Movers,
+    /// Our process slot.
+    own_slot: u16,
+}
+
+impl Imported {
+    /// The region `index` of `peer`, another process that can be attached to. `own` is our view of ourselves.
+    pub(crate) fn new(peer: &Arc<Peer>, index: usize, own: View, own_slot: u16) -> Self {
+        let movers = Movers::new(own);
+        let peer = Arc::clone(peer);
+        let mut imported = Self { peer, index, rkey: 0, born: 0, movers, own_slot };
+        let view = imported.view();
+        let entry = view.mr(index);
+        imported.rkey = entry.key.load(Ordering::SeqCst) as u32;
+        imported.born = entry.born.load(Ordering::Relaxed);
+        imported
+    }
+
+    fn view(&self) -> View {
+        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc beside.
+        unsafe { View::new(self.peer.tables().base(), self.peer.rings().base()) }
+    }
+
+    /// Whether the exporter lives and still has the region.
+    pub(crate) fn is_there(&self) -> bool {
+        let view = self.view();
+        let entry = view.mr(self.index);
+        // Sequentially consistent for the sake of movers.
+        let key = entry.key.load(Ordering::SeqCst) as u32;
+        !self.peer.is_dead()
+            && self.rkey != 0
+            && key == self.rkey
+            && entry.born.load(Ordering::Relaxed) == self.born
+    }
+
+    /// Copies `len` bytes at `va` of the exporter to `to`. `false`: they are not there any more.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    pub(crate) unsafe fn read(&self, va: u64, to: *mut u8, len: usize) -> bool {
+        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        // SAFETY: by contract.
+        self.is_there() && unsafe { self.fetch(va, to, len) }
+    }
+
+    /// Copies `len` bytes at `from` to `va` of the exporter. `false`: the region is not there any more.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, and the region has so many at `va`.
+    pub(crate) unsafe fn write(&self, va: u64, from: *const u8, len: usize) -> bool {
+        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        // SAFETY: by contract.
+        self.is_there() && unsafe { self.store(va, from, len) }
+    }
+
+    /// Does `change` on the word at `va`, alone among all users of the device; what was there.
+    ///
+    /// # Errors
+    /// `Busy` the lock of the exporter's atomics is held; `Remote` the region is not there any more.
+    pub(crate) fn atomic(&self, va: u64, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        if !self.is_there() {
+            return Err(Fault::Remote);
+        }
+        let view = self.view();
+        let own = u32::from(self.own_slot) + 1;
+        let _held = AtomicLock::take(&view.rings_head().atomic_lock, own).ok_or(Fault::Busy)?;
+        let mut old = 0u64;
+        // SAFETY: a word of ours.
+        if !unsafe { self.fetch(va, (&raw mut old).cast(), 8) } {
+            return Err(Fault::Remote);
+        }
+        let new = change(old);
+        // SAFETY: as above, and the region was checked to have the word; announced.
+        let stored = unsafe { self.store(va, (&raw const new).cast(), 8) };
+        if stored { Ok(old) } else { Err(Fault::Remote) }
+    }
+
+    /// # Safety
+    /// As `read`; announced.
+    unsafe fn fetch(&self, va: u64, to: *mut u8, len: usize) -> bool {
+        let mut done = 0;
+        while done < len {
+            let here = [IoVec::new(to as u64 + done as u64, len - done)];
+            let there = [IoVec::new(va + done as u64, len - done)];
+            // SAFETY: ours to write, by contract.
+            match unsafe { cma::read(self.peer.pid, &here, &there) } {
+                Ok(0) | Err(_) => return false,
+                Ok(n) => done += n,
+            }
+        }
+        // Otherwise it may have been another process's.
+        !self.peer.is_dead()
+    }
+
+    /// # Safety
+    /// As `write`; announced.
+    unsafe fn store(&self, va: u64, from: *const u8, len: usize) -> bool {
+        let mut done = 0;
+        while done < len {
+            let here = [IoVec::new(from as u64 + done as u64, len - done)];
+            let there = [IoVec::new(va + done as u64, len - done)];
+            // SAFETY: the exporter registered the range, and waits for our announcement before that ends.
+            match unsafe { cma::write(self.peer.pid, &here, &there) } {
+                Ok(0) | Err(_) => return false,
+                Ok(n) => done += n,
+            }
+        }
+        true
+    }
+}

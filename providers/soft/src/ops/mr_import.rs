@@ -1,0 +1,99 @@
+//! Importing of memory regions (ibv_import_mr(3)): from another context of this process, or from another process.
+
+use super::context::Context;
+use super::mr::{Mr, Standing, withdraw};
+use super::object;
+use super::pd::Pd;
+use crate::engine::imported::Imported;
+use crate::engine::regions::{Extent, IMPORTED, Keys, ON_DEMAND, VOID};
+use crate::shm::layout::{MRS, MWS, split_mr_handle};
+use crate::shm::view::View;
+use crate::sys::Errno;
+use abi::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What the owner of `view` published as entry `index` for importers of the contexts `origin`: its lkey's other half, the rkey, and
+/// what it covers.
+pub(super) fn published(view: &View, index: usize, origin: u64) -> Option<(u32, Extent)> {
+    if index == 0 || index >= MRS - MWS {
+        return None;
+    }
+    let entry = view.mr(index);
+    let key = entry.key.load(Ordering::SeqCst);
+    let extent = Extent {
+        pd: entry.pd.load(Ordering::Relaxed) as u32,
+        va: entry.va.load(Ordering::Relaxed),
+        iova: entry.iova.load(Ordering::Relaxed),
+        len: entry.len.load(Ordering::Relaxed),
+        access: (key >> 32) as u32,
+    };
+    let good = key as u32 != 0 && entry.origin.load(Ordering::Acquire) == origin;
+    good.then_some((key as u32, extent))
+}
+
+/// ibv_import_mr(3). The region stays in the domain that it was registered in, whatever `pd` is. From another context of this
+/// process its keys are those of the original; from another process it has keys of its own, and its bytes are moved by
+/// cross-memory attach.
+///
+/// # Errors
+/// `ENOENT` no such region in the family of contexts that `pd`'s belongs to, or its process is gone; `EOPNOTSUPP` the memory of
+/// that process cannot be attached to, or the region has none; `ENOMEM` the table is full.
+///
+/// # Safety
+/// `pd` is a live protection domain of this provider.
+pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    object(|| {
+        // SAFETY: by contract.
+        let (domain, owner) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+        let adapter = &domain.adapter;
+        let (slot, index) = split_mr_handle(handle);
+        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
+        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let origin = owner.badge.origin;
+        let (rkey, extent) = published(&view, index, origin)
+            .filter(|(_, extent)| extent.pd != 0 && !peer.is_dead())
+            .ok_or(Errno::ENOENT)?;
+        if peer.is_self {
+            let keys = Keys::of(index, rkey);
+            // SAFETY: by contract.
+            return Ok(unsafe { Mr::imported(pd, handle, keys, extent, Standing::Alias) });
+        }
+        if !peer.can_attach() || extent.access & (VOID | IMPORTED) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let own = adapter.fabric.slot();
+        let imported = Arc::new(Imported::new(&peer, index, adapter.view, own));
+        // Pages that come and go are the kernel's business when it copies.
+        let extent = Extent { access: extent.access & !(ON_DEMAND | IBV_ACCESS_MW_BIND), ..extent };
+        let keys = adapter.regions.import(&extent, &imported).ok_or(Errno::ENOMEM)?;
+        // SAFETY: by contract.
+        let mr = unsafe { Mr::imported(pd, handle, keys, extent, Standing::Import) };
+        Ok(mr)
+    })
+}
+
+/// ibv_unimport_mr(3): the region stays. Keys of another process's region end here, and operations by them are waited for.
+///
+/// # Safety
+/// `mr` is an imported region of this provider and is not used any more; its domain is live.
+pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: by contract.
+    let region = unsafe { Mr::of(mr) };
+    match region.standing() {
+        // Not imported: nothing that this call could undo.
+        Standing::Own => return,
+        Standing::Alias => {}
+        Standing::Import => {
+            // SAFETY: the domain is unimported after its regions.
+            let domain = unsafe { Pd::of((*mr).pd) };
+            let keys = region.keys();
+            domain.adapter.regions.forget_import(keys.index);
+            // Windows are never bound to imported memory: this does not fail.
+            let _ = withdraw(domain, keys, region.domain_number());
+        }
+    }
+    // SAFETY: from import_mr, given back once.
+    drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+}
