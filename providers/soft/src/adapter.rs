@@ -95,6 +95,9 @@ impl Adapter {
     /// # Errors
     /// The fabric's: one line of text that says what to do.
     pub(crate) fn join(config: FabricConfig) -> Result<Arc<Self>, FabricError> {
+        // Before the fabric starts its thread: the kernel waits some milliseconds for all processors when a process of
+        // several threads registers.
+        let needs_fence = !membarrier::register();
         let service = Arc::new(Service::default());
         let handler: Arc<dyn Handler> = service.clone();
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
@@ -103,7 +106,6 @@ impl Adapter {
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
-        let needs_fence = !membarrier::register();
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
         let adapter = Arc::new(Self {
             view,
