@@ -117,6 +117,8 @@ fn interfaces() -> Vec<Interface> {
         return vec![];
     }
     let mut all = vec![];
+    // Links come before addresses and have their number with them; asking takes three system calls each.
+    let mut numbers: Vec<(&CStr, u32)> = vec![];
     let mut at = first;
     // SAFETY: a node of the list, or NULL at its end.
     while let Some(node) = unsafe { at.as_ref() } {
@@ -127,11 +129,8 @@ fn interfaces() -> Vec<Interface> {
         }
         // SAFETY: a NUL-terminated name, by getifaddrs(3).
         let name = unsafe { CStr::from_ptr(node.ifa_name) };
-        // SAFETY: as above.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         // SAFETY: every socket address begins with its family.
-        let family = i32::from(unsafe { (*node.ifa_addr).sa_family });
-        let address = match family {
+        let address = match i32::from(unsafe { (*node.ifa_addr).sa_family }) {
             libc::AF_INET => {
                 // SAFETY: the family says which structure it is.
                 let v4 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
@@ -145,11 +144,16 @@ fn interfaces() -> Vec<Interface> {
             libc::AF_PACKET => {
                 // SAFETY: as above.
                 let ll = unsafe { node.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
+                numbers.push((name, u32::try_from(ll.sll_ifindex).unwrap_or(0)));
                 let [a, b, c, d, e, f, ..] = ll.sll_addr;
                 Address::Hardware([a, b, c, d, e, f])
             }
             _ => continue,
         };
+        let known = numbers.iter().find(|(of, _)| *of == name).map(|(_, number)| *number);
+        // An address may have a name of its own (eth0:1), which only the kernel can tell.
+        // SAFETY: a NUL-terminated name.
+        let index = known.unwrap_or_else(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
         all.push(Interface { index, loopback: flags & libc::IFF_LOOPBACK != 0, address });
     }
     // SAFETY: the list from getifaddrs, not used any more.
@@ -187,5 +191,18 @@ mod tests {
         let gids = Gids::from_interfaces(&[interface(1, Address::V4(Ipv4Addr::LOCALHOST))]);
         assert!(gids.get(0).is_some() && gids.get(1).is_some());
         assert_ne!(gids.guid(0), gids.guid(1));
+    }
+
+    #[test]
+    fn addresses_have_the_number_of_their_interface() {
+        // SAFETY: a NUL-terminated name.
+        let number = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+        let all = interfaces();
+        let of_loopback: Vec<_> = all.iter().filter(|i| i.index == number).collect();
+        assert!(of_loopback.iter().all(|i| i.loopback), "{all:?}");
+        assert!(all.iter().filter(|i| i.loopback).all(|i| i.index != 0), "{all:?}");
+        for one in all.iter().filter(|i| matches!(i.address, Address::V4(v4) if v4.is_loopback())) {
+            assert_eq!(one.index, number, "{all:?}");
+        }
     }
 }
