@@ -1,11 +1,11 @@
 /*
  * fork(2) after the device is open, as ibv_fork_init(3) promises: the parent goes on with its QPs and its registered memory
  * whatever the child does; the child's exit (its destructors, too) takes nothing away; and the child may open the device
- * itself and talk with its parent. Also while other threads of the parent open and close devices.
+ * itself and talk with its parent. Also while other threads of the parent list, open and close devices.
  */
 #include "rig.h"
 
-enum { CHILDREN = 30, LEN = 3000, ROUNDS = 50 };
+enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50 };
 
 /* What one process has of a connection. */
 struct side {
@@ -223,18 +223,74 @@ static void talks_to_its_parent(void)
 }
 
 static int stop;
-/* Listed once, by the main thread: a child may not list the devices if another thread did so during the fork. */
-static struct ibv_device **list;
+
+static void *lists(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+		int n = 0;
+		struct ibv_device **list = ibv_get_device_list(&n);
+		if (!list || n < 1)
+			die("ibv_get_device_list: %m");
+		ibv_free_device_list(list);
+	}
+	return NULL;
+}
 
 static void *opens_and_closes(void *unused)
 {
 	(void)unused;
 	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
-		struct ibv_context *ctx = ibv_open_device(list[0]);
+		struct ibv_device **list = ibv_get_device_list(NULL);
+		struct ibv_context *ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
 		if (!ctx || ibv_close_device(ctx))
 			die("ibv_open_device or ibv_close_device: %m");
+		ibv_free_device_list(list);
 	}
 	return NULL;
+}
+
+/* What the child does of it: lists the devices; the mistakes. */
+static int lists_once(void)
+{
+	int n = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	if (!list || n < 1 || !ibv_get_device_name(list[0]))
+		return 1;
+	ibv_free_device_list(list);
+	return 0;
+}
+
+static void while_threads_list(void)
+{
+	pthread_t t[2];
+	int bad = 0;
+	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&t[i], NULL, lists, NULL))
+			die("pthread_create");
+	for (int i = 0; i < LISTERS && !bad; i++) {
+		pid_t pid = new_child();
+		if (pid == 0) {
+			/* A child's child, too: it is forked by a process that was forked. */
+			if (i % 10 == 0) {
+				pid_t own = new_child();
+				if (own == 0)
+					_exit(lists_once());
+				if (outcome(own))
+					_exit(2);
+			}
+			_exit(lists_once());
+		}
+		int end = outcome(pid);
+		if (end)
+			check(0, "child %d: %d (more than 1000: a signal)", i, end);
+		bad += !!end;
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	check_eq(bad, 0, "mistakes with %d children that list the devices, forked while threads list them", LISTERS);
 }
 
 /* `held`: the process has the device open otherwise, too; if not, each opening joins and each closing leaves. */
@@ -277,13 +333,10 @@ int main(void)
 	if (pid == 0)
 		exit(own_device() ? 1 : 0);
 	check_eq(outcome(pid), 0, "a child that opens the device for itself");
-	list = ibv_get_device_list(NULL);
-	if (!list || !list[0])
-		die("no device");
+	while_threads_list();
 	while_threads_open_and_close(1);
 	check_eq(exchange(&a, &b, 11), 0, "mistakes in two messages after all of them");
 	check_eq(side_close(&a) + side_close(&b), 0, "failures to destroy and to close");
 	while_threads_open_and_close(0);
-	ibv_free_device_list(list);
 	return finish();
 }

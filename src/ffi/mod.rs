@@ -6,6 +6,7 @@ mod errno;
 pub(crate) mod lock;
 pub(crate) mod mem;
 mod ret;
+pub(crate) mod shared;
 
 pub(crate) use errno::Errno;
 pub(crate) use ret::{MinusOne, Negative, Ret};

@@ -4,9 +4,10 @@
 use core::ffi::c_int;
 
 use abi::{Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev};
-use parking_lot::Mutex;
 
 use super::device::Device;
+use crate::ffi::lock::Guard;
+use crate::ffi::shared::Shared;
 
 /// One such device.
 #[derive(Debug)]
@@ -23,7 +24,12 @@ struct Entry {
 unsafe impl Send for Entry {}
 
 /// Innermost lock: nothing is called while it is held.
-static DEVICES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static DEVICES: Shared<Vec<Entry>> = Shared::new(Vec::new());
+
+/// Waits for the announced devices' lock, to fork.
+pub(crate) fn hold() -> Guard {
+    DEVICES.hold()
+}
 
 /// How many devices one plugin may announce.
 const MAX_ANNOUNCED: usize = 64;

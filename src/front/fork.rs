@@ -5,9 +5,10 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use abi::{IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED, ibv_fork_status};
-use parking_lot::Mutex;
 
 use super::fork_map::ForkMap;
+use crate::ffi::lock::Guard;
+use crate::ffi::shared::Shared;
 use crate::ffi::{Errno, mem};
 use crate::sys::{rdma_netlink, smaps};
 
@@ -21,7 +22,12 @@ struct State {
 }
 
 /// Innermost lock: only `madvise` and a look at `/proc` happen while it is held.
-static STATE: Mutex<State> = Mutex::new(State { map: None, too_late: false, huge: false });
+static STATE: Shared<State> = Shared::new(State { map: None, too_late: false, huge: false });
+
+/// Waits for the ranges' lock, to fork.
+pub(crate) fn hold() -> Guard {
+    STATE.hold()
+}
 
 /// Turns fork support on. Kernels that copy registered pages at fork need none.
 ///

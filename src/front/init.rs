@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{fork, generation};
+use super::{at_fork, fork, generation};
 use crate::export::allow_disassociate_destroy;
 use crate::sys::log::{self, notice};
 use crate::sys::{env, sysfs};
@@ -10,8 +10,9 @@ use crate::sys::{env, sysfs};
 /// Soft limits up to this many bytes of locked memory earn a warning.
 const LITTLE_MEMLOCK: u64 = 32 * 1024;
 
-/// Reads the environment, checks the limit of locked memory, opens the log.
+/// Prepares for forks, reads the environment, checks the limit of locked memory, opens the log.
 pub(crate) fn process() {
+    at_fork::register();
     if (env::is_on("RDMAV_FORK_SAFE") || env::is_on("IBV_FORK_SAFE")) && fork::init().is_err() {
         notice!("Warning: fork()-safety requested but init failed");
     }

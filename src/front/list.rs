@@ -8,13 +8,15 @@
 use abi::{
     VSYSFS_READ_NODE_GUID, Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev,
 };
-use parking_lot::Mutex;
 
+use super::at_fork::Listing;
 use super::device::Device;
 use super::enumerate::{self, Found, SysfsDev};
 use super::matching::{self, Names};
 use super::plugins::Plugins;
 use super::{ext, init, registry};
+use crate::ffi::lock::Guard;
+use crate::ffi::shared::Shared;
 use crate::ffi::{Errno, chars};
 use crate::sys::log::notice;
 use crate::sys::{env, sysfs};
@@ -29,13 +31,18 @@ struct State {
 }
 
 /// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Shared<State> = Shared::new(State {
     initialised: false,
     plugins: None,
     kernel: Vec::new(),
     announced: Vec::new(),
     explained: false,
 });
+
+/// Waits for the list's lock, to fork.
+pub(crate) fn hold() -> Guard {
+    STATE.hold()
+}
 
 /// Brings the list up to date and returns its devices, each with one more reference.
 ///
@@ -44,6 +51,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 /// speaks another version of the uverbs ABI.
 pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
     let mut state = STATE.lock();
+    let _listing = Listing::new();
     if !state.initialised {
         init::process();
         state.initialised = true;

@@ -2,6 +2,7 @@
 //! provider ABI.
 
 pub(crate) mod ah_from_wc;
+mod at_fork;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod device;

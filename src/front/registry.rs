@@ -6,11 +6,11 @@
 
 use std::path::PathBuf;
 
-use abi::verbs_device_ops;
-use parking_lot::Mutex;
-
 use super::generation::Generation;
+use crate::ffi::lock::Guard;
+use crate::ffi::shared::Shared;
 use crate::sys::dl;
+use abi::verbs_device_ops;
 
 /// A registered driver: its table and the number it registered under.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,12 @@ impl Driver {
 }
 
 /// Innermost lock: nothing is called while it is held.
-static DRIVERS: Mutex<Vec<Driver>> = Mutex::new(Vec::new());
+static DRIVERS: Shared<Vec<Driver>> = Shared::new(Vec::new());
+
+/// Waits for the drivers' lock, to fork.
+pub(crate) fn hold() -> Guard {
+    DRIVERS.hold()
+}
 
 /// Appends a driver.
 pub(crate) fn register(driver: Driver) {

@@ -38,8 +38,9 @@ mod status;
 pub(crate) mod wq;
 pub(crate) mod xrcd;
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use abi::ibv_context;
-use once_cell::sync::OnceCell;
 
 use crate::ffi::Errno;
 use crate::front::context::Context;
@@ -56,11 +57,18 @@ unsafe fn context_of(context: *mut ibv_context) -> Result<Context, Errno> {
 /// Version of the write commands, `<sysfs>/class/infiniband_verbs/abi_version`: 6 since Linux 2.6.21.
 /// Kernels with 3 to 5 answer some commands with shorter structures.
 fn write_abi() -> u32 {
-    static VERSION: OnceCell<u32> = OnceCell::new();
-    *VERSION.get_or_init(|| {
-        let file = crate::sys::sysfs::class("infiniband_verbs").join("abi_version");
-        crate::sys::sysfs::read_number(&file).unwrap_or(NEWEST_WRITE_ABI)
-    })
+    // No cell that one thread fills while others wait: a process forked meanwhile would wait for ever. 0 is unknown;
+    // relaxed, as it is just the number, and whoever reads the file reads the same.
+    static VERSION: AtomicU32 = AtomicU32::new(0);
+    match VERSION.load(Ordering::Relaxed) {
+        0 => {
+            let file = crate::sys::sysfs::class("infiniband_verbs").join("abi_version");
+            let version = crate::sys::sysfs::read_number(&file).unwrap_or(NEWEST_WRITE_ABI);
+            VERSION.store(version, Ordering::Relaxed);
+            version
+        }
+        known => known,
+    }
 }
 
 /// What every kernel of the last decade says.

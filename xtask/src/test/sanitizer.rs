@@ -2,8 +2,8 @@
 //! objects.
 //!
 //! The toolchain's own sanitizer needs no nightly compiler, only the switch that admits unstable flags.
-//! The standard library comes without instrumentation, so the front-end's locks are parking_lot's: their code
-//! is compiled here, and the sanitizer sees it. The plugin is not instrumented: what it does inside calls that
+//! The standard library comes without instrumentation, so the front-end's locks are C's, which the sanitizer
+//! knows, and its cells are built on parking_lot, whose code is compiled here. The plugin is not instrumented: what it does inside calls that
 //! the sanitizer knows (`realloc`, …) is left out by name.
 
 use super::checks::cargo;

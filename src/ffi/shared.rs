@@ -1,0 +1,81 @@
+//! Data of this library that all threads share. The locks are C's: a lock that a thread holds while it forks
+//! can be given back in the child (`fork(2)`, `pthread_atfork(3)`), and the thread sanitizer sees them.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+use super::lock::Guard;
+
+/// A value behind a lock, for statics only: the lock must not move once it was used. It is not recursive.
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: whoever reaches the value holds the lock.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        let lock = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
+        Self { lock, value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock; it is held until the result is dropped.
+    pub(crate) fn lock(&'static self) -> Held<T> {
+        Held { _lock: self.hold(), value: self.value.get() }
+    }
+
+    /// Only keeps others away until the result is dropped.
+    pub(crate) fn hold(&'static self) -> Guard {
+        // SAFETY: initialised statically, and a static lives for ever.
+        unsafe { Guard::lock(self.lock.get()) }
+    }
+}
+
+/// The value, while its lock is held.
+#[derive(Debug)]
+pub(crate) struct Held<T> {
+    value: *mut T,
+    _lock: Guard,
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: of a static; the lock that we hold keeps all others away.
+        unsafe { &*self.value }
+    }
+}
+
+impl<T> DerefMut for Held<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `self` is the only way to it that we gave.
+        unsafe { &mut *self.value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_has_the_value() {
+        static COUNT: Shared<u64> = Shared::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let mut count = COUNT.lock();
+                        let before = *count;
+                        std::hint::black_box(&mut count);
+                        *count = before + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*COUNT.lock(), 4000);
+    }
+}

@@ -1,0 +1,69 @@
+//! Forking while other threads list devices or use a lock of ours (`pthread_atfork(3)`): the child has only the
+//! thread that forked, so nobody in it would give back what another thread held. That thread therefore
+//! takes all of the front-end's locks first, and both processes give them back.
+
+use core::cell::{Cell, RefCell};
+
+use super::{ext, fork, list, registry};
+use crate::ffi::lock::Guard;
+use crate::sys::log::notice;
+
+/// What a thread that forks holds meanwhile. The list's lock is the outermost one; the others are innermost.
+#[derive(Debug)]
+struct All {
+    _ranges: Guard,
+    _devices: Guard,
+    _drivers: Guard,
+    _list: Option<Guard>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
+    static LISTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on forks wait for the front-end's locks. To be called once.
+pub(crate) fn register() {
+    // SAFETY: functions of this library; glibc forgets them should it be unloaded.
+    let result = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    if result != 0 {
+        // ENOMEM: as without it, only a fork at a bad moment is at risk.
+        notice!(
+            "Warning: pthread_atfork failed (error {result}): do not fork while other threads list devices"
+        );
+    }
+}
+
+/// Marks the calling thread as one that lists devices, until dropped: a plugin's constructor that forks must
+/// not wait for the lock that its own thread holds.
+#[derive(Debug)]
+pub(crate) struct Listing(());
+
+impl Listing {
+    pub(crate) fn new() -> Self {
+        LISTING.set(true);
+        Self(())
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        LISTING.set(false);
+    }
+}
+
+extern "C" fn before() {
+    let list = (!LISTING.get()).then(list::hold);
+    let all = All {
+        _list: list,
+        _drivers: registry::hold(),
+        _devices: ext::hold(),
+        _ranges: fork::hold(),
+    };
+    HELD.with(|held| held.replace(Some(all)));
+}
+
+/// In the parent and in the child.
+extern "C" fn after() {
+    drop(HELD.with(RefCell::take));
+}
