@@ -3,6 +3,7 @@
  * is an error, or not where IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN says that it is none.
  */
 #include "rig.h"
+#include <fcntl.h>
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -302,6 +303,62 @@ static void overrun_iterated(void)
 	check_eq(ibv_destroy_cq(scq), 0, "ibv_destroy_cq");
 }
 
+/* A queue for XRC completes into a queue of its own: when that overruns, it is the shared queue that is in error. */
+static void overrun_of_a_shared_queue(void)
+{
+	struct ibv_cq *scq = ibv_create_cq(ctx, 64, NULL, NULL, 0), *small = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_xrcd_init_attr xa = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(ctx, &xa);
+	struct ibv_srq_init_attr_ex sa = { .attr = { .max_wr = 64, .max_sge = 1 },
+					   .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+					   .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd, .cq = small };
+	struct ibv_srq *srq = xrcd ? ibv_create_srq_ex(ctx, &sa) : NULL;
+	uint32_t number;
+	if (!srq || ibv_get_srq_num(srq, &number))
+		die("an XRC queue: %s", strerror(errno));
+	struct ibv_qp_init_attr_ex ra = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+	struct ibv_qp_init_attr_ex ta = { .qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd, .send_cq = scq, .cap = { 64, 0, 1, 0, 0 } };
+	struct ibv_qp *rx = ibv_create_qp_ex(ctx, &ra), *tx = ibv_create_qp_ex(ctx, &ta);
+	if (!rx || !tx)
+		die("XRC QPs: %s", strerror(errno));
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	if (ibv_modify_qp(rx, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ||
+	    ibv_modify_qp(tx, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		die("to INIT");
+	connect_qp(rx, address_of(tx));
+	connect_qp(tx, address_of(rx));
+	unsigned room = (unsigned)small->cqe;
+	struct ibv_sge sg = { (uintptr_t)buf, 64, mr->lkey };
+	for (unsigned i = 0; i < room + 4; i++) {
+		struct ibv_recv_wr w = { .wr_id = i, .sg_list = &sg, .num_sge = 1 }, *bad;
+		if (ibv_post_srq_recv(srq, &w, &bad))
+			die("ibv_post_srq_recv");
+	}
+	for (unsigned i = 0; i < room + 1; i++) {
+		struct ibv_sge out = { (uintptr_t)buf + 1024, 16, mr->lkey };
+		struct ibv_send_wr w = { .wr_id = i, .sg_list = &out, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+		w.qp_type.xrc.remote_srqn = number;
+		if (ibv_post_send(tx, &w, &bad))
+			die("ibv_post_send");
+	}
+	check_eq(events_of(small, IBV_EVENT_CQ_ERR, 3000), 1, "the completion queue of an XRC queue overruns: IBV_EVENT_CQ_ERR");
+	check_eq(events_of(srq, IBV_EVENT_SRQ_ERR, 3000), 1, "IBV_EVENT_SRQ_ERR for the XRC queue");
+	struct ibv_wc w[64];
+	unsigned got = 0;
+	int n;
+	while ((n = ibv_poll_cq(small, 3, w)) > 0)
+		for (int i = 0; i < n; i++)
+			got += w[i].wr_id == got && w[i].status == IBV_WC_SUCCESS;
+	check_eq(got, room, "what the completion queue held can be polled");
+	check(n < 0, "and then polling fails");
+	check_eq(ibv_destroy_qp(tx), 0, "ibv_destroy_qp of the sender");
+	check_eq(ibv_destroy_qp(rx), 0, "ibv_destroy_qp of the receiver");
+	check_eq(ibv_destroy_srq(srq), 0, "ibv_destroy_srq");
+	check_eq(ibv_close_xrcd(xrcd), 0, "ibv_close_xrcd");
+	check_eq(ibv_destroy_cq(small), 0, "ibv_destroy_cq");
+	check_eq(ibv_destroy_cq(scq), 0, "ibv_destroy_cq");
+}
+
 static void ignored(void)
 {
 	struct ibv_cq *scq = ibv_create_cq(ctx, 64, NULL, NULL, 0), *small = ignoring(4);
@@ -341,6 +398,7 @@ int main(int argc, char **argv)
 	moderation(e);
 	overrun();
 	overrun_iterated();
+	overrun_of_a_shared_queue();
 	ignored();
 	check_eq(ibv_dereg_mr(mr), 0, "ibv_dereg_mr");
 	check_eq(ibv_dealloc_pd(pd), 0, "ibv_dealloc_pd");

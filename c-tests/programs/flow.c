@@ -305,6 +305,76 @@ static void specifications(void)
 	meet();
 }
 
+static unsigned char *label(unsigned char *p, uint32_t number, int last)
+{
+	return be(p, number << 12 | (last ? 0x100u : 0) | 64, 4);
+}
+
+/* Label stacks: over Ethernet and over UDP, by the outermost entry, and by the packet below. */
+static void labels(void)
+{
+	static unsigned char f[FRAME];
+	struct ibv_flow *flow[3] = { 0 };
+	struct ibv_flow_spec_mpls m = { .type = IBV_FLOW_SPEC_MPLS, .size = sizeof m };
+	be((unsigned char *)&m.val.label, 0x12345000, 4);
+	be((unsigned char *)&m.mask.label, 0xfffff000, 4);
+	if (!role) {
+		struct rule r = start(0);
+		add(&r, &m, sizeof m);
+		flow[0] = must(q[0], &r);
+		/* Any label, with an inner address. */
+		r = start(0);
+		m.mask.label = 0;
+		add(&r, &m, sizeof m);
+		struct ibv_flow_spec_ipv4_ext x = { .type = IBV_FLOW_SPEC_IPV4_EXT | IBV_FLOW_SPEC_INNER, .size = sizeof x };
+		be((unsigned char *)&x.val.dst_ip, 0x0a090807, 4);
+		be((unsigned char *)&x.mask.dst_ip, 0xffffffff, 4);
+		add(&r, &x, sizeof x);
+		flow[1] = must(q[1], &r);
+		/* Bottom of stack, TTL and class are bits of the entry like any other. */
+		r = start(0);
+		be((unsigned char *)&m.val.label, 0x00077100, 4);
+		be((unsigned char *)&m.mask.label, 0xfffff100, 4);
+		add(&r, &m, sizeof m);
+		flow[2] = must(q[2], &r);
+		r = start(0);
+		m.size -= 4;
+		add(&r, &m, sizeof m);
+		refuses(q[3], &r, EINVAL, "a specification of MPLS that is too short");
+		m.size += 4;
+		r = start(0);
+		m.type |= IBV_FLOW_SPEC_INNER;
+		add(&r, &m, sizeof m);
+		refuses(q[3], &r, EOPNOTSUPP, "MPLS within a tunnel");
+	}
+	meet();
+	unsigned char *at = ipv4(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x12345, 1), 1, 2, 17, 0, 8);
+	at = udp(at, 1, 2, 0);
+	sent("a label", f, (uint32_t)(at - f), "0");
+	at = udp(ipv4(label(eth(f, MAC_X, MAC_B, 5, 0x8848), 0x12345, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("tagged, with the other type", f, (uint32_t)(at - f), "0");
+	at = udp(ipv4(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x12346, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("another label", f, (uint32_t)(at - f), "");
+	at = udp(ipv4(label(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x12346, 0), 0x12345, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("below another one", f, (uint32_t)(at - f), "");
+	at = udp(ipv4(label(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x54321, 0), 0x54322, 1), 1, 0x0a090807, 17, 0, 8), 1, 2, 0);
+	sent("the address of the packet below", f, (uint32_t)(at - f), "1");
+	at = udp(ipv4(eth(f, MAC_X, MAC_B, -1, 0x0800), 1, 0x0a090807, 17, 0, 8), 1, 2, 0);
+	sent("the same packet without labels", f, (uint32_t)(at - f), "");
+	at = udp(ipv4(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x77, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("a label at the bottom", f, (uint32_t)(at - f), "2");
+	at = udp(ipv4(label(label(eth(f, MAC_X, MAC_B, -1, 0x8847), 0x77, 0), 1, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("and not at the bottom", f, (uint32_t)(at - f), "");
+	/* Over UDP (RFC 7510). */
+	at = udp(ipv4(eth(f, MAC_X, MAC_B, -1, 0x0800), 3, 4, 17, 0, 8 + 4 + 28), 9, 6635, 4 + 28);
+	at = udp(ipv4(label(at, 0x12345, 1), 1, 2, 17, 0, 8), 1, 2, 0);
+	sent("a label over UDP", f, (uint32_t)(at - f), "0");
+	for (int i = 0; i < 3; i++)
+		if (flow[i])
+			check_eq(ibv_destroy_flow(flow[i]), 0, "ibv_destroy_flow");
+	meet();
+}
+
 static void priorities(void)
 {
 	static unsigned char f[FRAME];
@@ -438,6 +508,7 @@ int main(void)
 	}
 	meet();
 	specifications();
+	labels();
 	priorities();
 	many();
 	for (int i = 0; i < 6; i++)

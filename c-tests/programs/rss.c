@@ -277,6 +277,172 @@ static void spreads(void)
 	}
 }
 
+/* The hash by its definition: for each bit of the data that is set, the 32 bits of the key that begin there. */
+static uint32_t toeplitz(const uint8_t *data, unsigned len)
+{
+	uint32_t hash = 0;
+	for (unsigned bit = 0; bit < 8 * len; bit++)
+		if (data[bit / 8] >> (7 - bit % 8) & 1)
+			for (unsigned i = 0; i < 32; i++)
+				if (key[(bit + i) / 8] >> (7 - (bit + i) % 8) & 1)
+					hash ^= 1u << (31 - i);
+	return hash;
+}
+
+enum packet { UDP4, UDP6, ESP4, ESP6, VXLAN };
+
+/* Every set of fields that the vectors are not about, and the packets that have them. */
+static const struct {
+	const char *what;
+	uint64_t fields;
+	enum packet packet;
+} sets[] = {
+	{ "IPv6 addresses", IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6, UDP6 },
+	{ "the IPv6 source", IBV_RX_HASH_SRC_IPV6, UDP6 },
+	{ "the IPv6 destination", IBV_RX_HASH_DST_IPV6, UDP6 },
+	{ "IPv6 addresses and UDP ports", IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6 | IBV_RX_HASH_SRC_PORT_UDP | IBV_RX_HASH_DST_PORT_UDP, UDP6 },
+	{ "IPv4 addresses and UDP ports", IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_UDP | IBV_RX_HASH_DST_PORT_UDP, UDP4 },
+	{ "the UDP source port", IBV_RX_HASH_SRC_PORT_UDP, UDP4 },
+	{ "the UDP destination port", IBV_RX_HASH_DST_PORT_UDP, UDP6 },
+	{ "the index of ESP over IPv4", IBV_RX_HASH_IPSEC_SPI, ESP4 },
+	{ "IPv6 addresses and the index of ESP", IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6 | IBV_RX_HASH_IPSEC_SPI, ESP6 },
+	{ "addresses of a packet in VXLAN", IBV_RX_HASH_INNER | IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4, VXLAN },
+	{ "addresses and TCP ports of a packet in VXLAN",
+	  IBV_RX_HASH_INNER | IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP, VXLAN },
+};
+
+/* What differs from one frame to the next. */
+struct flow_of {
+	uint8_t src[16], dst[16];
+	uint16_t sport, dport;
+	uint32_t spi;
+};
+
+static struct flow_of some_flow(unsigned set, unsigned n)
+{
+	struct flow_of x = { .src = { 0xfe, 0x80 }, .dst = { 0xfe, 0x80 } };
+	uint64_t state = 1000 * set + n + 1;
+	for (int i = 8; i < 16; i++) {
+		x.src[i] = (uint8_t)rnd(&state);
+		x.dst[i] = (uint8_t)rnd(&state);
+	}
+	/* The last byte of an address of no multicast group, and ports that are no tunnel's. */
+	x.sport = (uint16_t)(10000 + rnd(&state) % 10000);
+	x.dport = (uint16_t)(20000 + rnd(&state) % 10000);
+	x.spi = rnd(&state);
+	return x;
+}
+
+static uint32_t last_four(const uint8_t *address)
+{
+	return (uint32_t)address[12] << 24 | (uint32_t)address[13] << 16 | (uint32_t)address[14] << 8 | address[15];
+}
+
+static uint32_t packet(unsigned char *f, enum packet kind, const struct flow_of *x)
+{
+	unsigned char *at;
+	uint32_t src = last_four(x->src), dst = last_four(x->dst);
+	switch (kind) {
+	case UDP4: at = udp(ipv4(eth(f, MAC_A, MAC_X, -1, 0x0800), src, dst, 17, 0, 8), x->sport, x->dport, 0); break;
+	case UDP6: at = udp(ipv6(eth(f, MAC_A, MAC_X, -1, 0x86dd), x->src, x->dst, 17, 5, 8), x->sport, x->dport, 0); break;
+	case ESP4: at = be(be(ipv4(eth(f, MAC_A, MAC_X, -1, 0x0800), src, dst, 50, 0, 8), x->spi, 4), 1, 4); break;
+	case ESP6: at = be(be(ipv6(eth(f, MAC_A, MAC_X, -1, 0x86dd), x->src, x->dst, 50, 0, 8), x->spi, 4), 1, 4); break;
+	default:
+		/* The tunnel is always the same. */
+		at = udp(ipv4(eth(f, MAC_A, MAC_X, -1, 0x0800), 1, 2, 17, 0, 8 + 8 + 14 + 40), 3, 4789, 8 + 14 + 40);
+		at = be(be(at, 0x08000000, 4), 0x12345600, 4);
+		at = tcp(ipv4(eth(at, MAC_B, MAC_X, -1, 0x0800), src, dst, 6, 0, 20), x->sport, x->dport, 1, 2);
+	}
+	return (uint32_t)(at - f);
+}
+
+static unsigned queue_of(uint64_t fields, const struct flow_of *x)
+{
+	uint8_t data[40], *p = data;
+	if (fields & IBV_RX_HASH_SRC_IPV4)
+		p = be(p, last_four(x->src), 4);
+	if (fields & IBV_RX_HASH_SRC_IPV6)
+		p = (uint8_t *)memcpy(p, x->src, 16) + 16;
+	if (fields & IBV_RX_HASH_DST_IPV4)
+		p = be(p, last_four(x->dst), 4);
+	if (fields & IBV_RX_HASH_DST_IPV6)
+		p = (uint8_t *)memcpy(p, x->dst, 16) + 16;
+	if (fields & (IBV_RX_HASH_SRC_PORT_UDP | IBV_RX_HASH_SRC_PORT_TCP))
+		p = be(p, x->sport, 2);
+	if (fields & (IBV_RX_HASH_DST_PORT_UDP | IBV_RX_HASH_DST_PORT_TCP))
+		p = be(p, x->dport, 2);
+	if (fields & IBV_RX_HASH_IPSEC_SPI)
+		p = be(p, x->spi, 4);
+	return toeplitz(data, (unsigned)(p - data)) & (QUEUES - 1);
+}
+
+static void other_fields(void)
+{
+	enum { FRAMES = 8 };
+	static unsigned char f[FRAME];
+	struct ibv_wq *wq[QUEUES] = { 0 };
+	struct ibv_rwq_ind_table *table = NULL;
+	struct ibv_qp *tx = NULL;
+	if (role) {
+		tx = raw_qp(0, 0);
+	} else {
+		for (int i = 0; i < QUEUES; i++) {
+			wq[i] = make_wq(0);
+			check_eq(to(wq[i], IBV_WQS_RDY), 0, "IBV_WQS_RDY");
+		}
+		struct ibv_rwq_ind_table_init_attr t = { .log_ind_tbl_size = 2, .ind_tbl = wq };
+		table = ibv_create_rwq_ind_table(ctx, &t);
+		if (!table)
+			die("ibv_create_rwq_ind_table");
+	}
+	for (unsigned set = 0; set < sizeof sets / sizeof *sets; set++) {
+		struct ibv_qp *qp = NULL;
+		struct ibv_flow *flow = NULL;
+		unsigned used = 0, right = 0;
+		if (!role) {
+			qp = spread(table, sets[set].fields);
+			if (!check(qp != NULL, "a QP that spreads by %s (%m)", sets[set].what))
+				exit(2);
+			flow = rule(qp, MAC_A);
+		}
+		for (unsigned n = 0; n < FRAMES; n++) {
+			struct flow_of x = some_flow(set, n);
+			uint32_t len = packet(f, sets[set].packet, &x);
+			unsigned queue = queue_of(sets[set].fields, &x);
+			/* One receive each, so that the next frame finds a fresh one wherever it goes. */
+			for (unsigned i = 0; !role && !n && i < QUEUES * FRAMES; i++)
+				if (post(wq[i / FRAMES], i / FRAMES * 10 + i % FRAMES, FRAME))
+					die("ibv_post_wq_recv");
+			meet();
+			if (role) {
+				check_eq(frame_send(tx, f, len, 0), 0, "%s: frame %u", sets[set].what, n);
+			} else {
+				struct arrival a[2];
+				int got = frames_arrive(a, 1, 1);
+				used |= 1u << queue;
+				right += got == 1 && a[0].status == IBV_WC_SUCCESS && a[0].id / 10 == queue && a[0].qpn == wq[queue]->wq_num && a[0].len == len;
+			}
+		}
+		if (!role) {
+			check_eq(right, FRAMES, "%s: frames in their queues", sets[set].what);
+			check((used & (used - 1)) != 0, "%s: not all in one", sets[set].what);
+			check_eq(ibv_destroy_flow(flow), 0, "ibv_destroy_flow");
+			check_eq(ibv_destroy_qp(qp), 0, "ibv_destroy_qp");
+			/* What is left of the receives. */
+			for (int i = 0; i < QUEUES; i++)
+				check(!to(wq[i], IBV_WQS_RESET) && !to(wq[i], IBV_WQS_RDY), "a queue is emptied");
+		}
+		meet();
+	}
+	if (role) {
+		check_eq(ibv_destroy_qp(tx), 0, "ibv_destroy_qp");
+	} else {
+		check_eq(ibv_destroy_rwq_ind_table(table), 0, "ibv_destroy_rwq_ind_table");
+		for (int i = 0; i < QUEUES; i++)
+			check_eq(ibv_destroy_wq(wq[i]), 0, "ibv_destroy_wq");
+	}
+}
+
 int main(void)
 {
 	partner_fork();
@@ -284,6 +450,8 @@ int main(void)
 	refused();
 	meet();
 	spreads();
+	meet();
+	other_fields();
 	frames_close();
 	return partner_finish();
 }
