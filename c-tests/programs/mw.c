@@ -504,6 +504,47 @@ static void one_qp_only(void)
 	pair_close(a, b);
 }
 
+/* Binding and invalidating concern nobody at the other end: they are done whether it never was there, or was killed. */
+static void without_peer(int two)
+{
+	enum ibv_mw_type type = IBV_MW_TYPE_2;
+	struct options o = defaults();
+	o.mr_access = MW_ALL;
+	aa = end_open(a, o);
+	ba = end_open(b, o);
+	check(end_run(a, alloc, &type, sizeof type) > 0, "a window");
+	struct address nobody = ba;
+	nobody.qpn = 0xfffffe;
+	end_connect(a, nobody);
+	for (int gone = 0; gone <= two; gone++) {
+		struct binding w = { .offset = 0x4000, .length = 0x1000, .access = ALL, .how = 1 };
+		if (gone) {
+			end_close(a);
+			aa = end_open(a, o);
+			end_connect(a, ba);
+			end_connect(b, aa);
+			check(end_run(a, alloc, &type, sizeof type) > 0, "a window");
+			struct request r = one_piece(IBV_WR_RDMA_WRITE, 1, 0, 8);
+			r.raddr = ba.addr;
+			r.rkey = ba.rkey;
+			end_send(a, r);
+			check_eq(end_wait(a, SENDS).status, IBV_WC_SUCCESS, "a peer that lives");
+			end_kill(b);
+		}
+		check_eq(end_run(a, bind_it, &w, sizeof w), 0, "posting to %s", gone ? "a killed peer" : "nobody");
+		check_eq(w.wc.status, IBV_WC_SUCCESS, "binding a window on a QP that is connected to %s", gone ? "a killed peer" : "nobody");
+		check_eq(end_run(a, local_inv, &w, sizeof w), IBV_WC_SUCCESS, "taking its key back");
+		check_eq(end_run(a, dealloc, NULL, 0), 0, "ibv_dealloc_mw");
+		if (!gone && two) {
+			end_close(b);
+			ba = end_open(b, o);
+		}
+	}
+	end_close(a);
+	if (!two)
+		end_close(b);
+}
+
 static void capabilities(void)
 {
 	struct ibv_context *ctx = open_device();
@@ -532,6 +573,7 @@ int main(int argc, char **argv)
 	bad_posts();
 	lives();
 	one_qp_only();
+	without_peer(two);
 	end_free(b);
 	end_free(a);
 	return finish();

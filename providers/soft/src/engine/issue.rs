@@ -448,7 +448,7 @@ impl Requester {
 
     /// Work on our own windows: nothing travels.
     #[cold]
-    fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
+    pub(super) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
         let request = self.queue.entry(n).request;
         let done = if request.opcode == IBV_WR_LOCAL_INV {
             qp.adapter.invalidate(qp, request.imm)

@@ -420,7 +420,7 @@ impl Requester {
             return self.issue_steered(qp);
         }
         let Some(link) = self.link.take() else {
-            return self.stall(qp);
+            return self.issue_unlinked(qp);
         };
         while self.queue.issued != self.queue.posted && !self.failed {
             let answers = self.answers(qp, &link);
@@ -445,6 +445,20 @@ impl Requester {
             self.queue.issued += 1;
         }
         self.link = Some(link);
+    }
+
+    /// Issues what concerns nobody else, where nobody is at the other end.
+    #[cold]
+    fn issue_unlinked(&mut self, qp: &Qp) {
+        while self.queue.issued != self.queue.posted && !self.failed {
+            if !self.is_local(self.queue.issued) {
+                return self.stall(qp);
+            }
+            if !self.issue_local(qp, self.queue.issued) {
+                return;
+            }
+            self.queue.issued += 1;
+        }
     }
 
     /// Whether request `n` concerns nobody but us.
@@ -653,7 +667,10 @@ impl Requester {
     }
 
     fn lose_patience(&mut self, qp: &Qp) {
-        let waiting = self.queue.issued != self.queue.posted && qp.state() != State::Sqd;
+        // Work on our own windows waits for nobody at the other end.
+        let waiting = self.queue.issued != self.queue.posted
+            && qp.state() != State::Sqd
+            && !self.is_local(self.queue.issued);
         if (self.acked == self.next && !waiting) || self.broken || !qp.kind.is_connected() {
             self.stalled = None;
             return;
@@ -692,9 +709,15 @@ impl Requester {
         }
         if qp.kind == Kind::Uc {
             for n in self.queue.completed..self.queue.posted {
+                if n >= self.queue.issued {
+                    // Work on our own windows is still to be done.
+                    if self.is_local(n) {
+                        break;
+                    }
+                    self.queue.issued = n + 1;
+                }
                 self.queue.entry(n).phase = Phase::Done;
             }
-            self.queue.issued = self.queue.posted;
             return self.reap(qp);
         }
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);

@@ -51,6 +51,32 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
 }
 
 #[test]
+fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
+    let adapter = adapter(true);
+    let nobody = crate::shm::layout::qpn(1000, 1);
+    for kind in [Kind::Rc, Kind::Uc] {
+        let a = Side::new(&adapter, kind, 64);
+        a.connect(nobody, 7);
+        let va = a.memory.as_ptr() as u64;
+        let access = ALL | IBV_ACCESS_MW_BIND;
+        let region = Extent { pd: a.qp.pd, va, iova: va, len: 64, access };
+        let region = adapter.regions.register(&region).expect("room").rkey;
+        let (_, mut rkey) = adapter.windows.allocate(a.qp.pd, true).expect("room");
+        rkey += 1;
+        let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
+        a.send(bind.request(1, IBV_WR_BIND_MW, 0), &[]);
+        assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
+        let moving = adapter.movers.announce(adapter.fabric.slot(), rkey);
+        a.send(Request { imm: rkey, ..request(IBV_WR_LOCAL_INV, &a) }, &[]);
+        // Longer than anybody waits for the other end.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");
+        drop(moving);
+        assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: its key is taken back");
+    }
+}
+
+#[test]
 fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
     let adapter = adapter(false);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 300_001), Side::new(&adapter, Kind::Rc, 300_001));
