@@ -75,6 +75,7 @@ pub const PROGRAMS: &[Program] = &[
     compared("fork_ranges"),
     checked("objects", &[], false),
     checked("limits", &[], false),
+    checked("limits_objects", &[], false),
     checked("modify_qp", &[], false),
     checked("data", ONE_AND_TWO, true),
     checked("builders", ONE_AND_TWO, true),

@@ -21,7 +21,7 @@ use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
 use crate::shm::view::View;
-use crate::sys::membarrier;
+use crate::sys::{Errno, membarrier};
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
@@ -54,6 +54,10 @@ pub(crate) struct Adapter {
     pub(crate) segment: Segment,
     /// Work queues there are.
     pub(crate) work_queues: AtomicUsize,
+    /// Indirection tables there are.
+    pub(crate) tables: AtomicUsize,
+    /// Address handles there are.
+    pub(crate) address_handles: AtomicUsize,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
     qps: RwLock<Table<Qp>>,
@@ -119,6 +123,8 @@ impl Adapter {
             groups: Groups::new(view),
             segment: Segment::new(view),
             work_queues: AtomicUsize::new(0),
+            tables: AtomicUsize::new(0),
+            address_handles: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS)),
@@ -463,6 +469,16 @@ impl Adapter {
         });
         left.then_some(RECHECK)
     }
+}
+
+/// Counts one more of something, unless there are `most`.
+///
+/// # Errors
+/// `ENOMEM` there are.
+pub(crate) fn count_up(counter: &AtomicUsize, most: usize) -> Result<(), Errno> {
+    let more = |n: usize| (n < most).then(|| n + 1);
+    let counted = counter.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+    counted.map(|_| ()).map_err(|_| Errno::ENOMEM)
 }
 
 /// Tries for as long as one transfer may take; the caller has other work to do after that.

@@ -2,12 +2,15 @@
 
 use super::context::Context;
 use super::pd::Pd;
+use super::query::MAX_AH;
 use super::{object, status};
+use crate::adapter::count_up;
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 /// An address handle. The C object comes first.
 #[repr(C)]
@@ -54,7 +57,7 @@ pub(super) fn resolve(gids: &Gids, attr: &ibv_ah_attr) -> Result<(Option<Route>,
     Ok((Some(route), !gids.contains(&dgid) && !is_multicast(&dgid)))
 }
 
-/// ibv_create_ah(3).
+/// ibv_create_ah(3): ENOMEM when the process has as many as the device says.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider; `attr` is readable.
@@ -65,6 +68,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: a live domain's context is open.
         let gids = unsafe { &Context::of(context).gids };
         let (route, elsewhere) = resolve(gids, attr)?;
+        count_up(&domain.adapter.address_handles, MAX_AH)?;
         domain.hold();
         let verbs = ibv_ah { context, pd, handle: 0 };
         Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
@@ -80,7 +84,9 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         // SAFETY: from create_ah, given back once; a handle holds its domain.
         unsafe {
             let ah = Box::from_raw(ah.cast::<Ah>());
-            Pd::of(ah.verbs.pd).release();
+            let domain = Pd::of(ah.verbs.pd);
+            domain.adapter.address_handles.fetch_sub(1, Ordering::AcqRel);
+            domain.release();
         }
         Ok(())
     })

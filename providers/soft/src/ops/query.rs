@@ -29,6 +29,8 @@ pub(super) const MAX_SRQ_WR: u32 = 32 * 1024;
 pub(super) const MAX_CQE: usize = 4 * 1024 * 1024;
 /// Completion queues of a process.
 pub(super) const MAX_CQ: usize = 65536;
+/// Address handles of a process: for as many peers as a large job has, several times over.
+pub(super) const MAX_AH: usize = 1 << 20;
 /// The device's clock counts nanoseconds: a million kHz.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// Outstanding READs and atomics that a QP may announce.
@@ -182,7 +184,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         max_mcast_qp_attach: MOST_MEMBERS as c_int,
         max_total_mcast_qp_attach: (GROUPS * MOST_MEMBERS) as c_int,
         max_raw_ethy_qp: QPS as c_int,
-        max_ah: c_int::MAX,
+        max_ah: MAX_AH as c_int,
         max_srq: SRQS as c_int,
         max_srq_wr: MAX_SRQ_WR as c_int,
         max_srq_sge: MAX_SGE as c_int,

@@ -6,9 +6,10 @@ use super::pd::Pd;
 use super::post::post_list;
 use super::query::{MAX_QP_WR, MAX_SGE};
 use super::{object, status};
+use crate::adapter::count_up;
 use crate::engine::cq::Cq;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
-use crate::engine::wq::{MAX_TABLE, Rss, Table, Wanted, Wq};
+use crate::engine::wq::{MAX_TABLE, MAX_TABLES, Rss, Table, Wanted, Wq};
 use crate::shm::layout::split_qpn;
 use crate::sys::Errno;
 use abi::*;
@@ -171,7 +172,7 @@ unsafe extern "C" fn post_recv(
     result
 }
 
-/// ibv_create_rwq_ind_table(3): EINVAL for a size that the device does not have.
+/// ibv_create_rwq_ind_table(3): EINVAL for a size that the device does not have; ENOMEM when the process has as many as it says.
 ///
 /// # Safety
 /// `context` is open; `init` is readable, with as many live work queues as it says.
@@ -191,6 +192,9 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         if named.iter().any(|wq| wq.is_null()) {
             return Err(Errno::EINVAL);
         }
+        // SAFETY: by contract.
+        let adapter = unsafe { &Context::of(context).adapter };
+        count_up(&adapter.tables, MAX_TABLES as usize)?;
         // SAFETY: by contract.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();
         for wq in queues.iter() {
@@ -221,6 +225,9 @@ pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         }
         // SAFETY: as above; given back once.
         let table = unsafe { Arc::from_raw(this) };
+        // SAFETY: the table's context is open while it has tables.
+        let adapter = unsafe { &Context::of((*table.verbs.get()).context).adapter };
+        adapter.tables.fetch_sub(1, Ordering::AcqRel);
         for wq in table.queues.iter() {
             wq.users.fetch_sub(1, Ordering::AcqRel);
         }
