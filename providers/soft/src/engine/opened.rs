@@ -1,7 +1,7 @@
 //! XRC receive QPs that more than their creator have open (ibv_open_qp(3)).
 //!
-//! The QP stays in the process that created it. Whoever opens it sets a bit in the creator's memory, and the QP is destroyed
-//! when its creator has destroyed it and no bit is left. When the creator's process dies first, the QP goes on without it:
+//! The QP stays in the process that created it. Whoever opens it writes its identity into the creator's memory, and the QP is
+//! destroyed when its creator has destroyed it and nobody who is written there lives. When the creator's process dies first, the QP goes on without it:
 //! as the stand-ins, where somebody has it open.
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use super::qp::Qp;
 use super::state::Kind;
 use super::xrc::{DomainId, Task, Xrc};
 use crate::adapter::Adapter;
-use crate::shm::layout::{Life, SLOTS, split_qpn};
+use crate::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
 use crate::shm::view::View;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -49,23 +49,40 @@ pub(super) struct OpenQps {
     orphans: Mutex<Vec<Arc<Qp>>>,
 }
 
-/// The processes that have QP `index` of the owner of `view` open.
-fn openers(view: &View, index: usize) -> impl Iterator<Item = u16> {
-    let words = view.openers(index);
-    (0..SLOTS as u16).filter(move |slot| {
-        words[usize::from(*slot) / 64].load(Ordering::Acquire) & 1 << (slot % 64) != 0
-    })
+/// The processes that have QP `index` of the owner of `view` open: slot and identity.
+fn openers(view: &View, index: usize) -> impl Iterator<Item = (u16, u32)> {
+    let noted = view.openers(index).iter().map(|identity| identity.load(Ordering::Acquire));
+    noted.zip(0..).filter(|(identity, _)| *identity != 0).map(|(identity, slot)| (slot, identity))
 }
 
-/// Notes or withdraws that process `slot` has a QP open.
-fn note(view: &View, index: usize, slot: u16, open: bool) {
-    let word = &view.openers(index)[usize::from(slot) / 64];
-    let bit = 1 << (slot % 64);
-    if open {
-        word.fetch_or(bit, Ordering::SeqCst);
-    } else {
-        word.fetch_and(!bit, Ordering::SeqCst);
+/// Notes that process `slot` has a QP open.
+fn note(view: &View, index: usize, slot: u16, identity: u32) {
+    if let Some(noted) = view.openers(index).get(usize::from(slot)) {
+        noted.store(identity, Ordering::SeqCst);
     }
+}
+
+/// Withdraws it, unless it is another process by now.
+fn withdraw(view: &View, index: usize, slot: u16, identity: u32) {
+    if let Some(noted) = view.openers(index).get(usize::from(slot)) {
+        let _ = noted.compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+/// A new QP takes place `index`: what is noted there is of openers that died with an earlier one.
+pub(super) fn forget_all(view: &View, index: usize) {
+    for noted in view.openers(index) {
+        noted.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether an opener lives, and is not another process in the slot of one that does not.
+fn lives(adapter: &Adapter, (slot, identity): (u16, u32)) -> bool {
+    if !adapter.fabric.is_occupied(slot) {
+        return false;
+    }
+    // One that does not answer is there, whoever it is.
+    adapter.fabric.peer(slot).map_or(true, |peer| peer.identity() == identity)
 }
 
 impl Xrc {
@@ -93,19 +110,20 @@ impl Xrc {
             // Destruction looks at the count under the same lock.
             let _orphans = self.open_qps.orphans.lock();
             let local = adapter.qp(index).filter(|qp| qp.qpn == number)?;
-            if local.entry().closing.load(Ordering::SeqCst) != 0 {
+            if local.entry().closing.load(Ordering::SeqCst) == CLOSING {
                 return None;
             }
             local.openings.here.fetch_add(1, Ordering::AcqRel);
             return Some(Opened { home, local: Some(local) });
         }
-        note(&home.view, index, own, true);
-        // Pairs with the fence in `abandon`: either its owner sees the bit or we see that it is being destroyed.
+        let identity = adapter.fabric.identity();
+        note(&home.view, index, own, identity);
+        // Pairs with the fence in `abandon`: either its owner sees us or we see that it is being destroyed.
         fence(Ordering::SeqCst);
-        if home.entry().closing.load(Ordering::SeqCst) != 0 || !usable(&home) {
+        if home.entry().closing.load(Ordering::SeqCst) == CLOSING || !usable(&home) {
             let others = self.handles_of(number).len();
             if others == 0 {
-                note(&home.view, index, own, false);
+                withdraw(&home.view, index, own, identity);
             }
             return None;
         }
@@ -139,7 +157,8 @@ impl Xrc {
             local.openings.here.fetch_sub(1, Ordering::AcqRel);
         } else if last {
             let (_, index) = split_qpn(handle.qpn);
-            note(&opened.home.view, index, adapter.fabric.slot(), false);
+            let (slot, identity) = (adapter.fabric.slot(), adapter.fabric.identity());
+            withdraw(&opened.home.view, index, slot, identity);
         }
         drop(handles);
         self.end_orphans();
@@ -155,13 +174,13 @@ impl Xrc {
     /// The creator of `qp` destroys it. `true`: others have it open, and it goes on until they do not.
     pub(crate) fn abandon(&self, qp: &Arc<Qp>) -> bool {
         let mut orphans = self.open_qps.orphans.lock();
-        qp.entry().closing.store(1, Ordering::SeqCst);
+        qp.entry().closing.store(CLOSING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if !is_open(qp) {
             return false;
         }
         qp.openings.orphaned.store(true, Ordering::Release);
-        qp.entry().closing.store(0, Ordering::SeqCst);
+        qp.entry().closing.store(ORPHANED, Ordering::SeqCst);
         orphans.push(Arc::clone(qp));
         true
     }
@@ -174,11 +193,11 @@ impl Xrc {
                 return true;
             }
             // As in `abandon`.
-            qp.entry().closing.store(1, Ordering::SeqCst);
+            qp.entry().closing.store(CLOSING, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             let open = is_open(qp);
             if open {
-                qp.entry().closing.store(0, Ordering::SeqCst);
+                qp.entry().closing.store(ORPHANED, Ordering::SeqCst);
             } else {
                 ended.push(Arc::clone(qp));
             }
@@ -189,11 +208,11 @@ impl Xrc {
         }
     }
 
-    /// A process died: it has nothing open any more.
-    pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16) {
+    /// The process `identity` in `slot` died: it has nothing open any more.
+    pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16, identity: u32) {
         for qp in adapter.all_qps() {
             if qp.kind == Kind::XrcRecv && qp.stand.is_none() && qp.opened.is_none() {
-                note(&adapter.view, qp.index, slot, false);
+                withdraw(&adapter.view, qp.index, slot, identity);
             }
         }
     }
@@ -201,7 +220,7 @@ impl Xrc {
     /// Tells everybody who has our QP open of an event.
     pub(super) fn announce(&self, adapter: &Adapter, qp: &Qp, event: u32) {
         self.report(qp.qpn, event);
-        for slot in openers(&adapter.view, qp.index) {
+        for (slot, _) in openers(&adapter.view, qp.index) {
             self.put_task(adapter, Task::Tell { slot, of: qp.qpn, event });
         }
     }
@@ -225,12 +244,43 @@ fn is_open(qp: &Qp) -> bool {
 pub(super) fn is_kept(qp: &Qp) -> bool {
     !qp.openings.is_orphan()
         || qp.openings.here.load(Ordering::Acquire) > 0
-        || openers(&qp.adapter.view, qp.index).any(|slot| qp.adapter.fabric.is_occupied(slot))
+        || openers(&qp.adapter.view, qp.index).any(|opener| lives(&qp.adapter, opener))
 }
 
-/// Whether a living process has the QP open that `home` leads to, whose own process is dead.
+/// Whether a living process has the QP open that `home` leads to, whose creator or its process is gone.
 pub(super) fn is_held(adapter: &Adapter, home: &Link) -> bool {
     let (_, index) = split_qpn(home.qpn);
-    let own = adapter.fabric.slot();
-    openers(&home.view, index).any(|slot| slot == own || adapter.fabric.is_occupied(slot))
+    openers(&home.view, index).any(|opener| lives(adapter, opener))
+}
+
+/// Whether the creator of a QP, which may live, has destroyed it.
+pub(super) fn is_orphaned(home: &Link) -> bool {
+    home.entry().closing.load(Ordering::Acquire) == ORPHANED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::FabricConfig;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_later_owner_of_an_openers_slot_is_no_opener() {
+        let name = format!("ferroverbs-openers-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        let join = || Adapter::join(config.clone()).expect("a fabric in the temporary directory");
+        let (home, other): (Arc<Adapter>, Arc<Adapter>) = (join(), join());
+        let opener = (other.fabric.slot(), other.fabric.identity());
+        note(&home.view, 5, opener.0, opener.1);
+        assert_eq!(openers(&home.view, 5).collect::<Vec<_>>(), [opener]);
+        assert!(lives(&home, opener) && lives(&other, opener));
+        // Who had the slot before it.
+        assert!(!lives(&home, (opener.0, opener.1 ^ 2)), "another identity");
+        assert!(!lives(&home, (opener.0 + 100, opener.1)), "nobody");
+        withdraw(&home.view, 5, opener.0, opener.1 ^ 2);
+        assert_eq!(openers(&home.view, 5).count(), 1, "the death of an earlier one is not its");
+        withdraw(&home.view, 5, opener.0, opener.1);
+        assert_eq!(openers(&home.view, 5).count(), 0);
+    }
 }

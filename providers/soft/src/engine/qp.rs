@@ -273,6 +273,9 @@ impl Qp {
         if let Some(domain) = qp.domain {
             domain.store(&qp.entry().domain);
             qp.entry().closing.store(0, Ordering::Relaxed);
+            if qp.stand.is_none() {
+                opened::forget_all(&qp.adapter.view, qp.index);
+            }
             qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
         }
         qp.set_state(State::Reset);
@@ -323,9 +326,11 @@ impl Qp {
     fn is_somebodys(&self) -> bool {
         match &self.stand {
             Some(stand) => {
-                // What the service thread knows of the handles of a dead process's QP may be old.
-                stand.serves()
-                    && (!stand.home.peer.is_dead() || opened::is_held(&self.adapter, &stand.home))
+                // What service threads know of the handles of a QP whose creator is gone may be old: that of its process
+                // destroys it when it hears of the last one's death.
+                let home = &stand.home;
+                let alone = home.peer.is_dead() || opened::is_orphaned(home);
+                stand.serves() && (!alone || opened::is_held(&self.adapter, home))
             }
             None => opened::is_kept(self),
         }

@@ -43,7 +43,7 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft7");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft8");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -86,11 +86,17 @@ pub(crate) struct QpEntry {
     pub(crate) min_rnr_timer: AtomicU8,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
     pub(crate) domain: [AtomicU64; 2],
-    /// An XRC receive QP that is being destroyed.
+    /// An XRC receive QP that is being destroyed ([`CLOSING`]), or that its creator has destroyed while others have it open
+    /// ([`ORPHANED`]).
     pub(crate) closing: AtomicU8,
     /// An XRC receive QP, or one that stands for it in this process: its number.
     pub(crate) stands_for: AtomicU32,
 }
+
+/// Of `QpEntry::closing`.
+pub(crate) const CLOSING: u8 = 1;
+/// Of `QpEntry::closing`.
+pub(crate) const ORPHANED: u8 = 2;
 
 /// What peers may know of one XRC shared receive queue.
 #[repr(C, align(64))]
@@ -265,10 +271,12 @@ pub(crate) const TABLES_LEN: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =
     RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
-/// For each QP a bit for each process that has it open (ibv_open_qp(3)).
+/// For each QP the processes that have it open (ibv_open_qp(3)): by slot, their identities, which tell later owners of the slot
+/// from them; 0: not this one.
 pub(crate) const RINGS_OPENERS: usize =
     RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
-pub(crate) const RINGS_QP_SLOTS: usize = RINGS_OPENERS + pages(QPS * SLOTS / 8);
+pub(crate) const RINGS_QP_SLOTS: usize =
+    RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
 pub(crate) const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
 pub(crate) const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
 /// Length of a *rings* segment.

@@ -98,7 +98,7 @@ impl View {
     }
 
     /// The processes that have the owner's QP `index` open.
-    pub(crate) fn openers(&self, index: usize) -> &[AtomicU64; SLOTS / 64] {
+    pub(crate) fn openers(&self, index: usize) -> &[AtomicU32; SLOTS] {
         self.ring(RINGS_OPENERS, index, QPS)
     }
 
