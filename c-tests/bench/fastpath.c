@@ -59,6 +59,48 @@ __attribute__((noinline)) void measured_post_send(int n)
 			fail("ibv_post_send");
 }
 
+__attribute__((noinline)) void measured_post_list(int n)
+{
+	enum { LIST = 10 };
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr wr[LIST], *bad;
+
+	for (int i = 0; i < LIST; i++)
+		wr[i] = (struct ibv_send_wr){ .next = i + 1 < LIST ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1,
+					      .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	for (int i = 0; i < n; i += LIST)
+		if (ibv_post_send(qp[0], wr, &bad))
+			fail("ibv_post_send");
+}
+
+__attribute__((noinline)) void measured_wr_send(int n)
+{
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
+
+	for (int i = 0; i < n; i++) {
+		ibv_wr_start(ex);
+		ex->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory, 8);
+		if (ibv_wr_complete(ex))
+			fail("ibv_wr_complete");
+	}
+}
+
+/* The completions of a list, taken together. */
+__attribute__((noinline)) void measured_poll_many(int n)
+{
+	struct ibv_wc wc[16];
+
+	while (n) {
+		int got = ibv_poll_cq(rcq, 16, wc);
+
+		if (got < 0 || (got && wc[0].status))
+			fail("ibv_poll_cq");
+		n -= got;
+	}
+}
+
 __attribute__((noinline)) void measured_poll_recv(int n)
 {
 	struct ibv_wc wc;
@@ -109,10 +151,12 @@ int main(int argc, char **argv)
 	rcq = ibv_create_cq(ctx, 4 * BATCH, NULL, NULL, 0);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
 	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr init = { .send_cq = scq, .recv_cq = rcq, .qp_type = IBV_QPT_RC,
-						 .cap = { 2 * BATCH, 2 * BATCH, 1, 1, 64 } };
+		struct ibv_qp_init_attr_ex init = { .send_cq = scq, .recv_cq = rcq, .qp_type = IBV_QPT_RC, .pd = pd,
+						    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+						    .send_ops_flags = IBV_QP_EX_WITH_SEND,
+						    .cap = { 2 * BATCH, 2 * BATCH, 1, 1, 64 } };
 
-		qp[i] = ibv_create_qp(pd, &init);
+		qp[i] = ibv_create_qp_ex(ctx, &init);
 		if (!qp[i] || !mr)
 			fail("no QP");
 	}
@@ -124,6 +168,14 @@ int main(int argc, char **argv)
 		measured_poll_recv(BATCH);
 		measured_poll_send(BATCH);
 		measured_poll_empty(BATCH);
+		measured_post_recv(BATCH);
+		measured_wr_send(BATCH);
+		measured_poll_recv(BATCH);
+		measured_poll_send(BATCH);
+		measured_post_recv(BATCH);
+		measured_post_list(BATCH);
+		measured_poll_many(BATCH);
+		measured_poll_send(BATCH);
 	}
 	return 0;
 }

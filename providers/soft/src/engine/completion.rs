@@ -289,6 +289,22 @@ impl CompletionRing {
         Some(cqe)
     }
 
+    /// Up to `n` of the oldest completions, as many as lie beside each other.
+    #[inline]
+    pub(crate) fn oldest(&self, n: usize) -> &[Cqe] {
+        let len = self.len.min(n).min(self.entries.len() - self.first);
+        self.entries.get(self.first..self.first + len).unwrap_or_default()
+    }
+
+    /// Takes `n` completions out, no more than `oldest` gave.
+    #[inline]
+    pub(crate) fn drop_oldest(&mut self, n: usize) {
+        let n = n.min(self.len);
+        self.first = self.place(n);
+        self.len -= n;
+        self.popped += n as u64;
+    }
+
     /// As `pop`, with everything that the queue's readers asked for.
     pub(crate) fn pop_stamped(&mut self) -> Option<(Cqe, Stamped)> {
         let stamped = self.stamped.get(self.first).copied().unwrap_or_default();

@@ -115,12 +115,22 @@ impl Cq {
     /// As `push`, with what only few completions have; kept if the queue was created to read it.
     #[inline]
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
-        let mut ring = self.ring.lock();
-        let (_, position) = ring.positions();
-        let pushed = ring.push(cqe, rare, solicited);
-        self.queued.store(ring.len(), Ordering::Relaxed);
-        drop(ring);
-        self.adapter.attention.completed();
+        let mut batch = self.batch();
+        let (_, position) = batch.ring.positions();
+        let pushed = batch.ring.push(cqe, rare, solicited);
+        batch.end(pushed);
+        position
+    }
+
+    /// Locks the ring for several completions.
+    #[inline]
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch { cq: self, ring: self.ring.lock() }
+    }
+
+    /// What a completion brings about that was not just queued.
+    #[cold]
+    fn follow(&self, pushed: Pushed) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
@@ -128,7 +138,6 @@ impl Cq {
             Pushed::Later => self.adapter.fabric.wake_self(),
             Pushed::Overrun => self.overran(),
         }
-        position
     }
 
     /// Positions below this one were polled.
@@ -136,7 +145,6 @@ impl Cq {
         self.ring.lock().positions().0
     }
 
-    #[cold]
     fn send_event(&self) {
         self.adapter.attention.disarmed();
         if let Some(channel) = &self.channel {
@@ -158,12 +166,24 @@ impl Cq {
     /// Takes up to `n` completions, each handed to `take`; drives the queue's QPs only when there is none.
     #[inline]
     pub(crate) fn poll(&self, n: usize, mut take: impl FnMut(usize, &Cqe)) -> usize {
-        let got = self.pop(n, &mut take);
-        if got > 0 || n == 0 {
-            return got;
+        if n == 0 {
+            return 0;
         }
-        self.drive();
+        if !self.has_queued() {
+            self.drive();
+            if !self.has_queued() {
+                // Who looks at a line all the time takes it from who writes to it, and then follows it slot by slot.
+                std::hint::spin_loop();
+                return 0;
+            }
+        }
         self.pop(n, &mut take)
+    }
+
+    /// Whether there are completions; without the lock.
+    #[inline]
+    fn has_queued(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) != 0
     }
 
     #[inline]
@@ -186,7 +206,7 @@ impl Cq {
     /// As `take`, of what is there already.
     #[inline]
     pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
-        if self.queued.load(Ordering::Relaxed) == 0 {
+        if !self.has_queued() {
             return None;
         }
         let mut ring = self.ring.lock();
@@ -219,15 +239,19 @@ impl Cq {
 
     #[inline]
     fn pop(&self, n: usize, take: &mut impl FnMut(usize, &Cqe)) -> usize {
-        if self.queued.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
         let mut ring = self.ring.lock();
         let mut got = 0;
         while got < n {
-            let Some(cqe) = ring.pop() else { break };
-            take(got, &cqe);
-            got += 1;
+            let oldest = ring.oldest(n - got);
+            let count = oldest.len();
+            if count == 0 {
+                break;
+            }
+            for cqe in oldest {
+                take(got, cqe);
+                got += 1;
+            }
+            ring.drop_oldest(count);
         }
         self.queued.store(ring.len(), Ordering::Relaxed);
         got
@@ -346,6 +370,32 @@ impl Cq {
         }
         drop(ring);
         self.adapter.remove_cq(self);
+    }
+}
+
+/// Completions that are added one after the other. Whoever sees another [`Pushed`] than `Quiet` ends it with that.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    cq: &'a Cq,
+    ring: MutexGuard<'a, CompletionRing>,
+}
+
+impl Batch<'_> {
+    #[inline]
+    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
+        self.ring.push(cqe, None, solicited)
+    }
+
+    /// Shows what was added.
+    #[inline]
+    pub(crate) fn end(self, pushed: Pushed) {
+        let Self { cq, ring } = self;
+        cq.queued.store(ring.len(), Ordering::Relaxed);
+        drop(ring);
+        cq.adapter.attention.completed();
+        if pushed != Pushed::Quiet {
+            cq.follow(pushed);
+        }
     }
 }
 

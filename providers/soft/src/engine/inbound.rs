@@ -144,6 +144,12 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
+    /// Whether a message that begins finds nothing left over: no receive that was taken, nothing to skip.
+    #[inline]
+    pub(super) const fn is_idle(&self) -> bool {
+        !self.taken && !self.skipping && self.message.is_none()
+    }
+
     /// A connection begins.
     pub(crate) fn restart(&mut self) {
         self.message = None;

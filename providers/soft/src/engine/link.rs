@@ -86,7 +86,19 @@ impl Link {
     /// Whether the remote QP may still send to our QP `own_qpn`: what it posted counts.
     #[inline]
     pub(crate) fn may_send(&self, own_qpn: u32) -> bool {
-        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        Self::sends_in(self.life(), own_qpn)
+    }
+
+    /// The word that says how things are with the remote QP.
+    #[inline]
+    pub(crate) fn life(&self) -> u64 {
+        self.entry().life.load(Ordering::Acquire)
+    }
+
+    /// As `may_send`, when `life` is how things are.
+    #[inline]
+    pub(crate) const fn sends_in(life: u64, own_qpn: u32) -> bool {
+        let life = Life::unpack(life);
         life.dest_qpn == own_qpn && matches!(life.state, Life::RTS | Life::SQD)
     }
 

@@ -19,6 +19,7 @@ pub(crate) mod multicast;
 pub(crate) mod onesided;
 pub(crate) mod opened;
 pub(crate) mod qp;
+pub(crate) mod quick;
 pub(crate) mod ranges;
 pub(crate) mod receive;
 pub(crate) mod regions;

@@ -25,7 +25,7 @@ use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
 use crate::sys::Errno;
 use abi::*;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -121,6 +121,9 @@ pub(crate) struct Qp {
     pub(crate) stand: Option<Stand>,
     /// There where the shared receive queue matches tags.
     tm: Option<Box<Tagging>>,
+    /// Short SENDs can take the usual way (`quick`), out and in.
+    sends_plainly: bool,
+    receives_plainly: bool,
     /// Another handle of a QP that exists, with its number, and nothing more.
     pub(crate) opened: Option<Opened>,
     /// XRC receive QPs: who else has it open.
@@ -223,11 +226,13 @@ impl Qp {
             }
             _ => Frames::default(),
         };
+        let receives_plainly = matches!(wanted.kind, Kind::Rc | Kind::Uc) && wanted.srq.is_none();
         let receives = match wanted.srq {
             Some(_) => ReceiveQueue::new(0, 0),
             None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
         };
         let position = entry.ring_base.load(Ordering::Relaxed);
+        let sends_plainly = matches!(wanted.kind, Kind::Rc | Kind::Uc) && tm.is_none();
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
             me: me.clone(),
@@ -242,6 +247,8 @@ impl Qp {
             domain: wanted.domain,
             stand: wanted.stand,
             tm,
+            sends_plainly,
+            receives_plainly,
             opened: wanted.opened,
             openings: Openings::default(),
             signals_all: wanted.signals_all,
@@ -315,6 +322,11 @@ impl Qp {
     #[inline]
     pub(crate) fn state(&self) -> State {
         State::from_raw(u32::from(self.state.load(Ordering::Acquire))).unwrap_or(State::Err)
+    }
+
+    #[inline]
+    pub(crate) fn is_in(&self, state: State) -> bool {
+        self.state.load(Ordering::Acquire) == state as u8
     }
 
     /// Whether an XRC receive QP is still somebody's: the one that this one stands for, or an orphan; true for all others.
@@ -400,14 +412,21 @@ impl Qp {
     ///
     /// # Errors
     /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue is full.
+    #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+        Ok(self.posting()?.post(wr_id, sges)?)
+    }
+
+    /// The queue to post receives to.
+    ///
+    /// # Errors
+    /// `EINVAL` in RESET, or the QP has a shared receive queue.
+    #[inline]
+    pub(crate) fn posting(&self) -> Result<MutexGuard<'_, ReceiveQueue>, Errno> {
         if self.srq.is_some() || self.state() == State::Reset {
             return Err(Errno::EINVAL);
         }
-        self.receives.lock().post(wr_id, sges).map_err(|refused| match refused {
-            super::receive::Refused::Full => Errno::ENOMEM,
-            super::receive::Refused::TooManySges => Errno::EINVAL,
-        })
+        Ok(self.receives.lock())
     }
 
     /// After receives were posted: a message may have waited for them, or they are too late.
@@ -421,6 +440,18 @@ impl Qp {
             self.receive_awaited.store(false, Ordering::Relaxed);
             self.serve_once();
         }
+    }
+
+    /// Whether short SENDs can go the usual way, which knows neither XRC nor tag matching.
+    #[inline]
+    pub(crate) const fn sends_plainly(&self) -> bool {
+        self.sends_plainly
+    }
+
+    /// Whether they can come the usual way, which knows no shared queues.
+    #[inline]
+    pub(crate) const fn receives_plainly(&self) -> bool {
+        self.receives_plainly
     }
 
     /// What matches tags here, if anything does.
@@ -514,6 +545,12 @@ impl Qp {
         }
     }
 
+    /// Whether `ack` was noted last: it brings nothing new.
+    #[inline]
+    pub(crate) fn has_noted(&self, ack: u32) -> bool {
+        self.acked_along.load(Ordering::Relaxed) == ack | 1 << 31
+    }
+
     /// How far the acknowledgement that came along last goes beyond `acked`; 0 when it does not.
     #[inline]
     pub(crate) fn acked_along(&self, acked: u32) -> u32 {
@@ -568,17 +605,25 @@ impl Qp {
     /// Called under the requester's lock with whether anything is left to complete.
     #[inline]
     pub(crate) fn sends_outstanding(&self, any: bool) {
-        if self.outstanding.load(Ordering::Relaxed) != any {
-            self.outstanding.store(any, Ordering::Relaxed);
+        if self.outstanding.load(Ordering::Relaxed) == any {
+            // What is outstanding is listed, since it was listed when it became so: see `stays_listed`.
+            return;
         }
-        if any
-            && !self.listed_sender.swap(true, Ordering::AcqRel)
-            && let Some(me) = self.me.upgrade()
-        {
+        self.outstanding.store(any, Ordering::Relaxed);
+        if any {
+            if !self.listed_sender.swap(true, Ordering::AcqRel) {
+                self.list_sender();
+            }
+            if let Some(own) = &self.tm {
+                self.list_with_receives(own);
+            }
+        }
+    }
+
+    #[cold]
+    fn list_sender(&self) {
+        if let Some(me) = self.me.upgrade() {
             self.send_cq.add_sender(me);
-        }
-        if any && let Some(own) = &self.tm {
-            self.list_with_receives(own);
         }
     }
 
@@ -606,8 +651,9 @@ impl Qp {
             return true;
         }
         let listed = self.listed_with(cq);
-        listed.store(false, Ordering::Release);
-        // A post in between found the flag set: its request is ours to keep.
+        // Against `sends_outstanding`, which stores and then swaps: if its swap came before ours, ours acquires what it stored,
+        // and the load sees it; if it came after, it found the flag down, and lists the QP anew.
+        listed.swap(false, Ordering::AcqRel);
         self.has_outstanding() && !listed.swap(true, Ordering::AcqRel)
     }
 

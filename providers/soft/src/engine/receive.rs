@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::ranges::MAX_SGE;
+use crate::sys::Errno;
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
 
@@ -12,14 +13,23 @@ pub(crate) struct Receive {
     pub(crate) sges: ArrayVec<ibv_sge, MAX_SGE>,
 }
 
+/// A posted receive without its list.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    wr_id: u64,
+    /// Ranges in its list.
+    count: u8,
+}
+
 /// A ring of receives without allocation after its creation.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
-    wr_ids: Box<[u64]>,
-    counts: Box<[u8]>,
+    /// A power of two of places: that of a receive is found without a division.
+    heads: Box<[Head]>,
     sges: Box<[ibv_sge]>,
+    max_wr: usize,
     max_sge: usize,
-    /// Receives ever taken; the oldest posted one is `taken % capacity`.
+    /// Receives ever taken: the number of the oldest posted one.
     taken: u64,
     /// Receives ever posted.
     posted: u64,
@@ -34,18 +44,34 @@ pub(crate) enum Refused {
     TooManySges,
 }
 
+impl From<Refused> for Errno {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full => Self::ENOMEM,
+            Refused::TooManySges => Self::EINVAL,
+        }
+    }
+}
+
 impl ReceiveQueue {
     /// Room for `max_wr` receives of `max_sge` ranges each.
     pub(crate) fn new(max_wr: usize, max_sge: usize) -> Self {
         let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let places = max_wr.next_power_of_two();
         Self {
-            wr_ids: vec![0; max_wr].into_boxed_slice(),
-            counts: vec![0; max_wr].into_boxed_slice(),
-            sges: vec![none; max_wr * max_sge].into_boxed_slice(),
+            heads: vec![Head::default(); places].into_boxed_slice(),
+            sges: vec![none; places * max_sge].into_boxed_slice(),
+            max_wr,
             max_sge,
             taken: 0,
             posted: 0,
         }
+    }
+
+    /// The place of receive `n`.
+    #[inline]
+    const fn at(&self, n: u64) -> usize {
+        n as usize & (self.heads.len() - 1)
     }
 
     /// Receives waiting.
@@ -70,33 +96,52 @@ impl ReceiveQueue {
 
     #[inline]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
-        if self.len() == self.wr_ids.len() {
+        if self.len() == self.max_wr {
             return Err(Refused::Full);
         }
         if sges.len() > self.max_sge {
             return Err(Refused::TooManySges);
         }
-        let at = (self.posted % self.wr_ids.len() as u64) as usize;
-        self.wr_ids[at] = wr_id;
-        self.counts[at] = sges.len() as u8;
-        self.sges[at * self.max_sge..][..sges.len()].copy_from_slice(sges);
+        let at = self.at(self.posted);
+        self.heads[at] = Head { wr_id, count: sges.len() as u8 };
+        // One by one: lists are short, and a call to copy them costs more.
+        for (to, from) in self.sges[at * self.max_sge..].iter_mut().zip(sges) {
+            *to = *from;
+        }
         self.posted += 1;
         Ok(())
+    }
+
+    /// The oldest receive, number and list, which stays where it is.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<(u64, &[ibv_sge])> {
+        if self.len() == 0 {
+            return None;
+        }
+        let at = self.at(self.taken);
+        let Head { wr_id, count } = *self.heads.get(at)?;
+        let list = self.sges.get(at * self.max_sge..)?.get(..usize::from(count))?;
+        Some((wr_id, list))
+    }
+
+    /// The oldest receive, if there is one, is no longer there.
+    #[inline]
+    pub(crate) const fn drop_front(&mut self) {
+        if self.len() > 0 {
+            self.taken += 1;
+        }
     }
 
     /// Takes the oldest receive into `to`; `false`: there is none.
     #[inline]
     pub(crate) fn take(&mut self, to: &mut Receive) -> bool {
-        if self.len() == 0 {
-            return false;
-        }
-        let at = (self.taken % self.wr_ids.len() as u64) as usize;
-        self.taken += 1;
-        let list = &self.sges[at * self.max_sge..][..usize::from(self.counts[at])];
-        to.wr_id = self.wr_ids[at];
+        let Some((wr_id, list)) = self.front() else { return false };
+        to.wr_id = wr_id;
         to.sges.clear();
         // max_sge never exceeds MAX_SGE: checked where queues are created.
-        to.sges.try_extend_from_slice(list).is_ok()
+        let whole = to.sges.try_extend_from_slice(list).is_ok();
+        self.drop_front();
+        whole
     }
 }
 

@@ -66,6 +66,25 @@ pub(crate) struct Extent {
     pub(crate) access: u32,
 }
 
+/// What a local key covers, for a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Covered {
+    lkey: u32,
+    iova: u64,
+    len: u64,
+    va: u64,
+}
+
+impl Covered {
+    /// Where the bytes of `sge` are, if it is of this region and not empty.
+    #[inline]
+    pub(crate) fn find(&self, sge: &ibv_sge) -> Option<*mut u8> {
+        let (at, len) = (sge.addr.wrapping_sub(self.iova), u64::from(sge.length));
+        let within = at < self.len && len <= self.len - at && len > 0;
+        (sge.lkey == self.lkey && within).then(|| self.va.wrapping_add(at) as *mut u8)
+    }
+}
+
 /// The regions of this process.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -189,6 +208,30 @@ impl Regions {
         need: u32,
     ) -> bool {
         list.iter().all(|sge| self.resolve_one(ranges, pd, sge, need).is_some())
+    }
+
+    /// What `lkey` covers, if it is a key of an ordinary region of `pd` with the right `need`; `None`: [`Regions::resolve`] knows more.
+    /// It stays so until the QP's lock is let go, which deregistration waits for.
+    #[inline]
+    pub(crate) fn covered(&self, pd: u32, lkey: u32, need: u32) -> Option<Covered> {
+        let rkey = lkey & !LOCAL_KEY;
+        let index = (rkey >> INDEX_SHIFT) as usize;
+        if lkey & LOCAL_KEY == 0 || index == 0 || index >= FIRST_WINDOW {
+            return None;
+        }
+        let entry = self.view.mr(index);
+        // As in `look_up`.
+        let key = entry.key.load(Ordering::SeqCst);
+        let access = (key >> 32) as u32;
+        let ordinary = access & (need | ON_DEMAND | VOID) == need;
+        if key as u32 != rkey || entry.pd.load(Ordering::Relaxed) != u64::from(pd) || !ordinary {
+            return None;
+        }
+        let [iova, len, va] =
+            [&entry.iova, &entry.len, &entry.va].map(|n| n.load(Ordering::Relaxed));
+        // One that goes round the end of the address space covers nothing.
+        iova.checked_add(len)?;
+        Some(Covered { lkey, iova, len, va })
     }
 
     #[inline]

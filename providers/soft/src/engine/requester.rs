@@ -17,7 +17,8 @@ use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::runs::is_small_move;
 use super::state::{Kind, State, give_up_us};
-use crate::engine::completion::{Cqe, found_by, vendor_err};
+use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
+use crate::engine::cq::Batch;
 use crate::shm::layout::RING_SLOTS;
 use crate::sys::errno::Errno;
 use abi::*;
@@ -579,6 +580,7 @@ impl Requester {
 
     /// Completes what is complete, in order.
     pub(super) fn reap(&mut self, qp: &Qp) {
+        let mut batch: Option<Batch<'_>> = None;
         while self.queue.completed < self.queue.issued && !self.broken {
             let n = self.queue.completed;
             let acked = self.acked;
@@ -590,26 +592,38 @@ impl Requester {
                 Phase::Done => IBV_WC_SUCCESS,
                 Phase::Failed(status) => status,
             };
-            let entry = *entry;
-            self.queue.complete_oldest(entry.own);
-            if matches!(
+            let answered = matches!(
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
-            ) && entry.phase == Phase::Published
-            {
-                self.answers_due -= 1;
+            ) && entry.phase == Phase::Published;
+            self.answers_due -= u32::from(answered);
+            if status == IBV_WC_SUCCESS && !entry.own {
+                if qp.signals_all || entry.has(IBV_SEND_SIGNALED) {
+                    let cqe = done(qp, &entry.request, entry.len);
+                    let ring = batch.get_or_insert_with(|| qp.send_cq.batch());
+                    let pushed = ring.push(&cqe, false);
+                    if pushed != Pushed::Quiet
+                        && let Some(ring) = batch.take()
+                    {
+                        ring.end(pushed);
+                    }
+                }
+                self.queue.complete_oldest(false);
+                continue;
+            }
+            let entry = *entry;
+            self.queue.complete_oldest(entry.own);
+            if let Some(ring) = batch.take() {
+                ring.end(Pushed::Quiet);
             }
             if status != IBV_WC_SUCCESS {
                 self.broken = true;
                 self.breakage = true;
             }
-            if status != IBV_WC_SUCCESS
-                || qp.signals_all
-                || entry.own
-                || entry.has(IBV_SEND_SIGNALED)
-            {
-                complete(qp, &entry, status, entry.len, self.gone);
-            }
+            complete(qp, &entry, status, entry.len, self.gone);
+        }
+        if let Some(ring) = batch {
+            ring.end(Pushed::Quiet);
         }
     }
 
@@ -737,22 +751,32 @@ impl Requester {
     }
 }
 
+/// The completion of a request that succeeded.
+#[inline]
+fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
+    Cqe {
+        wr_id: request.wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode: completion_opcode(request.opcode),
+        byte_len,
+        qp_num: qp.qpn,
+        ..Cqe::default()
+    }
+}
+
+#[cold]
 fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32, gone: bool) {
     let request = &entry.request;
     if entry.own {
         return rendezvous::finished(qp, request, status);
     }
     let cqe = Cqe {
-        wr_id: request.wr_id,
         status,
-        opcode: completion_opcode(request.opcode),
-        byte_len,
-        qp_num: qp.qpn,
         vendor_err: match vendor_err(status) {
             found_by::TIME if gone => found_by::DEATH,
             usual => usual,
         },
-        ..Cqe::default()
+        ..done(qp, request, byte_len)
     };
     qp.send_cq.push(&cqe, false);
 }

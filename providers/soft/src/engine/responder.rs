@@ -31,12 +31,12 @@ const ACK_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Responder {
-    ring: Ring,
+    pub(super) ring: Ring,
     pub(crate) link: Option<Box<Link>>,
-    next: u32,
+    pub(super) next: u32,
     pub(crate) inbound: Inbound,
     /// Since when the piece at the head waits for a receive.
-    rnr_since: Option<Instant>,
+    pub(super) rnr_since: Option<Instant>,
     pub(crate) min_rnr_timer: u8,
     /// The piece that waits for movers, or for the lock of atomics.
     held_up: Option<u32>,
@@ -119,7 +119,15 @@ impl Responder {
         let before = self.next;
         let mut fatal = false;
         self.inbound.moved = 0;
-        for _ in 0..BUDGET {
+        let mut left = BUDGET;
+        while left > 0 {
+            if qp.receives_plainly() {
+                left -= self.serve_usual(qp, &link, left);
+                if left == 0 {
+                    break;
+                }
+            }
+            left -= 1;
             let Some((words, body)) = self.ring.take(self.next) else { break };
             let mut verdict = self.serve(qp, &link, words, &body);
             if verdict == Verdict::NotReady && self.rnr_expired(qp, &link) {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 mod counting;
 mod ending;
+mod short;
 mod unpolled;
 
 const QKEY: u32 = 0x1111;

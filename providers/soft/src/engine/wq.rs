@@ -6,7 +6,7 @@ use super::cq::Cq;
 use super::datagrams::Dry;
 use super::ethernet::toeplitz::Hash;
 use super::ethernet::{Key, Sink};
-use super::receive::{Receive, ReceiveQueue, Refused};
+use super::receive::{Receive, ReceiveQueue};
 use crate::adapter::Adapter;
 use crate::sys::Errno;
 use abi::*;
@@ -104,10 +104,7 @@ impl Wq {
         if self.state() == IBV_WQS_RESET {
             return Err(Errno::EINVAL);
         }
-        self.queue.lock().post(wr_id, sges).map_err(|refused| match refused {
-            Refused::Full => Errno::ENOMEM,
-            Refused::TooManySges => Errno::EINVAL,
-        })
+        self.queue.lock().post(wr_id, sges).map_err(Errno::from)
     }
 
     /// After receives were posted: they may be too late.

@@ -6,6 +6,7 @@
 use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
+use crate::engine::quick::Quick;
 use crate::engine::ranges::MAX_SGE;
 use crate::engine::request::{Request, WORD_WITHIN};
 use crate::engine::state::{Kind, State};
@@ -18,7 +19,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
 /// One collected request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Built {
     request: Request,
     sges: ArrayVec<ibv_sge, MAX_SGE>,
@@ -29,7 +30,9 @@ struct Built {
 /// Requests under construction. Vectors keep their memory: after the first use nothing is allocated.
 #[derive(Debug, Default)]
 struct Builder {
+    /// The first `count` of them; the others are room for more, since one is too large to be moved about.
     built: Vec<Built>,
+    count: usize,
     inline: Vec<u8>,
     /// Headers of segmented sends.
     headers: Vec<u8>,
@@ -117,7 +120,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     queue.builder.lock.lock();
     // SAFETY: locked.
     let builder = unsafe { builder(qp) };
-    builder.built.clear();
+    builder.count = 0;
     builder.inline.clear();
     builder.headers.clear();
     builder.error = None;
@@ -143,16 +146,8 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         return Err(error);
     }
     let mut requester = qp.requester.lock();
-    if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
-        return Err(Errno::EINVAL);
-    }
-    if requester.queue.room() < builder.built.len() {
-        requester.advance(qp);
-        if requester.queue.room() < builder.built.len() {
-            return Err(Errno::ENOMEM);
-        }
-    }
-    for built in &mut builder.built {
+    let Some(list) = builder.built.get_mut(..builder.count) else { return Err(Errno::EINVAL) };
+    for built in &mut *list {
         if built.request.opcode == IBV_WR_TSO {
             // As with inline data.
             built.request.remote_addr += builder.headers.as_ptr() as u64;
@@ -163,14 +158,37 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
                 sge.addr += builder.inline.as_ptr() as u64;
             }
         }
+    }
+    // Of a single one, all or none is posted whatever it is.
+    if let [one] = &*list
+        && requester.quick(qp).is_some_and(|mut quick| post_short(&mut quick, one, false))
+    {
+        requester.publish();
+        return Ok(());
+    }
+    if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
+        return Err(Errno::EINVAL);
+    }
+    if requester.queue.room() < list.len() {
+        requester.advance(qp);
+        if requester.queue.room() < list.len() {
+            return Err(Errno::ENOMEM);
+        }
+    }
+    for built in &*list {
         requester.check(qp.kind, &built.request, &built.sges)?;
     }
     let mut result = Ok(());
-    let mut left = builder.built.len();
-    for built in &builder.built {
-        left -= 1;
-        let posted = requester.post_one_of(qp, &built.request, &built.sges, left > 0);
-        result = result.and(posted);
+    let mut rest = &*list;
+    while !rest.is_empty() {
+        if let Some(mut quick) = requester.quick(qp) {
+            let posted = rest.iter().take_while(|one| post_short(&mut quick, one, true)).count();
+            rest = rest.get(posted..).unwrap_or_default();
+        }
+        let Some((one, behind)) = rest.split_first() else { break };
+        let more = !behind.is_empty();
+        result = result.and(requester.post_one_of(qp, &one.request, &one.sges, more));
+        rest = behind;
     }
     requester.post_rest(qp);
     requester.publish();
@@ -182,6 +200,14 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     result
 }
 
+/// Posts a request if it is one of the usual ones.
+#[inline]
+fn post_short(quick: &mut Quick<'_>, built: &Built, more: bool) -> bool {
+    let Request { wr_id, opcode, flags, imm, .. } = built.request;
+    let [sge] = &*built.sges else { return false };
+    quick.post((wr_id, opcode, flags, imm), sge, more)
+}
+
 /// Begins a request; `fill` sets what the operation has besides number and flags.
 ///
 /// # Safety
@@ -191,10 +217,16 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)
     let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
     // Inline is what the data setters say, not a flag.
     let flags = flags & !IBV_SEND_INLINE;
-    let mut request = Request { wr_id, opcode, flags, ..Request::default() };
-    fill(&mut request);
-    let inline_at = builder.inline.len();
-    builder.built.push(Built { request, sges: ArrayVec::new(), inline_at });
+    if builder.count == builder.built.len() {
+        builder.built.push(Built::default());
+    }
+    if let Some(built) = builder.built.get_mut(builder.count) {
+        built.request = Request { wr_id, opcode, flags, ..Request::default() };
+        fill(&mut built.request);
+        built.sges.clear();
+        built.inline_at = builder.inline.len();
+        builder.count += 1;
+    }
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
@@ -331,7 +363,8 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
 unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Built, &mut Vec<u8>) -> Option<()>) {
     // SAFETY: by contract.
     let builder = unsafe { builder(qp) };
-    let changed = builder.built.last_mut().and_then(|last| change(last, &mut builder.inline));
+    let last = builder.count.checked_sub(1).and_then(|last| builder.built.get_mut(last));
+    let changed = last.and_then(|last| change(last, &mut builder.inline));
     if changed.is_none() {
         builder.error = Some(Errno::EINVAL);
     }

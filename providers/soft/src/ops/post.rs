@@ -4,6 +4,7 @@
 use super::ah::Ah;
 use super::mw::bind_request;
 use crate::engine::qp::Qp;
+use crate::engine::quick::Quick;
 use crate::engine::request::{Destination, Request};
 use crate::engine::state::Kind;
 use crate::sys::Errno;
@@ -39,7 +40,7 @@ pub(super) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<
 pub(super) unsafe fn post_list(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
-    post: impl Fn(u64, &[ibv_sge]) -> Result<(), Errno>,
+    mut post: impl FnMut(u64, &[ibv_sge]) -> Result<(), Errno>,
 ) -> c_int {
     let mut at = wr;
     // SAFETY: an element of the list, or NULL at its end.
@@ -69,7 +70,12 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: by contract.
     let queue = unsafe { Qp::of(qp) };
     // SAFETY: by contract.
-    let result = unsafe { post_list(wr, bad_wr, |wr_id, list| queue.post_receive(wr_id, list)) };
+    let result = unsafe {
+        match queue.posting() {
+            Ok(mut receives) => post_list(wr, bad_wr, |id, list| Ok(receives.post(id, list)?)),
+            Err(errno) => post_list(wr, bad_wr, |_, _| Err(errno)),
+        }
+    };
     queue.receives_posted();
     result
 }
@@ -89,7 +95,21 @@ pub(super) unsafe extern "C" fn post_send(
     let mut result = 0;
     let mut at = wr;
     // SAFETY: an element of the list, or NULL at its end.
-    while let Some(wr) = unsafe { at.as_ref() } {
+    while let Some(mut wr) = unsafe { at.as_ref() } {
+        if is_short(wr)
+            && let Some(mut quick) = requester.quick(queue)
+        {
+            // SAFETY: by contract.
+            while unsafe { post_short(&mut quick, wr) } {
+                at = wr.next;
+                // SAFETY: as above.
+                let Some(next) = (unsafe { at.as_ref() }) else { break };
+                wr = next;
+            }
+            if at.is_null() {
+                break;
+            }
+        }
         // SAFETY: by contract; the union members are chosen by opcode and QP type.
         let posted = unsafe {
             elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
@@ -114,6 +134,28 @@ pub(super) unsafe extern "C" fn post_send(
         queue.send_broke();
     }
     result
+}
+
+/// Whether a request may be one for [`Quick`].
+#[inline]
+const fn is_short(wr: &ibv_send_wr) -> bool {
+    matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && wr.num_sge == 1
+}
+
+/// Posts a request if it is one of the usual ones.
+///
+/// # Safety
+/// The request's list has as many elements as it says, or is NULL.
+#[inline]
+unsafe fn post_short(quick: &mut Quick<'_>, wr: &ibv_send_wr) -> bool {
+    if !is_short(wr) {
+        return false;
+    }
+    // SAFETY: by contract, and the count is 1.
+    let Some(sge) = (unsafe { wr.sg_list.as_ref() }) else { return false };
+    // SAFETY: any bits are a number.
+    let imm = unsafe { wr.imm.imm_data };
+    quick.post((wr.wr_id, wr.opcode, wr.send_flags, imm), sge, !wr.next.is_null())
 }
 
 /// Work on our own windows, which has no scatter/gather list.

@@ -8,7 +8,6 @@ use super::query::{MAX_SGE, MAX_SRQ_WR};
 use super::xrcd::Xrcd;
 use super::{object, status};
 use crate::engine::cq::Cq;
-use crate::engine::receive::Refused;
 use crate::engine::srq::{Srq, WantedSrq};
 use crate::engine::tagging::MAX_TAG_OPS;
 use crate::engine::tags::MAX_TAGS;
@@ -258,12 +257,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     let queue = unsafe { Srq::of(srq) };
     // SAFETY: by contract.
     let result = unsafe {
-        post_list(wr, bad_wr, |wr_id, sges| {
-            queue.post(wr_id, sges).map_err(|refused| match refused {
-                Refused::Full => Errno::ENOMEM,
-                Refused::TooManySges => Errno::EINVAL,
-            })
-        })
+        post_list(wr, bad_wr, |wr_id, sges| queue.post(wr_id, sges).map_err(Errno::from))
     };
     queue.posted();
     result

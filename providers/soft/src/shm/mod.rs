@@ -2,5 +2,6 @@
 
 pub(crate) mod chunks;
 pub(crate) mod layout;
+mod short;
 pub(crate) mod slot;
 pub(crate) mod view;

@@ -167,6 +167,87 @@ impl Head {
     }
 }
 
+/// The head words of what may be a SEND in one slot, which is most of what comes: looked at as they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short(pub(crate) [u64; 2]);
+
+impl Short {
+    /// A SEND, inline, first and last piece, with nothing else but perhaps immediate data and a solicited event.
+    const KIND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
+    const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
+    const ACK_SHIFT: u32 = 50;
+
+    /// The part that all heads from a QP with the same acknowledgement have.
+    #[inline]
+    pub(crate) const fn from(src_qpn: u32, ack: u32) -> Self {
+        let ack = (ack & ACK_MASK) as u64;
+        let sender = (src_qpn as u64 & 0xff_ffff) << 32;
+        Self([Self::KIND << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
+    }
+
+    /// The head of one, from what `from` gave.
+    #[inline]
+    pub(crate) const fn with(
+        self,
+        seq: u32,
+        len: usize,
+        imm: Option<u32>,
+        solicited: bool,
+    ) -> Self {
+        let solicited = (solicited as u64 * SOLICITED as u64) << 38;
+        let (flag, imm) = match imm {
+            Some(imm) => ((IMM as u64) << 38, imm as u64),
+            None => (0, 0),
+        };
+        let len = (len as u64 & COUNT as u64) << 44;
+        let Self([first, second]) = self;
+        Self([first | seq as u64 | len | solicited | flag, second | imm])
+    }
+
+    #[inline]
+    pub(crate) const fn seq(self) -> u32 {
+        self.0[0] as u32
+    }
+
+    #[inline]
+    pub(crate) const fn is_one(self) -> bool {
+        self.0[0] >> 32 & Self::KIND_MASK == Self::KIND
+    }
+
+    /// Whether it is one as `first`, which is one: from the same sender, with the same acknowledgement.
+    #[inline]
+    pub(crate) const fn is_as(self, first: Self) -> bool {
+        let mask = Self::KIND_MASK << 32 | u64::MAX << Self::ACK_SHIFT;
+        (self.0[0] ^ first.0[0]) & mask | (self.0[1] ^ first.0[1]) >> 32 == 0
+    }
+
+    /// Bytes in the slot, if there can be so many.
+    #[inline]
+    pub(crate) const fn len(self) -> usize {
+        (self.0[0] >> 44) as usize & COUNT as usize
+    }
+
+    #[inline]
+    pub(crate) const fn imm(self) -> Option<u32> {
+        if self.0[0] >> 38 & IMM as u64 == 0 { None } else { Some(self.0[1] as u32) }
+    }
+
+    #[inline]
+    pub(crate) const fn is_solicited(self) -> bool {
+        self.0[0] >> 38 & SOLICITED as u64 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn src_qpn(self) -> u32 {
+        (self.0[1] >> 32) as u32 & 0xff_ffff
+    }
+
+    #[inline]
+    pub(crate) const fn ack(self) -> u32 {
+        (self.0[0] >> Self::ACK_SHIFT) as u32 | (self.0[1] >> 56 << 14) as u32
+    }
+}
+
 /// A word of two halves, as bodies use them: low first.
 pub(crate) const fn halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
@@ -197,6 +278,69 @@ mod tests {
             ack: 0x37_1234,
         };
         assert_eq!(Head::parse(head.emit()), Some(head));
+    }
+
+    #[test]
+    fn a_short_send_is_known_and_read_without_parsing() {
+        let carriers = [Carrier::Inline, Carrier::Chunk, Carrier::Attach, Carrier::AttachList];
+        for (flags, carrier) in (0..64).flat_map(|flags| carriers.map(|carrier| (flags, carrier))) {
+            for op in (0..16).filter_map(Op::from_raw) {
+                let (seq, count) = (7, if carrier == Carrier::Inline { 48 } else { 3 });
+                let head = Head {
+                    seq,
+                    op,
+                    flags,
+                    carrier,
+                    count,
+                    imm: 5,
+                    src_qpn: 0xab_cdef,
+                    ack: 0x37_1234,
+                };
+                let short = Short(head.emit());
+                let plain = flags & !(IMM | SOLICITED) == FIRST | LAST;
+                let wanted = op == Op::Send && carrier == Carrier::Inline && plain;
+                assert_eq!(short.is_one(), wanted, "{head:?}");
+                assert_eq!(short.len(), usize::from(count));
+                assert_eq!(short.imm(), head.has(IMM).then_some(5));
+                assert_eq!(short.is_solicited(), head.has(SOLICITED));
+                assert_eq!((short.src_qpn(), short.ack()), (0xab_cdef, 0x37_1234));
+                if wanted {
+                    let same = Short::from(head.src_qpn, head.ack);
+                    let imm = head.has(IMM).then_some(5);
+                    let made = same.with(seq, 48, imm, head.has(SOLICITED));
+                    let without = Head { imm: imm.unwrap_or(0), ..head };
+                    assert_eq!((made.0, made.seq()), (without.emit(), 7));
+                }
+            }
+        }
+        let one = Head {
+            seq: 1,
+            op: Op::Send,
+            flags: FIRST | LAST,
+            carrier: Carrier::Inline,
+            count: 1,
+            imm: 0,
+            src_qpn: 2,
+            ack: 3,
+        };
+        let as_one = |other: Head| Short(other.emit()).is_as(Short(one.emit()));
+        assert!(as_one(Head {
+            seq: 9,
+            count: 48,
+            imm: 7,
+            flags: FIRST | LAST | IMM | SOLICITED,
+            ..one
+        }));
+        for other in [
+            Head { op: Op::Write, ..one },
+            Head { flags: FIRST, ..one },
+            Head { carrier: Carrier::Chunk, ..one },
+            Head { src_qpn: 3, ..one },
+            Head { ack: 4, ..one },
+            Head { ack: 3 | 1 << 21, ..one },
+        ] {
+            assert!(!as_one(other), "{other:?}");
+        }
     }
 
     #[test]

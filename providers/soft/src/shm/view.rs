@@ -132,7 +132,16 @@ impl View {
     }
 
     /// Takes all bells of QPs and hands each index to `f`. One load per 4096 QPs when none rang.
-    pub(crate) fn take_qp_bells(&self, mut f: impl FnMut(usize)) {
+    #[inline]
+    pub(crate) fn take_qp_bells(&self, f: impl FnMut(usize)) {
+        let summaries = &self.rings_head().qp_bell_summary;
+        if summaries.iter().fold(0, |all, one| all | one.load(Ordering::Relaxed)) != 0 {
+            self.take_rung(f);
+        }
+    }
+
+    #[cold]
+    fn take_rung(&self, mut f: impl FnMut(usize)) {
         let head = self.rings_head();
         for (s, summary) in head.qp_bell_summary.iter().enumerate() {
             take_bits(summary, |w| {
@@ -187,7 +196,8 @@ impl Ring {
         unsafe { &*self.control }
     }
 
-    fn slot(&self, seq: u32) -> &Slot {
+    #[inline]
+    pub(super) fn slot(&self, seq: u32) -> &Slot {
         // SAFETY: as control; the index is below RING_SLOTS.
         unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
     }

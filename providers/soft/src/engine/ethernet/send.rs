@@ -26,7 +26,9 @@ pub(crate) struct Frames {
 impl Frames {
     /// For a queue of `max_wr` requests with headers of up to `max_header` bytes.
     pub(crate) fn new(max_wr: usize, max_header: usize) -> Self {
-        Self { frame: vec![0; MAX_FRAME], headers: vec![0; max_wr * max_header], max_header }
+        // As many places as the send queue has.
+        let places = max_wr.next_power_of_two();
+        Self { frame: vec![0; MAX_FRAME], headers: vec![0; places * max_header], max_header }
     }
 
     /// Whether a request makes frames that can be sent.

@@ -1,0 +1,105 @@
+//! Short SENDs go another way than all others: nobody shall see which way one went.
+
+use super::*;
+
+/// Posts a list as ibv_post_send does, each request with its range or two halves of it.
+fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
+    let mut requester = side.qp.requester.lock();
+    let mut list = list.iter().peekable();
+    while list.peek().is_some() {
+        if let Some(mut quick) = requester.quick(&side.qp) {
+            let mut post = |(request, sge, split): &(Request, ibv_sge, bool)| {
+                let Request { wr_id, opcode, flags, imm, .. } = *request;
+                !split && quick.post((wr_id, opcode, flags, imm), sge, true)
+            };
+            while list.next_if(|one| post(one)).is_some() {}
+        }
+        let Some((request, sge, split)) = list.next() else { break };
+        let (request, half) = (*request, sge.length / 2);
+        let first = ibv_sge { length: half, ..*sge };
+        let rest = ibv_sge { addr: sge.addr + u64::from(half), length: sge.length - half, ..*sge };
+        let sges = if *split { vec![first, rest] } else { vec![*sge] };
+        let more = list.peek().is_some();
+        requester.post_one_of(&side.qp, &request, &sges, more).expect("a good request");
+    }
+    requester.post_rest(&side.qp);
+    requester.publish();
+}
+
+#[test]
+fn messages_of_all_kinds_arrive_in_order_whichever_way_each_of_them_goes() {
+    const LENGTHS: [usize; 9] = [0, 1, 7, 8, 13, 47, 48, 49, 200];
+    for kind in [Kind::Rc, Kind::Uc] {
+        let (mut a, b) = pair(kind, true, 64 * 256);
+        let mut random = 12345u32;
+        let mut below = |n: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) % n
+        };
+        for round in 0..300 {
+            fill(&mut a, round);
+            let count = 1 + below(40) as usize;
+            let mut list = vec![];
+            for n in 0..count {
+                let len = LENGTHS[below(9) as usize];
+                let with_imm = below(3) == 0;
+                let opcode = if with_imm { IBV_WR_SEND_WITH_IMM } else { IBV_WR_SEND };
+                let inline = if below(3) == 0 { IBV_SEND_INLINE } else { 0 };
+                let fence = if below(8) == 0 { IBV_SEND_FENCE } else { 0 };
+                let flags = IBV_SEND_SIGNALED | inline | fence;
+                let imm = n as u32 + 7;
+                let request = Request { wr_id: n as u64, opcode, flags, imm, ..Request::default() };
+                list.push((request, a.sge(n * 256, len), below(6) == 0));
+                let (first, second) = (b.sge(n * 256, 30), b.sge(n * 256 + 30, 226));
+                match below(4) {
+                    0 => b.receive(n as u64, &[first, second]),
+                    _ => b.receive(n as u64, &[b.sge(n * 256, 256)]),
+                }
+            }
+            post(&a, &list);
+            for (n, (request, sge, _)) in list.iter().enumerate() {
+                let got = b.wait(&a);
+                assert_eq!((got.status, got.opcode), (IBV_WC_SUCCESS, IBV_WC_RECV));
+                assert_eq!((got.wr_id, got.byte_len), (n as u64, sge.length), "{list:?}");
+                let imm = (request.opcode == IBV_WR_SEND_WITH_IMM).then_some(request.imm);
+                assert_eq!(got.imm, imm.unwrap_or(0));
+                assert_eq!(got.wc_flags & IBV_WC_WITH_IMM != 0, imm.is_some());
+                assert_eq!((got.qp_num, got.src_qp), (b.qp.qpn, a.qp.qpn));
+                let at = n * 256..n * 256 + sge.length as usize;
+                assert_eq!(a.memory[at.clone()], b.memory[at]);
+            }
+            for n in 0..count as u64 {
+                let sent = a.wait(&b);
+                assert_eq!((sent.status, sent.wr_id), (IBV_WC_SUCCESS, n));
+            }
+            assert!(a.poll().is_none() && b.poll().is_none());
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_short_send_is_found_out_in_its_turn() {
+    let (a, b) = pair(Kind::Rc, true, 256);
+    let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
+    for wr_id in 0..4 {
+        b.receive(wr_id, &[b.sge(0, 64)]);
+    }
+    let stray = ibv_sge { lkey: a.keys.lkey ^ 2, ..a.sge(0, 8) };
+    post(
+        &a,
+        &[(send(0), a.sge(0, 8), false), (send(1), stray, false), (send(2), a.sge(0, 8), false)],
+    );
+    let statuses: Vec<_> = (0..3).map(|_| a.wait(&b)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(statuses, [(0, IBV_WC_SUCCESS), (1, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_WR_FLUSH_ERR)]);
+
+    // A receive that is too short for the second message of a list, behind one that it takes.
+    let (a, b) = pair(Kind::Rc, true, 256);
+    let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
+    b.receive(0, &[b.sge(0, 64)]);
+    b.receive(1, &[b.sge(0, 7)]);
+    post(&a, &[(send(0), a.sge(0, 8), false), (send(1), a.sge(0, 8), false)]);
+    let got: Vec<_> = (0..2).map(|_| b.wait(&a)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(got, [(0, IBV_WC_SUCCESS), (1, IBV_WC_LOC_LEN_ERR)]);
+    let sent: Vec<_> = (0..2).map(|_| a.wait(&b)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(sent, [(0, IBV_WC_SUCCESS), (1, IBV_WC_REM_INV_REQ_ERR)]);
+}

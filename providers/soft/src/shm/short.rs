@@ -1,0 +1,180 @@
+//! Bytes that travel in a slot itself, copied between it and an application's memory without a stop in between.
+
+use super::layout::Slot;
+use super::slot::{BODY_WORDS, SEND_INLINE, Short};
+use super::view::Ring;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The payload words of a slot.
+#[inline]
+fn body(slot: &Slot) -> &[AtomicU64] {
+    slot.words.last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
+}
+
+impl Ring {
+    /// Producer: fills the slot that `head` is for, but for its first word, which [`Ring::show`] stores.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, head: Short, from: *const u8, len: usize) {
+        debug_assert!(len <= SEND_INLINE);
+        let slot = self.slot(head.seq());
+        slot.words[1].store(head.0[1], Ordering::Relaxed);
+        for (word, at) in body(slot).iter().zip((0..).step_by(8)) {
+            let rest = len.saturating_sub(at);
+            if rest < 8 {
+                if rest > 0 {
+                    // SAFETY: the last `rest` of `len` bytes.
+                    word.store(unsafe { load_part(from.add(at), rest) }, Ordering::Relaxed);
+                }
+                break;
+            }
+            // SAFETY: `at` + 8 bytes or more are readable.
+            let value = unsafe { from.add(at).cast::<u64>().read_unaligned() };
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Producer: publishes the slot that `head` is for, which was filled.
+    #[inline]
+    pub(crate) fn show(&self, head: Short) {
+        // Pairs with the Acquire in `ready`, `take` and `head`.
+        self.slot(head.seq()).words[0].store(head.0[0], Ordering::Release);
+    }
+
+    /// Consumer: the head of slot `seq`; `None` when it was not published yet.
+    #[inline]
+    pub(crate) fn head(&self, seq: u32) -> Option<Short> {
+        let words = &self.slot(seq).words;
+        let first = words[0].load(Ordering::Acquire);
+        (first as u32 == seq).then(|| Short([first, words[1].load(Ordering::Relaxed)]))
+    }
+
+    /// Consumer: copies the first `len` payload bytes of slot `seq`, which was published.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    #[inline]
+    pub(crate) unsafe fn pour(&self, seq: u32, to: *mut u8, len: usize) {
+        debug_assert!(len <= SEND_INLINE);
+        for (word, at) in body(self.slot(seq)).iter().zip((0..).step_by(8)) {
+            let rest = len.saturating_sub(at);
+            if rest < 8 {
+                if rest > 0 {
+                    // SAFETY: the last `rest` of `len` bytes.
+                    unsafe { store_part(to.add(at), word.load(Ordering::Relaxed), rest) };
+                }
+                break;
+            }
+            // SAFETY: `at` + 8 bytes or more are writable.
+            unsafe { to.add(at).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
+        }
+    }
+}
+
+/// The word that begins with `len` < 8 bytes.
+///
+/// # Safety
+/// `from` is readable for `len` bytes.
+#[inline]
+unsafe fn load_part(from: *const u8, len: usize) -> u64 {
+    let (mut word, mut done) = (0u64, 0);
+    // SAFETY: each read ends at most at `len`: the sizes are the binary digits of it.
+    unsafe {
+        if len & 4 != 0 {
+            word = u64::from(from.cast::<u32>().read_unaligned().to_le());
+            done = 4;
+        }
+        if len & 2 != 0 {
+            let two = from.add(done).cast::<u16>().read_unaligned().to_le();
+            word |= u64::from(two) << (8 * done);
+            done += 2;
+        }
+        if len & 1 != 0 {
+            word |= u64::from(from.add(done).read()) << (8 * done);
+        }
+    }
+    u64::from_le(word)
+}
+
+/// Stores the first `len` < 8 bytes of a word.
+///
+/// # Safety
+/// `to` is writable for `len` bytes.
+#[inline]
+unsafe fn store_part(to: *mut u8, word: u64, len: usize) {
+    let (mut word, mut done) = (word.to_le(), 0);
+    // SAFETY: as in `load_part`.
+    unsafe {
+        if len & 4 != 0 {
+            to.cast::<u32>().write_unaligned(u32::from_le(word as u32));
+            word >>= 32;
+            done = 4;
+        }
+        if len & 2 != 0 {
+            to.add(done).cast::<u16>().write_unaligned(u16::from_le(word as u16));
+            word >>= 16;
+            done += 2;
+        }
+        if len & 1 != 0 {
+            to.add(done).write(word as u8);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::layout::RING_SLOTS;
+    use crate::shm::slot::{Carrier, Head, Op};
+    use crate::shm::view::mock;
+
+    #[test]
+    fn bytes_of_any_length_and_place_go_through_a_slot_and_touch_no_others() {
+        let ring = mock::view().qp_ring(1);
+        let source: Vec<u8> = (1..=64).collect();
+        for len in 0..=SEND_INLINE {
+            for at in 0..8 {
+                let seq = RING_SLOTS + (len * 8 + at) as u32;
+                let head = Head {
+                    seq,
+                    op: Op::Send,
+                    flags: 0,
+                    carrier: Carrier::Inline,
+                    count: len as u8,
+                    imm: 7,
+                    src_qpn: 5,
+                    ack: 9,
+                };
+                let short = Short(head.emit());
+                assert!(ring.head(seq).is_none());
+                let mut target = [0u8; 64];
+                // SAFETY: `at` + `len` is below 64, the length of both.
+                unsafe {
+                    ring.fill(short, source.as_ptr().add(at), len);
+                    assert!(ring.head(seq).is_none(), "not shown yet");
+                    ring.show(short);
+                    ring.pour(seq, target.as_mut_ptr().add(at), len);
+                }
+                assert_eq!(ring.head(seq).and_then(|short| Head::parse(short.0)), Some(head));
+                let mut wanted = [0u8; 64];
+                wanted[at..at + len].copy_from_slice(&source[at..at + len]);
+                assert_eq!(target, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_filled_piece_by_piece_reads_as_one_put_at_once() {
+        let ring = mock::view().qp_ring(2);
+        let text = *b"elevenbytes";
+        let head = Short::from(1, 0).with(RING_SLOTS, text.len(), None, false);
+        // SAFETY: as many bytes as the text has.
+        unsafe { ring.fill(head, text.as_ptr(), text.len()) };
+        ring.show(head);
+        let (_, body) = ring.take(RING_SLOTS).expect("shown");
+        let bytes: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes[..11], text);
+    }
+}
