@@ -84,6 +84,14 @@ static void export(int sock)
 			result = result ? result : verify(copy, o.len, o.seed);
 			break;
 		case 'u': result = munmap(buf + o.offset, o.len); break;
+		case 'i': {
+			/* What the importer made is there for us, too. */
+			struct ibv_mr *theirs = ibv_import_mr(pd, o.offset);
+			result = theirs ? theirs->length == o.len ? 0 : -1 : errno;
+			if (theirs)
+				ibv_unimport_mr(theirs);
+			break;
+		}
 		}
 		if (send(sock, &result, sizeof result, 0) != sizeof result)
 			break;
@@ -301,6 +309,55 @@ static void lists(void)
 	check_eq((long long)number, 45, "and the sum at the other end");
 }
 
+/* The adapter moves these lists by other ways than those of connections. */
+static void datagrams(void)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 8, 8, 4, 4, 64 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp *ud = ibv_create_qp(pd, &init);
+	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1, .grh = { .hop_limit = 1 } };
+	if (!ud || ibv_query_gid(ctx, 1, 0, &to.grh.dgid))
+		die("a UD QP: %m");
+	struct ibv_ah *ah = ibv_create_ah(pd, &to);
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };
+	int err = ibv_modify_qp(ud, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+	a.qp_state = IBV_QPS_RTR;
+	err = err ? err : ibv_modify_qp(ud, &a, IBV_QP_STATE);
+	a.qp_state = IBV_QPS_RTS;
+	err = err ? err : ibv_modify_qp(ud, &a, IBV_QP_STATE | IBV_QP_SQ_PSN);
+	if (!ah || err)
+		die("a UD QP: %s", strerror(err));
+	static const uint32_t lens[] = { 16, 32, 2000 };
+	for (int i = 0; i < 3; i++) {
+		uint32_t len = lens[i];
+		exporter_does('f', 0, len, 500 + (uint32_t)i);
+		exporter_does('f', 8192, len + 40, 1);
+		struct ibv_sge from = at(mr, s.addr, 0, len), into = at(mr, s.addr, 8192, len + 40);
+		struct ibv_recv_wr r = { .wr_id = 5, .sg_list = &into, .num_sge = 1 }, *bad_r;
+		struct ibv_send_wr w = { .wr_id = 6, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+		w.wr.ud.ah = ah;
+		w.wr.ud.remote_qpn = ud->qp_num;
+		w.wr.ud.remote_qkey = 7;
+		check_eq(ibv_post_recv(ud, &r, &bad_r) | ibv_post_send(ud, &w, &bad), 0, "a datagram of %u bytes", len);
+		struct ibv_wc wc;
+		wait_completion(cq, &wc);
+		check(wc.status == IBV_WC_SUCCESS && wc.wr_id == 5 && wc.byte_len == len + 40, "from the exporter's memory to the exporter's memory");
+		check(exporter_does('v', 8192 + 40, len, 500 + (uint32_t)i) < 0, "its bytes");
+	}
+	check_eq(ibv_destroy_qp(ud) | ibv_destroy_ah(ah), 0, "ibv_destroy_qp, ibv_destroy_ah");
+}
+
+static void refused(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	struct ibv_mw_bind bind = { .bind_info = { .mr = mr, .addr = s.addr, .length = 64, .mw_access_flags = IBV_ACCESS_REMOTE_READ } };
+	check(mw && ibv_bind_mw(qp, mw, &bind) != 0, "a window on an imported region");
+	check_eq(ibv_dealloc_mw(mw), 0, "ibv_dealloc_mw");
+	errno = 0;
+	check(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL) == IBV_REREG_MR_ERR_INPUT, "ibv_rereg_mr of an imported region (%m)");
+	check_eq(exporter_does('i', own->handle, sizeof mine, 0), 0, "the exporter imports a region of the importer's");
+	check_eq(exporter_does('i', own->handle + 1, sizeof mine, 0), ENOENT, "and none that is not there");
+}
+
 /* ---- the exporter's memory as a target, through the importer's QP ---- */
 
 static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t offset, uint32_t len)
@@ -444,6 +501,8 @@ static void use(void)
 	device_memory();
 	if (import_region()) {
 		lists();
+		datagrams();
+		refused();
 		target();
 		range();
 		check_eq(ibv_dereg_mr(mr), EINVAL, "ibv_dereg_mr of an imported region");
@@ -475,12 +534,19 @@ static void destroyed(void)
 		ibv_unimport_mr(mr);
 		errno = 0;
 		check(!ibv_import_mr(pd, s.mr) && errno == ENOENT, "ibv_import_mr: ENOENT (%m)");
-		check_eq(exporter_does('p', 0, 0, 0), 0, "the exporter's ibv_dealloc_pd while it is imported");
+		check_eq(exporter_does('p', 0, 0, 0), EBUSY, "the exporter's ibv_dealloc_pd while the importer has objects in it");
+		own_objects_work();
+		disconnect();
+		check_eq(ibv_dereg_mr(own), 0, "ibv_dereg_mr");
+		check_eq(exporter_does('p', 0, 0, 0), 0, "and afterwards, while it is imported still");
 		errno = 0;
 		check(!ibv_import_pd(ctx, s.pd) && errno == ENOENT, "ibv_import_pd: ENOENT (%m)");
-		own_objects_work();
+		check_eq(ibv_destroy_cq(cq), 0, "ibv_destroy_cq");
+		ibv_unimport_pd(pd);
+		check_eq(ibv_close_device(ctx), 0, "ibv_close_device");
+	} else {
+		close_import();
 	}
-	close_import();
 	end_export(0);
 }
 

@@ -3,7 +3,7 @@
 use crate::attention::Attention;
 use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
-use crate::engine::domains::Domains;
+use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::ethernet::segment::Segment;
 use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing};
@@ -147,6 +147,19 @@ impl Adapter {
         let _ = service.0.set(Arc::downgrade(&adapter));
         adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
         Ok(adapter)
+    }
+
+    /// Ends a domain; `false`: a living process that imported it has objects in it.
+    pub(crate) fn remove_domain(&self, number: u32) -> bool {
+        self.domains.remove(number, || {
+            let mut borrowed = false;
+            self.fabric.for_each_peer(|peer| {
+                // SAFETY: as in `quiesce`.
+                let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+                borrowed |= has_borrowed(&view, number) && self.fabric.is_occupied(peer.slot);
+            });
+            borrowed
+        })
     }
 
     /// A free place in the QP table, and the QP number that goes with it.

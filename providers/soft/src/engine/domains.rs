@@ -1,7 +1,7 @@
 //! The protection domains of this process: their numbers, which the whole fabric knows them by, and who uses them.
 #![forbid(unsafe_code)]
 
-use crate::shm::layout::{PD_SLOT_SHIFT, PDS, split_pd};
+use crate::shm::layout::{BORROWED, PD_SLOT_SHIFT, PDS, split_pd};
 use crate::shm::view::View;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +26,8 @@ struct State {
     /// Freed entries, used again first in first out.
     returned: VecDeque<usize>,
     users: HashMap<u32, Users>,
+    /// Domains of other processes: our objects in each, and where that is noted.
+    borrowed: HashMap<u32, (usize, Option<usize>)>,
 }
 
 impl Domains {
@@ -61,15 +63,57 @@ impl Domains {
         self.state.lock().users.get(&number).cloned()
     }
 
-    /// The domain is gone.
-    pub(crate) fn remove(&self, number: u32) {
+    /// The domain is gone, unless `is_borrowed`: then this is `false`.
+    pub(crate) fn remove(&self, number: u32, is_borrowed: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
-        if state.users.remove(&number).is_some() {
-            let (_, index) = split_pd(number);
-            self.view.pd(index).number.store(0, Ordering::Release);
-            state.returned.push_back(index);
+        if !state.users.contains_key(&number) {
+            return true;
+        }
+        let (_, index) = split_pd(number);
+        let entry = self.view.pd(index);
+        // Nobody imports it from here on.
+        entry.number.store(0, Ordering::SeqCst);
+        if is_borrowed() {
+            entry.number.store(u64::from(number), Ordering::SeqCst);
+            return false;
+        }
+        state.users.remove(&number);
+        state.returned.push_back(index);
+        true
+    }
+
+    /// An object of ours was made in a domain of another process, which sees that. (More domains than there is room to note
+    /// are not seen.)
+    pub(crate) fn borrow(&self, number: u32) {
+        let mut state = self.state.lock();
+        let (count, _) = state.borrowed.entry(number).or_insert_with(|| {
+            let free = |at: &usize| self.view.borrowed(*at).load(Ordering::Relaxed) == 0;
+            let place = (0..BORROWED).find(free);
+            if let Some(place) = place {
+                self.view.borrowed(place).store(u64::from(number), Ordering::SeqCst);
+            }
+            (0, place)
+        });
+        *count += 1;
+    }
+
+    /// It is gone.
+    pub(crate) fn give_back(&self, number: u32) {
+        let mut state = self.state.lock();
+        let Some((count, place)) = state.borrowed.get_mut(&number) else { return };
+        *count -= 1;
+        if *count == 0 {
+            if let Some(place) = *place {
+                self.view.borrowed(place).store(0, Ordering::SeqCst);
+            }
+            state.borrowed.remove(&number);
         }
     }
+}
+
+/// Whether the owner of `view` has objects in the domain `number` of another process.
+pub(crate) fn has_borrowed(view: &View, number: u32) -> bool {
+    (0..BORROWED).any(|at| view.borrowed(at).load(Ordering::SeqCst) == u64::from(number))
 }
 
 /// The context that the domain `number` of `view`'s owner belongs to, if there is such a domain.
@@ -94,9 +138,24 @@ mod tests {
             assert_eq!(split_pd(number).0, 5);
             assert!(seen.insert(number), "number {number:#x} came twice");
             assert_eq!(origin_of(&view, number), Some(9));
-            domains.remove(number);
+            assert!(domains.remove(number, || false));
             assert_eq!(origin_of(&view, number), None);
         }
+    }
+
+    #[test]
+    fn a_domain_in_which_another_process_has_objects_stays() {
+        let (view, other) = (mock::view(), mock::view());
+        let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
+        let (number, _) = domains.create(9).expect("room");
+        borrower.borrow(number);
+        borrower.borrow(number);
+        borrower.give_back(number);
+        assert!(!domains.remove(number, || has_borrowed(&other, number)));
+        assert_eq!(origin_of(&view, number), Some(9));
+        borrower.give_back(number);
+        assert!(domains.remove(number, || has_borrowed(&other, number)));
+        assert_eq!(origin_of(&view, number), None);
     }
 
     #[test]
@@ -104,8 +163,7 @@ mod tests {
         let domains = Domains::new(mock::view(), 1);
         let numbers: Vec<u32> = (0..PDS).map(|_| domains.create(1).expect("room").0).collect();
         assert!(domains.create(1).is_none());
-        domains.remove(numbers[7]);
-        domains.remove(numbers[7]);
+        assert!(domains.remove(numbers[7], || false) && domains.remove(numbers[7], || false));
         assert!(domains.create(1).is_some() && domains.create(1).is_none());
     }
 }

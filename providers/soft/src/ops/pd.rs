@@ -70,15 +70,23 @@ impl Pd {
     /// An object in the domain was made.
     pub(crate) fn hold(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
-        if let Some(users) = self.all_users() {
-            users.fetch_add(1, Ordering::AcqRel);
+        match (self.all_users(), &self.standing) {
+            (Some(users), _) => {
+                users.fetch_add(1, Ordering::AcqRel);
+            }
+            (None, Standing::Imported(_)) => self.adapter.domains.borrow(self.number),
+            _ => {}
         }
     }
 
     /// An object in the domain is gone.
     pub(crate) fn release(&self) {
-        if let Some(users) = self.all_users() {
-            users.fetch_sub(1, Ordering::AcqRel);
+        match (self.all_users(), &self.standing) {
+            (Some(users), _) => {
+                users.fetch_sub(1, Ordering::AcqRel);
+            }
+            (None, Standing::Imported(_)) => self.adapter.domains.give_back(self.number),
+            _ => {}
         }
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -102,7 +110,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
 /// ibv_dealloc_pd(3), of a parent domain too.
 ///
 /// # Errors
-/// `EBUSY` something in this process uses it; `EINVAL` it was imported: who allocated it deallocates it.
+/// `EBUSY` something uses it, in this process or another one; `EINVAL` it was imported: who allocated it deallocates it.
 ///
 /// # Safety
 /// `pd` is a live protection domain of this provider and, on success, is not used any more.
@@ -115,8 +123,10 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             Standing::Imported(_) => return Err(Errno::EINVAL),
             _ if used(&domain.users) => return Err(Errno::EBUSY),
             Standing::Own(users) if used(users) => return Err(Errno::EBUSY),
-            Standing::Own(_) => domain.adapter.domains.remove(domain.number),
-            Standing::Parent(_) => {}
+            Standing::Own(_) if !domain.adapter.remove_domain(domain.number) => {
+                return Err(Errno::EBUSY);
+            }
+            Standing::Own(_) | Standing::Parent(_) => {}
         }
         // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });

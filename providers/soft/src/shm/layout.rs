@@ -23,6 +23,8 @@ pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
 pub(crate) const SRQS: usize = QPS;
 /// Protection domains of one process.
 pub(crate) const PDS: usize = 1 << 16;
+/// Protection domains of others that one process is known to use.
+pub(crate) const BORROWED: usize = 512;
 /// Memory regions and windows of one process; entry 0 is never used, so that no key is 0.
 pub(crate) const MRS: usize = 1 << 18;
 /// Memory windows among them: the last entries.
@@ -43,7 +45,7 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft8");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-soft9");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -265,8 +267,9 @@ pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEnt
 pub(crate) const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
 pub(crate) const TABLES_RULES: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
 pub(crate) const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
+pub(crate) const TABLES_BORROWED: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
 /// Length of a *tables* segment.
-pub(crate) const TABLES_LEN: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
+pub(crate) const TABLES_LEN: usize = TABLES_BORROWED + pages(BORROWED * size_of::<AtomicU64>());
 
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =

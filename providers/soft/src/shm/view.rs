@@ -78,6 +78,11 @@ impl View {
         self.table(TABLES_PDS, index, PDS)
     }
 
+    /// A domain of another process that the owner has objects in; 0: none.
+    pub(crate) fn borrowed(&self, index: usize) -> &AtomicU64 {
+        self.table(TABLES_BORROWED, index, BORROWED)
+    }
+
     /// The receive ring of the owner's QP `index`.
     pub(crate) fn qp_ring(&self, index: usize) -> Ring {
         Ring {
