@@ -415,8 +415,10 @@ static void range(void)
 
 static void device_memory(void)
 {
+	int attached = attaches();
+	errno = 0;
 	struct ibv_dm *dm = ibv_import_dm(ctx, s.dm);
-	if (!attaches()) {
+	if (!attached) {
 		check(!dm && errno == EOPNOTSUPP, "ibv_import_dm without attach: EOPNOTSUPP (%m)");
 		return;
 	}
@@ -464,9 +466,10 @@ static void open_import(void)
 /* Whether there is a region to go on with. */
 static int import_region(void)
 {
+	int attached = attaches();
 	errno = 0;
 	mr = ibv_import_mr(pd, s.mr);
-	if (!attaches()) {
+	if (!attached) {
 		check(!mr && errno == EOPNOTSUPP, "ibv_import_mr without attach: EOPNOTSUPP (%m)");
 		return 0;
 	}

@@ -1,7 +1,7 @@
 //! What the `cmd_fd` of a context is here: a sealed memory file that says whose context it is. Whoever gets it (ibv_import_device(3))
 //! opens the same device in the same fabric, and may import the objects of that context, and of others that were imported by it.
 
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Peer};
 use crate::sys::Errno;
 use crate::sys::memfd::{Memfd, Seals};
 use crate::sys::process;
@@ -10,6 +10,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 
 /// Begins every such file; another number with another layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"fv-ctx-1");
@@ -73,6 +74,16 @@ impl Badge {
     pub(super) fn write_raw(&self) -> Result<c_int, Errno> {
         Ok(self.write()?.into_raw_fd())
     }
+}
+
+/// The living process that a handle names.
+///
+/// # Errors
+/// `ENOENT` it is gone, or never was.
+pub(super) fn exporter(fabric: &Fabric, slot: u16) -> Result<Arc<Peer>, Errno> {
+    let peer = fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+    // The word of a death may come a moment later than the kernel knows.
+    if fabric.is_occupied(slot) && !peer.is_dead() { Ok(peer) } else { Err(Errno::ENOENT) }
 }
 
 fn place_of(fabric: &Fabric) -> Result<(u64, u64), Errno> {

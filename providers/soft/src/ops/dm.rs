@@ -1,5 +1,6 @@
 //! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file, which no application sees but by its regions and by copying.
 
+use super::badge::exporter;
 use super::context::Context;
 use super::mr::Mr;
 use super::mr_import::published;
@@ -176,7 +177,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
         let (slot, index) = split_mr_handle(handle);
-        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
         let found = || {

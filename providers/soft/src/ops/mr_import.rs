@@ -1,5 +1,6 @@
 //! Importing of memory regions (ibv_import_mr(3)): from another context of this process, or from another process.
 
+use super::badge::exporter;
 use super::context::Context;
 use super::mr::{Mr, Standing, withdraw};
 use super::object;
@@ -48,12 +49,12 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let (domain, owner) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
         let adapter = &domain.adapter;
         let (slot, index) = split_mr_handle(handle);
-        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
         let origin = owner.badge.origin;
         let (rkey, extent) = published(&view, index, origin)
-            .filter(|(_, extent)| extent.pd != 0 && !peer.is_dead())
+            .filter(|(_, extent)| extent.pd != 0)
             .ok_or(Errno::ENOENT)?;
         if peer.is_self {
             let keys = Keys::of(index, rkey);

@@ -1,5 +1,6 @@
 //! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
 
+use super::badge::exporter;
 use super::context::Context;
 use super::domain::Parent;
 use super::{object, status};
@@ -147,10 +148,10 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
         let (slot, _) = split_pd(handle);
-        let peer = adapter.fabric.peer(slot).map_err(|_| Errno::ENOENT)?;
+        let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-        if origin_of(&view, handle) != Some(owner.badge.origin) || peer.is_dead() {
+        if origin_of(&view, handle) != Some(owner.badge.origin) {
             return Err(Errno::ENOENT);
         }
         let users = if peer.is_self {
