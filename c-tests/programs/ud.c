@@ -119,37 +119,11 @@ static void dropped(void)
 	pair_close(a, b);
 }
 
-/* An answer to where a message came from, in one process. */
-static void answer(void)
+/* A message and an answer to it. */
+static void talk(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, struct ibv_qp **qp, union ibv_gid gid, int index)
 {
-	struct ibv_context *ctx = open_device();
-	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-	static unsigned char buf[4096];
-	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
-	struct ibv_qp *qp[2];
-	union ibv_gid gid;
-	if (!pd || !cq || !mr || ibv_query_gid(ctx, 1, 0, &gid))
-		die("set up");
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 4, 4, 1, 1, 0 } };
-		qp[i] = ibv_create_qp(pd, &qa);
-		if (!qp[i])
-			die("ibv_create_qp");
-		struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x99 };
-		int err = ibv_modify_qp(qp[i], &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-		at.qp_state = IBV_QPS_RTR;
-		err = err ? err : ibv_modify_qp(qp[i], &at, IBV_QP_STATE);
-		at.qp_state = IBV_QPS_RTS;
-		err = err ? err : ibv_modify_qp(qp[i], &at, IBV_QP_STATE | IBV_QP_SQ_PSN);
-		if (err)
-			die("ibv_modify_qp");
-		struct ibv_sge sg = { (uintptr_t)buf + 1024u * (unsigned)i, 512, mr->lkey };
-		struct ibv_recv_wr rw = { .wr_id = (uint64_t)i, .sg_list = &sg, .num_sge = 1 }, *bad;
-		if (ibv_post_recv(qp[i], &rw, &bad))
-			die("ibv_post_recv");
-	}
-	struct ibv_ah_attr ga = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 3 }, .port_num = 1 };
+	unsigned char *buf = mr->addr;
+	struct ibv_ah_attr ga = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 3, .sgid_index = (uint8_t)index }, .port_num = 1 };
 	struct ibv_ah *there = ibv_create_ah(pd, &ga), *back;
 	if (!there)
 		die("ibv_create_ah: %s", strerror(errno));
@@ -167,6 +141,12 @@ static void answer(void)
 			r = w;
 	}
 	check(r.wr_id == 1 && r.status == IBV_WC_SUCCESS && r.src_qp == qp[0]->qp_num, "the first message came");
+	/* What kind of packet it was is in the service level, as with mlx5: RoCE v2 by IPv4 or IPv6. */
+	uint64_t words[2];
+	memcpy(words, gid.raw, sizeof words);
+	int ipv4 = !words[0] && !memcmp(gid.raw + 8, "\0\0\377\377", 4);
+	check_eq(r.sl, ipv4 ? 8 | 2 : 8 | 1, "the kind of packet");
+	check(ipv4 ? buf[1024 + 20] == 0x45 && !memcmp(buf + 1024 + 36, gid.raw + 12, 4) : !memcmp(buf + 1024 + 24, gid.raw, 16), "its destination is where that kind has it");
 	back = ibv_create_ah_from_wc(pd, &r, (struct ibv_grh *)(buf + 1024), 1);
 	if (check(back != NULL, "ibv_create_ah_from_wc")) {
 		sw.wr.ud.ah = back;
@@ -185,10 +165,46 @@ static void answer(void)
 	check_eq(ibv_destroy_ah(there), 0, "ibv_destroy_ah");
 	ibv_destroy_qp(qp[0]);
 	ibv_destroy_qp(qp[1]);
+}
+
+/* An answer to where a message came from, in one process; by the GID with this index, if there is one. */
+static int answer(int index)
+{
+	struct ibv_context *ctx = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	static unsigned char buf[4096];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_qp *qp[2];
+	union ibv_gid gid;
+	if (!pd || !cq || !mr)
+		die("set up");
+	int last = ibv_query_gid(ctx, 1, index, &gid) || !gid.global.interface_id;
+	for (int i = 0; i < 2 && !last; i++) {
+		struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 4, 4, 1, 1, 0 } };
+		qp[i] = ibv_create_qp(pd, &qa);
+		if (!qp[i])
+			die("ibv_create_qp");
+		struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x99 };
+		int err = ibv_modify_qp(qp[i], &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+		at.qp_state = IBV_QPS_RTR;
+		err = err ? err : ibv_modify_qp(qp[i], &at, IBV_QP_STATE);
+		at.qp_state = IBV_QPS_RTS;
+		err = err ? err : ibv_modify_qp(qp[i], &at, IBV_QP_STATE | IBV_QP_SQ_PSN);
+		if (err)
+			die("ibv_modify_qp");
+		struct ibv_sge sg = { (uintptr_t)buf + 1024u * (unsigned)i, 512, mr->lkey };
+		struct ibv_recv_wr rw = { .wr_id = (uint64_t)i, .sg_list = &sg, .num_sge = 1 }, *bad;
+		if (ibv_post_recv(qp[i], &rw, &bad))
+			die("ibv_post_recv");
+	}
+	if (!last)
+		talk(pd, cq, mr, qp, gid, index);
 	ibv_destroy_cq(cq);
 	ibv_dereg_mr(mr);
 	check_eq(ibv_dealloc_pd(pd), 0, "ibv_dealloc_pd");
 	ibv_close_device(ctx);
+	return !last;
 }
 
 int main(int argc, char **argv)
@@ -200,8 +216,8 @@ int main(int argc, char **argv)
 	if (has_lids())
 		data(0);
 	dropped();
-	if (!two)
-		answer();
+	for (int index = 0; !two && answer(index); index++)
+		;
 	end_free(b);
 	end_free(a);
 	return finish();

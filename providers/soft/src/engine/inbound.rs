@@ -93,8 +93,8 @@ pub(crate) struct Piece {
     /// Bytes of the whole message; with the first piece.
     pub(crate) total: usize,
     pub(crate) src_qpn: u32,
-    /// The receive begins with a global route header.
-    pub(crate) routed: bool,
+    /// The receive begins with a global route header, of this kind of packet; 0: it does not.
+    pub(crate) packet: u8,
 }
 
 /// Where the bytes of a piece come from.
@@ -336,7 +336,8 @@ impl Inbound {
             src_qp: piece.src_qpn,
             wc_flags: if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
                 | if piece.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 }
-                | if piece.routed { IBV_WC_GRH } else { 0 },
+                | if piece.packet != 0 { IBV_WC_GRH } else { 0 },
+            sl: piece.packet,
             ..Cqe::default()
         };
         self.recv_cq(qp).push(&cqe, piece.solicited);

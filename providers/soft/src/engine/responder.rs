@@ -274,7 +274,7 @@ impl Responder {
             solicited: head.has(SOLICITED),
             total,
             src_qpn: link.qpn,
-            routed: false,
+            packet: 0,
         };
         match head.op {
             Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),

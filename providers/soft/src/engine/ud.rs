@@ -25,6 +25,10 @@ pub(crate) const MTU: u32 = 4096;
 const GRH: usize = 40;
 /// A remote key with this bit stands for the QP's own (IBTA vol 1, 10.2.5).
 const QKEY_OWN: u32 = 1 << 31;
+/// Kinds of packets with a route header, as mlx5 tells them in `ibv_wc.sl`: bit 3 for a UDP header (RoCE v2), and which IP header. The
+/// annex on RoCE v2 (A17.4.5.1) wants a receiver to know, and verbs have no other place for it; UCX looks for the GID by it.
+const IPV6: u32 = 8 | 1;
+const IPV4: u32 = 8 | 2;
 /// The QP number that datagrams to a multicast group carry (IBTA vol 1, 10.5.2).
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
@@ -37,7 +41,12 @@ pub(super) fn deliver(
 ) -> bool {
     let (qpn, qkey) = (low(body[0]), high(body[0]));
     let len = low(body[1]) as usize;
-    let routed = high(body[1]) & 1 != 0;
+    let packet = match high(body[1]) {
+        0 => 0,
+        IPV4 => IPV4 as u8,
+        _ => IPV6 as u8,
+    };
+    let routed = packet != 0;
     if len > MTU as usize {
         return false;
     }
@@ -57,7 +66,7 @@ pub(super) fn deliver(
         solicited: head.has(SOLICITED),
         total: len + GRH,
         src_qpn: head.src_qpn,
-        routed,
+        packet,
     };
     let datagram = Datagram { source, routed, len };
     if qpn == MULTICAST_QPN {
@@ -216,7 +225,8 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
     let qkey = if to.qkey & QKEY_OWN != 0 { qp.qkey.load(Ordering::Relaxed) } else { to.qkey };
     let mut body = [0u64; BODY_WORDS];
     body[0] = halves(to.qpn, qkey);
-    body[1] = halves(len as u32, u32::from(to.grh.is_some()));
+    let packet = to.grh.map_or(0, |route| if is_ipv4(&route) { IPV4 } else { IPV6 });
+    body[1] = halves(len as u32, packet);
     let mut inline = None;
     if let Some(grh) = &to.grh {
         [body[3], body[4]] = super::multicast::words(&grh.dgid);
@@ -246,14 +256,19 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
     })
 }
 
+/// Whether packets of a route are IPv4.
+fn is_ipv4(route: &Route) -> bool {
+    let mapped = |gid: &[u8; 16]| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    mapped(&route.sgid) && mapped(&route.dgid)
+}
+
 /// The route header as a receiver finds it: an IPv6-shaped header (IBTA vol 1, 8.3), next header 0x1b, or
 /// an IPv4 header in the last 20 bytes (RoCE v2 annex A17).
 fn route_header(route: &Route, len: usize) -> [u8; GRH] {
     let mut header = [0u8; GRH];
-    let mapped = |gid: &[u8; 16]| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     // UDP header, BTH, DETH, payload and ICRC.
     let below = (8 + 12 + 8 + len.next_multiple_of(4) + 4) as u16;
-    if mapped(&route.sgid) && mapped(&route.dgid) {
+    if is_ipv4(route) {
         let ip = &mut header[20..];
         ip[0] = 0x45;
         ip[1] = route.traffic_class;
