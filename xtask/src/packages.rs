@@ -50,6 +50,15 @@ pub(crate) const BENCH: &[Package] = &[
     package("valgrind", "valgrind"),
 ];
 
+/// Stacks of others whose ways over verbs are tested.
+pub(crate) const QPERF: &[Package] = &[package("qperf", "qperf")];
+pub(crate) const LIBFABRIC: &[Package] = &[package("libfabric-bin", "fi_pingpong")];
+pub(crate) const UCX: &[Package] = &[package("ucx-utils", "ucx_perftest")];
+pub(crate) const OPEN_MPI: &[Package] =
+    &[package("openmpi-bin", "mpirun.openmpi"), package("libopenmpi-dev", "mpicc.openmpi")];
+pub(crate) const MPICH: &[Package] =
+    &[package("mpich", "mpirun.mpich"), package("libmpich-dev", "mpicc.mpich")];
+
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &[
     package("dpkg", "dpkg-deb"),

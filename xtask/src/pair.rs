@@ -152,7 +152,7 @@ impl Pair {
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A port that nobody listens on.
-fn free_port() -> crate::Result<u16> {
+pub(crate) fn free_port() -> crate::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
     listener.map(|a| a.port()).map_err(|e| format!("cannot find a free TCP port: {e}"))
 }

@@ -18,6 +18,7 @@ mod pyverbs;
 mod pyverbs_suite;
 mod sanitizer;
 mod sources;
+mod stacks;
 mod symbols;
 mod unit;
 pub(crate) mod vm;
@@ -93,6 +94,7 @@ const GROUPS: &[Group] = &[
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
     Group { name: "suite", what: "rdma-core's own tests, over pyverbs", run: pyverbs_suite::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
+    Group { name: "stacks", what: "qperf, UCX, libfabric and MPI, unmodified", run: stacks::run },
     Group {
         name: "kill",
         what: "one side of a running perftest killed, 100 times",

@@ -2,8 +2,8 @@
 
 use super::{Bench, ENOUGH, Tally};
 use crate::over::{DataPath, Way};
-use crate::process::Finished;
-use std::time::Duration;
+use crate::process::{Finished, PAUSE};
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -55,6 +55,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
 ];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    tally.record("ibv_asyncwatch", watch(bench)?);
     for way in [Way::LibraryPath, Way::Preload] {
         let by = if way == Way::Preload { "LD_PRELOAD" } else { "LD_LIBRARY_PATH" };
         for (program, args) in
@@ -127,6 +128,27 @@ fn exchange(
         let counted = ["usec/iter", "success"].iter().any(|w| ended.client.stdout.contains(w));
         if quiet && counted { Ok(()) } else { Err(format!("said\n{}", ended.report())) }
     }))
+}
+
+/// `ibv_asyncwatch` opens the device and waits for ever.
+fn watch(bench: &Bench) -> crate::Result<Result<(), String>> {
+    bench.step("ibv_asyncwatch");
+    let fabric = bench.over(DataPath::Default)?;
+    // It prints a line and goes on without flushing it.
+    let job = fabric.over.job("stdbuf").args(["-oL", "ibv_asyncwatch"]);
+    let mut running = job.dir(&fabric.work).start(&bench.scratch)?;
+    let deadline = Instant::now() + LIMIT;
+    while !running.printed().contains("async event FD")
+        && !running.ended()
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(PAUSE);
+    }
+    let ended = running.ended();
+    let done = running.finish(Instant::now());
+    let watches =
+        !ended && done.stdout.starts_with("soft0: async event FD") && done.stderr.is_empty();
+    Ok(if watches { Ok(()) } else { Err(done.report("ibv_asyncwatch")) })
 }
 
 fn shows_a_device(done: &Finished) -> Result<(), String> {

@@ -1,0 +1,361 @@
+//! Unmodified programs and libraries of others that stand on verbs, all from Debian: qperf, UCX, libfabric, and Open MPI and MPICH over them.
+//!
+//! UCX takes a device only if there is a node `/dev/infiniband/<device>`: it runs by `ferroverbs -n`.
+
+use super::{Bench, Fabric, Tally};
+use crate::over::DataPath;
+use crate::packages::{self, Package};
+use crate::pair::{self, Pair};
+use crate::process::{Finished, Job};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const PATHS: [DataPath; 2] = [DataPath::Default, DataPath::Off];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let pair = bench.scratch.path().join("pair.sh");
+    let source = bench.paths.root.join("c-tests/tools/pair.sh");
+    std::fs::copy(&source, &pair).map_err(|e| format!("{}: {e}", source.display()))?;
+    let stacks = Stacks { bench, pair };
+    if there(bench, tally, "qperf", packages::QPERF) {
+        stacks.qperf(tally)?;
+    }
+    if there(bench, tally, "libfabric", packages::LIBFABRIC) {
+        stacks.libfabric(tally)?;
+    }
+    let nodes = stacks.nodes()?;
+    if let Err(reason) = &nodes {
+        tally.skip("UCX", reason);
+    } else if there(bench, tally, "UCX", packages::UCX) {
+        stacks.ucx(tally)?;
+    }
+    for mpi in &MPIS {
+        if there(bench, tally, mpi.name, mpi.packages) {
+            stacks.mpi(mpi, nodes.is_ok(), tally)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether packages are there, or could be installed.
+fn there(bench: &Bench, tally: &mut Tally, name: &str, packages: &[Package]) -> bool {
+    match packages::ensure(&[packages], &bench.progress) {
+        Ok(()) => true,
+        Err(why) => {
+            tally.skip(name, &why.split_whitespace().collect::<Vec<_>>().join(" "));
+            false
+        }
+    }
+}
+
+struct Stacks<'a> {
+    bench: &'a Bench,
+    /// `pair.sh`.
+    pair: PathBuf,
+}
+
+/// qperf's tests of verbs, all that it has for RC, UC and UD. Those with `ver_` look at the results.
+const QPERF: [&str; 21] = [
+    "rc_lat",
+    "rc_bw",
+    "rc_bi_bw",
+    "uc_lat",
+    "uc_bw",
+    "uc_bi_bw",
+    "ud_lat",
+    "ud_bw",
+    "ud_bi_bw",
+    "rc_rdma_read_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_write_lat",
+    "rc_rdma_write_bw",
+    "rc_rdma_write_poll_lat",
+    "uc_rdma_write_lat",
+    "uc_rdma_write_bw",
+    "uc_rdma_write_poll_lat",
+    "rc_compare_swap_mr",
+    "rc_fetch_add_mr",
+    "ver_rc_compare_swap",
+    "ver_rc_fetch_add",
+];
+
+/// UCX's tests, and how many bytes each of their messages has.
+const UCX: [(&str, u32); 11] = [
+    ("tag_lat", 8),
+    ("tag_bw", 5000),
+    ("tag_bw", 200_000),
+    ("ucp_am_bw", 5000),
+    ("stream_bw", 3000),
+    ("ucp_put_bw", 100_000),
+    ("ucp_get", 100),
+    ("ucp_get", 20_000),
+    ("ucp_fadd", 8),
+    ("ucp_swap", 8),
+    ("ucp_cswap", 8),
+];
+
+/// An MPI, and what it is run by.
+struct Mpi {
+    name: &'static str,
+    packages: &'static [Package],
+    compiler: &'static str,
+    command: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+    ways: &'static [MpiWay],
+}
+
+/// What an MPI stands on.
+struct MpiWay {
+    name: &'static str,
+    args: &'static [&'static str],
+    ranks: u32,
+    /// `UCX_TLS`; empty: it does not stand on UCX.
+    transport: &'static str,
+}
+
+const MPIS: [Mpi; 2] = [
+    Mpi {
+        name: "Open MPI",
+        packages: packages::OPEN_MPI,
+        compiler: "mpicc.openmpi",
+        command: &["mpirun.openmpi", "--oversubscribe"],
+        env: &[("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")],
+        ways: &[
+            MpiWay {
+                name: "UCX, RC",
+                ranks: 3,
+                args: &["--mca", "pml", "ucx", "--mca", "osc", "ucx"],
+                transport: "rc_v,self",
+            },
+            MpiWay {
+                name: "UCX, UD",
+                ranks: 3,
+                args: &["--mca", "pml", "ucx", "--mca", "osc", "ucx"],
+                transport: "ud_v,self",
+            },
+            // With three, ofi_rxd of libfabric 1.17 breaks off, over its UDP just so.
+            MpiWay {
+                name: "libfabric, UD",
+                ranks: 2,
+                args: &[
+                    "--mca",
+                    "pml",
+                    "cm",
+                    "--mca",
+                    "mtl",
+                    "ofi",
+                    "--mca",
+                    "mtl_ofi_provider_include",
+                    "verbs;ofi_rxd",
+                    "--mca",
+                    "osc",
+                    "pt2pt",
+                ],
+                transport: "",
+            },
+        ],
+    },
+    Mpi {
+        name: "MPICH",
+        packages: packages::MPICH,
+        compiler: "mpicc.mpich",
+        command: &["mpirun.mpich"],
+        // Otherwise the processes of a host meet in memory that MPICH shares by itself.
+        env: &[("MPIR_CVAR_NOLOCAL", "1")],
+        ways: &[
+            MpiWay { name: "UCX, RC", ranks: 3, args: &[], transport: "rc_v,self" },
+            MpiWay { name: "UCX, UD", ranks: 3, args: &[], transport: "ud_v,self" },
+        ],
+    },
+];
+
+/// UCX's connecting by UD goes wrong now and then, when both sides of a slow machine repeat their requests: on adapters, too
+/// (<https://github.com/openucx/ucx/issues/6040>). Then it is run again.
+const SPURIOUS: &str = "dest_ep_id == ctl->conn_rep.src_ep_id' failed";
+const ATTEMPTS: usize = 5;
+
+impl Stacks<'_> {
+    /// Whether programs can be given device nodes here; the command's own words if not.
+    fn nodes(&self) -> crate::Result<Result<(), String>> {
+        let fabric = self.bench.over(DataPath::Default)?;
+        let job = self.with_nodes(&fabric, "test")?.args(["-c", "/dev/infiniband/soft0"]);
+        let done = job.run(&self.bench.scratch, LIMIT)?;
+        Ok(if done.ok() { Ok(()) } else { Err(done.stderr.trim().to_string()) })
+    }
+
+    /// A command that finds nodes of devices.
+    fn with_nodes(&self, fabric: &Fabric, program: impl AsRef<Path>) -> crate::Result<Job> {
+        let launcher = self.bench.prefix()?.join("bin/ferroverbs");
+        Ok(fabric.over.job(launcher).args(["-n", "--"]).arg(program.as_ref()))
+    }
+
+    fn qperf(&self, tally: &mut Tally) -> crate::Result<()> {
+        for path in PATHS {
+            let fabric = self.bench.over(path)?;
+            let port = pair::free_port()?;
+            let server = format!("qperf -lp {port}");
+            let client = format!("qperf -lp {port} -H 127.0.0.1 -t 1 {} quit", QPERF.join(" "));
+            let name = format!("qperf ({})", path.name());
+            self.bench.step(&name);
+            let job = fabric.over.job("sh").arg(&self.pair);
+            let done = self.finish(&fabric, job.arg(port.to_string()).arg(server).arg(client))?;
+            tally.record(&format!("{name}: the end"), good(&done, ""));
+            for test in QPERF {
+                let result = measured(&done.stdout, test);
+                let report = || format!("not measured\n{}", done.report("qperf"));
+                tally.record(&format!("{name}: {test}"), result.ok_or_else(report));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of libfabric the part that needs no rdma_cm: reliable datagrams over UD. It checks what it gets.
+    fn libfabric(&self, tally: &mut Tally) -> crate::Result<()> {
+        for path in PATHS {
+            for size in ["1", "4096", "65536"] {
+                let name = format!("fi_pingpong verbs;ofi_rxd, {size} bytes ({})", path.name());
+                self.bench.step(&name);
+                let fabric = self.bench.over(path)?;
+                let job = fabric.over.job("fi_pingpong").dir(&fabric.work);
+                let job = job.args(["-p", "verbs;ofi_rxd", "-e", "rdm", "-c", "-I", "20"]);
+                let job = job.args(["-S", size]);
+                let pair = Pair::told(job.clone(), job, ["-B", "-P"], LIMIT)?;
+                tally.record(&name, pair.run(&self.bench.scratch).map(drop));
+            }
+        }
+        Ok(())
+    }
+
+    fn ucx(&self, tally: &mut Tally) -> crate::Result<()> {
+        for path in PATHS {
+            for transport in ["rc_v", "ud_v"] {
+                let tests = if path == DataPath::Default { &UCX[..] } else { &UCX[..3] };
+                for (test, size) in tests {
+                    let path_name = path.name();
+                    let name = format!("ucx_perftest {transport} {test} {size} ({path_name})");
+                    let result = self.attempts(&name, || {
+                        let fabric = self.bench.over(path)?;
+                        let port = pair::free_port()?;
+                        let server = format!("ucx_perftest -p {port}");
+                        let client = format!("{server} -t {test} -s {size} -n 100 -w 5 127.0.0.1");
+                        let job = self.with_nodes(&fabric, "sh")?.arg(&self.pair);
+                        let job = job.arg(port.to_string()).arg(server).arg(client);
+                        let done = self.finish(&fabric, with_ucx(job, transport))?;
+                        Ok(good(&done, "Final:"))
+                    })?;
+                    tally.record(&name, result);
+                }
+            }
+        }
+        // Each side in a namespace of its own, as two people would start them.
+        let name = "ucx_perftest rc_v, started apart";
+        let result = self.attempts(name, || {
+            let fabric = self.bench.over(DataPath::Default)?;
+            let job = self.with_nodes(&fabric, "ucx_perftest")?.dir(&fabric.work);
+            let job = with_ucx(job.args(["-t", "tag_bw", "-s", "30000", "-n", "100"]), "rc_v");
+            Ok(Pair::of(job, LIMIT)?.run(&self.bench.scratch).map(drop))
+        })?;
+        tally.record(name, result);
+        Ok(())
+    }
+
+    fn mpi(&self, mpi: &Mpi, nodes: bool, tally: &mut Tally) -> crate::Result<()> {
+        let program = self.bench.scratch.path().join(mpi.compiler);
+        let source = self.bench.paths.root.join("c-tests/tools/mpi_ring.c");
+        let compiler = Job::new(mpi.compiler).args(["-O1", "-o"]);
+        let done = compiler.arg(&program).arg(source).run(&self.bench.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report(mpi.compiler));
+        }
+        for way in mpi.ways {
+            for path in PATHS {
+                let name = format!("{} over {} ({})", mpi.name, way.name, path.name());
+                if !nodes && !way.transport.is_empty() {
+                    tally.skip(&name, "there are no device nodes");
+                    continue;
+                }
+                let result = self.attempts(&name, || {
+                    let fabric = self.bench.over(path)?;
+                    let job = if way.transport.is_empty() {
+                        fabric.over.job("env")
+                    } else {
+                        with_ucx(self.with_nodes(&fabric, "env")?, way.transport)
+                    };
+                    let job = job.args(mpi.command).arg("-n").arg(way.ranks.to_string());
+                    let job = job.args(way.args).arg(&program);
+                    let job = mpi.env.iter().fold(job, |job, (name, value)| job.env(name, value));
+                    let done = self.finish(&fabric, job)?;
+                    Ok(good(&done, &format!("{} ranks, 0 wrong", way.ranks)))
+                })?;
+                tally.record(&name, result);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs something until it does not fail as UCX does now and then.
+    fn attempts(
+        &self,
+        name: &str,
+        once: impl Fn() -> crate::Result<Result<(), String>>,
+    ) -> crate::Result<Result<(), String>> {
+        self.bench.step(name);
+        let mut result = once()?;
+        for _ in 1..ATTEMPTS {
+            match &result {
+                Err(report) if report.contains(SPURIOUS) => result = once()?,
+                _ => break,
+            }
+        }
+        Ok(result)
+    }
+
+    /// Runs a job in a folder of its own, where it keeps what it has to keep.
+    fn finish(&self, fabric: &Fabric, job: Job) -> crate::Result<Finished> {
+        let job = job.dir(&fabric.work).env("HOME", &fabric.work).env("TMPDIR", &fabric.work);
+        job.run(&self.bench.scratch, LIMIT)
+    }
+}
+
+/// By the adapter only, with this transport.
+fn with_ucx(job: Job, transport: &str) -> Job {
+    job.env("UCX_TLS", transport).env("UCX_NET_DEVICES", "soft0:1")
+}
+
+/// It ended well, complained about nothing, and said `words`.
+fn good(done: &Finished, words: &str) -> Result<(), String> {
+    let complains = |text: &str| ["ERROR", "Assertion"].iter().any(|w| text.contains(w));
+    if done.ok()
+        && !complains(&done.stdout)
+        && !complains(&done.stderr)
+        && done.stdout.contains(words)
+    {
+        return Ok(());
+    }
+    // What it was about comes before the trace of the stack.
+    let all = format!("{}\n{}", done.stdout, done.stderr);
+    let first = all.lines().find(|line| complains(line)).unwrap_or_default();
+    Err(format!("{first}\n{}", done.report("the program")))
+}
+
+/// The first number under a test's name in qperf's output, if it is there and is not 0.
+fn measured(stdout: &str, test: &str) -> Option<()> {
+    let mut lines = stdout.lines().skip_while(|line| *line != format!("{test}:"));
+    let (_, value) = lines.nth(1)?.split_once('=')?;
+    let number: f64 = value.split_whitespace().next()?.parse().ok()?;
+    (number > 0.0).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_counts_under_its_own_name_only() {
+        let text = "rc_lat:\n    latency  =  37 us\nuc_bw:\n    send_bw  =  0 bytes/sec\nud_lat:\n";
+        assert!(measured(text, "rc_lat").is_some());
+        assert!(measured(text, "uc_bw").is_none() && measured(text, "ud_lat").is_none());
+        assert!(measured(text, "rc_bw").is_none());
+    }
+}
