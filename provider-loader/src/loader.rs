@@ -6,7 +6,9 @@
 //! register it twice.
 #![forbid(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::dl::Plugin;
@@ -20,24 +22,38 @@ pub const GENERATIONS: [u32; 5] = [65, 64, 59, 57, 34];
 /// Opens plugins from a list of directories.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    /// Directory and suffixes, in the order in which they are tried.
-    folders: Vec<(PathBuf, Vec<u32>)>,
+    /// In the order in which they are tried.
+    folders: Vec<Folder>,
+}
+
+/// A directory of plugins.
+#[derive(Clone, Debug)]
+struct Folder {
+    path: PathBuf,
+    origin: Origin,
+    /// Read off a distribution's directory when a plugin is first looked for in it.
+    order: OnceCell<Vec<u32>>,
+}
+
+impl Folder {
+    /// Generations in the order in which they are tried.
+    fn order(&self) -> &[u32] {
+        match self.origin {
+            Origin::Own => &GENERATIONS,
+            Origin::System => self.order.get_or_init(|| by_frequency(&self.path)),
+        }
+    }
 }
 
 impl Loader {
     /// For plugin directories in the order of `places`.
     pub fn new(places: &[Place]) -> Self {
-        let folders = places
-            .iter()
-            .map(|place| {
-                let order = match place.origin {
-                    Origin::Own => GENERATIONS.to_vec(),
-                    Origin::System => by_frequency(&place.path),
-                };
-                (place.path.clone(), order)
-            })
-            .collect();
-        Self { folders }
+        let folder = |place: &Place| Folder {
+            path: place.path.clone(),
+            origin: place.origin,
+            order: OnceCell::new(),
+        };
+        Self { folders: places.iter().map(folder).collect() }
     }
 
     /// Opens the plugin of driver `name`. A name that starts with `/` is the beginning of a path.
@@ -47,7 +63,7 @@ impl Loader {
     pub fn load(&self, name: &str) -> Result<Plugin, Failure> {
         let mut failure = Failure {
             driver: name.to_owned(),
-            folders: self.folders.iter().map(|(folder, _)| folder.clone()).collect(),
+            folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
             generations: GENERATIONS.to_vec(),
             error: None,
         };
@@ -68,24 +84,21 @@ impl Loader {
         Err(failure)
     }
 
-    /// Files to try, in order; the last ones are bare names for the dynamic loader's own search.
-    fn candidates(&self, name: &str) -> Vec<PathBuf> {
-        let named =
-            |stem: &str, generation: &u32| OsString::from(format!("{stem}-rdmav{generation}.so"));
-        if name.starts_with('/') {
-            return GENERATIONS.iter().map(|generation| named(name, generation).into()).collect();
-        }
-        let stem = format!("lib{name}");
-        let mut files: Vec<PathBuf> = self
-            .folders
-            .iter()
-            .flat_map(|(folder, order)| {
-                order.iter().map(|generation| folder.join(named(&stem, generation)))
-            })
-            .collect();
-        let system_order = self.folders.last().map_or(GENERATIONS.as_slice(), |(_, order)| order);
-        files.extend(system_order.iter().map(|generation| PathBuf::from(named(&stem, generation))));
-        files
+    /// Files to try, in order; the last ones are bare names for the dynamic loader's own search. A directory
+    /// is not looked at before its turn.
+    fn candidates<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+        // A name that is a path is taken as it is, whatever the directories.
+        let (stem, folders) = match name.starts_with('/') {
+            true => (name.to_owned(), [].as_slice()),
+            false => (format!("lib{name}"), self.folders.as_slice()),
+        };
+        let prefixes = folders.iter().map(Some).chain([None]);
+        prefixes.flat_map(move |folder| {
+            let order = folder.or(folders.last()).map_or(GENERATIONS.as_slice(), Folder::order);
+            let path = folder.map_or(Path::new(""), |folder| &folder.path);
+            let stem = stem.clone();
+            order.iter().map(move |number| path.join(format!("{stem}-rdmav{number}.so")))
+        })
     }
 }
 
@@ -99,10 +112,10 @@ fn by_frequency(folder: &Path) -> Vec<u32> {
         .collect();
     let count = |generation: u32| {
         let suffix = format!("-rdmav{generation}.so");
-        names.iter().filter(|name| name.to_string_lossy().ends_with(&suffix)).count()
+        names.iter().filter(|name| name.as_bytes().ends_with(suffix.as_bytes())).count()
     };
     let mut order = GENERATIONS.to_vec();
-    order.sort_by_key(|&generation| std::cmp::Reverse(count(generation)));
+    order.sort_by_cached_key(|&generation| std::cmp::Reverse(count(generation)));
     order
 }
 
@@ -134,12 +147,30 @@ mod tests {
             Place { path: PathBuf::from("/own"), origin: Origin::Own },
             Place { path: path.clone(), origin: Origin::System },
         ]);
-        let files = loader.candidates("soft");
+        let files: Vec<_> = loader.candidates("soft").collect();
         assert_eq!(files[0], Path::new("/own/libsoft-rdmav65.so"));
         assert_eq!(files[5], path.join("libsoft-rdmav34.so"));
         assert_eq!(files[10], Path::new("libsoft-rdmav34.so"));
         assert_eq!(files.len(), 15);
-        assert_eq!(loader.candidates("/opt/libx")[0], Path::new("/opt/libx-rdmav65.so"));
+        let paths: Vec<_> = loader.candidates("/opt/libx").collect();
+        assert_eq!((paths.len(), paths[0].as_path()), (5, Path::new("/opt/libx-rdmav65.so")));
+        std::fs::remove_dir_all(path).expect("cleaning up");
+    }
+
+    #[test]
+    fn a_distributions_directory_is_not_read_before_something_is_looked_for_in_it() {
+        let path = folder("lazy", &["libx-rdmav34.so"]);
+        let loader = Loader::new(&[
+            Place { path: PathBuf::from("/own"), origin: Origin::Own },
+            Place { path: path.clone(), origin: Origin::System },
+        ]);
+        let mut files = loader.candidates("soft");
+        assert!(files.by_ref().take(5).all(|file| file.starts_with("/own")));
+        // Written meanwhile, and counted all the same.
+        for file in ["liby-rdmav59.so", "libz-rdmav59.so"] {
+            std::fs::write(path.join(file), b"").expect("a file");
+        }
+        assert_eq!(files.next(), Some(path.join("libsoft-rdmav59.so")));
         std::fs::remove_dir_all(path).expect("cleaning up");
     }
 
