@@ -31,6 +31,9 @@ pub(crate) struct Request {
     pub(crate) limit: Duration,
     /// Whether there are RDMA devices: `rxe0` and `rxe1`, joined by a cable.
     pub(crate) devices: bool,
+    /// Whether the guest's clock counts the instructions of its one processor, the kernel's included, one a
+    /// nanosecond, instead of following the host's clock. Slower, but the same each time.
+    pub(crate) counted: bool,
     /// Where to keep the kernel's messages.
     pub(crate) console: Option<PathBuf>,
 }
@@ -140,8 +143,14 @@ impl Machine {
             format!("local,path={dir},mount_tag={tag},security_model=none{more}")
         };
         let mut job = Job::new("qemu-system-x86_64")
-            .args(["-name", "ferroverbs", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"])
-            .args(["-smp", "2", "-m", "2048", "-nodefaults", "-nic", "none", "-no-reboot"])
+            .args(["-name", "ferroverbs", "-M", "q35", "-cpu", "max", "-m", "2048"])
+            .args(["-nodefaults", "-nic", "none", "-no-reboot"])
+            .args(match request.counted {
+                true => {
+                    ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0"].as_slice()
+                }
+                false => ["-accel", "tcg,thread=multi", "-smp", "2"].as_slice(),
+            })
             .args(["-display", "none", "-kernel"])
             .arg(&self.kernel.image)
             .arg("-initrd")

@@ -29,6 +29,7 @@ away. Its outputs and its exit status come back; 124: it took too long; 125: the
   --share DIR      let CMD write to DIR (as often as you like)
   --limit SECONDS  how long CMD may take (300)
   --no-devices     without rxe0 and rxe1
+  --count          the guest's clock counts instructions, one a nanosecond: slow, but times that repeat
   --console FILE   keep the kernel's messages
 ";
 
@@ -39,6 +40,7 @@ struct Options {
     shares: Vec<PathBuf>,
     limit: Duration,
     devices: bool,
+    counted: bool,
     console: Option<PathBuf>,
     command: Vec<OsString>,
 }
@@ -84,6 +86,7 @@ fn run(options: &Options) -> crate::Result<Outcome> {
         shares: options.shares.clone(),
         limit: options.limit,
         devices: options.devices,
+        counted: options.counted,
         console: options.console.clone(),
     };
     machine.run(&request, &Scratch::new()?, &mut |stream, bytes| {
@@ -104,6 +107,7 @@ impl Options {
             shares: Vec::new(),
             limit: Duration::from_secs(300),
             devices: true,
+            counted: false,
             console: None,
             command: Vec::new(),
         };
@@ -118,6 +122,7 @@ impl Options {
                 "--" => break,
                 "--upstream" => options.upstream = true,
                 "--no-devices" => options.devices = false,
+                "--count" => options.counted = true,
                 "--share" => {
                     let dir = Path::new(value()?);
                     let real = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;

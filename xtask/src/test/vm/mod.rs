@@ -75,6 +75,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         shares: vec![folder.clone()],
         limit: LIMIT,
         devices: true,
+        counted: false,
         console: None,
     };
     bench.step("vm: booting");
