@@ -7,10 +7,11 @@
 
 use crate::fabric::Fabric;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
+use crate::shm::protocol::Alert;
 use crate::shm::view::View;
 use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How often the thread looks whether somebody still polls.
@@ -27,8 +28,8 @@ const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
 pub(crate) struct Attention {
     view: View,
     fabric: Arc<Fabric>,
-    /// Completion queues that wait for an event.
-    armed: AtomicUsize,
+    /// Completion queues that wait for an event, and whether the barrier was passed that they need.
+    alert: Alert,
     /// What the count of polls was when the thread last looked.
     seen: AtomicU32,
     /// Polls since the last event, while attention is up.
@@ -43,7 +44,7 @@ impl Attention {
         Self {
             view,
             fabric,
-            armed: AtomicUsize::new(0),
+            alert: Alert::new(),
             seen: AtomicU32::new(0),
             eager: AtomicU32::new(0),
             fruitless: AtomicU32::new(0),
@@ -85,38 +86,34 @@ impl Attention {
 
     #[cold]
     fn polled_with_attention(&self) {
-        if self.armed.load(Ordering::Acquire) > 0 {
+        if !self.alert.is_idle() {
             return;
         }
         if self.eager.fetch_add(1, Ordering::Relaxed) >= EAGERNESS {
             self.eager.store(0, Ordering::Relaxed);
-            self.word().store(0, Ordering::Relaxed);
-            // The thread begins to look after us.
-            self.fabric.wake_self();
+            if self.alert.lower(self.word()) {
+                // The thread begins to look after us.
+                self.fabric.wake_self();
+            }
         }
     }
 
     /// Whether an application polls, and the service thread looks now and then: what is left for later will be seen.
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
+        // Relaxed: a hint; attention that goes up meanwhile is followed by a sweep, which acknowledges all.
         self.word().load(Ordering::Relaxed) == 0
     }
 
     /// Whether it was down.
     fn raise(&self) -> bool {
-        if self.word().swap(BOTH, Ordering::SeqCst) == BOTH {
-            return false;
-        }
-        // Pairs with publication_fence: the publisher sees attention raised, or whoever raised it, looking at the rings
-        // next, sees what was published.
-        membarrier::heavy();
-        true
+        self.alert.raise(self.word(), BOTH, membarrier::heavy)
     }
 
     /// An event was asked for: somebody is about to sleep. The caller looks at the rings of its queue afterwards; the service
     /// thread, which may just have decided that it need not look again, at those of all others.
     pub(crate) fn armed(&self) {
-        self.armed.fetch_add(1, Ordering::AcqRel);
+        self.alert.arm();
         if self.raise() {
             self.fabric.wake_self();
         }
@@ -124,7 +121,7 @@ impl Attention {
 
     /// An event was sent, or is not wanted any more.
     pub(crate) fn disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::AcqRel);
+        self.alert.disarm();
         self.eager.store(0, Ordering::Relaxed);
     }
 

@@ -10,6 +10,7 @@ mod headers;
 mod inlines;
 mod kill;
 mod licences;
+mod loom;
 mod man;
 mod perf;
 mod perf_raw;
@@ -58,6 +59,7 @@ const GROUPS: &[Group] = &[
         run: man::run,
     },
     Group { name: "unit", what: "unit tests of all crates", run: unit::run },
+    Group { name: "loom", what: "models of soft's memory orders", run: loom::run },
     Group {
         name: "matrix",
         what: "docs/abi-matrix.md and docs/soft-coverage.md are up to date",

@@ -2,6 +2,7 @@
 
 use super::checks::cargo;
 use super::{Bench, Tally};
+use crate::process::Finished;
 use ferroverbs_c_tests::release::{FETCH, RELEASES};
 use std::time::Duration;
 
@@ -26,7 +27,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     bench.step("unit: cargo test");
-    let done = job.run(&bench.scratch, LIMIT)?;
+    record(&job.run(&bench.scratch, LIMIT)?, tally);
+    Ok(())
+}
+
+/// Takes what a `cargo test` with libtest's pretty output found.
+pub(super) fn record(done: &Finished, tally: &mut Tally) {
     let counted = read(&done.stdout, tally);
     if !done.ok() && tally.failures.is_empty() {
         tally.failures.push(format!("cargo test: {}", done.report("cargo")));
@@ -36,7 +42,6 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     } else if !counted {
         tally.failures.push("cargo test: no test was run".into());
     }
-    Ok(())
 }
 
 /// What failing tests printed.
@@ -54,6 +59,7 @@ fn read(output: &str, tally: &mut Tally) -> bool {
         else {
             continue;
         };
+        let name = name.trim_end_matches(" - should panic");
         if result == "ok" {
             tally.passed += 1;
         } else if result.starts_with("FAILED") {

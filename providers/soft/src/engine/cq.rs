@@ -32,7 +32,8 @@ pub(crate) struct Cq {
     pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
     pub(crate) adapter: Arc<Adapter>,
     ring: Mutex<CompletionRing>,
-    /// Completions in the ring, for a look without the lock. Written under it.
+    /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
+    /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
     queued: AtomicUsize,
     list: Mutex<List>,
     /// QPs that got something outstanding since the last look.
@@ -341,6 +342,8 @@ impl Cq {
     /// A QP got its first outstanding request.
     pub(crate) fn add_sender(&self, qp: Arc<Qp>) {
         self.inbox.lock().push(qp);
+        // Against `look`, which clears the flag and then takes the lock: it finds the QP there, or came before and leaves the
+        // flag set. The lock alone orders that.
         self.inbox_used.store(true, Ordering::Release);
     }
 

@@ -8,6 +8,7 @@ use super::{ethernet, ud};
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
+use crate::shm::protocol;
 use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
 use crate::sys::{clock, membarrier};
@@ -308,8 +309,7 @@ impl Inlets {
             self.oldest += 1;
             let cold = std::mem::replace(&mut self.hot[at], slot);
             if let Some(inlet) = self.known.get(&cold) {
-                inlet.ring.hot().store(0, Ordering::Relaxed);
-                membarrier::heavy();
+                protocol::cool(inlet.ring.hot(), membarrier::heavy);
                 if inlet.ring.ready(inlet.next) {
                     // Not forgotten: the bell rings for it.
                     own.ring_peer_bell(cold);
@@ -336,12 +336,10 @@ impl Inlets {
             count += 1;
         }
         if count > 0 {
-            inlet.ring.acked().store(inlet.next, Ordering::Release);
+            protocol::acknowledge(inlet.ring.acked(), inlet.next);
             publication_fence(&inlet.view);
             let attention = &inlet.view.tables_head().attention;
-            if attention.load(Ordering::Relaxed) & ATTENTION_ACKS != 0 {
-                inlet.peer.kick();
-            }
+            protocol::tell_attentive(attention, ATTENTION_ACKS, || inlet.peer.kick());
         }
         count
     }
@@ -414,15 +412,14 @@ impl Outlet {
         if !std::mem::replace(&mut self.state.lock().unpublished, false) {
             return;
         }
-        // As in Link::requests_published.
-        publication_fence(&self.view);
-        if self.ring.hot().load(Ordering::Relaxed) == 0 {
-            self.view.ring_peer_bell(self.own_slot);
-        }
-        let attention = self.view.tables_head().attention.load(Ordering::Relaxed);
-        if attention & ATTENTION_REQUESTS != 0 {
-            self.peer.kick();
-        }
+        protocol::tell(
+            self.ring.hot(),
+            &self.view.tables_head().attention,
+            ATTENTION_REQUESTS,
+            || publication_fence(&self.view),
+            || self.view.ring_peer_bell(self.own_slot),
+            || self.peer.kick(),
+        );
     }
 }
 
@@ -441,7 +438,7 @@ impl OutletState {
         if next.wrapping_sub(acked) < RING_SLOTS / 2 {
             return Some(next);
         }
-        let acked = outlet.ring.acked().load(Ordering::Acquire);
+        let acked = protocol::acknowledged(outlet.ring.acked());
         if next.wrapping_sub(acked) > RING_SLOTS {
             // Not a number that a sane receiver writes.
             return None;

@@ -3,6 +3,7 @@
 
 use super::qp::Qp;
 use crate::adapter::Adapter;
+use crate::shm::protocol;
 use crate::sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,9 +62,7 @@ impl Hot {
             let at = self.oldest % HOT;
             self.oldest += 1;
             let cold = std::mem::replace(&mut self.qps[at], Arc::clone(qp));
-            cold.ring.hot().store(0, Ordering::Relaxed);
-            // Pairs with publication_fence: either the sender rings the bell or we see its piece.
-            membarrier::heavy();
+            protocol::cool(cold.ring.hot(), membarrier::heavy);
             serve_cold(adapter, &cold);
         }
         // A sender that does not see it yet rings a bell for nothing.
@@ -78,8 +77,12 @@ impl Hot {
         qp.list_receiver(true);
         if self.qps.len() < HOT {
             self.heat(adapter, qp);
-        } else {
-            qp.ring.hot().store(0, Ordering::Relaxed);
+        } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
+            // Hot in a former connection: a sender of this one may have seen that, and rung no bell.
+            protocol::cool(qp.ring.hot(), membarrier::heavy);
+            if qp.has_arrivals() {
+                adapter.view.ring_qp_bell(qp.index);
+            }
         }
     }
 

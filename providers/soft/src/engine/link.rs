@@ -2,6 +2,7 @@
 
 use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, split_qpn};
+use crate::shm::protocol;
 use crate::shm::view::{Ring, View};
 use crate::sys::membarrier;
 use std::sync::Arc;
@@ -124,12 +125,14 @@ impl Link {
     /// After pieces were published in the remote QP's ring: makes sure that somebody looks.
     #[inline]
     pub(crate) fn requests_published(&self) {
-        // Our slots before the loads: one side sees the other, so no piece stays unnoticed.
-        publication_fence(&self.view);
-        if self.ring.hot().load(Ordering::Relaxed) == 0 {
-            self.view.ring_qp_bell(self.index);
-        }
-        self.kick_if(ATTENTION_REQUESTS);
+        protocol::tell(
+            self.ring.hot(),
+            &self.view.tables_head().attention,
+            ATTENTION_REQUESTS,
+            || publication_fence(&self.view),
+            || self.view.ring_qp_bell(self.index),
+            || self.peer.kick(),
+        );
     }
 
     /// After our acknowledgement of the remote QP's pieces advanced.
@@ -137,13 +140,8 @@ impl Link {
     pub(crate) fn acks_published(&self) {
         // As in requests_published.
         publication_fence(&self.view);
-        self.kick_if(ATTENTION_ACKS);
-    }
-
-    fn kick_if(&self, bit: u32) {
-        if self.view.tables_head().attention.load(Ordering::Relaxed) & bit != 0 {
-            self.peer.kick();
-        }
+        let attention = &self.view.tables_head().attention;
+        protocol::tell_attentive(attention, ATTENTION_ACKS, || self.peer.kick());
     }
 }
 

@@ -5,6 +5,7 @@
 //! are sequentially consistent, so either the initiator finds the key gone or the target finds the announcement.
 
 use crate::shm::layout::MOVERS;
+use crate::shm::protocol;
 use crate::shm::view::View;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -31,14 +32,11 @@ impl Movers {
     /// Announces an operation on region `rkey` of process `target`. Waits while [`MOVERS`] operations of this process are
     /// under way.
     pub(crate) fn announce(&self, target: u16, rkey: u32) -> Announced<'_> {
+        // Relaxed: where to begin to look, no more.
         let mut at = self.hint.load(Ordering::Relaxed);
         loop {
             let cell = &self.view.mover(at % MOVERS).target;
-            if cell.load(Ordering::Relaxed) == 0
-                && cell
-                    .compare_exchange(0, word(target, rkey), Ordering::SeqCst, Ordering::Relaxed)
-                    .is_ok()
-            {
+            if protocol::announce(cell, word(target, rkey)) {
                 return Announced(cell);
             }
             at += 1;
@@ -52,14 +50,13 @@ impl Movers {
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        // Release: the bytes were moved before the target may go on.
-        self.0.store(0, Ordering::Release);
+        protocol::withdraw(self.0);
     }
 }
 
 /// Whether the owner of `view` has an operation under way on region `rkey` of process `target`.
 pub(crate) fn is_moving(view: &View, target: u16, rkey: u32) -> bool {
-    (0..MOVERS).any(|i| view.mover(i).target.load(Ordering::SeqCst) == word(target, rkey))
+    (0..MOVERS).any(|i| protocol::is_announced(&view.mover(i).target, word(target, rkey)))
 }
 
 #[cfg(test)]

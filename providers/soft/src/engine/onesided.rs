@@ -10,6 +10,7 @@ use super::regions::{
 };
 use super::xrc::{DomainId, names};
 use crate::shm::layout::{QpEntry, split_qpn};
+use crate::shm::protocol;
 use crate::shm::view::View;
 use crate::sys::cma::{self, IoVec};
 use crate::sys::errno::Errno;
@@ -407,7 +408,7 @@ impl<'a> AtomicLock<'a> {
     /// and then call [`AtomicLock::recover`].
     pub(crate) fn take(lock: &'a AtomicU32, own: u32) -> Option<Self> {
         for spins in 1..=PATIENCE {
-            if lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if protocol::try_lock(lock, own) {
                 return Some(Self(lock));
             }
             if spins.is_multiple_of(64) {
@@ -421,14 +422,13 @@ impl<'a> AtomicLock<'a> {
 
     /// Frees the lock if the dead process `slot` holds it.
     pub(crate) fn recover(lock: &AtomicU32, slot: u16) {
-        let dead = u32::from(slot) + 1;
-        let _ = lock.compare_exchange(dead, 0, Ordering::AcqRel, Ordering::Relaxed);
+        protocol::break_lock(lock, u32::from(slot) + 1);
     }
 }
 
 impl Drop for AtomicLock<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        protocol::unlock(self.0);
     }
 }
 

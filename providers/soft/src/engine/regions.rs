@@ -6,6 +6,7 @@
 use super::imported::Imported;
 use super::ranges::{Range, Ranges};
 use crate::shm::layout::{MRS, MWS, MrEntry};
+use crate::shm::protocol;
 use crate::shm::view::View;
 use crate::sys::Errno;
 use crate::sys::memory::{Void, populate};
@@ -151,8 +152,7 @@ impl Regions {
         entry.va.store(extent.va, Ordering::Relaxed);
         entry.pd.store(u64::from(extent.pd), Ordering::Relaxed);
         entry.born.store(self.births.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // Pairs with the Acquire in `check`: who sees the key sees what it covers.
-        entry.key.store(u64::from(rkey) | u64::from(extent.access) << 32, Ordering::Release);
+        protocol::validate(&entry.key, u64::from(rkey) | u64::from(extent.access) << 32);
     }
 
     /// Lets importers of context `origin` have the region.
@@ -181,8 +181,7 @@ impl Regions {
     /// Takes the keys of entry `index` back. Movers that saw them may still be at work: wait for them, then
     /// [`Regions::release`].
     pub(crate) fn revoke(&self, index: usize) {
-        // Against Movers::announce and `check`: either the mover sees the key gone or we see the mover.
-        self.view.mr(index).key.store(0, Ordering::SeqCst);
+        protocol::revoke(&self.view.mr(index).key);
     }
 
     /// Lets entry `index` be used again.
@@ -291,7 +290,7 @@ impl Regions {
             return None;
         }
         let entry = self.view.mr(index);
-        let key = entry.key.load(Ordering::SeqCst);
+        let key = protocol::key(&entry.key);
         (key as u32 == rkey).then(|| Extent {
             pd: entry.pd.load(Ordering::Relaxed) as u32,
             va: entry.va.load(Ordering::Relaxed),
@@ -342,8 +341,9 @@ pub(crate) fn look_up(
         return None;
     }
     let entry = view.mr(index);
-    // Sequentially consistent for the sake of movers (see there); no dearer than Acquire.
-    let key = entry.key.load(Ordering::SeqCst);
+    // The fields are not looked at twice: with the key comes what it covers, and they change only after whoever announced
+    // himself (or holds the lock that `Adapter::quiesce` takes) has gone.
+    let key = protocol::key(&entry.key);
     let access = (key >> 32) as u32;
     let iova = entry.iova.load(Ordering::Relaxed);
     let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;

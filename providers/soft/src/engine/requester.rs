@@ -20,6 +20,7 @@ use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use crate::shm::layout::RING_SLOTS;
+use crate::shm::protocol;
 use crate::sys::errno::Errno;
 use abi::*;
 use std::collections::VecDeque;
@@ -500,10 +501,11 @@ impl Requester {
         if self.latched.is_none() || self.acked == self.next {
             return;
         }
-        // The nak is stored before the life changes and after the last good acknowledgement.
+        // The nak is stored before the life changes and after the last good acknowledgement: its Acquire pairs with the
+        // Release in Responder::refuse, so with a nak comes the `acked` that it is about.
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.next.wrapping_sub(self.acked);
-        let told = link.ring.acked().load(Ordering::Acquire).wrapping_sub(self.acked);
+        let told = protocol::acknowledged(link.ring.acked()).wrapping_sub(self.acked);
         let along = qp.acked_along(self.acked);
         // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
         let within = |advance: u32| if advance <= due { advance } else { 0 };

@@ -11,6 +11,7 @@ use super::receive::Receive;
 use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
+use crate::shm::protocol;
 use crate::shm::slot::*;
 use crate::shm::view::Ring;
 use crate::sys::Errno;
@@ -79,6 +80,7 @@ impl Responder {
         self.refused = false;
         self.established = false;
         self.acked = self.next;
+        // Relaxed, and no pair for the Release: the sender looks at both after it saw the QP's life (Qp::publish_life).
         self.ring.nak().store(0, Ordering::Relaxed);
         self.ring.acked().store(self.next, Ordering::Release);
         self.next
@@ -189,7 +191,7 @@ impl Responder {
         self.acked = self.next;
         qp.acknowledged();
         // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
-        self.ring.acked().store(self.next, Ordering::Release);
+        protocol::acknowledge(self.ring.acked(), self.next);
         if let Some(link) = &self.link {
             link.acks_published();
         }
@@ -198,8 +200,8 @@ impl Responder {
     fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) {
         self.refused = true;
         self.acked = self.next;
-        self.ring.acked().store(self.next, Ordering::Release);
-        // Pairs with the Acquire in Requester::absorb.
+        protocol::acknowledge(self.ring.acked(), self.next);
+        // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
         self.ring.nak().store(nak as u32, Ordering::Release);
         link.acks_published();
         let event = match nak {

@@ -10,6 +10,7 @@ use super::regions::{
 };
 use super::request::Request;
 use crate::shm::layout::{MRS, MWS};
+use crate::shm::protocol;
 use crate::shm::view::View;
 use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
 use parking_lot::Mutex;
@@ -169,8 +170,7 @@ impl Windows {
         };
         let entry = self.view.mr(index);
         if window.bound.is_some() {
-            // Against Movers::announce and `check`: either the mover sees the key gone or we see the mover.
-            entry.key.store(0, Ordering::SeqCst);
+            protocol::revoke(&entry.key);
             if moved(window.rkey) {
                 return Done::Later;
             }
@@ -195,9 +195,8 @@ impl Windows {
         entry.va.store(va, Ordering::Relaxed);
         entry.pd.store(u64::from(pd), Ordering::Relaxed);
         entry.qpn.store(tied_to, Ordering::Relaxed);
-        // Pairs with the load in `check`: who sees the key sees what it covers.
         let access = bind.access | access & ON_DEMAND;
-        entry.key.store(u64::from(bind.rkey) | u64::from(access) << 32, Ordering::SeqCst);
+        protocol::validate(&entry.key, u64::from(bind.rkey) | u64::from(access) << 32);
         Done::Yes
     }
 
@@ -208,7 +207,7 @@ impl Windows {
             return None;
         }
         let entry = self.view.mr(region);
-        let key = entry.key.load(Ordering::SeqCst);
+        let key = protocol::key(&entry.key);
         let rights = (key >> 32) as u32;
         let changes = bind.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         let iova = entry.iova.load(Ordering::Relaxed);
@@ -257,7 +256,7 @@ impl Windows {
             return Done::Refused;
         }
         // As in `bind`.
-        self.view.mr(index).key.store(0, Ordering::SeqCst);
+        protocol::revoke(&self.view.mr(index).key);
         if moved(rkey) {
             return Done::Later;
         }
@@ -269,7 +268,7 @@ impl Windows {
     pub(crate) fn revoke(&self, index: usize) -> u32 {
         let mut state = self.state.lock();
         // As in `bind`.
-        self.view.mr(index.min(MRS - 1)).key.store(0, Ordering::SeqCst);
+        protocol::revoke(&self.view.mr(index.min(MRS - 1)).key);
         state.window(index).map_or(0, |window| window.rkey)
     }
 

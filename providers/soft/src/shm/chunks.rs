@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::layout::CHUNKS;
-use parking_lot::Mutex;
+use super::sync::Mutex;
 
 /// Free list, last in first out: a buffer used a moment ago is still in the cache.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Chunks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

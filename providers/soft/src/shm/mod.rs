@@ -2,6 +2,8 @@
 
 pub(crate) mod chunks;
 pub(crate) mod layout;
+pub(crate) mod protocol;
 mod short;
 pub(crate) mod slot;
+pub(crate) mod sync;
 pub(crate) mod view;

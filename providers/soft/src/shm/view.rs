@@ -4,8 +4,9 @@
 //! to anything else would be a promise that nobody keeps. Bulk bytes are copied through raw pointers.
 
 use super::layout::*;
+use super::protocol::{self, take_bits};
 use super::slot::{BODY_WORDS, Head};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
 #[derive(Clone, Copy, Debug)]
@@ -121,8 +122,7 @@ impl View {
         if let (Some(bells), Some(summary)) =
             (head.qp_bells.get(word), head.qp_bell_summary.get(word / 64))
         {
-            bells.fetch_or(1 << (index % 64), Ordering::AcqRel);
-            summary.fetch_or(1 << (word % 64), Ordering::AcqRel);
+            protocol::ring_bell(bells, index % 64, summary, word % 64);
         }
     }
 
@@ -131,8 +131,7 @@ impl View {
         let head = self.rings_head();
         let word = usize::from(slot) / 64;
         if let Some(bells) = head.peer_bells.get(word) {
-            bells.fetch_or(1 << (slot % 64), Ordering::AcqRel);
-            head.peer_bell_summary.fetch_or(1 << word, Ordering::AcqRel);
+            protocol::ring_bell(bells, usize::from(slot) % 64, &head.peer_bell_summary, word);
         }
     }
 
@@ -164,18 +163,6 @@ impl View {
                 take_bits(bells, |bit| f((word * 64 + bit) as u16));
             }
         });
-    }
-}
-
-/// Clears `word` and calls `f` with the number of each bit that was set.
-fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
-    if word.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let mut bits = word.swap(0, Ordering::AcqRel);
-    while bits != 0 {
-        f(bits.trailing_zeros() as usize);
-        bits &= bits - 1;
     }
 }
 
@@ -222,35 +209,19 @@ impl Ring {
     /// Producer: publishes one piece in the slot that `head.seq` names.
     #[inline]
     pub(crate) fn put(&self, head: &Head, body: &[u64]) {
-        let words = &self.slot(head.seq).words;
-        for (to, from) in words[2..].iter().zip(body) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        let [w0, w1] = head.emit();
-        words[1].store(w1, Ordering::Relaxed);
-        // Pairs with the Acquire in `ready` and `take`.
-        words[0].store(w0, Ordering::Release);
+        protocol::publish(&self.slot(head.seq).words, head.emit(), body);
     }
 
     /// Consumer: whether slot `seq` was published.
     #[inline]
     pub(crate) fn ready(&self, seq: u32) -> bool {
-        self.slot(seq).words[0].load(Ordering::Acquire) as u32 == seq
+        protocol::is_published(&self.slot(seq).words, seq)
     }
 
     /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
     #[inline]
     pub(crate) fn take(&self, seq: u32) -> Option<([u64; 2], [u64; BODY_WORDS])> {
-        let words = &self.slot(seq).words;
-        let w0 = words[0].load(Ordering::Acquire);
-        if w0 as u32 != seq {
-            return None;
-        }
-        let mut body = [0; BODY_WORDS];
-        for (to, from) in body.iter_mut().zip(&words[2..]) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        Some(([w0, words[1].load(Ordering::Relaxed)], body))
+        protocol::consume(&self.slot(seq).words, seq)
     }
 }
 

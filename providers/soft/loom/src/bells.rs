@@ -1,0 +1,197 @@
+//! Nothing that was published stays unseen: bells, cold rings, attention.
+
+use crate::model;
+use crate::protocol::*;
+use crate::rings::Slot;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Weakened, barrier, weaken, weakened};
+use loom::sync::Arc;
+use loom::thread;
+use std::cell::Cell;
+
+/// What a process shares: two rings of one slot, with their bells.
+struct Shared {
+    slots: [Slot; 2],
+    hot: [AtomicU32; 2],
+    attention: AtomicU32,
+    bells: AtomicU64,
+    summary: AtomicU64,
+    /// The process was woken.
+    kicked: AtomicU32,
+}
+
+impl Shared {
+    fn new(hot: u32, attention: u32) -> Arc<Self> {
+        Arc::new(Self {
+            slots: [Slot::new(), Slot::new()],
+            hot: [AtomicU32::new(hot), AtomicU32::new(hot)],
+            attention: AtomicU32::new(attention),
+            bells: AtomicU64::new(0),
+            summary: AtomicU64::new(0),
+            kicked: AtomicU32::new(0),
+        })
+    }
+
+    /// Link::requests_published, after a put.
+    fn send(&self, ring: usize) {
+        self.slots[ring].put(1, 5);
+        let passed = Cell::new(0);
+        let counted = || {
+            passed.set(passed.get() + 1);
+            if passed.get() != weakened().barrier {
+                barrier();
+            }
+        };
+        let bell = || ring_bell(&self.bells, ring, &self.summary, 0);
+        let kick = || self.kicked.store(1, Ordering::Release);
+        tell(&self.hot[ring], &self.attention, 1, counted, bell, kick);
+    }
+
+    /// View::take_qp_bells; the slots that bells rang for.
+    fn take_bells(&self) -> u32 {
+        let mut rang = 0;
+        take_bits(&self.summary, |_| {
+            take_bits(&self.bells, |ring| {
+                assert!(self.slots[ring].is_ready(1), "a bell rang for nothing");
+                rang |= 1 << ring;
+            });
+        });
+        rang
+    }
+}
+
+model!(a_bell_is_heard_and_what_it_rang_for_is_there, 2, why: "a bell ",
+    fails: {
+        a_bell_without_release_rings_for_nothing: Weakened::RELEASE,
+        a_bell_without_acquire_rings_for_nothing: Weakened::ACQUIRE,
+    },
+    || {
+        let shared = Shared::new(0, 0);
+        let senders = [0, 1].map(|ring| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(ring))
+        });
+        let mut rang = shared.take_bells();
+        senders.map(|sender| sender.join().expect("the sender ends"));
+        rang |= shared.take_bells();
+        assert_eq!(rang, 3, "a bell was lost");
+    }
+);
+
+// Hot::heat and Inlets::heat, when they cool another ring.
+model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung for",
+    fails: {
+        a_ring_that_cools_down_is_forgotten_without_barriers: Weakened::TOTAL,
+        a_ring_that_cools_down_is_forgotten_if_the_sender_has_no_barrier:
+            Weakened { barrier: 1, ..Weakened::NONE },
+    },
+    || {
+        let shared = Shared::new(1, 0);
+        let sender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(0))
+        };
+        cool(&shared.hot[0], barrier);
+        let seen = shared.slots[0].is_ready(1);
+        sender.join().expect("the sender ends");
+        assert!(seen || shared.take_bells() == 1, "neither seen nor rung for");
+    }
+);
+
+// Attention::armed, then Cq::sweep, which finds nothing; then the process sleeps. Weakened otherwise: whoever finds attention
+// up goes on, as if whoever raised it had passed the barrier.
+fn sleep(shared: &Shared, alert: &Alert, look: impl FnOnce() -> bool) -> bool {
+    alert.arm();
+    if weakened().otherwise {
+        if shared.attention.swap(1, Ordering::SeqCst) != 1 {
+            barrier();
+        }
+    } else {
+        alert.raise(&shared.attention, 1, barrier);
+    }
+    look()
+}
+
+fn lowered(shared: &Shared) -> Alert {
+    let alert = Alert::new();
+    assert!(alert.lower(&shared.attention));
+    alert
+}
+
+model!(who_goes_to_sleep_sees_a_hot_ring_or_is_woken, 3, why: "a lost wake-up",
+    fails: {
+        who_goes_to_sleep_is_not_woken_without_barriers: Weakened::TOTAL,
+        who_goes_to_sleep_is_not_woken_if_the_sender_has_no_barrier:
+            Weakened { barrier: 1, ..Weakened::NONE },
+    },
+    || {
+        let shared = Shared::new(1, 1);
+        let alert = lowered(&shared);
+        let sender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(0))
+        };
+        let seen = sleep(&shared, &alert, || shared.slots[0].is_ready(1));
+        sender.join().expect("the sender ends");
+        assert!(seen || shared.kicked.load(Ordering::Acquire) == 1, "a lost wake-up");
+    }
+);
+
+model!(who_goes_to_sleep_hears_a_bell_or_is_woken, 3, why: "a lost wake-up",
+    fails: {
+        who_goes_to_sleep_hears_no_bell_without_barriers: Weakened::TOTAL,
+        who_goes_to_sleep_hears_no_bell_if_no_barrier_comes_after_it:
+            Weakened { barrier: 2, ..Weakened::NONE },
+    },
+    || {
+        let shared = Shared::new(0, 1);
+        let alert = lowered(&shared);
+        let sender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(0))
+        };
+        let seen = sleep(&shared, &alert, || shared.take_bells() == 1);
+        sender.join().expect("the sender ends");
+        assert!(seen || shared.kicked.load(Ordering::Acquire) == 1, "a lost wake-up");
+    }
+);
+
+model!(of_two_that_go_to_sleep_each_sees_his_ring_or_is_woken, 2, why: "a lost wake-up",
+    fails: { who_goes_to_sleep_second_relies_on_a_barrier_that_was_not_passed: Weakened::OTHERWISE, },
+    || {
+        // The sender's half of the barrier is there for the other half only, not for a fence of whoever relies on it.
+        weaken(Weakened { fences: true, ..weakened() });
+        let shared = Shared::new(1, 1);
+        let alert = Arc::new(lowered(&shared));
+        let sender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(0))
+        };
+        let first = {
+            let (shared, alert) = (Arc::clone(&shared), Arc::clone(&alert));
+            thread::spawn(move || sleep(&shared, &alert, || true))
+        };
+        let seen = sleep(&shared, &alert, || shared.slots[0].is_ready(1));
+        sender.join().expect("the sender ends");
+        first.join().expect("the first ends");
+        assert!(seen || shared.kicked.load(Ordering::Acquire) == 1, "a lost wake-up");
+    }
+);
+
+// Attention::polled_with_attention against Attention::armed.
+model!(attention_is_up_while_somebody_waits, 3, why: "attention is down",
+    fails: { attention_goes_down_while_somebody_waits_without_fences: Weakened::TOTAL, },
+    || {
+        let shared = Shared::new(1, 1);
+        let alert = Arc::new(Alert::new());
+        let poller = {
+            let (shared, alert) = (Arc::clone(&shared), Arc::clone(&alert));
+            thread::spawn(move || alert.lower(&shared.attention))
+        };
+        alert.arm();
+        alert.raise(&shared.attention, 1, barrier);
+        poller.join().expect("the poller ends");
+        assert_eq!(shared.attention.load(Ordering::Relaxed), 1, "armed, and attention is down");
+        alert.disarm();
+        assert!(alert.is_idle());
+    }
+);

@@ -1,0 +1,249 @@
+//! The steps by which processes and threads pass things to each other, each beside the one it pairs with.
+//!
+//! Only what depends on memory order is here, over plain atomics, so that the models in `providers/soft/loom` run this very
+//! code under loom, and again with one kind of order weakened, to see them fail.
+#![forbid(unsafe_code)]
+
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
+
+/// Producer of a ring: fills a slot; whoever finds its sequence number (`head[0]`, lower half) finds the rest.
+#[inline]
+pub(crate) fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
+    // Relaxed: the consumer was done with the slot's last lap (`acknowledge` and `acknowledged`), and does not read
+    // these words again before it sees the store below.
+    for (to, from) in words[2..].iter().zip(body) {
+        to.store(*from, Ordering::Relaxed);
+    }
+    words[1].store(head[1], Ordering::Relaxed);
+    // Pairs with the Acquire in `is_published` and `consume`.
+    words[0].store(head[0], Ordering::Release);
+}
+
+/// Consumer of a ring: whether slot `seq` was published. Pairs with `publish`.
+#[inline]
+pub(crate) fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
+    words[0].load(Ordering::Acquire) as u32 == seq
+}
+
+/// Consumer of a ring: head and body of slot `seq`, if it was published.
+#[inline]
+pub(crate) fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])> {
+    // Pairs with the Release in `publish`, for the Relaxed loads behind it.
+    let w0 = words[0].load(Ordering::Acquire);
+    if w0 as u32 != seq {
+        return None;
+    }
+    let mut body = [0; 6];
+    for (to, from) in body.iter_mut().zip(&words[2..]) {
+        *to = from.load(Ordering::Relaxed);
+    }
+    Some(([w0, words[1].load(Ordering::Relaxed)], body))
+}
+
+/// Consumer of a ring: all before `next` are done with, their slots and chunks the producer's again.
+#[inline]
+pub(crate) fn acknowledge(acked: &AtomicU32, next: u32) {
+    // Pairs with `acknowledged`: our reads of slots and chunks come before the producer's next use of them, and our
+    // answers in chunks before its look at them.
+    acked.store(next, Ordering::Release);
+}
+
+/// Producer of a ring: how far the consumer got. Pairs with `acknowledge`.
+#[inline]
+pub(crate) fn acknowledged(acked: &AtomicU32) -> u32 {
+    acked.load(Ordering::Acquire)
+}
+
+/// Sets a bell, and in `summary` the bit of the word that it is in.
+pub(crate) fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usize) {
+    // Release, in this order: whoever takes the summary's bit finds the bell, and whoever takes the bell finds the slot that it
+    // rang for. Both pair with the swap in `take_bits`.
+    bells.fetch_or(1 << bell, Ordering::AcqRel);
+    summary.fetch_or(1 << word, Ordering::AcqRel);
+}
+
+/// Clears `word` and calls `f` with the number of each bit that was set.
+#[inline]
+pub(crate) fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
+    // Relaxed: nothing follows from a bit seen here, and one not seen yet is seen by the next look. In a word under a
+    // summary it is seen, since taking the summary's bit ordered us after the bell.
+    if word.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    // Pairs with `ring_bell`; a bell that rings again after this finds the word clear and sets it anew.
+    let mut bits = word.swap(0, Ordering::AcqRel);
+    while bits != 0 {
+        f(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+/// Producer of a ring, after `publish`: rings the bell if nobody looks at the ring by himself, and wakes its owner if `bit` of
+/// its attention asks for it. `barrier` is half of a full barrier, the other half of which is the owner's: see `cool`
+/// and [`Alert::raise`].
+#[inline]
+pub(crate) fn tell(
+    hot: &AtomicU32,
+    attention: &AtomicU32,
+    bit: u32,
+    barrier: impl Fn(),
+    bell: impl FnOnce(),
+    kick: impl FnOnce(),
+) {
+    // Slots before the loads: we see that the ring is cold or attention up, or who made it so sees the slots.
+    barrier();
+    if hot.load(Ordering::Relaxed) == 0 {
+        bell();
+        // And the bell before the next load: nobody finds a cold ring without it. An AcqRel bell alone may be
+        // seen after that load.
+        barrier();
+    }
+    tell_attentive(attention, bit, kick);
+}
+
+/// The end of `tell`, for what needs no bell; the caller has passed the barrier.
+#[inline]
+pub(crate) fn tell_attentive(attention: &AtomicU32, bit: u32, kick: impl FnOnce()) {
+    // Relaxed: ordered after what was published by the barrier before, against the store in `Alert::raise`.
+    if attention.load(Ordering::Relaxed) & bit != 0 {
+        kick();
+    }
+}
+
+/// Owner of a ring: has its producer ring the bell from now on. The caller looks at the ring afterwards: what was put
+/// there by a producer that still saw it hot is visible by then.
+pub(crate) fn cool(hot: &AtomicU32, barrier: impl FnOnce()) {
+    hot.store(0, Ordering::Relaxed);
+    // The store before the caller's look; pairs with the barrier in `tell`.
+    barrier();
+}
+
+/// Whether everybody who publishes must wake this process.
+#[derive(Debug)]
+pub(crate) struct Alert {
+    /// Those who wait for an event.
+    armed: AtomicUsize,
+    /// Attention is up *and* the barrier after raising it is complete.
+    complete: AtomicBool,
+    /// Held to change `complete` and the shared word together.
+    change: Mutex<()>,
+}
+
+impl Alert {
+    /// Attention is up from the start: nobody publishes to a process that has not said where it is.
+    pub(crate) fn new() -> Self {
+        Self { armed: AtomicUsize::new(0), complete: AtomicBool::new(true), change: Mutex::new(()) }
+    }
+
+    /// One more waits for an event; attention is not lowered meanwhile.
+    pub(crate) fn arm(&self) {
+        // Relaxed: ordered before the look at `complete` by the fence in `raise`.
+        self.armed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less does.
+    pub(crate) fn disarm(&self) {
+        // Relaxed: who lowers attention a moment too late or early for this harms nobody.
+        self.armed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether nobody waits: a hint.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) == 0
+    }
+
+    /// Raises `word` to `to`. The caller looks at the rings afterwards: a publisher sees attention up, or the caller sees what it
+    /// published. That needs the barrier, even where somebody else raised the word and is yet to pass it. Returns whether it was down.
+    pub(crate) fn raise(&self, word: &AtomicU32, to: u32, barrier: impl FnOnce()) -> bool {
+        // Pairs with the fence in `lower`: we find attention about to go down, or it finds us armed.
+        fence(Ordering::SeqCst);
+        // Pairs with the Release below: the barrier was passed before we look at the rings.
+        if self.complete.load(Ordering::Acquire) {
+            return false;
+        }
+        let _changing = self.change.lock();
+        // Relaxed: written under the lock only.
+        if !self.complete.load(Ordering::Relaxed) {
+            word.store(to, Ordering::Relaxed);
+            // The store before the looks of all who wait for `complete`; pairs with the barrier before `tell_attentive`.
+            barrier();
+            self.complete.store(true, Ordering::Release);
+            return true;
+        }
+        false
+    }
+
+    /// Lowers `word` unless somebody waits for an event; returns whether it did.
+    pub(crate) fn lower(&self, word: &AtomicU32) -> bool {
+        let _changing = self.change.lock();
+        self.complete.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `raise`.
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) > 0 {
+            // Nothing was lowered, so what the barrier ordered still holds.
+            self.complete.store(true, Ordering::Release);
+            return false;
+        }
+        // Relaxed: whoever sees it late wakes us for nothing.
+        word.store(0, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Initiator of a one-sided operation: announces it in `cell` if that is free. The look at the key comes after.
+#[inline]
+pub(crate) fn announce(cell: &AtomicU64, word: u64) -> bool {
+    // SeqCst against `revoke`: this before `key`, as `revoke` before `is_announced`, in one order of all four.
+    cell.load(Ordering::Relaxed) == 0
+        && cell.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// Initiator: the operation is over.
+#[inline]
+pub(crate) fn withdraw(cell: &AtomicU64) {
+    // Pairs with `is_announced`: our accesses come before whatever becomes of the memory.
+    cell.store(0, Ordering::Release);
+}
+
+/// Owner of a region, after `revoke`: whether the operation is under way. If not, it is over, or will find the key gone.
+pub(crate) fn is_announced(cell: &AtomicU64, word: u64) -> bool {
+    // SeqCst against `announce`, and therefore an Acquire of `withdraw`, also through later announcements (read-modify-writes).
+    cell.load(Ordering::SeqCst) == word
+}
+
+/// Owner of a region: what the entry says counts from now on.
+pub(crate) fn validate(key: &AtomicU64, value: u64) {
+    // Pairs with `key`: who sees the key sees the Relaxed stores before it. The fields of the next region
+    // come after the wait for all who announced this one, so whoever is announced and saw the key sees no later ones.
+    key.store(value, Ordering::Release);
+}
+
+/// Owner of a region: takes the key back, before a look at announcements.
+pub(crate) fn revoke(key: &AtomicU64) {
+    key.store(0, Ordering::SeqCst);
+}
+
+/// The key of an entry, before the other fields are read. SeqCst for the sake of `announce`; no dearer than Acquire.
+#[inline]
+pub(crate) fn key(key: &AtomicU64) -> u64 {
+    key.load(Ordering::SeqCst)
+}
+
+/// Takes a free lock.
+#[inline]
+pub(crate) fn try_lock(lock: &AtomicU32, own: u32) -> bool {
+    // Acquire: pairs with `unlock` and with `break_lock`, so the last holder's changes are seen.
+    lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Gives a lock back.
+#[inline]
+pub(crate) fn unlock(lock: &AtomicU32) {
+    lock.store(0, Ordering::Release);
+}
+
+/// Frees a lock that `dead` holds. Release, so that who takes it next is ordered after whoever found the holder dead.
+pub(crate) fn break_lock(lock: &AtomicU32, dead: u32) {
+    let _ = lock.compare_exchange(dead, 0, Ordering::AcqRel, Ordering::Relaxed);
+}
