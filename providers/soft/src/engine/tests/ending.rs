@@ -13,6 +13,8 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
     ] {
         let (a, b) = pair(Kind::Rc, cma, 300_001);
         b.receive(1, &[b.sge(0, size)]);
+        // Nobody polls yet, so the service thread would serve the request at once.
+        let not_yet = b.qp.responder.lock();
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
         // As modify_qp begins: the state is there for all to see, and the requests are not flushed yet.
         if state == IBV_QPS_ERR {
@@ -20,6 +22,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         } else {
             a.qp.set_state(crate::engine::state::State::Reset);
         }
+        drop(not_yet);
         // The peer finds it out, and another thread of ours polls.
         for _ in 0..100 {
             b.cq.sweep();
