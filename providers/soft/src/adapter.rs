@@ -25,7 +25,7 @@ use crate::sys::{Errno, membarrier};
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,8 @@ pub(crate) struct Adapter {
     qps: RwLock<Table<Qp>>,
     srqs: RwLock<Table<Srq>>,
     cqs: CqList,
+    /// Events of some queue are, or were, moderated.
+    pub(crate) moderates: AtomicBool,
     /// Bytes of device memory in use.
     pub(crate) device_memory: AtomicU64,
     /// QPs that wait for time to pass or for something that nobody announces.
@@ -130,6 +132,7 @@ impl Adapter {
             qps: RwLock::new(Table::new(QPS)),
             srqs: RwLock::new(Table::new(SRQS)),
             cqs: CqList::default(),
+            moderates: AtomicBool::new(false),
             device_memory: AtomicU64::new(0),
             watched: Mutex::default(),
             cut: Mutex::default(),
@@ -379,6 +382,10 @@ impl Adapter {
 
     /// Sends events that were held back long enough; returns when to look again.
     fn settle_events(&self) -> Option<Duration> {
+        // Set before a queue holds its first event back, and before the wake-up that this is.
+        if !self.moderates.load(Ordering::Acquire) {
+            return None;
+        }
         let now = Instant::now();
         let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
         let next = cqs.iter().filter_map(|cq| cq.settle(now)).min();

@@ -224,6 +224,7 @@ impl Cq {
 
     /// Changes when events come (ibv_modify_cq(3)).
     pub(crate) fn moderate(&self, moderation: Moderation) {
+        self.adapter.moderates.store(true, Ordering::Release);
         self.ring.lock().set_moderation(moderation);
         self.settle(Instant::now());
     }
