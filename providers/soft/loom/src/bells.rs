@@ -71,7 +71,9 @@ model!(a_bell_is_heard_and_what_it_rang_for_is_there, 2, why: "a bell ",
             thread::spawn(move || shared.send(ring))
         });
         let mut rang = shared.take_bells();
-        senders.map(|sender| sender.join().expect("the sender ends"));
+        for sender in senders {
+            sender.join().expect("the sender ends");
+        }
         rang |= shared.take_bells();
         assert_eq!(rang, 3, "a bell was lost");
     }
