@@ -83,11 +83,15 @@ pub struct ferroverbs_plugin_ext {
     /// Whether `fd`, which belongs to somebody else and is none of the kernel's devices, is the `cmd_fd` of a context of this
     /// device, so that `import_context` can be called with it: 1 or 0.
     pub is_cmd_fd: Option<unsafe extern "C" fn(device: *mut ibv_device, fd: c_int) -> c_int>,
+    /// Called by `ibv_get_cq_event(3)` before it reads such a descriptor: where that would block, sleeps until there is a record. 0 or an
+    /// errno, for example `EINTR`. A thread may be cancelled in it.
+    pub await_comp_event:
+        Option<unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
 }
-layout!(ferroverbs_plugin_ext: 64 {
+layout!(ferroverbs_plugin_ext: 72 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
-    is_cmd_fd @ 56,
+    is_cmd_fd @ 56, await_comp_event @ 64,
 });
 
 // SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.

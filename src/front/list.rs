@@ -311,6 +311,7 @@ mod tests {
         create_comp_channel: None,
         destroy_comp_channel: None,
         is_cmd_fd: None,
+        await_comp_event: None,
     };
 
     #[test]

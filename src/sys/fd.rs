@@ -4,6 +4,11 @@ use core::ffi::{c_int, c_void};
 
 use crate::ffi::Errno;
 
+unsafe extern "C-unwind" {
+    /// `read(2)`; a thread that is cancelled in it unwinds.
+    fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize;
+}
+
 /// Closes `fd` unless it is negative.
 pub(crate) fn close(fd: c_int) {
     if fd >= 0 {
@@ -17,7 +22,7 @@ pub(crate) fn close(fd: c_int) {
 pub(crate) fn read_record<const N: usize>(fd: c_int) -> Result<[u8; N], Errno> {
     let mut record = [0_u8; N];
     // SAFETY: `record` has room for N bytes.
-    let read = unsafe { libc::read(fd, record.as_mut_ptr().cast::<c_void>(), N) };
+    let read = unsafe { read(fd, record.as_mut_ptr().cast::<c_void>(), N) };
     match usize::try_from(read) {
         Ok(bytes) if bytes == N => Ok(record),
         Ok(_) => Err(Errno::EIO),

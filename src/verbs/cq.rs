@@ -10,7 +10,7 @@ use abi::{
 
 use super::context_of;
 use crate::ffi::lock::{self, Guard};
-use crate::ffi::{Errno, MinusOne, verb};
+use crate::ffi::{Errno, MinusOne, Ret, verb};
 use crate::front::context::{Context, op};
 use crate::sys::fd;
 
@@ -99,34 +99,6 @@ verb! {
         Ok(result)
     }
 
-    /// `ibv_get_cq_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking channel).
-    ///
-    /// # Safety
-    /// `channel` is NULL or live; both results are writable.
-    pub(crate) fn get_cq_event(
-        channel: *mut ibv_comp_channel,
-        cq: *mut *mut ibv_cq,
-        cq_context: *mut *mut c_void,
-    ) -> MinusOne {
-        if channel.is_null() || cq.is_null() || cq_context.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: live by the contract above.
-        let record = fd::read_record::<8>(unsafe { (*channel).fd })?;
-        let found: *mut ibv_cq =
-            core::ptr::with_exposed_provenance_mut(u64::from_ne_bytes(record) as usize);
-        // SAFETY: the record is the address of a CQ that can't be destroyed before its event is
-        // acknowledged.
-        let notify = op!(unsafe { context_of(found)? }, cq_event)?;
-        // SAFETY: writable by the contract above; the CQ is live (see there).
-        unsafe {
-            *cq = found;
-            *cq_context = (*found).cq_context;
-            notify(found);
-        }
-        Ok(MinusOne(0))
-    }
-
     /// `ibv_ack_cq_events(3)`.
     ///
     /// # Safety
@@ -145,6 +117,55 @@ verb! {
         }
         Ok(())
     }
+}
+
+/// `ibv_get_cq_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking channel, `EINTR`).
+///
+/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2). Nothing here panics.
+///
+/// # Safety
+/// `channel` is NULL or live; both results are writable.
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> MinusOne {
+    // SAFETY: by the contract above.
+    unsafe { next_event(channel, cq, cq_context) }.unwrap_or_else(MinusOne::fail)
+}
+
+/// # Safety
+/// As `get_cq_event`.
+unsafe fn next_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> Result<MinusOne, Errno> {
+    if channel.is_null() || cq.is_null() || cq_context.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: live by the contract above.
+    let (context, fd) = unsafe { (context_of(channel)?, (*channel).fd) };
+    if let Some(sleep) = context.private().ext.and_then(|ext| ext.await_comp_event) {
+        // SAFETY: the plugin's own function with its open context and the descriptor that it made.
+        let error = unsafe { sleep(context.as_ptr(), fd) };
+        if error != 0 {
+            return Err(Errno::from_raw(error));
+        }
+    }
+    let record = fd::read_record::<8>(fd)?;
+    let found: *mut ibv_cq =
+        core::ptr::with_exposed_provenance_mut(u64::from_ne_bytes(record) as usize);
+    // SAFETY: the record is the address of a CQ that can't be destroyed before its event is
+    // acknowledged.
+    let notify = op!(unsafe { context_of(found)? }, cq_event)?;
+    // SAFETY: writable by the contract above; the CQ is live (see there).
+    unsafe {
+        *cq = found;
+        *cq_context = (*found).cq_context;
+        notify(found);
+    }
+    Ok(MinusOne(0))
 }
 
 /// The front-end's part of a fresh CQ.

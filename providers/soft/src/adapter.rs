@@ -6,7 +6,7 @@ use crate::engine::datagrams::Datagrams;
 use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::ethernet::segment::Segment;
 use crate::engine::hot::serve_cold;
-use crate::engine::link::{Link, Standing};
+use crate::engine::link::{Link, Standing, publication_fence};
 use crate::engine::movers::{Movers, is_moving};
 use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
@@ -19,7 +19,8 @@ use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::shm::chunks::Chunks;
-use crate::shm::layout::{MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
+use crate::shm::layout::{ATTENTION_ACKS, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
+use crate::shm::protocol;
 use crate::shm::view::View;
 use crate::sys::{Errno, membarrier};
 use crate::table::Table;
@@ -80,6 +81,7 @@ pub(crate) struct Adapter {
     pub(crate) rounds: AtomicUsize,
     /// Event channels whose pipe was full.
     pub(crate) channels: Mutex<Vec<Weak<crate::engine::channel::Channel>>>,
+    pub(crate) alarms: crate::engine::alarm::Numbers,
     /// Last, so that everything above is gone before the segments are.
     pub(crate) fabric: Arc<Fabric>,
 }
@@ -141,6 +143,7 @@ impl Adapter {
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
+            alarms: crate::engine::alarm::Numbers::default(),
             fabric,
         });
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
@@ -362,21 +365,42 @@ impl Adapter {
         }
     }
 
+    /// Looks at all queues, for what no bell rang for.
     fn sweep(&self) {
         let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
-        if cqs.is_empty() {
-            // XRC receive QPs need no queue.
-            self.view.take_qp_bells(|index| {
-                if let Some(qp) = self.qp(index) {
-                    serve_cold(self, &qp);
-                }
-            });
-            if self.xrc.sweep() {
-                self.fabric.wake_self();
-            }
-        }
         for cq in cqs {
             cq.sweep();
+        }
+    }
+
+    /// Looks where bells rang, and at the datagram rings: all that there is to do for whoever was woken while attention is up.
+    pub(crate) fn answer(&self) {
+        self.view.take_qp_bells(|index| {
+            if let Some(qp) = self.qp(index) {
+                serve_cold(self, &qp);
+            }
+        });
+        // XRC receive QPs have no queue; and what processes tell each other comes in datagram rings.
+        let left = self.xrc.sweep();
+        self.datagrams.attend(self);
+        if left {
+            self.fabric.wake_self();
+        }
+    }
+
+    /// Has the process of QP `qpn` look at it, if nobody there polls.
+    #[cold]
+    pub(crate) fn nudge(&self, qpn: u32) {
+        let (slot, index) = split_qpn(qpn);
+        if let Some(peer) = self.fabric.known_peer(slot) {
+            // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
+            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            publication_fence(&view);
+            let attention = &view.tables_head().attention;
+            protocol::tell_attentive(attention, ATTENTION_ACKS, || {
+                view.ring_qp_bell(index);
+                peer.kick();
+            });
         }
     }
 
@@ -517,9 +541,8 @@ impl Handler for Service {
         let adapter = self.0.get()?.upgrade()?;
         #[cfg(test)]
         adapter.rounds.fetch_add(1, Ordering::Relaxed);
-        adapter.sweep();
-        // Whatever its kind: processes tell each other things in the datagram rings.
-        adapter.datagrams.look(&adapter);
+        adapter.attention.catch_up(|| adapter.sweep());
+        adapter.answer();
         adapter.xrc.work(&adapter);
         adapter.end_doomed();
         let waits = [

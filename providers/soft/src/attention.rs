@@ -1,8 +1,11 @@
 //! Who drives the adapter: a polling application, or the service thread when nobody polls.
 //!
 //! While an application polls, peers need not wake anybody: `attention` is 0 and a piece costs its sender no system
-//! call. When polling stops, or an event is asked for, attention is raised, and every arrival wakes the service
-//! thread. The thread notices that polling stopped by looking now and then, as long as attention is down;
+//! call. When polling stops, or an event is asked for, attention is raised, and every arrival rings its QP's bell and wakes
+//! one thread: one that sleeps in ibv_get_cq_event(3) on the channel of that QP's queue, or else the service
+//! thread. It answers the bells, so that what it does depends on what arrived, not on how many queues there are.
+//!
+//! The service thread notices that polling stopped by looking at all queues now and then, as long as attention is down;
 //! with attention up it sleeps without a timer, so an idle process uses no CPU.
 
 use crate::fabric::Fabric;
@@ -32,6 +35,8 @@ pub(crate) struct Attention {
     alert: Alert,
     /// What the count of polls was when the thread last looked.
     seen: AtomicU32,
+    /// Since which raise of attention the thread looked at all queues once: bells rang for all that came after.
+    swept: AtomicU32,
     /// Polls since the last event, while attention is up.
     eager: AtomicU32,
     /// Polls since the last completion. Racy, as the count of polls.
@@ -46,6 +51,7 @@ impl Attention {
             fabric,
             alert: Alert::new(),
             seen: AtomicU32::new(0),
+            swept: AtomicU32::new(0),
             eager: AtomicU32::new(0),
             fruitless: AtomicU32::new(0),
         }
@@ -125,17 +131,31 @@ impl Attention {
         self.eager.store(0, Ordering::Relaxed);
     }
 
+    /// For the service thread: looks at everything through `sweep` unless bells have rung for all that may be there; returns whether
+    /// it did.
+    pub(crate) fn catch_up(&self, sweep: impl FnOnce()) -> bool {
+        // Before the sweep: what it may miss is of a later raise.
+        let raised = self.alert.raised();
+        if raised == Some(self.swept.load(Ordering::Relaxed)) {
+            return false;
+        }
+        sweep();
+        if let Some(raised) = raised {
+            self.swept.store(raised, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// For the service thread: how long it may sleep. Looks at everything through `sweep` when it takes over.
     pub(crate) fn settle(&self, sweep: impl FnOnce()) -> Option<Duration> {
-        if self.word().load(Ordering::Relaxed) != 0 {
-            return None;
+        if self.alert.raised().is_none() {
+            let polls = self.polls().load(Ordering::Relaxed);
+            if self.seen.swap(polls, Ordering::Relaxed) != polls {
+                return Some(LOOK);
+            }
+            self.raise();
         }
-        let polls = self.polls().load(Ordering::Relaxed);
-        if self.seen.swap(polls, Ordering::Relaxed) != polls {
-            return Some(LOOK);
-        }
-        self.raise();
-        sweep();
+        self.catch_up(sweep);
         None
     }
 }
@@ -145,6 +165,7 @@ mod tests {
     use super::*;
     use crate::fabric::{FabricConfig, Handler, Peer};
     use crate::shm::view::mock;
+    use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
     /// Counts wake-ups, and wants none by the clock.

@@ -197,3 +197,82 @@ model!(attention_is_up_while_somebody_waits, 3, why: "attention is down",
         assert!(alert.is_idle());
     }
 );
+
+// Attention::catch_up against Attention::armed: bells rang for what the service thread has not seen.
+model!(who_relies_on_bells_has_missed_nothing, 3, why: "missed",
+    fails: {
+        who_relies_on_bells_misses_something_without_barriers: Weakened::TOTAL,
+        who_relies_on_bells_misses_something_without_release: Weakened::RELEASE,
+        who_relies_on_bells_misses_something_without_acquire: Weakened::ACQUIRE,
+    },
+    || {
+        let shared = Shared::new(1, 1);
+        let alert = Arc::new(lowered(&shared));
+        let sender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.send(0))
+        };
+        let service = {
+            let (shared, alert) = (Arc::clone(&shared), Arc::clone(&alert));
+            thread::spawn(move || {
+                let relies = alert.raised().is_some();
+                !relies || shared.slots[0].is_ready(1)
+            })
+        };
+        alert.arm();
+        alert.raise(&shared.attention, 1, barrier);
+        sender.join().expect("the sender ends");
+        let seen = service.join().expect("the service thread ends");
+        let told = shared.kicked.load(Ordering::Acquire) == 1 && shared.take_bells() == 1;
+        assert!(seen || told, "missed");
+    }
+);
+
+/// An event channel: the kernel's part of futex(2) is a lock.
+struct Bedroom {
+    sleepers: AtomicU32,
+    alarm: AtomicU32,
+    asleep: loom::sync::Mutex<bool>,
+}
+
+impl Bedroom {
+    fn is_asleep(&self) -> loom::sync::MutexGuard<'_, bool> {
+        self.asleep.lock().expect("a model that panics ends")
+    }
+}
+
+// Link::wake against Alarm::sleep_until. Weakened otherwise: whoever finds somebody counted as asleep kicks nobody.
+model!(who_sleeps_on_a_channel_or_the_service_thread_wakes, 3, why: "nobody woke",
+    fails: { nobody_wakes_if_a_count_of_sleepers_is_believed: Weakened::OTHERWISE, },
+    || {
+        let room = Arc::new(Bedroom {
+            sleepers: AtomicU32::new(0),
+            alarm: AtomicU32::new(0),
+            asleep: loom::sync::Mutex::new(false),
+        });
+        let kicked = Arc::new(AtomicU32::new(0));
+        let bell = Arc::new(AtomicU64::new(0));
+        let sender = {
+            let (room, kicked, bell) = (Arc::clone(&room), Arc::clone(&kicked), Arc::clone(&bell));
+            thread::spawn(move || {
+                ring_bell(&bell, 0, &AtomicU64::new(0), 0);
+                let wake = || std::mem::replace(&mut *room.is_asleep(), false) || weakened().otherwise;
+                wake_one(&room.sleepers, &room.alarm, wake, || kicked.store(1, Ordering::Release));
+            })
+        };
+        room.sleepers.fetch_add(1, Ordering::Relaxed);
+        let expected = prepare_sleep(&room.alarm);
+        {
+            let mut asleep = room.is_asleep();
+            *asleep = room.alarm.load(Ordering::Relaxed) == expected;
+        }
+        sender.join().expect("the sender ends");
+        let woken = !*room.is_asleep();
+        room.sleepers.fetch_sub(1, Ordering::Relaxed);
+        let mut heard = 0;
+        if woken || kicked.load(Ordering::Acquire) == 1 {
+            take_bits(&bell, |_| heard += 1);
+        }
+        assert_eq!(heard, 1, "nobody woke");
+    }
+);

@@ -13,6 +13,7 @@
 #[allow(dead_code)]
 mod chunks;
 #[path = "../../src/shm/protocol.rs"]
+#[allow(dead_code)]
 mod protocol;
 mod sync;
 

@@ -1,11 +1,15 @@
 //! Event channels: pipes whose reading end the application polls, reads or waits on as it does with a kernel device's.
 
+use super::alarm::Alarm;
+use crate::adapter::Adapter;
 use crate::sys::errno::Errno;
+use crate::sys::poll;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
 #[derive(Debug)]
@@ -18,6 +22,8 @@ pub(crate) struct Channel {
     /// Records that found the pipe full: events are never lost.
     backlog: Mutex<VecDeque<[u64; 2]>>,
     words: usize,
+    /// By which peers wake those who sleep in `await_event`, while there are numbers left.
+    alarm: Option<Alarm>,
 }
 
 impl Channel {
@@ -41,7 +47,44 @@ impl Channel {
             .open(format!("/proc/self/fd/{}", read.as_raw_fd()))
             .map(OwnedFd::from)
             .ok();
-        Ok(Self { read, purge, write, backlog: Mutex::default(), words })
+        Ok(Self { read, purge, write, backlog: Mutex::default(), words, alarm: None })
+    }
+
+    /// A completion channel, whose readers peers can wake.
+    pub(crate) fn of_completions(adapter: &Arc<Adapter>) -> Result<Self, Errno> {
+        Ok(Self { alarm: Alarm::new(adapter), ..Self::new(1)? })
+    }
+
+    /// Its number among those whose readers peers can wake; 0: it has none.
+    pub(crate) fn number(&self) -> u16 {
+        self.alarm.as_ref().map_or(0, Alarm::number)
+    }
+
+    /// Sleeps until there is a record, unless the application's descriptor does not block. Whoever sleeps here serves what he is woken
+    /// for, so that no other thread must be woken.
+    ///
+    /// # Errors
+    /// `EINTR` a signal came.
+    pub(crate) fn await_record(&self) -> Result<(), Errno> {
+        match &self.alarm {
+            // In a forked child nobody would wake it.
+            Some(alarm) if !alarm.is_foreign() && self.blocks() => {
+                alarm.sleep_until(|| self.is_readable())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether who reads the application's end sleeps when there is nothing.
+    fn blocks(&self) -> bool {
+        // SAFETY: F_GETFL takes no argument.
+        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK == 0
+    }
+
+    fn is_readable(&self) -> bool {
+        // What cannot be polled is left to read(2).
+        poll::wait([self.read.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
     }
 
     /// The end that the application reads.
@@ -60,6 +103,10 @@ impl Channel {
         if !backlog.is_empty() || !self.put(record) {
             backlog.push_back(record);
         }
+        drop(backlog);
+        if let Some(alarm) = &self.alarm {
+            alarm.ring();
+        }
     }
 
     /// Sends what waits. Returns whether something still does.
@@ -70,6 +117,9 @@ impl Channel {
                 return true;
             }
             backlog.pop_front();
+            if let Some(alarm) = &self.alarm {
+                alarm.ring();
+            }
         }
         false
     }

@@ -49,6 +49,8 @@ pub(crate) struct Cq {
     pub(crate) async_events: AtomicU32,
     /// Completions were lost.
     overrun: AtomicBool,
+    /// It was armed at least once: acknowledgements of its senders wake this process.
+    armed_at_times: AtomicBool,
     pub(crate) report: super::channel::Reporter,
     /// Where ibv_start_poll(3) and its kin are.
     pub(crate) iterator: crate::ops::cq_ex::IteratorCell,
@@ -95,6 +97,7 @@ impl Cq {
             events: AtomicU32::new(0),
             async_events: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
+            armed_at_times: AtomicBool::new(false),
             report,
             iterator: crate::ops::cq_ex::IteratorCell::new(form.single_threaded),
         });
@@ -105,6 +108,15 @@ impl Cq {
     /// The queue's C object.
     pub(crate) const fn handle(&self) -> *mut abi::ibv_cq {
         self.verbs.get().cast()
+    }
+
+    /// The number of its event channel among those whose readers peers can wake; 0: none.
+    pub(crate) fn alarm(&self) -> u16 {
+        self.channel.as_ref().map_or(0, |channel| channel.number())
+    }
+
+    pub(crate) fn is_armed_at_times(&self) -> bool {
+        self.armed_at_times.load(Ordering::Acquire)
     }
 
     /// Adds a completion, and sends an event if the queue was waiting for it.
@@ -342,14 +354,33 @@ impl Cq {
 
     /// A QP got its first outstanding request.
     pub(crate) fn add_sender(&self, qp: Arc<Qp>) {
-        self.inbox.lock().push(qp);
+        let mut inbox = self.inbox.lock();
+        // Under the lock: see `expect_events`.
+        if self.is_armed_at_times() {
+            qp.await_acks();
+        }
+        inbox.push(qp);
         // Against `look`, which clears the flag and then takes the lock: it finds the QP there, or came before and leaves the
         // flag set. The lock alone orders that.
         self.inbox_used.store(true, Ordering::Release);
     }
 
+    /// Somebody may sleep until a request of this queue's QPs completes: those under way now, and those to come.
+    #[cold]
+    fn expect_events(&self) {
+        let list = self.list.lock();
+        let inbox = self.inbox.lock();
+        self.armed_at_times.store(true, Ordering::Release);
+        for qp in list.senders.iter().chain(inbox.iter()) {
+            qp.await_acks();
+        }
+    }
+
     /// Asks for one event (ibv_req_notify_cq(3)).
     pub(crate) fn arm(&self, solicited_only: bool) {
+        if !self.is_armed_at_times() {
+            self.expect_events();
+        }
         // What lies in the rings by now came before the arming: an adapter would have completed it.
         self.sweep();
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };

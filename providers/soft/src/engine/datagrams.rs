@@ -3,7 +3,7 @@
 //!
 //! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
 
-use super::link::publication_fence;
+use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
@@ -13,7 +13,7 @@ use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
 use crate::sys::{clock, membarrier};
 use arrayvec::ArrayVec;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -78,6 +78,8 @@ struct OutletState {
     place: Option<(u32, u32)>,
     lent: VecDeque<(u32, u32)>,
     unpublished: bool,
+    /// The QP there that the last one is for.
+    reader: Option<usize>,
 }
 
 /// Where datagrams come from.
@@ -153,6 +155,8 @@ pub(super) struct Letter {
     pub(super) flags: u8,
     pub(super) imm: u32,
     pub(super) src_qpn: u32,
+    /// The QP that it is for, in the table of its process, where it is for one.
+    pub(super) to: Option<usize>,
     pub(super) body: [u64; BODY_WORDS],
     /// Bytes that travel in the body; `None`: they go into a chunk.
     pub(super) inline: Option<u8>,
@@ -174,7 +178,8 @@ impl Datagrams {
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
         let own_slot = adapter.fabric.slot();
         let ring = view.peer_ring(own_slot);
-        let state = OutletState { place: None, lent: VecDeque::new(), unpublished: false };
+        let state =
+            OutletState { place: None, lent: VecDeque::new(), unpublished: false, reader: None };
         let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
         self.to.write().insert(slot, Arc::clone(&outlet));
         Some(outlet)
@@ -185,7 +190,8 @@ impl Datagrams {
         let Some(outlet) = self.outlet(adapter, slot) else { return };
         let mut body = [0; BODY_WORDS];
         body[0] = word;
-        let letter = Letter { op: what, flags: 0, imm: 0, src_qpn: about, body, inline: Some(8) };
+        let letter =
+            Letter { op: what, flags: 0, imm: 0, src_qpn: about, to: None, body, inline: Some(8) };
         if outlet.put(adapter, &letter, |_| ()) == Sent::Gone {
             outlet.publish();
             outlet.peer.kick();
@@ -282,7 +288,17 @@ impl Datagrams {
 
     /// Serves what lies in the datagram rings.
     pub(crate) fn look(&self, adapter: &Adapter) {
-        let Some(mut from) = self.from.try_lock() else { return };
+        if let Some(from) = self.from.try_lock() {
+            self.serve_all(adapter, from);
+        }
+    }
+
+    /// As `look`, by one who was woken for it: whoever is at it may be past what arrived last.
+    pub(crate) fn attend(&self, adapter: &Adapter) {
+        self.serve_all(adapter, self.from.lock());
+    }
+
+    fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>) {
         for at in 0..from.hot.len() {
             let slot = from.hot[at];
             from.serve(self, adapter, slot);
@@ -339,7 +355,12 @@ impl Inlets {
             protocol::acknowledge(inlet.ring.acked(), inlet.next);
             publication_fence(&inlet.view);
             let attention = &inlet.view.tables_head().attention;
-            protocol::tell_attentive(attention, ATTENTION_ACKS, || inlet.peer.kick());
+            protocol::tell_attentive(attention, ATTENTION_ACKS, || {
+                // A hint: who waits looks from time to time, too.
+                if inlet.view.tables_head().datagrams_wait.load(Ordering::Relaxed) != 0 {
+                    inlet.peer.kick();
+                }
+            });
         }
         count
     }
@@ -404,21 +425,29 @@ impl Outlet {
             *next = next.wrapping_add(1);
         }
         state.unpublished = true;
+        state.reader = letter.to;
         Sent::Gone
     }
 
     /// Makes sure that somebody looks.
     pub(super) fn publish(&self) {
-        if !std::mem::replace(&mut self.state.lock().unpublished, false) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.unpublished, false) {
             return;
         }
+        let reader = state.reader;
+        drop(state);
         protocol::tell(
             self.ring.hot(),
             &self.view.tables_head().attention,
             ATTENTION_REQUESTS,
             || publication_fence(&self.view),
             || self.view.ring_peer_bell(self.own_slot),
-            || self.peer.kick(),
+            || {
+                let channel = reader.map(|index| &self.view.qp(index).recv_channel);
+                let channel = channel.map_or(0, |number| number.load(Ordering::Relaxed));
+                link::wake(&self.peer, &self.view, channel);
+            },
         );
     }
 }

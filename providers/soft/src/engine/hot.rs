@@ -6,7 +6,7 @@ use crate::adapter::Adapter;
 use crate::shm::protocol;
 use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Rings that are looked at by themselves; the rest ring a bell.
 pub(crate) const HOT: usize = 16;
@@ -39,7 +39,10 @@ impl Hot {
     pub(crate) fn finish(&self) -> bool {
         let mut more = false;
         for qp in &self.qps {
-            more |= qp.has_arrivals() && qp.serve_again();
+            if qp.has_arrivals() && qp.serve_again() {
+                qp.adapter.view.ring_qp_bell(qp.index);
+                more = true;
+            }
             qp.responder.lock().acknowledge(qp);
         }
         more
@@ -93,10 +96,18 @@ impl Hot {
     }
 }
 
-/// Serves a ring that nobody looks at. What one round leaves there rings for itself: its sender did so already.
+/// Answers the bell of a QP: serves its ring, and takes in acknowledgements. What one round leaves there rings for itself: its sender did
+/// so already.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
     let more = qp.serve_again();
     qp.acknowledge();
+    // In this order: an acknowledgement may be here before whoever posts has said that something is outstanding, which he says before
+    // he lets go of the lock. The bell ordered us after he took it.
+    let posting = qp.requester.is_locked();
+    fence(Ordering::Acquire);
+    if posting || qp.has_outstanding() {
+        qp.advance_send();
+    }
     if qp.has_arrivals() && qp.is_receiving() {
         adapter.view.ring_qp_bell(qp.index);
         if more && !adapter.attention.is_down() {

@@ -268,7 +268,7 @@ impl Requester {
             imm: nak as u32,
         };
         self.put(qp, link, &piece, &[]);
-        link.peer.kick();
+        link.kick();
         self.failed = true;
         self.published(n);
         Direct::Failed

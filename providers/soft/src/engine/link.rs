@@ -4,7 +4,7 @@ use crate::fabric::Peer;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, split_qpn};
 use crate::shm::protocol;
 use crate::shm::view::{Ring, View};
-use crate::sys::membarrier;
+use crate::sys::{futex, membarrier};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -131,17 +131,56 @@ impl Link {
             ATTENTION_REQUESTS,
             || publication_fence(&self.view),
             || self.view.ring_qp_bell(self.index),
-            || self.peer.kick(),
+            || self.wake(self.entry().recv_channel.load(Ordering::Relaxed)),
         );
     }
 
     /// After our acknowledgement of the remote QP's pieces advanced.
     #[inline]
     pub(crate) fn acks_published(&self) {
-        // As in requests_published.
+        publication_fence(&self.view);
+        protocol::tell_attentive(&self.view.tables_head().attention, ATTENTION_ACKS, || {
+            // Relaxed: stored before a barrier after which its owner looks by itself (Qp::await_acks).
+            if self.entry().awaits_acks.load(Ordering::Relaxed) != 0 {
+                self.ring_for_acks();
+            }
+        });
+    }
+
+    /// After something happened that the remote QP must know of, whatever it waits for.
+    #[cold]
+    pub(crate) fn alarm(&self) {
         publication_fence(&self.view);
         let attention = &self.view.tables_head().attention;
-        protocol::tell_attentive(attention, ATTENTION_ACKS, || self.peer.kick());
+        protocol::tell_attentive(attention, ATTENTION_ACKS, || self.ring_for_acks());
+    }
+
+    fn ring_for_acks(&self) {
+        self.view.ring_qp_bell(self.index);
+        self.wake(self.entry().send_channel.load(Ordering::Relaxed));
+    }
+
+    /// Has the service thread of the remote process look at the remote QP.
+    #[cold]
+    pub(crate) fn kick(&self) {
+        self.view.ring_qp_bell(self.index);
+        self.peer.kick();
+    }
+
+    #[cold]
+    fn wake(&self, channel: u16) {
+        wake(&self.peer, &self.view, channel);
+    }
+}
+
+/// Wakes a thread of the owner of `view`, after a bell of it was rung: one that sleeps on its event channel `channel`, or else the service thread.
+#[cold]
+pub(super) fn wake(peer: &Peer, view: &View, channel: u16) {
+    match (view.sleepers(channel), view.alarm(channel)) {
+        (Some(sleepers), Some(alarm)) => {
+            protocol::wake_one(sleepers, alarm, || futex::wake(alarm), || peer.kick());
+        }
+        _ => peer.kick(),
     }
 }
 

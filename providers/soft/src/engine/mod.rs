@@ -1,5 +1,6 @@
 //! What the adapter does: queues, connections, checks and the movement of bytes.
 
+pub(crate) mod alarm;
 pub(crate) mod channel;
 pub(crate) mod completion;
 pub(crate) mod counters;

@@ -23,7 +23,7 @@ use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
 use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
-use crate::sys::Errno;
+use crate::sys::{Errno, membarrier};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
@@ -285,6 +285,11 @@ impl Qp {
             }
             qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
         }
+        qp.entry().recv_channel.store(qp.recv_cq.alarm(), Ordering::Relaxed);
+        qp.entry().send_channel.store(qp.send_cq.alarm(), Ordering::Relaxed);
+        // A rendezvous goes on by acknowledgements, though the application waits for nothing but its end.
+        let awaits = qp.tm.is_some() || qp.send_cq.is_armed_at_times();
+        qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
         qp.set_state(State::Reset);
         qp.send_cq.users.fetch_add(1, Ordering::AcqRel);
         qp.recv_cq.users.fetch_add(1, Ordering::AcqRel);
@@ -391,10 +396,33 @@ impl Qp {
     /// Changes the state by `rule` of the present one; returns whether it changed.
     fn change(&self, rule: impl FnOnce(State, &mut Incarnation) -> Option<State>) -> bool {
         let mut incarnation = self.standing.lock();
+        let before = self.is_receiving();
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
         self.publish_life(&incarnation, state.shared());
+        let dest_qpn = incarnation.dest_qpn;
+        drop(incarnation);
+        if before && !self.is_receiving() && self.kind.is_connected() {
+            // Nobody acknowledges what the other end has under way: it shall count the time.
+            self.adapter.nudge(dest_qpn);
+        }
         true
+    }
+
+    /// Has acknowledgements wake this process from now on: somebody may sleep until one comes.
+    pub(crate) fn await_acks(&self) {
+        if self.entry().awaits_acks.load(Ordering::Relaxed) == 0 {
+            self.begin_to_await_acks();
+        }
+    }
+
+    #[cold]
+    fn begin_to_await_acks(&self) {
+        self.entry().awaits_acks.store(1, Ordering::Relaxed);
+        // Pairs with the barrier in Link::acks_published: who acknowledges sees this, or we see what was acknowledged before.
+        membarrier::heavy();
+        self.adapter.view.ring_qp_bell(self.index);
+        self.adapter.fabric.wake_self();
     }
 
     fn publish_life(&self, incarnation: &Incarnation, state: u8) {
@@ -511,6 +539,7 @@ impl Qp {
     /// Serves what arrived, where the caller does not look again: what a round leaves is the service thread's.
     pub(crate) fn serve_once(&self) {
         if self.serve_again() {
+            self.adapter.view.ring_qp_bell(self.index);
             self.adapter.fabric.wake_self();
         }
     }

@@ -255,11 +255,8 @@ impl Requester {
                 self.issue_waiting(qp);
             }
         }
-        if self.queue.issued <= n && request.flags & IBV_SEND_INLINE != 0 {
-            self.keep_inline(n);
-        }
-        if self.queue.issued <= n && request.opcode == IBV_WR_TSO {
-            self.keep_tso_header(n);
+        if self.queue.issued <= n {
+            self.keep_waiting(qp, request, n);
         }
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
@@ -320,6 +317,31 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         Ok(len as u32)
+    }
+
+    /// Request `n` was posted and cannot be issued yet.
+    #[cold]
+    fn keep_waiting(&mut self, qp: &Qp, request: &Request, n: u64) {
+        if request.flags & IBV_SEND_INLINE != 0 {
+            self.keep_inline(n);
+        }
+        if request.opcode == IBV_WR_TSO {
+            self.keep_tso_header(n);
+        }
+        if !self.held_back {
+            self.wait_for_acks(qp);
+        }
+    }
+
+    /// Requests wait to be issued: an acknowledgement shall wake us if nobody polls or, where none is due, time.
+    #[cold]
+    fn wait_for_acks(&mut self, qp: &Qp) {
+        if qp.kind.is_connected() && qp.state() == State::Rts && !self.failed {
+            qp.await_acks();
+            if self.acked == self.next {
+                self.hold_up(qp, self.queue.issued);
+            }
+        }
     }
 
     /// Copies inline data of a request that has to wait: the application's buffer is its own again after the post.
@@ -386,6 +408,9 @@ impl Requester {
             if !begun {
                 break;
             }
+        }
+        if self.queue.issued != self.queue.posted {
+            self.wait_for_acks(qp);
         }
         self.lose_patience(qp);
         self.publish();
@@ -701,7 +726,7 @@ impl Requester {
                     let same = std::mem::replace(&mut self.peer_polls, polls) == polls;
                     // What it polls may be another queue than that of the remote QP.
                     if same || self.waits >= 4 * PATIENCE {
-                        link.peer.kick();
+                        link.kick();
                     }
                 }
                 self.stalled = None;

@@ -203,7 +203,7 @@ impl Responder {
         protocol::acknowledge(self.ring.acked(), self.next);
         // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
         self.ring.nak().store(nak as u32, Ordering::Release);
-        link.acks_published();
+        link.alarm();
         let event = match nak {
             Nak::Invalid | Nak::InvalidRd => IBV_EVENT_QP_REQ_ERR,
             Nak::Access => IBV_EVENT_QP_ACCESS_ERR,

@@ -160,8 +160,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         {
             outlet.publish();
             outlet.peer.kick();
-            requester.datagrams_wait = true;
-            qp.adapter.watch(qp);
+            requester.wait_for_room(qp);
             return;
         }
         requester.queue.entry(n).phase = Phase::Done;
@@ -179,7 +178,13 @@ impl Requester {
     /// A datagram for many found a receiver without room.
     pub(super) fn wait_for_receivers(&mut self, qp: &Qp) {
         self.receivers_waited_for.get_or_insert_with(Instant::now);
+        self.wait_for_room(qp);
+    }
+
+    /// A datagram ring is full.
+    fn wait_for_room(&mut self, qp: &Qp) {
         self.datagrams_wait = true;
+        qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
         qp.adapter.watch(qp);
     }
 }
@@ -240,6 +245,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         flags: imm | solicited,
         imm: request.imm,
         src_qpn: qp.qpn,
+        to: (to.qpn != MULTICAST_QPN).then(|| split_qpn(to.qpn).1),
         body,
         inline,
     };

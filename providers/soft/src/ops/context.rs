@@ -14,6 +14,7 @@ use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
 
@@ -32,7 +33,8 @@ pub(crate) struct Context {
     pub(crate) report: Reporter,
     /// Whose objects may be imported here, and ours elsewhere.
     pub(super) badge: Badge,
-    channels: Mutex<Vec<Arc<Channel>>>,
+    /// By the descriptor that the application has.
+    channels: Mutex<HashMap<c_int, Arc<Channel>>>,
 }
 
 /// The adapter of this process while devices are open, and how many are.
@@ -148,7 +150,7 @@ impl Context {
 
     /// The channel whose reading end is `fd`.
     pub(crate) fn channel(&self, fd: c_int) -> Option<Arc<Channel>> {
-        self.channels.lock().iter().find(|c| c.fd() == fd).cloned()
+        self.channels.lock().get(&fd).cloned()
     }
 }
 
@@ -290,12 +292,12 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> c_int {
     // SAFETY: by contract.
     let context = unsafe { Context::of(context) };
-    match Channel::new(1) {
+    match Channel::of_completions(&context.adapter) {
         Ok(channel) => {
             let channel = Arc::new(channel);
             let fd = channel.fd();
             context.adapter.channels.lock().push(Arc::downgrade(&channel));
-            context.channels.lock().push(channel);
+            context.channels.lock().insert(fd, channel);
             fd
         }
         Err(errno) => -errno.raw(),
@@ -312,8 +314,25 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
 ) -> c_int {
     // SAFETY: by contract.
     let context = unsafe { Context::of(context) };
-    context.channels.lock().retain(|channel| channel.fd() != fd);
+    let gone = context.channels.lock().remove(&fd);
+    drop(gone);
     0
+}
+
+/// Sleeps until a completion channel has a record, serving what arrives meanwhile: 0 or an errno.
+///
+/// # Safety
+/// `context` is an open context of this provider.
+pub(super) unsafe extern "C-unwind" fn await_comp_event(
+    context: *mut ibv_context,
+    fd: c_int,
+) -> c_int {
+    // SAFETY: by contract.
+    let channel = unsafe { Context::of(context) }.channel(fd);
+    match channel.map_or(Ok(()), |channel| channel.await_record()) {
+        Ok(()) => 0,
+        Err(errno) => errno.raw(),
+    }
 }
 
 /// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.

@@ -44,6 +44,7 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     create_comp_channel: Some(context::create_comp_channel),
     destroy_comp_channel: Some(context::destroy_comp_channel),
     is_cmd_fd: Some(context::is_cmd_fd),
+    await_comp_event: Some(context::await_comp_event),
 };
 
 extern "C" fn register() {

@@ -449,6 +449,9 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             if to == State::Sqd && from == State::Rts {
                 let notify =
                     given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0;
+                if notify {
+                    qp.await_acks();
+                }
                 qp.requester.lock().await_drain(notify);
                 qp.advance_send();
             }

@@ -11,7 +11,7 @@
 //! Both are sparse: a page exists once it is touched. All offsets are constants, so that finding
 //! a peer's QP, region or ring is an addition.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Processes of one fabric; slot 0 is never given out, so that QP numbers 0 and 1 stay special.
 pub(crate) const SLOTS: usize = 1024;
@@ -41,6 +41,8 @@ pub(crate) const GROUPS: usize = 1024;
 pub(crate) const RULES: usize = 1 << 15;
 /// Words that a steering rule compares.
 pub(crate) const RULE_WORDS: usize = 18;
+/// Event channels of one process whose readers peers can wake by themselves; number 0 is nobody's.
+pub(crate) const CHANNELS: usize = 1024;
 /// One-sided operations that a process can have under way at once.
 pub(crate) const MOVERS: usize = 64;
 
@@ -65,6 +67,8 @@ pub(crate) struct TablesHead {
     pub(crate) groups: AtomicU32,
     /// All steering rules of the owner are in entries before this one.
     pub(crate) rules: AtomicU32,
+    /// 1: a datagram of the owner found a ring full, so acknowledgements of datagrams wake it.
+    pub(crate) datagrams_wait: AtomicU32,
 }
 
 /// Wake this process when a request was put into one of its rings.
@@ -93,6 +97,11 @@ pub(crate) struct QpEntry {
     pub(crate) closing: AtomicU8,
     /// An XRC receive QP, or one that stands for it in this process: its number.
     pub(crate) stands_for: AtomicU32,
+    /// Event channels of the queues that receives and sends complete on ([`CHANNELS`]); 0: none.
+    pub(crate) recv_channel: AtomicU16,
+    pub(crate) send_channel: AtomicU16,
+    /// 1: acknowledgements to the QP wake its process, as attention says. Otherwise whoever polls finds them.
+    pub(crate) awaits_acks: AtomicU8,
 }
 
 /// Of `QpEntry::closing`.
@@ -247,7 +256,7 @@ pub(crate) struct RingsHead {
     /// Which words of `peer_bells` may be non-zero, one bit each.
     pub(crate) peer_bell_summary: AtomicU64,
     _pad3: [u64; 3],
-    /// A bit for each cold QP ring that holds something.
+    /// A bit for each QP that has something to serve or to absorb and that nobody looks at by himself.
     pub(crate) qp_bells: [AtomicU64; QPS / 64],
     /// A bit for each cold datagram ring that holds something.
     pub(crate) peer_bells: [AtomicU64; SLOTS / 64],
@@ -265,7 +274,9 @@ pub(crate) const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mo
 pub(crate) const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
 pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
 pub(crate) const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
-pub(crate) const TABLES_RULES: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
+/// For each event channel how many threads sleep in ibv_get_cq_event(3).
+pub(crate) const TABLES_SLEEPERS: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
+pub(crate) const TABLES_RULES: usize = TABLES_SLEEPERS + pages(CHANNELS * size_of::<AtomicU32>());
 pub(crate) const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
 pub(crate) const TABLES_BORROWED: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
 /// Length of a *tables* segment.
@@ -278,8 +289,9 @@ pub(crate) const RINGS_PEER_CONTROL: usize =
 /// from them; 0: not this one.
 pub(crate) const RINGS_OPENERS: usize =
     RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
-pub(crate) const RINGS_QP_SLOTS: usize =
-    RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
+/// For each event channel a word that those who sleep there wait on (futex(2)).
+pub(crate) const RINGS_ALARMS: usize = RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
+pub(crate) const RINGS_QP_SLOTS: usize = RINGS_ALARMS + pages(CHANNELS * size_of::<AtomicU32>());
 pub(crate) const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
 pub(crate) const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
 /// Length of a *rings* segment.

@@ -88,26 +88,57 @@ pub(crate) fn tell(
     bit: u32,
     barrier: impl Fn(),
     bell: impl FnOnce(),
-    kick: impl FnOnce(),
+    wake: impl FnOnce(),
 ) {
     // Slots before the loads: we see that the ring is cold or attention up, or who made it so sees the slots.
     barrier();
-    if hot.load(Ordering::Relaxed) == 0 {
+    // With attention up the bell tells whoever wakes where to look.
+    if attention.load(Ordering::Relaxed) & bit != 0 {
+        bell();
+        wake();
+    } else if hot.load(Ordering::Relaxed) == 0 {
         bell();
         // And the bell before the next load: nobody finds a cold ring without it. An AcqRel bell alone may be
         // seen after that load.
         barrier();
+        if attention.load(Ordering::Relaxed) & bit != 0 {
+            wake();
+        }
     }
-    tell_attentive(attention, bit, kick);
 }
 
-/// The end of `tell`, for what needs no bell; the caller has passed the barrier.
+/// As `tell`, of what nobody looks for by a bell of its own: `wake` follows if `bit` of the owner's attention asks for it. The caller
+/// has passed the barrier.
 #[inline]
-pub(crate) fn tell_attentive(attention: &AtomicU32, bit: u32, kick: impl FnOnce()) {
+pub(crate) fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     // Relaxed: ordered after what was published by the barrier before, against the store in `Alert::raise`.
     if attention.load(Ordering::Relaxed) & bit != 0 {
-        kick();
+        wake();
     }
+}
+
+/// After a bell: wakes one of those who sleep on the alarm, or else calls `kick`, which wakes the service thread. `wake` is the
+/// system call; it says whether anybody slept.
+pub(crate) fn wake_one(
+    sleepers: &AtomicU32,
+    alarm: &AtomicU32,
+    wake: impl FnOnce() -> bool,
+    kick: impl FnOnce(),
+) {
+    // Relaxed: a hint. Nobody there: the service thread is always woken for it. Somebody there: only the kernel says so.
+    if sleepers.load(Ordering::Relaxed) > 0 {
+        // Pairs with the Acquire in `prepare_sleep`: whoever does not fall asleep because of this finds the bell.
+        alarm.fetch_add(1, Ordering::Release);
+        if wake() {
+            return;
+        }
+    }
+    kick();
+}
+
+/// What to fall asleep with, before the last look: an alarm that goes off after this lets nobody sleep.
+pub(crate) fn prepare_sleep(alarm: &AtomicU32) -> u32 {
+    alarm.load(Ordering::Acquire)
 }
 
 /// Owner of a ring: has its producer ring the bell from now on. The caller looks at the ring afterwards: what was put
@@ -125,6 +156,8 @@ pub(crate) struct Alert {
     armed: AtomicUsize,
     /// Attention is up *and* the barrier after raising it is complete.
     complete: AtomicBool,
+    /// How often it was raised.
+    raises: AtomicU32,
     /// Held to change `complete` and the shared word together.
     change: Mutex<()>,
 }
@@ -132,7 +165,12 @@ pub(crate) struct Alert {
 impl Alert {
     /// Attention is up from the start: nobody publishes to a process that has not said where it is.
     pub(crate) fn new() -> Self {
-        Self { armed: AtomicUsize::new(0), complete: AtomicBool::new(true), change: Mutex::new(()) }
+        Self {
+            armed: AtomicUsize::new(0),
+            complete: AtomicBool::new(true),
+            raises: AtomicU32::new(1),
+            change: Mutex::new(()),
+        }
     }
 
     /// One more waits for an event; attention is not lowered meanwhile.
@@ -168,10 +206,19 @@ impl Alert {
             word.store(to, Ordering::Relaxed);
             // The store before the looks of all who wait for `complete`; pairs with the barrier before `tell_attentive`.
             barrier();
+            // Pairs with the Acquire in `raised`, as the line below: whoever finds the number has the barrier behind him.
+            self.raises.fetch_add(1, Ordering::Release);
             self.complete.store(true, Ordering::Release);
             return true;
         }
         false
+    }
+
+    /// Which raise it is that attention is up since, and that everybody who publishes knows of; `None`: it is down. Whoever looks at
+    /// all rings after this, and finds the same number later, has missed nothing that no bell rang for.
+    pub(crate) fn raised(&self) -> Option<u32> {
+        // Both pair with the Release stores in `raise`: the barrier was passed.
+        self.complete.load(Ordering::Acquire).then(|| self.raises.load(Ordering::Acquire))
     }
 
     /// Lowers `word` unless somebody waits for an event; returns whether it did.

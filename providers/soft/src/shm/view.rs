@@ -108,6 +108,18 @@ impl View {
         self.ring(RINGS_OPENERS, index, QPS)
     }
 
+    /// How many threads sleep on event channel `number`; `None`: there is no such channel.
+    pub(crate) fn sleepers(&self, number: u16) -> Option<&AtomicU32> {
+        let known = (1..CHANNELS).contains(&usize::from(number));
+        known.then(|| self.table(TABLES_SLEEPERS, usize::from(number), CHANNELS))
+    }
+
+    /// What the sleepers of event channel `number` wait on; `None`: there is no such channel.
+    pub(crate) fn alarm(&self, number: u16) -> Option<&AtomicU32> {
+        let known = (1..CHANNELS).contains(&usize::from(number));
+        known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
+    }
+
     /// First byte of chunk `index`, or `None` when there is no such chunk (the index came from a peer).
     pub(crate) fn chunk(&self, index: u32) -> Option<*mut u8> {
         let index = index as usize;
@@ -115,7 +127,7 @@ impl View {
         (index < CHUNKS).then(|| unsafe { self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES) })
     }
 
-    /// Rings the bell of QP `index`: its ring holds something and nobody looks at it.
+    /// Rings the bell of QP `index`: there is something for it and nobody looks by himself.
     pub(crate) fn ring_qp_bell(&self, index: usize) {
         let head = self.rings_head();
         let word = index / 64;

@@ -9,6 +9,7 @@ pub mod dir;
 pub mod errno;
 pub mod eventfd;
 pub mod foreign;
+pub mod futex;
 pub mod lock;
 pub mod map;
 pub mod membarrier;

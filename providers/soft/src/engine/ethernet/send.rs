@@ -172,7 +172,8 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
     }
     requester.receivers_waited_for = None;
     let body = [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.shape, 0, 0];
-    let letter = Letter { op: Op::Frame, flags: 0, imm: 0, src_qpn: qp.qpn, body, inline: None };
+    let letter =
+        Letter { op: Op::Frame, flags: 0, imm: 0, src_qpn: qp.qpn, to: None, body, inline: None };
     for outlet in &receivers {
         outlet.put(adapter, &letter, |base| {
             // SAFETY: a chunk has more bytes than a frame, and is ours until acknowledged.
