@@ -111,6 +111,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("random_ops", ONE_AND_TWO, true),
     checked("storm", STORM, true),
     checked("idle", &[], false),
+    checked("sleepers", &[], false),
 ];
 
 /// The programs of `kernel-device/`, which want a kernel's RDMA devices and may do with them what they
