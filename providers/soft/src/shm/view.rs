@@ -6,7 +6,7 @@
 use super::layout::*;
 use super::protocol::{self, take_bits};
 use super::slot::{BODY_WORDS, Head};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
 #[derive(Clone, Copy, Debug)]
