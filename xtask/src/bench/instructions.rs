@@ -18,6 +18,8 @@ const OPERATIONS: u32 = 1000;
 #[derive(Debug)]
 pub(super) struct Count {
     what: &'static str,
+    /// How often it was done, in units of `OPERATIONS`.
+    times: u32,
     /// Instructions by file name of the shared object.
     by_object: BTreeMap<String, u64>,
 }
@@ -26,7 +28,7 @@ impl Count {
     fn per_operation(&self, wanted: impl Fn(&str) -> bool) -> f64 {
         let sum: u64 =
             self.by_object.iter().filter(|(name, _)| wanted(name)).map(|(_, count)| count).sum();
-        sum as f64 / f64::from(OPERATIONS)
+        sum as f64 / f64::from(OPERATIONS * self.times)
     }
 
     /// Name, all, plugin, front-end, C library.
@@ -41,13 +43,16 @@ impl Count {
     }
 }
 
-/// Function of `c-tests/bench/fastpath.c`, and what it does once per operation.
-const MEASURED: [(&str, &str); 5] = [
-    ("measured_post_recv", "`ibv_post_recv`"),
-    ("measured_post_send", "`ibv_post_send`, 8 bytes"),
-    ("measured_poll_recv", "`ibv_poll_cq` that takes a message"),
-    ("measured_poll_send", "`ibv_poll_cq` that takes a send's completion"),
-    ("measured_poll_empty", "`ibv_poll_cq` that finds nothing"),
+/// Function of `c-tests/bench/fastpath.c`, what it does, and how often it does that for each operation counted.
+const MEASURED: [(&str, &str, u32); 8] = [
+    ("measured_post_recv", "`ibv_post_recv`", 3),
+    ("measured_post_send", "`ibv_post_send`, 8 bytes", 1),
+    ("measured_post_list", "the same, in a list of 10", 1),
+    ("measured_wr_send", "`ibv_wr_start`, `_send`, `_set_sge`, `_complete`", 1),
+    ("measured_poll_recv", "`ibv_poll_cq` that takes a message", 2),
+    ("measured_poll_many", "the same, one of 16", 1),
+    ("measured_poll_send", "`ibv_poll_cq` that takes a send's completion", 3),
+    ("measured_poll_empty", "`ibv_poll_cq` that finds nothing", 1),
 ];
 
 /// Counts all of them.
@@ -64,10 +69,10 @@ pub(super) fn count(runner: &Runner, paths: &Paths) -> crate::Result<Vec<Count>>
         return Err(done.report("cc"));
     }
     let mut counts = Vec::new();
-    for (function, what) in MEASURED {
+    for (function, what, times) in MEASURED {
         let count = OPERATIONS.to_string();
         let text = profile(&runner.over, &runner.scratch, &program, &[&count], function)?;
-        counts.push(Count { what, by_object: by_object(&text) });
+        counts.push(Count { what, times, by_object: by_object(&text) });
     }
     Ok(counts)
 }

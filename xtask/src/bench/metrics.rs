@@ -35,6 +35,8 @@ impl Unit {
 pub(super) enum Contender {
     /// A pair of perftest programs over Ferroverbs.
     Ferroverbs(&'static str, &'static [&'static str]),
+    /// `c-tests/bench/mapped.c` over Ferroverbs: bytes, iterations.
+    FerroverbsMapped(u64, u64),
     /// `ucx_perftest` over shared memory: test, bytes, iterations.
     Ucx(&'static str, u64, u64),
     /// `fi_pingpong` over libfabric's shm provider: bytes, iterations.
@@ -48,7 +50,7 @@ pub(super) enum Contender {
 impl Contender {
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Ferroverbs(..) => "Ferroverbs",
+            Self::Ferroverbs(..) | Self::FerroverbsMapped(..) => "Ferroverbs",
             Self::Ucx(..) => "UCX",
             Self::Fabric(..) => "libfabric",
             Self::OpenMpi(..) => "Open MPI",
@@ -71,7 +73,7 @@ pub(super) struct Metric {
     pub(super) goal: f64,
 }
 
-use Contender::{Fabric, Ferroverbs, Mpich, OpenMpi, Ucx};
+use Contender::{Fabric, Ferroverbs, FerroverbsMapped, Mpich, OpenMpi, Ucx};
 
 const KIB64: u64 = 65536;
 const MIB: u64 = 1 << 20;
@@ -114,6 +116,15 @@ pub(super) const METRICS: &[Metric] = &[
         peers: &[OpenMpi("put", 8, 20_000), Mpich("put", 8, 50_000)],
         limit: &["attach_write_8"],
         goal: 0.90,
+    },
+    Metric {
+        what: "write latency, shared memory",
+        bytes: 8,
+        unit: Unit::Us,
+        ours: FerroverbsMapped(8, 200_000),
+        peers: &[Ucx("ucp_put_lat", 8, 200_000)],
+        limit: &["hop"],
+        goal: 0.22,
     },
     Metric {
         what: "read latency",
@@ -236,6 +247,14 @@ pub(super) const METRICS: &[Metric] = &[
         "ib_read_bw",
         &["attach_read_1M"],
         16.0,
+    ),
+    bandwidth(
+        "read bandwidth",
+        8 * MIB,
+        &["-s", "8388608", "-n", "400"],
+        "ib_read_bw",
+        &["attach_read_8M"],
+        10.0,
     ),
 ];
 

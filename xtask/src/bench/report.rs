@@ -69,8 +69,16 @@ impl Row {
         Some(values.iter().sum())
     }
 
-    fn meets_goal(&self, ours: f64) -> bool {
-        self.metric.unit.ratio(ours, self.metric.goal) >= 1.0
+    /// What became of the goal. Where not even the machine's limit reaches it, how much of the limit was reached says more.
+    fn verdict(&self, ours: Option<f64>, limit: Option<f64>) -> &'static str {
+        let Metric { unit, goal, .. } = *self.metric;
+        let beyond = limit.is_some_and(|limit| unit.ratio(limit, goal) < 1.0);
+        match ours {
+            None => "not measured",
+            Some(ours) if unit.ratio(ours, goal) >= 1.0 => "met",
+            Some(_) if beyond => "beyond this machine's limit",
+            Some(_) => "missed",
+        }
     }
 }
 
@@ -85,6 +93,12 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// How often ours gave no result.
+    pub(super) fn failures(&self) -> usize {
+        let results = |row: &Row| row.values.get(row.metric.ours.name()).map_or(0, Vec::len);
+        self.rows.iter().map(|row| self.rounds.saturating_sub(results(row))).sum()
+    }
+
     fn cells(&self, row: &Row) -> [String; 9] {
         let unit = row.metric.unit;
         let ours = row.ours();
@@ -95,7 +109,7 @@ impl Report {
             (Some(ours), Some(theirs)) => format!("{:.2}", unit.ratio(ours.median, theirs)),
             _ => "-".into(),
         };
-        let goal_met = ours.is_some_and(|ours| row.meets_goal(ours.median));
+        let verdict = row.verdict(ours.map(|ours| ours.median), limit);
         [
             row.metric.what.to_owned(),
             size(row.metric.bytes),
@@ -105,7 +119,7 @@ impl Report {
             ratio(peer.map(|(_, s)| s.median)),
             limit.map_or("-".into(), digits),
             ratio(limit),
-            format!("{} {}", digits(row.metric.goal), if goal_met { "met" } else { "missed" }),
+            format!("{} {verdict}", digits(row.metric.goal)),
         ]
     }
 
@@ -201,7 +215,7 @@ impl Report {
 }
 
 const LEGEND: &str = "Ratios above 1 say that Ferroverbs is better. Latencies are one way; those of read and fetch-and-add are \
-whole operations. Peers of writes and reads above 4 KiB move the same bytes in their two-sided calls.";
+whole operations. A goal is beyond the machine's limit where its bare system call, or cache line, does not reach it. Peers of writes and reads above 4 KiB move the same bytes in their two-sided calls.";
 
 /// What the numbers were taken on.
 fn machine() -> String {
@@ -264,5 +278,25 @@ mod tests {
         };
         let cells = report.cells(&report.rows[0]);
         assert_eq!(cells[2..9].join("|"), "0.25 us|0.20..0.30|MPICH 0.40|1.60|0.12|0.50|0.25 met");
+        assert_eq!(report.failures(), 0);
+    }
+
+    #[test]
+    fn a_goal_that_the_machine_cannot_reach_is_not_missed() {
+        let row = Row::new(&METRICS[0]);
+        let verdict = |ours, limit| row.verdict(ours, limit);
+        assert_eq!(verdict(Some(0.25), Some(0.3)), "met");
+        assert_eq!(verdict(Some(0.26), Some(0.3)), "beyond this machine's limit");
+        assert_eq!(verdict(Some(0.26), Some(0.2)), "missed");
+        assert_eq!(verdict(Some(0.26), None), "missed");
+        assert_eq!(verdict(None, Some(0.3)), "not measured");
+        let report = Report {
+            rounds: 3,
+            rows: vec![row],
+            limits: BTreeMap::new(),
+            curves: Vec::new(),
+            instructions: Vec::new(),
+        };
+        assert_eq!(report.failures(), 3);
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Runner {
     open_mpi: PathBuf,
     mpich: PathBuf,
     limits: PathBuf,
+    /// WRITE between segments that both sides can map.
+    mapped: PathBuf,
 }
 
 impl Runner {
@@ -30,17 +32,17 @@ impl Runner {
         let scratch = Scratch::new()?;
         let compile = |compiler: &str, source: &str, name: &str| -> crate::Result<PathBuf> {
             let output = scratch.path().join(name);
-            let done = Job::new(compiler)
-                .args(["-O2", "-o"])
-                .arg(&output)
-                .arg(sources.join(source))
-                .run(&scratch, LIMIT)?;
+            let job = Job::new(compiler).args(["-O2", "-o"]).arg(&output);
+            // Behind the source, for the linker.
+            let libraries: &[&str] = if name == "mapped" { &["-libverbs"] } else { &[] };
+            let done = job.arg(sources.join(source)).args(libraries).run(&scratch, LIMIT)?;
             if done.ok() { Ok(output) } else { Err(done.report(compiler)) }
         };
         Ok(Self {
             open_mpi: compile("mpicc.openmpi", "mpi.c", "open-mpi")?,
             mpich: compile("mpicc.mpich", "mpi.c", "mpich")?,
             limits: compile("cc", "limits.c", "limits")?,
+            mapped: compile("cc", "mapped.c", "mapped")?,
             over,
             scratch,
         })
@@ -64,6 +66,13 @@ impl Runner {
     pub(super) fn ask(&self, contender: Contender, bytes: u64, unit: Unit) -> crate::Result<f64> {
         match contender {
             Contender::Ferroverbs(program, args) => self.perftest(program, args, bytes, unit),
+            Contender::FerroverbsMapped(bytes, n) => {
+                let job = self.over.job(&self.mapped).args([SERVER_CPU, CLIENT_CPU]);
+                let done =
+                    job.args([bytes.to_string(), n.to_string()]).run(&self.scratch, LIMIT)?;
+                let number = done.stdout.lines().last().and_then(|line| line.trim().parse().ok());
+                number.filter(|_| done.ok()).ok_or_else(|| done.report("mapped"))
+            }
             Contender::Ucx(test, bytes, n) => self.ucx(test, bytes, n, unit),
             Contender::Fabric(bytes, n) => self.fabric(bytes, n),
             Contender::OpenMpi(what, bytes, n) => {
