@@ -28,6 +28,8 @@ pub(crate) const VOID: u32 = 1 << 31;
 
 /// Ours alone, too: the memory is another process's (`engine::imported`), whose addresses `va` counts.
 pub(crate) const IMPORTED: u32 = 1 << 30;
+/// Marks of regions whose memory is not simply where `va` says.
+const UNUSUAL: u32 = ON_DEMAND | VOID | IMPORTED;
 
 /// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
 const LOCAL_KEY: u32 = 1;
@@ -222,7 +224,7 @@ impl Regions {
         // As in `look_up`.
         let key = entry.key.load(Ordering::SeqCst);
         let access = (key >> 32) as u32;
-        let ordinary = access & (need | ON_DEMAND | VOID) == need;
+        let ordinary = access & (need | UNUSUAL) == need;
         if key as u32 != rkey || entry.pd.load(Ordering::Relaxed) != u64::from(pd) || !ordinary {
             return None;
         }
@@ -248,7 +250,7 @@ impl Regions {
         }
         let len = sge.length as usize;
         let found = look_up(&self.view, rkey, 0, pd, sge.addr, len as u64, need)?;
-        let va = if found.access & (ON_DEMAND | VOID | IMPORTED) == 0 {
+        let va = if found.access & UNUSUAL == 0 {
             found.va
         } else if found.access & IMPORTED != 0 {
             let imported = self.imported(rkey).filter(|imported| imported.is_there())?;
@@ -433,6 +435,38 @@ mod tests {
             assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x1000, 1, 0), None);
             regions.release(keys.index);
         }
+    }
+
+    #[test]
+    fn only_an_ordinary_region_of_the_domain_covers_ranges_by_itself() {
+        let regions = Regions::new(mock::view());
+        let find = |keys: Keys, pd, need, addr, length| {
+            let covered = regions.covered(pd, keys.lkey, need)?;
+            covered.find(&sge(addr, length, keys.lkey)).map(|at| at as u64)
+        };
+        let extent = |access| Extent { pd: 1, va: 0x5000, iova: 0x100, len: 16, access };
+        let plain = regions.register(&extent(LOCAL_WRITE)).expect("room");
+        assert_eq!(find(plain, 1, LOCAL_WRITE, 0x104, 12), Some(0x5004));
+        assert_eq!(find(plain, 1, LOCAL_WRITE, 0x104, 13), None);
+        assert_eq!(find(plain, 1, LOCAL_WRITE, 0xff, 1), None);
+        assert_eq!(find(plain, 1, LOCAL_WRITE, 0x104, 0), None);
+        assert_eq!(find(plain, 2, LOCAL_WRITE, 0x104, 12), None);
+        assert!(regions.covered(1, plain.rkey, 0).is_none());
+        let read_only = regions.register(&extent(0)).expect("room");
+        assert_eq!(find(read_only, 1, 0, 0x104, 12), Some(0x5004));
+        assert_eq!(find(read_only, 1, LOCAL_WRITE, 0x104, 12), None);
+        let other = sge(0x104, 12, read_only.lkey);
+        let covered = regions.covered(1, plain.lkey, 0).expect("its own");
+        assert!(covered.find(&other).is_none(), "another key");
+        for mark in [ON_DEMAND, VOID, IMPORTED] {
+            let unusual = regions.register(&extent(LOCAL_WRITE | mark)).expect("room");
+            assert!(regions.covered(1, unusual.lkey, 0).is_none(), "{mark:#x}");
+        }
+        regions.revoke(plain.index);
+        assert!(regions.covered(1, plain.lkey, 0).is_none());
+        let round = Extent { iova: u64::MAX - 3, ..extent(LOCAL_WRITE) };
+        let round = regions.register(&round).expect("room");
+        assert!(regions.covered(1, round.lkey, 0).is_none(), "round the end");
     }
 
     #[test]
