@@ -7,14 +7,14 @@
 #include "crowd.h"
 #include <sys/shm.h>
 
-enum { PROCS = 3, LINKS = 6, BATCH = 8, TARGET = (1 << 20) + 4096, AREA = (1 << 20) + 160 * 1024, LANDING = AREA + BATCH * 128, CANARY = 0xA5, GRH = 40, ONE_DATAGRAM = 4096 };
-enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, TRANSPORTS };
+enum { PROCS = 3, LINKS = 6, BATCH = 8, TARGET = (1 << 20) + 4096, AREA = (1 << 20) + 160 * 1024, LANDING = AREA + BATCH * 128, CANARY = 0xA5, GRH = 40, ONE_DATAGRAM = 4096, TM_QPS = 3 };
+enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, T_TM, TRANSPORTS };
 enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, MEMORIES };
 enum role { REQUESTER, RESPONDER };
 
 /* What a side tells the other. */
 struct info {
-	uint32_t qpn, srqn, rkey, counter_key;
+	uint32_t qpn, srqn, rkey, counter_key, qpns[TM_QPS];
 	uint64_t addr, counter_addr;
 	union ibv_gid gid;
 	uint16_t lid;
@@ -73,15 +73,15 @@ struct side {
 	struct ibv_cq_ex *cqx;
 	struct ibv_srq *srq;
 	struct ibv_xrcd *xrcd;
-	struct ibv_qp *qp;
+	struct ibv_qp *qp, *tm_qp[TM_QPS];
 	struct ibv_ah *ah;
 	struct ibv_mr *mr, *target_mr, *scratch_mr, *counter_mr;
 	struct ibv_dm *dm;
 	struct ibv_mw *mw;
 	unsigned char *area, *target;			/* area: also the landing place of a responder */
 	unsigned char *model_area, *model_target, *model_landing, *seen;
-	uint64_t scratch;
-	uint32_t step, unacked;
+	uint64_t scratch, tag;				/* tag, priv: of the last completion, where there are such */
+	uint32_t step, unacked, priv;
 	struct info peer;
 	int gone;					/* the peer's process was killed */
 };
@@ -104,6 +104,9 @@ void to_ready(struct side *s);
 void target_register(struct side *s);
 /* Both sides come here; 1 if the peer is dead. */
 int together(struct side *s);
+/* Of tag matching: the queue and its QPs; to RTS. */
+static void tm_make(struct side *s);
+static void tm_to_ready(struct side *s);
 void post_requests(struct side *s, const struct batch *b);
 void post_receives(struct side *s, const struct batch *b);
 /* One completion, however this side gets its own. 0: none within `us`, or, if `give_up` is set, the peer is dead and none is there. */

@@ -65,7 +65,7 @@ static void cq_make(struct side *s)
 			bad(s, "ibv_create_comp_channel: %s", strerror(errno));
 	}
 	if (s->plan.extended[s->role]) {
-		struct ibv_cq_init_attr_ex a = { .cqe = 4 * DEPTH, .channel = s->channel, .wc_flags = IBV_WC_STANDARD_FLAGS };
+		struct ibv_cq_init_attr_ex a = { .cqe = 4 * DEPTH, .channel = s->channel, .wc_flags = IBV_WC_STANDARD_FLAGS | (s->plan.transport == T_TM ? IBV_WC_EX_WITH_TM_INFO : 0) };
 		s->cqx = ibv_create_cq_ex(s->ctx, &a);
 		s->cq = s->cqx ? ibv_cq_ex_to_cq(s->cqx) : NULL;
 	} else {
@@ -134,14 +134,19 @@ void side_open(struct side *s, struct ibv_mr *counter)
 	memset(s->area, CANARY, LANDING);
 	memset(s->model_area, CANARY, AREA);
 	memset(s->model_landing, CANARY, LANDING);
-	s->mr = ibv_reg_mr(s->pd, s->area, LANDING, IBV_ACCESS_LOCAL_WRITE);
+	s->mr = ibv_reg_mr(s->pd, s->area, LANDING, IBV_ACCESS_LOCAL_WRITE | (s->plan.transport == T_TM ? IBV_ACCESS_REMOTE_READ : 0));
 	s->scratch_mr = ibv_reg_mr(s->pd, &s->scratch, sizeof s->scratch, IBV_ACCESS_LOCAL_WRITE);
 	/* Keys of a domain serve QPs of that domain. */
 	s->counter_mr = ibv_reg_mr(s->pd, counter->addr, sizeof(uint64_t), RIGHTS);
 	if (!s->mr || !s->scratch_mr || !s->counter_mr || ibv_query_port(s->ctx, 1, &port) || ibv_query_gid(s->ctx, 1, 0, &i->gid))
 		bad(s, "regions: %s", strerror(errno));
 	cq_make(s);
-	qp_make(s);
+	if (s->plan.transport == T_TM)
+		tm_make(s);
+	else
+		qp_make(s);
+	i->rkey = s->mr->rkey;
+	i->addr = (uintptr_t)s->area;
 	i->qpn = s->qp->qp_num;
 	i->lid = port.lid;
 	i->counter_addr = (uintptr_t)counter->addr;
@@ -154,7 +159,7 @@ void side_open(struct side *s, struct ibv_mr *counter)
 
 void to_ready(struct side *s)
 {
-	int rc = s->plan.transport == T_RC || s->plan.transport == T_XRC, answers = s->plan.transport == T_RC || s->xrcd;
+	int rc = s->plan.transport == T_RC || s->plan.transport == T_XRC || s->plan.transport == T_TM, answers = rc && (s->plan.transport != T_XRC || s->xrcd);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY, .qp_access_flags = RIGHTS };
 	int e = ibv_modify_qp(s->qp, &a, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | (datagrams(s) ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
 	struct ibv_qp_attr r = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = s->peer.qpn, .rq_psn = s->plan.psn[!s->role], .max_dest_rd_atomic = 16,
@@ -176,7 +181,10 @@ int side_connect(struct side *s)
 	if (together(s))
 		return 1;
 	s->peer = b->link[s->link].info[!s->role];
-	to_ready(s);
+	if (s->plan.transport == T_TM)
+		tm_to_ready(s);
+	else
+		to_ready(s);
 	if (datagrams(s)) {
 		union ibv_gid g = group(s);
 		struct ibv_ah_attr ah = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? g : s->peer.gid, .hop_limit = 64 } };
@@ -226,6 +234,8 @@ void side_close(struct side *s)
 	END(s->ah && s->plan.transport == T_MCAST && s->role == RESPONDER, ibv_detach_mcast(s->qp, &g, 0))
 	END(s->ah, ibv_destroy_ah(s->ah))
 	END(s->mw, ibv_dealloc_mw(s->mw))
+	for (int i = 1; i < TM_QPS; i++)
+		END(s->tm_qp[i], ibv_destroy_qp(s->tm_qp[i]))
 	END(s->qp, ibv_destroy_qp(s->qp))
 	END(s->srq, ibv_destroy_srq(s->srq))
 	END(s->xrcd, ibv_close_xrcd(s->xrcd))
@@ -370,7 +380,14 @@ static int poll_one(struct side *s, struct ibv_wc *wc)
 	if (e)
 		bad(s, "ibv_start_poll: %s", strerror(e));
 	*wc = (struct ibv_wc){ .wr_id = s->cqx->wr_id, .status = s->cqx->status, .qp_num = ibv_wc_read_qp_num(s->cqx) };
-	if (!wc->status) {
+	int tm = s->plan.transport == T_TM;
+	if (tm) {
+		struct ibv_wc_tm_info info;
+		ibv_wc_read_tm_info(s->cqx, &info);
+		s->tag = info.tag;
+		s->priv = info.priv;
+	}
+	if (!wc->status || (tm && (wc->status == IBV_WC_TM_ERR || wc->status == IBV_WC_TM_RNDV_INCOMPLETE))) {
 		wc->opcode = ibv_wc_read_opcode(s->cqx);
 		wc->byte_len = ibv_wc_read_byte_len(s->cqx);
 		wc->wc_flags = ibv_wc_read_wc_flags(s->cqx);
