@@ -6,7 +6,7 @@
  * storm SEED SECONDS: SEED 0 is taken from the clock. The seed is printed; it repeats plans and operations, not the timing.
  */
 #include "storm.h"
-#include <sys/prctl.h>
+#include "../tools/refuse_cma.h"
 
 uint64_t storm_seed;
 unsigned storm_round;
@@ -360,109 +360,7 @@ static void to_state(struct side *s, enum ibv_qp_state state)
 		bad(s, "to state %d: %s", state, strerror(e));
 }
 
-/* Flushes what is posted before ERR (receives) and in it (requests), in order; connects again. 1: the other is dead. */
-static int reconnect(struct side *s)
-{
-	struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
-	struct ibv_recv_wr *bad_recv, recv = { .sg_list = &sge, .num_sge = 1 };
-	struct ibv_send_wr *bad_send, send = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
-	if (s->role == REQUESTER)
-		to_state(s, IBV_QPS_ERR);
-	for (uint64_t i = 0; i < 3; i++) {
-		recv.wr_id = send.wr_id = i;
-		if (s->role == REQUESTER ? ibv_post_send(s->qp, &send, &bad_send) : ibv_post_recv(s->qp, &recv, &bad_recv))
-			bad(s, "posting what will be flushed");
-	}
-	if (s->role == RESPONDER)
-		to_state(s, IBV_QPS_ERR);
-	for (uint64_t i = 0; i < 3; i++) {
-		struct ibv_wc wc;
-		if (!completion(s, &wc, WAIT_US, 0) || wc.wr_id != i || wc.status != IBV_WC_WR_FLUSH_ERR)
-			bad(s, "request %llu was not flushed in order", (unsigned long long)i);
-	}
-	to_state(s, IBV_QPS_RESET);
-	if (together(s))
-		return 1;
-	s->plan.psn[0] = rnd(&s->plan.rng) & 0xffffff;
-	s->plan.psn[1] = rnd(&s->plan.rng) & 0xffffff;
-	to_ready(s);
-	return together(s);
-}
-
-/* Between two batches. 1: the other is dead. */
-static int act(struct side *s, const struct batch *b)
-{
-	if (b->action == 0 && usable(s) && !s->plan.window) {
-		if (s->role == RESPONDER) {
-			int e = ibv_dereg_mr(s->target_mr);
-			if (e)
-				bad(s, "ibv_dereg_mr: %s", strerror(e));
-			target_register(s);
-		}
-		if (together(s))
-			return 1;
-		s->peer = s->board->link[s->link].info[!s->role];
-	} else if (b->action == 1 && (s->plan.transport == T_RC || s->plan.transport == T_UC) && !s->plan.window && !s->plan.srq) {
-		return reconnect(s);
-	} else if (b->action == 2) {
-		int e = ibv_resize_cq(s->cq, DEPTH + 20 * (int)b->n);
-		if (e)
-			bad(s, "ibv_resize_cq: %s", strerror(e));
-	}
-	return 0;
-}
-
-/* The key that all operations used is taken back, by the requester where it can be; then it opens nothing. 1: the other is dead. */
-static int take_back(struct side *s)
-{
-	struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = 8, .opcode = IBV_WR_SEND_WITH_INV };
-	struct ibv_recv_wr *bad_recv, recv = { .wr_id = 9 };
-	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
-	if (s->plan.window == 2) {
-		wr.invalidate_rkey = s->peer.rkey;
-		if (s->role == RESPONDER && (s->srq ? ibv_post_srq_recv(s->srq, &recv, &bad_recv) : ibv_post_recv(s->qp, &recv, &bad_recv)))
-			bad(s, "posting a receive");
-		if (together(s))
-			return 1;
-		if (s->role == REQUESTER) {
-			wc.wr_id = 8;
-			wc.status = single(s, wr, IBV_WC_SEND);
-			if (wc.status)
-				must_be_dead(s, &wc, "invalidation");
-		} else if (!completion(s, &wc, WAIT_US, 1) || wc.status) {
-			must_be_dead(s, &wc, "receive of an invalidation");
-		} else if (wc.wr_id != 9 || !(wc.wc_flags & IBV_WC_WITH_INV) || wc.invalidated_rkey != s->board->link[s->link].info[RESPONDER].rkey) {
-			bad(s, "receive of an invalidation: flags %x, key %x", wc.wc_flags, wc.invalidated_rkey);
-		}
-		if (s->gone)
-			return 1;
-	}
-	if (s->role == RESPONDER) {
-		int e = s->mw ? ibv_dealloc_mw(s->mw) : ibv_dereg_mr(s->target_mr);
-		if (e)
-			bad(s, "taking back a key: %s", strerror(e));
-		if (s->mw)
-			s->mw = NULL;
-		else
-			s->target_mr = NULL;
-	}
-	if (together(s))
-		return 1;
-	if (s->role == REQUESTER) {
-		wr = (struct ibv_send_wr){ .wr_id = 10, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { s->peer.addr, s->peer.rkey } };
-		enum ibv_wc_status first = single(s, wr, IBV_WC_RDMA_WRITE), second = single(s, wr, IBV_WC_RDMA_WRITE);
-		wc = (struct ibv_wc){ .wr_id = 10, .status = first };
-		if (first == IBV_WC_RETRY_EXC_ERR || first == IBV_WC_WR_FLUSH_ERR)
-			must_be_dead(s, &wc, "request");
-		else if (first != IBV_WC_REM_ACCESS_ERR || second != IBV_WC_WR_FLUSH_ERR)
-			bad(s, "with a key that was taken back: %s, %s", ibv_wc_status_str(first), ibv_wc_status_str(second));
-	}
-	if (s->gone || together(s))
-		return 1;
-	check_memory(s);
-	return 0;
-}
+#include "storm_acts.h"
 
 /* The other process is dead: what was posted ends, and nothing more succeeds. */
 static void aftermath(struct side *s, struct batch *b, int posted)
@@ -552,6 +450,8 @@ static void *run_side(void *arg)
 			post_receives(s, &b);
 			posted = 1;
 		}
+		if (b.action == 3)
+			resize(s, (int)b.n);
 		if (s->role == REQUESTER)
 			dead = drain_sends(s, &b);
 		else if (!datagrams(s))
@@ -638,14 +538,32 @@ static void process(int proc)
 
 static pid_t pid[PROCS];
 
+/* Which way data takes: to and from this process cross-memory attach works, is switched off, or is refused to it. */
+static void choose_path(uint64_t rng)
+{
+	static const char *const eager[] = { "0", "1000", "8192", "100000" };
+	for (int i = 0; i < 4; i++)
+		rnd(&rng);
+	uint32_t path = below(&rng, 6), size = below(&rng, 8);
+	if (size < 4 && setenv("FERROVERBS_SOFT_EAGER", eager[size], 1))
+		die("setenv");
+	if (path == 0 && setenv("FERROVERBS_SOFT_CMA", "off", 1))
+		die("setenv");
+	if (path == 1 && refuse_cma())
+		die("refusing cross-memory attach: %s", strerror(errno));
+}
+
 static void start(int proc)
 {
+	static uint64_t lives;
+	lives++;
 	fflush(stdout);
 	pid[proc] = fork();
 	if (pid[proc] < 0)
 		die("fork");
 	if (!pid[proc]) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		choose_path(storm_seed * 31 + lives);
 		process(proc);
 	}
 }

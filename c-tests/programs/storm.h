@@ -9,7 +9,7 @@
 
 enum { PROCS = 3, LINKS = 6, BATCH = 8, TARGET = (1 << 20) + 4096, AREA = (1 << 20) + 160 * 1024, LANDING = AREA + BATCH * 128, CANARY = 0xA5, GRH = 40, ONE_DATAGRAM = 4096, TM_QPS = 3 };
 enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, T_TM, TRANSPORTS };
-enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, MEMORIES };
+enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, M_SHARED, M_ELSEWHERE, MEMORIES };
 enum role { REQUESTER, RESPONDER };
 
 /* What a side tells the other. */
@@ -80,8 +80,8 @@ struct side {
 	struct ibv_mw *mw;
 	unsigned char *area, *target;			/* area: also the landing place of a responder */
 	unsigned char *model_area, *model_target, *model_landing, *seen;
-	uint64_t scratch, tag;				/* tag, priv: of the last completion, where there are such */
-	uint32_t step, unacked, priv;
+	uint64_t scratch, iova, tag;				/* tag, priv: of the last completion, where there are such */
+	uint32_t step, unacked, priv, window_key;
 	struct info peer;
 	int gone;					/* the peer's process was killed */
 };
@@ -111,5 +111,7 @@ void post_requests(struct side *s, const struct batch *b);
 void post_receives(struct side *s, const struct batch *b);
 /* One completion, however this side gets its own. 0: none within `us`, or, if `give_up` is set, the peer is dead and none is there. */
 int completion(struct side *s, struct ibv_wc *wc, unsigned us, int give_up);
+/* An error is right only if the other process was killed; its word may come a little later than ours. */
+static void must_be_dead(struct side *s, const struct ibv_wc *wc, const char *what);
 uint32_t below(uint64_t *rng, uint32_t n);
 #endif

@@ -11,6 +11,13 @@ static union ibv_gid group(const struct side *s)
 	return (union ibv_gid){ .raw = { 0xff, 0x0e, [12] = (uint8_t)storm_seed, [13] = (uint8_t)(storm_seed >> 8), [14] = (uint8_t)storm_round, [15] = (uint8_t)(1 + s->link) } };
 }
 
+static void target_tell(struct side *s)
+{
+	struct info *i = &s->board->link[s->link].info[RESPONDER];
+	i->rkey = s->target_mr->rkey;
+	i->addr = s->dm ? 0 : s->iova;
+}
+
 void target_register(struct side *s)
 {
 	int access = RIGHTS;
@@ -18,15 +25,15 @@ void target_register(struct side *s)
 		access |= IBV_ACCESS_ON_DEMAND;
 	if (s->plan.window)
 		access |= IBV_ACCESS_MW_BIND;
+	/* An address of its own, where it has one. */
+	s->iova = s->plan.memory == M_ELSEWHERE ? (uintptr_t)s->target + (1ull << 40) : (uintptr_t)s->target;
 	if (s->dm)
 		s->target_mr = ibv_reg_dm_mr(s->pd, s->dm, 0, TARGET, RIGHTS | IBV_ACCESS_ZERO_BASED);
 	else
-		s->target_mr = ibv_reg_mr(s->pd, s->target, TARGET, access);
+		s->target_mr = ibv_reg_mr_iova(s->pd, s->target, TARGET, s->iova, access);
 	if (!s->target_mr)
 		bad(s, "registering the target (memory %d): %s", s->plan.memory, strerror(errno));
-	struct info *i = &s->board->link[s->link].info[RESPONDER];
-	i->rkey = s->target_mr->rkey;
-	i->addr = s->dm ? 0 : (uintptr_t)s->target;
+	target_tell(s);
 }
 
 static void target_make(struct side *s)
@@ -48,6 +55,8 @@ static void target_make(struct side *s)
 				bad(s, "a sealed memory file: %s", strerror(errno));
 			flags = MAP_SHARED;
 		}
+		if (s->plan.memory == M_SHARED)
+			flags = MAP_SHARED | MAP_ANONYMOUS;
 		s->target = mmap(NULL, TARGET, PROT_READ | PROT_WRITE, flags, fd, 0);
 		if (s->target == MAP_FAILED)
 			bad(s, "mmap");
@@ -175,6 +184,37 @@ void to_ready(struct side *s)
 		bad(s, "to RTS: %s", strerror(e));
 }
 
+static void ah_make(struct side *s)
+{
+	struct ibv_ah_attr a = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? group(s) : s->peer.gid, .hop_limit = 64 } };
+	s->ah = ibv_create_ah(s->pd, &a);
+	if (!s->ah)
+		bad(s, "ibv_create_ah: %s", strerror(errno));
+}
+
+/* Binds the responder's window to the first bytes of the target, and tells the key. 1: the other is dead. */
+static int bind_window(struct side *s, uint64_t length)
+{
+	struct ibv_mw_bind_info info = { .mr = s->target_mr, .addr = s->iova, .length = length, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+	uint32_t key = ibv_inc_rkey(s->window_key);
+	struct ibv_mw_bind bind = { .wr_id = 5, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+	struct ibv_send_wr *bad_wr, wr = { .wr_id = 5, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED, .bind_mw = { .mw = s->mw, .rkey = key, .bind_info = info } };
+	int e = s->plan.window == 1 ? ibv_bind_mw(s->qp, s->mw, &bind) : ibv_post_send(s->qp, &wr, &bad_wr);
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
+	if (e || !completion(s, &wc, WAIT_US, 0))
+		bad(s, "binding a window: %d, or no completion", e);
+	if (wc.status != IBV_WC_SUCCESS || wc.wr_id != 5 || wc.opcode != IBV_WC_BIND_MW) {
+		if (wc.status == IBV_WC_WR_FLUSH_ERR || wc.status == IBV_WC_RETRY_EXC_ERR) {
+			must_be_dead(s, &wc, "binding");
+			return 1;
+		}
+		bad(s, "binding a window: %s", ibv_wc_status_str(wc.status));
+	}
+	s->window_key = s->plan.window == 1 ? s->mw->rkey : key;
+	s->board->link[s->link].info[RESPONDER].rkey = s->window_key;
+	return 0;
+}
+
 int side_connect(struct side *s)
 {
 	struct board *b = s->board;
@@ -187,34 +227,19 @@ int side_connect(struct side *s)
 		to_ready(s);
 	if (datagrams(s)) {
 		union ibv_gid g = group(s);
-		struct ibv_ah_attr ah = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? g : s->peer.gid, .hop_limit = 64 } };
-		s->ah = ibv_create_ah(s->pd, &ah);
-		if (!s->ah)
-			bad(s, "ibv_create_ah: %s", strerror(errno));
+		ah_make(s);
 		if (s->plan.transport == T_MCAST && s->role == RESPONDER && ibv_attach_mcast(s->qp, &g, 0))
 			bad(s, "ibv_attach_mcast");
 	}
 	if (together(s))
 		return 1;
 	if (s->plan.window && s->role == RESPONDER) {
-		struct ibv_mw_bind_info info = { .mr = s->target_mr, .addr = (uintptr_t)s->target, .length = TARGET,
-						 .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 		s->mw = ibv_alloc_mw(s->pd, s->plan.window == 1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
 		if (!s->mw)
 			bad(s, "ibv_alloc_mw: %s", strerror(errno));
-		uint32_t key = ibv_inc_rkey(s->mw->rkey);
-		struct ibv_mw_bind bind = { .wr_id = 5, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
-		struct ibv_send_wr *bad_wr, wr = { .wr_id = 5, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED, .bind_mw = { .mw = s->mw, .rkey = key, .bind_info = info } };
-		int e = s->plan.window == 1 ? ibv_bind_mw(s->qp, s->mw, &bind) : ibv_post_send(s->qp, &wr, &bad_wr);
-		struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
-		if (e || !completion(s, &wc, WAIT_US, 0))
-			bad(s, "binding a window: %d, or no completion", e);
-		if (wc.status != IBV_WC_SUCCESS || wc.wr_id != 5 || wc.opcode != IBV_WC_BIND_MW) {
-			if ((wc.status == IBV_WC_WR_FLUSH_ERR || wc.status == IBV_WC_RETRY_EXC_ERR) && together(s))
-				return 1;
-			bad(s, "binding a window: %s", ibv_wc_status_str(wc.status));
-		}
-		b->link[s->link].info[RESPONDER].rkey = s->plan.window == 1 ? s->mw->rkey : key;
+		s->window_key = s->mw->rkey;
+		if (bind_window(s, TARGET))
+			return 1;
 	}
 	if (together(s))
 		return 1;
