@@ -34,8 +34,8 @@ impl Directory {
         let path = config.dir.join(&name);
         // The last process to leave may remove a directory at any moment.
         for _ in 0..RETRIES {
-            let base = open_base(config)?;
-            match open_inner(&base, &name, &path, config) {
+            let opened = open_base(config).and_then(|base| open_inner(&base, &name, &path, config));
+            match opened {
                 Ok(dir) => {
                     return Ok(Self {
                         base: config.dir.clone(),
