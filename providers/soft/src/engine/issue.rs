@@ -126,6 +126,8 @@ impl Requester {
         let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
+        // Inline data is the application's again when it was posted: the receiver must not fetch it later.
+        let is_inline = self.queue.entry(n).has(IBV_SEND_INLINE);
         loop {
             if self.room(qp, link) == 0 {
                 return false;
@@ -153,6 +155,7 @@ impl Requester {
                 && total > qp.adapter.eager_bytes
                 && link.is_reached()
                 && !ranges.is_abroad()
+                && !is_inline
             {
                 return self.offer(qp, link, n, &ranges, last);
             }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 mod counting;
 mod ending;
+mod inline;
 mod short;
 mod unpolled;
 
@@ -43,6 +44,10 @@ struct Side {
 
 impl Side {
     fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
+        Self::with_inline(adapter, kind, bytes, 256)
+    }
+
+    fn with_inline(adapter: &Arc<Adapter>, kind: Kind, bytes: usize, max_inline: u32) -> Self {
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
         let form = Form {
             capacity: 1024,
@@ -61,7 +66,7 @@ impl Side {
             max_recv_wr: 64,
             max_send_sge: 4,
             max_recv_sge: 4,
-            max_inline_data: 256,
+            max_inline_data: max_inline,
         };
         let wanted = Wanted {
             kind,
