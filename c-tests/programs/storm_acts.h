@@ -36,8 +36,8 @@ static void resize(struct side *s, int n)
 		bad(s, "ibv_resize_cq: %s", strerror(e));
 }
 
-/* The target's region gets other keys, whichever way. 1: the other is dead. */
-static int renew_key(struct side *s)
+/* The target's region is made anew, or changed, whichever way. 1: the other is dead. */
+static int renew_region(struct side *s)
 {
 	uint32_t how = below(&s->plan.rng, 5);
 	int fixed = s->plan.memory == M_SYSV || s->plan.memory == M_SEALED, e;
@@ -50,7 +50,6 @@ static int renew_key(struct side *s)
 					     IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD };
 		int access = !(flags[how] & IBV_REREG_MR_CHANGE_ACCESS) ? 0 : RIGHTS | (s->plan.memory == M_ON_DEMAND ? IBV_ACCESS_ON_DEMAND : 0) | (how == 4 ? IBV_ACCESS_RELAXED_ORDERING : 0);
 		unsigned char *to = s->target;
-		uint32_t was = s->target_mr->rkey;
 		if (flags[how] & IBV_REREG_MR_CHANGE_TRANSLATION) {
 			/* Elsewhere, where that can be. */
 			if (!fixed && !s->dm) {
@@ -73,8 +72,6 @@ static int renew_key(struct side *s)
 		} else if ((e = ibv_rereg_mr(s->target_mr, flags[how], NULL, to, TARGET, access))) {
 			bad(s, "ibv_rereg_mr (flags %x): %d", flags[how], e);
 		}
-		if (s->target_mr->rkey == was)
-			bad(s, "ibv_rereg_mr left the key as it was");
 		if (to != s->target)
 			munmap(s->target, TARGET);
 		s->target = to;
@@ -260,7 +257,7 @@ static int act(struct side *s, const struct batch *b)
 {
 	int connected = s->plan.transport == T_RC || s->plan.transport == T_UC;
 	switch (b->action) {
-	case 0: return usable(s) && !s->plan.window ? renew_key(s) : 0;
+	case 0: return usable(s) && !s->plan.window ? renew_region(s) : 0;
 	case 1: return connected && !s->plan.window && !s->plan.srq ? reconnect(s) : 0;
 	case 2: resize(s, (int)b->n); return 0;
 	/* 3: in the middle. */
@@ -281,8 +278,8 @@ static int take_back(struct side *s)
 	if (s->plan.window == 2 && invalidate_from_afar(s))
 		return 1;
 	if (s->role == RESPONDER) {
-		/* A region may stay, under other keys. */
-		int again = keep && !s->mw && !s->dm, e = s->mw ? ibv_dealloc_mw(s->mw) : again ? ibv_rereg_mr(s->target_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, RIGHTS) : ibv_dereg_mr(s->target_mr);
+		/* A region may stay, without remote rights. */
+		int again = keep && !s->mw && !s->dm, e = s->mw ? ibv_dealloc_mw(s->mw) : again ? ibv_rereg_mr(s->target_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) : ibv_dereg_mr(s->target_mr);
 		if (e)
 			bad(s, "taking back a key: %s", strerror(e));
 		if (s->mw)
