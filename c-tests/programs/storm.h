@@ -83,6 +83,7 @@ struct side {
 	uint64_t scratch, iova, tag;				/* tag, priv: of the last completion, where there are such */
 	uint32_t step, unacked, priv, window_key;
 	struct info peer;
+	int attached;					/* to the group */
 	int gone;					/* the peer's process was killed */
 };
 

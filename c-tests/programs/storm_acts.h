@@ -234,6 +234,7 @@ static int move_about(struct side *s)
 		return 0;
 	if (s->role == RESPONDER && ibv_detach_mcast(s->qp, &g, 0))
 		bad(s, "ibv_detach_mcast");
+	s->attached = 0;
 	if (together(s))
 		return 1;
 	if (s->role == REQUESTER) {
@@ -249,6 +250,7 @@ static int move_about(struct side *s)
 		return 1;
 	if (s->role == RESPONDER && ibv_attach_mcast(s->qp, &g, 0))
 		bad(s, "ibv_attach_mcast");
+	s->attached = s->role == RESPONDER;
 	return together(s);
 }
 

@@ -230,6 +230,7 @@ int side_connect(struct side *s)
 		ah_make(s);
 		if (s->plan.transport == T_MCAST && s->role == RESPONDER && ibv_attach_mcast(s->qp, &g, 0))
 			bad(s, "ibv_attach_mcast");
+		s->attached = s->plan.transport == T_MCAST && s->role == RESPONDER;
 	}
 	if (together(s))
 		return 1;
@@ -256,7 +257,7 @@ void side_close(struct side *s)
 #define END(what, call) \
 	if ((what) && (e = (call))) \
 		bad(s, "%s: %s", #call, strerror(e));
-	END(s->ah && s->plan.transport == T_MCAST && s->role == RESPONDER, ibv_detach_mcast(s->qp, &g, 0))
+	END(s->attached, ibv_detach_mcast(s->qp, &g, 0))
 	END(s->ah, ibv_destroy_ah(s->ah))
 	END(s->mw, ibv_dealloc_mw(s->mw))
 	for (int i = 1; i < TM_QPS; i++)
