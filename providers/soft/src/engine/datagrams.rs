@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 const BUDGET: usize = 256;
 /// Peers whose rings are looked at without a bell.
 const HOT: usize = 16;
-/// How long a process that was just met may take to find us.
-const INTRODUCTION: Duration = Duration::from_millis(200);
+/// How long the processes that were just met may take to find us: more than a service thread waits for its turn where many
+/// others compute.
+const INTRODUCTION: Duration = Duration::from_secs(1);
 /// How long a frame waits for a receive that is not there: time for a process to be scheduled.
 const COURTESY: Duration = Duration::from_millis(100);
 /// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only. Longer, so that a receiver that
@@ -210,15 +211,19 @@ impl Datagrams {
         let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
         // A lap ahead of whatever a former owner of the slot left in the ring.
         let next = next.wrapping_add(RING_SLOTS);
-        let mut everyone = self.everyone.write();
-        everyone.retain(|met| met.peer.slot != peer.slot);
-        everyone.push(Met { peer: Arc::clone(peer), view });
-        drop(everyone);
+        self.note(peer, view);
         ring.acked().store(next, Ordering::Relaxed);
         // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
         ring.nak().store(peer.identity(), Ordering::Release);
         from.known
             .insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next, frame: vec![] });
+    }
+
+    /// A process is one of those that we have met. Its service thread and ours may not have got to it yet.
+    fn note(&self, peer: &Arc<Peer>, view: View) {
+        let mut everyone = self.everyone.write();
+        everyone.retain(|met| met.peer.slot != peer.slot);
+        everyone.push(Met { peer: Arc::clone(peer), view });
     }
 
     /// A process is dead: what it sent before still counts, then nothing more comes.
@@ -245,6 +250,7 @@ impl Datagrams {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
                 // SAFETY: as in `outlet`.
                 let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+                self.note(&peer, view);
                 let ready = || view.peer_ring(own).nak().load(Ordering::Acquire) == identity;
                 while !ready() && !peer.is_dead() && Instant::now() < deadline {
                     peer.kick();
@@ -480,5 +486,26 @@ impl OutletState {
             adapter.chunks.give(chunk);
         }
         (next.wrapping_sub(acked) < RING_SLOTS).then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::FabricConfig;
+
+    #[test]
+    fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
+        let name = format!("ferroverbs-everyone-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        let [a, b] = [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric"));
+        // The service thread of `b` comes no further than here.
+        let from = b.datagrams.from.lock();
+        b.datagrams.meet_everyone(&b);
+        let mut known = 0;
+        b.datagrams.for_everyone(|_| known += 1);
+        drop(from);
+        assert_eq!(known, 2, "itself and {}", a.fabric.slot());
     }
 }
