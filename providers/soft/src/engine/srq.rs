@@ -206,8 +206,17 @@ impl Srq {
 
     /// Gives a receive back that a QP had taken and not used: it is the oldest again, even if the queue was filled meanwhile.
     pub(crate) fn give_back(&self, receive: &Receive) {
-        // A QP that waits for one is looked at every now and then; the caller holds the lock of another's responder.
         self.queue.lock().returned.push(receive.clone());
+        self.stir();
+    }
+
+    /// What waits for a receive may get on. As `posted`, for callers that hold the lock of a QP's responder: the service
+    /// thread looks at those that wait.
+    pub(super) fn stir(&self) {
+        // No fence, as in `posted`.
+        if self.awaited.load(Ordering::Relaxed) {
+            self.adapter.fabric.wake_self();
+        }
     }
 
     /// Room for receives, and the limit as it is armed.

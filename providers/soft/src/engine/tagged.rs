@@ -278,7 +278,11 @@ impl Inbound {
         match arrival {
             Arrival::Plain | Arrival::Untagged => {}
             Arrival::Unexpected => tm.lock().list.discount_unexpected(),
-            Arrival::Matched { handle, .. } => tm.restore(qp, handle),
+            Arrival::Matched { handle, .. } => {
+                tm.restore(qp, handle);
+                // A message that found no receive may find this entry.
+                qp.srq.iter().for_each(|srq| srq.stir());
+            }
         }
     }
 }

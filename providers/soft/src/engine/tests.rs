@@ -6,6 +6,7 @@ use super::cq::{Cq, Form};
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, Request};
+use super::srq::{Srq, WantedSrq};
 use super::state::Kind;
 use crate::adapter::Adapter;
 use crate::fabric::FabricConfig;
@@ -44,10 +45,16 @@ struct Side {
 
 impl Side {
     fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
-        Self::with_inline(adapter, kind, bytes, 256)
+        Self::with(adapter, kind, bytes, 256, None)
     }
 
-    fn with_inline(adapter: &Arc<Adapter>, kind: Kind, bytes: usize, max_inline: u32) -> Self {
+    fn with(
+        adapter: &Arc<Adapter>,
+        kind: Kind,
+        bytes: usize,
+        max_inline: u32,
+        srq: Option<&Arc<Srq>>,
+    ) -> Self {
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
         let form = Form {
             capacity: 1024,
@@ -56,7 +63,10 @@ impl Side {
             single_threaded: false,
         };
         let cq = Cq::new(Arc::clone(adapter), form, None, report.clone());
-        let (pd, _) = adapter.domains.create(0).expect("room");
+        let pd = match srq {
+            Some(srq) => srq.pd,
+            None => adapter.domains.create(0).expect("room").0,
+        };
         let memory = vec![0u8; bytes].into_boxed_slice();
         let va = memory.as_ptr() as u64;
         let extent = Extent { pd, va, iova: va, len: bytes as u64, access: ALL };
@@ -73,7 +83,7 @@ impl Side {
             pd,
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
-            srq: None,
+            srq: srq.cloned(),
             domain: None,
             stand: None,
             opened: None,

@@ -9,7 +9,7 @@ fn long_inline_data_is_what_it_was_when_it_was_posted() {
     let adapter = adapter(true);
     assert!(size > adapter.eager_bytes);
     for connected_before in [true, false] {
-        let mut a = Side::with_inline(&adapter, Kind::Rc, 300_001, size as u32);
+        let mut a = Side::with(&adapter, Kind::Rc, 300_001, size as u32, None);
         let b = Side::new(&adapter, Kind::Rc, 300_001);
         a.connect(b.qp.qpn, 7);
         if connected_before {

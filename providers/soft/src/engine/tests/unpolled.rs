@@ -1,6 +1,7 @@
 //! What gets on though nobody polls the queue that it belongs to.
 
 use super::*;
+use crate::engine::receive::Receive;
 use crate::engine::windows::Bind;
 use std::time::{Duration, Instant};
 
@@ -141,4 +142,35 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         b.receive(1, &[b.sge(0, 64)]);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
     }
+}
+
+#[test]
+fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
+    let adapter = adapter(true);
+    let wanted = WantedSrq {
+        pd: adapter.domains.create(0).expect("room").0,
+        max_wr: 8,
+        max_sge: 1,
+        domain: None,
+        cq: None,
+        tags: None,
+        report: Reporter(Arc::new(Channel::new(2).expect("a pipe"))),
+    };
+    let srq = Srq::new(&adapter, wanted).expect("a number");
+    let a = Side::new(&adapter, Kind::Rc, 64);
+    let b = Side::with(&adapter, Kind::Rc, 64, 0, Some(&srq));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    srq.post(3, &[b.sge(0, 64)]).expect("room");
+    // As a QP does for a message that it will not finish.
+    let mut taken = Receive::default();
+    assert!(srq.take(&mut taken));
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(b.cq.pop_stamped().is_none(), "there is no receive");
+    srq.give_back(&taken);
+    assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS));
+    assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS));
+    drop((a, b));
+    srq.retire();
 }
