@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 /// How long the receives of a connection whose peer was killed wait before they are flushed: an application that is
 /// still taking its last completions should get those alone.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How long a process at the other end of a new connection may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// QPs from which on only those are waited for that somebody is at.
 const MANY: usize = 64;
 /// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
@@ -242,6 +245,14 @@ impl Adapter {
     pub(crate) fn link(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
+        Some(self.link_to(&peer, qpn))
+    }
+
+    /// As `link`, for a connection that is only made once: a peer that is slow to answer must not be taken for nobody, or
+    /// what it sends would never be served.
+    pub(crate) fn link_patiently(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
+        let (slot, _) = split_qpn(qpn);
+        let peer = self.fabric.peer_patiently(slot, PATIENCE).ok()?;
         Some(self.link_to(&peer, qpn))
     }
 

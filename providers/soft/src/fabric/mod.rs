@@ -39,7 +39,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use self::{
@@ -221,6 +221,18 @@ impl Fabric {
     /// service thread, so that two processes that look for each other always meet.
     pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         if slot == self.slot() { Ok(Arc::clone(&self.own)) } else { self.core.find(slot) }
+    }
+
+    /// As [`peer`](Self::peer), but calls again, for `patience`, where a process is there and does not answer: it may be
+    /// stopped, or wait for its turn where many others compute.
+    pub fn peer_patiently(&self, slot: u16, patience: Duration) -> Result<Arc<Peer>, PeerError> {
+        let end = Instant::now() + patience;
+        loop {
+            match self.peer(slot) {
+                Err(PeerError::TimedOut) if Instant::now() < end => {}
+                other => return other,
+            }
+        }
     }
 
     /// The living process with this slot, if we have met; never blocks.

@@ -300,3 +300,21 @@ fn joining_meeting_and_leaving_leaks_no_descriptor() {
     assert_eq!(child.ask(&format!("{command} {} 20", fabric.slot())), "done");
     assert_eq!(count(&mut child), before);
 }
+
+#[test]
+fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.connect_timeout = Duration::from_millis(100);
+    let (fabric, _) = join(config.clone());
+    let (child, slot) = Child::joined(&config);
+    child.stop();
+    assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::TimedOut);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            child.signal(libc::SIGCONT);
+        });
+        assert!(fabric.peer_patiently(slot, NEVER).is_ok());
+    });
+}

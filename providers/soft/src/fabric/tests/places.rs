@@ -268,9 +268,8 @@ fn a_directory_that_is_removed_while_somebody_opens_it_is_made_again() {
                 let _ = fs::remove_dir(&config.dir);
             }
         });
-        let opened: Result<Vec<()>, _> = (0..5000)
-            .map(|_| Directory::open(&config).map(|opened| opened.remove()))
-            .collect();
+        let opened: Result<Vec<()>, _> =
+            (0..5000).map(|_| Directory::open(&config).map(|opened| opened.remove())).collect();
         stop.store(true, Relaxed);
         assert_eq!(opened.err().map(|error| error.to_string()), None);
     });
