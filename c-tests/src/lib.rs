@@ -99,6 +99,8 @@ pub const PROGRAMS: &[Program] = &[
     checked("cq_limits", ONE_AND_TWO, false),
     checked("domains", &[], false),
     checked("qp_events", ONE_AND_TWO, true),
+    checked("faults", ONE_AND_TWO, true),
+    checked("ports", ONE_AND_TWO, true),
     checked("srq", ONE_AND_TWO, false),
     checked("xrc", &["one", "two", "three"], true),
     checked("tm", TM, true),

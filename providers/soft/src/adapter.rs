@@ -1,6 +1,7 @@
 //! The adapter as one process has it: its place in the fabric and everything that its contexts share.
 
 use crate::attention::Attention;
+use crate::control::Control;
 use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
 use crate::engine::domains::{Domains, has_borrowed};
@@ -18,6 +19,7 @@ use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
+use crate::port::Port;
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{ATTENTION_ACKS, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
 use crate::shm::protocol;
@@ -64,6 +66,9 @@ pub(crate) struct Adapter {
     pub(crate) address_handles: AtomicUsize,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
+    pub(crate) port: Port,
+    /// What listens for orders from outside.
+    pub(crate) control: Mutex<Option<Control>>,
     qps: RwLock<Table<Qp>>,
     srqs: RwLock<Table<Srq>>,
     cqs: CqList,
@@ -133,6 +138,8 @@ impl Adapter {
             tables: AtomicUsize::new(0),
             address_handles: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
+            port: Port::default(),
+            control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS)),
             srqs: RwLock::new(Table::new(SRQS)),
@@ -238,6 +245,12 @@ impl Adapter {
     pub(crate) fn remove_cq(&self, cq: &Cq) {
         // The entry keeps the address from being given out again.
         let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
+    }
+
+    /// Calls `look` for each completion queue.
+    pub(crate) fn each_cq(&self, look: impl FnMut(Arc<Cq>)) {
+        let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
+        cqs.into_iter().for_each(look);
     }
 
     /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
@@ -444,10 +457,14 @@ impl Adapter {
                 let responder = qp.responder.lock();
                 (responder.deadline(), responder.recheck() && qp.is_receiving())
             };
-            let stalled = qp.requester.lock().recheck() || held_up;
+            let (stalled, due) = {
+                let requester = qp.requester.lock();
+                (requester.recheck() || held_up, requester.fault_due())
+            };
             if waits.is_none() && !stalled {
                 continue;
             }
+            let waits = [waits, due].into_iter().flatten().min();
             let at =
                 waits.unwrap_or(now + RECHECK).min(now + RECHECK.max(Duration::from_millis(1)));
             next = Some(next.map_or(at, |n| n.min(at)));
@@ -557,6 +574,7 @@ impl Handler for Service {
         adapter.xrc.work(&adapter);
         adapter.end_doomed();
         let waits = [
+            adapter.follow_orders(),
             adapter.settle_events(),
             adapter.watch_round(),
             adapter.end_cut_connections(),

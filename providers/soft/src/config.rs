@@ -1,5 +1,9 @@
-//! Settings of the adapter that are not the fabric's, read from the environment once.
+//! Settings of the adapter that are not the fabric's, read from the environment.
 
+use crate::engine::faults::{Statement, parse};
+use crate::sys::process;
+use std::ffi::OsString;
+use std::path::{self, PathBuf};
 use std::sync::OnceLock;
 
 /// Messages longer than this are fetched by the receiver in one copy where it can attach to the sender; up to
@@ -13,3 +17,48 @@ pub(crate) fn eager_bytes() -> usize {
 }
 
 const EAGER_BYTES: usize = 8192;
+
+/// What goes wrong on purpose.
+const FAULTS_VARIABLE: &str = "FERROVERBS_SOFT_FAULTS";
+/// Where more of it is listened for.
+pub(crate) const CONTROL_VARIABLE: &str = "FERROVERBS_SOFT_CONTROL";
+
+/// What shall go wrong, by `FERROVERBS_SOFT_FAULTS`. What is not understood is told in one line, and then nothing goes wrong.
+pub(crate) fn faults() -> Vec<Statement> {
+    let Some(text) = lookup(FAULTS_VARIABLE) else { return vec![] };
+    parse(&text.to_string_lossy()).unwrap_or_else(|why| {
+        eprintln!("libibverbs: soft: {FAULTS_VARIABLE}: {why}; going on without faults (ferroverbs-soft(7))");
+        vec![]
+    })
+}
+
+/// The pipe that `FERROVERBS_SOFT_CONTROL` names; `%p` in it stands for the number of this process.
+pub(crate) fn control_path() -> Option<PathBuf> {
+    let named = lookup(CONTROL_VARIABLE)?;
+    let path = PathBuf::from(with_pid(&named.to_string_lossy(), process::id()));
+    // Absolute, as the program may go elsewhere.
+    Some(path::absolute(&path).unwrap_or(path))
+}
+
+fn with_pid(path: &str, pid: i32) -> String {
+    path.replace("%p", &pid.to_string())
+}
+
+/// A variable that is not empty. A set-user-id program sees none.
+fn lookup(name: &str) -> Option<OsString> {
+    if process::is_privileged() {
+        return None;
+    }
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_have_the_number_of_the_process_in_it() {
+        assert_eq!(with_pid("/run/%p/control-%p", 7), "/run/7/control-7");
+        assert_eq!(with_pid("/run/control", 7), "/run/control");
+    }
+}

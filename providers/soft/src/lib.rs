@@ -6,11 +6,13 @@
 mod adapter;
 mod attention;
 mod config;
+mod control;
 mod engine;
 #[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
 mod fabric;
 mod net;
 mod ops;
+mod port;
 mod shm;
 #[allow(dead_code, unreachable_pub, reason = "as the fabric")]
 mod sys;

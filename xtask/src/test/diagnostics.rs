@@ -41,6 +41,20 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record(&format!("a release that never was: {bad:?}"), named);
     }
 
+    for (variable, bad) in [
+        ("FERROVERBS_SOFT_FAULTS", "drp nth=3"),
+        ("FERROVERBS_SOFT_FAULTS", "drop nth=3; delay"),
+        ("FERROVERBS_SOFT_CONTROL", "/"),
+        ("FERROVERBS_SOFT_CONTROL", "/not/there/control"),
+    ] {
+        let done = job(&whole, &fabric).env(variable, bad).run(&bench.scratch, LIMIT)?;
+        let shown = done.ok() && done.stdout.contains("PORT_ACTIVE");
+        let went_on =
+            if shown { Ok(()) } else { Err(format!("it does not go on\n{}", done.report("it"))) };
+        let result = one_line(&done, Path::new(variable)).and(went_on);
+        tally.record(&format!("{variable}={bad}"), result);
+    }
+
     let prefix =
         damaged(&|p| fs::OpenOptions::new().write(true).open(p.join(PLUGIN))?.set_len(1000))?;
     let done = devices(&prefix, &fabric)?;

@@ -6,6 +6,7 @@ mod checks;
 mod development;
 mod diagnostics;
 mod dist;
+mod faults;
 mod headers;
 mod inlines;
 mod kill;
@@ -97,6 +98,7 @@ const GROUPS: &[Group] = &[
     Group { name: "suite", what: "rdma-core's own tests, over pyverbs", run: pyverbs_suite::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
     Group { name: "stacks", what: "qperf, UCX, libfabric and MPI, unmodified", run: stacks::run },
+    Group { name: "faults", what: "faults on purpose under unmodified programs", run: faults::run },
     Group {
         name: "kill",
         what: "one side of a running perftest killed, 100 times",

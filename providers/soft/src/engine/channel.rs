@@ -92,6 +92,11 @@ impl Channel {
         self.read.as_raw_fd()
     }
 
+    /// Whether it is one for asynchronous events.
+    pub(crate) const fn is_asynchronous(&self) -> bool {
+        self.words == 2
+    }
+
     /// Sends one word.
     pub(crate) fn send(&self, word: u64) {
         self.send_record([word, 0]);

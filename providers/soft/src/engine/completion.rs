@@ -135,8 +135,11 @@ impl Moderation {
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     entries: Box<[Cqe]>,
-    /// Completions that it takes: what `entries` has room for, and none after an overrun.
+    /// Completions that it takes: what `entries` has room for, none after an overrun, and none without a closer look while
+    /// one is planned.
     limit: usize,
+    /// At which completion from now on, the next one being 1, the ring is to overrun whatever it has room for.
+    planned: Option<u64>,
     /// A full ring loses its oldest completion and goes on (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`).
     overwrites: bool,
     moderation: Moderation,
@@ -160,6 +163,7 @@ impl CompletionRing {
         Self {
             entries: vec![Cqe::default(); capacity].into_boxed_slice(),
             limit: capacity,
+            planned: None,
             overwrites,
             moderation: Moderation::default(),
             held: 0,
@@ -216,9 +220,30 @@ impl CompletionRing {
         Pushed::Event
     }
 
+    /// Plans an overrun at completion `nth` from now on, the next one being 1; `None`: none.
+    pub(crate) fn plan_overrun(&mut self, nth: Option<u64>) {
+        let broken = self.limit == 0 && self.planned.is_none();
+        if !broken {
+            self.planned = nth.filter(|n| *n > 0);
+            self.limit = if self.planned.is_some() { 0 } else { self.entries.len() };
+        }
+    }
+
     /// The ring is full. Returns whether there is room now; if not, it takes nothing any more.
     #[cold]
     fn make_room(&mut self) -> bool {
+        if let Some(left) = &mut self.planned {
+            *left -= 1;
+            if *left > 0 && self.len < self.entries.len() {
+                return true;
+            }
+            self.planned = None;
+            if self.overwrites {
+                // It loses one, as if it were full, and goes on.
+                self.limit = self.entries.len();
+                return self.len == 0 || self.pop().is_some();
+            }
+        }
         if self.overwrites {
             return self.pop().is_some();
         }
@@ -331,6 +356,7 @@ impl CompletionRing {
         }
         let mut larger = Self {
             limit: if self.limit == 0 { 0 } else { capacity },
+            planned: self.planned,
             armed: self.armed,
             moderation: self.moderation,
             held: self.held,
@@ -398,6 +424,39 @@ mod tests {
         ring.arm(Armed::Any);
         ring.arm(Armed::Solicited);
         assert_eq!(ring.push(&cqe(3), None, false), Pushed::Event, "Any is not weakened");
+    }
+
+    #[test]
+    fn a_planned_overrun_comes_at_its_completion_and_leaves_the_rest_alone() {
+        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        ring.plan_overrun(Some(4));
+        for n in 0..3 {
+            assert_eq!(ring.push(&cqe(n), None, false), Pushed::Quiet);
+            assert_eq!(ring.pop().map(|c| c.wr_id), Some(n));
+        }
+        assert_eq!(ring.push(&cqe(3), None, false), Pushed::Overrun);
+        assert_eq!(ring.push(&cqe(4), None, false), Pushed::Overrun, "it takes nothing any more");
+        ring.plan_overrun(None);
+        assert_eq!(ring.push(&cqe(5), None, false), Pushed::Overrun, "whatever is planned then");
+        // One that is full before that overruns as any.
+        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        ring.plan_overrun(Some(4));
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
+        assert!(ring.resize(1), "a plan outlives it");
+        assert_eq!(ring.push(&cqe(1), None, false), Pushed::Overrun);
+        // And one whose plan was dropped does not.
+        let mut ring = CompletionRing::new(2, Reads::default(), false);
+        ring.plan_overrun(Some(1));
+        ring.plan_overrun(None);
+        assert_eq!(ring.push(&cqe(0), None, false), Pushed::Quiet);
+        // Where overruns are ignored, one completion is lost.
+        let mut ring = CompletionRing::new(8, Reads::default(), true);
+        ring.plan_overrun(Some(3));
+        for n in 0..4 {
+            assert_eq!(ring.push(&cqe(n), None, false), Pushed::Quiet);
+        }
+        let left: Vec<_> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
+        assert_eq!(left, [1, 2, 3]);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Form {
     pub(crate) overwrites: bool,
     /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
     pub(crate) single_threaded: bool,
+    /// Not an application's.
+    pub(crate) internal: bool,
 }
 
 /// A completion queue. The C object comes first: applications and the front-end hold its address.
@@ -47,6 +49,8 @@ pub(crate) struct Cq {
     /// Completion events sent so far: what ibv_destroy_cq waits for.
     pub(crate) events: AtomicU32,
     pub(crate) async_events: AtomicU32,
+    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
+    pub(crate) ordinal: u32,
     /// Completions were lost.
     overrun: AtomicBool,
     /// It was armed at least once: acknowledgements of its senders wake this process.
@@ -83,6 +87,7 @@ impl Cq {
         channel: Option<Arc<Channel>>,
         report: super::channel::Reporter,
     ) -> Arc<Self> {
+        let ordinal = if form.internal { 0 } else { adapter.next_cq_ordinal() };
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
@@ -96,13 +101,24 @@ impl Cq {
             channel,
             events: AtomicU32::new(0),
             async_events: AtomicU32::new(0),
+            ordinal,
             overrun: AtomicBool::new(false),
             armed_at_times: AtomicBool::new(false),
             report,
             iterator: crate::ops::cq_ex::IteratorCell::new(form.single_threaded),
         });
         cq.adapter.add_cq(&cq);
+        if ordinal != 0 {
+            cq.plan_overrun(cq.adapter.planned_overrun(ordinal));
+        }
         cq
+    }
+
+    /// Plans an overrun: see [`CompletionRing::plan_overrun`].
+    pub(crate) fn plan_overrun(&self, nth: Option<u64>) {
+        if self.ordinal != 0 {
+            self.ring.lock().plan_overrun(nth);
+        }
     }
 
     /// The queue's C object.

@@ -380,6 +380,7 @@ fn deliver(
     body: &[u64; BODY_WORDS],
 ) -> Fate {
     match Head::parse(words) {
+        Some(Head { op: Op::Datagram | Op::Frame, .. }) if adapter.port.is_down() => Fate::Dropped,
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
         Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]).into(),

@@ -6,7 +6,7 @@ use super::onesided::{Direction, Fault, Spot, Target};
 use super::qp::Qp;
 use super::ranges::Ranges;
 use super::regions::LOCAL_WRITE;
-use super::request::{Phase, WORD_WITHIN};
+use super::request::{Phase, REFUSED, WORD_WITHIN};
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
 use super::windows::{Bind, Done};
@@ -56,6 +56,7 @@ impl Requester {
             }
             IBV_WR_ATOMIC_WRITE => self.issue_atomic_write(qp, link, n),
             IBV_WR_FLUSH => self.issue_flush(qp, link, n),
+            REFUSED => self.issue_refused(qp, link, n),
             _ => self.issue_send(qp, link, n),
         }
     }
@@ -262,19 +263,24 @@ impl Requester {
             Err(Fault::Alignment) => Nak::Invalid,
             Err(Fault::Remote) => Nak::Operation,
         };
-        // A responder would have refused this and gone to error. So it shall: the request fails when it answers.
+        self.ask_refusal(qp, link, n, nak as u32);
+        Direct::Failed
+    }
+
+    /// A responder would have refused request `n` and gone to error. So it shall: the request fails when it answers.
+    #[cold]
+    pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: u32) {
         let piece = Piece {
             op: Op::Fault,
             flags: FIRST | LAST,
             carrier: Carrier::Inline,
             count: 0,
-            imm: nak as u32,
+            imm: nak,
         };
         self.put(qp, link, &piece, &[]);
         link.kick();
         self.failed = true;
         self.published(n);
-        Direct::Failed
     }
 
     fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {

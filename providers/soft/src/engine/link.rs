@@ -99,8 +99,7 @@ impl Link {
     /// As `may_send`, when `life` is how things are.
     #[inline]
     pub(crate) const fn sends_in(life: u64, own_qpn: u32) -> bool {
-        let life = Life::unpack(life);
-        life.dest_qpn == own_qpn && matches!(life.state, Life::RTS | Life::SQD)
+        Life::unpack(life).may_send(own_qpn)
     }
 
     /// Whether the peer died with this connection up, rather than after taking it down.

@@ -8,6 +8,8 @@ pub(crate) mod cq;
 pub(crate) mod datagrams;
 pub(crate) mod domains;
 pub(crate) mod ethernet;
+pub(crate) mod faults;
+mod faulty;
 pub(crate) mod hot;
 pub(crate) mod imported;
 pub(crate) mod inbound;

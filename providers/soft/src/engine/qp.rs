@@ -63,6 +63,7 @@ impl Wanted {
             reads: Reads::default(),
             overwrites: false,
             single_threaded: false,
+            internal: true,
         };
         let nowhere = Cq::new(Arc::clone(adapter), form, None, report.clone());
         Self {
@@ -109,6 +110,8 @@ pub(crate) struct Qp {
     pub(crate) index: usize,
     pub(crate) qpn: u32,
     pub(crate) kind: Kind,
+    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
+    pub(crate) ordinal: u32,
     /// Protection domain number; 0 for an XRC receive QP.
     pub(crate) pd: u32,
     /// A QP that has no queue of its own has one that nothing is ever put into.
@@ -208,6 +211,11 @@ impl Qp {
         let ring = adapter.view.qp_ring(index);
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
         let cap = wanted.cap;
+        let ordinal = if wanted.stand.is_some() || wanted.opened.is_some() {
+            0
+        } else {
+            adapter.next_qp_ordinal()
+        };
         let matching = wanted.srq.as_ref().and_then(|srq| srq.tm.as_deref());
         let sends = SendQueue::new(
             cap.max_send_wr as usize,
@@ -239,6 +247,7 @@ impl Qp {
             adapter: Arc::clone(adapter),
             index,
             qpn,
+            ordinal,
             kind: wanted.kind,
             pd: wanted.pd,
             send_cq: wanted.send_cq,
@@ -260,7 +269,7 @@ impl Qp {
             state: AtomicU8::new(State::Reset as u8),
             standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
-            requester: Mutex::new(Requester::new(sends, frames)),
+            requester: Mutex::new(Requester::new(wanted.kind, sends, frames)),
             responder: Mutex::new(Responder::new(ring, position)),
             receives: Mutex::new(receives),
             next_arrival: AtomicU32::new(position),
@@ -303,6 +312,7 @@ impl Qp {
             rss.table.users.fetch_add(1, Ordering::AcqRel);
         }
         adapter.place_qp(&qp);
+        adapter.trouble(&qp);
         Ok(qp)
     }
 
@@ -399,7 +409,7 @@ impl Qp {
         let before = self.is_receiving();
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
-        self.publish_life(&incarnation, state.shared());
+        self.publish_life(&incarnation, state.shared(self.adapter.port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if before && !self.is_receiving() && self.kind.is_connected() {
@@ -423,6 +433,22 @@ impl Qp {
         membarrier::heavy();
         self.adapter.view.ring_qp_bell(self.index);
         self.adapter.fabric.wake_self();
+    }
+
+    /// The port went down or up: peers shall see it.
+    pub(crate) fn show_port(&self) {
+        let incarnation = self.standing.lock();
+        if !self.is_receiving() {
+            return;
+        }
+        let down = self.adapter.port.is_down();
+        self.publish_life(&incarnation, self.state().shared(down));
+        let dest_qpn = incarnation.dest_qpn;
+        drop(incarnation);
+        if down && self.kind.is_connected() {
+            // As when the QP stops to receive.
+            self.adapter.nudge(dest_qpn);
+        }
     }
 
     fn publish_life(&self, incarnation: &Incarnation, state: u8) {
@@ -723,6 +749,10 @@ impl Qp {
     /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
     #[cold]
     pub(crate) fn send_broke(&self) {
+        if self.requester.lock().take_fatal() {
+            self.event(IBV_EVENT_QP_FATAL);
+            return self.enter_error();
+        }
         if self.kind.is_reliable() {
             return self.enter_error();
         }

@@ -46,7 +46,7 @@ impl Requester {
             || !qp.is_in(State::Rts)
             || self.failed
             || self.queue.issued != self.queue.posted
-            || self.queue.max_sge == 0
+            || self.queue.is_careful()
         {
             return None;
         }

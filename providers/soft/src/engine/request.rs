@@ -26,6 +26,11 @@ pub(crate) struct Request {
     pub(crate) to: Destination,
 }
 
+/// `opcode` of a request that the remote QP is to refuse, by the [`Nak`](super::inbound::Nak) in `imm` (`faulty`), while it
+/// is being issued.
+pub(crate) const REFUSED: u32 = 16;
+const _: () = assert!(REFUSED > IBV_WR_ATOMIC_WRITE);
+
 /// In `swap` of an atomic write: its word is `compare_add`, rather than in a scatter/gather list.
 pub(crate) const WORD_WITHIN: u64 = 1;
 
@@ -111,6 +116,8 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// Limits for the application, and what there is room for.
     max_wr: usize,
+    /// So many of the application's requests in the queue want care before another is posted: `max_wr`, or 0 when each does.
+    brim: usize,
     pub(crate) max_sge: usize,
     pub(crate) max_inline: usize,
     sge_room: usize,
@@ -147,6 +154,7 @@ impl SendQueue {
             sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; room * sge_room].into_boxed_slice(),
             inline: vec![0; room * inline_room].into_boxed_slice(),
             max_wr,
+            brim: if max_sge == 0 { 0 } else { max_wr },
             max_sge,
             max_inline,
             sge_room,
@@ -159,10 +167,33 @@ impl SendQueue {
         }
     }
 
+    /// The application's requests in the queue.
+    #[inline]
+    const fn in_use(&self) -> usize {
+        (self.posted - self.completed) as usize - self.own
+    }
+
     /// Requests that can be posted now.
     #[inline]
     pub(crate) const fn room(&self) -> usize {
-        self.max_wr - ((self.posted - self.completed) as usize - self.own)
+        self.max_wr - self.in_use()
+    }
+
+    /// Whether the queue is full, or every request wants care (`set_careful`).
+    #[inline]
+    pub(crate) const fn wants_care(&self) -> bool {
+        self.in_use() >= self.brim
+    }
+
+    /// Whether every request wants care; so it is, too, where there is no room for even one short message.
+    #[inline]
+    pub(crate) const fn is_careful(&self) -> bool {
+        self.brim == 0
+    }
+
+    /// From now on every request wants care, or only one that finds the queue full.
+    pub(crate) const fn set_careful(&mut self, careful: bool) {
+        self.brim = if careful || self.max_sge == 0 { 0 } else { self.max_wr };
     }
 
     /// Requests of the shared receive queue that can be queued now.

@@ -6,6 +6,7 @@
 //! whoever polls, or by the service thread.
 
 use super::ethernet::Frames;
+use super::faulty::{Course, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
 use super::link::{Link, Reach, Standing};
@@ -95,12 +96,16 @@ pub(crate) struct Requester {
     pub(super) receivers_waited_for: Option<Instant>,
     /// RAW_PACKET: what frames are made with.
     pub(super) frames: Box<Frames>,
+    /// How requests are issued: by the kind of the QP, unless there is trouble.
+    pub(super) course: Course,
+    /// Faults on purpose, and a port that is down.
+    pub(super) trouble: Option<Box<Trouble>>,
     /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
     pub(super) failed: bool,
     /// A failed request was completed: whatever is behind it will be flushed.
-    broken: bool,
+    pub(super) broken: bool,
     /// The owner does not know yet that the queue broke.
-    breakage: bool,
+    pub(super) breakage: bool,
     /// Somebody waits for the event that the queue has drained (SQD).
     drain_awaited: bool,
     /// The remote process died.
@@ -108,9 +113,11 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(queue: SendQueue, frames: Frames) -> Self {
+    pub(crate) fn new(kind: Kind, queue: SendQueue, frames: Frames) -> Self {
         Self {
             queue,
+            course: Course::of(kind),
+            trouble: None,
             link: None,
             patience: Patience::default(),
             latched: None,
@@ -147,7 +154,7 @@ impl Requester {
     /// Whether the request that is issued next was begun.
     fn is_midway(&mut self) -> bool {
         let n = self.queue.issued;
-        n != self.queue.posted && self.queue.entry(n).offset > 0
+        n != self.queue.posted && (self.queue.entry(n).offset > 0 || self.is_held_by_fault())
     }
 
     /// From SQD to wherever, or to SQD: whether the event that the queue has drained is wanted.
@@ -172,6 +179,7 @@ impl Requester {
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
         self.forget_lanes(link.as_ref().map_or(0, |link| link.qpn));
         self.link = link;
+        self.unplug_again();
         self.maps = None;
         self.latched = None;
         self.attach_refused = false;
@@ -189,6 +197,7 @@ impl Requester {
         self.stalled = None;
         self.held_up = None;
         self.unpublished = false;
+        self.take_fatal();
     }
 
     /// Lets a queue that stopped at an error (SQE) go on.
@@ -201,7 +210,7 @@ impl Requester {
     pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
         let lent = std::mem::take(&mut self.lent);
         self.maps = None;
-        let link = self.link.take();
+        let link = self.link.take().or_else(|| self.take_unplugged());
         self.forget_lanes(0);
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
@@ -236,11 +245,8 @@ impl Requester {
         if matches!(state, State::Reset | State::Init | State::Rtr) {
             return Err(Errno::EINVAL);
         }
-        if self.queue.is_full() {
-            self.advance(qp);
-            if self.queue.is_full() {
-                return Err(Errno::ENOMEM);
-            }
+        if self.queue.wants_care() {
+            self.take_care(qp, state, request, list)?;
         }
         let len = self.check(qp.kind, request, list)?;
         let n = self.queue.push(request, list, len);
@@ -260,6 +266,32 @@ impl Requester {
         }
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
+        Ok(())
+    }
+
+    /// Before a request is queued that finds the queue full, or that a fault may strike.
+    ///
+    /// # Errors
+    /// As `post`.
+    #[cold]
+    fn take_care(
+        &mut self,
+        qp: &Qp,
+        state: State,
+        request: &Request,
+        list: &[ibv_sge],
+    ) -> Result<(), Errno> {
+        if self.queue.is_full() {
+            self.advance(qp);
+            if self.queue.is_full() {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        if matches!(state, State::Rts | State::Sqd) && self.trouble.is_some() {
+            // What is refused does not count.
+            self.check(qp.kind, request, list)?;
+            self.note_fault(request.opcode);
+        }
         Ok(())
     }
 
@@ -437,14 +469,13 @@ impl Requester {
         }
     }
 
-    fn issue_waiting(&mut self, qp: &Qp) {
-        match qp.kind {
-            Kind::Ud => return super::ud::issue_waiting(self, qp),
-            Kind::Raw => return super::ethernet::issue_waiting(self, qp),
-            _ => {}
-        }
-        if qp.kind == Kind::XrcSend {
-            return self.issue_steered(qp);
+    pub(super) fn issue_waiting(&mut self, qp: &Qp) {
+        match self.course {
+            Course::Straight => {}
+            Course::Datagrams => return super::ud::issue_waiting(self, qp),
+            Course::Frames => return super::ethernet::issue_waiting(self, qp),
+            Course::Steered => return self.issue_steered(qp),
+            Course::Troubled => return self.issue_troubled(qp),
         }
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
@@ -700,9 +731,10 @@ impl Requester {
     }
 
     /// Whether the service thread must look again even if nothing arrives: the remote QP may come up unannounced.
-    pub(crate) const fn recheck(&self) -> bool {
+    pub(crate) fn recheck(&self) -> bool {
         let held_up = matches!(self.held_up, Some(n) if n == self.queue.issued);
         self.stalled.is_some()
+            || self.is_held_by_fault()
             || self.datagrams_wait
             || (held_up && self.queue.issued != self.queue.posted)
     }
@@ -716,7 +748,7 @@ impl Requester {
             self.stalled = None;
             return;
         }
-        let Some(link) = self.link.take() else { return self.give_up_if_due(qp, false) };
+        let Some(link) = self.link.take() else { return self.despair(qp) };
         let standing = self.standing(qp, &link);
         match standing {
             Standing::Serving(now) if self.latched.is_none_or(|l| l == now) => {
@@ -742,6 +774,13 @@ impl Requester {
             }
         }
         self.link = Some(link);
+    }
+
+    /// There is no remote QP to be heard of, or the port is down.
+    #[cold]
+    fn despair(&mut self, qp: &Qp) {
+        self.stall(qp);
+        self.give_up_if_due(qp, false);
     }
 
     fn give_up_if_due(&mut self, qp: &Qp, dead: bool) {

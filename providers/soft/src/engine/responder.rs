@@ -29,6 +29,10 @@ const BUDGET_BYTES: usize = 128 * 1024;
 const ACK_EVERY: u32 = RING_SLOTS / 8;
 /// Bytes after which one is.
 const ACK_BYTES: usize = 32 * 1024;
+/// A refusal was sent: nothing more is served on this connection.
+const REFUSED: u8 = 1;
+/// Nothing arrives while the port is down.
+const PORT_DOWN: u8 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -41,8 +45,8 @@ pub(crate) struct Responder {
     pub(crate) min_rnr_timer: u8,
     /// The piece that waits for movers, or for the lock of atomics.
     held_up: Option<u32>,
-    /// A refusal was sent: nothing more is served on this connection.
-    refused: bool,
+    /// Why nothing is served: `REFUSED`, `PORT_DOWN`; 0 if it is.
+    silent: u8,
     /// First sequence number not acknowledged yet.
     acked: u32,
     /// Something arrived on this connection.
@@ -59,7 +63,7 @@ impl Responder {
             rnr_since: None,
             min_rnr_timer: 0,
             held_up: None,
-            refused: false,
+            silent: 0,
             acked: next,
             established: false,
         }
@@ -77,7 +81,7 @@ impl Responder {
         self.inbound.restart();
         self.rnr_since = None;
         self.held_up = None;
-        self.refused = false;
+        self.silent &= PORT_DOWN;
         self.established = false;
         self.acked = self.next;
         // Relaxed, and no pair for the Release: the sender looks at both after it saw the QP's life (Qp::publish_life).
@@ -96,22 +100,28 @@ impl Responder {
         self.inbound.take_unfinished(qp)
     }
 
+    /// The port went down or up. What lies in the ring waits there.
+    pub(crate) fn set_port(&mut self, down: bool) {
+        self.rnr_since = None;
+        self.silent = if down { self.silent | PORT_DOWN } else { self.silent & !PORT_DOWN };
+    }
+
     /// When the service thread must look again, if it must.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let retries = self.link.as_ref()?.entry().rnr_retry.load(Ordering::Relaxed);
-        let since = self.rnr_since?;
+        let since = self.rnr_since.filter(|_| self.silent == 0)?;
         let wait = rnr_timer_us(self.min_rnr_timer) * u32::from(retries);
         (retries < 7).then(|| since + Duration::from_micros(u64::from(wait)))
     }
 
     /// Whether the service thread must look again though nothing may arrive.
     pub(crate) fn recheck(&self) -> bool {
-        self.held_up == Some(self.next) && !self.refused && self.link.is_some()
+        self.held_up == Some(self.next) && self.silent == 0 && self.link.is_some()
     }
 
     /// Serves what lies in the ring. Returns whether the QP went to error, and must be flushed.
     pub(crate) fn advance(&mut self, qp: &Qp) -> bool {
-        if self.refused || !qp.is_receiving() || !qp.is_stand_valid() {
+        if self.silent != 0 || !qp.is_receiving() || !qp.is_stand_valid() {
             return false;
         }
         if !self.established {
@@ -185,7 +195,7 @@ impl Responder {
 
     /// Tells the sender how far we are.
     pub(crate) fn acknowledge(&mut self, qp: &Qp) {
-        if self.acked == self.next || self.refused {
+        if self.acked == self.next || self.silent != 0 {
             return;
         }
         self.acked = self.next;
@@ -198,7 +208,7 @@ impl Responder {
     }
 
     fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) {
-        self.refused = true;
+        self.silent |= REFUSED;
         self.acked = self.next;
         protocol::acknowledge(self.ring.acked(), self.next);
         // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.

@@ -2,6 +2,7 @@
 //! (ibv_modify_qp(3), table of transitions; IBTA vol 1, 10.3.1).
 #![forbid(unsafe_code)]
 
+use crate::shm::layout::Life;
 use abi::*;
 
 /// `ibv_qp_state`.
@@ -31,9 +32,35 @@ impl State {
         })
     }
 
-    /// How the shared QP table spells it: plus one, since zero is "no QP" there.
-    pub(crate) const fn shared(self) -> u8 {
-        self as u8 + 1
+    /// How the shared QP table spells it, and whether the port is down.
+    pub(crate) const fn shared(self, down: bool) -> u8 {
+        match self {
+            Self::Reset => Life::RESET,
+            Self::Init => Life::INIT,
+            Self::Rtr if down => Life::RTR_DOWN,
+            Self::Rtr => Life::RTR,
+            Self::Rts if down => Life::RTS_DOWN,
+            Self::Rts => Life::RTS,
+            Self::Sqd if down => Life::SQD_DOWN,
+            Self::Sqd => Life::SQD,
+            Self::Sqe if down => Life::SQE_DOWN,
+            Self::Sqe => Life::SQE,
+            Self::Err => Life::ERR,
+        }
+    }
+
+    /// What the shared QP table says; `None`: there is no QP.
+    pub(crate) const fn from_shared(shared: u8) -> Option<Self> {
+        Some(match shared {
+            Life::RESET => Self::Reset,
+            Life::INIT => Self::Init,
+            Life::RTR | Life::RTR_DOWN => Self::Rtr,
+            Life::RTS | Life::RTS_DOWN => Self::Rts,
+            Life::SQD | Life::SQD_DOWN => Self::Sqd,
+            Life::SQE | Life::SQE_DOWN => Self::Sqe,
+            Life::ERR => Self::Err,
+            _ => return None,
+        })
     }
 }
 
@@ -225,6 +252,24 @@ mod tests {
             assert_eq!(transition(kind, State::Rtr, State::Rtr), None);
         }
         assert_eq!(transition(Kind::Rc, State::Sqe, State::Rts), None, "RC has no SQE");
+    }
+
+    #[test]
+    fn peers_read_the_state_whether_the_port_is_up_or_not_and_are_served_only_if_it_is() {
+        let life = |state| Life { state, kind: 2, generation: 0, dest_qpn: 7 };
+        for state in STATES {
+            let (up, down) = (state.shared(false), state.shared(true));
+            assert_eq!(State::from_shared(up), Some(state));
+            assert_eq!(State::from_shared(down), Some(state));
+            let serving = matches!(state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
+            assert_eq!(life(up).serves(7), serving);
+            assert!(!life(up).serves(8) && !life(down).serves(7));
+            let sending = matches!(state, State::Rts | State::Sqd);
+            assert_eq!(life(up).may_send(7), sending);
+            assert_eq!(life(down).may_send(7), sending, "what was sent before it went down counts");
+            assert!(!life(up).may_send(8));
+        }
+        assert_eq!(State::from_shared(Life::NONE), None);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl Side {
             reads: Reads::default(),
             overwrites: false,
             single_threaded: false,
+            internal: false,
         };
         let cq = Cq::new(Arc::clone(adapter), form, None, report.clone());
         let pd = match srq {

@@ -11,6 +11,7 @@ use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::Gids;
 use crate::sys::Errno;
+use crate::{config, control};
 use abi::*;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -105,6 +106,8 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
         eprintln!("libibverbs: soft: {error}");
         error.errno()
     })?;
+    adapter.obey_first(&config::faults());
+    control::start(&adapter);
     *current = (1, Some(Arc::clone(&adapter)));
     Ok(adapter)
 }
@@ -120,6 +123,7 @@ fn close_adapter(adapter: &Arc<Adapter>) {
     *count -= 1;
     if *count == 0 {
         *held = None;
+        control::stop(adapter);
         adapter.fabric.leave();
     }
 }
@@ -129,6 +133,7 @@ extern "C" fn leave_at_exit() {
     if let Ok(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
+        control::stop(adapter);
         adapter.fabric.leave();
     }
 }

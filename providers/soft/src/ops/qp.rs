@@ -580,7 +580,7 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match &qp.opened {
         Some(Opened { local: None, home }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
-            let state = u32::from(life.state.saturating_sub(1));
+            let state = State::from_shared(life.state).unwrap_or(State::Reset) as u32;
             let attr = ibv_qp_attr {
                 qp_state: state,
                 cur_qp_state: state,

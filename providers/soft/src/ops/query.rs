@@ -225,9 +225,9 @@ pub(super) unsafe extern "C" fn query_rt_values(
 /// ibv_query_port(3): EINVAL for any port but 1.
 ///
 /// # Safety
-/// `attr` is writable.
+/// `context` is open; `attr` is writable.
 pub(super) unsafe extern "C" fn query_port(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
@@ -235,8 +235,10 @@ pub(super) unsafe extern "C" fn query_port(
         if port != 1 {
             return Err(Errno::EINVAL);
         }
+        // SAFETY: by contract.
+        let down = unsafe { Context::of(context) }.adapter.port.is_down();
         let full = ibv_port_attr {
-            state: IBV_PORT_ACTIVE,
+            state: if down { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
             max_mtu: IBV_MTU_4096,
             active_mtu: IBV_MTU_4096,
             gid_tbl_len: GID_TABLE as c_int,
@@ -247,8 +249,8 @@ pub(super) unsafe extern "C" fn query_port(
             // 4 lanes of 25 Gbit/s: a number for those who ask, not a promise.
             active_width: 2,
             active_speed: 32,
-            // Physical state LinkUp (IBTA vol 1, 14.2.5.6).
-            phys_state: 5,
+            // Physical state LinkUp or Disabled (IBTA vol 1, 14.2.5.6).
+            phys_state: if down { 3 } else { 5 },
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
             ..Zeroed::zeroed()
         };

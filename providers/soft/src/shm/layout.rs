@@ -47,7 +47,7 @@ pub(crate) const CHANNELS: usize = 1024;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softA");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softB");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -121,7 +121,7 @@ pub(crate) struct SrqEntry {
 /// State, kind, incarnation and destination of a QP in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// `ibv_qp_state` value; [`Life::NONE`] when there is no QP.
+    /// One of the constants: state of the QP, and of its port where that matters.
     pub(crate) state: u8,
     /// `ibv_qp_type` value.
     pub(crate) kind: u8,
@@ -135,7 +135,6 @@ impl Life {
     /// `state` of an entry without a QP: zeroed memory reads as this.
     pub(crate) const NONE: u8 = 0;
 
-    /// States are stored plus one, so that zero is "no QP".
     pub(crate) const fn pack(self) -> u64 {
         (self.state as u64) << 56
             | (self.kind as u64) << 48
@@ -157,10 +156,25 @@ impl Life {
         matches!(self.state, Self::RTR | Self::RTS | Self::SQD | Self::SQE) && self.dest_qpn == qpn
     }
 
+    /// Whether the QP may have sent to `qpn` what lies there from it.
+    #[inline]
+    pub(crate) const fn may_send(self, qpn: u32) -> bool {
+        matches!(self.state, Self::RTS | Self::SQD | Self::RTS_DOWN | Self::SQD_DOWN)
+            && self.dest_qpn == qpn
+    }
+
+    // In this order, those that serve and those that may send are ranges.
+    pub(crate) const RESET: u8 = 1;
+    pub(crate) const INIT: u8 = 2;
     pub(crate) const RTR: u8 = 3;
-    pub(crate) const RTS: u8 = 4;
-    pub(crate) const SQD: u8 = 5;
-    pub(crate) const SQE: u8 = 6;
+    pub(crate) const SQE: u8 = 4;
+    pub(crate) const RTS: u8 = 5;
+    pub(crate) const SQD: u8 = 6;
+    pub(crate) const RTS_DOWN: u8 = 7;
+    pub(crate) const SQD_DOWN: u8 = 8;
+    pub(crate) const ERR: u8 = 9;
+    pub(crate) const RTR_DOWN: u8 = 10;
+    pub(crate) const SQE_DOWN: u8 = 11;
 }
 
 /// What peers may know of one memory region or window. `key` is written last and cleared first.

@@ -8,6 +8,7 @@ pub mod cma;
 pub mod dir;
 pub mod errno;
 pub mod eventfd;
+pub mod fifo;
 pub mod foreign;
 pub mod futex;
 pub mod lock;

@@ -1,0 +1,84 @@
+//! Telling a running process what shall go wrong: lines in a named pipe that `FERROVERBS_SOFT_CONTROL` names, in the language of
+//! `FERROVERBS_SOFT_FAULTS` (`engine::faults`). A thread that sleeps in the kernel reads them; without the setting there is none.
+
+use crate::adapter::Adapter;
+use crate::config::{CONTROL_VARIABLE, control_path};
+use crate::engine::faults::parse;
+use crate::sys::eventfd::EventFd;
+use crate::sys::fifo::Fifo;
+use crate::sys::poll;
+use crate::sys::thread::spawn_quiet;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+/// The thread, and what ends it.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stop: Arc<EventFd>,
+    thread: JoinHandle<()>,
+}
+
+const STACK: usize = 256 << 10;
+/// A line that is longer is no statement of anybody's.
+const LONGEST: usize = 64 << 10;
+
+/// Begins to listen if the environment says where. A pipe that cannot be used is told in one line, and done without.
+pub(crate) fn start(adapter: &Arc<Adapter>) {
+    let Some(path) = control_path() else { return };
+    let listening = Fifo::open(&path).and_then(|fifo| {
+        let stop = Arc::new(EventFd::new()?);
+        let (ends, weak, from) = (Arc::clone(&stop), Arc::downgrade(adapter), path.clone());
+        let thread = spawn_quiet("fv-control", STACK, move || listen(&fifo, &ends, &weak, &from))?;
+        Ok(Control { stop, thread })
+    });
+    match listening {
+        Ok(control) => *adapter.control.lock() = Some(control),
+        Err(errno) => eprintln!(
+            "libibverbs: soft: {CONTROL_VARIABLE}={}: {errno}; name a pipe of this user's, or a file that is not there in a folder that is",
+            path.display()
+        ),
+    }
+}
+
+/// Stops listening.
+pub(crate) fn stop(adapter: &Adapter) {
+    let Some(control) = adapter.control.lock().take() else { return };
+    if adapter.fabric.is_foreign() {
+        // A fork of the process: there is no such thread here, and the pipe is not ours.
+        std::mem::forget(control);
+        return;
+    }
+    control.stop.notify();
+    // A panic in it has been reported.
+    let _ = control.thread.join();
+}
+
+fn listen(fifo: &Fifo, stop: &EventFd, adapter: &Weak<Adapter>, path: &Path) {
+    let mut text = vec![];
+    while let Ok([false, ready]) = poll::wait([stop.as_fd(), fifo.as_fd()], None) {
+        if !ready {
+            continue;
+        }
+        fifo.read(&mut text);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let Some(adapter) = adapter.upgrade() else { break };
+            obey(&adapter, &String::from_utf8_lossy(&line), path);
+        }
+        if text.len() > LONGEST {
+            text.clear();
+        }
+    }
+    fifo.remove();
+}
+
+fn obey(adapter: &Adapter, line: &str, path: &Path) {
+    match parse(line) {
+        Ok(statements) => adapter.obey(&statements),
+        Err(why) => {
+            eprintln!("libibverbs: soft: {}: {why}; the line is ignored", path.display());
+        }
+    }
+}

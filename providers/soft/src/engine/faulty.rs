@@ -1,0 +1,389 @@
+//! A send queue in trouble: faults on purpose (`faults`) strike its requests, or its port is down.
+//!
+//! Such a queue takes another course when it issues (`Course::Troubled`), so that one without trouble pays nothing. Faults strike when
+//! their request's turn comes; what is before it goes on, and what is behind it waits, as on a wire that keeps the order.
+#![forbid(unsafe_code)]
+
+use super::faults::{Fault, Ordeal, Order, Plan, Stream};
+use super::link::Link;
+use super::qp::Qp;
+use super::request::{Phase, REFUSED};
+use super::requester::Requester;
+use super::state::Kind;
+use abi::*;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// How a QP's requests are issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// Into the ring of the remote QP.
+    Straight,
+    /// XRC: into one of several rings.
+    Steered,
+    /// UD.
+    Datagrams,
+    /// RAW_PACKET.
+    Frames,
+    /// By `issue_troubled`.
+    Troubled,
+}
+
+impl Course {
+    pub(super) const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Rc | Kind::Uc | Kind::XrcRecv => Self::Straight,
+            Kind::XrcSend => Self::Steered,
+            Kind::Ud => Self::Datagrams,
+            Kind::Raw => Self::Frames,
+        }
+    }
+}
+
+/// What a queue in trouble has besides.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    stream: Option<Stream>,
+    /// Requests that were posted and that a fault is to strike.
+    struck: VecDeque<(u64, Fault)>,
+    held: Option<Held>,
+    /// The port is down; where the link was meanwhile.
+    unplugged: bool,
+    link: Option<Box<Link>>,
+    /// The QP broke, and its owner does not know yet.
+    fatal: bool,
+}
+
+/// A request that is held back, and until when; `None`: for ever.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    n: u64,
+    until: Option<Instant>,
+}
+
+impl Held {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now >= until)
+    }
+}
+
+impl Trouble {
+    /// The first request from `n` on that a fault is to strike.
+    fn next_struck(&mut self, n: u64) -> Option<(u64, Fault)> {
+        // Those before it were flushed.
+        while self.struck.front().is_some_and(|(at, _)| *at < n) {
+            self.struck.pop_front();
+        }
+        self.struck.front().copied()
+    }
+
+    /// The fault of the first request struck is over.
+    fn spend(&mut self) {
+        self.struck.pop_front();
+        self.held = None;
+    }
+
+    /// Holds request `n` back for as long as `ordeal` says. Returns whether that is over by `now`.
+    fn hold(&mut self, n: u64, ordeal: &Ordeal, now: Instant) -> bool {
+        let held = *match &mut self.held {
+            Some(held) if held.n == n => held,
+            other => other.insert(Held { n, until: ordeal.span.and_then(|s| now.checked_add(s)) }),
+        };
+        held.is_over(now)
+    }
+}
+
+impl Requester {
+    /// Takes up the rules of a plan for QP number `ordinal`, or those that are new in it.
+    pub(crate) fn take_plan(&mut self, plan: &Plan, ordinal: u32, kind: Kind) {
+        let known = self.trouble.as_mut().and_then(|trouble| trouble.stream.as_mut());
+        match known {
+            Some(stream) => stream.extend(plan),
+            None => {
+                if let Some(stream) = plan.stream(ordinal, kind) {
+                    self.trouble.get_or_insert_default().stream = Some(stream);
+                    self.queue.set_careful(true);
+                    self.course = Course::Troubled;
+                }
+            }
+        }
+    }
+
+    /// Forgets all rules, and the faults of what was posted.
+    pub(crate) fn drop_plan(&mut self, kind: Kind) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.stream = None;
+            trouble.struck.clear();
+            trouble.held = None;
+            self.queue.set_careful(false);
+        }
+        self.calm_down(kind);
+    }
+
+    /// Takes the usual course again if nothing is left of the trouble.
+    fn calm_down(&mut self, kind: Kind) {
+        if self.trouble.as_ref().is_some_and(|t| t.stream.is_none() && !t.unplugged && !t.fatal) {
+            self.trouble = None;
+            self.course = Course::of(kind);
+        }
+    }
+
+    /// The port went down: nothing leaves, and nothing is heard of the remote QP.
+    pub(crate) fn unplug(&mut self) {
+        self.course = Course::Troubled;
+        self.trouble.get_or_insert_default().unplugged = true;
+        self.unplug_again();
+    }
+
+    /// The port is up.
+    pub(crate) fn plug(&mut self, kind: Kind) {
+        if let Some(link) = self.take_unplugged() {
+            self.link = Some(link);
+        }
+        if let Some(trouble) = &mut self.trouble {
+            trouble.unplugged = false;
+        }
+        self.calm_down(kind);
+    }
+
+    /// A new link is as useless as the one before it was.
+    pub(super) fn unplug_again(&mut self) {
+        if let Some(trouble) = self.trouble.as_mut().filter(|trouble| trouble.unplugged) {
+            trouble.link = self.link.take().or(trouble.link.take());
+        }
+    }
+
+    pub(super) fn take_unplugged(&mut self) -> Option<Box<Link>> {
+        self.trouble.as_mut()?.link.take()
+    }
+
+    /// Before a request is queued: whether a fault will strike it.
+    pub(super) fn note_fault(&mut self, opcode: u32) {
+        let n = self.queue.posted;
+        if let Some(trouble) = &mut self.trouble
+            && let Some(fault) = trouble.stream.as_mut().and_then(|stream| stream.next(opcode))
+        {
+            trouble.struck.push_back((n, fault));
+        }
+    }
+
+    /// Whether the request that is issued next is held back for a time.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_held_by_fault(&self) -> bool {
+        let held = self.trouble.as_ref().and_then(|trouble| trouble.held.as_ref());
+        held.is_some_and(|h| {
+            h.until.is_some() && h.n == self.queue.issued && h.n != self.queue.posted
+        })
+    }
+
+    /// Until when it is.
+    pub(crate) fn fault_due(&self) -> Option<Instant> {
+        let held = self.trouble.as_ref()?.held.as_ref()?;
+        if self.is_held_by_fault() { held.until } else { None }
+    }
+
+    /// Whether the QP broke since the last call.
+    pub(super) fn take_fatal(&mut self) -> bool {
+        self.trouble.as_mut().is_some_and(|trouble| std::mem::take(&mut trouble.fatal))
+    }
+
+    /// Issues what waits, as far as faults and the port allow.
+    #[cold]
+    pub(super) fn issue_troubled(&mut self, qp: &Qp) {
+        while self.queue.issued != self.queue.posted && !self.failed {
+            let (n, posted) = (self.queue.issued, self.queue.posted);
+            let Some(trouble) = &mut self.trouble else { return self.issue_usual(qp, posted) };
+            if trouble.unplugged && !qp.kind.is_connected() {
+                // As with a cable that leads nowhere.
+                self.lose(n);
+                continue;
+            }
+            match trouble.next_struck(n) {
+                Some((at, fault)) if at == n => {
+                    if !self.strike(qp, n, fault, Instant::now()) {
+                        return;
+                    }
+                }
+                Some((at, _)) if at < posted => {
+                    self.issue_usual(qp, at);
+                    if self.queue.issued < at {
+                        return;
+                    }
+                }
+                _ => return self.issue_usual(qp, posted),
+            }
+        }
+    }
+
+    /// Issues what waits before request `end`, as a QP without trouble does.
+    fn issue_usual(&mut self, qp: &Qp, end: u64) {
+        let course = std::mem::replace(&mut self.course, Course::of(qp.kind));
+        let posted = std::mem::replace(&mut self.queue.posted, end);
+        self.issue_waiting(qp);
+        self.queue.posted = posted;
+        self.course = course;
+    }
+
+    /// Nobody will ever see request `n`, and nobody will say so.
+    fn lose(&mut self, n: u64) {
+        self.queue.entry(n).phase = Phase::Done;
+        self.queue.issued = n + 1;
+    }
+
+    /// The turn of request `n` has come, which `fault` strikes. Returns whether to go on.
+    fn strike(&mut self, qp: &Qp, n: u64, fault: Fault, now: Instant) -> bool {
+        let reliable = qp.kind.is_reliable();
+        let ordeal = match fault {
+            Fault::Drop { .. } | Fault::Rnr { .. } | Fault::Refuse(_) if !reliable => {
+                self.spend_fault();
+                self.lose(n);
+                return true;
+            }
+            Fault::Delay(span) => Ordeal::delay(span),
+            Fault::Drop { times } => {
+                Ordeal::lost(times, self.patience.timeout, self.patience.retry_cnt)
+            }
+            Fault::Rnr { times } => {
+                let asked = self
+                    .link
+                    .as_ref()
+                    .map(|link| link.entry().min_rnr_timer.load(Ordering::Relaxed));
+                let retries = qp.entry().rnr_retry.load(Ordering::Relaxed);
+                Ordeal::not_ready(times, asked.unwrap_or(0), retries)
+            }
+            Fault::Refuse(nak) => return self.have_refused(qp, n, nak as u32),
+            Fault::Local => {
+                self.spend_fault();
+                self.fail(n, IBV_WC_LOC_PROT_ERR);
+                return false;
+            }
+            Fault::QpError | Fault::PortDown(_) | Fault::DeviceFatal => {
+                return self.strike_qp(qp, n, fault);
+            }
+        };
+        let Some(trouble) = &mut self.trouble else { return true };
+        if !trouble.hold(n, &ordeal, now) {
+            if trouble.held.is_some_and(|held| held.until.is_some()) {
+                qp.adapter.watch(qp);
+            }
+            return false;
+        }
+        self.spend_fault();
+        if let Some(status) = ordeal.status {
+            self.fail(n, status);
+        }
+        ordeal.status.is_none()
+    }
+
+    fn spend_fault(&mut self) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.spend();
+        }
+    }
+
+    /// Has the remote QP refuse request `n`: it goes the way of any other, with another opcode.
+    fn have_refused(&mut self, qp: &Qp, n: u64, nak: u32) -> bool {
+        let request = &mut self.queue.entry(n).request;
+        let kept = *request;
+        request.opcode = REFUSED;
+        request.imm = nak;
+        self.issue_usual(qp, n + 1);
+        self.queue.entry(n).request = kept;
+        // Until it is issued it waits as any other.
+        if self.queue.issued > n {
+            self.spend_fault();
+        }
+        false
+    }
+
+    /// Issues request `n`, which the remote QP is to refuse. `false`: later.
+    #[cold]
+    pub(super) fn issue_refused(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+        if self.room(qp, link) == 0 {
+            return false;
+        }
+        let nak = self.queue.entry(n).request.imm;
+        self.ask_refusal(qp, link, n, nak);
+        true
+    }
+
+    /// Something breaks when all before request `n` is complete: so the outcome does not depend on how fast that is.
+    fn strike_qp(&mut self, qp: &Qp, n: u64, fault: Fault) -> bool {
+        self.reap(qp);
+        if self.queue.completed < n || self.broken {
+            return false;
+        }
+        self.spend_fault();
+        match fault {
+            Fault::PortDown(span) => {
+                // This QP is the first to feel it; the service thread tells the others.
+                qp.adapter.port.set_down(true);
+                self.unplug();
+                qp.adapter.order(Order::PortDown(span));
+                true
+            }
+            Fault::DeviceFatal => {
+                self.failed = true;
+                qp.adapter.order(Order::DeviceFatal);
+                false
+            }
+            _ => {
+                self.failed = true;
+                self.broken = true;
+                self.breakage = true;
+                if let Some(trouble) = &mut self.trouble {
+                    trouble.fatal = true;
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Nothing here looks at a clock: the present is what the test says.
+    fn later(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_request_is_held_from_its_turn_on_and_no_longer_than_it_shall_be() {
+        let (mut trouble, start) = (Trouble::default(), Instant::now());
+        let ordeal = Ordeal::delay(Duration::from_millis(5));
+        assert!(!trouble.hold(7, &ordeal, start));
+        assert!(!trouble.hold(7, &ordeal, later(start, 4)));
+        assert!(trouble.hold(7, &ordeal, later(start, 5)));
+        trouble.spend();
+        // The next one has a time of its own.
+        assert!(!trouble.hold(8, &ordeal, later(start, 6)));
+        assert!(!trouble.hold(8, &ordeal, later(start, 10)));
+        assert!(trouble.hold(8, &ordeal, later(start, 11)));
+    }
+
+    #[test]
+    fn what_is_held_for_ever_is_not_let_go() {
+        let (mut trouble, start) = (Trouble::default(), Instant::now());
+        let ordeal = Ordeal::lost(1, 0, 7);
+        assert!(!trouble.hold(1, &ordeal, start));
+        assert!(!trouble.hold(1, &ordeal, later(start, 1_000_000_000)));
+    }
+
+    #[test]
+    fn faults_of_requests_that_were_flushed_strike_nothing() {
+        let mut trouble = Trouble::default();
+        for n in [3, 5, 9] {
+            trouble.struck.push_back((n, Fault::Local));
+        }
+        assert_eq!(trouble.next_struck(0), Some((3, Fault::Local)));
+        assert_eq!(trouble.next_struck(4), Some((5, Fault::Local)));
+        assert_eq!(trouble.next_struck(9), Some((9, Fault::Local)));
+        trouble.spend();
+        assert_eq!(trouble.next_struck(9), None);
+    }
+}

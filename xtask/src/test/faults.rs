@@ -1,0 +1,86 @@
+//! Faults on purpose (ferroverbs-soft(7)) under programs that know nothing of them: what a wire repairs they survive, and what it does
+//! not they report.
+
+use super::{Bench, ENOUGH, Tally};
+use crate::over::DataPath;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Of each kind of request some are lost, some find no receive, and some are late.
+const REPAIRED: &str = "drop rate=1/100 seed=42; rnr every=31 times=2; delay for=1ms every=20";
+/// Unreliable messages that are lost stay lost, and the programs would wait for them.
+const LATE: &str = "delay for=1ms every=20; delay for=200us rate=1/10 seed=7";
+
+/// Programs that end well.
+const SURVIVED: &[(&str, &str, &[&str])] = &[
+    (REPAIRED, "ibv_rc_pingpong", &["-c", "-n", "300"]),
+    (REPAIRED, "ibv_rc_pingpong", &["-e", "-n", "300"]),
+    (REPAIRED, "ibv_rc_pingpong", &["-N", "-c", "-s", "100000", "-n", "200"]),
+    (REPAIRED, "ibv_srq_pingpong", &["-c", "-n", "100"]),
+    (REPAIRED, "ibv_xsrq_pingpong", &["-n", "100"]),
+    (LATE, "ibv_uc_pingpong", &["-c", "-n", "300"]),
+    (LATE, "ibv_ud_pingpong", &["-c", "-n", "300"]),
+    (REPAIRED, "ib_send_lat", &["-F", "-u", "10", "-s", "64", "-n", "500"]),
+    (REPAIRED, "ib_send_bw", &["-F", "-u", "10", "-s", "4096", "-n", "500"]),
+    (REPAIRED, "ib_send_bw", &["-F", "-u", "10", "-s", "64", "-n", "800", "--post_list", "16"]),
+    (REPAIRED, "ib_send_bw", &["-F", "-u", "10", "-s", "65536", "-n", "300", "-q", "4", "-b"]),
+    (REPAIRED, "ib_write_lat", &["-F", "-u", "10", "-s", "64", "-n", "500"]),
+    (REPAIRED, "ib_write_bw", &["-F", "-u", "10", "-s", "64", "-n", "800", "--post_list", "16"]),
+    (REPAIRED, "ib_read_bw", &["-F", "-u", "10", "-s", "4096", "-n", "500", "-q", "4"]),
+    (REPAIRED, "ib_atomic_bw", &["-F", "-u", "10", "-n", "500"]),
+    (LATE, "ib_send_bw", &["-F", "-c", "UC", "-s", "2048", "-n", "500"]),
+    (
+        "delay for=1ms nth=1; port-down nth=100 for=100ms",
+        "ib_send_lat",
+        &["-F", "-s", "64", "-n", "500"],
+    ),
+];
+
+/// Programs that say what went wrong.
+const REPORTED: &[(&str, &str, &[&str], &str)] = &[
+    (
+        "drop nth=40 times=all",
+        "ibv_rc_pingpong",
+        &["-n", "200"],
+        "transport retry counter exceeded",
+    ),
+    ("access-error nth=40", "ibv_rc_pingpong", &["-n", "200"], "remote access error"),
+    ("local-error nth=40", "ibv_uc_pingpong", &["-n", "200"], "local protection error"),
+    ("port-down", "ib_write_bw", &["-F", "-s", "64", "-n", "200"], "Port number 1 state is Down"),
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (faults, program, args) in SURVIVED {
+        for path in [DataPath::Default, DataPath::Off] {
+            let name = format!("{program} {} with {faults} ({})", args.join(" "), path.name());
+            if tally.failures.len() >= ENOUGH {
+                tally.skip(&name, "too many failures before it");
+                continue;
+            }
+            bench.step(&name);
+            let fabric = bench.over(path)?;
+            let job = fabric.over.job(program).args(*args).env("FERROVERBS_SOFT_FAULTS", faults);
+            let ended = bench.pair(&fabric, job, LIMIT);
+            let silent = ended.and_then(|ended| {
+                let said = [&ended.server.stderr, &ended.client.stderr];
+                let quiet = said.iter().all(|text| !text.contains("libibverbs"));
+                if quiet { Ok(()) } else { Err(ended.report()) }
+            });
+            tally.record(&name, silent);
+        }
+    }
+    for (faults, program, args, word) in REPORTED {
+        let name = format!("{program} {} with {faults}", args.join(" "));
+        bench.step(&name);
+        let fabric = bench.over(DataPath::Default)?;
+        let job = fabric.over.job(program).args(*args).env("FERROVERBS_SOFT_FAULTS", faults);
+        let result = match bench.pair(&fabric, job, LIMIT) {
+            Err(report) if report.contains(word) => Ok(()),
+            Err(report) => Err(format!("does not say \"{word}\":\n{report}")),
+            Ok(ended) => Err(format!("it noticed nothing:\n{}", ended.report())),
+        };
+        tally.record(&name, result);
+    }
+    Ok(())
+}
