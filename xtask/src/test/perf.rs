@@ -76,6 +76,21 @@ const SPECIAL: &[(&str, &[&str])] = &[
     ("ib_atomic_bw", &["--post_list", "16", "-o", "16"]),
     ("ib_atomic_bw", &["-c", "XRC", "-b"]),
     ("ib_send_bw", &["--mr_per_qp", "-q", "4", "-s", "1024"]),
+    // Addresses, and what goes with them; a multicast group has an IPv6 GID, and perftest wants that of the sender to be one, too.
+    ("ib_send_bw", &["-x", "0", "-m", "1024", "-s", "8000"]),
+    ("ib_send_bw", &["-x", "0", "--tclass", "8", "-S", "3", "-u", "10", "--pkey_index", "0"]),
+    ("ib_send_lat", &["-c", "UD", "-g", "-x", "0", "-s", "64", IN_CYCLES]),
+    ("ib_send_bw", &["--ipv6", "-s", "1024"]),
+    // Ways of measuring.
+    ("ib_send_bw", &["-N", "-s", "1024"]),
+    ("ib_write_bw", &["--reversed", "-s", "1024"]),
+    // Warming up, it waits for as many completions as there are requests: each has to be signaled.
+    ("ib_write_bw", &["--perform_warm_up", "--cq-mod", "1", "-s", "1024"]),
+    ("ib_send_bw", &["--rate_limit", "1", "--rate_units", "g", "--rate_limit_type", "SW"]),
+    // And the rest.
+    ("ib_send_bw", &["-e", "-X", "0", "-s", "1024"]),
+    ("ib_send_bw", &["--inline_recv", "64", "-s", "32"]),
+    ("ib_send_bw", &["--wait_destroy", "1", "-s", "1024"]),
 ];
 
 /// What perftest wants pages of 2 MiB for.
