@@ -86,30 +86,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
                     continue;
                 }
                 bench.step(&name);
-                let mut result = exchange(bench, way, path, program, args)?;
-                // Either side of a pair may be the one that gives up, for a reason of its own: see SPURIOUS.
-                for _ in 1..ATTEMPTS {
-                    match &result {
-                        Err(report) if spurious(args, report) => {
-                            result = exchange(bench, way, path, program, args)?;
-                        }
-                        _ => break,
-                    }
-                }
+                let result = exchange(bench, way, path, program, args)?;
                 tally.record(&name, result);
             }
         }
     }
     Ok(())
-}
-
-/// With `-t` and `-e`, `ibv_rc_pingpong` of rdma-core 44 arms its queue, takes one completion and the next one if that is there by then, and fails
-/// when the event of that next one finds the queue empty. ibv_req_notify_cq(3) promises no completion with an event, so it is run again.
-const SPURIOUS: &str = "poll CQ failed 2";
-const ATTEMPTS: usize = 8;
-
-fn spurious(args: &[&str], report: &str) -> bool {
-    args.contains(&"-t") && args.contains(&"-e") && report.contains(SPURIOUS)
 }
 
 /// One pair, which has to count something and say nothing else.

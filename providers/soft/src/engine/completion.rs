@@ -155,6 +155,8 @@ pub(crate) struct CompletionRing {
     /// Completions ever taken out: the position of the oldest one.
     popped: u64,
     armed: Armed,
+    /// The position of the completion that an event was sent for which nobody has got yet.
+    told: Option<u64>,
 }
 
 impl CompletionRing {
@@ -174,6 +176,7 @@ impl CompletionRing {
             len: 0,
             popped: 0,
             armed: Armed::No,
+            told: None,
         }
     }
 
@@ -217,6 +220,7 @@ impl CompletionRing {
             return self.moderate();
         }
         self.armed = Armed::No;
+        self.told = Some(self.popped + self.len as u64 - 1);
         Pushed::Event
     }
 
@@ -336,6 +340,20 @@ impl CompletionRing {
         Some((self.pop()?, stamped))
     }
 
+    /// As `pop_stamped`, but once not what an event was sent for that nobody has got yet: it will be looked for when that comes.
+    pub(crate) fn pop_untold(&mut self) -> Option<(Cqe, Stamped)> {
+        if self.told == Some(self.popped) {
+            self.told = None;
+            return None;
+        }
+        self.pop_stamped()
+    }
+
+    /// Somebody got an event of the queue.
+    pub(crate) const fn event_taken(&mut self) {
+        self.told = None;
+    }
+
     /// Arms the queue; `Any` is stronger than `Solicited` and is kept. Returns whether it was not armed before.
     pub(crate) fn arm(&mut self, how: Armed) -> bool {
         let fresh = self.armed == Armed::No;
@@ -362,6 +380,7 @@ impl CompletionRing {
             held: self.held,
             due: self.due,
             popped: self.popped,
+            told: self.told,
             ..Self::new(capacity, self.reads, self.overwrites)
         };
         while let Some((cqe, stamped)) = self.pop_stamped() {
@@ -411,6 +430,29 @@ mod tests {
         assert!(ring.arm(Armed::Any));
         assert_eq!(ring.push(&cqe(1), None, false), Pushed::Event);
         assert_eq!(ring.push(&cqe(2), None, true), Pushed::Quiet);
+    }
+
+    #[test]
+    fn what_an_event_is_on_its_way_for_is_not_found_by_iterating_before() {
+        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        let id = |taken: Option<(Cqe, Stamped)>| taken.map(|(cqe, _)| cqe.wr_id);
+        ring.push(&cqe(0), None, false);
+        ring.arm(Armed::Any);
+        assert_eq!(ring.push(&cqe(1), None, false), Pushed::Event);
+        ring.push(&cqe(2), None, false);
+        assert_eq!(id(ring.pop_untold()), Some(0));
+        assert_eq!(id(ring.pop_untold()), None);
+        ring.event_taken();
+        assert_eq!((id(ring.pop_untold()), id(ring.pop_untold())), (Some(1), Some(2)));
+        // An application that does not care for events is stopped once.
+        ring.arm(Armed::Any);
+        ring.push(&cqe(3), None, false);
+        assert_eq!((id(ring.pop_untold()), id(ring.pop_untold())), (None, Some(3)));
+        // Nor is what comes after an event that was got.
+        ring.arm(Armed::Any);
+        ring.push(&cqe(4), None, false);
+        ring.event_taken();
+        assert_eq!(id(ring.pop_untold()), Some(4));
     }
 
     #[test]

@@ -235,13 +235,35 @@ impl Cq {
     /// As `take`, of what is there already.
     #[inline]
     pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
+        self.pop_by(CompletionRing::pop_stamped)
+    }
+
+    /// As `pop_stamped`, but not what an event is on its way for: who gets an event shall find a completion.
+    #[inline]
+    pub(crate) fn pop_untold(&self) -> Option<(Cqe, Stamped)> {
+        match self.channel {
+            Some(_) => self.pop_by(CompletionRing::pop_untold),
+            None => self.pop_stamped(),
+        }
+    }
+
+    #[inline]
+    fn pop_by(
+        &self,
+        pop: impl FnOnce(&mut CompletionRing) -> Option<(Cqe, Stamped)>,
+    ) -> Option<(Cqe, Stamped)> {
         if !self.has_queued() {
             return None;
         }
         let mut ring = self.ring.lock();
-        let taken = ring.pop_stamped();
+        let taken = pop(&mut ring);
         self.queued.store(ring.len(), Ordering::Relaxed);
         taken
+    }
+
+    /// The application got an event of the queue.
+    pub(crate) fn event_taken(&self) {
+        self.ring.lock().event_taken();
     }
 
     /// Whether completions were lost: nothing comes any more beyond what is queued.

@@ -389,6 +389,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     open_qp: Some(qp::open_qp),
     open_xrcd: Some(xrcd::open_xrcd),
     modify_wq: Some(super::wq::modify_wq),
+    cq_event: Some(cq::cq_event),
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(post::post_recv),
     post_send: Some(post::post_send),

@@ -231,3 +231,12 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     unsafe { Cq::of(cq) }.arm(solicited_only != 0);
     0
 }
+
+/// By ibv_get_cq_event(3), for the queue whose event it got.
+///
+/// # Safety
+/// `cq` is a live queue of this provider.
+pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+    // SAFETY: by contract.
+    unsafe { Cq::of(cq) }.event_taken();
+}

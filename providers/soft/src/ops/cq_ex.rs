@@ -158,7 +158,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 /// ibv_next_poll: as ibv_start_poll; whatever it returns, ibv_end_poll follows. Gives what is in the queue and looks for no
-/// more: an application that armed the queue and iterates should not find what it will be woken for.
+/// more, and ends before a completion that an event was sent for which the application has not got: one that arms the queue,
+/// iterates, and waits (as ibv_rc_pingpong(1) does, which takes an event without a completion for an error) should not find what
+/// it will be woken for.
 ///
 /// # Safety
 /// Between a start that returned 0 and its end, on the same thread; so for all that follow.
@@ -166,7 +168,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by contract; locked by start.
     unsafe {
         let queue = Cq::of(cq.cast());
-        step(cq, queue, queue.pop_stamped())
+        step(cq, queue, queue.pop_untold())
     }
 }
 
