@@ -3,6 +3,7 @@
 //!
 //! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
 
+use super::hot::{Place, Places};
 use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
@@ -21,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Datagrams handled in one go.
 const BUDGET: usize = 256;
-/// Peers whose rings are looked at without a bell.
-const HOT: usize = 16;
 /// How long the processes that were just met may take to find us: more than a service thread waits for its turn where many
 /// others compute.
 const INTRODUCTION: Duration = Duration::from_secs(1);
@@ -87,8 +86,8 @@ struct OutletState {
 #[derive(Debug, Default)]
 struct Inlets {
     known: HashMap<u16, Inlet>,
-    hot: Vec<u16>,
-    oldest: usize,
+    /// The slots of those whose rings are looked at without a bell.
+    hot: Places<u16>,
 }
 
 #[derive(Clone, Debug)]
@@ -212,6 +211,9 @@ impl Datagrams {
         // A lap ahead of whatever a former owner of the slot left in the ring.
         let next = next.wrapping_add(RING_SLOTS);
         self.note(peer, view);
+        // What the former owner of the slot was: it rang no bell.
+        from.hot.retain(|slot| *slot != peer.slot);
+        ring.hot().store(0, Ordering::Relaxed);
         ring.acked().store(next, Ordering::Relaxed);
         // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
         ring.nak().store(peer.identity(), Ordering::Release);
@@ -237,6 +239,9 @@ impl Datagrams {
         let mut from = self.from.lock();
         while from.serve(self, adapter, slot) == BUDGET {}
         from.hot.retain(|s| *s != slot);
+        if let Some(inlet) = from.known.get(&slot) {
+            inlet.ring.hot().store(0, Ordering::Relaxed);
+        }
     }
 
     /// Meets all processes of the fabric, the first time. Whoever wants to receive what is for many, or to send it, calls this:
@@ -248,6 +253,10 @@ impl Datagrams {
             let deadline = Instant::now() + INTRODUCTION;
             for slot in 1..adapter.fabric.config().slots {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
+                if !peer.is_dead() {
+                    // Not left to our service thread, for which we would have to wait as well.
+                    self.add_peer(&peer, &adapter.view);
+                }
                 // SAFETY: as in `outlet`.
                 let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
                 self.note(&peer, view);
@@ -305,39 +314,50 @@ impl Datagrams {
     }
 
     fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>) {
-        for at in 0..from.hot.len() {
-            let slot = from.hot[at];
+        for at in 0..from.hot.all().len() {
+            let Some(&slot) = from.hot.all().get(at) else { break };
             from.serve(self, adapter, slot);
         }
         adapter.view.take_peer_bells(|slot| {
-            from.heat(&adapter.view, slot);
-            from.serve(self, adapter, slot);
+            let cold = !from.heat(adapter, slot);
+            let count = from.serve(self, adapter, slot);
+            if cold && from.holds_more(slot) {
+                // Not forgotten: its sender rang already. What waits for a receive is looked at again anyway.
+                adapter.view.ring_peer_bell(slot);
+                if count > 0 && !adapter.attention.is_down() {
+                    adapter.fabric.wake_self();
+                }
+            }
         });
     }
 }
 
 impl Inlets {
-    /// Makes the ring of `slot` one that is looked at without a bell.
-    fn heat(&mut self, own: &View, slot: u16) {
-        let Some(inlet) = self.known.get(&slot) else { return };
-        if self.hot.contains(&slot) {
-            return;
+    /// The bell of the ring of `slot` rang: it may become one that is looked at without. Returns whether it is one.
+    fn heat(&mut self, adapter: &Adapter, slot: u16) -> bool {
+        let Some(inlet) = self.known.get(&slot) else { return false };
+        if self.hot.all().contains(&slot) {
+            return true;
         }
-        inlet.ring.hot().store(1, Ordering::Relaxed);
-        if self.hot.len() < HOT {
-            self.hot.push(slot);
-        } else {
-            let at = self.oldest % HOT;
-            self.oldest += 1;
-            let cold = std::mem::replace(&mut self.hot[at], slot);
-            if let Some(inlet) = self.known.get(&cold) {
-                protocol::cool(inlet.ring.hot(), membarrier::heavy);
-                if inlet.ring.ready(inlet.next) {
-                    // Not forgotten: the bell rings for it.
-                    own.ring_peer_bell(cold);
+        match self.hot.give(slot, adapter.attention.is_down()) {
+            Place::Free => {}
+            Place::Of(cold) => {
+                if let Some(inlet) = self.known.get(&cold) {
+                    protocol::cool(inlet.ring.hot(), membarrier::heavy);
+                    if inlet.ring.ready(inlet.next) {
+                        adapter.view.ring_peer_bell(cold);
+                    }
                 }
             }
+            Place::None => return false,
         }
+        inlet.ring.hot().store(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether the ring of `slot` holds something that was not served.
+    fn holds_more(&self, slot: u16) -> bool {
+        self.known.get(&slot).is_some_and(|inlet| inlet.ring.ready(inlet.next))
     }
 
     /// Serves the ring of `slot`; returns how many datagrams there were.

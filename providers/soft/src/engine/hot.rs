@@ -15,21 +15,80 @@ pub(crate) const HOT: usize = 16;
 /// interrupts other processors: when many QPs are in use at once, nearly every message rings, and none of them shall pay for it.
 const BELLS: u32 = 64;
 
+/// The places of hot rings, and the rule by which another ring gets one. For the rings of QPs, and for those of datagrams.
+#[derive(Debug)]
+pub(super) struct Places<T> {
+    taken: Vec<T>,
+    /// Next one to be given away.
+    oldest: usize,
+    /// Bells of cold rings since one was given away.
+    bells: u32,
+}
+
+/// What becomes of a ring whose bell rang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place<T> {
+    /// It has a place now that nobody had.
+    Free,
+    /// It has the place of this one, which is to be cooled down.
+    Of(T),
+    /// It stays cold.
+    None,
+}
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Self { taken: vec![], oldest: 0, bells: 0 }
+    }
+}
+
+impl<T> Places<T> {
+    pub(super) fn all(&self) -> &[T] {
+        &self.taken
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.taken.len() < HOT
+    }
+
+    /// The bell of `ring`, which has no place, rang. When all places are taken, only one bell in [`BELLS`] has it take that of the ring
+    /// that was hot for longest, and none where nobody polls (`polled`): a cold ring costs its sender a bell, which is little
+    /// beside the wake-up that it costs then anyway.
+    pub(super) fn give(&mut self, ring: T, polled: bool) -> Place<T> {
+        if self.has_room() {
+            self.taken.push(ring);
+            return Place::Free;
+        }
+        self.bells += u32::from(polled);
+        if self.bells <= BELLS {
+            return Place::None;
+        }
+        self.bells = 0;
+        let at = self.oldest % HOT;
+        self.oldest += 1;
+        match self.taken.get_mut(at) {
+            Some(place) => Place::Of(std::mem::replace(place, ring)),
+            None => Place::None,
+        }
+    }
+
+    /// Gives places back.
+    pub(super) fn retain(&mut self, keeps: impl FnMut(&T) -> bool) {
+        self.taken.retain(keeps);
+    }
+}
+
 /// QPs whose receive ring is hot.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
-    qps: Vec<Arc<Qp>>,
-    /// Next hot ring to cool down.
-    oldest: usize,
-    /// Bells of cold rings since one was last cooled down.
-    bells: u32,
+    qps: Places<Arc<Qp>>,
 }
 
 impl Hot {
     /// Serves what arrived.
     #[inline]
     pub(crate) fn look(&self) {
-        for qp in &self.qps {
+        for qp in self.qps.all() {
             qp.look();
         }
     }
@@ -38,7 +97,7 @@ impl Hot {
     /// message, since that may lie unseen. Returns whether there is more to serve: nobody is told of it again.
     pub(crate) fn finish(&self) -> bool {
         let mut more = false;
-        for qp in &self.qps {
+        for qp in self.qps.all() {
             if qp.has_arrivals() && qp.serve_again() {
                 qp.adapter.view.ring_qp_bell(qp.index);
                 more = true;
@@ -48,25 +107,18 @@ impl Hot {
         more
     }
 
-    /// The bell of `qp` rang: its ring becomes one that is looked at without a bell. When all places are taken, only one bell
-    /// in [`BELLS`] has it take that of the ring that was hot for longest, as long as somebody polls.
+    /// The bell of `qp` rang: its ring may become one that is looked at without a bell.
     pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
-        if self.qps.iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
+        if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
-        if self.qps.len() < HOT {
-            self.qps.push(Arc::clone(qp));
-        } else if self.bells < BELLS && adapter.attention.is_down() {
-            // What the round before left there has rung again, and somebody polls who hears it.
-            self.bells += 1;
-            return;
-        } else {
-            self.bells = 0;
-            let at = self.oldest % HOT;
-            self.oldest += 1;
-            let cold = std::mem::replace(&mut self.qps[at], Arc::clone(qp));
-            protocol::cool(cold.ring.hot(), membarrier::heavy);
-            serve_cold(adapter, &cold);
+        match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
+            Place::Free => {}
+            Place::Of(cold) => {
+                protocol::cool(cold.ring.hot(), membarrier::heavy);
+                serve_cold(adapter, &cold);
+            }
+            Place::None => return,
         }
         // A sender that does not see it yet rings a bell for nothing.
         qp.ring.hot().store(1, Ordering::Relaxed);
@@ -78,7 +130,7 @@ impl Hot {
     /// A QP can receive from now on: its ring is hot while there is room.
     pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         qp.list_receiver(true);
-        if self.qps.len() < HOT {
+        if self.qps.has_room() {
             self.heat(adapter, qp);
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
             // Hot in a former connection: a sender of this one may have seen that, and rung no bell.
@@ -114,5 +166,30 @@ pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
             // Nobody need poll who hears it.
             adapter.fabric.wake_self();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_gets_the_place_of_the_oldest_after_many_bells_and_none_where_nobody_polls() {
+        let mut places = Places::default();
+        for ring in 0..HOT {
+            assert_eq!(places.give(ring, ring % 2 == 0), Place::Free);
+        }
+        for _ in 0..2 * BELLS {
+            assert_eq!(places.give(99, false), Place::None);
+        }
+        for oldest in [0, 1] {
+            for _ in 0..BELLS {
+                assert_eq!(places.give(100 + oldest, true), Place::None);
+            }
+            assert_eq!(places.give(100 + oldest, true), Place::Of(oldest));
+        }
+        assert_eq!(places.all()[..3], [100, 101, 2]);
+        places.retain(|ring| *ring != 2);
+        assert_eq!(places.give(7, false), Place::Free);
     }
 }
