@@ -182,6 +182,8 @@ impl Requester {
         });
         self.lanes.parked.extend(before);
         self.latched = lane.latched;
+        // Taken up when the requests were others: not untouched.
+        self.latched_at.1 = u64::MAX;
         (self.next, self.acked) = (lane.next, lane.next);
         self.addressed = lane.addressed;
         self.attach_refused = lane.attach_refused;

@@ -1,7 +1,9 @@
 //! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
 
 use crate::fabric::Peer;
-use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, split_qpn};
+use crate::shm::layout::{
+    ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, RING_SLOTS, split_qpn,
+};
 use crate::shm::protocol;
 use crate::shm::view::{Ring, View};
 use crate::sys::{futex, membarrier};
@@ -32,6 +34,49 @@ pub(crate) struct Link {
     pub(crate) ring: Ring,
     /// Our process slot, as the peer knows us.
     own_slot: u16,
+}
+
+/// Who sends on a connection: an incarnation of a QP, in a process of which there was no other. What another incarnation sends has
+/// no place in the sequence that its responder follows, as with packets of foreign PSNs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder(u64);
+
+impl Holder {
+    /// The incarnation `generation` of a QP of the process with this `identity`.
+    pub(crate) const fn new(identity: u32, generation: u16) -> Self {
+        Self((identity as u64) << 32 | (generation as u64) << 1 | 1)
+    }
+
+    /// Who holds `ring`, if anybody does.
+    pub(crate) fn of(ring: &Ring) -> Option<Self> {
+        // Pairs with the Release in `take`: pieces are there after their holder.
+        let word = ring.holder().load(Ordering::Acquire);
+        (word & 1 != 0).then_some(Self(word))
+    }
+
+    /// Takes `ring` for it; `false`: somebody else sent in it before.
+    pub(crate) fn take(self, ring: &Ring) -> bool {
+        let taken = ring.holder().compare_exchange(0, self.0, Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok() || taken == Err(self.0)
+    }
+
+    /// Takes `ring` from whoever holds it, and leaves what lies there behind: returns with which slot it begins.
+    pub(crate) fn take_over(self, ring: &Ring) -> u32 {
+        // The receiver is a lap beyond what it acknowledged at most, and so is what lies there; or, if it has not followed another one
+        // who took the ring over, beyond that one's beginning.
+        let (acked, before) =
+            (ring.acked().load(Ordering::Acquire), ring.begun().load(Ordering::Relaxed));
+        let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
+        let begun = last.wrapping_add(2 * RING_SLOTS);
+        ring.begun().store(begun, Ordering::Relaxed);
+        // Pairs with the Acquire in `of`.
+        ring.holder().store(self.0, Ordering::Release);
+        begun
+    }
+
+    const fn generation(self) -> u16 {
+        (self.0 >> 1) as u16
+    }
 }
 
 /// How things stand with the remote QP.
@@ -102,6 +147,18 @@ impl Link {
         Life::unpack(life).may_send(own_qpn)
     }
 
+    /// As `may_send`, for the incarnation of the remote QP that holds our ring.
+    #[inline]
+    pub(crate) fn may_send_as(&self, holder: Holder, own_qpn: u32) -> bool {
+        Self::sends_as(self.life(), holder, own_qpn)
+    }
+
+    /// As `may_send_as`, when `life` is how things are.
+    #[inline]
+    pub(crate) const fn sends_as(life: u64, holder: Holder, own_qpn: u32) -> bool {
+        Self::sends_in(life, own_qpn) && Life::unpack(life).generation == holder.generation()
+    }
+
     /// Whether the peer died with this connection up, rather than after taking it down.
     pub(crate) fn was_cut(&self, own_qpn: u32) -> bool {
         let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
@@ -132,6 +189,12 @@ impl Link {
             || self.view.ring_qp_bell(self.index),
             || self.wake(self.entry().recv_channel.load(Ordering::Relaxed)),
         );
+    }
+
+    /// After we took the ring over: the receiver does not look where we begin.
+    pub(crate) fn taken_over(&self) {
+        self.view.ring_qp_bell(self.index);
+        self.peer.kick();
     }
 
     /// After our acknowledgement of the remote QP's pieces advanced.

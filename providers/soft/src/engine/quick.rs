@@ -150,7 +150,8 @@ impl Responder {
         let Some(head) = self.ring.head(self.next) else { return 0 };
         // After the slot: see `Link::may_send`.
         let life = link.life();
-        if !head.is_one() || head.src_qpn() != link.qpn || !Link::sends_in(life, qp.qpn) {
+        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
+        if !head.is_one() || head.src_qpn() != link.qpn || !sends {
             return 0;
         }
         if !qp.has_noted(head.ack()) {

@@ -9,7 +9,7 @@ use super::ethernet::Frames;
 use super::faulty::{Course, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
-use super::link::{Link, Reach, Standing};
+use super::link::{Holder, Link, Reach, Standing};
 use super::mapped::Maps;
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
@@ -20,7 +20,7 @@ use super::runs::is_small_move;
 use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
-use crate::shm::layout::RING_SLOTS;
+use crate::shm::layout::{Life, RING_SLOTS};
 use crate::shm::protocol;
 use crate::sys::errno::Errno;
 use abi::*;
@@ -68,6 +68,12 @@ pub(crate) struct Requester {
     /// Next sequence number, and the first one not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
+    /// `sq_psn` of ibv_qp_attr: the PSN of the first request.
+    pub(crate) first_psn: u32,
+    /// `next`, and requests issued, when the remote connection was taken up.
+    pub(super) latched_at: (u32, u64),
+    /// The remote QP serves, but a connection whose sequence of requests ours is not the continuation of.
+    out_of_sequence: bool,
     pub(super) lent: VecDeque<Lent>,
     /// READs and atomics under way through the ring: what FENCE waits for.
     pub(super) answers_due: u32,
@@ -123,6 +129,9 @@ impl Requester {
             latched: None,
             next: 0,
             acked: 0,
+            first_psn: 0,
+            latched_at: (0, 0),
+            out_of_sequence: false,
             lent: VecDeque::new(),
             answers_due: 0,
             addressed: 0,
@@ -183,6 +192,7 @@ impl Requester {
         self.maps = None;
         self.latched = None;
         self.attach_refused = false;
+        self.out_of_sequence = false;
         self.stalled = None;
     }
 
@@ -528,17 +538,62 @@ impl Requester {
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.
     pub(super) fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
         match (link.standing(qp.qpn), self.latched) {
-            (Standing::Serving(now), Some(latched)) => now == latched,
-            (Standing::Serving(now), None) => {
-                self.latched = Some(now);
-                self.next = link.entry().ring_base.load(Ordering::Relaxed);
-                self.acked = self.next;
-                self.addressed = 0;
-                self.stalled = None;
-                true
+            (Standing::Serving(now), Some(latched)) if now == latched => true,
+            (Standing::Serving(now), latched) => {
+                // Who receives unreliably begins with whatever message comes.
+                let begins = latched.is_none() || qp.kind == Kind::Uc || self.is_untouched();
+                begins && self.take_up(qp, link, now)
             }
             (Standing::Silent | Standing::Dead, _) => false,
         }
+    }
+
+    /// Whether nothing was sent on the remote connection that was taken up.
+    fn is_untouched(&self) -> bool {
+        self.latched_at == (self.next, self.queue.issued) && self.acked == self.next
+    }
+
+    /// Begins to send on the remote connection `now`, if its responder expects our first request: it has the right PSN, and no other
+    /// incarnation of ours has sent there before. On a wire the responder would drop what we send and ask for another PSN, until we give
+    /// up, or until it begins another connection (IBTA vol 1, 9.7.5.1.2). One that is unreliable takes any (9.8.2.2).
+    #[cold]
+    fn take_up(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
+        let generation = Life::unpack(qp.entry().life.load(Ordering::Relaxed)).generation;
+        let me = Holder::new(qp.adapter.fabric.identity(), generation);
+        // A stand-in has no PSN of its own, and goes when the QP does that it stands for.
+        let home = self.lanes.home().unwrap_or(link);
+        let psn = home.entry().rq_psn.load(Ordering::Relaxed);
+        let expected = !qp.kind.is_reliable() || psn == self.first_psn;
+        let taken = expected && me.take(&home.ring) && me.take(&link.ring);
+        self.out_of_sequence = !taken && qp.kind != Kind::Uc;
+        if self.out_of_sequence {
+            return false;
+        }
+        self.latched = Some(now);
+        self.next = link.entry().ring_base.load(Ordering::Relaxed);
+        if !taken {
+            self.next = me.take_over(&link.ring);
+            link.taken_over();
+        }
+        self.acked = self.next;
+        self.latched_at = (self.next, self.queue.issued);
+        self.addressed = 0;
+        self.stalled = None;
+        let whole = qp.kind != Kind::Uc || self.lose_issued(qp);
+        // If it began another connection meanwhile, what we have taken may be that one's, and the rest not.
+        whole && link.standing(qp.qpn) == Standing::Serving(now)
+    }
+
+    /// What an unreliable connection sent to one that is over is lost, and its chunks are ours again. `false`: so is the rest of the request
+    /// that is issued next.
+    fn lose_issued(&mut self, qp: &Qp) -> bool {
+        for n in self.queue.completed..self.queue.issued {
+            self.queue.entry(n).phase = Phase::Done;
+        }
+        for lent in self.lent.drain(..) {
+            qp.adapter.chunks.give(lent.chunk);
+        }
+        !self.is_midway()
     }
 
     /// Slots free in the remote ring.
@@ -751,7 +806,9 @@ impl Requester {
         let Some(link) = self.link.take() else { return self.despair(qp) };
         let standing = self.standing(qp, &link);
         match standing {
-            Standing::Serving(now) if self.latched.is_none_or(|l| l == now) => {
+            Standing::Serving(now)
+                if !self.out_of_sequence && self.latched.is_none_or(|l| l == now) =>
+            {
                 self.waits = self.waits.wrapping_add(1);
                 if self.waits >= PATIENCE && self.waits.is_power_of_two() {
                     let polls = link.view.tables_head().polls.0.load(Ordering::Relaxed);

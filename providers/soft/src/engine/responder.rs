@@ -3,7 +3,7 @@
 
 use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
 use super::issue::changed;
-use super::link::Link;
+use super::link::{Holder, Link};
 use super::onesided::Spot;
 use super::qp::Qp;
 use super::ranges::{MAX_SGE, Range, Ranges};
@@ -39,6 +39,8 @@ pub(crate) struct Responder {
     pub(super) ring: Ring,
     pub(crate) link: Option<Box<Link>>,
     pub(super) next: u32,
+    /// Who sends on this connection; known once something arrived.
+    pub(super) sender: Option<Holder>,
     pub(crate) inbound: Inbound,
     /// Since when the piece at the head waits for a receive.
     pub(super) rnr_since: Option<Instant>,
@@ -59,6 +61,7 @@ impl Responder {
             ring,
             link: None,
             next,
+            sender: None,
             inbound: Inbound::default(),
             rnr_since: None,
             min_rnr_timer: 0,
@@ -69,15 +72,16 @@ impl Responder {
         }
     }
 
-    /// Begins a connection and returns the sequence number that its first piece must carry: a lap beyond
-    /// anything that may lie in the ring.
+    /// Begins a connection and returns the sequence number that its first piece must carry: beyond anything that may lie in the
+    /// ring, and so far beyond that a sender of the connection before does not take it for an acknowledgement of all that it sent.
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) -> u32 {
-        self.next = self.next.wrapping_add(RING_SLOTS);
+        self.next = self.next.wrapping_add(2 * RING_SLOTS);
         if self.next < RING_SLOTS {
             // Slots of zeroed memory read as sequence number 0 and up to a lap.
             self.next = RING_SLOTS;
         }
         self.link = link;
+        self.sender = None;
         self.inbound.restart();
         self.rnr_since = None;
         self.held_up = None;
@@ -86,6 +90,8 @@ impl Responder {
         self.acked = self.next;
         // Relaxed, and no pair for the Release: the sender looks at both after it saw the QP's life (Qp::publish_life).
         self.ring.nak().store(0, Ordering::Relaxed);
+        self.ring.begun().store(self.next, Ordering::Relaxed);
+        self.ring.holder().store(0, Ordering::Relaxed);
         self.ring.acked().store(self.next, Ordering::Release);
         self.next
     }
@@ -126,6 +132,13 @@ impl Responder {
         }
         if !self.established {
             self.establish(qp);
+        }
+        if qp.kind == Kind::Uc {
+            self.follow(qp);
+        }
+        if self.sender.is_none() {
+            // Whatever arrives from now on is for the next look.
+            return false;
         }
         let Some(link) = self.link.take() else { return false };
         let before = self.next;
@@ -187,9 +200,29 @@ impl Responder {
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {
             self.established = true;
+            if qp.kind != Kind::Uc {
+                self.sender = Holder::of(&self.ring);
+            }
             if qp.state() == State::Rtr && qp.stand.is_none() {
                 qp.event(IBV_EVENT_COMM_EST);
             }
+        }
+    }
+
+    /// Unreliable connections: finds out who sends, and whether another incarnation has taken the ring over and goes on elsewhere.
+    fn follow(&mut self, qp: &Qp) {
+        let holder = Holder::of(&self.ring);
+        if holder == self.sender {
+            return;
+        }
+        self.sender = holder;
+        let begun = self.ring.begun().load(Ordering::Relaxed);
+        if begun.wrapping_sub(self.next) as i32 > 0 {
+            self.inbound.abandon(qp);
+            self.rnr_since = None;
+            self.next = begun;
+            qp.arrived(self.next, 1);
+            self.acknowledge(qp);
         }
     }
 
@@ -258,7 +291,7 @@ impl Responder {
             qp.note_acked_along(head.ack);
             return Verdict::Refuse(Nak::from_raw(head.imm).unwrap_or(Nak::Invalid));
         }
-        if !link.may_send(qp.qpn) {
+        if !self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn)) {
             return Verdict::Stale;
         }
         // A request completes before its answer arrives, as it does on a wire.
@@ -289,7 +322,10 @@ impl Responder {
             packet: 0,
         };
         match head.op {
-            Op::Send => self.inbound.send(qp, &piece, &Slotted { qp, link, head: &head, body }),
+            Op::Send => {
+                let sender = self.sender;
+                self.inbound.send(qp, &piece, &Slotted { qp, link, sender, head: &head, body })
+            }
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
             Op::AtomicWrite => {
@@ -359,6 +395,7 @@ impl Responder {
 struct Slotted<'a> {
     qp: &'a Qp,
     link: &'a Link,
+    sender: Option<Holder>,
     head: &'a Head,
     body: &'a [u64; BODY_WORDS],
 }
@@ -379,7 +416,8 @@ impl Slotted<'_> {
     /// A sender that died or took its connection down never sent this: its memory may be in other use by now.
     fn unless_gone(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
-        let gone = self.head.carrier != Carrier::Inline && !link.may_send(qp.qpn)
+        let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
+        let gone = self.head.carrier != Carrier::Inline && !sends()
             || brought.is_err() && link.peer.is_dead();
         if gone { Err(Errno::ESTALE) } else { brought }
     }

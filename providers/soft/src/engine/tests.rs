@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod counting;
 mod ending;
 mod inline;
+mod reconnecting;
 mod short;
 mod unpolled;
 
@@ -106,6 +107,11 @@ impl Side {
 
     /// INIT, RTR, RTS, with a responder that never waits for a receive longer than `rnr_retry` says.
     fn connect(&self, to: u32, rnr_retry: u8) {
+        self.connect_as(to, ibv_qp_attr { rnr_retry, timeout: 1, ..Zeroed::zeroed() });
+    }
+
+    /// INIT, RTR, RTS, with the PSNs and the patience of `own`.
+    fn connect_as(&self, to: u32, own: ibv_qp_attr) {
         let attr = ibv_qp_attr {
             qkey: QKEY,
             qp_access_flags: ALL,
@@ -113,10 +119,8 @@ impl Side {
             path_mtu: IBV_MTU_4096,
             dest_qp_num: to,
             ah_attr: ibv_ah_attr { port_num: 1, ..Zeroed::zeroed() },
-            timeout: 1,
-            rnr_retry,
             min_rnr_timer: 1,
-            ..Zeroed::zeroed()
+            ..own
         };
         for state in [super::state::State::Init, super::state::State::Rtr, super::state::State::Rts]
         {

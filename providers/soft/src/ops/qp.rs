@@ -434,6 +434,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
                 Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
             let mut requester = qp.requester.lock();
             requester.patience = patience;
+            requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
             if from == State::Sqe {
                 requester.resume();
@@ -548,6 +549,7 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, given: u32) {
     let rights = u64::from(qp.pd) << 32 | u64::from(attr.qp_access_flags);
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
+    qp.entry().rq_psn.store(attr.rq_psn, Ordering::Relaxed);
     qp.qkey.store(attr.qkey, Ordering::Relaxed);
     qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
     if given & IBV_QP_MIN_RNR_TIMER != 0 {

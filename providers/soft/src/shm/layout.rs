@@ -92,6 +92,8 @@ pub(crate) struct QpEntry {
     pub(crate) min_rnr_timer: AtomicU8,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
     pub(crate) domain: [AtomicU64; 2],
+    /// `rq_psn` of ibv_qp_attr: the PSN that the first request of the present connection must have.
+    pub(crate) rq_psn: AtomicU32,
     /// An XRC receive QP that is being destroyed ([`CLOSING`]), or that its creator has destroyed while others have it open
     /// ([`ORPHANED`]).
     pub(crate) closing: AtomicU8,
@@ -245,7 +247,12 @@ pub(crate) struct RingControl {
     /// Why slot `acked` was refused (`Nak` code), 0 if it was not. Written by the receiver before
     /// it stops. In a datagram ring: the identity of the process that it was made ready for.
     pub(crate) nak: AtomicU32,
-    _pad: [u32; 14],
+    /// Which incarnation of the remote QP puts pieces here (`engine::link::Holder`); 0: none has yet. Taken by the first one that
+    /// sends on the connection, and given back by nobody but the receiver, when it begins another.
+    pub(crate) holder: AtomicU64,
+    /// Unreliable connections: with which slot a holder began that was not the first. Written before `holder`.
+    pub(crate) begun: AtomicU32,
+    _pad: [u32; 11],
     /// 1 while the receiver looks at this ring by itself; otherwise a doorbell must be rung.
     /// Rarely written, so senders keep it cached.
     pub(crate) hot: AtomicU32,

@@ -214,6 +214,14 @@ impl Ring {
         &self.control().nak
     }
 
+    pub(crate) fn holder(&self) -> &AtomicU64 {
+        &self.control().holder
+    }
+
+    pub(crate) fn begun(&self) -> &AtomicU32 {
+        &self.control().begun
+    }
+
     pub(crate) fn hot(&self) -> &AtomicU32 {
         &self.control().hot
     }

@@ -1,0 +1,225 @@
+//! What becomes of requests when one end of a connection begins another one, or both do, in any order.
+
+use super::*;
+
+/// For ever in every respect, with these PSNs.
+fn patient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
+    ibv_qp_attr { sq_psn, rq_psn, rnr_retry: 7, ..Zeroed::zeroed() }
+}
+
+/// Gives up at once where nobody answers.
+fn impatient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
+    ibv_qp_attr { timeout: 1, ..patient(sq_psn, rq_psn) }
+}
+
+fn two(cma: bool) -> (Side, Side) {
+    let adapter = adapter(cma);
+    (Side::new(&adapter, Kind::Rc, 40_000), Side::new(&adapter, Kind::Rc, 40_000))
+}
+
+fn unreliable(cma: bool) -> (Side, Side) {
+    let adapter = adapter(cma);
+    let (a, b) = (Side::new(&adapter, Kind::Uc, 40_000), Side::new(&adapter, Kind::Uc, 40_000));
+    a.connect_as(b.qp.qpn, patient(7, 9));
+    b.connect_as(a.qp.qpn, patient(9, 7));
+    (a, b)
+}
+
+fn reset(side: &Side) {
+    side.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
+}
+
+fn say(from: &Side, to: &Side, number: usize) {
+    from.send(
+        Request { imm: number as u32, ..request(IBV_WR_SEND_WITH_IMM, to) },
+        &[from.sge(0, [8, 100, 20_000][number % 3])],
+    );
+}
+
+/// Looks at both sides until so much has completed at the first and at the second, and for a while longer; what has completed.
+fn observe(a: &Side, b: &Side, wanted: (usize, usize)) -> (Vec<Cqe>, Vec<Cqe>) {
+    let (mut at_a, mut at_b) = (vec![], vec![]);
+    let mut rest = 50;
+    while rest > 0 {
+        for (side, at) in [(a, &mut at_a), (b, &mut at_b)] {
+            side.cq.sweep();
+            at.extend(std::iter::from_fn(|| side.poll()));
+        }
+        rest -= i32::from(at_a.len() >= wanted.0 && at_b.len() >= wanted.1);
+    }
+    (at_a, at_b)
+}
+
+fn statuses(cqes: &[Cqe]) -> Vec<u32> {
+    cqes.iter().map(|cqe| cqe.status).collect()
+}
+
+#[test]
+fn a_sender_that_alone_begins_anew_finds_no_answer_and_loses_nothing_silently() {
+    for cma in [true, false] {
+        let (a, b) = two(cma);
+        a.connect_as(b.qp.qpn, impatient(7, 9));
+        b.connect_as(a.qp.qpn, impatient(9, 7));
+        for n in 0..8 {
+            b.receive(n, &[b.sge(0, 20_000)]);
+        }
+        for n in 0..3 {
+            say(&a, &b, n);
+        }
+        let (sent, got) = observe(&a, &b, (3, 3));
+        assert_eq!((sent.len(), got.len()), (3, 3));
+        reset(&a);
+        a.connect_as(b.qp.qpn, impatient(7, 9));
+        for n in 0..5 {
+            say(&a, &b, n);
+        }
+        let (sent, got) = observe(&a, &b, (5, 0));
+        let mut expected = vec![IBV_WC_WR_FLUSH_ERR; 5];
+        expected[0] = IBV_WC_RETRY_EXC_ERR;
+        assert_eq!((statuses(&sent), got), (expected, vec![]), "{cma}");
+        // And once the receiver begins anew, too, all is well.
+        reset(&a);
+        reset(&b);
+        a.connect_as(b.qp.qpn, impatient(7, 9));
+        b.connect_as(a.qp.qpn, impatient(9, 7));
+        b.receive(1, &[b.sge(0, 20_000)]);
+        say(&a, &b, 1);
+        assert_eq!(b.wait(&a).imm, 1);
+    }
+}
+
+#[test]
+fn what_was_under_way_when_the_sender_began_anew_is_not_taken_for_what_it_sends_now() {
+    for cma in [true, false] {
+        let (a, b) = two(cma);
+        a.connect_as(b.qp.qpn, patient(7, 9));
+        b.connect_as(a.qp.qpn, patient(9, 7));
+        // No receives: they lie in the ring.
+        for n in 0..6 {
+            say(&a, &b, n);
+        }
+        reset(&a);
+        a.connect_as(b.qp.qpn, patient(7, 9));
+        for n in 100..104 {
+            say(&a, &b, n);
+        }
+        for n in 0..16 {
+            b.receive(n, &[b.sge(0, 20_000)]);
+        }
+        assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]), "{cma}");
+        // The receiver follows, and gets what was sent on this connection.
+        reset(&b);
+        b.connect_as(a.qp.qpn, patient(9, 7));
+        for n in 0..16 {
+            b.receive(n, &[b.sge(0, 20_000)]);
+        }
+        let (sent, got) = observe(&a, &b, (4, 4));
+        assert_eq!(statuses(&sent), [IBV_WC_SUCCESS; 4]);
+        assert_eq!(got.iter().map(|cqe| cqe.imm).collect::<Vec<_>>(), [100, 101, 102, 103]);
+    }
+}
+
+#[test]
+fn a_receiver_that_begins_anew_acknowledges_nothing_of_before() {
+    for (cma, count) in [(true, 1), (false, 1), (true, 64), (false, 64)] {
+        let (a, b) = two(cma);
+        a.connect_as(b.qp.qpn, impatient(7, 9));
+        b.connect_as(a.qp.qpn, impatient(9, 7));
+        // Without attach, the larger ones fill the ring: as if a lap had been acknowledged is what it must not look like.
+        for n in 0..count {
+            say(&a, &b, n);
+        }
+        reset(&b);
+        b.connect_as(a.qp.qpn, impatient(9, 7));
+        for n in 0..64 {
+            b.receive(n, &[b.sge(0, 20_000)]);
+        }
+        let (sent, got) = observe(&a, &b, (count, 0));
+        let mut expected = vec![IBV_WC_WR_FLUSH_ERR; count];
+        expected[0] = IBV_WC_RETRY_EXC_ERR;
+        assert_eq!((statuses(&sent), got), (expected, vec![]), "{cma}");
+    }
+}
+
+#[test]
+fn a_wrong_psn_finds_no_answer() {
+    let (a, b) = two(true);
+    a.connect_as(b.qp.qpn, impatient(7, 9));
+    b.connect_as(a.qp.qpn, impatient(9, 8));
+    b.receive(1, &[b.sge(0, 8)]);
+    a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, 8)]);
+    assert_eq!(a.wait(&b).status, IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(b.poll(), None);
+}
+
+#[test]
+fn who_sent_nothing_yet_can_be_forgotten_by_the_receiver_and_begins_with_its_next_connection() {
+    let (a, b) = two(true);
+    a.connect_as(b.qp.qpn, patient(7, 9));
+    for _ in 0..3 {
+        b.connect_as(a.qp.qpn, patient(9, 7));
+        assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]));
+        reset(&b);
+    }
+    say(&a, &b, 1);
+    assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]));
+    b.connect_as(a.qp.qpn, patient(9, 7));
+    b.receive(1, &[b.sge(0, 20_000)]);
+    assert_eq!(b.wait(&a).imm, 1);
+    assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+}
+
+#[test]
+fn a_full_ring_is_not_acknowledged_by_another_connection() {
+    let adapter = adapter(false);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 100_000), Side::new(&adapter, Kind::Rc, 100_000));
+    a.connect_as(b.qp.qpn, impatient(7, 9));
+    b.connect_as(a.qp.qpn, impatient(9, 7));
+    for _ in 0..64 {
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 100_000)]);
+    }
+    {
+        let requester = a.qp.requester.lock();
+        assert_eq!(requester.next.wrapping_sub(requester.acked), crate::shm::layout::RING_SLOTS);
+    }
+    reset(&b);
+    b.connect_as(a.qp.qpn, impatient(9, 7));
+    let (sent, got) = observe(&a, &b, (64, 0));
+    assert_eq!((sent[0].status, got), (IBV_WC_RETRY_EXC_ERR, vec![]));
+}
+
+#[test]
+fn unreliable_connections_go_on_whichever_end_begins_anew() {
+    for cma in [true, false] {
+        for round in 0..12 {
+            let (a, b) = unreliable(cma);
+            // Fewer receives than messages: some lie in the ring, or were lost.
+            for n in 0..round {
+                b.receive(n, &[b.sge(0, 40_000)]);
+            }
+            for again in 0..4 {
+                for n in 0..9 {
+                    say(&a, &b, n);
+                }
+                if round % 2 == 0 {
+                    b.cq.sweep();
+                }
+                let alone = if (round + again) % 3 == 0 { &b } else { &a };
+                let other = if std::ptr::eq(alone, &a) { &b } else { &a };
+                reset(alone);
+                alone.connect_as(other.qp.qpn, patient(100, 200));
+            }
+            observe(&a, &b, (0, 0));
+            for n in 0..20 {
+                b.receive(n, &[b.sge(0, 40_000)]);
+            }
+            observe(&a, &b, (0, 0));
+            for n in 50..54 {
+                say(&a, &b, n);
+            }
+            let (sent, got) = observe(&a, &b, (4, 4));
+            assert_eq!(statuses(&sent), [IBV_WC_SUCCESS; 4], "{cma} {round}");
+            assert_eq!(got.iter().map(|cqe| cqe.imm).collect::<Vec<_>>(), [50, 51, 52, 53]);
+        }
+    }
+}
