@@ -226,3 +226,25 @@ fn network_namespace() -> u64 {
 
 /// How often a directory may vanish under a process that joins.
 const RETRIES: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_vanishes_while_it_is_opened_is_made_again() {
+        let name = format!("ferroverbs-vanishing-{}", process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        Directory::open(&config).expect("made again").remove();
+                    }
+                });
+            }
+        });
+        assert!(!config.dir.exists());
+    }
+}
