@@ -47,7 +47,7 @@ pub(crate) const CHANNELS: usize = 1024;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softB");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softD");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
