@@ -81,7 +81,7 @@ fn runtime(bench: &Bench) -> crate::Result<Option<PathBuf>> {
     Ok(fs::read_dir(libraries).ok().and_then(|entries| {
         entries.flatten().map(|entry| entry.path()).find(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("librustc-") && name.ends_with("tsan.a")
+            name.starts_with("librustc-") && name.ends_with("_rt.tsan.a")
         })
     }))
 }
