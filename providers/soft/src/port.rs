@@ -85,6 +85,7 @@ impl Adapter {
                             cq.plan_overrun(Some(overrun.nth));
                         }
                     });
+                    self.all_qps().iter().for_each(|qp| qp.await_acks());
                 }
             }
         }
@@ -95,6 +96,7 @@ impl Adapter {
         plan.add(rule);
         for qp in self.all_qps() {
             qp.requester.lock().take_plan(&plan, qp.ordinal, qp.kind);
+            qp.await_acks();
         }
     }
 
@@ -124,6 +126,10 @@ impl Adapter {
         {
             let plan = self.port.plan.lock();
             qp.requester.lock().take_plan(&plan, qp.ordinal, qp.kind);
+            if !plan.is_empty() {
+                // What goes wrong does so whether somebody polls or not.
+                qp.await_acks();
+            }
         }
         if self.port.is_down() {
             set_plugged(qp, false);

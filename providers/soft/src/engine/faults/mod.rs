@@ -135,6 +135,10 @@ impl Plan {
         self.rules.push(Arc::new(Live { rule, index, counted: AtomicU64::new(0) }));
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.overruns.is_empty()
+    }
+
     pub(crate) fn add_overrun(&mut self, overrun: Overrun) {
         self.overruns.push(overrun);
     }
