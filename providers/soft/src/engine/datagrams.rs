@@ -253,10 +253,6 @@ impl Datagrams {
             let deadline = Instant::now() + INTRODUCTION;
             for slot in 1..adapter.fabric.config().slots {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
-                if !peer.is_dead() {
-                    // Not left to our service thread, for which we would have to wait as well.
-                    self.add_peer(&peer, &adapter.view);
-                }
                 // SAFETY: as in `outlet`.
                 let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
                 self.note(&peer, view);
