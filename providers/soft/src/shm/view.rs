@@ -251,12 +251,18 @@ pub(crate) mod mock {
     use super::*;
     use std::alloc::{Layout, alloc_zeroed};
 
+    const PAGE: usize = 4096;
+
     /// A view of fresh zeroed segments, leaked: untouched pages cost nothing.
     pub(crate) fn view() -> View {
+        // With an alignment of its own the allocator would write the zeros itself, and so touch all pages.
         let make = |len| {
-            let layout = Layout::from_size_align(len, 4096).expect("constant layout");
+            let layout = Layout::from_size_align(len + PAGE, 16).expect("constant layout");
             // SAFETY: the size is not zero.
-            unsafe { alloc_zeroed(layout) }
+            let start = unsafe { alloc_zeroed(layout) };
+            assert!(!start.is_null(), "no memory for a segment of {len} bytes");
+            // SAFETY: less than the PAGE bytes that were added.
+            unsafe { start.add(start.align_offset(PAGE)) }
         };
         // SAFETY: allocated with these sizes, never freed.
         unsafe { View::new(make(TABLES_LEN), make(RINGS_LEN)) }

@@ -4,8 +4,6 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, chown, symlink},
     path::Path,
-    sync::atomic::AtomicBool,
-    thread,
 };
 
 use super::{
@@ -254,23 +252,4 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     two.ask("leave");
     // The directory around it belongs to the first one, and so does the right to remove it.
     assert!(place.is_clean() || fs::read_dir(&config.dir).unwrap().next().is_none());
-}
-
-#[test]
-fn a_directory_that_is_removed_while_somebody_opens_it_is_made_again() {
-    let place = Place::new();
-    let config = place.config();
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        // As the last process to leave does it, again and again.
-        scope.spawn(|| {
-            while !stop.load(Relaxed) {
-                let _ = fs::remove_dir(&config.dir);
-            }
-        });
-        let opened: Result<Vec<()>, _> =
-            (0..5000).map(|_| Directory::open(&config).map(|opened| opened.remove())).collect();
-        stop.store(true, Relaxed);
-        assert_eq!(opened.err().map(|error| error.to_string()), None);
-    });
 }
