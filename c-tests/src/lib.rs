@@ -89,7 +89,6 @@ pub const PROGRAMS: &[Program] = &[
     checked("runs", ONE_AND_TWO, true),
     checked("mapped", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
-    checked("mw", ONE_AND_TWO, true),
     checked("multicast", &[], false),
     checked("reconnect", &[], true),
     checked("comers", &[], false),

@@ -2,6 +2,7 @@
 
 use crate::attention::Attention;
 use crate::control::Control;
+use crate::engine::channel::Channel;
 use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
 use crate::engine::domains::{Domains, has_borrowed};
@@ -88,7 +89,7 @@ pub(crate) struct Adapter {
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
     /// Event channels whose pipe was full.
-    pub(crate) channels: Mutex<Vec<Weak<crate::engine::channel::Channel>>>,
+    pub(crate) channels: Mutex<Vec<Weak<Channel>>>,
     pub(crate) alarms: crate::engine::alarm::Numbers,
     /// Last, so that everything above is gone before the segments are.
     pub(crate) fabric: Arc<Fabric>,
@@ -245,6 +246,16 @@ impl Adapter {
     pub(crate) fn remove_cq(&self, cq: &Cq) {
         // The entry keeps the address from being given out again.
         let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
+    }
+
+    /// Somebody goes to sleep on `channel`: queues that were armed with completions in them send their event.
+    pub(crate) fn remind(&self, channel: &Channel) {
+        for key in channel.take_left() {
+            let cq = self.cqs.lock().get(&key).and_then(Weak::upgrade);
+            if let Some(cq) = cq {
+                cq.remind();
+            }
+        }
     }
 
     /// Calls `look` for each completion queue.

@@ -367,6 +367,16 @@ impl CompletionRing {
         self.armed != Armed::No
     }
 
+    /// Whether the queue is armed for any completion and holds some: send the event.
+    pub(crate) fn remind(&mut self) -> bool {
+        let reminds = self.armed == Armed::Any && self.len > 0 && !self.moderation.is_on();
+        if reminds {
+            self.disarm();
+            self.told = Some(self.popped);
+        }
+        reminds
+    }
+
     /// Changes the capacity, keeping what is queued; `false` when that does not fit.
     pub(crate) fn resize(&mut self, capacity: usize) -> bool {
         if self.len > capacity || capacity == 0 {
@@ -430,6 +440,23 @@ mod tests {
         assert!(ring.arm(Armed::Any));
         assert_eq!(ring.push(&cqe(1), None, false), Pushed::Event);
         assert_eq!(ring.push(&cqe(2), None, true), Pushed::Quiet);
+    }
+
+    #[test]
+    fn who_sleeps_on_an_armed_queue_that_holds_completions_is_told_once() {
+        let mut ring = CompletionRing::new(8, Reads::default(), false);
+        ring.arm(Armed::Any);
+        assert!(!ring.remind(), "empty");
+        ring.disarm();
+        ring.push(&cqe(0), None, true);
+        assert!(!ring.remind(), "not armed");
+        ring.arm(Armed::Solicited);
+        assert!(!ring.remind(), "waits for another kind");
+        ring.disarm();
+        ring.arm(Armed::Any);
+        assert!(ring.remind());
+        assert!(!ring.remind(), "told already");
+        assert_eq!(ring.push(&cqe(1), None, true), Pushed::Quiet);
     }
 
     #[test]

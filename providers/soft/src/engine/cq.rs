@@ -422,11 +422,34 @@ impl Cq {
         // What lies in the rings by now came before the arming: an adapter would have completed it.
         self.sweep();
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
-        if self.ring.lock().arm(how) {
+        let mut ring = self.ring.lock();
+        let fresh = ring.arm(how);
+        let left = !solicited_only && ring.len() > 0;
+        drop(ring);
+        if fresh {
             self.adapter.attention.armed();
+        }
+        if left && let Some(channel) = &self.channel {
+            channel.note_left(self.key());
         }
         // What came in between woke nobody.
         self.sweep();
+    }
+
+    /// By which the adapter finds it.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Somebody goes to sleep until the next event, and this queue was armed with completions in it: sends it if they are still there.
+    /// See [`Channel::note_left`].
+    #[cold]
+    pub(crate) fn remind(&self) {
+        let mut ring = self.ring.lock();
+        if ring.remind() {
+            // Under the lock, as in `settle`.
+            self.send_event();
+        }
     }
 
     /// Changes the capacity; `false` when the queued completions do not fit.

@@ -3,14 +3,14 @@
 //! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`.
 
 use super::channel::Reporter;
-use super::completion::{Cqe, Reads};
+use super::completion::Reads;
 use super::cq::{Cq, Form};
 use super::datagrams::Dry;
 use super::ethernet::Frames;
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
-use super::rendezvous::{OWN_REQUESTS, drop_fetches};
+use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
 use super::requester::Requester;
 use super::responder::Responder;
@@ -123,7 +123,7 @@ pub(crate) struct Qp {
     /// The QP receives for one of another process, whose number it has.
     pub(crate) stand: Option<Stand>,
     /// There where the shared receive queue matches tags.
-    tm: Option<Box<Tagging>>,
+    pub(super) tm: Option<Box<Tagging>>,
     /// Short SENDs can take the usual way (`quick`), out and in.
     sends_plainly: bool,
     receives_plainly: bool,
@@ -144,7 +144,7 @@ pub(crate) struct Qp {
     pub(crate) ring: Ring,
     state: AtomicU8,
     /// Serialises changes of the state.
-    standing: Mutex<Incarnation>,
+    pub(super) standing: Mutex<Incarnation>,
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) requester: Mutex<Requester>,
     pub(crate) responder: Mutex<Responder>,
@@ -176,7 +176,7 @@ pub(crate) struct Qp {
 
 /// Counts the connections of a table entry, across the QPs that had it.
 #[derive(Debug)]
-struct Incarnation {
+pub(super) struct Incarnation {
     generation: u16,
     dest_qpn: u32,
 }
@@ -404,7 +404,10 @@ impl Qp {
     }
 
     /// Changes the state by `rule` of the present one; returns whether it changed.
-    fn change(&self, rule: impl FnOnce(State, &mut Incarnation) -> Option<State>) -> bool {
+    pub(super) fn change(
+        &self,
+        rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
+    ) -> bool {
         let mut incarnation = self.standing.lock();
         let before = self.is_receiving();
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
@@ -451,7 +454,7 @@ impl Qp {
         }
     }
 
-    fn publish_life(&self, incarnation: &Incarnation, state: u8) {
+    pub(super) fn publish_life(&self, incarnation: &Incarnation, state: u8) {
         let life = Life {
             state,
             kind: self.kind as u8,
@@ -744,157 +747,5 @@ impl Qp {
         if broke {
             self.send_broke();
         }
-    }
-
-    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
-    #[cold]
-    pub(crate) fn send_broke(&self) {
-        if self.requester.lock().take_fatal() {
-            self.event(IBV_EVENT_QP_FATAL);
-            return self.enter_error();
-        }
-        if self.kind.is_reliable() {
-            return self.enter_error();
-        }
-        let stops = |now| matches!(now, State::Rts | State::Sqd);
-        if self.change(|now, _| stops(now).then_some(State::Sqe)) {
-            self.requester.lock().flush(self);
-        }
-    }
-
-    /// Takes the QP to ERR and completes everything posted with a flush error.
-    #[cold]
-    pub(crate) fn enter_error(&self) {
-        if self.fail() {
-            self.flush_all();
-        }
-    }
-
-    /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
-    pub(crate) fn fail(&self) -> bool {
-        self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
-    }
-
-    /// Completes everything posted with a flush error; the state is ERR.
-    pub(crate) fn flush_all(&self) {
-        self.requester.lock().flush(self);
-        self.flush_receives();
-        if self.srq.is_some() || self.kind == Kind::XrcRecv {
-            self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
-        }
-    }
-
-    fn flush_receives(&self) {
-        let mut responder = self.responder.lock();
-        let unfinished = responder.take_unfinished(self);
-        match (&self.srq, unfinished) {
-            (Some(srq), Some(receive)) => srq.give_back(&receive),
-            (None, Some(receive)) => self.flush_receive(&receive),
-            (_, None) => {}
-        }
-        let mut receive = Receive::default();
-        while self.srq.is_none() && self.take_receive(&mut receive) {
-            self.flush_receive(&receive);
-        }
-    }
-
-    fn flush_receive(&self, receive: &Receive) {
-        let cqe = Cqe {
-            wr_id: receive.wr_id,
-            status: IBV_WC_WR_FLUSH_ERR,
-            opcode: IBV_WC_RECV,
-            qp_num: self.qpn,
-            vendor_err: super::completion::found_by::FLUSH,
-            ..Cqe::default()
-        };
-        self.recv_cq.push(&cqe, false);
-    }
-
-    /// Reports an asynchronous event about this QP.
-    pub(crate) fn event(&self, event: u32) {
-        if self.stand.is_some() {
-            // The QP's owner reports what its application must know.
-            if event != IBV_EVENT_QP_LAST_WQE_REACHED {
-                self.adapter.xrc.refused(&self.adapter, self.qpn, event);
-            }
-            return;
-        }
-        if self.kind == Kind::XrcRecv {
-            self.adapter.xrc.announce(&self.adapter, self, event);
-        }
-        if !self.openings.is_orphan() {
-            self.report_own(event);
-        }
-    }
-
-    /// Reports an event to the application that has this handle.
-    pub(crate) fn report_own(&self, event: u32) {
-        self.events.fetch_add(1, Ordering::AcqRel);
-        self.report.qp(self.handle(), event);
-    }
-
-    /// Forgets everything posted, as RESET does; completions that nobody polled go too.
-    pub(crate) fn reset(&self) {
-        // What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
-        self.advance_receive();
-        self.responder.lock().acknowledge(self);
-        self.set_state(State::Reset);
-        self.send_cq.remove(self);
-        self.recv_cq.remove(self);
-        let lent = {
-            let mut requester = self.requester.lock();
-            requester.forget_fetches(self);
-            requester.reset();
-            self.sends_outstanding(false);
-            requester.take_lent()
-        };
-        if let Some((link, lent)) = lent {
-            self.adapter.bury(self.qpn, link, lent);
-        }
-        let mut responder = self.responder.lock();
-        let unfinished = responder.take_unfinished(self);
-        if let (Some(srq), Some(receive)) = (&self.srq, unfinished) {
-            srq.give_back(&receive);
-        }
-        responder.link = None;
-        let mut receive = Receive::default();
-        while self.srq.is_none() && self.take_receive(&mut receive) {}
-        drop(responder);
-        if let Some((tm, own)) = self.tagging() {
-            // Its receives belong to all its QPs: they complete, and what software was told of stays told.
-            drop_fetches(self, tm, own);
-            self.send_cq.forget(self.qpn, true);
-            return;
-        }
-        self.send_cq.forget(self.qpn, false);
-        self.recv_cq.forget(self.qpn, false);
-    }
-
-    /// Takes the QP out of everything; its number is free afterwards.
-    pub(crate) fn retire(&self) {
-        self.reset();
-        self.adapter.unbind_all(self.qpn);
-        let next = self.responder.lock().position();
-        self.publish_life(&self.standing.lock(), Life::NONE);
-        self.entry().ring_base.store(next, Ordering::Relaxed);
-        if let Some(rss) = &self.rss {
-            rss.table.users.fetch_sub(1, Ordering::AcqRel);
-        }
-        if !self.kind.is_connected() {
-            self.recv_cq.count_datagram_user(false);
-        }
-        self.send_cq.users.fetch_sub(1, Ordering::AcqRel);
-        self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
-        if let Some(own) = &self.tm {
-            own.retire();
-        }
-        if let Some(srq) = &self.srq {
-            srq.users.fetch_sub(1, Ordering::AcqRel);
-        }
-        if self.kind == Kind::XrcRecv {
-            // A queue of its own, which nothing was ever put into.
-            self.recv_cq.retire();
-        }
-        self.adapter.free_qp(self.index);
     }
 }

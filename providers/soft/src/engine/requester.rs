@@ -16,13 +16,11 @@ use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
-use super::runs::is_small_move;
 use super::state::{Kind, State, give_up_us};
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use crate::shm::layout::{Life, RING_SLOTS};
 use crate::shm::protocol;
-use crate::sys::errno::Errno;
 use abi::*;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -83,7 +81,7 @@ pub(crate) struct Requester {
     /// The peer's regions that this QP uses.
     pub(super) maps: Option<Box<Maps>>,
     /// Requests of the list that is being posted were not issued yet.
-    held_back: bool,
+    pub(super) held_back: bool,
     /// Slots were put since the peer was last told.
     pub(super) unpublished: bool,
     /// The kernel refused to attach: use the ring from now on.
@@ -225,187 +223,6 @@ impl Requester {
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
 
-    /// Queues one request and issues it if nothing is before it.
-    ///
-    /// # Errors
-    /// `EINVAL` wrong state, opcode, list or inline length; `ENOMEM` the queue is full.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        qp: &Qp,
-        request: &Request,
-        list: &[ibv_sge],
-    ) -> Result<(), Errno> {
-        self.post_one_of(qp, request, list, false)
-    }
-
-    /// As `post`; `more` requests follow at once, and `post_rest` after them.
-    ///
-    /// # Errors
-    /// As `post`.
-    #[inline]
-    pub(crate) fn post_one_of(
-        &mut self,
-        qp: &Qp,
-        request: &Request,
-        list: &[ibv_sge],
-        more: bool,
-    ) -> Result<(), Errno> {
-        let state = qp.state();
-        if matches!(state, State::Reset | State::Init | State::Rtr) {
-            return Err(Errno::EINVAL);
-        }
-        if self.queue.wants_care() {
-            self.take_care(qp, state, request, list)?;
-        }
-        let len = self.check(qp.kind, request, list)?;
-        let n = self.queue.push(request, list, len);
-        if matches!(state, State::Err | State::Sqe) {
-            self.flush(qp);
-            return Ok(());
-        }
-        if state != State::Sqd && self.queue.issued == n && !self.failed {
-            if more && is_small_move(request, len) {
-                self.held_back = true;
-            } else {
-                self.issue_waiting(qp);
-            }
-        }
-        if self.queue.issued <= n {
-            self.keep_waiting(qp, request, n);
-        }
-        self.reap(qp);
-        qp.sends_outstanding(self.is_busy(qp));
-        Ok(())
-    }
-
-    /// Before a request is queued that finds the queue full, or that a fault may strike.
-    ///
-    /// # Errors
-    /// As `post`.
-    #[cold]
-    fn take_care(
-        &mut self,
-        qp: &Qp,
-        state: State,
-        request: &Request,
-        list: &[ibv_sge],
-    ) -> Result<(), Errno> {
-        if self.queue.is_full() {
-            self.advance(qp);
-            if self.queue.is_full() {
-                return Err(Errno::ENOMEM);
-            }
-        }
-        if matches!(state, State::Rts | State::Sqd) && self.trouble.is_some() {
-            // What is refused does not count.
-            self.check(qp.kind, request, list)?;
-            self.note_fault(request.opcode);
-        }
-        Ok(())
-    }
-
-    /// Issues what `post_one_of` held back because it may be done together with what follows.
-    #[inline]
-    pub(crate) fn post_rest(&mut self, qp: &Qp) {
-        if std::mem::replace(&mut self.held_back, false) && qp.state() == State::Rts && !self.failed
-        {
-            self.issue_waiting(qp);
-            self.reap(qp);
-            qp.sends_outstanding(self.is_busy(qp));
-        }
-    }
-
-    /// Whether a request can be posted on a QP of `kind`; its length in bytes.
-    ///
-    /// # Errors
-    /// `EINVAL` wrong opcode, list or inline length.
-    pub(crate) fn check(
-        &self,
-        kind: Kind,
-        request: &Request,
-        list: &[ibv_sge],
-    ) -> Result<u32, Errno> {
-        let one_sided = match (request.opcode, kind) {
-            (_, Kind::Raw) => false,
-            (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
-            (
-                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM,
-                Kind::Rc | Kind::Uc | Kind::XrcSend,
-            ) => false,
-            (IBV_WR_SEND_WITH_INV, Kind::Rc | Kind::Uc) => false,
-            (IBV_WR_ATOMIC_WRITE, Kind::Rc) => false,
-            (IBV_WR_FLUSH, Kind::Rc) => true,
-            (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Kind::Rc | Kind::Uc) => true,
-            (
-                IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
-                Kind::Rc | Kind::XrcSend,
-            ) => true,
-            _ => return Err(Errno::EINVAL),
-        };
-        if list.len() > self.queue.max_sge {
-            return Err(Errno::EINVAL);
-        }
-        let len: u64 = list.iter().map(|s| u64::from(s.length)).sum();
-        let most = if kind == Kind::Ud { super::ud::MTU } else { MAX_MESSAGE };
-        if len > u64::from(most) {
-            return Err(Errno::EINVAL);
-        }
-        if kind == Kind::Raw {
-            self.frames.check(request, len)?;
-        }
-        let inline = request.flags & IBV_SEND_INLINE != 0;
-        if inline && (one_sided || len > self.queue.max_inline as u64) {
-            return Err(Errno::EINVAL);
-        }
-        Ok(len as u32)
-    }
-
-    /// Request `n` was posted and cannot be issued yet.
-    #[cold]
-    fn keep_waiting(&mut self, qp: &Qp, request: &Request, n: u64) {
-        if request.flags & IBV_SEND_INLINE != 0 {
-            self.keep_inline(n);
-        }
-        if request.opcode == IBV_WR_TSO {
-            self.keep_tso_header(n);
-        }
-        if !self.held_back {
-            self.wait_for_acks(qp);
-        }
-    }
-
-    /// Requests wait to be issued: an acknowledgement shall wake us if nobody polls or, where none is due, time.
-    #[cold]
-    fn wait_for_acks(&mut self, qp: &Qp) {
-        if qp.kind.is_connected() && qp.state() == State::Rts && !self.failed {
-            qp.await_acks();
-            if self.acked == self.next {
-                self.hold_up(qp, self.queue.issued);
-            }
-        }
-    }
-
-    /// Copies inline data of a request that has to wait: the application's buffer is its own again after the post.
-    fn keep_inline(&mut self, n: u64) {
-        let ranges = self.raw_ranges(n);
-        let len = ranges.total();
-        let to = self.queue.inline_mut(n);
-        debug_assert!(len <= to.len());
-        // SAFETY: `to` has max_inline bytes, the length was checked against it when the request was posted.
-        let _own = unsafe { ranges.gather(0, to.as_mut_ptr(), len) };
-        self.queue.entry(n).kept = true;
-    }
-
-    /// The list as bare addresses: inline data needs no registration.
-    fn raw_ranges(&self, n: u64) -> Ranges {
-        let mut ranges = Ranges::new();
-        for sge in self.queue.list(n) {
-            ranges.push(Range { base: sge.addr as *mut u8, len: sge.length as usize });
-        }
-        ranges
-    }
-
     /// The local memory of request `n`; `None`: a key is wrong.
     pub(super) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
         let mut ranges = Ranges::new();
@@ -464,7 +281,7 @@ impl Requester {
     }
 
     /// Whether anything is left to do.
-    fn is_busy(&self, qp: &Qp) -> bool {
+    pub(super) fn is_busy(&self, qp: &Qp) -> bool {
         !self.queue.is_idle() || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
 

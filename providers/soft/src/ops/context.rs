@@ -333,8 +333,10 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     fd: c_int,
 ) -> c_int {
     // SAFETY: by contract.
-    let channel = unsafe { Context::of(context) }.channel(fd);
-    match channel.map_or(Ok(()), |channel| channel.await_record()) {
+    let context = unsafe { Context::of(context) };
+    let Some(channel) = context.channel(fd) else { return 0 };
+    context.adapter.remind(&channel);
+    match channel.await_record() {
         Ok(()) => 0,
         Err(errno) => errno.raw(),
     }

@@ -1,0 +1,178 @@
+//! How a QP fails, begins anew and goes: what it had is completed, given back or forgotten (IBTA vol 1, 10.3.1).
+#![forbid(unsafe_code)]
+
+use super::completion::{Cqe, found_by};
+use super::qp::Qp;
+use super::receive::Receive;
+use super::rendezvous::drop_fetches;
+use super::state::{Kind, State};
+use crate::shm::layout::Life;
+use abi::*;
+use std::sync::atomic::Ordering;
+
+impl Qp {
+    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
+    #[cold]
+    pub(crate) fn send_broke(&self) {
+        if self.requester.lock().take_fatal() {
+            self.event(IBV_EVENT_QP_FATAL);
+            return self.enter_error();
+        }
+        if self.kind.is_reliable() {
+            return self.enter_error();
+        }
+        let stops = |now| matches!(now, State::Rts | State::Sqd);
+        if self.change(|now, _| stops(now).then_some(State::Sqe)) {
+            self.flush_sends();
+        }
+    }
+
+    /// Takes the QP to ERR and completes everything posted with a flush error.
+    #[cold]
+    pub(crate) fn enter_error(&self) {
+        if self.fail() {
+            self.flush_all();
+        }
+    }
+
+    /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
+    pub(crate) fn fail(&self) -> bool {
+        self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
+    }
+
+    /// Completes everything posted with a flush error; the state is ERR.
+    pub(crate) fn flush_all(&self) {
+        self.flush_sends();
+        self.flush_receives();
+        if self.srq.is_some() || self.kind == Kind::XrcRecv {
+            self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
+        }
+    }
+
+    /// The state is looked at under the lock: the application may have seen the error and taken the QP to RESET meanwhile, and what
+    /// it posts on its next connection is none of ours.
+    fn flush_sends(&self) {
+        let mut requester = self.requester.lock();
+        if matches!(self.state(), State::Err | State::Sqe) {
+            requester.flush(self);
+        }
+    }
+
+    pub(super) fn flush_receives(&self) {
+        let mut responder = self.responder.lock();
+        // As in `flush_sends`.
+        if self.state() != State::Err {
+            return;
+        }
+        let unfinished = responder.take_unfinished(self);
+        match (&self.srq, unfinished) {
+            (Some(srq), Some(receive)) => srq.give_back(&receive),
+            (None, Some(receive)) => self.flush_receive(&receive),
+            (_, None) => {}
+        }
+        let mut receive = Receive::default();
+        while self.srq.is_none() && self.take_receive(&mut receive) {
+            self.flush_receive(&receive);
+        }
+    }
+
+    fn flush_receive(&self, receive: &Receive) {
+        let cqe = Cqe {
+            wr_id: receive.wr_id,
+            status: IBV_WC_WR_FLUSH_ERR,
+            opcode: IBV_WC_RECV,
+            qp_num: self.qpn,
+            vendor_err: found_by::FLUSH,
+            ..Cqe::default()
+        };
+        self.recv_cq.push(&cqe, false);
+    }
+
+    /// Reports an asynchronous event about this QP.
+    pub(crate) fn event(&self, event: u32) {
+        if self.stand.is_some() {
+            // The QP's owner reports what its application must know.
+            if event != IBV_EVENT_QP_LAST_WQE_REACHED {
+                self.adapter.xrc.refused(&self.adapter, self.qpn, event);
+            }
+            return;
+        }
+        if self.kind == Kind::XrcRecv {
+            self.adapter.xrc.announce(&self.adapter, self, event);
+        }
+        if !self.openings.is_orphan() {
+            self.report_own(event);
+        }
+    }
+
+    /// Reports an event to the application that has this handle.
+    pub(crate) fn report_own(&self, event: u32) {
+        self.events.fetch_add(1, Ordering::AcqRel);
+        self.report.qp(self.handle(), event);
+    }
+
+    /// Forgets everything posted, as RESET does; completions that nobody polled go too.
+    pub(crate) fn reset(&self) {
+        // What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
+        self.advance_receive();
+        self.responder.lock().acknowledge(self);
+        self.set_state(State::Reset);
+        self.send_cq.remove(self);
+        self.recv_cq.remove(self);
+        let lent = {
+            let mut requester = self.requester.lock();
+            requester.forget_fetches(self);
+            requester.reset();
+            self.sends_outstanding(false);
+            requester.take_lent()
+        };
+        if let Some((link, lent)) = lent {
+            self.adapter.bury(self.qpn, link, lent);
+        }
+        let mut responder = self.responder.lock();
+        let unfinished = responder.take_unfinished(self);
+        if let (Some(srq), Some(receive)) = (&self.srq, unfinished) {
+            srq.give_back(&receive);
+        }
+        responder.link = None;
+        let mut receive = Receive::default();
+        while self.srq.is_none() && self.take_receive(&mut receive) {}
+        drop(responder);
+        if let Some((tm, own)) = self.tagging() {
+            // Its receives belong to all its QPs: they complete, and what software was told of stays told.
+            drop_fetches(self, tm, own);
+            self.send_cq.forget(self.qpn, true);
+            return;
+        }
+        self.send_cq.forget(self.qpn, false);
+        self.recv_cq.forget(self.qpn, false);
+    }
+
+    /// Takes the QP out of everything; its number is free afterwards.
+    pub(crate) fn retire(&self) {
+        self.reset();
+        self.adapter.unbind_all(self.qpn);
+        let next = self.responder.lock().position();
+        self.publish_life(&self.standing.lock(), Life::NONE);
+        self.entry().ring_base.store(next, Ordering::Relaxed);
+        if let Some(rss) = &self.rss {
+            rss.table.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !self.kind.is_connected() {
+            self.recv_cq.count_datagram_user(false);
+        }
+        self.send_cq.users.fetch_sub(1, Ordering::AcqRel);
+        self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
+        if let Some(own) = &self.tm {
+            own.retire();
+        }
+        if let Some(srq) = &self.srq {
+            srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.kind == Kind::XrcRecv {
+            // A queue of its own, which nothing was ever put into.
+            self.recv_cq.retire();
+        }
+        self.adapter.free_qp(self.index);
+    }
+}
