@@ -643,7 +643,10 @@ impl Requester {
                 self.reap(qp);
                 if self.acked != self.next || waiting {
                     self.stall(qp);
-                    self.give_up_if_due(qp, standing == Standing::Dead);
+                    // Who took its QP down before its process ended is gone as on a wire, after the timeout: what we sent last
+                    // may be more than it wanted, and the application may be done before (ibv_srq_pingpong -e). For ever is too long.
+                    let ends = link.was_cut(qp.qpn) || self.patience.timeout == 0;
+                    self.give_up_if_due(qp, standing == Standing::Dead && ends);
                 }
             }
         }
