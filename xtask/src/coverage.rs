@@ -1,6 +1,7 @@
 //! docs/soft-coverage.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
+use crate::files::{is_current, read};
 use ferroverbs_c_tests::{PROGRAMS, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -53,16 +54,7 @@ pub(crate) fn write(root: &Path) -> crate::Result<()> {
 
 /// Whether the table is what would be written now.
 pub(crate) fn check(root: &Path) -> crate::Result<()> {
-    let new = generate(root)?;
-    let old = fs::read_to_string(root.join(FILE)).unwrap_or_default();
-    if old == new {
-        return Ok(());
-    }
-    let changed = new.lines().find(|line| !old.lines().any(|other| other == *line));
-    Err(format!(
-        "{FILE} is out of date (cargo xtask matrix writes it); {}",
-        changed.map_or("lines are too many".into(), |line| format!("new is: {line}"))
-    ))
+    is_current(root, FILE, &generate(root)?, "cargo xtask matrix")
 }
 
 /// One program, or a header that programs share.
@@ -88,10 +80,6 @@ fn generate(root: &Path) -> crate::Result<String> {
     let reasons = read(&root.join(EXPLANATIONS))?;
     let explanations = explanations(&reasons)?;
     document(&sections, &tests(root)?, &explanations)
-}
-
-fn read(file: &Path) -> crate::Result<String> {
-    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 fn tests(root: &Path) -> crate::Result<Vec<Test>> {

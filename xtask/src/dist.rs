@@ -7,6 +7,7 @@
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
 //! commit.
 
+use crate::files::entries;
 use crate::packages;
 use crate::paths::Paths;
 use crate::process::Job;
@@ -189,9 +190,9 @@ impl<'a> Dist<'a> {
     /// Section folder (`man3`) and file of each manual page.
     fn pages(&self) -> crate::Result<Vec<(String, PathBuf)>> {
         let mut pages = Vec::new();
-        for section in sorted(&self.tree.join("share/man"))? {
+        for section in entries(&self.tree.join("share/man"))? {
             let name = section.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            pages.extend(sorted(&section)?.into_iter().map(|page| (name.clone(), page)));
+            pages.extend(entries(&section)?.into_iter().map(|page| (name.clone(), page)));
         }
         Ok(pages)
     }
@@ -347,17 +348,10 @@ fn copy(from: &Path, to: &Path) -> crate::Result<()> {
     Ok(())
 }
 
-fn sorted(folder: &Path) -> crate::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    Ok(paths)
-}
-
 /// All files of a tree, in order.
 fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for path in sorted(folder)? {
+    for path in entries(folder)? {
         if path.is_dir() && !path.is_symlink() {
             found.extend(files(&path)?);
         } else {

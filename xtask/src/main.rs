@@ -4,6 +4,7 @@ mod bench;
 mod coverage;
 mod demo;
 mod dist;
+mod files;
 mod headers;
 mod manpage;
 mod matrix;

@@ -1,6 +1,7 @@
 //! `cargo xtask matrix`: writes docs/abi-matrix.md, which says of each name that the library exports under
 //! which versions it is there, what implements it, and which tests mention it.
 
+use crate::files::{is_current, read};
 use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -40,16 +41,7 @@ pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
 
 /// Whether the file is what would be written now.
 pub(crate) fn check(root: &Path) -> crate::Result<()> {
-    let new = generate(root)?;
-    let old = fs::read_to_string(root.join(FILE)).unwrap_or_default();
-    if old == new {
-        return Ok(());
-    }
-    let changed = new.lines().find(|line| !old.lines().any(|other| other == *line));
-    Err(format!(
-        "{FILE} is out of date (cargo xtask matrix writes it); {}",
-        changed.map_or("lines are too many".into(), |line| format!("new is: {line}"))
-    ))
+    is_current(root, FILE, &generate(root)?, "cargo xtask matrix")
 }
 
 /// One version of a name.
@@ -247,10 +239,6 @@ fn files(folder: &Path, endings: &[&str]) -> crate::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-fn read(file: &Path) -> crate::Result<String> {
-    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// The versions of a private name that one function implements.

@@ -1,6 +1,7 @@
 //! `cargo xtask stage`: an installed tree under target/stage. The library finds its plugins and its
 //! configuration relative to itself, so the tree works wherever it is put.
 
+use crate::files::entries;
 use crate::manpage::Page;
 use crate::paths::Paths;
 use crate::process::Job;
@@ -64,6 +65,7 @@ const SOURCES: &[&str] = &[
     "provider-loader",
     "providers",
     "src",
+    "xtask/src/files.rs",
     "xtask/src/manpage.rs",
     "xtask/src/stage.rs",
 ];
@@ -171,7 +173,7 @@ impl Tree {
     }
 
     fn copy_folder(&mut self, from: &Path, to: &str) -> crate::Result<()> {
-        for path in list(from) {
+        for path in entries(from)? {
             let Some(name) = path.file_name() else { continue };
             let to = format!("{to}/{}", name.to_string_lossy());
             if path.is_dir() {
@@ -228,7 +230,7 @@ impl Tree {
     }
 
     fn remove_in(&self, dir: &Path) -> crate::Result<()> {
-        for path in list(dir) {
+        for path in entries(dir)? {
             if path.is_dir() && !path.is_symlink() {
                 self.remove_in(&path)?;
             } else if !self.laid.contains(&path) {
@@ -238,14 +240,6 @@ impl Tree {
         }
         Ok(())
     }
-}
-
-/// The entries of a folder in order; none if there is no such folder.
-fn list(dir: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<_> =
-        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    entries.sort();
-    entries
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::c_programs::verdict;
 use super::{Bench, Tally};
+use crate::files::entries_with;
 use crate::over::DataPath;
 use crate::scratch;
 use std::path::{Path, PathBuf};
@@ -32,12 +33,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 }
 
 fn scripts(folder: &Path) -> crate::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut scripts: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|p| p.extension().is_some_and(|e| e == "py") && !p.ends_with(SHARED))
-        .collect();
-    scripts.sort();
+    let mut scripts = entries_with(folder, "py")?;
+    scripts.retain(|path| !path.ends_with(SHARED));
     Ok(scripts)
 }

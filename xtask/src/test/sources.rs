@@ -2,11 +2,12 @@
 //! libfabric's verbs transports, from Debian's source packages. Nothing is configured: c-tests/sources has what their scripts would find out.
 
 use super::{Bench, Tally};
+use crate::files::entries_with;
 use crate::process::{Finished, Job};
 use ferroverbs_c_tests::{debian, release::RELEASES};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -104,7 +105,7 @@ fn compile(
 ) -> crate::Result<()> {
     let mut files = Vec::new();
     for folder in project.folders {
-        files.extend(c_files(&source.join(folder))?);
+        files.extend(entries_with(&source.join(folder), "c")?);
     }
     let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let left_out = |file: &Path| project.without.iter().find(|(other, _)| *other == name(file));
@@ -182,15 +183,4 @@ fn compare(
 /// The lines that are warnings.
 fn warnings(stderr: &str) -> BTreeSet<String> {
     stderr.lines().filter(|line| line.contains(": warning: ")).map(str::to_owned).collect()
-}
-
-fn c_files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut files: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|p| p.extension().is_some_and(|e| e == "c"))
-        .collect();
-    files.sort();
-    Ok(files)
 }

@@ -1,10 +1,10 @@
 //! The dynamic symbols of the staged library, against lists of what upstream's releases export.
 
 use super::{Bench, Tally};
+use crate::files::{entries, read};
 use crate::process::Job;
 use ferroverbs_c_tests::release::RELEASES;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,12 +58,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let folder = bench.paths.root.join("c-tests/symbols");
     let mut known = Symbols::new();
-    let mut lists: Vec<_> =
-        fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    lists.sort();
-    for list in lists {
+    for list in entries(&folder)? {
         let name = list.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;
+        let text = read(&list)?;
         let theirs = read_list(&text);
         if theirs.is_empty() {
             return Err(format!("{} lists nothing", list.display()));

@@ -1,0 +1,72 @@
+//! Files and folders of the repository, with errors that name them; files that are written from other files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The text of a file.
+pub(crate) fn read(file: &Path) -> crate::Result<String> {
+    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// What is in a folder, in order.
+pub(crate) fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+    let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let found: Result<Vec<_>, _> =
+        fs::read_dir(folder).map_err(fail)?.map(|entry| entry.map(|e| e.path())).collect();
+    let mut paths = found.map_err(fail)?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// What of it ends in `.extension`.
+pub(crate) fn entries_with(folder: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
+    let mut paths = entries(folder)?;
+    paths.retain(|path| path.extension().is_some_and(|e| e == extension));
+    Ok(paths)
+}
+
+/// Whether a file that `command` writes from others holds what would be written now. The error names a line that is new.
+pub(crate) fn is_current(root: &Path, file: &str, new: &str, command: &str) -> crate::Result<()> {
+    let old = fs::read_to_string(root.join(file)).unwrap_or_default();
+    if old == new {
+        return Ok(());
+    }
+    let changed = new.lines().find(|line| !old.lines().any(|other| other == *line));
+    Err(format!(
+        "{file} is out of date ({command} writes it); {}",
+        changed.map_or("lines are too many".into(), |line| format!("new is: {line}"))
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_file_is_current_or_the_error_names_a_line_that_is_new() {
+        let scratch = Scratch::new().unwrap();
+        let check = |new: &str| is_current(scratch.path(), "table", new, "make table");
+        fs::write(scratch.path().join("table"), "a\nb\n").unwrap();
+        assert_eq!(check("a\nb\n"), Ok(()));
+        let told = |e: &str| format!("table is out of date (make table writes it); {e}");
+        assert_eq!(check("a\nc\n"), Err(told("new is: c")));
+        assert_eq!(check("a\n"), Err(told("lines are too many")));
+        fs::remove_file(scratch.path().join("table")).unwrap();
+        assert_eq!(check("a\n"), Err(told("new is: a")));
+    }
+
+    #[test]
+    fn entries_come_in_order_and_a_folder_that_is_not_there_is_an_error() {
+        let scratch = Scratch::new().unwrap();
+        for name in ["b.c", "a.h", "a.c"] {
+            fs::write(scratch.path().join(name), "").unwrap();
+        }
+        let names = |paths: Vec<PathBuf>| {
+            paths.iter().map(|p| p.file_name().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(entries(scratch.path()).unwrap()), ["a.c", "a.h", "b.c"]);
+        assert_eq!(names(entries_with(scratch.path(), "c").unwrap()), ["a.c", "b.c"]);
+        assert!(entries(&scratch.path().join("none")).unwrap_err().contains("none: "));
+    }
+}
