@@ -351,6 +351,19 @@ static void meet(int first, int count)
 	together();
 }
 
+/* The two make all QPs and connect each with its like. */
+static void make_pairs(void)
+{
+	for (int i = 0; i < qp_count; i++) {
+		qps[i] = make_qp(i);
+		shared->qpn[me][i] = qps[i]->qp_num;
+	}
+	both();
+	for (int i = 0; i < qp_count; i++)
+		connect_qp(qps[i], shared->qpn[!me][i]);
+	both();
+}
+
 /* Ping-pong over the first `k` QPs in turn; microseconds there and back. */
 static double ping_pong(int k, int count)
 {
@@ -404,14 +417,7 @@ static void pair(void)
 	both();
 	t = now();
 	make_cqs(cqs, own_cqs ? 2 * DEPTH : 4096);
-	for (int i = 0; i < qp_count; i++) {
-		qps[i] = make_qp(i);
-		shared->qpn[me][i] = qps[i]->qp_num;
-	}
-	both();
-	for (int i = 0; i < qp_count; i++)
-		connect_qp(qps[i], shared->qpn[!me][i]);
-	both();
+	make_pairs();
 	setup = now() - t;
 	shared->result[me] = pss(NULL) - before;
 	shared->segments[me] = pss_of_segments() - segments;
@@ -617,14 +623,7 @@ static void events(void)
 		fail("ibv_create_comp_channel");
 	own_cqs = 1;
 	make_cqs(qp_count, 4 * DEPTH);
-	for (int i = 0; i < qp_count; i++) {
-		qps[i] = make_qp(i);
-		shared->qpn[me][i] = qps[i]->qp_num;
-	}
-	both();
-	for (int i = 0; i < qp_count; i++)
-		connect_qp(qps[i], shared->qpn[!me][i]);
-	both();
+	make_pairs();
 	post_recv(qps[0], 0);
 	for (int i = 0; i < qp_count; i++)
 		if (ibv_req_notify_cq(rcq[i], 0))

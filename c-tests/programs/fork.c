@@ -261,14 +261,36 @@ static int lists_once(void)
 	return 0;
 }
 
+/* Two threads that do something until they are stopped. */
+static void begin_threads(pthread_t t[2], void *(*body)(void *))
+{
+	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&t[i], NULL, body, NULL))
+			die("pthread_create");
+}
+
+static void end_threads(const pthread_t t[2])
+{
+	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+}
+
+/* Whether child `i` made mistakes. */
+static int went_wrong(int i, pid_t pid)
+{
+	int end = outcome(pid);
+	if (end)
+		check(0, "child %d: %d (more than 1000: a signal)", i, end);
+	return !!end;
+}
+
 static void while_threads_list(void)
 {
 	pthread_t t[2];
 	int bad = 0;
-	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		if (pthread_create(&t[i], NULL, lists, NULL))
-			die("pthread_create");
+	begin_threads(t, lists);
 	for (int i = 0; i < LISTERS && !bad; i++) {
 		pid_t pid = new_child();
 		if (pid == 0) {
@@ -282,14 +304,9 @@ static void while_threads_list(void)
 			}
 			_exit(lists_once());
 		}
-		int end = outcome(pid);
-		if (end)
-			check(0, "child %d: %d (more than 1000: a signal)", i, end);
-		bad += !!end;
+		bad += went_wrong(i, pid);
 	}
-	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
+	end_threads(t);
 	check_eq(bad, 0, "mistakes with %d children that list the devices, forked while threads list them", LISTERS);
 }
 
@@ -298,24 +315,16 @@ static void while_threads_open_and_close(int held)
 {
 	pthread_t t[2];
 	int bad = 0;
-	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		if (pthread_create(&t[i], NULL, opens_and_closes, NULL))
-			die("pthread_create");
+	begin_threads(t, opens_and_closes);
 	for (int i = 0; i < CHILDREN && !bad; i++) {
 		pid_t pid = new_child();
 		if (pid == 0)
 			exit(own_device() ? 1 : 0);
 		if (held)
 			bad += exchange(&a, &b, (uint32_t)i);
-		int end = outcome(pid);
-		if (end)
-			check(0, "child %d: %d (more than 1000: a signal)", i, end);
-		bad += !!end;
+		bad += went_wrong(i, pid);
 	}
-	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
+	end_threads(t);
 	check_eq(bad, 0, "mistakes with %d children, forked while threads open and close%s", CHILDREN, held ? " a device that is open" : "");
 }
 

@@ -184,6 +184,13 @@ static void disconnect(void)
 	end_close(c);
 }
 
+/* After an error. */
+static void reconnect(void)
+{
+	disconnect();
+	connect_qp();
+}
+
 static struct ibv_sge at(struct ibv_mr *region, uint64_t base, uint64_t offset, uint32_t len)
 {
 	return (struct ibv_sge){ base + offset, len, region->lkey };
@@ -397,8 +404,7 @@ static void range(void)
 {
 	struct ibv_sge sg = at(mr, s.addr, SIZE - 8, 9);
 	check_eq(post(IBV_WR_RDMA_WRITE, &sg, 1, ca.addr, ca.rkey).status, IBV_WC_LOC_PROT_ERR, "a byte beyond the imported region");
-	disconnect();
-	connect_qp();
+	reconnect();
 	check_eq(remote(IBV_WR_RDMA_WRITE, SIZE - 8, 9).status, IBV_WC_REM_ACCESS_ERR, "as a target");
 	disconnect();
 	/* Another domain: the region stays in the one that it was registered in. */
@@ -511,8 +517,7 @@ static void use(void)
 		check_eq(ibv_dereg_mr(mr), EINVAL, "ibv_dereg_mr of an imported region");
 		ibv_unimport_mr(mr);
 		check_eq(remote(IBV_WR_RDMA_WRITE, 0, 8).status, IBV_WC_REM_ACCESS_ERR, "the import's key after ibv_unimport_mr");
-		disconnect();
-		connect_qp();
+		reconnect();
 		check(import_region(), "the region is there still");
 		check_eq(remote(IBV_WR_RDMA_WRITE, 0, 8).status, IBV_WC_SUCCESS, "and can be used");
 		ibv_unimport_mr(mr);
@@ -529,11 +534,9 @@ static void destroyed(void)
 		check_eq(exporter_does('d', 0, 0, 0), 0, "the exporter's ibv_dereg_mr while it is imported");
 		struct ibv_sge sg = at(mr, s.addr, 0, 8);
 		check_eq(post(IBV_WR_RDMA_WRITE, &sg, 1, ca.addr, ca.rkey).status, IBV_WC_LOC_PROT_ERR, "the import's lkey afterwards");
-		disconnect();
-		connect_qp();
+		reconnect();
 		check_eq(remote(IBV_WR_RDMA_READ, 0, 8).status, IBV_WC_REM_ACCESS_ERR, "its rkey");
-		disconnect();
-		connect_qp();
+		reconnect();
 		ibv_unimport_mr(mr);
 		errno = 0;
 		check(!ibv_import_mr(pd, s.mr) && errno == ENOENT, "ibv_import_mr: ENOENT (%m)");
@@ -561,8 +564,7 @@ static void unmapped(void)
 		check_eq(exporter_does('u', 65536, 65536, 0), 0, "the exporter unmaps pages");
 		struct ibv_sge sg = at(mr, s.addr, 65536, 8);
 		check_eq(post(IBV_WR_RDMA_WRITE, &sg, 1, ca.addr, ca.rkey).status, IBV_WC_LOC_PROT_ERR, "as a source");
-		disconnect();
-		connect_qp();
+		reconnect();
 		check_eq(remote(IBV_WR_RDMA_WRITE, 65536, 8).status, IBV_WC_REM_OP_ERR, "as a target");
 		ibv_unimport_mr(mr);
 	}
@@ -580,12 +582,10 @@ static void killed(void)
 		/* The kernel tells of the death at once, the adapter hears of it a moment later: both ways are errors. */
 		struct ibv_sge sg = at(mr, s.addr, 0, 8);
 		check_eq(post(IBV_WR_RDMA_WRITE, &sg, 1, ca.addr, ca.rkey).status, IBV_WC_LOC_PROT_ERR, "the lkey of a dead process's region");
-		disconnect();
-		connect_qp();
+		reconnect();
 		enum ibv_wc_status status = remote(IBV_WR_RDMA_READ, 0, 8).status;
 		check(status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_OP_ERR, "its rkey");
-		disconnect();
-		connect_qp();
+		reconnect();
 		ibv_unimport_mr(mr);
 	}
 	if (dm) {

@@ -63,6 +63,27 @@ impl Ring {
             thread::yield_now();
         }
     }
+
+    /// Consumer: waits for piece `seq`.
+    fn wait_for(&self, seq: u32) -> u64 {
+        loop {
+            if let Some(word) = self.slot(seq).take(seq) {
+                return word;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// Puts three pieces, each of which says its number.
+fn producer(ring: &Arc<Ring>) -> thread::JoinHandle<()> {
+    let ring = Arc::clone(ring);
+    thread::spawn(move || {
+        for seq in SLOTS..SLOTS + 3 {
+            ring.room(seq);
+            ring.slot(seq).put(seq, u64::from(seq));
+        }
+    })
 }
 
 model!(every_piece_arrives_whole_in_order_and_once, 2, why: "half a slot",
@@ -72,23 +93,9 @@ model!(every_piece_arrives_whole_in_order_and_once, 2, why: "half a slot",
     },
     || {
         let ring = Ring::new();
-        let producer = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || {
-                for seq in SLOTS..SLOTS + 3 {
-                    ring.room(seq);
-                    ring.slot(seq).put(seq, u64::from(seq) * 10);
-                }
-            })
-        };
+        let producer = producer(&ring);
         for seq in SLOTS..SLOTS + 3 {
-            let word = loop {
-                match ring.slot(seq).take(seq) {
-                    Some(word) => break word,
-                    None => thread::yield_now(),
-                }
-            };
-            assert_eq!(word, u64::from(seq) * 10, "half a slot");
+            assert_eq!(ring.wait_for(seq), u64::from(seq), "half a slot");
             acknowledge(&ring.acked, seq + 1);
         }
         producer.join().expect("the producer ends");
@@ -102,15 +109,7 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
     fails: { a_producer_that_does_not_wait_loses_a_piece: Weakened::OTHERWISE, },
     || {
         let ring = Ring::new();
-        let producer = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || {
-                for seq in SLOTS..SLOTS + 3 {
-                    ring.room(seq);
-                    ring.slot(seq).put(seq, u64::from(seq));
-                }
-            })
-        };
+        let producer = producer(&ring);
         for seq in SLOTS..SLOTS + 3 {
             while !ring.slot(seq).is_ready(seq) {
                 assert!(!ring.slot(seq).is_ready(seq + SLOTS), "a piece was overwritten");
@@ -151,12 +150,7 @@ model!(a_chunk_belongs_to_one_side_at_a_time, 2, why: "Causality violation",
             })
         };
         for seq in SLOTS..SLOTS + 3 {
-            let chunk = loop {
-                match ring.slot(seq).take(seq) {
-                    Some(chunk) => break chunk as usize,
-                    None => thread::yield_now(),
-                }
-            };
+            let chunk = ring.wait_for(seq) as usize;
             // SAFETY: as above.
             memory[chunk].with(|bytes| assert_eq!(unsafe { *bytes }, seq));
             acknowledge(&ring.acked, seq + 1);
