@@ -248,14 +248,10 @@ impl Adapter {
         let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
     }
 
-    /// Somebody goes to sleep on `channel`: queues that were armed with completions in them send their event.
-    pub(crate) fn remind(&self, channel: &Channel) {
-        for key in channel.take_left() {
-            let cq = self.cqs.lock().get(&key).and_then(Weak::upgrade);
-            if let Some(cq) = cq {
-                cq.remind();
-            }
-        }
+    /// Somebody goes to sleep, and completion queue `key` was armed with completions in it: see [`Cq::remind`].
+    pub(crate) fn remind(&self, key: usize) -> bool {
+        let cq = self.cqs.lock().get(&key).and_then(Weak::upgrade);
+        cq.is_some_and(|cq| cq.remind())
     }
 
     /// Calls `look` for each completion queue.

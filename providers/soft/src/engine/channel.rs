@@ -66,7 +66,8 @@ impl Channel {
     /// The completion queue `key` was armed with completions in it. By the letter of ibv_req_notify_cq(3) only the next one makes an event. But
     /// programs that were only ever run over adapters (perftest 4.5 -b -e) arm, take so many completions and sleep, whether or not there
     /// are more: there messages come one by one, and one after the arming wakes them. Ours come together, so nothing may come any more.
-    /// Who sleeps in ibv_get_cq_event(3) while such a queue still holds completions gets its event (`Cq::remind`).
+    /// Who sleeps in ibv_get_cq_event(3) while such a queue still holds completions gets its event (`Cq::remind`). Who does not sleep,
+    /// because there is an event, does not: he would get two events for what is one, and take the second for that of another completion.
     pub(super) fn note_left(&self, key: usize) {
         let mut left = self.left.lock();
         if !left.contains(&key) {
@@ -74,23 +75,37 @@ impl Channel {
         }
     }
 
-    /// The queues that were armed with completions in them since this was asked last.
-    pub(crate) fn take_left(&self) -> Vec<usize> {
-        std::mem::take(&mut self.left.lock())
+    /// Has one queue that was armed with completions in it send its event, unless there is an event.
+    fn remind(&self, remind: impl Fn(usize) -> bool) {
+        while !self.left.lock().is_empty() && !self.is_readable() {
+            let mut left = self.left.lock();
+            if left.is_empty() {
+                break;
+            }
+            let key = left.swap_remove(0);
+            drop(left);
+            if remind(key) {
+                break;
+            }
+        }
     }
 
     /// Sleeps until there is a record, unless the application's descriptor does not block. Whoever sleeps here serves what he is woken
-    /// for, so that no other thread must be woken.
+    /// for, so that no other thread must be woken. `remind` has a queue that was armed with completions in it send its event if they are
+    /// still there, and says whether it did.
     ///
     /// # Errors
     /// `EINTR` a signal came.
-    pub(crate) fn await_record(&self) -> Result<(), Errno> {
+    pub(crate) fn await_record(&self, remind: impl Fn(usize) -> bool) -> Result<(), Errno> {
+        // In a forked child nobody would wake it.
+        let ours = self.alarm.as_ref().is_none_or(|alarm| !alarm.is_foreign());
+        if !ours || !self.blocks() {
+            return Ok(());
+        }
+        self.remind(remind);
         match &self.alarm {
-            // In a forked child nobody would wake it.
-            Some(alarm) if !alarm.is_foreign() && self.blocks() => {
-                alarm.sleep_until(|| self.is_readable())
-            }
-            _ => Ok(()),
+            Some(alarm) => alarm.sleep_until(|| self.is_readable()),
+            None => Ok(()),
         }
     }
 
@@ -230,6 +245,35 @@ mod tests {
             assert_eq!(channel.get(), Some([0, i]));
         }
         assert_eq!(channel.get(), None);
+    }
+
+    #[test]
+    fn queues_are_reminded_one_by_one_and_only_of_what_there_is_no_event_for() {
+        let channel = Channel::new(1).expect("a pipe");
+        let asked = Mutex::new(vec![]);
+        let sleep = |sends: bool| {
+            let remind = |key| {
+                asked.lock().push(key);
+                if sends {
+                    channel.send(key as u64);
+                }
+                sends
+            };
+            // There is an event then, or nobody who could send one: without an alarm this does not sleep.
+            channel.await_record(remind).expect("no signal");
+            std::mem::take(&mut *asked.lock())
+        };
+        for key in [1, 2, 1, 3] {
+            channel.note_left(key);
+        }
+        channel.send(9);
+        assert!(sleep(true).is_empty(), "there is an event");
+        assert_eq!(channel.get(), Some([9, 0]));
+        assert_eq!(sleep(true), [1]);
+        assert!(sleep(true).is_empty(), "nobody got that one's event yet");
+        assert_eq!(channel.get(), Some([1, 0]));
+        assert_eq!(sleep(false), [3, 2], "they have nothing any more");
+        assert!(sleep(true).is_empty(), "all were asked");
     }
 
     #[test]

@@ -441,15 +441,17 @@ impl Cq {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Somebody goes to sleep until the next event, and this queue was armed with completions in it: sends it if they are still there.
-    /// See [`Channel::note_left`].
+    /// Somebody goes to sleep until the next event, and this queue was armed with completions in it: sends it if they are still there,
+    /// and returns whether it did. See [`Channel::note_left`].
     #[cold]
-    pub(crate) fn remind(&self) {
+    pub(crate) fn remind(&self) -> bool {
         let mut ring = self.ring.lock();
-        if ring.remind() {
+        let reminds = ring.remind();
+        if reminds {
             // Under the lock, as in `settle`.
             self.send_event();
         }
+        reminds
     }
 
     /// Changes the capacity; `false` when the queued completions do not fit.

@@ -119,6 +119,9 @@ impl Qp {
         self.set_state(State::Reset);
         self.send_cq.remove(self);
         self.recv_cq.remove(self);
+        if self.kind == Kind::XrcSend {
+            self.adapter.xrc.requesters.remove(self);
+        }
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);

@@ -6,7 +6,7 @@ use crate::adapter::Adapter;
 use crate::shm::protocol;
 use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Rings that are looked at by themselves; the rest ring a bell.
 pub(crate) const HOT: usize = 16;
@@ -153,11 +153,8 @@ impl Hot {
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
     let more = qp.serve_again();
     qp.acknowledge();
-    // In this order: an acknowledgement may be here before whoever posts has said that something is outstanding, which he says before
-    // he lets go of the lock. The bell ordered us after he took it.
-    let posting = qp.requester.is_locked();
-    fence(Ordering::Acquire);
-    if posting || qp.has_outstanding() {
+    // The bell ordered us after whatever it is about.
+    if qp.may_await() {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {

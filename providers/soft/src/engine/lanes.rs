@@ -116,9 +116,7 @@ impl Requester {
             return Steered::There;
         }
         if self.acked != self.next {
-            let Some(link) = self.link.take() else { return Steered::Waiting };
-            self.absorb(qp, &link);
-            self.link = Some(link);
+            self.absorb_here(qp);
             if self.acked != self.next {
                 return Steered::Draining;
             }
@@ -135,6 +133,7 @@ impl Requester {
         }
         match qp.adapter.xrc.stand_in(&qp.adapter, to, self.lanes.home, qp.qpn) {
             Some(link) => {
+                qp.adapter.xrc.requesters.add(to, qp);
                 self.take_lane(Lane {
                     link,
                     latched: None,

@@ -31,6 +31,7 @@ pub(crate) mod regions;
 mod rendezvous;
 pub(crate) mod request;
 pub(crate) mod requester;
+mod requests;
 pub(crate) mod responder;
 mod runs;
 pub(crate) mod srq;

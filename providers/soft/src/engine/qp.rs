@@ -27,7 +27,7 @@ use crate::sys::{Errno, membarrier};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// Looks without an arrival after which a stream is over.
@@ -597,7 +597,7 @@ impl Qp {
     pub(crate) fn note_acked_along(&self, ack: u32) {
         // Pairs with the Acquire in `acked_along`.
         self.acked_along.store(ack | 1 << 31, Ordering::Release);
-        if self.has_outstanding() {
+        if self.may_await() {
             // A breakage is left to the next look: it needs the responder's lock.
             self.requester.lock().advance(self);
         }
@@ -658,6 +658,16 @@ impl Qp {
     #[inline]
     pub(crate) fn has_outstanding(&self) -> bool {
         self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request may be outstanding that whatever the caller has seen came after: an acknowledgement can be here before whoever
+    /// posts has said that something is outstanding, which he says before he lets go of the lock.
+    #[inline]
+    pub(crate) fn may_await(&self) -> bool {
+        // In this order. What was seen ordered us after he took the lock: it is held, or what he did under it is seen.
+        let posting = self.requester.is_locked();
+        fence(Ordering::Acquire);
+        posting || self.has_outstanding()
     }
 
     /// Called under the requester's lock with whether anything is left to complete.

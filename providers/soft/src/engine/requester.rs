@@ -249,10 +249,7 @@ impl Requester {
 
     /// Everything that can go on: acknowledgements, completions, waiting requests, patience.
     pub(crate) fn advance(&mut self, qp: &Qp) {
-        if let Some(link) = self.link.take() {
-            self.absorb(qp, &link);
-            self.link = Some(link);
-        }
+        self.absorb_here(qp);
         self.reap(qp);
         loop {
             let begun = self.begin_fetches(qp);
@@ -273,6 +270,26 @@ impl Requester {
         }
         self.lose_patience(qp);
         self.publish();
+        self.settle(qp);
+    }
+
+    /// Completes what is acknowledged, and begins nothing.
+    pub(super) fn complete_acknowledged(&mut self, qp: &Qp) {
+        self.absorb_here(qp);
+        self.reap(qp);
+        self.settle(qp);
+    }
+
+    /// As `absorb`, from the remote QP that requests go to now, if there is one.
+    pub(super) fn absorb_here(&mut self, qp: &Qp) {
+        if let Some(link) = self.link.take() {
+            self.absorb(qp, &link);
+            self.link = Some(link);
+        }
+    }
+
+    /// Says whether anything is left to do.
+    fn settle(&mut self, qp: &Qp) {
         qp.sends_outstanding(self.is_busy(qp));
         if self.drain_awaited && self.is_drained() {
             self.drain_awaited = false;

@@ -295,7 +295,11 @@ impl Responder {
             return Verdict::Stale;
         }
         // A request completes before its answer arrives, as it does on a wire.
-        qp.note_acked_along(head.ack);
+        if qp.kind != Kind::XrcRecv {
+            qp.note_acked_along(head.ack);
+        } else if head.has(LAST) {
+            qp.adapter.xrc.requesters.complete(link.peer.slot);
+        }
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
         }

@@ -15,6 +15,7 @@ use abi::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+mod answers;
 mod counting;
 mod ending;
 mod inline;

@@ -9,6 +9,7 @@ use super::hot::Hot;
 use super::link::{Link, Standing};
 use super::opened::{OpenQps, is_held};
 use super::qp::{Qp, Wanted};
+use super::requests::Requesters;
 use super::state::Kind;
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, SrqEntry, qpn, split_qpn};
@@ -93,7 +94,7 @@ pub(super) enum Task {
 
 /// The XRC side of an adapter.
 ///
-/// Locks, outer first: a completion queue's list > `hot` > QP responder > `tasks`; `stand_ins` > everything but a
+/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`; `stand_ins` > everything but a
 /// completion queue's list.
 #[derive(Debug, Default)]
 pub(crate) struct Xrc {
@@ -102,6 +103,7 @@ pub(crate) struct Xrc {
     hot: Mutex<Hot>,
     tasks: Mutex<Vec<Task>>,
     stand_ins: Mutex<Vec<Arc<Qp>>>,
+    pub(super) requesters: Requesters,
     /// By process slot and our QP: who stands for its other end there. As they said: to be checked.
     answers: Mutex<HashMap<(u16, u32), u32>>,
     /// The domains that are open, how often, and what keeps their files from being replaced by others of the same number.
@@ -159,6 +161,11 @@ impl Xrc {
             self.receiving.fetch_sub(1, Ordering::Relaxed);
         }
         self.hot.lock().remove(qp);
+    }
+
+    /// A QP that sends is connected to one of process `slot`.
+    pub(crate) fn add_sender(&self, qp: &Qp, slot: u16) {
+        self.requesters.add(slot, qp);
     }
 
     /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.

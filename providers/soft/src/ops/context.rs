@@ -335,8 +335,7 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     // SAFETY: by contract.
     let context = unsafe { Context::of(context) };
     let Some(channel) = context.channel(fd) else { return 0 };
-    context.adapter.remind(&channel);
-    match channel.await_record() {
+    match channel.await_record(|key| context.adapter.remind(key)) {
         Ok(()) => 0,
         Err(errno) => errno.raw(),
     }

@@ -571,6 +571,11 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
         sending = (qp.kind != Kind::XrcRecv).then_some(a);
         receiving = (qp.kind != Kind::XrcSend).then_some(b);
     }
+    if qp.kind == Kind::XrcSend
+        && let Some(link) = &sending
+    {
+        qp.adapter.xrc.add_sender(qp, link.peer.slot);
+    }
     qp.requester.lock().connect(sending);
     qp.connect_receiver(receiving, attr.dest_qp_num);
     Ok(())

@@ -1,0 +1,45 @@
+//! Requests of XRC QPs complete before their answers arrive, as they do on a wire.
+//!
+//! Elsewhere the answer's own slot brings the acknowledgement along. The answer to an XRC request comes by another QP, whose
+//! ring may be looked at when the request's was looked at a moment ago. A program that takes an event after each request for that of the
+//! request's completion (perftest 4.5 does) would then find no completion.
+#![forbid(unsafe_code)]
+
+use super::qp::Qp;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Weak;
+
+/// The XRC send QPs by the slots of the processes that they send to, or have sent to since they were connected.
+#[derive(Debug, Default)]
+pub(super) struct Requesters(Mutex<HashMap<u16, BTreeMap<usize, Weak<Qp>>>>);
+
+impl Requesters {
+    /// `qp` may send to process `slot` from now on. Called under its requester's lock, or while nothing is posted.
+    pub(super) fn add(&self, slot: u16, qp: &Qp) {
+        self.0.lock().entry(slot).or_default().insert(qp.index, qp.me());
+    }
+
+    /// `qp` sends no more.
+    pub(super) fn remove(&self, qp: &Qp) {
+        self.0.lock().retain(|_, qps| {
+            qps.remove(&qp.index);
+            !qps.is_empty()
+        });
+    }
+
+    /// Something arrived from process `slot`: completes what it acknowledged before. Called under a responder's lock.
+    pub(super) fn complete(&self, slot: u16) {
+        // In two steps: `add` is called under the locks that the second one takes.
+        let busy: Vec<_> = match self.0.lock().get(&slot) {
+            Some(qps) => {
+                qps.values().filter_map(Weak::upgrade).filter(|qp| qp.may_await()).collect()
+            }
+            None => return,
+        };
+        for qp in busy {
+            // A breakage is left to the next look: it needs a responder's lock.
+            qp.requester.lock().complete_acknowledged(&qp);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A request completes before its answer does, whoever looks at which ring first.
+
+use super::*;
+use crate::engine::xrc::DomainId;
+
+/// An end of an XRC connection: what sends, and what receives, with the shared queue and its completion queue.
+struct End {
+    send: Side,
+    recv: Side,
+    srq: Arc<Srq>,
+}
+
+impl End {
+    fn new(adapter: &Arc<Adapter>, domain: DomainId) -> Self {
+        let send = Side::new(adapter, Kind::XrcSend, 64);
+        let spare = Side::new(adapter, Kind::Rc, 64);
+        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let wanted = WantedSrq {
+            pd: spare.qp.pd,
+            max_wr: 8,
+            max_sge: 1,
+            domain: Some(domain),
+            cq: Some(Arc::clone(&spare.cq)),
+            tags: None,
+            report: report.clone(),
+        };
+        let srq = Srq::new(adapter, wanted).expect("a number");
+        let qp = Qp::new(adapter, Wanted::receiver(adapter, domain, report)).expect("a number");
+        let mut recv = spare;
+        recv.qp.retire();
+        recv.qp = qp;
+        Self { send, recv, srq }
+    }
+
+    fn connect(&self, to: &Self) {
+        self.recv.connect(to.send.qp.qpn, 7);
+        self.send.connect(to.recv.qp.qpn, 7);
+    }
+
+    fn send(&self, to: &Self) {
+        let message = Request { srqn: to.srq.number, ..request(IBV_WR_SEND, &to.recv) };
+        self.send.send(message, &[self.send.sge(0, 8)]);
+    }
+
+    /// Whether something was received, and whether a request completed; nobody looks at any ring for that.
+    fn got(&self) -> [bool; 2] {
+        [&self.recv, &self.send].map(|side| side.cq.pop_stamped().is_some())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.srq.retire();
+    }
+}
+
+#[test]
+fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
+    let adapter = adapter(true);
+    let domain = adapter.xrc.open_domain(&adapter, None, true, false).expect("a domain");
+    let (a, b) = (End::new(&adapter, domain), End::new(&adapter, domain));
+    a.connect(&b);
+    b.connect(&a);
+    for round in 0..200 {
+        for end in [&a, &b] {
+            end.srq.post(round, &[end.recv.sge(0, 8)]).expect("room");
+            end.srq.posted();
+        }
+        a.send(&b);
+        b.recv.qp.advance_receive();
+        b.send(&a);
+        // As by a thread that looked for acknowledgements before there was one.
+        a.recv.qp.advance_receive();
+        assert_eq!(a.got(), [true, true], "round {round}");
+        a.recv.qp.acknowledge();
+        b.send.qp.advance_send();
+        assert_eq!(b.got(), [true, true], "round {round}");
+    }
+}
