@@ -124,6 +124,7 @@ int main(int argc, char **argv)
 			runs[r] = (now() - start) / 3000 * 1e6;
 		}
 		printf("attach_%s_8 %.4f\n", writing ? "write" : "read", median(runs, RUNS));
+		printf("attach_%s_rate %.4f\n", writing ? "write" : "read", 1 / median(runs, RUNS));
 		for (int r = 0; r < RUNS; r++) {
 			double start = now();
 

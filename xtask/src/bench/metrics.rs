@@ -172,7 +172,7 @@ pub(super) const METRICS: &[Metric] = &[
         unit: Unit::Millions,
         ours: Ferroverbs("ib_write_bw", &["-s", "8", "-n", "500000"]),
         peers: &[],
-        limit: &[],
+        limit: &["attach_write_rate"],
         goal: 1.5,
     },
     Metric {
