@@ -8,6 +8,7 @@ use super::hot::{HOT, Hot, serve_cold};
 use super::qp::Qp;
 use super::state::Kind;
 use crate::adapter::Adapter;
+use crate::sys::brief::{Brief, BriefGuard};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub(crate) struct Form {
 pub(crate) struct Cq {
     pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
     pub(crate) adapter: Arc<Adapter>,
-    ring: Mutex<CompletionRing>,
+    ring: Brief<CompletionRing>,
     /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
     /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
     queued: AtomicUsize,
@@ -91,7 +92,7 @@ impl Cq {
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
-            ring: Mutex::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
+            ring: Brief::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
             queued: AtomicUsize::new(0),
             list: Mutex::default(),
             inbox: Mutex::default(),
@@ -329,6 +330,9 @@ impl Cq {
                 if !std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
                     // An acknowledgement may come along with a message, and the peer may wait for one of ours.
                     qp.look();
+                    if !qp.has_outstanding() {
+                        continue;
+                    }
                 }
                 qp.advance_send();
             }
@@ -475,7 +479,7 @@ impl Cq {
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     cq: &'a Cq,
-    ring: MutexGuard<'a, CompletionRing>,
+    ring: BriefGuard<'a, CompletionRing>,
 }
 
 impl Batch<'_> {

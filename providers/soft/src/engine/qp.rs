@@ -23,9 +23,10 @@ use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
 use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
+use crate::sys::brief::{Brief, BriefGuard};
 use crate::sys::{Errno, membarrier};
 use abi::*;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -148,7 +149,7 @@ pub(crate) struct Qp {
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) requester: Mutex<Requester>,
     pub(crate) responder: Mutex<Responder>,
-    pub(crate) receives: Mutex<ReceiveQueue>,
+    pub(crate) receives: Brief<ReceiveQueue>,
     /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
     next_arrival: AtomicU32,
     /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
@@ -271,7 +272,7 @@ impl Qp {
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
             requester: Mutex::new(Requester::new(wanted.kind, sends, frames)),
             responder: Mutex::new(Responder::new(ring, position)),
-            receives: Mutex::new(receives),
+            receives: Brief::new(receives),
             next_arrival: AtomicU32::new(position),
             acked_along: AtomicU32::new(0),
             looks: AtomicU32::new(QUIET),
@@ -479,7 +480,7 @@ impl Qp {
     /// # Errors
     /// `EINVAL` in RESET, or the QP has a shared receive queue.
     #[inline]
-    pub(crate) fn posting(&self) -> Result<MutexGuard<'_, ReceiveQueue>, Errno> {
+    pub(crate) fn posting(&self) -> Result<BriefGuard<'_, ReceiveQueue>, Errno> {
         if self.srq.is_some() || self.state() == State::Reset {
             return Err(Errno::EINVAL);
         }
@@ -579,7 +580,10 @@ impl Qp {
         // Pairs with the Acquire in `acknowledge_along`.
         self.next_arrival.store(next, Ordering::Release);
         self.ack_due.store(due, Ordering::Relaxed);
-        self.looks.swap(0, Ordering::Relaxed) < QUIET && self.adapter.attention.is_down()
+        let looks = self.looks.load(Ordering::Relaxed);
+        // Release: see `look`. A look that is counted in between, or is not, moves the acknowledgement a little.
+        self.looks.store(0, Ordering::Release);
+        looks < QUIET && self.adapter.attention.is_down()
     }
 
     /// The acknowledgement that goes along with a piece of ours.
@@ -599,7 +603,10 @@ impl Qp {
         self.acked_along.store(ack | 1 << 31, Ordering::Release);
         if self.may_await() {
             // A breakage is left to the next look: it needs the responder's lock.
-            self.requester.lock().advance(self);
+            let mut requester = self.requester.lock();
+            if !requester.finish_usual(self) {
+                requester.advance(self);
+            }
         }
     }
 
@@ -640,11 +647,12 @@ impl Qp {
             return self.advance_receive();
         }
         let looks = self.looks.load(Ordering::Relaxed);
-        if looks < QUIET {
+        if looks + 1 < QUIET {
             self.looks.store(looks + 1, Ordering::Relaxed);
-            if looks + 1 == QUIET {
-                self.acknowledge();
-            }
+        } else if looks < QUIET {
+            // Against `arrived`: if it stored its zero before this, we see what is due; if after, the count goes on from there.
+            self.looks.swap(QUIET, Ordering::AcqRel);
+            self.acknowledge();
         }
     }
 

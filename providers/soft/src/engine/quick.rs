@@ -61,6 +61,31 @@ impl Requester {
         let (same, region) = (Short([0; 2]), Covered::default());
         Some(Quick { qp, ring, requester: self, left, first: None, same, region })
     }
+
+    /// Completes what was sent, if a message brought the acknowledgement of all of it and nothing else is to be done; `false`:
+    /// it is not so, or not all.
+    #[inline]
+    pub(super) fn finish_usual(&mut self, qp: &Qp) -> bool {
+        let due = self.next.wrapping_sub(self.acked);
+        let usual = due != 0
+            && qp.acked_along(self.acked) == due
+            && qp.sends_plainly()
+            && qp.is_in(State::Rts)
+            && self.latched.is_some()
+            && self.lent.is_empty()
+            && !self.failed
+            && !self.unpublished
+            && self.queue.issued == self.queue.posted;
+        if !usual {
+            return false;
+        }
+        self.note_acked_all();
+        self.reap(qp);
+        if self.queue.is_idle() {
+            qp.sends_outstanding(false);
+        }
+        self.queue.is_idle()
+    }
 }
 
 impl Quick<'_> {

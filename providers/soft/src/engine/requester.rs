@@ -525,6 +525,14 @@ impl Requester {
         self.failed = true;
     }
 
+    /// The peer acknowledged all that was sent.
+    #[inline]
+    pub(super) const fn note_acked_all(&mut self) {
+        self.acked = self.next;
+        self.waits = 0;
+        self.stalled = None;
+    }
+
     /// Completes what is complete, in order.
     pub(super) fn reap(&mut self, qp: &Qp) {
         let mut batch: Option<Batch<'_>> = None;

@@ -3,6 +3,7 @@
 //! One file per concern, and no policy: what a segment, a slot or a peer *means* is decided in
 //! [`crate::fabric`]. This is the only place of the fabric that calls libc.
 
+pub mod brief;
 pub mod clock;
 pub mod cma;
 pub mod dir;

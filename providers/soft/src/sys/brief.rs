@@ -1,0 +1,113 @@
+//! A lock for what is held for some tens of instructions at a time.
+//!
+//! Letting go of a lock at which others may sleep takes a second locked instruction, to learn whether somebody does. The locks that every
+//! message passes through several times, and that nobody holds while he copies or waits for anything, do without: letting go is a
+//! plain store, and who finds the lock taken tries again. Nothing else may be guarded so: nobody is given his turn.
+
+use parking_lot::lock_api::{GuardSend, RawMutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often who waits looks before he lets others run, and before he sleeps in between.
+const SPINS: u32 = 100;
+const SLEEPS_FROM: u32 = 120;
+/// The holder may have to run on our processor, behind us by priority.
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RawBrief(AtomicBool);
+
+/// A mutex that is only held briefly.
+pub(crate) type Brief<T> = parking_lot::lock_api::Mutex<RawBrief, T>;
+pub(crate) type BriefGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawBrief, T>;
+
+// SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the swap that changes the word from
+// false to true is the only way in. It acquires what `unlock` released.
+unsafe impl RawMutex for RawBrief {
+    const INIT: Self = Self(AtomicBool::new(false));
+    type GuardMarker = GuardSend;
+
+    #[inline]
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    #[inline]
+    fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl RawBrief {
+    #[cold]
+    fn wait(&self) {
+        let mut round = 0;
+        loop {
+            if !self.is_locked() && self.try_lock() {
+                return;
+            }
+            match round {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..SLEEPS_FROM => std::thread::yield_now(),
+                _ => std::thread::sleep(SLEEP),
+            }
+            round += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_add_one_after_the_other() {
+        let sum = Arc::new(Brief::new(0u64));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let sum = Arc::clone(&sum);
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        // Two steps, so that two threads inside would lose one.
+                        let mut guard = sum.lock();
+                        let before = *guard;
+                        std::hint::black_box(&before);
+                        *guard = before + 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(*sum.lock(), 160_000);
+    }
+
+    #[test]
+    fn who_waits_for_a_holder_that_does_not_run_sleeps_and_gets_it() {
+        let lock = Arc::new(Brief::new(()));
+        let held = lock.lock();
+        assert!(lock.is_locked() && lock.try_lock().is_none());
+        let other = Arc::clone(&lock);
+        let waiter = std::thread::spawn(move || drop(other.lock()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        drop(held);
+        waiter.join().expect("no panic");
+        assert!(!lock.is_locked());
+    }
+}
