@@ -46,7 +46,7 @@ struct crowd_info {
 struct crowd_board {
 	struct crowd_info info[2];
 	_Atomic uint32_t credit[C_POSTERS][C_SLOTS];	/* the first request that may not use this place yet */
-	_Atomic uint64_t received, sent, adds, finished, lost;
+	_Atomic uint64_t received, sent, adds, finished;
 };
 
 struct crowd_slot {

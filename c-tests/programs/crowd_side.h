@@ -282,7 +282,11 @@ static int crowd_next(struct crowd_thread *t, struct crowd_wc *w)
 	/* What came before that; from now on it wakes us. */
 	if ((n = crowd_poll_all(t, w)))
 		return n;
-	if (!readable(c->channel->fd, 50)) {
+	/* For long, as looking would do the work of whoever has to wake us; but not for what never comes. */
+	int woken = 0, done = 0;
+	for (uint64_t end = now_us() + 3000000; !woken && !done && now_us() < end; woken = readable(c->channel->fd, 50))
+		done = c->board->finished || c->gone || c->is_dead(c->arg) || (!c->role && !c->posting && !c->outstanding);
+	if (!woken) {
 		n = crowd_poll_all(t, w);
 		if (n && c->plan.takers[c->role] == 1 && !readable(c->channel->fd, 5000))
 			crowd_bad(c, "a completion (%llx), but no event", (unsigned long long)w->wc.wr_id);

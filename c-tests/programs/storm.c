@@ -254,10 +254,11 @@ static int drain_receives(struct side *s, struct batch *b, int flushed)
 		struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
 		if (!p->receives)
 			continue;
-		if (!completion(s, &wc, datagrams(s) ? 2000000 : WAIT_US, !own && !flushed)) {
+		if (!completion(s, &wc, s->plan.transport == T_MCAST ? 2000000 : WAIT_US, !own && !flushed)) {
 			if (s->board->dead[s->plan.proc[REQUESTER]] && !own && !flushed)
 				return s->gone = 1;
-			if (datagrams(s) && !flushed)
+			/* What is for many does not wait for one who has no room for long. */
+			if (s->plan.transport == T_MCAST && !flushed)
 				return 2;
 			bad(s, "receive %u of %u: no completion", i, b->n);
 		}

@@ -602,7 +602,7 @@ impl Handler for Service {
     fn on_peer_death(&self, peer: &Arc<Peer>) {
         let Some(adapter) = self.0.get().and_then(Weak::upgrade) else { return };
         AtomicLock::recover(&adapter.view.rings_head().atomic_lock, peer.slot);
-        adapter.datagrams.remove_peer(&adapter, peer.slot);
+        adapter.datagrams.remove_peer(&adapter, peer);
         adapter.xrc.forget_opener(&adapter, peer.slot, peer.identity());
         adapter.xrc.work(&adapter);
         let at = Instant::now() + GRACE;

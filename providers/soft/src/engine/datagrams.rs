@@ -181,7 +181,14 @@ impl Datagrams {
         let state =
             OutletState { place: None, lent: VecDeque::new(), unpublished: false, reader: None };
         let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
-        self.to.write().insert(slot, Arc::clone(&outlet));
+        let mut to = self.to.write();
+        match to.get(&slot) {
+            // Another thread was faster. Two of them would write to the same places of the ring.
+            Some(there) if !there.peer.is_dead() => return Some(Arc::clone(there)),
+            Some(there) => there.reclaim(adapter),
+            None => {}
+        }
+        to.insert(slot, Arc::clone(&outlet));
         Some(outlet)
     }
 
@@ -229,13 +236,16 @@ impl Datagrams {
     }
 
     /// A process is dead: what it sent before still counts, then nothing more comes.
-    pub(crate) fn remove_peer(&self, adapter: &Adapter, slot: u16) {
+    pub(crate) fn remove_peer(&self, adapter: &Adapter, peer: &Arc<Peer>) {
+        let slot = peer.slot;
         self.everyone.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
-        if let Some(outlet) = self.to.write().remove(&slot) {
-            for (_, chunk) in outlet.state.lock().lent.drain(..) {
-                adapter.chunks.give(chunk);
-            }
+        let mut to = self.to.write();
+        // Its slot may be another process's already, which we write to.
+        if let Some(outlet) = to.get(&slot).filter(|outlet| Arc::ptr_eq(&outlet.peer, peer)) {
+            outlet.reclaim(adapter);
+            to.remove(&slot);
         }
+        drop(to);
         let mut from = self.from.lock();
         while from.serve(self, adapter, slot) == BUDGET {}
         from.hot.retain(|s| *s != slot);
@@ -405,6 +415,13 @@ fn deliver(
 }
 
 impl Outlet {
+    /// Its receiver is dead: the chunks that it was lent are ours again.
+    fn reclaim(&self, adapter: &Adapter) {
+        for (_, chunk) in self.state.lock().lent.drain(..) {
+            adapter.chunks.give(chunk);
+        }
+    }
+
     /// Whether a datagram can be put now, or never.
     pub(super) fn has_room(&self, adapter: &Adapter) -> bool {
         self.state.lock().room(self, adapter).is_some() || self.peer.is_dead()
@@ -418,9 +435,11 @@ impl Outlet {
         fill: impl FnOnce(*mut u8),
     ) -> Sent {
         let mut state = self.state.lock();
-        let Some(seq) = state.room(self, adapter) else {
-            return if self.peer.is_dead() { Sent::Gone } else { Sent::Full };
-        };
+        // Nobody would give back what is lent to the dead after `reclaim`.
+        if self.peer.is_dead() {
+            return Sent::Gone;
+        }
+        let Some(seq) = state.room(self, adapter) else { return Sent::Full };
         let mut body = letter.body;
         let (carrier, count) = match letter.inline {
             Some(count) => (Carrier::Inline, count),
@@ -511,12 +530,17 @@ mod tests {
     use super::*;
     use crate::fabric::FabricConfig;
 
-    #[test]
-    fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
-        let name = format!("ferroverbs-everyone-{}", std::process::id());
+    /// Two fabric members.
+    fn pair(what: &str) -> [Arc<Adapter>; 2] {
+        let name = format!("ferroverbs-{what}-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
         config.dir_is_ours = true;
-        let [a, b] = [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric"));
+        [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric"))
+    }
+
+    #[test]
+    fn whoever_meets_everyone_knows_them_before_its_service_thread_does() {
+        let [a, b] = pair("everyone");
         // The service thread of `b` comes no further than here.
         let from = b.datagrams.from.lock();
         b.datagrams.meet_everyone(&b);
@@ -524,5 +548,22 @@ mod tests {
         b.datagrams.for_everyone(|_| known += 1);
         drop(from);
         assert_eq!(known, 2, "itself and {}", a.fabric.slot());
+    }
+
+    #[test]
+    fn threads_that_write_to_a_process_first_at_the_same_time_share_its_outlet() {
+        for _ in 0..8 {
+            let [a, b] = pair("outlet");
+            let (slot, start) = (b.fabric.slot(), std::sync::Barrier::new(4));
+            let outlets: Vec<_> = std::thread::scope(|scope| {
+                let find = || {
+                    start.wait();
+                    a.datagrams.outlet(&a, slot).expect("it is there")
+                };
+                let threads = [(); 4].map(|()| scope.spawn(find));
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            assert!(outlets.iter().all(|outlet| Arc::ptr_eq(outlet, &outlets[0])));
+        }
     }
 }
