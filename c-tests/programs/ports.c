@@ -2,10 +2,14 @@
  * The port on request (ferroverbs-soft(7), "Faults"): down and up, by the n-th operation and by a line in the control pipe, with the
  * traffic that stalls meanwhile; its other events; rules that come and go while a process runs; and the end of the device.
  */
-#include "rig.h"
+#define _GNU_SOURCE
+#include "control.h"
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#define PIPE "ports-control"
 
 static struct end *a, *b;
 static struct address aa, ba;
@@ -27,22 +31,10 @@ static void setting(struct end *e, const char *text)
 	end_run(e, set_env, arg, sizeof arg);
 }
 
-/* A line for this process. */
-static void tell(const char *line)
-{
-	char path[64];
-	snprintf(path, sizeof path, PIPE "-%d", (int)getpid());
-	FILE *f = fopen(path, "w");
-	if (!f || fprintf(f, "%s\n", line) < 0 || fclose(f))
-		die("%s: %s", path, strerror(errno));
-}
-
 static int pipe_is_there(void)
 {
-	char path[64];
 	struct stat st;
-	snprintf(path, sizeof path, PIPE "-%d", (int)getpid());
-	return stat(path, &st) == 0 && S_ISFIFO(st.st_mode) && (st.st_mode & 0777) == 0600;
+	return stat(control_path(), &st) == 0 && S_ISFIFO(st.st_mode) && (st.st_mode & 0777) == 0600;
 }
 
 /* The next event of our device. */
@@ -190,7 +182,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 	sent(b, 1, IBV_WC_SUCCESS);
 	received(a, 1);
 	received(b, 1);
-	tell("port-down");
+	control("port-down");
 	event(IBV_EVENT_PORT_ERR);
 	state(IBV_PORT_DOWN);
 	for (int i = 2; i <= 3; i++) {
@@ -216,7 +208,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state here");
 		check_eq(end_state_soon(b, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state there");
 	}
-	tell("port-up");
+	control("port-up");
 	event(IBV_EVENT_PORT_ACTIVE);
 	state(IBV_PORT_ACTIVE);
 	if (reliable && outlasts) {
@@ -244,7 +236,7 @@ static void connected_meanwhile(void)
 	struct options o = defaults();
 	o.timeout = 20;
 	begin("connected meanwhile", o);
-	tell("port-down");
+	control("port-down");
 	event(IBV_EVENT_PORT_ERR);
 	struct end *c = end_new(0);
 	struct address ca, self;
@@ -259,7 +251,7 @@ static void connected_meanwhile(void)
 	end_send(c, request(self, IBV_WR_RDMA_WRITE, 2));
 	quiet(a, RECVS, "nothing arrives");
 	quiet(c, SENDS, "nothing completes");
-	tell("port-up");
+	control("port-up");
 	event(IBV_EVENT_PORT_ACTIVE);
 	sent(c, 1, IBV_WC_SUCCESS);
 	sent(c, 2, IBV_WC_SUCCESS);
@@ -270,21 +262,133 @@ static void connected_meanwhile(void)
 	ibv_close_device(ctx);
 }
 
+static long says(struct parts *p, void *line)
+{
+	(void)p;
+	control(line);
+	return 0;
+}
+
+static void order(struct end *e, const char *line)
+{
+	char arg[RUN_BYTES] = { 0 };
+	snprintf(arg, sizeof arg, "%s", line);
+	end_run(e, says, arg, sizeof arg);
+}
+
+/* The process at the other end is killed while our port is down, or its own. */
+static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
+{
+	struct end *usual = b;
+	struct options o = defaults();
+	int reliable = type == IBV_QPT_RC;
+	char what[100];
+	snprintf(what, sizeof what, "%s, the peer dies while %s port is down", reliable ? "RC" : "UC", ours ? "our" : "its");
+	o.type = type;
+	/* It would take half a minute. */
+	o.timeout = 20;
+	o.retry = 7;
+	b = victim;
+	setting(b, "FERROVERBS_SOFT_CONTROL=ports-control-%p");
+	begin(what, o);
+	receives(a, 2);
+	receives(b, 1);
+	end_send(a, request(ba, IBV_WR_SEND, 1));
+	end_send(b, request(aa, IBV_WR_SEND, 1));
+	sent(a, 1, IBV_WC_SUCCESS);
+	sent(b, 1, IBV_WC_SUCCESS);
+	received(a, 1);
+	received(b, 1);
+	if (ours) {
+		control("port-down");
+		event(IBV_EVENT_PORT_ERR);
+	} else {
+		order(b, "port-down");
+		check_eq(end_async(b), IBV_EVENT_PORT_ERR, "its port is down");
+	}
+	for (int i = 2; i <= 4; i++)
+		end_send(a, request(ba, i == 3 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, i));
+	for (int i = 2; i <= 4 && !reliable; i++)
+		sent(a, i, IBV_WC_SUCCESS);
+	quiet(a, SENDS, "nothing completes that waits for an answer");
+	end_kill(b);
+	end_free(b);
+	b = usual;
+	if (ours) {
+		/* Longer than it takes where it can be heard of. */
+		struct ibv_wc w;
+		check(!end_try(a, SENDS, &w, 700000) && !end_try(a, RECVS, &w, 0), "nobody can know of it");
+		check_eq(end_state(a), IBV_QPS_RTS, "the QP's state");
+		control("port-up");
+		event(IBV_EVENT_PORT_ACTIVE);
+	}
+	if (reliable) {
+		sent(a, 2, IBV_WC_RETRY_EXC_ERR);
+		sent(a, 3, IBV_WC_WR_FLUSH_ERR);
+		sent(a, 4, IBV_WC_WR_FLUSH_ERR);
+	}
+	struct ibv_wc w = end_wait(a, RECVS);
+	check(w.wr_id == 2 && w.status == IBV_WC_WR_FLUSH_ERR, "the receive is flushed (is %d: %s)", (int)w.wr_id, ibv_wc_status_str(w.status));
+	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
+	/* The victim's pipe is its own to remove. */
+	end_close(a);
+	if (ibv_close_device(ctx))
+		die("ibv_close_device");
+}
+
+/* What ibv_query_port and its like say, but for the state. */
+struct told {
+	struct ibv_port_attr port;
+	union ibv_gid gid[3];
+	int have[3];
+	__be16 pkey;
+};
+
+static struct told told_by(struct ibv_context *c)
+{
+	struct told t = { 0 };
+	if (ibv_query_port(c, 1, &t.port) || ibv_query_pkey(c, 1, 0, &t.pkey))
+		die("ibv_query_port or ibv_query_pkey");
+	for (int i = 0; i < 3; i++)
+		t.have[i] = !ibv_query_gid(c, 1, i, &t.gid[i]);
+	t.port.state = t.port.phys_state = 0;
+	return t;
+}
+
 static void events(void)
 {
 	begin("events", defaults());
-	tell("gid-change");
+	struct told before = told_by(ctx);
+	check(before.have[0] && before.pkey == 0xffff && !before.port.lid && !before.port.sm_lid && before.port.link_layer == IBV_LINK_LAYER_ETHERNET,
+	      "an Ethernet port: no LID, no subnet manager, one P_Key");
+	control("gid-change");
 	event(IBV_EVENT_GID_CHANGE);
-	tell("lid-change; pkey-change\nsm-change;client-reregister");
+	control("lid-change; pkey-change\nsm-change;client-reregister");
 	event(IBV_EVENT_LID_CHANGE);
 	event(IBV_EVENT_PKEY_CHANGE);
 	event(IBV_EVENT_SM_CHANGE);
 	event(IBV_EVENT_CLIENT_REREGISTER);
-	tell("port-up");
-	tell("port-down;port-down;port-up;port-up");
+	control("port-up");
+	control("port-down;port-down;port-up;port-up");
 	event(IBV_EVENT_PORT_ERR);
 	event(IBV_EVENT_PORT_ACTIVE);
 	check(!readable(ctx->async_fd, 50), "once each");
+	struct told after = told_by(ctx);
+	check(!memcmp(&before, &after, sizeof before), "what can be asked of the port is as before: none of that changed");
+	state(IBV_PORT_ACTIVE);
+	control("port-down");
+	event(IBV_EVENT_PORT_ERR);
+	state(IBV_PORT_DOWN);
+	after = told_by(ctx);
+	check(!memcmp(&before, &after, sizeof before), "while it is down, its other attributes stay");
+	struct ibv_context *second = open_device();
+	struct ibv_port_attr port;
+	check(!ibv_query_port(second, 1, &port) && port.state == IBV_PORT_DOWN, "a context that is opened meanwhile finds it down");
+	check(!readable(second->async_fd, 0), "without an event");
+	control("port-up");
+	event(IBV_EVENT_PORT_ACTIVE);
+	check_eq(async_event(second, NULL), IBV_EVENT_PORT_ACTIVE, "and hears of its end");
+	check_eq(ibv_close_device(second), 0, "ibv_close_device");
 	end();
 }
 
@@ -298,9 +402,9 @@ static void rules(void)
 	end_send(a, request(ba, IBV_WR_SEND, 1));
 	sent(a, 1, IBV_WC_SUCCESS);
 	received(b, 1);
-	tell("drop qp=1 nth=2; gid-change");
+	control("drop qp=1 nth=2; gid-change");
 	event(IBV_EVENT_GID_CHANGE);
-	tell("drop qp=1 every=4; gid-change");
+	control("drop qp=1 every=4; gid-change");
 	event(IBV_EVENT_GID_CHANGE);
 	for (int i = 1; i <= 5; i++) {
 		struct request r = request(ba, IBV_WR_SEND_WITH_IMM, i);
@@ -312,11 +416,11 @@ static void rules(void)
 	for (int i = 0; i < 3; i++)
 		check_eq(end_wait(b, RECVS).imm_data, wanted[i], "what is not lost");
 	quiet(b, RECVS, "and nothing else");
-	tell("delay qp=1 every=1 for=1000s; gid-change");
+	control("delay qp=1 every=1 for=1000s; gid-change");
 	event(IBV_EVENT_GID_CHANGE);
 	end_send(a, request(ba, IBV_WR_SEND, 6));
 	quiet(a, SENDS, "a rule that delays");
-	tell("clear");
+	control("clear");
 	sent(a, 6, IBV_WC_SUCCESS);
 	for (int i = 7; i <= 11; i++) {
 		end_send(a, request(ba, IBV_WR_SEND, i));
@@ -324,7 +428,7 @@ static void rules(void)
 	}
 	for (int i = 0; i < 6; i++)
 		check_eq(end_wait(b, RECVS).status, IBV_WC_SUCCESS, "without rules all arrive");
-	tell("cq-overrun cq=1 nth=2; gid-change");
+	control("cq-overrun cq=1 nth=2; gid-change");
 	event(IBV_EVENT_GID_CHANGE);
 	end_send(a, request(ba, IBV_WR_SEND, 12));
 	sent(a, 12, IBV_WC_SUCCESS);
@@ -338,6 +442,60 @@ static void rules(void)
 	end();
 }
 
+/* In a process with a network of its own, whose only interface comes up: it has an address more, which is told when somebody says so. */
+static long with_own_network(struct parts *p, void *arg)
+{
+	(void)p, (void)arg;
+	struct ifreq r = { .ifr_name = "lo" };
+	union ibv_gid gid;
+	struct ibv_gid_entry entry;
+	if (unshare(CLONE_NEWNET)) {
+		/* Who is not root may in a user namespace, as the same user. */
+		char map[40];
+		int len = sprintf(map, "%u %u 1", getuid(), getuid());
+		if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
+			return -errno;
+		int f = open("/proc/self/uid_map", O_WRONLY);
+		if (f < 0 || write(f, map, (size_t)len) != len)
+			return -EPERM;
+		close(f);
+	}
+	setenv("FERROVERBS_SOFT_CONTROL", "ports-control-%p", 1);
+	struct ibv_context *own = open_device();
+	long bad = (ibv_query_gid_ex(own, 1, 0, &entry, 0) != 0) | (ibv_query_gid_ex(own, 1, 1, &entry, 0) != ENODATA) << 1;
+	int s = socket(AF_INET, SOCK_DGRAM, 0);
+	r.ifr_flags = IFF_UP;
+	if (s < 0 || ioctl(s, SIOCSIFFLAGS, &r))
+		die("an interface that comes up: %s", strerror(errno));
+	close(s);
+	bad |= (ibv_query_gid_ex(own, 1, 1, &entry, 0) != ENODATA) << 2;
+	control("gid-change");
+	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 3;
+	static const unsigned char localhost[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
+	bad |= (ibv_query_gid(own, 1, 1, &gid) || memcmp(gid.raw, localhost, 16)) << 4;
+	bad |= (ibv_query_gid_ex(own, 1, 1, &entry, 0) || entry.gid_index != 1 || entry.gid_type != IBV_GID_TYPE_ROCE_V2) << 5;
+	/* By which peers can be addressed from now on. */
+	struct ibv_pd *pd = ibv_alloc_pd(own);
+	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1, .grh = { .sgid_index = 1, .hop_limit = 1, .dgid = gid } };
+	struct ibv_ah *ah = pd ? ibv_create_ah(pd, &to) : NULL;
+	bad |= !ah << 6;
+	if (ah)
+		ibv_destroy_ah(ah);
+	bad |= (ibv_dealloc_pd(pd) || ibv_close_device(own)) << 7;
+	return bad;
+}
+
+static void addresses(struct end *e)
+{
+	printf("-- addresses\n");
+	long bad = end_run(e, with_own_network, NULL, 0);
+	if (bad < 0)
+		printf("skipped: no network namespace here (%s)\n", strerror((int)-bad));
+	else
+		check_eq(bad, 0, "mistakes (bits) with an address that came: it is found after IBV_EVENT_GID_CHANGE, and not before");
+	end_free(e);
+}
+
 static void fatal(void)
 {
 	begin("device", defaults());
@@ -345,12 +503,20 @@ static void fatal(void)
 	receives(b, 1);
 	end_send(a, request(ba, IBV_WR_SEND, 1));
 	sent(a, 1, IBV_WC_SUCCESS);
-	tell("device-fatal");
+	control("device-fatal");
 	event(IBV_EVENT_DEVICE_FATAL);
 	check_eq(end_async(a), IBV_EVENT_DEVICE_FATAL, "every context hears of it");
 	struct ibv_wc w = end_wait(a, RECVS);
 	check(w.wr_id == 1 && w.status == IBV_WC_WR_FLUSH_ERR, "receives are flushed");
 	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
+	/* It was an accident without consequences: whoever begins anew goes on. */
+	state(IBV_PORT_ACTIVE);
+	pair_close(a, b);
+	pair_open(a, b, defaults(), &aa, &ba);
+	receives(b, 1);
+	end_send(a, request(ba, IBV_WR_SEND, 1));
+	sent(a, 1, IBV_WC_SUCCESS);
+	received(b, 1);
 	end();
 	setenv("FERROVERBS_SOFT_FAULTS", "device-fatal qp=1 nth=2", 1);
 	begin("device, by operation", defaults());
@@ -369,9 +535,13 @@ int main(int argc, char **argv)
 {
 	int two = two_processes(argc, argv);
 	b = end_new(two);
+	struct end *victim[4];
+	for (int i = 0; i < 4 && two; i++)
+		victim[i] = end_new(1);
+	struct end *moved = end_new(1);
 	a = end_new(0);
 	by_operation();
-	setting(a, "FERROVERBS_SOFT_CONTROL=" PIPE "-%p");
+	setting(a, "FERROVERBS_SOFT_CONTROL=ports-control-%p");
 	struct ibv_context *open = open_device();
 	check(pipe_is_there(), "the pipe is there while a device is open, for its owner alone");
 	ibv_close_device(open);
@@ -382,6 +552,9 @@ int main(int argc, char **argv)
 		by_request(IBV_QPT_UC, 0);
 		by_request(IBV_QPT_UD, 0);
 	}
+	for (int i = 0; i < 4 && two; i++)
+		peer_dies(victim[i], i & 2 ? IBV_QPT_UC : IBV_QPT_RC, i & 1);
+	addresses(moved);
 	connected_meanwhile();
 	events();
 	rules();

@@ -5,7 +5,7 @@
  * Three nodes: SENDER, HOME (which has the receiving QP and a queue) and OTHER (a queue only). "one": all in this process; "two": the
  * sender is this process; "three": a process each, and this one only asks.
  */
-#include "rig.h"
+#include "control.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 
@@ -13,7 +13,7 @@ enum { SENDER, HOME, OTHER, NODES };
 enum { SIZE = 1 << 20, DEPTH = 64 };
 enum op {
 	OPEN, CLOSE, SRQ_NUM, RECEIVER, SEND_QP, RTR, RTS, POST, SEND, WAIT, TRY, FILL, VERIFY, WORD, SET_WORD, ADDR, RKEY, ASYNC, STATE, STATE_SOON,
-	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, NOTHING
+	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, PORT, NOTHING
 };
 
 struct call {
@@ -107,6 +107,16 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return ibv_query_qp(qp, &a, IBV_QP_STATE, &i) ? 99 : a.qp_state;
 }
 
+/* This process's port goes down or up; how many of its contexts are not told so. */
+static int port(int down)
+{
+	int bad = 0;
+	control(down ? "port-down" : "port-up");
+	for (int i = 0; i < NODES; i++)
+		bad += node[i].ctx && !next_of_port(node[i].ctx, down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE);
+	return bad;
+}
+
 /* What a node does, in whatever process. */
 static struct reply perform(struct call c)
 {
@@ -197,7 +207,7 @@ static struct reply perform(struct call c)
 		break;
 	}
 	case RTS: {
-		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTS, .timeout = 8, .retry_cnt = 1, .rnr_retry = a[0], .max_rd_atomic = 4 };
+		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTS, .timeout = a[1] ? a[1] : 8, .retry_cnt = 1, .rnr_retry = a[0], .max_rd_atomic = 4 };
 		if (c.node == SENDER)
 			r.v = ibv_modify_qp(n->sender, &q,
 					    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -295,6 +305,9 @@ static struct reply perform(struct call c)
 	case OPENED_STATE:
 		r.v = state_of(n->opened);
 		break;
+	case PORT:
+		r.v = port(a[0]);
+		break;
 	case NOTHING:
 		break;
 	}
@@ -373,12 +386,17 @@ static uint32_t queue[NODES], receiver, sender;
 static uint64_t addr[NODES];
 static uint32_t rkey[NODES];
 
-static void connect_all(unsigned rnr_retry)
+static void connect_patiently(unsigned rnr_retry, unsigned timeout)
 {
 	receiver = on(HOME, RECEIVER).v;
 	sender = on(SENDER, SEND_QP).v;
-	long long bad = on(HOME, RTR, sender).v | on(SENDER, RTR, receiver).v | on(HOME, RTS).v | on(SENDER, RTS, rnr_retry).v;
+	long long bad = on(HOME, RTR, sender).v | on(SENDER, RTR, receiver).v | on(HOME, RTS).v | on(SENDER, RTS, rnr_retry, timeout).v;
 	check_eq(bad, 0, "an XRC connection to RTS");
+}
+
+static void connect_all(unsigned rnr_retry)
+{
+	connect_patiently(rnr_retry, 0);
 }
 
 static void disconnect(void)
@@ -600,6 +618,34 @@ static int send_to(int to)
 	return status;
 }
 
+/* The port of `at` goes down while requests for the queue of `to` are under way, and comes up again: waited for, then not. */
+static void ports(int at, int to)
+{
+	connect_patiently(7, 20);
+	check_eq(send_to(to), IBV_WC_SUCCESS, "sending to node %d", to);
+	check_eq(on(at, PORT, 1).v, 0, "the port of node %d goes down", at);
+	on(to, POST, 20, 0, 100);
+	on(SENDER, FILL, 0, 100, 77);
+	on(SENDER, SEND, IBV_WR_SEND, 30, 0, 100, queue[to]);
+	on(SENDER, SEND, IBV_WR_RDMA_WRITE, 31, 0, 100, queue[to], addr[to] + 4096, rkey[to]);
+	check(!on(SENDER, TRY, QUIET_US).v && !on(to, TRY, QUIET_US).v, "nothing completes");
+	check_eq(on(at, PORT, 0).v, 0, "up");
+	for (int id = 30; id <= 31; id++) {
+		struct ibv_wc wc = on(SENDER, WAIT).wc;
+		check(wc.wr_id == (uint64_t)id && wc.status == IBV_WC_SUCCESS, "request %d is done", id);
+	}
+	check(on(to, WAIT).wc.wr_id == 20 && on(to, VERIFY, 0, 100, 77).v < 0 && on(to, VERIFY, 4096, 100, 77).v < 0, "the SEND, and the bytes of both");
+	disconnect();
+
+	connect_all(7);
+	check_eq(send_to(to), IBV_WC_SUCCESS, "sending to node %d", to);
+	check_eq(on(at, PORT, 1).v, 0, "the port goes down");
+	check_eq(status_of_send(IBV_WR_SEND, 32, 0, 8, queue[to], 0, 0, 0), IBV_WC_RETRY_EXC_ERR, "not waited for");
+	check(on(SENDER, STATE_SOON, IBV_QPS_ERR).v == IBV_QPS_ERR && on(HOME, STATE).v == IBV_QPS_RTS, "the states");
+	check_eq(on(at, PORT, 0).v, 0, "up");
+	disconnect();
+}
+
 /* ibv_open_qp: OTHER opens the receiving QP of HOME. */
 static void opened(void)
 {
@@ -731,6 +777,7 @@ int main(int argc, char **argv)
 	if (file < 0)
 		die("mkstemp: %s", strerror(errno));
 	unlink(name);
+	setenv("FERROVERBS_SOFT_CONTROL", "xrc-control-%p", 1);
 	begin(processes);
 	if (processes < 3)
 		domains(processes);
@@ -739,6 +786,10 @@ int main(int argc, char **argv)
 	errors(HOME);
 	errors(OTHER);
 	opened();
+	for (int at = SENDER; at <= OTHER; at++)
+		for (int to = HOME; to <= OTHER && processes > 1; to++)
+			if (at != OTHER || to == OTHER)
+				ports(at, to);
 	close_all();
 	end();
 	if (processes == 3) {

@@ -102,6 +102,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("domains", &[], false),
     checked("qp_events", ONE_AND_TWO, true),
     checked("faults", ONE_AND_TWO, true),
+    checked("faults_raw", &[], false),
     checked("ports", ONE_AND_TWO, true),
     checked("srq", ONE_AND_TWO, false),
     checked("xrc", &["one", "two", "three"], true),

@@ -18,6 +18,7 @@ use crate::engine::requester::Lent;
 use crate::engine::srq::Srq;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
+use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::port::Port;
@@ -85,6 +86,8 @@ pub(crate) struct Adapter {
     buried: Mutex<Vec<Buried>>,
     /// Completion queues that overran (by address of their C object).
     doomed: Mutex<Vec<usize>>,
+    /// For those that overran; work queues that are gone stay until there is no room.
+    wqs: Mutex<Vec<Weak<Wq>>>,
     /// Rounds of the service thread.
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
@@ -151,6 +154,7 @@ impl Adapter {
             cut: Mutex::default(),
             buried: Mutex::default(),
             doomed: Mutex::default(),
+            wqs: Mutex::default(),
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
@@ -208,6 +212,15 @@ impl Adapter {
 
     pub(crate) fn all_qps(&self) -> Vec<Arc<Qp>> {
         self.qps.read().all()
+    }
+
+    /// A work queue is there.
+    pub(crate) fn remember_wq(&self, wq: &Arc<Wq>) {
+        let mut wqs = self.wqs.lock();
+        if wqs.len() == wqs.capacity() {
+            wqs.retain(|wq| wq.strong_count() > 0);
+        }
+        wqs.push(Arc::downgrade(wq));
     }
 
     /// A free place in the table of shared receive queues, and the number that goes with it.
@@ -483,6 +496,10 @@ impl Adapter {
     }
 
     fn end_cut_connections(&self) -> Option<Duration> {
+        if self.port.is_down() {
+            // Nothing is heard of anybody. When it is up, the service thread looks here next.
+            return None;
+        }
         let now = Instant::now();
         let mut due = vec![];
         let mut cut = self.cut.lock();
@@ -524,7 +541,10 @@ impl Adapter {
     fn end_doomed(&self) {
         for cq in std::mem::take(&mut *self.doomed.lock()) {
             for qp in self.all_qps() {
-                if qp.send_cq.handle() as usize == cq || qp.recv_cq.handle() as usize == cq {
+                let concerned =
+                    qp.send_cq.handle() as usize == cq || qp.recv_cq.handle() as usize == cq;
+                // What spreads frames has no queue of its own: the work queues are told.
+                if concerned && qp.rss.is_none() {
                     qp.event(abi::IBV_EVENT_QP_FATAL);
                     qp.enter_error();
                 }
@@ -533,6 +553,10 @@ impl Adapter {
                 if srq.cq.as_ref().is_some_and(|own| own.handle() as usize == cq) {
                     srq.event(abi::IBV_EVENT_SRQ_ERR);
                 }
+            }
+            let wqs: Vec<_> = self.wqs.lock().iter().filter_map(Weak::upgrade).collect();
+            for wq in wqs.iter().filter(|wq| wq.cq.handle() as usize == cq) {
+                wq.fail();
             }
         }
     }

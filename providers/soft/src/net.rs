@@ -1,7 +1,9 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
+use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// Entries of the GID table that the port reports.
 pub(crate) const GID_TABLE: usize = 32;
@@ -16,6 +18,30 @@ pub(crate) struct Gid {
 /// The GID table. Entry 0 is always a link-local one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gids(Vec<Gid>);
+
+/// The GID table of a context: as the host was when the device was opened, or when somebody said last that it changed
+/// (`gid-change`), so that it changes only where an event says so.
+#[derive(Debug)]
+pub(crate) struct GidTable {
+    /// With how many changes had been told by then.
+    known: Mutex<(u32, Arc<Gids>)>,
+}
+
+impl GidTable {
+    /// The host as it is now, after `changes` were told.
+    pub(crate) fn new(changes: u32) -> Self {
+        Self { known: Mutex::new((changes, Arc::new(Gids::of_this_host()))) }
+    }
+
+    /// The table after `changes` were told.
+    pub(crate) fn after(&self, changes: u32) -> Arc<Gids> {
+        let mut known = self.known.lock();
+        if known.0 != changes {
+            *known = (changes, Arc::new(Gids::of_this_host()));
+        }
+        Arc::clone(&known.1)
+    }
+}
 
 /// An address of an interface, or its hardware address.
 #[derive(Clone, Debug)]
@@ -184,6 +210,16 @@ mod tests {
         assert_eq!(gids.get(2), None);
         assert!(gids.contains(&Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets()));
         assert!(!gids.contains(&Ipv4Addr::new(10, 0, 0, 8).to_ipv6_mapped().octets()));
+    }
+
+    #[test]
+    fn a_context_keeps_its_table_until_a_change_is_told() {
+        let table = GidTable::new(3);
+        let first = table.after(3);
+        assert!(Arc::ptr_eq(&first, &table.after(3)));
+        let second = table.after(4);
+        assert!(!Arc::ptr_eq(&first, &second), "read again");
+        assert!(Arc::ptr_eq(&second, &table.after(4)));
     }
 
     #[test]

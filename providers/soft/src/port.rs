@@ -24,6 +24,8 @@ pub(crate) struct Port {
     plan: Mutex<Plan>,
     qps: AtomicU32,
     cqs: AtomicU32,
+    /// How often it was said that the host's addresses changed.
+    gid_changes: AtomicU32,
 }
 
 /// What applications were told last.
@@ -38,6 +40,11 @@ impl Port {
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
+    }
+
+    /// How often it was said that the host's addresses changed.
+    pub(crate) fn gid_changes(&self) -> u32 {
+        self.gid_changes.load(Ordering::Acquire)
     }
 
     /// Ahead of the order to take it down.
@@ -167,7 +174,13 @@ impl Adapter {
                 self.show_port(true, span.and_then(|span| Instant::now().checked_add(span)));
             }
             Order::PortUp => self.show_port(false, None),
-            Order::PortEvent(event) => self.port_event(event),
+            Order::PortEvent(event) => {
+                if event == IBV_EVENT_GID_CHANGE {
+                    // Who hears of it and looks finds the new table.
+                    self.port.gid_changes.fetch_add(1, Ordering::Release);
+                }
+                self.port_event(event);
+            }
             Order::DeviceFatal => {
                 self.port_event(IBV_EVENT_DEVICE_FATAL);
                 for qp in self.all_qps() {

@@ -123,10 +123,10 @@ impl Link {
         }
     }
 
-    /// The incarnation in which the remote QP serves requests of our QP `own_qpn`, or did when its process died.
-    pub(crate) fn served(&self, own_qpn: u32) -> Option<u16> {
-        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
-        life.serves(own_qpn).then_some(life.generation)
+    /// The incarnation in which the remote QP is connected to our QP `own_qpn`, or was when its process died. Its port may be down.
+    pub(crate) fn connection(&self, own_qpn: u32) -> Option<u16> {
+        let life = Life::unpack(self.life());
+        life.is_connected_to(own_qpn).then_some(life.generation)
     }
 
     /// Whether the remote QP may still send to our QP `own_qpn`: what it posted counts.
@@ -161,8 +161,7 @@ impl Link {
 
     /// Whether the peer died with this connection up, rather than after taking it down.
     pub(crate) fn was_cut(&self, own_qpn: u32) -> bool {
-        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
-        self.peer.is_dead() && life.serves(own_qpn)
+        self.peer.is_dead() && self.connection(own_qpn).is_some()
     }
 
     pub(crate) fn reach(&self) -> Reach {

@@ -367,7 +367,7 @@ impl Qp {
     /// Whether somebody sends to this QP that stands for another.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
-        self.stand.as_ref().is_some_and(Stand::serves)
+        self.stand.as_ref().is_some_and(Stand::stays)
             && self.is_receiving()
             && responder.link.as_ref().is_some_and(|l| l.may_send(self.qpn) && !l.peer.is_dead())
     }

@@ -264,6 +264,9 @@ mod tests {
             let serving = matches!(state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
             assert_eq!(life(up).serves(7), serving);
             assert!(!life(up).serves(8) && !life(down).serves(7));
+            assert_eq!(life(up).is_connected_to(7), serving);
+            assert_eq!(life(down).is_connected_to(7), serving, "it is, with nobody to be heard");
+            assert!(!life(up).is_connected_to(8) && !life(down).is_connected_to(8));
             let sending = matches!(state, State::Rts | State::Sqd);
             assert_eq!(life(up).may_send(7), sending);
             assert_eq!(life(down).may_send(7), sending, "what was sent before it went down counts");

@@ -84,6 +84,7 @@ impl Wq {
         wq.cq.users.fetch_add(1, Ordering::AcqRel);
         wq.cq.count_datagram_user(true);
         adapter.work_queues.fetch_add(1, Ordering::AcqRel);
+        adapter.remember_wq(&wq);
         wq
     }
 
@@ -164,10 +165,13 @@ impl Wq {
         Ok(())
     }
 
-    /// A receive completed with an error: the queue stops.
+    /// A receive completed with an error, or the completion queue overran: the queue stops.
     #[cold]
     pub(crate) fn fail(&self) {
-        self.state.store(IBV_WQS_ERR as u8, Ordering::Release);
+        let stops = |now| (u32::from(now) == IBV_WQS_RDY).then_some(IBV_WQS_ERR as u8);
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, stops).is_err() {
+            return;
+        }
         self.events.fetch_add(1, Ordering::AcqRel);
         self.report.wq(self.handle(), IBV_EVENT_WQ_FATAL);
         self.flush();

@@ -79,6 +79,15 @@ impl Stand {
             Standing::Dead => self.held.load(Ordering::Acquire),
         }
     }
+
+    /// Whether it will serve its sender again though it may not now: its port is down.
+    pub(crate) fn stays(&self) -> bool {
+        self.serves() || !self.home.peer.is_dead() && self.is_connected()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.home.connection(self.by) == Some(self.generation)
+    }
 }
 
 /// Something that the service thread is to do.
@@ -251,8 +260,10 @@ impl Xrc {
             if let Some(stand) = &qp.stand
                 && stand.home.peer.is_dead()
             {
-                let serving = stand.home.served(stand.by) == Some(stand.generation);
-                stand.held.store(serving && is_held(adapter, &stand.home), Ordering::Release);
+                stand.held.store(
+                    stand.is_connected() && is_held(adapter, &stand.home),
+                    Ordering::Release,
+                );
             }
             let needed = qp.is_stand_in_needed();
             if !needed {
@@ -274,11 +285,11 @@ impl Xrc {
             return Some(qpn(adapter.fabric.slot(), qp.index));
         }
         let home = adapter.link(of).map(|(link, _)| link);
-        let home = home.filter(|link| link.served(by).is_some());
+        let home = home.filter(|link| link.connection(by).is_some());
         // A home that died is known where the QP is open.
         let home = home.or_else(|| self.home_of(adapter, of))?;
         let (_, sender) = adapter.link(by)?;
-        let generation = home.served(by)?;
+        let generation = home.connection(by)?;
         let held = home.peer.is_dead();
         let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
         if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sender.may_send(of) {

@@ -66,8 +66,8 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: by contract.
         let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &*attr) };
         // SAFETY: a live domain's context is open.
-        let gids = unsafe { &Context::of(context).gids };
-        let (route, elsewhere) = resolve(gids, attr)?;
+        let gids = unsafe { Context::of(context) }.gids();
+        let (route, elsewhere) = resolve(&gids, attr)?;
         count_up(&domain.adapter.address_handles, MAX_AH)?;
         domain.hold();
         let verbs = ibv_ah { context, pd, handle: 0 };

@@ -9,7 +9,7 @@ use super::{
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
-use crate::net::Gids;
+use crate::net::{GidTable, Gids};
 use crate::sys::Errno;
 use crate::{config, control};
 use abi::*;
@@ -30,7 +30,7 @@ struct SoftContext {
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) adapter: Arc<Adapter>,
-    pub(crate) gids: Gids,
+    gids: GidTable,
     pub(crate) report: Reporter,
     /// Whose objects may be imported here, and ours elsewhere.
     pub(super) badge: Badge,
@@ -153,6 +153,11 @@ impl Context {
         unsafe { &*(*context.byte_sub(offset).cast::<SoftContext>()).inner }
     }
 
+    /// Addresses of the host as the application knows them.
+    pub(super) fn gids(&self) -> Arc<Gids> {
+        self.gids.after(self.adapter.port.gid_changes())
+    }
+
     /// The channel whose reading end is `fd`.
     pub(crate) fn channel(&self, fd: c_int) -> Option<Arc<Channel>> {
         self.channels.lock().get(&fd).cloned()
@@ -223,13 +228,9 @@ unsafe fn open(
     };
     let async_fd = events.fd();
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let inner = Context {
-        adapter,
-        gids: Gids::of_this_host(),
-        report: Reporter(events),
-        badge,
-        channels: Mutex::default(),
-    };
+    let gids = GidTable::new(adapter.port.gid_changes());
+    let inner =
+        Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
     // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.
     let soft: *mut SoftContext = unsafe {
         _verbs_init_and_alloc_context(

@@ -367,14 +367,14 @@ pub(super) unsafe extern "C" fn modify_qp(
 ) -> c_int {
     status(|| {
         // SAFETY: by contract; a live QP's context is open.
-        let (queue, attr, gids) = unsafe { (Qp::of(qp), &*attr, &Context::of((*qp).context).gids) };
+        let (queue, attr, context) = unsafe { (Qp::of(qp), &*attr, Context::of((*qp).context)) };
         let queue = match &queue.opened {
             // Only its own process changes a QP.
             Some(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
             Some(Opened { local: Some(local), .. }) => local,
             None => queue,
         };
-        modify(queue, gids, attr, attr_mask as u32)
+        modify(queue, &context.gids(), attr, attr_mask as u32)
     })
 }
 

@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: by contract.
         let guid =
-            u64::from_ne_bytes(unsafe { Context::of(context) }.gids.guid(device_number(context)));
+            u64::from_ne_bytes(unsafe { Context::of(context) }.gids().guid(device_number(context)));
         let orig_attr = device_attr(guid);
         let full = ibv_device_attr_ex {
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
@@ -274,9 +274,8 @@ pub(super) unsafe extern "C" fn query_gid(
         return libc::EINVAL;
     }
     // SAFETY: by contract.
-    let Some(gid) = (unsafe { Context::of(context) }).gids.get(index as usize) else {
-        return libc::ENODATA;
-    };
+    let gids = unsafe { Context::of(context) }.gids();
+    let Some(gid) = gids.get(index as usize) else { return libc::ENODATA };
     let filled = ibv_gid_entry {
         gid: ibv_gid { raw: gid.raw },
         gid_index: index,

@@ -158,6 +158,15 @@ impl Life {
         matches!(self.state, Self::RTR | Self::RTS | Self::SQD | Self::SQE) && self.dest_qpn == qpn
     }
 
+    /// Whether the QP is connected to `qpn`, be its port up or down.
+    pub(crate) const fn is_connected_to(self, qpn: u32) -> bool {
+        self.serves(qpn)
+            || matches!(
+                self.state,
+                Self::RTR_DOWN | Self::RTS_DOWN | Self::SQD_DOWN | Self::SQE_DOWN
+            ) && self.dest_qpn == qpn
+    }
+
     /// Whether the QP may have sent to `qpn` what lies there from it.
     #[inline]
     pub(crate) const fn may_send(self, qpn: u32) -> bool {

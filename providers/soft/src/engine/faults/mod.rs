@@ -98,7 +98,8 @@ pub(crate) enum Order {
     /// The port goes down; for ever, or for so long.
     PortDown(Option<Duration>),
     PortUp,
-    /// An `ibv_event_type` of the port is reported; nothing else changes.
+    /// An `ibv_event_type` of the port is reported. Where it is of GIDs, the host's addresses are looked for again; nothing else
+    /// changes.
     PortEvent(u32),
     DeviceFatal,
 }
