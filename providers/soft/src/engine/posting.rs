@@ -41,7 +41,7 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         if self.queue.wants_care() {
-            self.take_care(qp, state, request, list)?;
+            self.take_care(qp, request, list)?;
         }
         let len = self.check(qp.kind, request, list)?;
         let n = self.queue.push(request, list, len);
@@ -69,21 +69,15 @@ impl Requester {
     /// # Errors
     /// As `post`.
     #[cold]
-    fn take_care(
-        &mut self,
-        qp: &Qp,
-        state: State,
-        request: &Request,
-        list: &[ibv_sge],
-    ) -> Result<(), Errno> {
+    fn take_care(&mut self, qp: &Qp, request: &Request, list: &[ibv_sge]) -> Result<(), Errno> {
         if self.queue.is_full() {
             self.advance(qp);
             if self.queue.is_full() {
                 return Err(Errno::ENOMEM);
             }
         }
-        if matches!(state, State::Rts | State::Sqd) && self.trouble.is_some() {
-            // What is refused does not count.
+        if self.trouble.is_some() {
+            // What is refused does not count. What is flushed does: when a QP goes to error is a matter of time.
             self.check(qp.kind, request, list)?;
             self.note_fault(request.opcode);
         }
