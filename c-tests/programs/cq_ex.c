@@ -282,6 +282,43 @@ static void datagrams(struct end *e)
 	end_close(e);
 }
 
+/* A message that takes a window's key back: which one, by the iterator. */
+static void invalidated(struct end *e)
+{
+	struct ibv_cq_ex *cq = create((struct ibv_cq_init_attr_ex){ .cqe = 16, .wc_flags = IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_BYTE_LEN });
+	struct ibv_mr *bound = ibv_reg_mr(pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	if (!cq || !bound || !mw)
+		die("a window: %s", strerror(errno));
+	struct ibv_qp *qp = qp_of(cq, IBV_QPT_RC);
+	struct address peer = end_open(e, defaults());
+	receive(qp, 3);
+	receive(qp, 4);
+	connect_qp(qp, peer);
+	end_connect(e, address_of(qp));
+	uint32_t key = ibv_inc_rkey(mw->rkey);
+	struct ibv_send_wr w = { .wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+				 .bind_mw = { mw, key, { bound, (uintptr_t)buf, 64, IBV_ACCESS_REMOTE_READ } } }, *bad;
+	check_eq(ibv_post_send(qp, &w, &bad), 0, "IBV_WR_BIND_MW");
+	check_eq(start(cq), 0, "its completion");
+	check(cq->wr_id == 2 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(cq) == IBV_WC_BIND_MW, "binds");
+	ibv_end_poll(cq);
+	struct request r = one_piece(IBV_WR_SEND_WITH_INV, 1, 0, 30);
+	r.imm = key;
+	end_send(e, r);
+	check_eq(start(cq), 0, "a message that takes a key back");
+	check(cq->wr_id == 3 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_INV && ibv_wc_read_byte_len(cq) == 30, "its flags and length");
+	check_eq(ibv_wc_read_invalidated_rkey(cq), key, "ibv_wc_read_invalidated_rkey");
+	ibv_end_poll(cq);
+	/* It is gone, so it cannot be taken back again. */
+	end_send(e, r);
+	check_eq(start(cq), 0, "the same once more");
+	check_eq(cq->status, IBV_WC_REM_INV_REQ_ERR, "is refused: %s", ibv_wc_status_str(cq->status));
+	ibv_end_poll(cq);
+	check_eq(ibv_destroy_qp(qp) | ibv_dealloc_mw(mw) | ibv_dereg_mr(bound) | ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0, "all is destroyed");
+	end_close(e);
+}
+
 /* ---- threads ---- */
 
 enum { MESSAGES = 20000, WINDOW = 32 };
@@ -369,6 +406,7 @@ int main(int argc, char **argv)
 	clocks();
 	reliable(e);
 	datagrams(e);
+	invalidated(e);
 	by_threads(3, 0);
 	by_threads(1, IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
 	check_eq(ibv_dereg_mr(mr), 0, "ibv_dereg_mr");

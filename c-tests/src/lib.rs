@@ -82,6 +82,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("flags", ONE_AND_TWO, true),
     checked("atomics", ONE_AND_TWO, true),
     checked("errors", ONE_AND_TWO, true),
+    checked("refusals", ONE_AND_TWO, false),
     checked("mr", ONE_AND_TWO, true),
     checked("mw", ONE_AND_TWO, true),
     checked("dm", ONE_AND_TWO, true),
