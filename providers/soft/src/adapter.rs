@@ -635,7 +635,7 @@ impl Handler for Service {
                 let responder = qp.responder.lock();
                 responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(&l.peer, peer))
             };
-            if concerned {
+            if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
                 // What the dead process had published still counts.
                 qp.serve_once();
                 qp.acknowledge();

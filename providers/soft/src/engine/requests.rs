@@ -28,6 +28,11 @@ impl Requesters {
         });
     }
 
+    /// Whether `qp` sends to process `slot`, or has since it was connected.
+    pub(super) fn include(&self, slot: u16, qp: &Qp) -> bool {
+        self.0.lock().get(&slot).is_some_and(|qps| qps.contains_key(&qp.index))
+    }
+
     /// Something arrived from process `slot`: completes what it acknowledged before. Called under a responder's lock.
     pub(super) fn complete(&self, slot: u16) {
         // In two steps: `add` is called under the locks that the second one takes.

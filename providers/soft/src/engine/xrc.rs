@@ -177,6 +177,11 @@ impl Xrc {
         self.requesters.add(slot, qp);
     }
 
+    /// Whether `qp` may wait for process `slot` to answer: one that only sends has no receiver that would know.
+    pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
+        qp.kind == Kind::XrcSend && self.requesters.include(slot, qp)
+    }
+
     /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.
     pub(super) fn ask(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
         adapter.datagrams.tell(adapter, slot, Op::XrcAsk, by, u64::from(of));

@@ -4,14 +4,14 @@ use super::*;
 use crate::engine::xrc::DomainId;
 
 /// An end of an XRC connection: what sends, and what receives, with the shared queue and its completion queue.
-struct End {
-    send: Side,
-    recv: Side,
+pub(super) struct End {
+    pub(super) send: Side,
+    pub(super) recv: Side,
     srq: Arc<Srq>,
 }
 
 impl End {
-    fn new(adapter: &Arc<Adapter>, domain: DomainId) -> Self {
+    pub(super) fn new(adapter: &Arc<Adapter>, domain: DomainId) -> Self {
         let send = Side::new(adapter, Kind::XrcSend, 64);
         let spare = Side::new(adapter, Kind::Rc, 64);
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
@@ -32,12 +32,12 @@ impl End {
         Self { send, recv, srq }
     }
 
-    fn connect(&self, to: &Self) {
+    pub(super) fn connect(&self, to: &Self) {
         self.recv.connect(to.send.qp.qpn, 7);
         self.send.connect(to.recv.qp.qpn, 7);
     }
 
-    fn send(&self, to: &Self) {
+    pub(super) fn send(&self, to: &Self) {
         let message = Request { srqn: to.srq.number, ..request(IBV_WR_SEND, &to.recv) };
         self.send.send(message, &[self.send.sge(0, 8)]);
     }

@@ -1,5 +1,6 @@
 //! What gets on though nobody polls the queue that it belongs to.
 
+use super::answers::End;
 use super::*;
 use crate::engine::receive::Receive;
 use crate::engine::windows::Bind;
@@ -101,16 +102,37 @@ fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
     }
 }
 
-/// More pieces than one round serves wait for a receive; it is posted, and nobody polls.
-#[test]
-fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
-    // Two of them, as in two processes: what wakes the sender must not be what wakes the receiver.
-    let name = format!("ferroverbs-unpolled-{}", std::process::id());
+/// Two of them, as in two processes: what wakes the sender must not be what wakes the receiver.
+fn two_adapters(what: &str) -> [Arc<Adapter>; 2] {
+    let name = format!("ferroverbs-{what}-{}", std::process::id());
     let mut config = FabricConfig::new(std::env::temp_dir().join(name));
     config.dir_is_ours = true;
     config.cma = false;
-    let [of_a, of_b] = [(); 2]
-        .map(|()| Adapter::join(config.clone()).expect("a fabric in the temporary directory"));
+    [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric in the temporary directory"))
+}
+
+#[test]
+fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
+    let [of_a, of_b] = two_adapters("bereft");
+    let [a, b] = [&of_a, &of_b].map(|adapter| {
+        let domain = adapter.xrc.open_domain(adapter, None, true, false).expect("a domain");
+        End::new(adapter, domain)
+    });
+    a.connect(&b);
+    b.connect(&a);
+    a.send.cq.arm(false);
+    a.send(&b);
+    // It is there and finds no receive; then its process is gone, and took nothing down.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(a.send.cq.pop_stamped().is_none());
+    of_b.fabric.leave();
+    assert_eq!(left_alone(&a.send), Some(IBV_WC_RETRY_EXC_ERR));
+}
+
+/// More pieces than one round serves wait for a receive; it is posted, and nobody polls.
+#[test]
+fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
+    let [of_a, of_b] = two_adapters("unpolled");
     let (a, b) = (Side::new(&of_a, Kind::Rc, 600_000), Side::new(&of_b, Kind::Rc, 600_000));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
