@@ -24,6 +24,25 @@ impl Slot {
         publish(&self.0, [u64::from(seq) | 7 << 32, word ^ 1], &[word]);
     }
 
+    /// As `put`, as a list of short messages is put: the first of them is shown last.
+    fn put_both(&self, other: &Self, seq: u32) {
+        for (slot, seq) in [(self, seq), (other, seq + 1)] {
+            slot.0[1].store(u64::from(seq) ^ 1, Ordering::Relaxed);
+            slot.0[2].store(u64::from(seq), Ordering::Relaxed);
+        }
+        show(&other.0, u64::from(seq + 1) | 7 << 32);
+        show(&self.0, u64::from(seq) | 7 << 32);
+    }
+
+    /// As `take`, as a short message is taken.
+    fn take_short(&self, seq: u32) -> Option<u64> {
+        let [first, second] = head(&self.0, seq)?;
+        let word = self.0[2].load(Ordering::Relaxed);
+        assert_eq!(first >> 32, 7, "half a slot");
+        assert_eq!(second, word ^ 1, "half a slot");
+        Some(word)
+    }
+
     pub(crate) fn is_ready(&self, seq: u32) -> bool {
         is_published(&self.0, seq)
     }
@@ -105,6 +124,30 @@ model!(every_piece_arrives_whole_in_order_and_once, 2, why: "half a slot",
     }
 );
 
+model!(a_list_that_is_shown_from_its_end_is_there_when_its_first_piece_is, 3, why: "half a slot",
+    fails: {
+        a_list_is_half_written_without_release: Weakened::RELEASE,
+        a_list_is_half_written_without_acquire: Weakened::ACQUIRE,
+    },
+    || {
+        let ring = Ring::new();
+        let producer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.slot(SLOTS).put_both(ring.slot(SLOTS + 1), SLOTS))
+        };
+        loop {
+            if let Some(word) = ring.slot(SLOTS).take_short(SLOTS) {
+                assert_eq!(word, u64::from(SLOTS), "half a slot");
+                break;
+            }
+            thread::yield_now();
+        }
+        let second = ring.slot(SLOTS + 1).take_short(SLOTS + 1);
+        assert_eq!(second, Some(u64::from(SLOTS) + 1), "half a slot: the list is not whole");
+        producer.join().expect("the producer ends");
+    }
+);
+
 model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slot",
     fails: { a_producer_that_does_not_wait_loses_a_piece: Weakened::OTHERWISE, },
     || {
@@ -119,6 +162,57 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
             acknowledge(&ring.acked, seq + 1);
         }
         producer.join().expect("the producer ends");
+    }
+);
+
+// A responder and two pollers: `Qp::arrived`, `Qp::look` and `Qp::acknowledge`, with an acknowledgement after the second look in
+// vain. Weakened otherwise: pollers count without saying for which slot.
+model!(what_is_to_be_acknowledged_later_is, 3, why: "never acknowledged",
+    fails: { a_count_for_no_slot_in_particular_ends_too_early: Weakened::OTHERWISE, },
+    || {
+        const MOST: u32 = 2;
+        struct Qp {
+            /// The responder's slot to come, and up to where it acknowledged.
+            responder: Mutex<(u32, u32)>,
+            next: AtomicU32,
+            told: AtomicU32,
+            quiet: Quiet,
+        }
+        impl Qp {
+            fn look(&self) {
+                let next = self.next.load(Ordering::Acquire);
+                let counted = if weakened().otherwise { 5 } else { next };
+                if self.quiet.look(counted, MOST)
+                    && self.told.load(Ordering::Relaxed) != self.next.load(Ordering::Acquire)
+                {
+                    let mut responder = self.responder.lock();
+                    responder.1 = responder.0;
+                    self.told.store(responder.0, Ordering::Relaxed);
+                }
+            }
+        }
+        let qp = Arc::new(Qp {
+            responder: Mutex::new((5, 5)),
+            next: AtomicU32::new(5),
+            told: AtomicU32::new(5),
+            quiet: Quiet::new(),
+        });
+        qp.look();
+        let (served, looking) = (Arc::clone(&qp), Arc::clone(&qp));
+        let responder = thread::spawn(move || {
+            let mut responder = served.responder.lock();
+            responder.0 = 6;
+            served.next.store(6, Ordering::Release);
+            // Whether the acknowledgement can wait.
+            !served.quiet.lasts(5, MOST)
+        });
+        let poller = thread::spawn(move || looking.look());
+        qp.look();
+        let waits = responder.join().expect("the responder ends");
+        poller.join().expect("the poller ends");
+        qp.look();
+        qp.look();
+        assert!(!waits || qp.responder.lock().1 == 6, "never acknowledged");
     }
 );
 

@@ -21,6 +21,7 @@ use super::wq::Rss;
 use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
+use crate::shm::protocol::Quiet;
 use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
 use crate::sys::brief::{Brief, BriefGuard};
@@ -155,10 +156,10 @@ pub(crate) struct Qp {
     /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
     /// responder's lock.
     acked_along: AtomicU32,
-    /// Looks at the ring since something arrived, up to [`QUIET`]. Written by whoever holds the queue's list.
-    looks: AtomicU32,
-    /// Pieces served and not acknowledged. Written under the responder's lock.
-    ack_due: AtomicU32,
+    /// Looks at the ring in vain, up to [`QUIET`].
+    quiet: Quiet,
+    /// Up to where the remote QP was told what arrived, by an acknowledgement or along with a piece that is being posted.
+    told: AtomicU32,
     /// Send requests are not complete. Written under the requester's lock.
     outstanding: AtomicBool,
     listed_sender: AtomicBool,
@@ -275,8 +276,8 @@ impl Qp {
             receives: Brief::new(receives),
             next_arrival: AtomicU32::new(position),
             acked_along: AtomicU32::new(0),
-            looks: AtomicU32::new(QUIET),
-            ack_due: AtomicU32::new(0),
+            quiet: Quiet::new(),
+            told: AtomicU32::new(position),
             outstanding: AtomicBool::new(false),
             listed_sender: AtomicBool::new(false),
             listed_receiver: AtomicBool::new(false),
@@ -574,25 +575,21 @@ impl Qp {
         }
     }
 
-    /// The responder went on to `next` and owes an acknowledgement of `due` pieces. Returns whether it can wait: more is
-    /// probably on its way, and somebody keeps looking.
-    pub(crate) fn arrived(&self, next: u32, due: u32) -> bool {
-        // Pairs with the Acquire in `acknowledge_along`.
+    /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: more is probably on its way, and
+    /// somebody keeps looking.
+    pub(crate) fn arrived(&self, next: u32) -> bool {
+        let before = self.next_arrival.load(Ordering::Relaxed);
+        // Pairs with the Acquire in `acknowledge_along` and `look`.
         self.next_arrival.store(next, Ordering::Release);
-        self.ack_due.store(due, Ordering::Relaxed);
-        let looks = self.looks.load(Ordering::Relaxed);
-        // Release: see `look`. A look that is counted in between, or is not, moves the acknowledgement a little.
-        self.looks.store(0, Ordering::Release);
-        looks < QUIET && self.adapter.attention.is_down()
+        !self.quiet.lasts(before, QUIET) && self.adapter.attention.is_down()
     }
 
     /// The acknowledgement that goes along with a piece of ours.
     #[inline]
     pub(crate) fn acknowledge_along(&self) -> u32 {
-        if self.ack_due.load(Ordering::Relaxed) > 0 {
-            self.ack_due.store(0, Ordering::Relaxed);
-        }
-        self.next_arrival.load(Ordering::Acquire)
+        let next = self.next_arrival.load(Ordering::Acquire);
+        self.acknowledged(next);
+        next
     }
 
     /// A piece brought the remote QP's acknowledgement; called under the responder's lock. Completes what it acknowledges, so
@@ -632,33 +629,33 @@ impl Qp {
     /// A connection begins: nothing has arrived, and `next` is the first sequence number to come.
     pub(crate) fn expect_arrivals(&self, next: u32) {
         self.acked_along.store(0, Ordering::Release);
-        self.arrived(next, 0);
+        self.arrived(next);
+        self.acknowledged(next);
     }
 
-    /// The responder owes nothing any more.
-    pub(crate) fn acknowledged(&self) {
-        self.ack_due.store(0, Ordering::Relaxed);
+    /// The remote QP is told of all pieces before `next`.
+    #[inline]
+    pub(crate) fn acknowledged(&self, next: u32) {
+        // An older number that overwrites a newer one only leads to a look.
+        if self.told.load(Ordering::Relaxed) != next {
+            self.told.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
     #[inline]
     pub(crate) fn look(&self) {
-        if self.has_arrivals() {
-            return self.advance_receive();
-        }
-        let looks = self.looks.load(Ordering::Relaxed);
-        if looks + 1 < QUIET {
-            self.looks.store(looks + 1, Ordering::Relaxed);
-        } else if looks < QUIET {
-            // Against `arrived`: if it stored its zero before this, we see what is due; if after, the count goes on from there.
-            self.looks.swap(QUIET, Ordering::AcqRel);
+        let next = self.next_arrival.load(Ordering::Acquire);
+        if self.ring.ready(next) {
+            self.advance_receive();
+        } else if self.quiet.look(next, QUIET) {
             self.acknowledge();
         }
     }
 
     /// Sends an acknowledgement that is due.
     pub(crate) fn acknowledge(&self) {
-        if self.ack_due.load(Ordering::Relaxed) > 0 {
+        if self.told.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire) {
             self.responder.lock().acknowledge(self);
         }
     }

@@ -186,7 +186,7 @@ impl Responder {
         if self.next != before {
             // In a stream, one acknowledgement for many pieces: each costs both sides the transfer of a cache line.
             let due = self.next.wrapping_sub(self.acked);
-            let later = qp.arrived(self.next, due) && due < ACK_EVERY;
+            let later = qp.arrived(self.next) && due < ACK_EVERY;
             if !later || self.inbound.moved >= ACK_BYTES {
                 self.acknowledge(qp);
             }
@@ -221,7 +221,7 @@ impl Responder {
             self.inbound.abandon(qp);
             self.rnr_since = None;
             self.next = begun;
-            qp.arrived(self.next, 1);
+            qp.arrived(self.next);
             self.acknowledge(qp);
         }
     }
@@ -232,7 +232,7 @@ impl Responder {
             return;
         }
         self.acked = self.next;
-        qp.acknowledged();
+        qp.acknowledged(self.next);
         // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
         protocol::acknowledge(self.ring.acked(), self.next);
         if let Some(link) = &self.link {

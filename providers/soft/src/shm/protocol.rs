@@ -15,8 +15,14 @@ pub(crate) fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
         to.store(*from, Ordering::Relaxed);
     }
     words[1].store(head[1], Ordering::Relaxed);
-    // Pairs with the Acquire in `is_published` and `consume`.
-    words[0].store(head[0], Ordering::Release);
+    show(words, head[0]);
+}
+
+/// Producer: shows a slot that was filled but for its first word.
+#[inline]
+pub(crate) fn show(words: &[AtomicU64; 8], first: u64) {
+    // Pairs with the Acquire in `is_published` and `head`.
+    words[0].store(first, Ordering::Release);
 }
 
 /// Consumer of a ring: whether slot `seq` was published. Pairs with `publish`.
@@ -25,19 +31,23 @@ pub(crate) fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
     words[0].load(Ordering::Acquire) as u32 == seq
 }
 
+/// Consumer of a ring: the head of slot `seq`, if it was published; its body may be read then.
+#[inline]
+pub(crate) fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
+    // Pairs with the Release in `show`, for the Relaxed loads behind it.
+    let first = words[0].load(Ordering::Acquire);
+    (first as u32 == seq).then(|| [first, words[1].load(Ordering::Relaxed)])
+}
+
 /// Consumer of a ring: head and body of slot `seq`, if it was published.
 #[inline]
 pub(crate) fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])> {
-    // Pairs with the Release in `publish`, for the Relaxed loads behind it.
-    let w0 = words[0].load(Ordering::Acquire);
-    if w0 as u32 != seq {
-        return None;
-    }
+    let head = head(words, seq)?;
     let mut body = [0; 6];
     for (to, from) in body.iter_mut().zip(&words[2..]) {
         *to = from.load(Ordering::Relaxed);
     }
-    Some(([w0, words[1].load(Ordering::Relaxed)], body))
+    Some((head, body))
 }
 
 /// Consumer of a ring: all before `next` are done with, their slots and chunks the producer's again.
@@ -46,6 +56,37 @@ pub(crate) fn acknowledge(acked: &AtomicU32, next: u32) {
     // Pairs with `acknowledged`: our reads of slots and chunks come before the producer's next use of them, and our
     // answers in chunks before its look at them.
     acked.store(next, Ordering::Release);
+}
+
+/// How often pollers looked at a ring in vain since its consumer expects a certain slot: an acknowledgement that waited for
+/// more is due after so many looks. Both numbers are in one word, so that no order among pollers matters: a count that is for
+/// another slot is none.
+#[derive(Debug)]
+pub(crate) struct Quiet(AtomicU64);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// A poller looked and found nothing, when the consumer expected slot `next`. Returns whether it was the last of `most` looks: it
+    /// acknowledges.
+    #[inline]
+    pub(crate) fn look(&self, next: u32, most: u32) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let looks = if (word >> 32) as u32 == next { word as u32 + 1 } else { 1 };
+        if looks <= most {
+            self.0.store(u64::from(next) << 32 | u64::from(looks), Ordering::Relaxed);
+        }
+        looks == most
+    }
+
+    /// Whether pollers looked for slot `next` as often as that.
+    #[inline]
+    pub(crate) fn lasts(&self, next: u32, most: u32) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        (word >> 32) as u32 == next && word as u32 >= most
+    }
 }
 
 /// Producer of a ring: how far the consumer got. Pairs with `acknowledge`.

@@ -1,6 +1,7 @@
 //! Bytes that travel in a slot itself, copied between it and an application's memory without a stop in between.
 
 use super::layout::Slot;
+use super::protocol;
 use super::slot::{BODY_WORDS, SEND_INLINE, Short};
 use super::view::Ring;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,16 +40,13 @@ impl Ring {
     /// Producer: publishes the slot that `head` is for, which was filled.
     #[inline]
     pub(crate) fn show(&self, head: Short) {
-        // Pairs with the Acquire in `ready`, `take` and `head`.
-        self.slot(head.seq()).words[0].store(head.0[0], Ordering::Release);
+        protocol::show(&self.slot(head.seq()).words, head.0[0]);
     }
 
     /// Consumer: the head of slot `seq`; `None` when it was not published yet.
     #[inline]
     pub(crate) fn head(&self, seq: u32) -> Option<Short> {
-        let words = &self.slot(seq).words;
-        let first = words[0].load(Ordering::Acquire);
-        (first as u32 == seq).then(|| Short([first, words[1].load(Ordering::Relaxed)]))
+        protocol::head(&self.slot(seq).words, seq).map(Short)
     }
 
     /// Consumer: copies the first `len` payload bytes of slot `seq`, which was published.
