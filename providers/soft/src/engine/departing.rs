@@ -37,7 +37,13 @@ impl Qp {
 
     /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
     pub(crate) fn fail(&self) -> bool {
-        self.change(|now, _| (!matches!(now, State::Reset | State::Err)).then_some(State::Err))
+        self.fail_after(|| ())
+    }
+
+    /// As `fail`; calls `first` if it succeeds, before the peer can see that the QP failed.
+    pub(super) fn fail_after(&self, first: impl FnOnce()) -> bool {
+        let rule = |now: State| (!matches!(now, State::Reset | State::Err)).then_some(State::Err);
+        self.change_after(|now, _| rule(now), first)
     }
 
     /// Completes everything posted with a flush error; the state is ERR.

@@ -410,10 +410,20 @@ impl Qp {
         &self,
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
     ) -> bool {
+        self.change_after(rule, || ())
+    }
+
+    /// As `change`; calls `first` if the state changes, once it has changed for us and before the peers can see that.
+    pub(super) fn change_after(
+        &self,
+        rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
+        first: impl FnOnce(),
+    ) -> bool {
         let mut incarnation = self.standing.lock();
         let before = self.is_receiving();
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
+        first();
         self.publish_life(&incarnation, state.shared(self.adapter.port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);

@@ -170,9 +170,7 @@ impl Responder {
                     break;
                 }
                 Verdict::Refuse(nak) => {
-                    // Before the sender can know: who hears of a refusal finds the QP in error.
-                    fatal = nak != Nak::Rnr && qp.fail();
-                    self.refuse(qp, &link, nak);
+                    fatal = self.refuse(qp, &link, nak);
                     break;
                 }
             }
@@ -240,20 +238,30 @@ impl Responder {
         }
     }
 
-    fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) {
+    /// Refuses the piece at the head. Returns whether the QP went to error.
+    fn refuse(&mut self, qp: &Qp, link: &Link, nak: Nak) -> bool {
         self.silent |= REFUSED;
         self.acked = self.next;
-        protocol::acknowledge(self.ring.acked(), self.next);
-        // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
-        self.ring.nak().store(nak as u32, Ordering::Release);
+        let (ring, next) = (self.ring, self.next);
+        let say = || {
+            protocol::acknowledge(ring.acked(), next);
+            // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
+            ring.nak().store(nak as u32, Ordering::Release);
+        };
+        // Who hears of a refusal finds the QP in error. And who finds it in error, and begins to count the time, finds the refusal.
+        let failed = nak != Nak::Rnr && qp.fail_after(say);
+        if !failed {
+            say();
+        }
         link.alarm();
         let event = match nak {
             Nak::Invalid | Nak::InvalidRd => IBV_EVENT_QP_REQ_ERR,
             Nak::Access => IBV_EVENT_QP_ACCESS_ERR,
             Nak::Operation => IBV_EVENT_QP_FATAL,
-            Nak::Rnr => return,
+            Nak::Rnr => return false,
         };
         qp.event(event);
+        failed
     }
 
     /// Whether the piece at the head has waited for a receive as long as its sender allows; has the service thread look again

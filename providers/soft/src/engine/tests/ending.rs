@@ -1,6 +1,7 @@
 //! What becomes of requests whose QP stops before, or while, they are served.
 
 use super::*;
+use crate::engine::link::Standing;
 
 #[test]
 fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
@@ -57,5 +58,36 @@ fn chunks_of_sends_that_were_skipped_come_back() {
         assert!(a.qp.requester.lock().lent.is_empty());
         a.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
         b.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
+    }
+}
+
+/// A sender that finds no answer and a QP in error counts the time, which may be over in microseconds.
+#[test]
+fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
+    let adapter = adapter(false);
+    for round in 0..100 {
+        let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+        a.connect(b.qp.qpn, 7);
+        b.connect(a.qp.qpn, 7);
+        let (link, _) = adapter.link(b.qp.qpn).expect("it is there");
+        let (begun, ready) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                ready.store(1, Ordering::Release);
+                while matches!(link.standing(a.qp.qpn), Standing::Serving(_)) {
+                    std::hint::spin_loop();
+                }
+                begun.load(Ordering::Acquire) == 1 && link.ring.nak().load(Ordering::Acquire) != 0
+            });
+            while ready.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            begun.store(1, Ordering::Release);
+            let bad = Request { rkey: b.keys.rkey ^ 0x4000, ..request(IBV_WR_RDMA_WRITE, &b) };
+            a.send(bad, &[a.sge(0, 8)]);
+            b.qp.advance_receive();
+            assert!(seen.join().expect("no panic"), "round {round}");
+        });
+        assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "round {round}");
     }
 }
