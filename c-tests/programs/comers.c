@@ -145,7 +145,7 @@ static int exchange(void)
 	int bad = 0;
 	for (int i = 0; i < 4 * MESSAGES; i++) {
 		struct ibv_wc w;
-		if (!try_completion(cq, &w, 5000000)) {
+		if (!try_completion(cq, &w, WAIT_US)) {
 			bad += 4 * MESSAGES - i;
 			break;
 		}

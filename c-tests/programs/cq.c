@@ -205,7 +205,7 @@ static void overflow(void)
 		receive(qp, i);
 	for (unsigned i = 0; i < depth; i++) {
 		send_one(qp, i);
-		if (!try_completion(scq, &w, 2000000) || w.status)
+		if (!try_completion(scq, &w, WAIT_US) || w.status)
 			break; /* the receiver is in error */
 	}
 	void *element = NULL;

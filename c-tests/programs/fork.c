@@ -123,7 +123,7 @@ static pid_t new_child(void)
 	if (pid < 0)
 		die("fork");
 	if (pid == 0)
-		alarm(30); /* one that hangs is killed, which its parent sees */
+		alarm(200); /* one that hangs is killed, which its parent sees */
 	return pid;
 }
 

@@ -100,7 +100,7 @@ static inline int frames_arrive(struct arrival *a, int wanted, int most)
 {
 	int n = 0;
 	while (n < most) {
-		uint64_t end = now_us() + (n < wanted ? 5000000u : QUIET_US);
+		uint64_t end = now_us() + (n < wanted ? WAIT_US : QUIET_US);
 		struct ibv_poll_cq_attr pa = { 0 };
 		int err;
 		while ((err = ibv_start_poll(cqx, &pa)) == ENOENT && now_us() < end)

@@ -93,7 +93,7 @@ static struct ibv_wc got[64];
 static int arrivals(int wanted)
 {
 	int n = 0;
-	while (n < 64 && try_completion(cq, &got[n], n < wanted ? 5000000 : QUIET_US))
+	while (n < 64 && try_completion(cq, &got[n], n < wanted ? WAIT_US : QUIET_US))
 		n++;
 	return n;
 }

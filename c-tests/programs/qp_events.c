@@ -127,7 +127,7 @@ static void drain(struct end *e)
 	struct ibv_wc w;
 	/* Nothing under way. */
 	check_eq(to_sqd(qp, 1), 0, "to SQD with nothing under way");
-	check_eq(event_of(qp, 3000), IBV_EVENT_SQ_DRAINED, "the event");
+	check_eq(event_of(qp, 20000), IBV_EVENT_SQ_DRAINED, "the event");
 	struct ibv_qp_attr at = query(qp);
 	check(at.qp_state == IBV_QPS_SQD && at.cur_qp_state == IBV_QPS_SQD && !at.sq_draining && at.en_sqd_async_notify == 1, "ibv_query_qp in SQD");
 	check_eq(to_state(qp, IBV_QPS_RTS), 0, "back to RTS");
@@ -146,7 +146,7 @@ static void drain(struct end *e)
 	check_eq(end_wait(e, RECVS).wr_id, 10, "the message arrives");
 	wait_completion(cq, &w);
 	check(w.wr_id == 1 && w.status == IBV_WC_SUCCESS, "and completes");
-	check_eq(event_of(qp, 3000), IBV_EVENT_SQ_DRAINED, "the event");
+	check_eq(event_of(qp, 20000), IBV_EVENT_SQ_DRAINED, "the event");
 	check(!query(qp).sq_draining, "ibv_query_qp says that it has drained");
 	check(!end_try(e, RECVS, &w, QUIET_US) && !try_completion(cq, &w, QUIET_US), "what was posted in SQD is not sent");
 	check_eq(to_state(qp, IBV_QPS_RTS), 0, "back to RTS");
@@ -166,7 +166,7 @@ static void drain(struct end *e)
 	check(w.wr_id == 3 && w.status == IBV_WC_SUCCESS, "and completes");
 	/* The second one may have been begun as well, and then has no receive. */
 	end_recv(e, one_piece(IBV_WR_SEND, 13, 0, 4096));
-	check_eq(event_of(qp, 3000), IBV_EVENT_SQ_DRAINED, "the event");
+	check_eq(event_of(qp, 20000), IBV_EVENT_SQ_DRAINED, "the event");
 	check_eq(to_state(qp, IBV_QPS_RTS), 0, "back to RTS");
 	wait_completion(cq, &w);
 	check(w.wr_id == 4 && w.status == IBV_WC_SUCCESS, "the message behind it completes");
@@ -242,7 +242,7 @@ static void established(struct end *e, enum ibv_qp_type type)
 		wait_completion(cq, &w);
 		check(w.wr_id == (uint64_t)i && w.status == IBV_WC_SUCCESS, "%s: message %d arrives in RTR", name, i);
 	}
-	check_eq(event_of(qp, 3000), IBV_EVENT_COMM_EST, "%s: the event", name);
+	check_eq(event_of(qp, 20000), IBV_EVENT_COMM_EST, "%s: the event", name);
 	check_eq(event_of(qp, 50), -1, "%s: once", name);
 	to_rts(qp);
 	end_send(e, one_piece(IBV_WR_SEND, 1, 0, 16));
@@ -307,11 +307,11 @@ static void unacknowledged(struct end *e)
 	end_send(e, one_piece(IBV_WR_SEND, 1, 0, 16));
 	struct ibv_wc w;
 	wait_completion(cq, &w);
-	if (!readable(ctx->async_fd, 3000) || ibv_get_async_event(ctx, &limit_event))
+	if (!readable(ctx->async_fd, 20000) || ibv_get_async_event(ctx, &limit_event))
 		die("no limit event");
 	check(limit_event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && limit_event.element.srq == srq, "the limit event");
 	check_eq(to_state(qp, IBV_QPS_ERR), 0, "a QP of a shared receive queue to ERR");
-	if (!readable(ctx->async_fd, 3000) || ibv_get_async_event(ctx, &last))
+	if (!readable(ctx->async_fd, 20000) || ibv_get_async_event(ctx, &last))
 		die("no last WQE event");
 	check(last.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && last.element.qp == qp, "IBV_EVENT_QP_LAST_WQE_REACHED");
 	check_eq(ibv_destroy_srq(srq), EBUSY, "destroying a queue that a QP uses");
@@ -328,7 +328,7 @@ static void unacknowledged(struct end *e)
 		send_one(qp, 1, 16);
 	}
 	struct ibv_async_event ev, overrun = { 0 };
-	while (readable(ctx->async_fd, 2000) && !ibv_get_async_event(ctx, &ev)) {
+	while (readable(ctx->async_fd, 20000) && !ibv_get_async_event(ctx, &ev)) {
 		if (ev.event_type == IBV_EVENT_CQ_ERR) {
 			overrun = ev;
 			break;

@@ -2,7 +2,7 @@
 #include "rig.h"
 
 #ifndef ASYNC_MS
-#define ASYNC_MS 3000
+#define ASYNC_MS 20000
 #endif
 
 /* ---- checks ---- */
@@ -724,7 +724,7 @@ enum ibv_qp_state end_state(struct end *e)
 
 enum ibv_qp_state end_state_soon(struct end *e, enum ibv_qp_state wanted)
 {
-	uint64_t until = now_us() + 1000000;
+	uint64_t until = now_us() + WAIT_US;
 	enum ibv_qp_state s;
 	while ((s = end_state(e)) != wanted && now_us() < until)
 		usleep(1000);

@@ -565,7 +565,7 @@ static void failed(int i, uint64_t id, enum ibv_wc_status status, enum ibv_wc_st
 	}
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr ia;
-	uint64_t until = now_us() + 1000000;
+	uint64_t until = now_us() + WAIT_US;
 	do
 		ibv_query_qp(t.qp[i], &a, IBV_QP_STATE, &ia);
 	while (a.qp_state != IBV_QPS_ERR && now_us() < until);

@@ -97,7 +97,7 @@ static void dropped(void)
 	s.qkey = 0x80000000;
 	end_send(a, s);
 	check_eq(end_wait(a, SENDS).status, IBV_WC_SUCCESS, "with a controlled Q_Key");
-	check(end_try(b, RECVS, &w, 5000000) && w.wr_id == 3, "the sending QP's own Q_Key is used");
+	check(end_try(b, RECVS, &w, WAIT_US) && w.wr_id == 3, "the sending QP's own Q_Key is used");
 	check_eq(end_state(a), IBV_QPS_RTS, "the sender's state after all this");
 	check_eq(end_state(b), IBV_QPS_RTS, "the receiver's state after all this");
 	/* More than the MTU: refused, or an error; never sent. */

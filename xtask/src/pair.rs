@@ -134,7 +134,7 @@ impl Pair {
         // When one side fails, the other gets a little time to notice, and no more.
         let mut until = deadline;
         while Instant::now() < until && !(server.ended() && client.ended()) {
-            if server.ended() || client.ended() {
+            if server.failed() || client.failed() {
                 until = until.min(Instant::now() + GRACE);
                 while Instant::now() < until && !(server.ended() && client.ended()) {
                     std::thread::sleep(PAUSE);
@@ -148,7 +148,7 @@ impl Pair {
     }
 }
 
-/// How long the second side may take to end after the first.
+/// How long the second side may take to end after the first has failed.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A port that nobody listens on.

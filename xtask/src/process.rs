@@ -165,6 +165,11 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
+    /// Whether it has ended, and not well.
+    pub(crate) fn failed(&mut self) -> bool {
+        self.child.try_wait().map_or(true, |status| status.is_some_and(|status| !status.success()))
+    }
+
     /// What it printed so far.
     pub(crate) fn printed(&self) -> String {
         read(&self.out)

@@ -5,7 +5,7 @@ use crate::over::DataPath;
 use crate::process::Job;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let prefix = bench.prefix()?;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(300);
 
 const PLUGIN: &str = "lib/libibverbs/libsoft-rdmav65.so";
 const CONFIG: &str = "etc/libibverbs.d";

@@ -5,7 +5,7 @@ use super::{Bench, ENOUGH, Tally};
 use crate::over::DataPath;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Of each kind of request some are lost, some find no receive, and some are late.
 const REPAIRED: &str = "drop rate=1/100 seed=42; rnr every=31 times=2; delay for=1ms every=20";

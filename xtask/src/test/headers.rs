@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Compilers by language, with the standards; the last of each is the newest that gcc 12 knows.
 const COMPILERS: [(&str, &str, &[&str]); 4] =

@@ -8,7 +8,7 @@ use crate::scratch;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 /// Debian's own, which has its packages' modules: the first one in PATH may be another.
 pub(super) const PYTHON: &str = "/usr/bin/python3";
 /// What the scripts share, and no script itself.

@@ -75,7 +75,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 /// The sanitizer's runtime, which the program has to be linked with.
 fn runtime(bench: &Bench) -> crate::Result<Option<PathBuf>> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let limit = Duration::from_secs(30);
+    let limit = Duration::from_secs(300);
     let done = Job::new(rustc).args(["--print", "sysroot"]).run(&bench.scratch, limit)?;
     let libraries = Path::new(done.stdout.trim()).join("lib/rustlib").join(TARGET).join("lib");
     Ok(fs::read_dir(libraries).ok().and_then(|entries| {

@@ -10,7 +10,7 @@ use crate::process::{Finished, Job};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 const PATHS: [DataPath; 2] = [DataPath::Default, DataPath::Off];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {

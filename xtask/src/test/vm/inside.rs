@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) const INSIDE: &str = "test-inside-vm";
 
 /// For one scenario; emulation is slow, and slower when the machine has other work.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs all scenarios over both libraries: `FOLDER LIB RELEASE=PLUGINS...`, where programs are and records
 /// go, where our library is, and where plugins of other releases are.

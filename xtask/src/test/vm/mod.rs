@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long everything inside may take. It takes two minutes on two quiet cores.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(2400);
 
 /// Whose library a program runs over, and with whose plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,16 +63,18 @@ impl Child {
         self.answer()
     }
 
-    /// What "switches" says once the service thread has nothing to do any more.
+    /// What "switches" says once the service thread has nothing to do any more: it sleeps, rather than wait for a processor, and for
+    /// longer than it does before it accepts again.
     pub(super) fn settled(&mut self) -> String {
-        let mut last = self.ask("switches");
+        let (mut last, mut same) = (String::new(), 0);
         for _ in 0..1000 {
-            thread::sleep(Duration::from_millis(20));
             let now = self.ask("switches");
-            if now == last {
+            same = if now == last && now.starts_with("S ") { same + 1 } else { 0 };
+            if same == 10 {
                 return now;
             }
             last = now;
+            thread::sleep(Duration::from_millis(20));
         }
         panic!("the thread never sleeps: {last}");
     }
