@@ -83,6 +83,38 @@ static void lengths(void)
 	}
 }
 
+/* The sender never knows; the receiver has a receive that failed, as on a reliable connection. */
+static void lengths_unreliable(void)
+{
+	static const uint32_t sent[] = { 61, 100, 3000, 100000 };
+	for (int i = 0; i < 7; i++) {
+		struct options o = defaults();
+		o.type = i < 4 ? IBV_QPT_UC : IBV_QPT_UD;
+		const char *name = i < 4 ? "UC" : "UD";
+		pair_open(a, b, o, &aa, &ba);
+		end_fill(b, 0, 200, 9);
+		end_recv(b, one_piece(0, 5, 0, 60));
+		end_recv(b, one_piece(0, 6, 0, 60));
+		struct request r = one_piece(IBV_WR_SEND, 1, 0, sent[i % 4]);
+		r.qpn = ba.qpn;
+		r.qkey = ba.qkey;
+		end_send(a, r);
+		expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 1, "unreliable, longer than the receive: the sender");
+		expect(end_wait(b, RECVS), IBV_WC_LOC_LEN_ERR, 5, "unreliable, longer than the receive: the receiver");
+		expect(end_wait(b, RECVS), IBV_WC_WR_FLUSH_ERR, 6, "unreliable, longer than the receive: the next receive");
+		expect_states(IBV_QPS_RTS, IBV_QPS_ERR, name);
+		unsigned char past[16], old[76];
+		end_read(b, 60, past, 16);
+		fill(old, 76, 9);
+		check(!memcmp(past, old + 60, 16), "%s, longer than the receive: nothing beyond its end", name);
+		/* To a QP in ERR: lost. */
+		r.id = 2;
+		end_send(a, r);
+		expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 2, "unreliable, to a QP in ERR");
+		pair_close(a, b);
+	}
+}
+
 static const struct {
 	enum ibv_wr_opcode op;
 	const char *name;
@@ -397,6 +429,7 @@ int main(int argc, char **argv)
 	b = end_new(two);
 	rnr();
 	lengths();
+	lengths_unreliable();
 	remote_access();
 	local_protection();
 	flush();

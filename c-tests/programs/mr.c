@@ -365,6 +365,79 @@ static void on_demand(void)
 	pair_close(a, b);
 }
 
+/* UC, UD and shared receive queues on demand, as far as ibv_query_device_ex says. */
+static void on_demand_elsewhere(void)
+{
+	static const struct {
+		enum ibv_qp_type type;
+		int srq;
+		const char *name;
+		/* What the sender hears when the receiver's pages are missing, and what becomes of the receiver. */
+		enum ibv_wc_status sender;
+		enum ibv_qp_state receiver;
+	} kinds[] = {
+		{ IBV_QPT_UC, 0, "UC", IBV_WC_SUCCESS, IBV_QPS_ERR },
+		{ IBV_QPT_UD, 0, "UD", IBV_WC_SUCCESS, IBV_QPS_ERR },
+		{ IBV_QPT_RC, 1, "RC with a shared queue", IBV_WC_REM_OP_ERR, IBV_QPS_ERR },
+	};
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		struct options o = defaults();
+		uint32_t grh = kinds[i].type == IBV_QPT_UD ? 40 : 0;
+		o.type = kinds[i].type;
+		o.srq = kinds[i].srq;
+		pair_open(a, b, o, &aa, &ba);
+		struct region from = must(a, (struct region){ .how = 3, .length = 16 * PAGE, .access = ODP });
+		struct region into = must(b, (struct region){ .how = 3, .length = 16 * PAGE, .access = ODP });
+		/* Pages that nobody touched before. */
+		struct request s = one_piece(IBV_WR_SEND, 1, from.addr - aa.addr, 100), r = one_piece(0, 2, into.addr - ba.addr, 200);
+		s.piece[0].lkey = from.lkey;
+		s.qpn = ba.qpn;
+		s.qkey = ba.qkey;
+		r.piece[0].lkey = into.lkey;
+		end_fill(a, from.addr - aa.addr, 100, 31);
+		end_recv(b, r);
+		end_send(a, s);
+		check_eq(end_wait(a, SENDS).status, IBV_WC_SUCCESS, "%s: a SEND from memory on demand", kinds[i].name);
+		struct ibv_wc w = end_wait(b, RECVS);
+		check(w.status == IBV_WC_SUCCESS && w.byte_len == 100 + grh && end_verify(b, into.addr - ba.addr + grh, 100, 31) < 0, "%s: arrives there",
+		      kinds[i].name);
+		if (kinds[i].type == IBV_QPT_UC) {
+			s.op = IBV_WR_RDMA_WRITE_WITH_IMM;
+			s.raddr = into.addr + 2 * PAGE;
+			s.rkey = into.rkey;
+			end_recv(b, one_piece(0, 3, 0, 64));
+			end_send(a, s);
+			check(end_wait(a, SENDS).status == IBV_WC_SUCCESS && end_wait(b, RECVS).status == IBV_WC_SUCCESS &&
+				      end_verify(b, into.addr - ba.addr + 2 * PAGE, 100, 31) < 0, "UC: a WRITE to memory on demand");
+			s.op = IBV_WR_SEND;
+		}
+		/* Pages that are missing: at the receiver, then at the sender. */
+		end_run(b, unmap, &into, sizeof into);
+		end_recv(b, r);
+		end_send(a, s);
+		check_eq(end_wait(b, RECVS).status, IBV_WC_LOC_PROT_ERR, "%s: a receive into pages that are not there", kinds[i].name);
+		check_eq(end_wait(a, SENDS).status, kinds[i].sender, "%s: and its sender", kinds[i].name);
+		check_eq(end_state_soon(b, kinds[i].receiver), kinds[i].receiver, "%s: the receiver's state", kinds[i].name);
+		end_run(b, dereg, NULL, 0);
+		end_run(a, dereg, NULL, 0);
+		pair_close(a, b);
+		pair_open(a, b, o, &aa, &ba);
+		from = must(a, (struct region){ .how = 3, .length = 16 * PAGE, .access = ODP });
+		end_run(a, unmap, &from, sizeof from);
+		end_recv(b, one_piece(0, 4, 0, 200));
+		s = one_piece(IBV_WR_SEND, 5, from.addr - aa.addr, 100);
+		s.piece[0].lkey = from.lkey;
+		s.qpn = ba.qpn;
+		s.qkey = ba.qkey;
+		end_send(a, s);
+		check_eq(end_wait(a, SENDS).status, IBV_WC_LOC_PROT_ERR, "%s: a SEND of pages that are not there", kinds[i].name);
+		enum ibv_qp_state stopped = kinds[i].type == IBV_QPT_RC ? IBV_QPS_ERR : IBV_QPS_SQE;
+		check_eq(end_state_soon(a, stopped), stopped, "%s: the sender's state", kinds[i].name);
+		end_run(a, dereg, NULL, 0);
+		pair_close(a, b);
+	}
+}
+
 static void advice(void)
 {
 	open_both();
@@ -408,6 +481,8 @@ static void advice(void)
 	check((attr.odp_caps.general_caps & (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT)) == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT), "the device says that it can");
 	uint32_t rc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
 	check((attr.odp_caps.per_transport_caps.rc_odp_caps & rc) == rc, "with every operation of RC");
+	uint32_t ud = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV, uc = ud | IBV_ODP_SUPPORT_WRITE;
+	check(attr.odp_caps.per_transport_caps.uc_odp_caps == uc && attr.odp_caps.per_transport_caps.ud_odp_caps == ud, "of UC and of UD");
 	ibv_close_device(ctx);
 }
 
@@ -479,6 +554,7 @@ int main(int argc, char **argv)
 	stale();
 	changes();
 	on_demand();
+	on_demand_elsewhere();
 	advice();
 	no_memory();
 	end_free(b);

@@ -76,6 +76,8 @@ pub(crate) enum Verdict {
     Busy,
     /// Refused; the QP is in error unless this is `Nak::Rnr`.
     Refuse(Nak),
+    /// A receive completed with an error, so the QP is in error; an unreliable sender never knows.
+    Broken,
     /// The sender went away while its bytes were fetched: what it sent does not count.
     Stale,
 }
@@ -355,11 +357,7 @@ impl Inbound {
             ..Cqe::default()
         };
         self.recv_cq(qp).push(&cqe, false);
-        if qp.kind != Kind::Uc {
-            return Verdict::Refuse(nak);
-        }
-        self.skipping = true;
-        Verdict::Dropped
+        if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
     /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already.

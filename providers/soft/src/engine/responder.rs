@@ -169,6 +169,10 @@ impl Responder {
                     }
                     break;
                 }
+                Verdict::Broken => {
+                    fatal = qp.fail();
+                    break;
+                }
                 Verdict::Refuse(nak) => {
                     fatal = self.refuse(qp, &link, nak);
                     break;

@@ -95,7 +95,7 @@ fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram) -> bool {
     let mut responder = qp.responder.lock();
     let verdict = responder.inbound.send(qp, piece, datagram);
     drop(responder);
-    if let Verdict::Refuse(_) = verdict {
+    if verdict == Verdict::Broken {
         qp.enter_error();
     }
     verdict != Verdict::Dropped
