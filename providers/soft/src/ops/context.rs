@@ -399,6 +399,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     post_srq_recv: Some(srq::post_srq_recv),
     query_device_ex: Some(query::query_device_ex),
     query_port: Some(query::query_port),
+    query_port_speed: Some(query::query_port_speed),
     query_qp: Some(qp::query_qp),
     query_rt_values: Some(query::query_rt_values),
     query_srq: Some(srq::query_srq),

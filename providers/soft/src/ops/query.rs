@@ -35,6 +35,11 @@ pub(super) const MAX_AH: usize = 1 << 20;
 const CLOCK_KHZ: u64 = 1_000_000;
 /// Outstanding READs and atomics that a QP may announce.
 pub(super) const MAX_RD_ATOMIC: u8 = 128;
+/// How ibv_query_port says 4 lanes of 25 Gbit/s: a number for those who ask, not a promise.
+const WIDTH_4X: u8 = 2;
+const SPEED_EDR: u8 = 32;
+/// The same in units of 100 Mbit/s.
+const SPEED: u64 = 4 * 250;
 /// The one partition key: full member of the default partition.
 const PKEY: u16 = 0xffff;
 /// Shown to people as the vendor: nobody's IEEE number.
@@ -246,9 +251,8 @@ pub(super) unsafe extern "C" fn query_port(
             max_msg_sz: MAX_MESSAGE,
             pkey_tbl_len: 1,
             max_vl_num: 1,
-            // 4 lanes of 25 Gbit/s: a number for those who ask, not a promise.
-            active_width: 2,
-            active_speed: 32,
+            active_width: WIDTH_4X,
+            active_speed: SPEED_EDR,
             // Physical state LinkUp or Disabled (IBTA vol 1, 14.2.5.6).
             phys_state: if down { 3 } else { 5 },
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
@@ -256,6 +260,25 @@ pub(super) unsafe extern "C" fn query_port(
         };
         // SAFETY: by contract.
         unsafe { attr.write(full) };
+        Ok(())
+    })
+}
+
+/// ibv_query_port_speed(3), in units of 100 Mbit/s: EINVAL for any port but 1.
+///
+/// # Safety
+/// `speed` is writable.
+pub(super) unsafe extern "C" fn query_port_speed(
+    _context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    status(|| {
+        if port != 1 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by contract.
+        unsafe { speed.write(SPEED) };
         Ok(())
     })
 }

@@ -1,0 +1,259 @@
+/*
+ * Faults on purpose (ferroverbs-soft(7), "Faults") on extended reliable connections: those of a reliable connection, where the receives
+ * are a shared queue's. One process sends, under rules; the other has the receiving QP and the queue.
+ */
+#define PARTNER_BODY
+#include "partner.h"
+#include <fcntl.h>
+
+enum { SIZE = 1 << 16, LEN = 100, DEPTH = 32 };
+
+/* What each tells the other. */
+struct place {
+	uint32_t qpn, srqn, rkey;
+	uint64_t addr;
+	union ibv_gid gid;
+};
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static unsigned char *buf;
+static struct ibv_xrcd *xrcd;
+static struct ibv_srq *srq;
+static struct ibv_qp *qp;
+static struct place mine, theirs;
+
+static void modify(struct ibv_qp_attr at, int mask)
+{
+	int err = ibv_modify_qp(qp, &at, mask);
+	if (err)
+		die("ibv_modify_qp: %s", strerror(err));
+}
+
+static void make(void)
+{
+	struct ibv_xrcd_init_attr xa = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	ctx = open_device();
+	pd = ibv_alloc_pd(ctx);
+	cq = ibv_create_cq(ctx, 2 * DEPTH, NULL, NULL, 0);
+	buf = calloc(1, SIZE);
+	mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	if (!cq || !mr)
+		die("set up: %s", strerror(errno));
+	if (role) {
+		xrcd = ibv_open_xrcd(ctx, &xa);
+		struct ibv_srq_init_attr_ex sa = { .attr = { .max_wr = DEPTH, .max_sge = 1 },
+						   .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+						   .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd, .cq = cq };
+		struct ibv_qp_init_attr_ex qa = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+		srq = xrcd ? ibv_create_srq_ex(ctx, &sa) : NULL;
+		qp = srq ? ibv_create_qp_ex(ctx, &qa) : NULL;
+		if (!qp || ibv_get_srq_num(srq, &mine.srqn))
+			die("an XRC queue and QP: %s", strerror(errno));
+	} else {
+		struct ibv_qp_init_attr_ex qa = { .qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd, .send_cq = cq,
+						  .cap = { .max_send_wr = DEPTH, .max_send_sge = 1 } };
+		qp = ibv_create_qp_ex(ctx, &qa);
+		if (!qp)
+			die("an XRC send QP: %s", strerror(errno));
+	}
+}
+
+/* Connected under `rules`, which are the sender's; the receiver has `receives` in its queue. */
+static void begin(const char *rules, uint8_t timeout, uint8_t retry, uint8_t rnr_retry, int receives)
+{
+	if (!role) {
+		setenv("FERROVERBS_SOFT_FAULTS", rules, 1);
+		printf("-- %s\n", rules);
+	}
+	make();
+	mine.qpn = qp->qp_num;
+	mine.addr = (uintptr_t)buf;
+	mine.rkey = mr->rkey;
+	if (ibv_query_gid(ctx, 1, 0, &mine.gid))
+		die("ibv_query_gid");
+	swap(&mine, &theirs, sizeof mine);
+	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ },
+	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = theirs.qpn, .max_dest_rd_atomic = 4, .min_rnr_timer = 1,
+				     .ah_attr = { .is_global = 1, .grh = { .dgid = theirs.gid, .hop_limit = 1 }, .port_num = 1 } },
+	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | (role ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
+	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = retry, .rnr_retry = rnr_retry, .max_rd_atomic = 4 },
+	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | (role ? 0 : IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	for (int i = 1; role && i <= receives; i++) {
+		struct ibv_sge sg = { (uintptr_t)buf + 1024 * (unsigned)i, 1024, mr->lkey };
+		struct ibv_recv_wr w = { .wr_id = (uint64_t)i, .sg_list = &sg, .num_sge = 1 }, *bad;
+		if (ibv_post_srq_recv(srq, &w, &bad))
+			die("ibv_post_srq_recv");
+	}
+	meet();
+}
+
+static void end(void)
+{
+	meet();
+	int bad = ibv_destroy_qp(qp);
+	if (role)
+		bad |= ibv_destroy_srq(srq) | ibv_close_xrcd(xrcd);
+	check_eq(bad | ibv_destroy_cq(cq) | ibv_dereg_mr(mr) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "all is destroyed");
+	free(buf);
+	unsetenv("FERROVERBS_SOFT_FAULTS");
+	meet();
+}
+
+static void post(enum ibv_wr_opcode op, uint64_t id)
+{
+	struct ibv_sge sg = { (uintptr_t)buf + 1024 * id, LEN, mr->lkey };
+	struct ibv_send_wr w = { .wr_id = id, .sg_list = &sg, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	w.qp_type.xrc.remote_srqn = theirs.srqn;
+	w.wr.rdma.remote_addr = theirs.addr;
+	w.wr.rdma.rkey = theirs.rkey;
+	if (op == IBV_WR_SEND)
+		fill(buf + 1024 * id, LEN, (uint32_t)id);
+	if (ibv_post_send(qp, &w, &bad))
+		die("ibv_post_send");
+}
+
+static void sends(int count)
+{
+	for (int i = 1; i <= count; i++)
+		post(IBV_WR_SEND, (uint64_t)i);
+}
+
+static void sent(int first, int last, enum ibv_wc_status status)
+{
+	for (int i = first; i <= last; i++) {
+		struct ibv_wc w;
+		wait_completion(cq, &w);
+		check(w.wr_id == (uint64_t)i && w.status == status, "request %d: %s (is %d: %s)", i, ibv_wc_status_str(status), (int)w.wr_id,
+		      ibv_wc_status_str(w.status));
+	}
+}
+
+/* The next receives have messages first to last. */
+static void received(int first, int last, int from)
+{
+	for (int i = first; i <= last; i++, from++) {
+		struct ibv_wc w;
+		wait_completion(cq, &w);
+		check(w.wr_id == (uint64_t)from && w.status == IBV_WC_SUCCESS && w.byte_len == LEN && verify(buf + 1024 * from, LEN, (uint32_t)i) < 0,
+		      "message %d (receive %d: %s)", i, (int)w.wr_id, ibv_wc_status_str(w.status));
+	}
+}
+
+static void silence(const char *what)
+{
+	struct ibv_wc w;
+	check(!try_completion(cq, &w, QUIET_US), "%s: nothing more", what);
+}
+
+static enum ibv_qp_state state(enum ibv_qp_state wanted)
+{
+	struct ibv_qp_attr at;
+	struct ibv_qp_init_attr i;
+	uint64_t until = now_us() + 1000000;
+	while (!ibv_query_qp(qp, &at, IBV_QP_STATE, &i) && at.qp_state != wanted && now_us() < until)
+		usleep(1000);
+	return at.qp_state;
+}
+
+/* All arrive, in order: what was lost or refused was sent again. */
+static void survives(const char *rules)
+{
+	begin(rules, 4, 3, 7, 6);
+	if (role) {
+		received(1, 5, 1);
+		silence(rules);
+	} else {
+		sends(5);
+		sent(1, 5, IBV_WC_SUCCESS);
+		check_eq(state(IBV_QPS_RTS), IBV_QPS_RTS, "the sender's state");
+	}
+	end();
+}
+
+/* The third fails, what is before it arrives; the receiver has an event (0: none, and nothing happened to it), its queue keeps the receives. */
+static void fails(const char *rules, enum ibv_wc_status status, int event)
+{
+	begin(rules, 4, 3, 2, 6);
+	if (role) {
+		received(1, 2, 1);
+		void *element = NULL;
+		if (event) {
+			int got = async_event(ctx, &element);
+			check(got == event && element == qp, "%s (is %d)", ibv_event_type_str((enum ibv_event_type)event), got);
+			check_eq(async_event(ctx, &element), IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+			check_eq(state(IBV_QPS_ERR), IBV_QPS_ERR, "the receiver's state");
+		} else {
+			check_eq(state(IBV_QPS_RTS), IBV_QPS_RTS, "the receiver knows nothing");
+		}
+		silence("the shared queue is not flushed");
+	} else {
+		sends(4);
+		sent(1, 2, IBV_WC_SUCCESS);
+		sent(3, 3, status);
+		sent(4, 4, IBV_WC_WR_FLUSH_ERR);
+		check_eq(state(IBV_QPS_ERR), IBV_QPS_ERR, "the sender's state");
+		if (status == IBV_WC_WR_FLUSH_ERR) {
+			void *element = NULL;
+			check(async_event(ctx, &element) == IBV_EVENT_QP_FATAL && element == qp, "IBV_EVENT_QP_FATAL");
+		}
+	}
+	end();
+}
+
+static void late(void)
+{
+	begin("delay qp=1 nth=2 for=1s", 14, 7, 7, 4);
+	if (role) {
+		received(1, 1, 1);
+		silence("a delay");
+		received(2, 3, 2);
+	} else {
+		sends(3);
+		sent(1, 3, IBV_WC_SUCCESS);
+	}
+	end();
+}
+
+/* Rules for reads concern reads. */
+static void reads(void)
+{
+	begin("access-error op=read nth=2", 14, 7, 7, 2);
+	if (role) {
+		received(1, 1, 1);
+		void *element = NULL;
+		check(async_event(ctx, &element) == IBV_EVENT_QP_ACCESS_ERR && element == qp, "IBV_EVENT_QP_ACCESS_ERR");
+		check_eq(async_event(ctx, &element), IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
+	} else {
+		post(IBV_WR_SEND, 1);
+		post(IBV_WR_RDMA_READ, 2);
+		post(IBV_WR_RDMA_WRITE, 3);
+		post(IBV_WR_RDMA_READ, 4);
+		post(IBV_WR_RDMA_WRITE, 5);
+		sent(1, 3, IBV_WC_SUCCESS);
+		sent(4, 4, IBV_WC_REM_ACCESS_ERR);
+		sent(5, 5, IBV_WC_WR_FLUSH_ERR);
+	}
+	end();
+}
+
+int main(void)
+{
+	partner_fork();
+	survives("drop qp=1 nth=3; drop qp=1 nth=5 times=3");
+	survives("rnr type=xrc every=2 times=2");
+	survives("drop type=rc every=1 times=all; drop op=atomic every=1 times=all");
+	late();
+	reads();
+	fails("drop qp=1 nth=3 times=4", IBV_WC_RETRY_EXC_ERR, 0);
+	fails("rnr qp=1 nth=3 times=all", IBV_WC_RNR_RETRY_EXC_ERR, 0);
+	fails("local-error type=xrc nth=3", IBV_WC_LOC_PROT_ERR, 0);
+	fails("qp-error qp=1 nth=3", IBV_WC_WR_FLUSH_ERR, 0);
+	fails("access-error qp=1 nth=3", IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
+	fails("invalid-request qp=1 nth=3", IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
+	fails("remote-error qp=1 nth=3", IBV_WC_REM_OP_ERR, IBV_EVENT_QP_FATAL);
+	return partner_finish();
+}

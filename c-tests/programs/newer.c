@@ -1,0 +1,168 @@
+/*
+ * Calls that are newer than the headers the programs are compiled against, found by name in the library that runs: buffers that suit the
+ * device, regions by attributes, and what soft does not offer. ibv_alloc_buf(3), ibv_reg_mr_ex(3), ibv_alloc_dmah(3), ibv_create_comp_cntr(3).
+ */
+#include "rig.h"
+#include <dlfcn.h>
+
+enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, LEN = 100000 };
+
+/* As <infiniband/verbs.h> of rdma-core 64 has them. */
+struct newer_region {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+enum { HAS_IOVA = 1 << 0, HAS_ADDR = 1 << 1, HAS_FD = 1 << 2, HAS_FD_OFFSET = 1 << 3 };
+
+static void *call(const char *name)
+{
+	void *f = dlsym(RTLD_DEFAULT, name);
+	if (!f)
+		die("the library has no %s", name);
+	return f;
+}
+
+static struct end *a, *b;
+static struct address aa, ba;
+
+/* In the process of the memory: `how` 0: ibv_reg_buf_mr; 1: ibv_reg_mr_ex; 2: with an address of its own. */
+struct order {
+	int how;
+	uint64_t addr, iova;
+	uint32_t lkey, rkey;
+};
+
+static long make(struct parts *p, void *arg)
+{
+	struct order *o = arg;
+	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))call("ibv_alloc_buf");
+	struct ibv_mr *(*reg_buf)(struct ibv_pd *, void *, void *, size_t, int) =
+		(struct ibv_mr *(*)(struct ibv_pd *, void *, void *, size_t, int))call("ibv_reg_buf_mr");
+	struct ibv_mr *(*reg)(struct ibv_pd *, struct newer_region *) = (struct ibv_mr *(*)(struct ibv_pd *, struct newer_region *))call("ibv_reg_mr_ex");
+	unsigned char *at = alloc(p->pd, LEN, &p->own[0]);
+	if (!at)
+		return errno;
+	memset(at, 0, LEN);
+	struct newer_region r = { .length = LEN, .access = ALL, .comp_mask = HAS_ADDR, .addr = at };
+	o->addr = o->iova = (uintptr_t)at;
+	if (o->how == 2) {
+		r.comp_mask |= HAS_IOVA;
+		r.iova = o->iova = 0x7000000000 + ((uintptr_t)at & 4095);
+	}
+	struct ibv_mr *mr = o->how ? reg(p->pd, &r) : reg_buf(p->pd, p->own[0], at, LEN, ALL);
+	if (!mr)
+		return errno;
+	p->own[1] = mr;
+	p->own[2] = at;
+	o->lkey = mr->lkey;
+	o->rkey = mr->rkey;
+	return mr->length == LEN ? 0 : -1;
+}
+
+static long look(struct parts *p, void *seed)
+{
+	return verify((unsigned char *)p->own[2] + 100, 50000, *(uint32_t *)seed) < 0 ? 0 : -1;
+}
+
+static long release(struct parts *p, void *arg)
+{
+	(void)arg;
+	void (*free_buf)(void *) = (void (*)(void *))call("ibv_free_buf");
+	int (*export_fd)(void *) = (int (*)(void *))call("ibv_export_buf_dmabuf_fd");
+	/* Plain memory has no descriptor. */
+	errno = 0;
+	long bad = export_fd(p->own[0]) != -1 || errno != ENODATA;
+	bad |= !!ibv_dereg_mr(p->own[1]);
+	free_buf(p->own[0]);
+	return bad;
+}
+
+static struct ibv_wc remote(enum ibv_wr_opcode op, uint64_t at, uint32_t len, uint32_t rkey)
+{
+	struct request r = one_piece(op, 1, 0, len);
+	r.raddr = at;
+	r.rkey = rkey;
+	if (end_send(a, r))
+		die("ibv_post_send");
+	return end_wait(a, SENDS);
+}
+
+static void buffers(void)
+{
+	static const char *const how[] = { "ibv_alloc_buf and ibv_reg_buf_mr", "ibv_reg_mr_ex", "ibv_reg_mr_ex with an address of its own" };
+	for (uint32_t i = 0; i < 3; i++) {
+		pair_open(a, b, defaults(), &aa, &ba);
+		struct order o = { .how = (int)i };
+		check_eq(end_run(b, make, &o, sizeof o), 0, "%s", how[i]);
+		check(o.addr % 4096 == 0 && o.lkey != o.rkey, "whole pages, and two keys");
+		uint32_t seed = 40 + i;
+		end_fill(a, 0, 50000, seed);
+		check_eq(remote(IBV_WR_RDMA_WRITE, o.iova + 100, 50000, o.rkey).status, IBV_WC_SUCCESS, "a peer writes it");
+		check_eq(end_run(b, look, &seed, sizeof seed), 0, "the bytes are there");
+		end_fill(a, 0, 50000, 1);
+		check_eq(remote(IBV_WR_RDMA_READ, o.iova + 100, 50000, o.rkey).status, IBV_WC_SUCCESS, "a peer reads it");
+		check(end_verify(a, 0, 50000, seed) < 0, "and gets them");
+		check_eq(remote(IBV_WR_RDMA_WRITE, o.iova + LEN - 7, 8, o.rkey).status, IBV_WC_REM_ACCESS_ERR, "a byte too far");
+		check_eq(end_run(b, release, NULL, 0), 0, "no DMA-BUF; ibv_dereg_mr and ibv_free_buf");
+		pair_close(a, b);
+	}
+}
+
+static void not_offered(void)
+{
+	struct ibv_context *ctx = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	static unsigned char page[4096];
+	struct ibv_mr *(*reg)(struct ibv_pd *, struct newer_region *) = (struct ibv_mr *(*)(struct ibv_pd *, struct newer_region *))call("ibv_reg_mr_ex");
+	struct newer_region r = { .length = 64, .access = ALL, .addr = page };
+	errno = 0;
+	check(!reg(pd, &r) && errno == EINVAL, "a region of nothing: EINVAL (%s)", strerror(errno));
+	r.comp_mask = HAS_ADDR | 1ull << 40;
+	errno = 0;
+	check(!reg(pd, &r) && errno, "of attributes that nobody knows (%s)", strerror(errno));
+	r.comp_mask = HAS_FD | HAS_FD_OFFSET | HAS_IOVA;
+	errno = 0;
+	check(!reg(pd, &r) && errno == EOPNOTSUPP, "of a DMA-BUF: EOPNOTSUPP (%s)", strerror(errno));
+
+	void *(*alloc_dmah)(struct ibv_context *, void *) = (void *(*)(struct ibv_context *, void *))call("ibv_alloc_dmah");
+	uint64_t nothing[8] = { 0 };
+	errno = 0;
+	check(!alloc_dmah(ctx, nothing) && errno == EOPNOTSUPP, "ibv_alloc_dmah: EOPNOTSUPP (%s)", strerror(errno));
+	void *(*create)(struct ibv_context *, void *) = (void *(*)(struct ibv_context *, void *))call("ibv_create_comp_cntr");
+	errno = 0;
+	check(!create(ctx, nothing) && errno == EOPNOTSUPP, "ibv_create_comp_cntr: EOPNOTSUPP (%s)", strerror(errno));
+	int (*export_dm)(struct ibv_dm *) = (int (*)(struct ibv_dm *))call("ibv_dm_export_dmabuf_fd");
+	struct ibv_alloc_dm_attr da = { .length = 64 };
+	struct ibv_dm *dm = ibv_alloc_dm(ctx, &da);
+	errno = 0;
+	check(dm && export_dm(dm) == -1 && errno == EOPNOTSUPP, "ibv_dm_export_dmabuf_fd: EOPNOTSUPP (%s)", strerror(errno));
+	check_eq(ibv_free_dm(dm), 0, "ibv_free_dm");
+	int (*speed)(struct ibv_context *, uint32_t, uint64_t *) = (int (*)(struct ibv_context *, uint32_t, uint64_t *))call("ibv_query_port_speed");
+	uint64_t got = 0;
+	int err = speed(ctx, 1, &got);
+	/* 100 Gbit/s in units of 100 Mbit/s: what width and speed of ibv_query_port(3) say. */
+	check(!err && got == 1000, "ibv_query_port_speed: 100 Gbit/s (%d, %llu)", err, (unsigned long long)got);
+	check_eq(speed(ctx, 2, &got), EINVAL, "of a port that is not there");
+	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))call("ibv_alloc_buf");
+	void *buf;
+	errno = 0;
+	check(!alloc(pd, ~(size_t)0 - 8192, &buf) && errno == ENOMEM, "ibv_alloc_buf of more than there is: ENOMEM (%s)", strerror(errno));
+	check_eq(ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "all is closed");
+}
+
+int main(int argc, char **argv)
+{
+	int two = two_processes(argc, argv);
+	a = end_new(0);
+	b = end_new(two);
+	buffers();
+	not_offered();
+	end_free(b);
+	end_free(a);
+	return finish();
+}
