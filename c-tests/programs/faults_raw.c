@@ -266,6 +266,15 @@ static void overrun(void)
 	end();
 }
 
+static int destroyed = -1;
+
+static void *destroy_wq(void *wq)
+{
+	int err = ibv_destroy_wq(wq);
+	__atomic_store_n(&destroyed, err, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
 /* Of a work queue: two in a table, of which one has the queue that overruns. */
 static void work_queue_overrun(void)
 {
@@ -315,8 +324,11 @@ static void work_queue_overrun(void)
 	struct ibv_flow *f = station(spread);
 	meet();
 	void *element = NULL;
+	struct ibv_async_event fatal = { .event_type = -1 };
 	check(async_event(ctx, &element) == IBV_EVENT_CQ_ERR && element == own, "IBV_EVENT_CQ_ERR names the queue");
-	check(async_event(ctx, &element) == IBV_EVENT_WQ_FATAL && element == wq[0], "IBV_EVENT_WQ_FATAL its work queue");
+	if (readable(ctx->async_fd, 10000))
+		ibv_get_async_event(ctx, &fatal);
+	check(fatal.event_type == IBV_EVENT_WQ_FATAL && fatal.element.wq == wq[0], "IBV_EVENT_WQ_FATAL its work queue");
 	check_eq(wq[0]->state, IBV_WQS_RDY, "the state that the application knows stays");
 	struct ibv_wc w;
 	check(ibv_poll_cq(own, 1, &w) == 1 && w.status == IBV_WC_SUCCESS, "what came before can be polled");
@@ -326,9 +338,15 @@ static void work_queue_overrun(void)
 	struct ibv_wq_attr again = { .attr_mask = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE, .wq_state = IBV_WQS_RESET, .curr_wq_state = IBV_WQS_ERR };
 	check_eq(ibv_modify_wq(wq[0], &again), 0, "it was in ERR, and goes to RESET");
 	meet();
-	check_eq(ibv_destroy_flow(f) | ibv_destroy_qp(spread) | ibv_destroy_rwq_ind_table(table) | ibv_destroy_wq(wq[0]) | ibv_destroy_wq(wq[1]) |
-			 ibv_destroy_cq(own),
-		 0, "all is destroyed");
+	check_eq(ibv_destroy_flow(f) | ibv_destroy_qp(spread) | ibv_destroy_rwq_ind_table(table) | ibv_destroy_wq(wq[1]), 0, "all others are destroyed");
+	pthread_t t;
+	if (pthread_create(&t, NULL, destroy_wq, wq[0]))
+		die("pthread_create");
+	usleep(100000);
+	check_eq(__atomic_load_n(&destroyed, __ATOMIC_SEQ_CST), -1, "ibv_destroy_wq waits for the acknowledgement of its event");
+	ibv_ack_async_event(&fatal);
+	pthread_join(t, NULL);
+	check_eq(destroyed | ibv_destroy_cq(own), 0, "and returns after it");
 	frames_close();
 	unsetenv("FERROVERBS_SOFT_FAULTS");
 }

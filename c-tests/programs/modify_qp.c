@@ -266,6 +266,11 @@ static void test_query(void)
 	check_eq(a.qp_access_flags, IBV_ACCESS_REMOTE_ATOMIC, "query: the new rights");
 	check_eq(a.qp_state, IBV_QPS_RTS, "query: the same state");
 	ibv_destroy_qp(qp);
+	qp = in_state(IBV_QPT_UD, RTS);
+	memset(&a, 0, sizeof a);
+	check_eq(ibv_query_qp(qp, &a, IBV_QP_QKEY | IBV_QP_PORT | IBV_QP_SQ_PSN, &i), 0, "ibv_query_qp of UD");
+	check(a.qkey == v.qkey && a.port_num == 1 && a.sq_psn == v.sq_psn && i.qp_type == IBV_QPT_UD, "query: Q_Key, port and PSN");
+	ibv_destroy_qp(qp);
 }
 
 /* Values that no device can accept. */

@@ -504,6 +504,43 @@ static void one_qp_only(void)
 	pair_close(a, b);
 }
 
+/* On an unreliable connection the same requests are there, and nobody is told of what is refused. */
+static void unreliable(void)
+{
+	struct options o = defaults();
+	o.type = IBV_QPT_UC;
+	o.mr_access = MW_ALL;
+	pair_open(a, b, o, &aa, &ba);
+	new_window(IBV_MW_TYPE_2);
+	struct binding w = bound(1, 0x4000, 0x1000, IBV_ACCESS_REMOTE_WRITE);
+	check(w.wc.status == IBV_WC_SUCCESS && w.wc.opcode == IBV_WC_BIND_MW, "UC: IBV_WR_BIND_MW (%s)", ibv_wc_status_str(w.wc.status));
+	end_fill(a, 0x2000, 256, 1);
+	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr + 0x4000, 256, w.rkey).status, IBV_WC_SUCCESS, "UC: a write by the window's key");
+	/* What arrives after it tells that it was done. */
+	end_recv(b, one_piece(0, 1, 0x100000, 0x1000));
+	end_recv(b, one_piece(0, 2, 0x101000, 0x1000));
+	end_recv(b, one_piece(0, 3, 0x102000, 0x1000));
+	struct request s = one_piece(IBV_WR_SEND_WITH_INV, 9, 0x200000, 40);
+	s.imm = w.rkey;
+	end_send(a, s);
+	struct ibv_wc r = end_wait(b, RECVS), c = end_wait(a, SENDS);
+	check(!r.status && r.wr_id == 1 && (r.wc_flags & IBV_WC_WITH_INV) && r.invalidated_rkey == w.rkey && !c.status, "UC: IBV_WR_SEND_WITH_INV (%s)",
+	      ibv_wc_status_str(r.status));
+	check(end_verify(b, 0x4000, 256, 1) < 0, "UC: the write arrived before");
+	end_fill(a, 0x2000, 256, 2);
+	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr + 0x4000, 256, w.rkey).status, IBV_WC_SUCCESS, "UC: a write by a key that is gone");
+	end_send(a, one_piece(IBV_WR_SEND, 10, 0x200000, 40));
+	check(end_wait(b, RECVS).status == IBV_WC_SUCCESS && !end_wait(a, SENDS).status, "UC: what follows arrives");
+	check(end_verify(b, 0x4000, 256, 1) < 0, "UC: it changed nothing");
+	w = bound(1, 0x8000, 0x1000, IBV_ACCESS_REMOTE_WRITE);
+	check_eq(w.wc.status, IBV_WC_SUCCESS, "UC: bound again");
+	check_eq(end_run(b, local_inv, &w, sizeof w), IBV_WC_SUCCESS, "UC: IBV_WR_LOCAL_INV");
+	check_eq(end_run(b, local_inv, &w, sizeof w), IBV_WC_MW_BIND_ERR, "UC: the same key again");
+	check_eq(end_state_soon(b, IBV_QPS_SQE), IBV_QPS_SQE, "UC: the state after that");
+	check_eq(end_run(b, dealloc, NULL, 0), 0, "ibv_dealloc_mw");
+	pair_close(a, b);
+}
+
 /* Binding and invalidating concern nobody at the other end: they are done whether it never was there, or was killed. */
 static void without_peer(int two)
 {
@@ -573,6 +610,7 @@ int main(int argc, char **argv)
 	bad_posts();
 	lives();
 	one_qp_only();
+	unreliable();
 	without_peer(two);
 	end_free(b);
 	end_free(a);

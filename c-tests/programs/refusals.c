@@ -164,6 +164,31 @@ static const struct {
 	{ (enum ibv_wr_opcode)99, "an unknown opcode", 0, 0, 0, 0, 0 },
 };
 
+/* As much inline as the queue takes: the data is the request's own, whatever becomes of the buffer. */
+static void inline_data(void)
+{
+	unsigned char whole[LEN], got[LEN];
+	int grh = s.type == IBV_QPT_UD ? 40 : 0;
+	struct ibv_sge part[2] = { { (uintptr_t)s.buf + SENT, 30, 0 }, { (uintptr_t)s.buf + SENT + 30, LEN - 30, 0 } };
+	message();
+	memcpy(whole, s.buf + SENT, LEN);
+	receive();
+	struct ibv_send_wr w = good(14), *bad;
+	w.sg_list = part;
+	w.num_sge = 2;
+	w.send_flags |= IBV_SEND_INLINE;
+	check_eq(ibv_post_send(s.qp, &w, &bad), 0, "%s: inline data, without a key", s.name);
+	memset(s.buf + SENT, 0xee, LEN);
+	struct ibv_wc c;
+	wait_completion(s.scq, &c);
+	check(c.wr_id == 14 && c.status == IBV_WC_SUCCESS && arrives(), "arrives");
+	if (has_rig())
+		end_read(b, LANDED + grh, got, LEN);
+	else
+		memcpy(got, s.buf + LANDED, LEN);
+	check(!memcmp(got, whole, LEN), "as it was when it was posted");
+}
+
 static void by_lists(void)
 {
 	int accepted = 0;
@@ -369,6 +394,7 @@ static void all(void)
 	if (!window || s.max_sge >= 40)
 		die("set up: %s", strerror(errno));
 	by_lists();
+	inline_data();
 	if (s.built)
 		by_builder();
 	not_offered();
