@@ -426,7 +426,7 @@ static void *crowd_meddler(void *arg)
 		struct ibv_mw *mw;
 		int e = 0;
 		const char *what = "";
-		switch (rnd(&t->rng) % 9) {
+		switch (rnd(&t->rng) % 10) {
 		case 0:
 			what = "ibv_resize_cq";
 			e = ibv_resize_cq(c->cq[rnd(&t->rng) % (unsigned)c->plan.cqs], C_CQE + (int)(rnd(&t->rng) % 1000));
@@ -465,6 +465,16 @@ static void *crowd_meddler(void *arg)
 			what = "ibv_query_srq";
 			if (c->role && c->plan.srqs && ((e = ibv_query_srq(c->srq[0], &sa)) || sa.max_wr < C_RECVS))
 				crowd_bad(c, "ibv_query_srq: %d, %u", e, sa.max_wr);
+			break;
+		case 8:
+			what = "a parent domain";
+			struct ibv_td *td = ibv_alloc_td(c->ctx, &(struct ibv_td_init_attr){ 0 });
+			struct ibv_pd *parent = td ? ibv_alloc_parent_domain(c->ctx, &(struct ibv_parent_domain_init_attr){ .pd = c->pd, .td = td }) : NULL;
+			qp = parent ? ibv_create_qp(parent, &qa) : NULL;
+			crowd_must(c, qp != NULL, "a QP in a parent domain");
+			e = ibv_destroy_qp(qp);
+			e = e ? e : ibv_dealloc_pd(parent);
+			e = e ? e : ibv_dealloc_td(td);
 			break;
 		case 7:
 			what = "a window";

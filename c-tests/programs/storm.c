@@ -442,8 +442,12 @@ static void *run_side(void *arg)
 		if ((dead = together(s)))
 			break;
 		if (s->role == REQUESTER) {
+			if (b.action == 7)
+				pause_sends(s, IBV_QPS_SQD);
 			post_requests(s, &b);
 			posted = 1;
+			if (b.action == 7)
+				pause_sends(s, IBV_QPS_RTS);
 		}
 		if (b.late && (dead = together(s)))
 			break;

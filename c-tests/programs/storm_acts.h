@@ -1,21 +1,27 @@
 /* Bodies for storm.h: what happens between batches, to connections, keys, windows, queues and groups. Included once, by storm.c. */
 
-/* Flushes what is posted before ERR (receives) and in it (requests), in order; connects again. 1: the other is dead. */
+/* Flushes what is posted before ERR (receives of its own) and in it (requests), in order; connects again. 1: the other is dead. */
 static int reconnect(struct side *s)
 {
 	struct ibv_sge sge = { (uintptr_t)s->area, 8, s->mr->lkey };
 	struct ibv_recv_wr *bad_recv, recv = { .sg_list = &sge, .num_sge = 1 };
 	struct ibv_send_wr *bad_send, send = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
+	uint64_t n = s->role == RESPONDER && s->srq ? 0 : 3;
+	if (datagrams(s)) {
+		send.wr.ud.ah = s->ah;
+		send.wr.ud.remote_qpn = s->plan.transport == T_MCAST ? 0xffffff : s->peer.qpn;
+		send.wr.ud.remote_qkey = QKEY;
+	}
 	if (s->role == REQUESTER)
 		to_state(s, IBV_QPS_ERR);
-	for (uint64_t i = 0; i < 3; i++) {
+	for (uint64_t i = 0; i < n; i++) {
 		recv.wr_id = send.wr_id = i;
 		if (s->role == REQUESTER ? ibv_post_send(s->qp, &send, &bad_send) : ibv_post_recv(s->qp, &recv, &bad_recv))
 			bad(s, "posting what will be flushed");
 	}
-	if (s->role == RESPONDER)
+	if (s->role == RESPONDER && n)
 		to_state(s, IBV_QPS_ERR);
-	for (uint64_t i = 0; i < 3; i++) {
+	for (uint64_t i = 0; i < n; i++) {
 		struct ibv_wc wc;
 		if (!completion(s, &wc, WAIT_US, 0) || wc.wr_id != i || wc.status != IBV_WC_WR_FLUSH_ERR)
 			bad(s, "request %llu was not flushed in order", (unsigned long long)i);
@@ -27,6 +33,15 @@ static int reconnect(struct side *s)
 	s->plan.psn[1] = rnd(&s->plan.rng) & 0xffffff;
 	to_ready(s);
 	return together(s);
+}
+
+/* To SQD, or back to RTS; a QP that lost its peer is in neither. */
+static void pause_sends(struct side *s, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr a = { .qp_state = state };
+	struct ibv_wc wc = { .wr_id = (uint64_t)state, .status = IBV_WC_GENERAL_ERR };
+	if (ibv_modify_qp(s->qp, &a, IBV_QP_STATE))
+		must_be_dead(s, &wc, "to or from SQD, state");
 }
 
 static void resize(struct side *s, int n)
@@ -257,12 +272,11 @@ static int move_about(struct side *s)
 /* Between two batches. 1: the other is dead. */
 static int act(struct side *s, const struct batch *b)
 {
-	int connected = s->plan.transport == T_RC || s->plan.transport == T_UC;
 	switch (b->action) {
 	case 0: return usable(s) && !s->plan.window ? renew_region(s) : 0;
-	case 1: return connected && !s->plan.window && !s->plan.srq ? reconnect(s) : 0;
+	case 1: return !s->plan.window ? reconnect(s) : 0;
 	case 2: resize(s, (int)b->n); return 0;
-	/* 3: in the middle. */
+	/* 3 and 7: in the middle. */
 	case 4: return s->plan.window ? rebind(s) : 0;
 	case 5: return s->plan.transport == T_RC ? tear(s) : 0;
 	case 6: return datagrams(s) ? move_about(s) : 0;
