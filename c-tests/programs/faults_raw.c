@@ -83,7 +83,7 @@ static enum ibv_qp_state state(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr i;
-	return ibv_query_qp(qp, &a, IBV_QP_STATE, &i) ? IBV_QPS_UNKNOWN : a.qp_state;
+	return ibv_query_qp(qp, &a, IBV_QP_STATE, &i) ? (enum ibv_qp_state)-1 : a.qp_state;
 }
 
 static int to(struct ibv_qp *qp, enum ibv_qp_state next)

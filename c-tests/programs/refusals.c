@@ -120,7 +120,7 @@ static enum ibv_qp_state state(void)
 {
 	struct ibv_qp_attr at;
 	struct ibv_qp_init_attr i;
-	return ibv_query_qp(s.qp, &at, IBV_QP_STATE, &i) ? IBV_QPS_UNKNOWN : at.qp_state;
+	return ibv_query_qp(s.qp, &at, IBV_QP_STATE, &i) ? (enum ibv_qp_state)-1 : at.qp_state;
 }
 
 /* Three requests, of which the second is `w`: the first alone is posted. */
