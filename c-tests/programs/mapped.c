@@ -1,11 +1,12 @@
 /*
- * Memory that both processes can map: a System V segment, a sealed memory file, device memory, and such that looks alike but
- * is not taken (a file that may shrink, private memory). Operations, order, atomics and errors are the same for all, before
- * and after an adapter finds that it can reach the memory directly. ibv_reg_mr(3), ibv_alloc_dm(3).
+ * Memory that both processes can map: a System V segment, a sealed memory file, device memory, a buffer of the device, and such
+ * that looks alike but is not taken (a file that may shrink, private memory). Operations, order, atomics and errors are the same for all, before
+ * and after an adapter finds that it can reach the memory directly. ibv_reg_mr(3), ibv_alloc_dm(3), ibv_alloc_buf(3).
  */
 #define _GNU_SOURCE
 #include "rig.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
@@ -18,8 +19,8 @@ static int two;
 
 enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC, SIZE = 256 * 1024, USES = 100 };
 
-enum kind { SYSV, SEALED, DEVICE, UNSEALED, POSIX, PRIVATE, KINDS };
-static const char *names[] = { "a System V segment", "a sealed memory file", "device memory", "a memory file", "POSIX shared memory", "private memory" };
+enum kind { SYSV, SEALED, DEVICE, BUFFER, UNSEALED, POSIX, PRIVATE, KINDS };
+static const char *names[] = { "a System V segment", "a sealed memory file", "device memory", "a buffer of ibv_alloc_buf(3)", "a memory file", "POSIX shared memory", "private memory" };
 
 struct memory {
 	enum kind kind;
@@ -45,6 +46,13 @@ static long make(struct parts *p, void *arg)
 		mr = dm ? ibv_reg_dm_mr(p->pd, dm, 0, SIZE, ALL | IBV_ACCESS_ZERO_BASED) : NULL;
 		p->own[0] = dm;
 		strcpy(m->name, "memfd:ferroverbs-dm");
+	} else if (m->kind == BUFFER) {
+		/* Newer than the headers this is compiled against. */
+		void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+		at = alloc ? alloc(p->pd, SIZE, &p->own[2]) : NULL;
+		mr = at ? ibv_reg_mr(p->pd, at, SIZE, ALL) : NULL;
+		p->own[0] = at;
+		strcpy(m->name, "memfd:ferroverbs-buf");
 	} else {
 		int flags = MAP_SHARED;
 		switch (m->kind) {
@@ -98,6 +106,8 @@ static long unmake(struct parts *p, void *arg)
 		bad = ibv_dereg_mr(p->own[1]);
 	if (m->kind == DEVICE)
 		bad |= ibv_free_dm(p->own[0]);
+	else if (m->kind == BUFFER)
+		((void (*)(void *))dlsym(RTLD_DEFAULT, "ibv_free_buf"))(p->own[2]);
 	else if (m->kind == SYSV)
 		bad |= shmdt(p->own[0]);
 	else
@@ -253,7 +263,7 @@ static void uses(enum kind kind)
 	check_eq(wrong, 0, "%s: a list of writes, the last of each place stays", what);
 	if (two) {
 		long n = end_run(a, mappings, &m, sizeof m);
-		int direct = can_attach() && (kind == SYSV || kind == SEALED || kind == DEVICE);
+		int direct = can_attach() && (kind == SYSV || kind == SEALED || kind == DEVICE || kind == BUFFER);
 		check(direct ? n > 0 : n == 0, "%s: %s", what, direct ? "is mapped by the peer" : "is not mapped by the peer");
 	}
 	/* Its end: the key is stale at once, however the memory was reached. */

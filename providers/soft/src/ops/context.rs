@@ -3,8 +3,8 @@
 use super::badge::Badge;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::{
-    ah, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, pd, post, qp, query, srq, tags,
-    xrcd,
+    ah, buf, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, pd, post, qp, query, srq,
+    tags, xrcd,
 };
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
@@ -345,6 +345,7 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
 /// The verbs of this provider. What is missing returns EOPNOTSUPP, by libibverbs.
 static OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Some(mr::advise_mr),
+    alloc_buf: Some(buf::alloc_buf),
     alloc_dm: Some(dm::alloc_dm),
     alloc_mw: Some(mw::alloc_mw),
     alloc_null_mr: Some(mr::alloc_null_mr),
@@ -379,6 +380,7 @@ static OPS: verbs_context_ops = verbs_context_ops {
     destroy_srq: Some(srq::destroy_srq),
     destroy_wq: Some(super::wq::destroy_wq),
     detach_mcast: Some(mcast::detach_mcast),
+    free_buf: Some(buf::free_buf),
     free_dm: Some(dm::free_dm),
     free_context: Some(free_context),
     import_dm: Some(dm::import_dm),

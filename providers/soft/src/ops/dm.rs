@@ -15,7 +15,7 @@ use crate::sys::foreign::Foreign;
 use crate::sys::map::{Access, Mapping};
 use crate::sys::memfd::{Memfd, Seals};
 use abi::*;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
         if adapter.device_memory.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_err() {
             return Err(Errno::ENOMEM);
         }
-        let (map, file) = match memory(bytes as usize) {
+        let (map, file) = match memory(c"ferroverbs-dm", bytes as usize) {
             Ok(made) => made,
             Err(errno) => {
                 adapter.device_memory.fetch_sub(bytes, Ordering::AcqRel);
@@ -214,8 +214,8 @@ pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
 }
 
 /// A memory file that stays as long as it is, and a mapping of it.
-fn memory(bytes: usize) -> Result<(Mapping, Memfd), Errno> {
-    let file = Memfd::create(c"ferroverbs-dm", bytes)?;
+pub(super) fn memory(name: &CStr, bytes: usize) -> Result<(Mapping, Memfd), Errno> {
+    let file = Memfd::create(name, bytes)?;
     file.seal(Seals::SHRINK | Seals::GROW | Seals::SEAL)?;
     Ok((Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?, file))
 }

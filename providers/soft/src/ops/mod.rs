@@ -2,6 +2,7 @@
 
 mod ah;
 mod badge;
+mod buf;
 pub(crate) mod builder;
 mod context;
 mod counters;
