@@ -231,6 +231,10 @@ impl Datagrams {
     /// A process is one of those that we have met. Its service thread and ours may not have got to it yet.
     fn note(&self, peer: &Arc<Peer>, view: View) {
         let mut everyone = self.everyone.write();
+        // Its slot may have a new owner by now, whom the service thread has noted.
+        if peer.is_dead() {
+            return;
+        }
         everyone.retain(|met| met.peer.slot != peer.slot);
         everyone.push(Met { peer: Arc::clone(peer), view });
     }
