@@ -410,6 +410,7 @@ impl Cq {
     /// Somebody may sleep until a request of this queue's QPs completes: those under way now, and those to come.
     #[cold]
     fn expect_events(&self) {
+        self.adapter.xrc.await_events();
         let list = self.list.lock();
         let inbox = self.inbox.lock();
         self.armed_at_times.store(true, Ordering::Release);

@@ -172,6 +172,11 @@ impl Xrc {
         self.hot.lock().remove(qp);
     }
 
+    /// A completion queue is armed for the first time.
+    pub(super) fn await_events(&self) {
+        self.requesters.await_events();
+    }
+
     /// A QP that sends is connected to one of process `slot`.
     pub(crate) fn add_sender(&self, qp: &Qp, slot: u16) {
         self.requesters.add(slot, qp);

@@ -61,6 +61,7 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
     let (a, b) = (End::new(&adapter, domain), End::new(&adapter, domain));
     a.connect(&b);
     b.connect(&a);
+    adapter.xrc.await_events();
     for round in 0..200 {
         for end in [&a, &b] {
             end.srq.post(round, &[end.recv.sge(0, 8)]).expect("room");
