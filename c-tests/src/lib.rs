@@ -79,6 +79,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("modify_qp", &[], false),
     checked("data", ONE_AND_TWO, true),
     checked("builders", ONE_AND_TWO, true),
+    checked("builders_xrc", &[], true),
     checked("flags", ONE_AND_TWO, true),
     checked("atomics", ONE_AND_TWO, true),
     checked("errors", ONE_AND_TWO, true),

@@ -95,7 +95,7 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
     }
     let mut tests: Vec<_> = tests.into_values().collect();
     // What every program does, or all of a kind, in several processes where they have several.
-    for shared in ["rig.h", "rig.c", "partner.h", "control.h", "tm.h", "frames.h"] {
+    for shared in ["rig.h", "rig.c", "partner.h", "control.h", "xrc_pair.h", "tm.h", "frames.h"] {
         let source = code(&read(&folder.join(shared))?);
         tests.push(Test { name: shared.into(), words: words(&source), across: true });
     }
@@ -277,7 +277,7 @@ Written by `cargo xtask matrix` from `include/infiniband/verbs.h`, from the sour
 literals left out) and from `c-tests/data/not-exercised.tsv`. Do not edit it; `cargo xtask test matrix` fails when it is out of date, when a
 name is in no test and has no explanation, and when an explanation is no longer true.
 
-A program that has runs with one process and with several counts as \"between processes\". `rig.h`, `rig.c`, `partner.h`, `control.h`, `tm.h` and `frames.h` are what programs
+A program that has runs with one process and with several counts as \"between processes\". `rig.h`, `rig.c`, `partner.h`, `control.h`, `xrc_pair.h`, `tm.h` and `frames.h` are what programs
 share. Functions may be exercised within one process alone; all others need a test between processes.
 Programs of others (ibverbs-utils, perftest, pyverbs), which other test groups run, are not counted.
 

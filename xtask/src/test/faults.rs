@@ -82,5 +82,19 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         };
         tally.record(&name, result);
     }
+    let result = by_command(bench)?;
+    tally.record("ferroverbs -f port-down", result);
     Ok(())
+}
+
+/// `ferroverbs -f` and `-s`: two devices, whose port is down.
+fn by_command(bench: &Bench) -> crate::Result<Result<(), String>> {
+    bench.step("ferroverbs -f port-down");
+    let fabric = bench.over(DataPath::Default)?;
+    let command = bench.prefix()?.join("bin/ferroverbs");
+    let job = fabric.over.job(command).args(["-s", "2", "-f", "port-down", "ibv_devinfo"]);
+    let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+    let down = done.stdout.matches("PORT_DOWN").count();
+    let well = done.ok() && done.stderr.is_empty() && down == 2;
+    Ok(if well { Ok(()) } else { Err(done.report("the command")) })
 }
