@@ -157,6 +157,8 @@ pub(crate) struct CompletionRing {
     armed: Armed,
     /// The position of the completion that an event was sent for which nobody has got yet.
     told: Option<u64>,
+    /// Where the queue was (`positions`) when it reminded last.
+    reminded: Option<(u64, u64)>,
 }
 
 impl CompletionRing {
@@ -177,6 +179,7 @@ impl CompletionRing {
             popped: 0,
             armed: Armed::No,
             told: None,
+            reminded: None,
         }
     }
 
@@ -367,12 +370,18 @@ impl CompletionRing {
         self.armed != Armed::No
     }
 
-    /// Whether the queue is armed for any completion and holds some: send the event.
+    /// Whether the queue is armed for any completion and holds some: send the event. Once for the same ones, since an application that
+    /// lets them lie shall sleep in the end.
     pub(crate) fn remind(&mut self) -> bool {
-        let reminds = self.armed == Armed::Any && self.len > 0 && !self.moderation.is_on();
+        let now = self.positions();
+        let reminds = self.armed == Armed::Any
+            && self.len > 0
+            && !self.moderation.is_on()
+            && self.reminded != Some(now);
         if reminds {
             self.disarm();
             self.told = Some(self.popped);
+            self.reminded = Some(now);
         }
         reminds
     }
@@ -391,6 +400,7 @@ impl CompletionRing {
             due: self.due,
             popped: self.popped,
             told: self.told,
+            reminded: self.reminded,
             ..Self::new(capacity, self.reads, self.overwrites)
         };
         while let Some((cqe, stamped)) = self.pop_stamped() {
@@ -456,7 +466,15 @@ mod tests {
         ring.arm(Armed::Any);
         assert!(ring.remind());
         assert!(!ring.remind(), "told already");
+        ring.arm(Armed::Any);
+        assert!(!ring.remind(), "of the same one, twice");
+        ring.disarm();
         assert_eq!(ring.push(&cqe(1), None, true), Pushed::Quiet);
+        ring.arm(Armed::Any);
+        assert!(ring.remind(), "there is another one");
+        ring.pop();
+        ring.arm(Armed::Any);
+        assert!(ring.remind(), "it went on");
     }
 
     #[test]
