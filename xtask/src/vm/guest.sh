@@ -65,7 +65,7 @@ veth() {
         rdma link add rxe$n type rxe netdev rdma$n || trouble "cannot make the RDMA device rxe$n"
     done
     for n in 0 1; do
-        for _ in $(seq 100); do
+        for _ in $(seq 600); do
             grep -qs ACTIVE /sys/class/infiniband/rxe$n/ports/1/state && continue 2
             sleep 0.1
         done

@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
 }
 
 /// How long the guest may take beside the command.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT: Duration = Duration::from_secs(600);
 
 impl Machine {
     /// Gets ready: packages (installed if we are root), the kernel.

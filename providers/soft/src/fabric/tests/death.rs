@@ -56,6 +56,7 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
     let (fabric, log) = place.join();
     let (mut witness, _) = Child::joined(&place.config());
     let config = place.config();
+    let mut met = 0;
     for round in 0..50 {
         let mut child = Child::start();
         if round % 2 == 0 {
@@ -67,7 +68,7 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
             child.tell(&format!("spin {}", fabric.slot()));
             child.answer();
             if random.below(2) == 0 {
-                let _ = fabric.peer(slot.parse().unwrap());
+                met += usize::from(fabric.peer(slot.parse().unwrap()).is_ok());
                 witness.ask(&format!("peer {slot}"));
             }
         }
@@ -77,7 +78,8 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
     // Everyone who was met has died, and once only.
     log.wait("all deaths", |log| log.dead.len() == log.joined.len());
     log.with(|log| {
-        assert!(log.joined.len() >= 25, "only {} met", log.joined.len());
+        // Who is killed before it has met us is nobody.
+        assert!(met > 0 && log.joined.len() >= met, "only {} of {met} met", log.joined.len());
         for peer in &log.joined {
             assert_eq!(log.dead.iter().filter(|dead| Arc::ptr_eq(dead, peer)).count(), 1);
         }
