@@ -11,19 +11,31 @@ use abi::*;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1).
+    /// A send request failed: reliable connections end, others stop sending (IBTA vol 1, 10.3.1). Returns whether the state changed; then
+    /// `send_broke` is due.
     #[cold]
-    pub(crate) fn send_broke(&self) {
-        if self.requester.lock().take_fatal() {
-            self.event(IBV_EVENT_QP_FATAL);
-            return self.enter_error();
-        }
-        if self.kind.is_reliable() {
-            return self.enter_error();
+    pub(super) fn stop(&self, fatally: bool) -> bool {
+        if fatally || self.kind.is_reliable() {
+            return self.fail();
         }
         let stops = |now| matches!(now, State::Rts | State::Sqd);
-        if self.change(|now, _| stops(now).then_some(State::Sqe)) {
-            self.flush_sends();
+        self.change(|now, _| stops(now).then_some(State::Sqe))
+    }
+
+    /// A send request failed, and what follows from that is to be done. The state has changed, and may have changed again: the
+    /// application may have seen the completion, and have begun anew.
+    #[cold]
+    pub(crate) fn send_broke(&self) {
+        let mut requester = self.requester.lock();
+        let (fatal, stopped) = (requester.take_fatal(), requester.take_stopped());
+        drop(requester);
+        if fatal {
+            self.event(IBV_EVENT_QP_FATAL);
+        }
+        match self.state() {
+            State::Err if stopped => self.flush_all(),
+            State::Sqe if stopped => self.flush_sends(),
+            _ => {}
         }
     }
 

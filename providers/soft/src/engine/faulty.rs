@@ -189,6 +189,11 @@ impl Requester {
         self.trouble.as_mut().is_some_and(|trouble| std::mem::take(&mut trouble.fatal))
     }
 
+    /// Whether it did and nobody has asked yet.
+    pub(super) fn is_fatal(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.fatal)
+    }
+
     /// Issues what waits, as far as faults and the port allow.
     #[cold]
     pub(super) fn issue_troubled(&mut self, qp: &Qp) {
@@ -331,11 +336,10 @@ impl Requester {
             }
             _ => {
                 self.failed = true;
-                self.broken = true;
-                self.breakage = true;
                 if let Some(trouble) = &mut self.trouble {
                     trouble.fatal = true;
                 }
+                self.break_off(qp);
                 false
             }
         }

@@ -109,7 +109,9 @@ pub(crate) struct Requester {
     /// A failed request was completed: whatever is behind it will be flushed.
     pub(super) broken: bool,
     /// The owner does not know yet that the queue broke.
-    pub(super) breakage: bool,
+    breakage: bool,
+    /// That took the QP to another state: what is behind is to be flushed.
+    stopped: bool,
     /// Somebody waits for the event that the queue has drained (SQD).
     drain_awaited: bool,
     /// The remote process died.
@@ -148,6 +150,7 @@ impl Requester {
             failed: false,
             broken: false,
             breakage: false,
+            stopped: false,
             drain_awaited: false,
             gone: false,
         }
@@ -177,9 +180,23 @@ impl Requester {
         self.queue.posted = posted;
     }
 
-    /// Whether the queue broke since the last call: the owner must take the QP to error.
+    /// Whether the queue broke since the last call: the owner must call `Qp::send_broke`.
     pub(crate) const fn take_breakage(&mut self) -> bool {
         std::mem::replace(&mut self.breakage, false)
+    }
+
+    /// Whether that took the QP to another state.
+    pub(super) const fn take_stopped(&mut self) -> bool {
+        std::mem::replace(&mut self.stopped, false)
+    }
+
+    /// Nothing behind what was completed is done any more. The state changes now, before anybody can see the completion that tells of it;
+    /// what follows from it needs other locks.
+    #[cold]
+    pub(super) fn break_off(&mut self, qp: &Qp) {
+        self.broken = true;
+        self.breakage = true;
+        self.stopped |= qp.stop(self.is_fatal());
     }
 
     /// Begins a connection (at RTR). The old one's chunks were taken away by `take_lent`.
@@ -200,6 +217,7 @@ impl Requester {
         self.answers_due = 0;
         self.failed = false;
         self.broken = false;
+        (self.breakage, self.stopped) = (false, false);
         self.gone = false;
         self.drain_awaited = false;
         self.stalled = None;
@@ -299,7 +317,9 @@ impl Requester {
 
     /// Whether anything is left to do.
     pub(super) fn is_busy(&self, qp: &Qp) -> bool {
-        !self.queue.is_idle() || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
+        self.breakage
+            || !self.queue.is_idle()
+            || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
 
     /// Tells the peer of what was put into its ring.
@@ -572,8 +592,7 @@ impl Requester {
                 ring.end(Pushed::Quiet);
             }
             if status != IBV_WC_SUCCESS {
-                self.broken = true;
-                self.breakage = true;
+                self.break_off(qp);
             }
             complete(qp, &entry, status, entry.len, self.gone);
         }

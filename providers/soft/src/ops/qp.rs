@@ -437,6 +437,8 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
             if from == State::Sqe {
+                // Whoever found the failure may not have come to it.
+                requester.flush(qp);
                 requester.resume();
             }
             drop(requester);

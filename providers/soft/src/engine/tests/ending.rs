@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::engine::link::Standing;
+use crate::engine::state::State;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
@@ -21,7 +23,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         if state == IBV_QPS_ERR {
             assert!(a.qp.fail());
         } else {
-            a.qp.set_state(crate::engine::state::State::Reset);
+            a.qp.set_state(State::Reset);
         }
         drop(not_yet);
         // The peer finds it out, and another thread of ours polls.
@@ -90,4 +92,24 @@ fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
         });
         assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "round {round}");
     }
+}
+
+#[test]
+fn who_sees_a_request_fail_finds_the_qp_in_error_and_the_rest_follows_with_the_next_look() {
+    let (a, b) = pair(Kind::Rc, false, 64);
+    a.receive(1, &[a.sge(0, 8)]);
+    b.receive(1, &[b.sge(0, 4)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
+    b.qp.advance_receive();
+    // As where a message brings the refusal, and what follows needs other locks.
+    a.qp.requester.lock().advance(&a.qp);
+    let failed = a.cq.pop_stamped().map(|(cqe, _)| cqe.status);
+    assert_eq!(failed, Some(IBV_WC_REM_INV_REQ_ERR));
+    assert!(a.qp.is_in(State::Err), "{:?}", a.qp.state());
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut flushed = None;
+    while flushed.is_none() && Instant::now() < end {
+        flushed = a.poll();
+    }
+    assert_eq!(flushed.map(|cqe| (cqe.wr_id, cqe.status)), Some((1, IBV_WC_WR_FLUSH_ERR)));
 }
