@@ -1,4 +1,4 @@
-//! docs/soft-coverage.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
+//! docs/soft-coverage.md, and its summary in docs/soft-provider.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
@@ -10,6 +10,10 @@ use std::path::Path;
 
 /// Where the table is, from the repository's top.
 const FILE: &str = "docs/soft-coverage.md";
+/// Where its summary is, between these lines.
+const SUMMARY_FILE: &str = "docs/soft-provider.md";
+const SUMMARY: [&str; 2] =
+    ["<!-- by cargo xtask matrix: begin -->\n", "<!-- by cargo xtask matrix: end -->\n"];
 const HEADER: &str = "include/infiniband/verbs.h";
 /// Lines of a name, a tab, and why no test exercises it.
 const EXPLANATIONS: &str = "c-tests/data/not-exercised.tsv";
@@ -46,15 +50,21 @@ const ENUMS: &[(&str, &str)] = &[
     ("ibv_flow_flags", "Flags of steering rules"),
 ];
 
-/// Writes the table; an error says which names have neither test nor explanation.
+/// Writes the table and its summary; an error says which names have neither test nor explanation.
 pub(crate) fn write(root: &Path) -> crate::Result<()> {
-    let file = root.join(FILE);
-    fs::write(&file, generate(root)?).map_err(|e| format!("{}: {e}", file.display()))
+    for (file, text) in generate(root)? {
+        let file = root.join(file);
+        fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
 }
 
-/// Whether the table is what would be written now.
+/// Whether table and summary are what would be written now.
 pub(crate) fn check(root: &Path) -> crate::Result<()> {
-    is_current(root, FILE, &generate(root)?, "cargo xtask matrix")
+    for (file, text) in generate(root)? {
+        is_current(root, file, &text, "cargo xtask matrix")?;
+    }
+    Ok(())
 }
 
 /// One program, or a header that programs share.
@@ -75,11 +85,26 @@ struct Section {
     across: bool,
 }
 
-fn generate(root: &Path) -> crate::Result<String> {
+/// The files, and what is in them.
+fn generate(root: &Path) -> crate::Result<[(&'static str, String); 2]> {
     let sections = sections(&read(&root.join(HEADER))?)?;
     let reasons = read(&root.join(EXPLANATIONS))?;
     let explanations = explanations(&reasons)?;
-    document(&sections, &tests(root)?, &explanations)
+    let (document, summary) = document(&sections, &tests(root)?, &explanations)?;
+    let around = summarised(&read(&root.join(SUMMARY_FILE))?, &summary)?;
+    Ok([(FILE, document), (SUMMARY_FILE, around)])
+}
+
+/// A text with `summary` in its place.
+fn summarised(text: &str, summary: &str) -> crate::Result<String> {
+    let [begin, end] = SUMMARY;
+    let parts = text.split_once(begin).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(end)?;
+        Some((before, after))
+    });
+    let (before, after) =
+        parts.ok_or(format!("{SUMMARY_FILE}: no lines {} and {}", begin.trim(), end.trim()))?;
+    Ok(format!("{before}{begin}{summary}{end}{after}"))
 }
 
 fn tests(root: &Path) -> crate::Result<Vec<Test>> {
@@ -209,14 +234,16 @@ fn document(
     sections: &[Section],
     tests: &[Test],
     explanations: &BTreeMap<&str, &str>,
-) -> crate::Result<String> {
+) -> crate::Result<(String, String)> {
     let mut text = String::from(HEAD);
+    let mut summary = format!("{SUMMARY_HEAD}\n");
     let (mut holes, mut used) = (Vec::new(), BTreeSet::new());
     let mut superfluous = Vec::new();
     let (mut total, mut explained) = (0, 0);
     let mut tables = String::new();
     for section in sections {
         let _ = writeln!(tables, "\n## {}\n\n{TABLE_HEAD}", section.heading);
+        let mut counts = [0; 3];
         for name in &section.names {
             let with = |across| {
                 let found = tests.iter().filter(move |t| t.across == across);
@@ -231,6 +258,7 @@ fn document(
                 _ => {}
             }
             total += 1;
+            counts[if why.is_some() { 2 } else { usize::from(across.is_empty()) }] += 1;
             if let Some((name, _)) = why {
                 explained += 1;
                 used.insert(*name);
@@ -239,6 +267,14 @@ fn document(
             let _ =
                 writeln!(tables, "| `{name}` | {} | {} | {why} |", cell(&across), cell(&within));
         }
+        let [across, within, without] = counts;
+        let link = section.heading.to_lowercase().replace(' ', "-").replace(':', "");
+        let _ = writeln!(
+            summary,
+            "| [{}](soft-coverage.md#{link}) | {} | {across} | {within} | {without} |",
+            section.heading,
+            section.names.len()
+        );
     }
     let unknown: Vec<_> = explanations.keys().filter(|name| !used.contains(*name)).collect();
     for (names, what) in [
@@ -254,7 +290,7 @@ fn document(
         text,
         "{total} names; {explained} of them are not exercised, for the reasons given."
     );
-    Ok(text + &tables)
+    Ok((text + &tables, summary))
 }
 
 /// The first few programs, and how many more.
@@ -269,6 +305,10 @@ fn cell(tests: &[&str]) -> String {
 const TABLE_HEAD: &str = "\
 | name | between processes | within one process | not exercised because |
 |---|---|---|---|";
+
+const SUMMARY_HEAD: &str = "\
+| of verbs.h | names | exercised between processes | within one only | not exercised, with the reason |
+|---|---:|---:|---:|---:|";
 
 const HEAD: &str = "\
 # What the tests exercise over the software adapter
@@ -326,9 +366,18 @@ mod tests {
         assert!(error.ends_with("nor an explanation: IBV_A"), "{error}");
         assert!(document(&[section(&["IBV_A", "IBV_B"], false)], &tests, &none).is_ok());
         let why = BTreeMap::from([("IBV_A", "never happens")]);
-        let text = document(&flags, &tests, &why).unwrap();
+        let (text, summary) = document(&flags, &tests, &why).unwrap();
         assert!(text.contains("| `IBV_A` |  | one | never happens |"), "{text}");
         assert!(text.contains("| `IBV_B` | two |  |  |"), "{text}");
+        assert!(summary.ends_with("| [Things](soft-coverage.md#things) | 2 | 1 | 0 | 1 |\n"));
+    }
+
+    #[test]
+    fn a_summary_goes_between_its_lines_and_nowhere_else() {
+        let [begin, end] = SUMMARY;
+        let text = |old: &str| format!("before\n{begin}{old}{end}after\n");
+        assert_eq!(summarised(&text("old\n"), "new\n"), Ok(text("new\n")));
+        assert!(summarised("before\n", "new\n").unwrap_err().contains("no lines"));
     }
 
     #[test]
