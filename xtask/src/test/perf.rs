@@ -167,6 +167,7 @@ fn free_huge_pages() -> u64 {
 /// Results in cycles: for microseconds perftest measures the clock anew for each size, half a second
 /// each time. The RC programs without events do that as users have it.
 const IN_CYCLES: &str = "-C";
+const NO_CLOCK: &str = "Correlation coefficient r^2";
 /// -a runs all powers of two from 2 bytes to 8 MiB.
 const SIZES: usize = 23;
 /// For UD it ends at the MTU, 4096 bytes.
@@ -202,10 +203,12 @@ fn one(
 
 fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
     let rows = perftest::parse(&ended.client.stdout);
-    let measured = rows.iter().all(|row| {
+    let measured = |row: &&perftest::Row| {
         row.bandwidth().or_else(|| row.typical_us()).is_some_and(|v| v > 0.0 && v.is_finite())
-    });
-    if rows.len() == wanted && measured {
+    };
+    // On a busy machine perftest may fail to measure the clock for a size, and then says so and divides by zero.
+    let unclocked = ended.client.stderr.matches(NO_CLOCK).count();
+    if rows.len() == wanted && rows.iter().filter(measured).count() + unclocked >= wanted {
         Ok(())
     } else {
         Err(format!("{} rows of numbers instead of {wanted}\n{}", rows.len(), ended.report()))
