@@ -163,6 +163,17 @@ static void by_operation(void)
 	unsetenv("FERROVERBS_SOFT_FAULTS");
 }
 
+/* A message each way. */
+static void exchange(void)
+{
+	end_send(a, request(ba, IBV_WR_SEND, 1));
+	end_send(b, request(aa, IBV_WR_SEND, 1));
+	sent(a, 1, IBV_WC_SUCCESS);
+	sent(b, 1, IBV_WC_SUCCESS);
+	received(a, 1);
+	received(b, 1);
+}
+
 /* Down and up as we say; both ends have requests under way. */
 static void by_request(enum ibv_qp_type type, int outlasts)
 {
@@ -176,12 +187,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 	begin(what, o);
 	receives(a, 8);
 	receives(b, 8);
-	end_send(a, request(ba, IBV_WR_SEND, 1));
-	end_send(b, request(aa, IBV_WR_SEND, 1));
-	sent(a, 1, IBV_WC_SUCCESS);
-	sent(b, 1, IBV_WC_SUCCESS);
-	received(a, 1);
-	received(b, 1);
+	exchange();
 	control("port-down");
 	event(IBV_EVENT_PORT_ERR);
 	state(IBV_PORT_DOWN);
@@ -293,12 +299,7 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	begin(what, o);
 	receives(a, 2);
 	receives(b, 1);
-	end_send(a, request(ba, IBV_WR_SEND, 1));
-	end_send(b, request(aa, IBV_WR_SEND, 1));
-	sent(a, 1, IBV_WC_SUCCESS);
-	sent(b, 1, IBV_WC_SUCCESS);
-	received(a, 1);
-	received(b, 1);
+	exchange();
 	if (ours) {
 		control("port-down");
 		event(IBV_EVENT_PORT_ERR);
