@@ -1,6 +1,6 @@
 //! The adapter as one process has it: its place in the fabric and everything that its contexts share.
 
-use crate::attention::Attention;
+use crate::attention::{Attention, Sweep};
 use crate::control::Control;
 use crate::engine::channel::Channel;
 use crate::engine::cq::{Cq, CqList};
@@ -45,6 +45,10 @@ const MANY: usize = 64;
 /// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
 const RECHECK: Duration = Duration::from_millis(10);
 
+/// Completion queues that are looked at in a round while an application polls. What is left is a matter of time only: whoever
+/// waits for a queue that nobody polls rings its bell before long.
+const FEW_CQS: usize = 512;
+
 /// One process's share of the adapter.
 #[derive(Debug)]
 pub(crate) struct Adapter {
@@ -88,6 +92,8 @@ pub(crate) struct Adapter {
     doomed: Mutex<Vec<usize>>,
     /// For those that overran; work queues that are gone stay until there is no room.
     wqs: Mutex<Vec<Weak<Wq>>>,
+    /// The completion queue that the next sweep of a few begins with.
+    swept_to: AtomicUsize,
     /// Rounds of the service thread.
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
@@ -155,6 +161,7 @@ impl Adapter {
             buried: Mutex::default(),
             doomed: Mutex::default(),
             wqs: Mutex::default(),
+            swept_to: AtomicUsize::new(0),
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
@@ -409,11 +416,31 @@ impl Adapter {
         }
     }
 
-    /// Looks at all queues, for what no bell rang for.
-    fn sweep(&self) {
-        let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
-        for cq in cqs {
-            cq.sweep();
+    /// Looks at completion queues for what no bell rang for: at all of them, or at the next few.
+    fn sweep(&self, which: Sweep) {
+        match which {
+            Sweep::All => self.each_cq(|cq| cq.sweep()),
+            Sweep::Some => self.next_cqs().iter().for_each(|cq| cq.sweep()),
+        }
+    }
+
+    /// The next few completion queues, round and round.
+    fn next_cqs(&self) -> Vec<Arc<Cq>> {
+        let cqs = self.cqs.lock();
+        let from = self.swept_to.load(Ordering::Relaxed);
+        let turn = cqs.range(from..).chain(cqs.range(..from)).take(FEW_CQS);
+        let mut last = from;
+        let few =
+            turn.inspect(|(key, _)| last = **key).filter_map(|(_, cq)| cq.upgrade()).collect();
+        self.swept_to.store(last.wrapping_add(1), Ordering::Relaxed);
+        few
+    }
+
+    /// QP `index` left an acknowledgement for later, and its queue is not polled any more.
+    #[cold]
+    pub(crate) fn acknowledge_left(&self, index: usize) {
+        if let Some(qp) = self.qp(index) {
+            qp.acknowledge();
         }
     }
 
@@ -455,8 +482,8 @@ impl Adapter {
             return None;
         }
         let now = Instant::now();
-        let cqs: Vec<Arc<Cq>> = self.cqs.lock().values().filter_map(Weak::upgrade).collect();
-        let next = cqs.iter().filter_map(|cq| cq.settle(now)).min();
+        let mut next: Option<Instant> = None;
+        self.each_cq(|cq| next = next.into_iter().chain(cq.settle(now)).min());
         next.map(|at| at.saturating_duration_since(now))
     }
 
@@ -600,7 +627,7 @@ impl Handler for Service {
         let adapter = self.0.get()?.upgrade()?;
         #[cfg(test)]
         adapter.rounds.fetch_add(1, Ordering::Relaxed);
-        adapter.attention.catch_up(|| adapter.sweep());
+        adapter.attention.catch_up(|which| adapter.sweep(which));
         adapter.answer();
         adapter.xrc.work(&adapter);
         adapter.end_doomed();
@@ -611,7 +638,7 @@ impl Handler for Service {
             adapter.end_cut_connections(),
             adapter.exhume(),
             adapter.retry_events(),
-            adapter.attention.settle(|| adapter.sweep()),
+            adapter.attention.settle(|which| adapter.sweep(which)),
             adapter.datagrams.take_waits().then_some(RECHECK),
         ];
         waits.into_iter().flatten().min()

@@ -5,7 +5,7 @@
 //! one thread: one that sleeps in ibv_get_cq_event(3) on the channel of that QP's queue, or else the service
 //! thread. It answers the bells, so that what it does depends on what arrived, not on how many queues there are.
 //!
-//! The service thread notices that polling stopped by looking at all queues now and then, as long as attention is down;
+//! The service thread notices that polling stopped by looking at queues now and then, a few of many at a time, as long as attention is down;
 //! with attention up it sleeps without a timer, so an idle process uses no CPU.
 
 use crate::fabric::Fabric;
@@ -14,7 +14,7 @@ use crate::shm::protocol::Alert;
 use crate::shm::view::View;
 use crate::sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often the thread looks whether somebody still polls.
@@ -25,6 +25,15 @@ const EAGERNESS: u32 = 64;
 const TOLERANCE: u32 = 1024;
 const YIELD_EVERY: u32 = 64;
 const BOTH: u32 = ATTENTION_REQUESTS | ATTENTION_ACKS;
+
+/// What the service thread looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// Everything: bells ring from now on, and did not until now.
+    All,
+    /// The next few queues: an application polls, and looks at what it is interested in itself.
+    Some,
+}
 
 /// The present division of labour.
 #[derive(Debug)]
@@ -41,6 +50,49 @@ pub(crate) struct Attention {
     eager: AtomicU32,
     /// Polls since the last completion. Racy, as the count of polls.
     fruitless: AtomicU32,
+    left: Left,
+}
+
+/// A QP whose acknowledgement waits for more to come while somebody keeps looking at its ring: whoever polls other queues from
+/// then on sends it, since nobody may look there any more. One is kept; of others the sender asks after a while.
+#[derive(Debug, Default)]
+struct Left(AtomicU64);
+
+impl Left {
+    /// Polls that a QP has that is looked at.
+    const POLLS: u32 = 8;
+    const INDEX_BITS: u32 = 24;
+    const QUEUE_BITS: u32 = 16;
+
+    /// QP `index`, looked at by who polls `queue`, waits since the count of polls was `polls`. All of it in one word, cut, so that
+    /// no order among pollers matters.
+    #[inline]
+    fn note(&self, index: usize, queue: u16, polls: u32) {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            let word = u64::from(polls) << (Self::INDEX_BITS + Self::QUEUE_BITS)
+                | u64::from(queue) << Self::INDEX_BITS
+                | (index as u64 + 1);
+            self.0.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// `queue` was polled: the QP that has waited for long without it.
+    #[inline]
+    fn due(&self, queue: u16, polls: u32) -> Option<usize> {
+        let word = self.0.load(Ordering::Relaxed);
+        if word == 0 {
+            return None;
+        }
+        let since = (word >> (Self::INDEX_BITS + Self::QUEUE_BITS)) as u32;
+        let unused = u32::BITS - (u64::BITS - Self::INDEX_BITS - Self::QUEUE_BITS);
+        if (polls.wrapping_sub(since) << unused) >> unused < Self::POLLS {
+            return None;
+        }
+        self.0.store(0, Ordering::Relaxed);
+        // Whoever polls its own queue has looked at it as often.
+        let looked = (word >> Self::INDEX_BITS) as u16 == queue;
+        (!looked).then_some((word & ((1 << Self::INDEX_BITS) - 1)) as usize - 1)
+    }
 }
 
 impl Attention {
@@ -54,6 +106,7 @@ impl Attention {
             swept: AtomicU32::new(0),
             eager: AtomicU32::new(0),
             fruitless: AtomicU32::new(0),
+            left: Left::default(),
         }
     }
 
@@ -65,12 +118,13 @@ impl Attention {
         &self.view.tables_head().polls.0
     }
 
-    /// An application looked for completions and drove the queue's QPs.
+    /// An application looked for completions in `queue` and drove its QPs. Returns the QP, if there is one, that is to acknowledge
+    /// what it left for later: its own queue was not polled since.
     #[inline]
-    pub(crate) fn polled(&self) {
+    pub(crate) fn polled(&self, queue: u16) -> Option<usize> {
         // Racy increments are fine: only change matters.
-        let polls = self.polls();
-        polls.store(polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let count = self.polls().load(Ordering::Relaxed).wrapping_add(1);
+        self.polls().store(count, Ordering::Relaxed);
         let fruitless = self.fruitless.load(Ordering::Relaxed).wrapping_add(1);
         self.fruitless.store(fruitless, Ordering::Relaxed);
         if fruitless >= TOLERANCE && fruitless.is_multiple_of(YIELD_EVERY) {
@@ -80,6 +134,17 @@ impl Attention {
         if self.word().load(Ordering::Relaxed) != 0 {
             self.polled_with_attention();
         }
+        self.left.due(queue, count)
+    }
+
+    /// Whether QP `index`, which who polls `queue` looks at, may leave its acknowledgement for later.
+    #[inline]
+    pub(crate) fn may_leave(&self, index: usize, queue: u16) -> bool {
+        let may = self.is_down();
+        if may {
+            self.left.note(index, queue, self.polls().load(Ordering::Relaxed));
+        }
+        may
     }
 
     /// There is a completion.
@@ -131,23 +196,25 @@ impl Attention {
         self.eager.store(0, Ordering::Relaxed);
     }
 
-    /// For the service thread: looks at everything through `sweep` unless bells have rung for all that may be there; returns whether
-    /// it did.
-    pub(crate) fn catch_up(&self, sweep: impl FnOnce()) -> bool {
+    /// For the service thread: looks through `sweep` unless bells have rung for all that may be there; returns whether it did.
+    pub(crate) fn catch_up(&self, sweep: impl FnOnce(Sweep)) -> bool {
         // Before the sweep: what it may miss is of a later raise.
         let raised = self.alert.raised();
         if raised == Some(self.swept.load(Ordering::Relaxed)) {
             return false;
         }
-        sweep();
-        if let Some(raised) = raised {
-            self.swept.store(raised, Ordering::Relaxed);
+        match raised {
+            Some(raised) => {
+                sweep(Sweep::All);
+                self.swept.store(raised, Ordering::Relaxed);
+            }
+            None => sweep(Sweep::Some),
         }
         true
     }
 
     /// For the service thread: how long it may sleep. Looks at everything through `sweep` when it takes over.
-    pub(crate) fn settle(&self, sweep: impl FnOnce()) -> Option<Duration> {
+    pub(crate) fn settle(&self, sweep: impl FnOnce(Sweep)) -> Option<Duration> {
         if self.alert.raised().is_none() {
             let polls = self.polls().load(Ordering::Relaxed);
             if self.seen.swap(polls, Ordering::Relaxed) != polls {
@@ -184,6 +251,21 @@ mod tests {
     }
 
     #[test]
+    fn who_polls_another_queue_for_long_hears_once_of_what_was_left() {
+        let left = Left::default();
+        let now = u32::MAX - 3;
+        left.note(0, 7, now);
+        left.note(5, 7, now);
+        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS - 1)), None, "its own may be next");
+        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), Some(0));
+        assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), None);
+        left.note(crate::shm::layout::QPS - 1, u16::MAX, now);
+        assert_eq!(left.due(u16::MAX, now.wrapping_add(Left::POLLS)), None, "its own");
+        left.note(crate::shm::layout::QPS - 1, u16::MAX, now);
+        assert_eq!(left.due(0, now.wrapping_add(100)), Some(crate::shm::layout::QPS - 1));
+    }
+
+    #[test]
     fn arming_an_event_while_attention_is_down_has_the_service_thread_look() {
         let name = format!("ferroverbs-attention-{}", std::process::id());
         let mut config = FabricConfig::new(std::env::temp_dir().join(name));
@@ -201,7 +283,7 @@ mod tests {
             counter.0.load(Ordering::Relaxed) > before
         };
         for _ in 0..=EAGERNESS {
-            attention.polled();
+            attention.polled(0);
         }
         assert!(attention.is_down() && woken_beyond(0), "it looks after those who poll");
         // Whatever else woke it has passed.

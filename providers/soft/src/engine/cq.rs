@@ -221,7 +221,9 @@ impl Cq {
         if let Some(list) = self.list.try_lock() {
             self.look(list);
         }
-        self.adapter.attention.polled();
+        if let Some(left) = self.adapter.attention.polled(self.tag()) {
+            self.adapter.acknowledge_left(left);
+        }
     }
 
     /// Takes one completion with everything that the queue was created to read; drives the queue's QPs when there is none.
@@ -439,6 +441,12 @@ impl Cq {
         }
         // What came in between woke nobody.
         self.sweep();
+    }
+
+    /// By which who polls it is told from who polls another queue, nearly always.
+    #[inline]
+    pub(crate) fn tag(&self) -> u16 {
+        (self.key() / align_of::<u64>()) as u16
     }
 
     /// By which the adapter finds it.

@@ -591,7 +591,8 @@ impl Qp {
         let before = self.next_arrival.load(Ordering::Relaxed);
         // Pairs with the Acquire in `acknowledge_along` and `look`.
         self.next_arrival.store(next, Ordering::Release);
-        !self.quiet.lasts(before, QUIET) && self.adapter.attention.is_down()
+        !self.quiet.lasts(before, QUIET)
+            && self.adapter.attention.may_leave(self.index, self.recv_cq.tag())
     }
 
     /// The acknowledgement that goes along with a piece of ours.

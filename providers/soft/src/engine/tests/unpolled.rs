@@ -102,6 +102,55 @@ fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
     }
 }
 
+#[test]
+fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
+    let adapter = adapter(false);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    let other = Side::new(&adapter, Kind::Rc, 64);
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    for round in 0..100 {
+        b.receive(round, &[b.sge(0, 64)]);
+        // Attention is down: somebody polls, for long enough that nobody has anything left from before.
+        for _ in 0..100 {
+            other.cq.poll(1, |_, _| {});
+        }
+        a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
+        // More than once: the service thread may be at the queue just then. Fewer times than it takes for the sender to ask.
+        let patiently = |side: &Side| {
+            std::thread::yield_now();
+            side.poll()
+        };
+        let soon = |side| (0..500).find_map(|_| patiently(side)).map(|cqe| cqe.status);
+        assert_eq!(soon(&b), Some(IBV_WC_SUCCESS), "{round}");
+        for _ in 0..16 {
+            other.cq.poll(1, |_, _| {});
+        }
+        assert_eq!(soon(&a), Some(IBV_WC_SUCCESS), "{round}");
+    }
+}
+
+#[test]
+fn all_of_many_queues_have_their_turn_while_another_one_is_polled() {
+    let adapter = adapter(true);
+    let others: Vec<_> = (0..1500).map(|_| Side::new(&adapter, Kind::Rc, 8).cq.clone()).collect();
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    b.receive(1, &[b.sge(0, 64)]);
+    for _ in 0..1000 {
+        others[0].poll(1, |_, _| {});
+    }
+    a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut got = None;
+    while got.is_none() && Instant::now() < end {
+        others[0].poll(1, |_, _| {});
+        got = a.cq.pop_stamped();
+    }
+    assert_eq!(got.map(|(cqe, _)| cqe.status), Some(IBV_WC_SUCCESS));
+}
+
 /// Two of them, as in two processes: what wakes the sender must not be what wakes the receiver.
 fn two_adapters(what: &str) -> [Arc<Adapter>; 2] {
     let name = format!("ferroverbs-{what}-{}", std::process::id());
