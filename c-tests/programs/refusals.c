@@ -157,7 +157,7 @@ static const struct {
 	{ IBV_WR_LOCAL_INV, "LOCAL_INV", 1, 1, 0, 0, 0 },
 	{ IBV_WR_BIND_MW, "BIND_MW", 1, 1, 0, 0, 0 },
 	{ IBV_WR_SEND_WITH_INV, "SEND_WITH_INV", 1, 1, 0, 0, 0 },
-	/* tso_caps has RAW_PACKET alone, and the queue pair no room for headers. */
+	/* The queue pairs have no room for headers (tso_ud.c, raw_packet.c). */
 	{ IBV_WR_TSO, "TSO", 0, 0, 0, 0, 0 },
 	{ IBV_WR_ATOMIC_WRITE, "ATOMIC_WRITE", 1, 0, 0, 0, 0 },
 	{ IBV_WR_DRIVER1, "DRIVER1", 0, 0, 0, 0, 0 },
@@ -513,7 +513,7 @@ static void creation(void)
 	} kinds[] = {
 		{ IBV_QPT_RC, "RC", IBV_QP_EX_WITH_TSO },
 		{ IBV_QPT_UC, "UC", IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_TSO },
-		{ IBV_QPT_UD, "UD", ~(uint64_t)(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM) & 0xfff },
+		{ IBV_QPT_UD, "UD", ~(uint64_t)(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_TSO) & 0xfff },
 		{ IBV_QPT_XRC_SEND, "XRC", IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_TSO },
 		{ IBV_QPT_RAW_PACKET, "RAW_PACKET", ~(uint64_t)(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO) & 0xfff },
 	};

@@ -39,6 +39,7 @@ pub(crate) mod state;
 mod tagged;
 pub(crate) mod tagging;
 pub(crate) mod tags;
+pub(crate) mod tso;
 pub(crate) mod ud;
 pub(crate) mod windows;
 pub(crate) mod wq;

@@ -120,7 +120,7 @@ impl Requester {
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
                 Kind::Rc | Kind::XrcSend,
             ) => true,
-            _ => return Err(Errno::EINVAL),
+            _ => return self.check_rare(kind, request, list),
         };
         if list.len() > self.queue.max_sge {
             return Err(Errno::EINVAL);
@@ -131,7 +131,7 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         if kind == Kind::Raw {
-            self.frames.check(request, len)?;
+            self.check_frame(request, len)?;
         }
         let inline = request.flags & IBV_SEND_INLINE != 0;
         if inline && (one_sided || len > self.queue.max_inline as u64) {

@@ -6,7 +6,7 @@ use super::channel::Reporter;
 use super::completion::Reads;
 use super::cq::{Cq, Form};
 use super::datagrams::Dry;
-use super::ethernet::Frames;
+use super::ethernet::{Framing, MAX_FRAME};
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
@@ -17,6 +17,8 @@ use super::responder::Responder;
 use super::srq::Srq;
 use super::state::{Kind, State};
 use super::tagging::{TagMatching, Tagging};
+use super::tso::Segmenter;
+use super::ud;
 use super::wq::Rss;
 use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
@@ -53,7 +55,10 @@ pub(crate) struct Wanted {
     pub(crate) signals_all: bool,
     /// `ibv_qp_create_flags`.
     pub(crate) create_flags: u32,
-    pub(crate) raw: Raw,
+    /// RAW_PACKET and UD: bytes of headers of segmented sends.
+    pub(crate) max_tso_header: u16,
+    /// RAW_PACKET: frames are spread over work queues; there is nothing else to the QP.
+    pub(crate) rss: Option<Rss>,
     pub(crate) report: Reporter,
 }
 
@@ -80,19 +85,11 @@ impl Wanted {
             cap: Zeroed::zeroed(),
             signals_all: false,
             create_flags: 0,
-            raw: Raw::default(),
+            max_tso_header: 0,
+            rss: None,
             report,
         }
     }
-}
-
-/// What only a RAW_PACKET QP has.
-#[derive(Debug, Default)]
-pub(crate) struct Raw {
-    /// Bytes of headers of segmented sends.
-    pub(crate) max_tso_header: u16,
-    /// Frames are spread over work queues; there is nothing else to the QP.
-    pub(crate) rss: Option<Rss>,
 }
 
 /// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
@@ -230,11 +227,15 @@ impl Qp {
             Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(wanted.recv_cq))),
             None => (wanted.recv_cq, None),
         };
-        let frames = match wanted.kind {
-            Kind::Raw if wanted.raw.rss.is_none() => {
-                Frames::new(cap.max_send_wr as usize, usize::from(wanted.raw.max_tso_header))
+        let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(wanted.max_tso_header));
+        let segmenter = match wanted.kind {
+            Kind::Raw if wanted.rss.is_none() => {
+                Segmenter::new(Framing::Ethernet, MAX_FRAME, max_wr, max_header)
             }
-            _ => Frames::default(),
+            Kind::Ud if max_header > 0 => {
+                Segmenter::new(Framing::Ipoib, ud::MTU as usize, max_wr, max_header)
+            }
+            _ => Segmenter::default(),
         };
         let receives_plainly = matches!(wanted.kind, Kind::Rc | Kind::Uc) && wanted.srq.is_none();
         let receives = match wanted.srq {
@@ -264,14 +265,14 @@ impl Qp {
             openings: Openings::default(),
             signals_all: wanted.signals_all,
             create_flags: wanted.create_flags,
-            rss: wanted.raw.rss,
+            rss: wanted.rss,
             dry: Dry::default(),
             flows: AtomicUsize::new(0),
             ring,
             state: AtomicU8::new(State::Reset as u8),
             standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
-            requester: Mutex::new(Requester::new(wanted.kind, sends, frames)),
+            requester: Mutex::new(Requester::new(wanted.kind, sends, segmenter)),
             responder: Mutex::new(Responder::new(ring, position)),
             receives: Brief::new(receives),
             next_arrival: AtomicU32::new(position),

@@ -5,7 +5,6 @@
 //! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
 //! whoever polls, or by the service thread.
 
-use super::ethernet::Frames;
 use super::faulty::{Course, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
@@ -17,6 +16,7 @@ use super::regions::LOCAL_WRITE;
 use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::state::{Kind, State, give_up_us};
+use super::tso::Segmenter;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use crate::shm::layout::{Life, RING_SLOTS};
@@ -98,8 +98,8 @@ pub(crate) struct Requester {
     pub(super) datagrams_wait: bool,
     /// Since when a datagram for many waits for receivers without room.
     pub(super) receivers_waited_for: Option<Instant>,
-    /// RAW_PACKET: what frames are made with.
-    pub(super) frames: Box<Frames>,
+    /// RAW_PACKET and UD: what frames and segments are made with.
+    pub(super) segmenter: Box<Segmenter>,
     /// How requests are issued: by the kind of the QP, unless there is trouble.
     pub(super) course: Course,
     /// Faults on purpose, and a port that is down.
@@ -119,7 +119,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(kind: Kind, queue: SendQueue, frames: Frames) -> Self {
+    pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
         Self {
             queue,
             course: Course::of(kind),
@@ -146,7 +146,7 @@ impl Requester {
             peer_polls: 0,
             datagrams_wait: false,
             receivers_waited_for: None,
-            frames: Box::new(frames),
+            segmenter: Box::new(segmenter),
             failed: false,
             broken: false,
             breakage: false,

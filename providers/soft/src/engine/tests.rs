@@ -20,6 +20,7 @@ mod counting;
 mod ending;
 mod inline;
 mod reconnecting;
+mod segmented;
 mod short;
 mod unpolled;
 
@@ -93,7 +94,8 @@ impl Side {
             cap,
             signals_all: true,
             create_flags: 0,
-            raw: super::qp::Raw::default(),
+            max_tso_header: 0,
+            rss: None,
             report,
         };
         let qp = Qp::new(adapter, wanted).expect("a number");

@@ -5,7 +5,7 @@
 use super::datagrams::{Inlet, Letter, Outlet, PATIENCE, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::qp::Qp;
-use super::ranges::Ranges;
+use super::ranges::{Range, Ranges};
 use super::request::{Destination, Phase, Request, Route};
 use super::requester::Requester;
 use super::state::Kind;
@@ -136,37 +136,78 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             requester.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };
-        let to = requester.queue.entry(n).request.to;
-        let entry = *requester.queue.entry(n);
-        if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
-            used.take().inspect(|o| o.publish());
-            let patient = requester.is_patient();
-            if send_to_group(qp, &to, &group, &ranges, &entry.request, patient) == Sent::Full {
-                return requester.wait_for_receivers(qp);
-            }
-            requester.receivers_waited_for = None;
-            requester.queue.entry(n).phase = Phase::Done;
-            requester.queue.issued += 1;
-            continue;
-        }
-        let (slot, _) = split_qpn(to.qpn);
-        if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
-            used.inspect(|o| o.publish());
-            used = if to.elsewhere { None } else { qp.adapter.datagrams.outlet(&qp.adapter, slot) };
-        }
-        // What nobody is there to take is lost, as on a wire.
-        if let Some(outlet) = &used
-            && let Sent::Full = send(qp, outlet, &to, &ranges, &entry.request)
-        {
-            outlet.publish();
-            outlet.peer.kick();
-            requester.wait_for_room(qp);
-            return;
+        let request = requester.queue.entry(n).request;
+        let sent = if request.opcode == IBV_WR_TSO {
+            send_segments(requester, qp, n, &ranges, &mut used)
+        } else {
+            send_anywhere(requester, qp, &request, &ranges, &mut used)
+        };
+        if sent == Sent::Full {
+            break;
         }
         requester.queue.entry(n).phase = Phase::Done;
         requester.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
+}
+
+/// Sends what is left of segmented send `n`, a datagram for each segment.
+#[cold]
+#[inline(never)]
+fn send_segments(
+    requester: &mut Requester,
+    qp: &Qp,
+    n: u64,
+    ranges: &Ranges,
+    used: &mut Option<Arc<Outlet>>,
+) -> Sent {
+    let request = requester.queue.entry(n).request;
+    let mut datagram = std::mem::take(&mut requester.segmenter.frame);
+    let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
+        let mut segment = Ranges::new();
+        segment.push(Range { base: whole.as_mut_ptr(), len: whole.len() });
+        send_anywhere(requester, qp, &request, &segment, used)
+    });
+    requester.segmenter.frame = datagram;
+    sent
+}
+
+/// Sends one datagram, to a QP or to a group. `used` is where the one before it went, which is told once for all of them. If there is no
+/// room somebody is told to try again.
+#[inline(always)]
+fn send_anywhere(
+    requester: &mut Requester,
+    qp: &Qp,
+    request: &Request,
+    ranges: &Ranges,
+    used: &mut Option<Arc<Outlet>>,
+) -> Sent {
+    let to = &request.to;
+    if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
+        used.take().inspect(|o| o.publish());
+        let patient = requester.is_patient();
+        if send_to_group(qp, to, &group, ranges, request, patient) == Sent::Full {
+            requester.wait_for_receivers(qp);
+            return Sent::Full;
+        }
+        requester.receivers_waited_for = None;
+        return Sent::Gone;
+    }
+    let (slot, _) = split_qpn(to.qpn);
+    if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
+        used.take().inspect(|o| o.publish());
+        *used = if to.elsewhere { None } else { qp.adapter.datagrams.outlet(&qp.adapter, slot) };
+    }
+    // What nobody is there to take is lost, as on a wire.
+    if let Some(outlet) = &*used
+        && send(qp, outlet, to, ranges, request) == Sent::Full
+    {
+        outlet.publish();
+        outlet.peer.kick();
+        requester.wait_for_room(qp);
+        return Sent::Full;
+    }
+    Sent::Gone
 }
 
 impl Requester {

@@ -66,7 +66,7 @@ pub(super) const fn offered(kind: Kind) -> u64 {
         Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED | NEWER,
         Kind::XrcSend => SENDS | WRITES | ANSWERED,
         Kind::Uc => SENDS | WINDOWS | WRITES,
-        Kind::Ud => SENDS,
+        Kind::Ud => SENDS | IBV_QP_EX_WITH_TSO,
         Kind::XrcRecv => 0,
         Kind::Raw => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
     };
@@ -310,9 +310,12 @@ unsafe extern "C" fn flush(
 unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_len: u16, mss: u16) {
     // SAFETY: as `send`; the header has `header_len` bytes.
     unsafe {
-        let headers = &mut builder(qp).headers;
+        let builder = builder(qp);
+        let headers = &mut builder.headers;
         let at = headers.len() as u64;
-        if header_len > 0 {
+        if header.is_null() {
+            builder.error = Some(Errno::EINVAL);
+        } else if header_len > 0 {
             let bytes = std::slice::from_raw_parts(header.cast::<u8>(), usize::from(header_len));
             headers.extend_from_slice(bytes);
         }

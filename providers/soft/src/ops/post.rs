@@ -181,11 +181,11 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
             _ if kind == Kind::Ud => {
                 let ud = wr.wr.ud;
                 request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+                if wr.opcode == IBV_WR_TSO {
+                    set_tso(&mut request, wr);
+                }
             }
-            IBV_WR_TSO => {
-                let tso = wr.tail.tso;
-                request.set_tso(tso.hdr as u64, tso.hdr_sz, tso.mss);
-            }
+            IBV_WR_TSO => set_tso(&mut request, wr),
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let atomic = wr.wr.atomic;
                 request.remote_addr = atomic.remote_addr;
@@ -214,6 +214,17 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
         }
     }
     Ok(request)
+}
+
+/// What a segmented send says.
+///
+/// # Safety
+/// `tso` is set.
+#[cold]
+unsafe fn set_tso(request: &mut Request, wr: &ibv_send_wr) {
+    // SAFETY: by contract; an address and numbers.
+    let tso = unsafe { wr.tail.tso };
+    request.set_tso(tso.hdr as u64, tso.hdr_sz, tso.mss);
 }
 
 /// Where a datagram goes.

@@ -7,12 +7,13 @@ use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
 use super::{ah, builder, object, status};
 use crate::engine::cq::Cq;
-use crate::engine::ethernet::MAX_TSO_HEADER;
 use crate::engine::opened::Opened;
-use crate::engine::qp::{Attributes, Qp, Raw, Wanted};
+use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State, ignored, permits};
+use crate::engine::tso::MAX_TSO_HEADER;
+use crate::engine::wq::Rss;
 use crate::net::{Gids, is_multicast};
 use crate::shm::layout::{Life, split_qpn};
 use crate::sys::Errno;
@@ -94,9 +95,14 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         | IBV_QP_INIT_ATTR_CREATE_FLAGS;
     let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
-    if kind == Kind::Raw {
-        known |=
-            IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    match kind {
+        Kind::Raw => {
+            known |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+                | IBV_QP_INIT_ATTR_IND_TABLE
+                | IBV_QP_INIT_ATTR_RX_HASH;
+        }
+        Kind::Ud => known |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+        _ => {}
     }
     if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -107,7 +113,6 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if max_tso_header > MAX_TSO_HEADER {
         return Err(Errno::EINVAL);
     }
-    let raw = Raw { max_tso_header, rss };
     let create_flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
     if create_flags & !create_flags_of(kind) != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -121,7 +126,7 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         match kind {
             Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
             Kind::XrcRecv => return Err(Errno::EINVAL),
-            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init, raw)?,
+            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init, max_tso_header, rss)?,
             _ => return Err(Errno::EINVAL),
         }
     };
@@ -184,7 +189,8 @@ struct Made {
 unsafe fn create_in_domain(
     kind: Kind,
     init: &ibv_qp_init_attr_ex,
-    raw: Raw,
+    max_tso_header: u16,
+    rss: Option<Rss>,
 ) -> Result<Made, Errno> {
     let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
@@ -194,7 +200,7 @@ unsafe fn create_in_domain(
         || cap.max_inline_data > MAX_INLINE;
     let sends_only = kind == Kind::XrcSend;
     // Who spreads frames has no queues of its own.
-    let spreads = raw.rss.is_some();
+    let spreads = rss.is_some();
     if init.pd.is_null() || (init.send_cq.is_null() && !spreads) || too_much {
         return Err(Errno::EINVAL);
     }
@@ -210,7 +216,7 @@ unsafe fn create_in_domain(
     // SAFETY: live objects of this provider, by contract.
     let (domain, context, send_queue, recv_queue, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
-        let (send_queue, recv_queue) = match raw.rss.as_ref().and_then(|r| r.table.queues.first()) {
+        let (send_queue, recv_queue) = match rss.as_ref().and_then(|r| r.table.queues.first()) {
             Some(wq) => (Arc::clone(&wq.cq), Arc::clone(&wq.cq)),
             None => {
                 let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
@@ -241,7 +247,8 @@ unsafe fn create_in_domain(
         } else {
             0
         },
-        raw,
+        max_tso_header,
+        rss,
         report,
     };
     let qp = Qp::new(&domain.adapter, wanted)?;

@@ -4,12 +4,12 @@
 use super::context::Context;
 use super::dm::MAX_DM;
 use super::status;
-use crate::engine::ethernet::MAX_TSO;
 use crate::engine::ethernet::toeplitz::FIELDS;
 use crate::engine::multicast::MOST_MEMBERS;
 use crate::engine::requester::MAX_MESSAGE;
 use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS, MAX_TAG_SGE};
 use crate::engine::tags::MAX_TAGS;
+use crate::engine::tso::MAX_TSO;
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
 use crate::net::GID_TABLE;
 use crate::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
@@ -96,7 +96,10 @@ pub(super) unsafe extern "C" fn query_device_ex(
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
-            tso_caps: ibv_tso_caps { max_tso: MAX_TSO, supported_qpts: 1 << IBV_QPT_RAW_PACKET },
+            tso_caps: ibv_tso_caps {
+                max_tso: MAX_TSO,
+                supported_qpts: 1 << IBV_QPT_RAW_PACKET | 1 << IBV_QPT_UD,
+            },
             rss_caps: ibv_rss_caps {
                 supported_qpts: 1 << IBV_QPT_RAW_PACKET,
                 max_rwq_indirection_tables: MAX_TABLES,

@@ -2,7 +2,7 @@
 //! into frames (segmentation offload).
 #![forbid(unsafe_code)]
 
-use super::headers::{IPV4, IPV6, Ip, Places, TCP, UDP, dissect, network_layer};
+use super::headers::{Framing, IPV4, IPV6, Ip, Places, TCP, UDP, packet};
 
 /// The one's complement sum of bytes in network order, not yet folded.
 fn sum(bytes: &[u8]) -> u32 {
@@ -120,23 +120,24 @@ const CWR: u8 = 0x80;
 
 /// Makes `frame`, which begins with the headers given for the whole send, one of its segments: lengths, the IPv4 identification, TCP sequence
 /// number and flags (FIN and PSH with the last segment only, CWR with the first), and checksums.
-pub(crate) fn make_segment(frame: &mut [u8], segment: Segment) {
+pub(crate) fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
     let len = frame.len();
     // The lengths in the header given may be anything.
-    let Some((start, ether_type)) = network_layer(frame) else { return };
-    let total = (len - start) as u16;
+    let Some((start, ether_type)) = framing.network_layer(frame) else { return };
+    let total = len.saturating_sub(start) as u16;
+    let version = frame.get(start).map(|byte| byte >> 4);
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = frame.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
     };
-    match ether_type {
-        IPV4 => put(start + 2, &total.to_be_bytes()),
-        IPV6 => put(start + 4, &total.saturating_sub(40).to_be_bytes()),
+    match (ether_type, version) {
+        (IPV4, Some(4)) => put(start + 2, &total.to_be_bytes()),
+        (IPV6, Some(6)) => put(start + 4, &total.saturating_sub(40).to_be_bytes()),
+        // Another protocol's header is the same before each segment.
         _ => return,
     }
-    let Some((_, places)) = dissect(frame) else { return };
-    let Some(ip) = places.ip else { return };
+    let Some(ip) = packet(frame, start, ether_type) else { return };
     let mut add = |at: usize, n: u32, bytes: usize| {
         if let Some(place) = frame.get_mut(at..at + bytes) {
             let old = place.iter().fold(0u32, |v, b| v << 8 | u32::from(*b));
@@ -162,12 +163,12 @@ pub(crate) fn make_segment(frame: &mut [u8], segment: Segment) {
     {
         place.copy_from_slice(&((ip.end - ip.payload) as u16).to_be_bytes());
     }
-    fill(frame, &places);
+    fill(frame, &Places { vlan: None, ip: Some(ip) });
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::headers::golden;
+    use super::super::headers::{ETHERNET, dissect, golden};
     use super::*;
 
     #[test]
@@ -222,7 +223,7 @@ mod tests {
         ]);
         let make = |index, offset, last, payload: &[u8]| {
             let mut frame = [&header[..], payload].concat();
-            make_segment(&mut frame, Segment { index, offset, last });
+            make_segment(&mut frame, Framing::Ethernet, Segment { index, offset, last });
             let (_, places) = dissect(&frame).expect("a frame");
             assert!(are_right(&frame, &places));
             frame
@@ -237,5 +238,71 @@ mod tests {
             (&last[16..20], &last[38..42], last[47]),
             (&[0, 41, 0, 0][..], &[0, 0, 0, 1][..], 0x19)
         );
+    }
+
+    /// `packet` in an Ethernet frame, where its checksums are found.
+    fn framed(ether_type: u16, packet: &[u8]) -> Vec<u8> {
+        [&golden::UDP4[..12], &ether_type.to_be_bytes(), packet].concat()
+    }
+
+    #[test]
+    fn segments_of_ip_over_infiniband_are_those_of_ethernet_behind_another_header() {
+        let v4 = [
+            0x45, 0x10, 0, 0, 0xff, 0xff, 0x40, 0, 64, 6, 7, 7, 1, 1, 1, 1, 2, 2, 2, 2, 0, 80, 1,
+            187, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 0, 0x50, 0x99, 1, 0, 9, 9, 0, 0,
+        ];
+        let v6 = golden::tcp6().split_off(ETHERNET);
+        for (ether_type, header) in [(IPV4, &v4[..]), (IPV6, &v6[..])] {
+            for (index, offset, last) in [(0, 0, false), (1, 3, false), (2, 6, true), (0, 0, true)]
+            {
+                let segment = Segment { index, offset, last };
+                let packet = [header, &[1, 2, 3]].concat();
+                let mut frame = framed(ether_type, &packet);
+                make_segment(&mut frame, Framing::Ethernet, segment);
+                let mut datagram = [&ether_type.to_be_bytes(), &[0xaa, 0xbb][..], &packet].concat();
+                make_segment(&mut datagram, Framing::Ipoib, segment);
+                assert_eq!(datagram[..4], [frame[12], frame[13], 0xaa, 0xbb]);
+                assert_eq!(datagram[4..], frame[ETHERNET..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_of_ipv6_has_its_length_without_the_fixed_header_and_a_right_checksum() {
+        let header = golden::tcp6().split_off(ETHERNET);
+        let make = |index, offset, last| {
+            let mut datagram = [&[0x86, 0xdd, 0, 0], &header[..], &[1, 2, 3]].concat();
+            make_segment(&mut datagram, Framing::Ipoib, Segment { index, offset, last });
+            let ip = packet(&datagram, 4, IPV6).expect("a packet");
+            assert_eq!(ip.end, datagram.len());
+            assert_eq!(folded(sum(&datagram[ip.payload..]) + pseudo(&datagram, &ip)), 0);
+            datagram
+        };
+        // 8 bytes of options hop by hop, 20 of TCP, 3 of data; the sequence number begins at 1.
+        let first = make(0, 0, false);
+        assert_eq!((&first[8..10], &first[56..60]), (&[0, 31][..], &[0, 0, 0, 1][..]));
+        let second = make(1, 3, true);
+        assert_eq!((&second[8..10], &second[56..60]), (&[0, 31][..], &[0, 0, 0, 4][..]));
+    }
+
+    #[test]
+    fn a_header_of_another_protocol_stays_as_it_is() {
+        let segment = Segment { index: 3, offset: 300, last: false };
+        for start in
+            [[8, 6, 0, 0], [0, 0, 0, 0], [0xff, 0xff, 0xff, 0xff], [8, 0, 0, 0], [0x86, 0xdd, 0, 0]]
+        {
+            for len in 0..70 {
+                // A version of IP that is none.
+                let whole = [&start[..], &vec![0x99; len]].concat();
+                let mut datagram = whole.clone();
+                make_segment(&mut datagram, Framing::Ipoib, segment);
+                assert_eq!(datagram, whole);
+            }
+        }
+        for len in 0..4 {
+            let mut short = vec![8; len];
+            make_segment(&mut short, Framing::Ipoib, segment);
+            assert_eq!(short, vec![8; len]);
+        }
     }
 }

@@ -6,6 +6,8 @@ use crate::shm::layout::RULE_WORDS;
 
 /// Bytes of an Ethernet header without tags: what every frame has.
 pub(crate) const ETHERNET: usize = 14;
+/// Bytes of the header of IP over InfiniBand.
+const IPOIB: usize = 4;
 /// Bytes of a VLAN tag.
 pub(crate) const VLAN: usize = 4;
 
@@ -140,6 +142,38 @@ fn be16(frame: &[u8], at: usize) -> Option<u16> {
     read(frame, at).map(u16::from_be_bytes)
 }
 
+/// What stands before the network layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Framing {
+    #[default]
+    Ethernet,
+    /// Of IP over InfiniBand: an EtherType, and two bytes that are reserved (RFC 4391, 6).
+    Ipoib,
+}
+
+impl Framing {
+    /// Bytes of it, without tags.
+    pub(crate) const fn len(self) -> usize {
+        match self {
+            Self::Ethernet => ETHERNET,
+            Self::Ipoib => IPOIB,
+        }
+    }
+
+    /// Where the network layer of a frame begins, and its type.
+    pub(super) fn network_layer(self, frame: &[u8]) -> Option<(usize, u16)> {
+        match self {
+            Self::Ethernet => ethernet(frame, 0, 0, &mut Key::EMPTY.clone()),
+            Self::Ipoib => Some((IPOIB, be16(frame, 0)?)),
+        }
+    }
+}
+
+/// The IP packet at `start` of a frame, if it is one.
+pub(super) fn packet(frame: &[u8], start: usize, ether_type: u16) -> Option<Ip> {
+    network(frame, start, ether_type, 0, &mut Key::EMPTY.clone())
+}
+
 /// Takes a frame apart; `None` when it has no Ethernet header. What is cut off or makes no sense further in is as if it were not there.
 pub(crate) fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
     let mut key = Key::EMPTY;
@@ -153,11 +187,6 @@ pub(crate) fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
         tunnel(frame, &ip, &mut key);
     }
     Some((key, places))
-}
-
-/// Where the network layer of a frame begins, and its type.
-pub(super) fn network_layer(frame: &[u8]) -> Option<(usize, u16)> {
-    ethernet(frame, 0, 0, &mut Key::EMPTY.clone())
 }
 
 /// The link layer at `start`; returns where the next one begins, and its type.

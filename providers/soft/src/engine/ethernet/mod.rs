@@ -13,13 +13,10 @@ mod send;
 pub(crate) mod steer;
 pub(crate) mod toeplitz;
 
-pub(crate) use headers::{ETHERNET, Key};
+pub(super) use checksum::{Segment, make_segment};
+pub(crate) use headers::{ETHERNET, Framing, Key};
 pub(super) use receive::{Sink, deliver};
-pub(super) use send::{Frames, issue_waiting};
+pub(super) use send::{check, issue_waiting};
 
 /// Longest frame, without frame check sequence: a jumbo frame of 9216 bytes with Ethernet header and two VLAN tags.
 pub(crate) const MAX_FRAME: usize = 9216 + 22;
-/// Payload of a segmented send.
-pub(crate) const MAX_TSO: u32 = 256 * 1024;
-/// Headers of a segmented send.
-pub(crate) const MAX_TSO_HEADER: u16 = 512;

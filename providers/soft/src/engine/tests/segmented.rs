@@ -1,0 +1,75 @@
+//! Segmented sends of a UD QP whose turn comes later (`tso`).
+
+use super::*;
+use crate::engine::ethernet::Framing;
+use crate::engine::state::State;
+use crate::engine::tso::Segmenter;
+use crate::engine::ud::MTU;
+
+/// IP over InfiniBand: IPv4 with identification 0xffff, TCP with sequence number 100, PSH and FIN.
+const HEADER: [u8; 44] = [
+    8, 0, 0, 0, 0x45, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, 6, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 0, 80, 1,
+    187, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x19, 1, 0, 0, 0, 0, 0,
+];
+/// Where a receive has what follows the route header and the segment's own.
+const DATA: usize = 40 + HEADER.len();
+
+fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
+    let mut request = Request { wr_id, ..request(IBV_WR_TSO, to) };
+    request.set_tso(header.as_ptr() as u64, header.len() as u16, mss);
+    request
+}
+
+#[test]
+fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
+    let (mut a, b) = pair(Kind::Ud, true, 8000);
+    fill(&mut a, 7);
+    let max_wr = a.qp.attributes.lock().cap.max_send_wr as usize;
+    let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len());
+    *a.qp.requester.lock().segmenter = segmenter;
+    for n in 0..20 {
+        b.receive(n, &[b.sge(n as usize * 200, 200)]);
+    }
+    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    let mut header = HEADER;
+    for n in 0..3u8 {
+        header[3] = n;
+        a.send(segmented(n.into(), &b, &header, 100), &[a.sge(0, 150), a.sge(1000, 100)]);
+    }
+    header.fill(0xee);
+    assert_eq!((a.poll(), b.poll()), (None, None), "nothing begins in SQD");
+    a.modify(State::Rts as u32, 0, Zeroed::zeroed());
+    let data = [&a.memory[..150], &a.memory[1000..1100]].concat();
+    for n in 0..9u32 {
+        let (request, index) = ((n / 3) as u8, n % 3);
+        let got = b.wait(&a);
+        let len = if index == 2 { 50 } else { 100 };
+        assert_eq!((got.status, got.wr_id), (IBV_WC_SUCCESS, n.into()));
+        assert_eq!((got.byte_len as usize, got.src_qp), (DATA + len, a.qp.qpn));
+        let whole = &b.memory[n as usize * 200..][..DATA + len];
+        assert_eq!(whole[40..44], [8, 0, 0, request]);
+        assert_eq!(whole[46..48], (40 + len as u16).to_be_bytes());
+        assert_eq!(whole[48..50], 0xffffu16.wrapping_add(index as u16).to_be_bytes());
+        assert_eq!(whole[68..72], (100 + index * 100).to_be_bytes());
+        assert_eq!(whole[77], if index == 2 { 0x19 } else { 0x10 });
+        assert_eq!(whole[DATA..], data[index as usize * 100..][..len]);
+    }
+    for n in 0..3 {
+        let sent = a.wait(&b);
+        assert_eq!((sent.status, sent.wr_id), (IBV_WC_SUCCESS, n));
+        assert_eq!((sent.opcode, sent.byte_len), (IBV_WC_TSO, 250));
+    }
+    assert_eq!(b.poll(), None, "three segments each");
+}
+
+#[test]
+fn what_waits_when_the_queue_goes_to_error_is_flushed_as_segmented_sends() {
+    let (a, b) = pair(Kind::Ud, true, 1000);
+    let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len());
+    *a.qp.requester.lock().segmenter = segmenter;
+    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    a.send(segmented(1, &b, &HEADER, 100), &[a.sge(0, 250)]);
+    a.modify(State::Err as u32, 0, Zeroed::zeroed());
+    let flushed = a.wait(&b);
+    assert_eq!((flushed.status, flushed.wr_id), (IBV_WC_WR_FLUSH_ERR, 1));
+}
