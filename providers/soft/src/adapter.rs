@@ -23,8 +23,11 @@ use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
 use crate::port::Port;
 use crate::shm::chunks::Chunks;
-use crate::shm::layout::{ATTENTION_ACKS, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn};
+use crate::shm::layout::{
+    ATTENTION_ACKS, CHUNK_BYTES, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn,
+};
 use crate::shm::protocol;
+use crate::shm::slot::SEND_INLINE;
 use crate::shm::view::View;
 use crate::sys::{Errno, membarrier};
 use crate::table::Table;
@@ -72,6 +75,8 @@ pub(crate) struct Adapter {
     pub(crate) address_handles: AtomicUsize,
     /// Longer messages are fetched by the receiver (one copy) where it can.
     pub(crate) eager_bytes: usize,
+    /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
+    pub(crate) one_chunk: usize,
     pub(crate) port: Port,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
@@ -148,6 +153,7 @@ impl Adapter {
             tables: AtomicUsize::new(0),
             address_handles: AtomicUsize::new(0),
             eager_bytes: crate::config::eager_bytes(),
+            one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),

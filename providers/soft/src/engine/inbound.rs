@@ -160,6 +160,15 @@ impl Inbound {
         self.srq = None;
     }
 
+    /// A receive was taken for a message that does not count: the next one gets it.
+    #[cold]
+    pub(super) fn keep(&mut self, wr_id: u64, sge: ibv_sge) {
+        self.receive.wr_id = wr_id;
+        self.receive.sges.clear();
+        self.receive.sges.push(sge);
+        self.taken = true;
+    }
+
     /// XRC: requests name shared queue `number` from here on. One that is not there refuses the first of them.
     pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
         self.give_back();

@@ -90,7 +90,8 @@ impl Requester {
     }
 
     /// A chunk that goes with the next slot.
-    fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, *mut u8)> {
+    #[inline]
+    pub(super) fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, *mut u8)> {
         let chunk = qp.adapter.chunks.take()?;
         let base = qp.adapter.view.chunk(chunk)?;
         self.lent.push_back(Lent { seq: self.next, chunk, answer });
@@ -168,7 +169,7 @@ impl Requester {
             }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
-            let body = [halves(chunk, len as u32), total as u64];
+            let body = Lot { chunk, len: len as u32, total: total as u64 }.emit();
             let piece = Piece { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
             self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;

@@ -12,15 +12,16 @@ use super::regions::{Covered, LOCAL_WRITE};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::state::State;
-use crate::shm::layout::RING_SLOTS;
-use crate::shm::slot::{SEND_INLINE, Short};
+use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
+use crate::shm::slot::{Lot, SEND_INLINE, Short};
 use crate::shm::view::Ring;
 use abi::*;
+use std::sync::atomic::{Ordering, fence};
 
 /// Flags of a request that mean nothing until it completes, or only one bit in its slot.
 const USUAL: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// A list of short SENDs on its way into the ring of the remote QP. The first slot is written last, when this is dropped: whoever
+/// A list of SENDs of one range, short or of a chunk at most, on its way into the ring of the remote QP. The first slot is written last, when this is dropped: whoever
 /// finds it finds them all, and does not follow on our heels from one cache line to the next; and its line, which the receiver is
 /// looking at, is taken away from him once.
 #[derive(Debug)]
@@ -30,16 +31,16 @@ pub(crate) struct Quick<'a> {
     requester: &'a mut Requester,
     /// How many more there is room for, in the send queue and in the ring.
     left: usize,
-    /// The first slot, once there is one, and where its bytes are.
+    /// The first slot, if it was not shown yet, and where its bytes are.
     first: Option<(Short, *const u8)>,
-    /// What is the same in all heads; counts once there is a first slot.
-    same: Short,
+    /// What is the same in all heads, once there was a first one.
+    same: Option<Short>,
     /// The region that was used last.
     region: Covered,
 }
 
 impl Requester {
-    /// Whether short SENDs can go the usual way just now.
+    /// Whether SENDs can go the usual way just now.
     #[inline]
     pub(crate) fn quick<'a>(&'a mut self, qp: &'a Qp) -> Option<Quick<'a>> {
         if !qp.sends_plainly()
@@ -58,7 +59,7 @@ impl Requester {
         let ring = link.ring;
         let room = RING_SLOTS - self.next.wrapping_sub(self.acked);
         let left = self.queue.room().min(room as usize);
-        let (same, region) = (Short([0; 2]), Covered::default());
+        let (same, region) = (None, Covered::default());
         Some(Quick { qp, ring, requester: self, left, first: None, same, region })
     }
 
@@ -72,12 +73,15 @@ impl Requester {
             && qp.sends_plainly()
             && qp.is_in(State::Rts)
             && self.latched.is_some()
-            && self.lent.is_empty()
+            && self.answers_due == 0
             && !self.failed
             && !self.unpublished
             && self.queue.issued == self.queue.posted;
         if !usual {
             return false;
+        }
+        while let Some(lent) = self.lent.pop_front() {
+            qp.adapter.chunks.give(lent.chunk);
         }
         self.note_acked_all();
         self.reap(qp);
@@ -99,25 +103,16 @@ impl Quick<'_> {
     ) -> bool {
         let len = sge.length as usize;
         let usual = matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) && flags & !USUAL == 0;
-        if !usual || len > SEND_INLINE || self.left == 0 {
+        if !usual || self.left == 0 {
             return false;
         }
-        let from = if flags & IBV_SEND_INLINE == 0 {
-            let found = self.region.find(sge);
-            let Some(from) = found.or_else(|| self.look_up(sge)) else { return false };
-            from.cast_const()
-        } else if len <= self.requester.queue.max_inline {
-            sge.addr as *const u8
-        } else {
-            return false;
-        };
+        if len > SEND_INLINE {
+            return self.post_chunked((wr_id, opcode, flags, imm), sge);
+        }
+        let Some(from) = self.source(flags, sge) else { return false };
         let seq = self.requester.next;
-        let is_first = self.first.is_none();
-        if is_first {
-            self.same = Short::from(self.qp.qpn, self.qp.acknowledge_along());
-        }
-        let imm = (opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
-        let head = self.same.with(seq, len, imm, flags & IBV_SEND_SOLICITED != 0);
+        let is_first = self.same.is_none();
+        let head = self.head(seq, len, opcode, flags, imm);
         if is_first {
             self.first = Some((head, from));
         }
@@ -130,11 +125,60 @@ impl Quick<'_> {
             unsafe { self.ring.fill(head, from, len) };
             self.ring.show(head);
         }
-        self.left -= 1;
-        let end = seq.wrapping_add(1);
-        self.requester.next = end;
-        self.requester.queue.push_published(wr_id, opcode, flags, sge.length, end);
+        self.count(wr_id, opcode, flags, sge.length);
         true
+    }
+
+    /// As `post`, of more bytes than a slot takes.
+    #[inline(never)]
+    fn post_chunked(
+        &mut self,
+        (wr_id, opcode, flags, imm): (u64, u32, u32, u32),
+        sge: &ibv_sge,
+    ) -> bool {
+        let len = sge.length as usize;
+        if len > self.qp.adapter.one_chunk {
+            return false;
+        }
+        let Some(from) = self.source(flags, sge) else { return false };
+        let Some((chunk, base)) = self.requester.lend(self.qp, None) else { return false };
+        // SAFETY: as in `post`. A chunk is longer, and ours until acknowledged.
+        unsafe { base.copy_from_nonoverlapping(from, len) };
+        let words = Lot { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
+        let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
+        // SAFETY: the words.
+        unsafe { self.ring.fill(head, words.as_ptr().cast(), size_of_val(&words)) };
+        self.ring.show(head);
+        self.requester.unpublished = true;
+        self.count(wr_id, opcode, flags, sge.length);
+        true
+    }
+
+    /// Where the bytes of a request are, if they may be read.
+    #[inline]
+    fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<*const u8> {
+        if flags & IBV_SEND_INLINE == 0 {
+            let found = self.region.find(sge);
+            return Some(found.or_else(|| self.look_up(sge))?.cast_const());
+        }
+        (sge.length as usize <= self.requester.queue.max_inline).then_some(sge.addr as *const u8)
+    }
+
+    #[inline]
+    fn head(&mut self, seq: u32, len: usize, opcode: u32, flags: u32, imm: u32) -> Short {
+        let first = || Short::from(self.qp.qpn, self.qp.acknowledge_along());
+        let same = *self.same.get_or_insert_with(first);
+        let imm = (opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
+        same.with(seq, len, imm, flags & IBV_SEND_SOLICITED != 0)
+    }
+
+    /// One more was put into the ring.
+    #[inline]
+    fn count(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32) {
+        self.left -= 1;
+        let end = self.requester.next.wrapping_add(1);
+        self.requester.next = end;
+        self.requester.queue.push_published(wr_id, opcode, flags, len, end);
     }
 
     /// Publishes the first slot, if there is one that was not.
@@ -229,5 +273,60 @@ impl Responder {
             batch.end(pushed);
         }
         served
+    }
+
+    /// Serves the message at the head of the ring if it is a usual one in a chunk. No lock but our own is held while it is copied.
+    pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: Short) -> bool {
+        if !head.is_chunked() || !self.inbound.is_idle() || head.src_qpn() != link.qpn {
+            return false;
+        }
+        // After the slot: see `Link::may_send`.
+        let life = link.life();
+        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
+        let Some(lot) = self.ring.lot(self.next).filter(|_| sends) else { return false };
+        let len = lot.len as usize;
+        let from = link.view.chunk(lot.chunk).filter(|_| len <= CHUNK_BYTES);
+        let Some(from) = from.filter(|_| lot.total == u64::from(lot.len)) else { return false };
+        if !qp.has_noted(head.ack()) {
+            // Takes the requester's lock, which comes before those that follow.
+            qp.note_acked_along(head.ack());
+        }
+        let mut receives = qp.receives.lock();
+        let Some((wr_id, &[sge])) = receives.front() else { return false };
+        let to = if lot.len <= sge.length {
+            let region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE);
+            region.and_then(|region| region.find(&sge))
+        } else {
+            None
+        };
+        let Some(to) = to else { return false };
+        receives.drop_front();
+        drop(receives);
+        // SAFETY: `len` bytes of a chunk of the sender's segment, mapped while the link lives, and of a receive that was posted,
+        // registered; the responder's lock holds off deregistration.
+        unsafe { to.copy_from_nonoverlapping(from, len) };
+        // The copy before the look: who takes the connection down may use the chunk otherwise.
+        fence(Ordering::Acquire);
+        if link.life() != life {
+            self.inbound.keep(wr_id, sge);
+            return false;
+        }
+        let imm = head.imm();
+        let cqe = Cqe {
+            wr_id,
+            status: IBV_WC_SUCCESS,
+            opcode: IBV_WC_RECV,
+            byte_len: lot.len,
+            imm: imm.unwrap_or(0),
+            qp_num: qp.qpn,
+            src_qp: link.qpn,
+            wc_flags: if imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
+            ..Cqe::default()
+        };
+        qp.recv_cq.push(&cqe, head.is_solicited());
+        self.inbound.moved += len;
+        self.next = self.next.wrapping_add(1);
+        self.rnr_since = None;
+        true
     }
 }

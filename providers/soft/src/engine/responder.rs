@@ -151,6 +151,14 @@ impl Responder {
                 if left == 0 {
                     break;
                 }
+                let Some(head) = self.ring.head(self.next) else { break };
+                if self.serve_chunked(qp, &link, head) {
+                    left -= 1;
+                    if self.inbound.moved >= BUDGET_BYTES {
+                        break;
+                    }
+                    continue;
+                }
             }
             left -= 1;
             let Some((words, body)) = self.ring.take(self.next) else { break };

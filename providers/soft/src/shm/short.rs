@@ -2,7 +2,7 @@
 
 use super::layout::Slot;
 use super::protocol;
-use super::slot::{BODY_WORDS, SEND_INLINE, Short};
+use super::slot::{BODY_WORDS, Lot, SEND_INLINE, Short};
 use super::view::Ring;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,6 +47,13 @@ impl Ring {
     #[inline]
     pub(crate) fn head(&self, seq: u32) -> Option<Short> {
         protocol::head(&self.slot(seq).words, seq).map(Short)
+    }
+
+    /// Consumer: where the bytes of slot `seq` are, which was published and says that they are in a chunk.
+    #[inline]
+    pub(crate) fn lot(&self, seq: u32) -> Option<Lot> {
+        let [at, total, ..] = body(self.slot(seq)) else { return None };
+        Some(Lot::parse([at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)]))
     }
 
     /// Consumer: copies the first `len` payload bytes of slot `seq`, which was published.

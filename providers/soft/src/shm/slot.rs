@@ -167,6 +167,27 @@ impl Head {
     }
 }
 
+/// Bytes in a chunk of the sender's, as the body of a slot says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lot {
+    pub(crate) chunk: u32,
+    pub(crate) len: u32,
+    /// Bytes of the whole message.
+    pub(crate) total: u64,
+}
+
+impl Lot {
+    #[inline]
+    pub(crate) const fn emit(self) -> [u64; 2] {
+        [halves(self.chunk, self.len), self.total]
+    }
+
+    #[inline]
+    pub(crate) const fn parse([at, total]: [u64; 2]) -> Self {
+        Self { chunk: low(at), len: high(at), total }
+    }
+}
+
 /// The head words of what may be a SEND in one slot, which is most of what comes: looked at as they are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short(pub(crate) [u64; 2]);
@@ -175,6 +196,8 @@ impl Short {
     /// A SEND, inline, first and last piece, with nothing else but perhaps immediate data and a solicited event.
     const KIND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
     const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
+    /// As `KIND`, but in a chunk.
+    const CHUNKED: u64 = Self::KIND | (Carrier::Chunk as u64) << 4;
     const ACK_SHIFT: u32 = 50;
 
     /// The part that all heads from a QP with the same acknowledgement have.
@@ -202,6 +225,18 @@ impl Short {
         let len = (len as u64 & COUNT as u64) << 44;
         let Self([first, second]) = self;
         Self([first | seq as u64 | len | solicited | flag, second | imm])
+    }
+
+    /// The same, of bytes that are in a chunk, which the body names: see [`Lot`].
+    #[inline]
+    pub(crate) const fn chunked(self) -> Self {
+        let Self([first, second]) = self;
+        Self([first | (Self::CHUNKED ^ Self::KIND) << 32, second])
+    }
+
+    #[inline]
+    pub(crate) const fn is_chunked(self) -> bool {
+        self.0[0] >> 32 & Self::KIND_MASK == Self::CHUNKED
     }
 
     #[inline]
@@ -300,6 +335,8 @@ mod tests {
                 let plain = flags & !(IMM | SOLICITED) == FIRST | LAST;
                 let wanted = op == Op::Send && carrier == Carrier::Inline && plain;
                 assert_eq!(short.is_one(), wanted, "{head:?}");
+                let chunked = op == Op::Send && carrier == Carrier::Chunk && plain;
+                assert_eq!(short.is_chunked(), chunked, "{head:?}");
                 assert_eq!(short.len(), usize::from(count));
                 assert_eq!(short.imm(), head.has(IMM).then_some(5));
                 assert_eq!(short.is_solicited(), head.has(SOLICITED));
@@ -310,6 +347,9 @@ mod tests {
                     let made = same.with(seq, 48, imm, head.has(SOLICITED));
                     let without = Head { imm: imm.unwrap_or(0), ..head };
                     assert_eq!((made.0, made.seq()), (without.emit(), 7));
+                    let made = same.with(seq, 0, imm, head.has(SOLICITED)).chunked();
+                    let without = Head { carrier: Carrier::Chunk, count: 0, ..without };
+                    assert_eq!(made.0, without.emit());
                 }
             }
         }
