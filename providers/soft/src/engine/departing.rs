@@ -47,6 +47,27 @@ impl Qp {
         }
     }
 
+    /// As `enter_error`, at the application's wish (ibv_modify_qp). An adapter acknowledges and completes by itself, so that with a
+    /// word from the other end's application, by whatever way, comes the end of what that application has seen.
+    #[cold]
+    pub(crate) fn enter_error_at_will(&self) {
+        self.take_arrivals();
+        let mut requester = self.requester.lock();
+        requester.complete_acknowledged(self);
+        let broke = requester.take_breakage();
+        drop(requester);
+        if broke {
+            self.send_broke();
+        }
+        self.enter_error();
+    }
+
+    /// What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
+    fn take_arrivals(&self) {
+        self.advance_receive();
+        self.responder.lock().acknowledge(self);
+    }
+
     /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.
     pub(crate) fn fail(&self) -> bool {
         self.fail_after(|| ())
@@ -131,9 +152,7 @@ impl Qp {
 
     /// Forgets everything posted, as RESET does; completions that nobody polled go too.
     pub(crate) fn reset(&self) {
-        // What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
-        self.advance_receive();
-        self.responder.lock().acknowledge(self);
+        self.take_arrivals();
         self.set_state(State::Reset);
         self.send_cq.remove(self);
         self.recv_cq.remove(self);

@@ -432,7 +432,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             if from == State::Reset {
                 qp.set_state(State::Err);
             } else {
-                qp.enter_error();
+                qp.enter_error_at_will();
             }
         }
         State::Rtr => connect(qp, &known.attr)?,

@@ -113,3 +113,51 @@ fn who_sees_a_request_fail_finds_the_qp_in_error_and_the_rest_follows_with_the_n
     }
     assert_eq!(flushed.map(|cqe| (cqe.wr_id, cqe.status)), Some((1, IBV_WC_WR_FLUSH_ERR)));
 }
+
+/// The other end's application gets a message and says so by TCP, which leads here to ibv_modify_qp.
+#[test]
+fn what_the_peer_has_received_was_sent_though_nobody_polls_before_the_qp_is_taken_to_error() {
+    for (cma, state, size) in [
+        (true, IBV_QPS_RTS, 8),
+        (true, IBV_QPS_ERR, 8),
+        (true, IBV_QPS_RESET, 8),
+        (true, IBV_QPS_ERR, 300_001),
+        (false, IBV_QPS_ERR, 300_001),
+    ] {
+        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        a.receive(1, &[a.sge(0, 8)]);
+        b.receive(2, &[b.sge(0, size)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut received = None;
+        while received.is_none() && Instant::now() < end {
+            received = b.poll();
+        }
+        assert_eq!(received.map(|c| (c.wr_id, c.status)), Some((2, IBV_WC_SUCCESS)));
+        if state == IBV_QPS_RTS {
+            b.qp.responder.lock().acknowledge(&b.qp);
+        } else {
+            b.modify(state, 0, Zeroed::zeroed());
+        }
+        a.modify(IBV_QPS_ERR, 0, Zeroed::zeroed());
+        let ends = [a.poll(), a.poll(), a.poll()].map(|c| c.map(|c| (c.wr_id, c.status)));
+        let expected = [Some((9, IBV_WC_SUCCESS)), Some((1, IBV_WC_WR_FLUSH_ERR)), None];
+        assert_eq!(ends, expected, "{cma} {state} {size}");
+    }
+}
+
+/// As above, the other way round: here the message has come, and nobody has polled.
+#[test]
+fn what_has_arrived_is_received_before_the_qp_is_taken_to_error() {
+    for (cma, size) in [(true, 8), (true, 300_001), (false, 8)] {
+        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        b.receive(2, &[b.sge(0, size)]);
+        b.receive(3, &[b.sge(0, size)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
+        b.modify(IBV_QPS_ERR, 0, Zeroed::zeroed());
+        let ends = [b.poll(), b.poll(), b.poll()].map(|c| c.map(|c| (c.wr_id, c.status)));
+        let expected = [Some((2, IBV_WC_SUCCESS)), Some((3, IBV_WC_WR_FLUSH_ERR)), None];
+        assert_eq!(ends, expected, "{cma} {size}");
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{cma} {size}");
+    }
+}
