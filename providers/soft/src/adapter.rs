@@ -446,7 +446,7 @@ impl Adapter {
     #[cold]
     pub(crate) fn acknowledge_left(&self, index: usize) {
         if let Some(qp) = self.qp(index) {
-            qp.acknowledge();
+            qp.acknowledge_late();
         }
     }
 

@@ -14,6 +14,7 @@ use crate::shm::layout::CHUNK_BYTES;
 use crate::shm::slot::*;
 use abi::*;
 use std::cell::RefCell;
+use std::time::Instant;
 
 /// What became of an attempt at one-sided transfer.
 enum Direct {
@@ -158,14 +159,19 @@ impl Requester {
                 && link.is_reached()
                 && !ranges.is_abroad()
                 && !is_inline
+                && !self.copying.pays(total, link.chunk_worth())
             {
                 return self.offer(qp, link, n, &ranges, last);
             }
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
+            let begun = (offset == 0 && total > qp.adapter.eager_bytes).then(Instant::now);
             // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
             if !unsafe { ranges.gather(offset, base, len) } {
                 return self.unlend(qp, n);
+            }
+            if let Some(begun) = begun {
+                self.copying.filled(begun.elapsed(), len);
             }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };

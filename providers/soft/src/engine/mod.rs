@@ -3,6 +3,7 @@
 pub(crate) mod alarm;
 pub(crate) mod channel;
 pub(crate) mod completion;
+pub(crate) mod copying;
 pub(crate) mod counters;
 pub(crate) mod cq;
 pub(crate) mod datagrams;

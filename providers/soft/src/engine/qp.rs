@@ -157,6 +157,9 @@ pub(crate) struct Qp {
     quiet: Quiet,
     /// Up to where the remote QP was told what arrived, by an acknowledgement or along with a piece that is being posted.
     told: AtomicU32,
+    /// What had arrived when the last piece was posted, and whether those that arrive are answered: a hint.
+    answered: AtomicU32,
+    answers: AtomicBool,
     /// Send requests are not complete. Written under the requester's lock.
     outstanding: AtomicBool,
     listed_sender: AtomicBool,
@@ -279,6 +282,8 @@ impl Qp {
             acked_along: AtomicU32::new(0),
             quiet: Quiet::new(),
             told: AtomicU32::new(position),
+            answered: AtomicU32::new(position),
+            answers: AtomicBool::new(false),
             outstanding: AtomicBool::new(false),
             listed_sender: AtomicBool::new(false),
             listed_receiver: AtomicBool::new(false),
@@ -381,6 +386,7 @@ impl Qp {
         self.expect_arrivals(base);
         drop(responder);
         self.entry().ring_base.store(base, Ordering::Relaxed);
+        self.entry().chunk_worth.store(0, Ordering::Relaxed);
         self.set_connected(dest_qpn);
         if let Some(me) = self.me.upgrade() {
             self.recv_cq.add_receiver(&me);
@@ -586,13 +592,14 @@ impl Qp {
         }
     }
 
-    /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: more is probably on its way, and
-    /// somebody keeps looking.
+    /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: an answer is probably to come, which
+    /// takes it along, and somebody keeps looking.
     pub(crate) fn arrived(&self, next: u32) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
         // Pairs with the Acquire in `acknowledge_along` and `look`.
         self.next_arrival.store(next, Ordering::Release);
-        !self.quiet.lasts(before, QUIET)
+        self.answers.load(Ordering::Relaxed)
+            && !self.quiet.lasts(before, QUIET)
             && self.adapter.attention.may_leave(self.index, self.recv_cq.tag())
     }
 
@@ -601,6 +608,11 @@ impl Qp {
     pub(crate) fn acknowledge_along(&self) -> u32 {
         let next = self.next_arrival.load(Ordering::Acquire);
         self.acknowledged(next);
+        if self.answered.load(Ordering::Relaxed) != next {
+            // Who answered once will do so again, until he does not.
+            self.answered.store(next, Ordering::Relaxed);
+            self.answers.store(true, Ordering::Relaxed);
+        }
         next
     }
 
@@ -661,15 +673,28 @@ impl Qp {
         if self.ring.ready(next) {
             self.advance_receive();
         } else if self.quiet.look(next, QUIET) {
-            self.acknowledge();
+            self.acknowledge_late();
+        }
+    }
+
+    /// Sends an acknowledgement that is due: it waited for an answer to take it along, in vain.
+    #[cold]
+    pub(crate) fn acknowledge_late(&self) {
+        if self.owes_acknowledgement() {
+            self.answers.store(false, Ordering::Relaxed);
+            self.responder.lock().acknowledge(self);
         }
     }
 
     /// Sends an acknowledgement that is due.
     pub(crate) fn acknowledge(&self) {
-        if self.told.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire) {
+        if self.owes_acknowledgement() {
             self.responder.lock().acknowledge(self);
         }
+    }
+
+    fn owes_acknowledgement(&self) -> bool {
+        self.told.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire)
     }
 
     #[inline]

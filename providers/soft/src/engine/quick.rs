@@ -17,6 +17,7 @@ use crate::shm::slot::{Lot, SEND_INLINE, Short};
 use crate::shm::view::Ring;
 use abi::*;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
 /// Flags of a request that mean nothing until it completes, or only one bit in its slot.
 const USUAL: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
@@ -302,9 +303,13 @@ impl Responder {
         let Some(to) = to else { return false };
         receives.drop_front();
         drop(receives);
+        let begun = (len > qp.adapter.eager_bytes).then(Instant::now);
         // SAFETY: `len` bytes of a chunk of the sender's segment, mapped while the link lives, and of a receive that was posted,
         // registered; the responder's lock holds off deregistration.
         unsafe { to.copy_from_nonoverlapping(from, len) };
+        if let Some(begun) = begun {
+            self.costs.emptied(qp, begun.elapsed(), len);
+        }
         // The copy before the look: who takes the connection down may use the chunk otherwise.
         fence(Ordering::Acquire);
         if link.life() != life {

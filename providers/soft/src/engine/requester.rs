@@ -5,6 +5,7 @@
 //! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
 //! whoever polls, or by the service thread.
 
+use super::copying::Copying;
 use super::faulty::{Course, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
@@ -78,6 +79,8 @@ pub(crate) struct Requester {
     /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
     pub(super) addressed: u32,
     pub(super) lanes: Lanes,
+    /// Which way long SENDs go.
+    pub(super) copying: Copying,
     /// The peer's regions that this QP uses.
     pub(super) maps: Option<Box<Maps>>,
     /// Requests of the list that is being posted were not issued yet.
@@ -136,6 +139,7 @@ impl Requester {
             answers_due: 0,
             addressed: 0,
             lanes: Lanes::default(),
+            copying: Copying::default(),
             maps: None,
             held_back: false,
             unpublished: false,
@@ -205,6 +209,7 @@ impl Requester {
         self.link = link;
         self.unplug_again();
         self.maps = None;
+        self.copying = Copying::default();
         self.latched = None;
         self.attach_refused = false;
         self.out_of_sequence = false;

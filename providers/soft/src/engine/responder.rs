@@ -1,6 +1,7 @@
 //! The receiving half of a connected QP on this host: takes pieces out of its ring, has `inbound` serve them, and
 //! acknowledges (IBTA vol 1, 9.7.5). Whoever polls drives it, or the service thread.
 
+use super::copying::Costs;
 use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
 use super::issue::changed;
 use super::link::{Holder, Link};
@@ -53,6 +54,8 @@ pub(crate) struct Responder {
     acked: u32,
     /// Something arrived on this connection.
     established: bool,
+    /// What its long messages cost.
+    pub(super) costs: Costs,
 }
 
 impl Responder {
@@ -69,6 +72,7 @@ impl Responder {
             silent: 0,
             acked: next,
             established: false,
+            costs: Costs::default(),
         }
     }
 
@@ -87,6 +91,7 @@ impl Responder {
         self.held_up = None;
         self.silent &= PORT_DOWN;
         self.established = false;
+        self.costs = Costs::default();
         self.acked = self.next;
         // Relaxed, and no pair for the Release: the sender looks at both after it saw the QP's life (Qp::publish_life).
         self.ring.nak().store(0, Ordering::Relaxed);
@@ -347,8 +352,9 @@ impl Responder {
         };
         match head.op {
             Op::Send => {
-                let sender = self.sender;
-                self.inbound.send(qp, &piece, &Slotted { qp, link, sender, head: &head, body })
+                let (sender, costs) = (self.sender, &self.costs);
+                let source = Slotted { qp, link, sender, costs, head: &head, body };
+                self.inbound.send(qp, &piece, &source)
             }
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
@@ -420,6 +426,7 @@ struct Slotted<'a> {
     qp: &'a Qp,
     link: &'a Link,
     sender: Option<Holder>,
+    costs: &'a Costs,
     head: &'a Head,
     body: &'a [u64; BODY_WORDS],
 }
@@ -514,11 +521,25 @@ impl Slotted<'_> {
                 if len > CHUNK_BYTES {
                     return Err(Errno::EPROTO);
                 }
+                let long = offset == 0 && total > self.qp.adapter.eager_bytes;
+                let begun = long.then(Instant::now);
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is CHUNK_BYTES long.
-                placed(unsafe { ranges.scatter(offset, chunk, len) }, len)
+                let moved = placed(unsafe { ranges.scatter(offset, chunk, len) }, len)?;
+                if let Some(begun) = begun {
+                    self.costs.emptied(self.qp, begun.elapsed(), len);
+                }
+                Ok(moved)
             }
-            Carrier::Attach | Carrier::AttachList => pull(link, &self.attached()?, ranges, total),
+            Carrier::Attach | Carrier::AttachList => self.fetch(ranges, total),
         }
+    }
+
+    /// Fetches the message from where it is, and says what that costs.
+    fn fetch(&self, ranges: &Ranges, total: usize) -> Result<usize, Errno> {
+        let begun = Instant::now();
+        let fetched = pull(self.link, &self.attached()?, ranges, total)?;
+        self.costs.fetched(self.qp, begun.elapsed(), fetched);
+        Ok(fetched)
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) const CHANNELS: usize = 1024;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softD");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softE");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -104,6 +104,9 @@ pub(crate) struct QpEntry {
     pub(crate) send_channel: AtomicU16,
     /// 1: acknowledgements to the QP wake its process, as attention says. Otherwise whoever polls finds them.
     pub(crate) awaits_acks: AtomicU8,
+    /// Nanoseconds that whoever sends to the QP may need to fill a chunk, if that shall be better than letting it fetch long messages
+    /// itself; 0: not known.
+    pub(crate) chunk_worth: AtomicU32,
 }
 
 /// Of `QpEntry::closing`.

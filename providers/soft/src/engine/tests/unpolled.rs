@@ -102,6 +102,12 @@ fn a_ring_whose_queue_nobody_polls_gets_on_while_another_queue_is_polled() {
     }
 }
 
+/// Polls, and lets the service thread go on if that is at the queue just now.
+fn patiently(side: &Side) -> Option<Cqe> {
+    std::thread::yield_now();
+    side.poll()
+}
+
 #[test]
 fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
     let adapter = adapter(false);
@@ -111,22 +117,53 @@ fn who_goes_on_to_another_queue_acknowledges_what_it_left_for_later() {
     b.connect(a.qp.qpn, 7);
     for round in 0..100 {
         b.receive(round, &[b.sge(0, 64)]);
+        // Who answers once is expected to do so again: the acknowledgement waits for that.
+        a.receive(round, &[a.sge(0, 64)]);
+        a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
+        assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
+        b.receive(round, &[b.sge(0, 64)]);
+        b.send(request(IBV_WR_SEND, &b), &[b.sge(0, 8)]);
+        for _ in 0..2 {
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{round}");
+        }
+        assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS, "{round}");
         // Attention is down: somebody polls, for long enough that nobody has anything left from before.
         for _ in 0..100 {
             other.cq.poll(1, |_, _| {});
         }
         a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
         // More than once: the service thread may be at the queue just then. Fewer times than it takes for the sender to ask.
-        let patiently = |side: &Side| {
-            std::thread::yield_now();
-            side.poll()
-        };
         let soon = |side| (0..500).find_map(|_| patiently(side)).map(|cqe| cqe.status);
         assert_eq!(soon(&b), Some(IBV_WC_SUCCESS), "{round}");
         for _ in 0..16 {
             other.cq.poll(1, |_, _| {});
         }
         assert_eq!(soon(&a), Some(IBV_WC_SUCCESS), "{round}");
+    }
+}
+
+#[test]
+fn who_takes_the_last_message_and_does_not_look_again_has_acknowledged_it() {
+    let [of_a, of_b] = two_adapters("last");
+    let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    // Attention is down, so that nobody is woken.
+    for _ in 0..200 {
+        b.cq.poll(1, |_, _| {});
+    }
+    for count in 1..40 {
+        for n in 0..count {
+            b.receive(n, &[b.sge(0, 64)]);
+            a.send(request(IBV_WR_SEND, &a), &[a.sge(0, 8)]);
+        }
+        for n in 0..count {
+            assert_eq!((0..500).find_map(|_| patiently(&b)).map(|cqe| cqe.wr_id), Some(n));
+        }
+        for _ in 0..count {
+            let sent = (0..500).find_map(|_| patiently(&a)).map(|cqe| cqe.status);
+            assert_eq!(sent, Some(IBV_WC_SUCCESS), "{count}");
+        }
     }
 }
 
