@@ -58,6 +58,13 @@ pub(crate) const OPEN_MPI: &[Package] =
     &[package("openmpi-bin", "mpirun.openmpi"), package("libopenmpi-dev", "mpicc.openmpi")];
 pub(crate) const MPICH: &[Package] =
     &[package("mpich", "mpirun.mpich"), package("libmpich-dev", "mpicc.mpich")];
+pub(crate) const GLOO: &[Package] =
+    &[package("libgloo-dev", "/usr/include/gloo/transport/ibverbs/device.h")];
+pub(crate) const TENSORPIPE: &[Package] =
+    &[package("libtensorpipe-dev", "/usr/include/tensorpipe/transport/ibv/factory.h")];
+pub(crate) const DAPL: &[Package] = &[package("dapl2-utils", "dapltest")];
+pub(crate) const CEPH: &[Package] =
+    &[package("ceph-mon", "ceph-mon"), package("ceph-common", "ceph")];
 
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &[

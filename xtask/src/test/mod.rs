@@ -97,7 +97,11 @@ const GROUPS: &[Group] = &[
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
     Group { name: "suite", what: "rdma-core's own tests, over pyverbs", run: pyverbs_suite::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
-    Group { name: "stacks", what: "qperf, UCX, libfabric and MPI, unmodified", run: stacks::run },
+    Group {
+        name: "stacks",
+        what: "qperf, uDAPL, Ceph, Gloo, TensorPipe, UCX, libfabric, MPI, unmodified",
+        run: stacks::run,
+    },
     Group { name: "faults", what: "faults on purpose under unmodified programs", run: faults::run },
     Group {
         name: "kill",

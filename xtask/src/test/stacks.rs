@@ -1,6 +1,11 @@
-//! Unmodified programs and libraries of others that stand on verbs, all from Debian: qperf, UCX, libfabric, and Open MPI and MPICH over them.
+//! Unmodified programs and libraries of others that stand on verbs, all from Debian: qperf, uDAPL, Ceph, Gloo, TensorPipe, UCX, libfabric, and
+//! Open MPI (OpenSHMEM, too) and MPICH over these two.
 //!
 //! UCX takes a device only if there is a node `/dev/infiniband/<device>`: it runs by `ferroverbs -n`.
+
+mod ceph;
+mod dapl;
+mod libraries;
 
 use super::{Bench, Fabric, Tally};
 use crate::over::DataPath;
@@ -14,15 +19,24 @@ const LIMIT: Duration = Duration::from_secs(300);
 const PATHS: [DataPath; 2] = [DataPath::Default, DataPath::Off];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let pair = bench.scratch.path().join("pair.sh");
-    let source = bench.paths.root.join("c-tests/tools/pair.sh");
-    std::fs::copy(&source, &pair).map_err(|e| format!("{}: {e}", source.display()))?;
-    let stacks = Stacks { bench, pair };
+    let stacks = Stacks { bench, pair: script(bench, "pair.sh")? };
     if there(bench, tally, "qperf", packages::QPERF) {
         stacks.qperf(tally)?;
     }
     if there(bench, tally, "libfabric", packages::LIBFABRIC) {
         stacks.libfabric(tally)?;
+    }
+    if there(bench, tally, "uDAPL", packages::DAPL) {
+        stacks.dapl(tally)?;
+    }
+    if there(bench, tally, "Ceph", packages::CEPH) {
+        stacks.ceph(tally)?;
+    }
+    if there(bench, tally, "Gloo", packages::GLOO) {
+        stacks.gloo(tally)?;
+    }
+    if there(bench, tally, "TensorPipe", packages::TENSORPIPE) {
+        stacks.tensorpipe(tally)?;
     }
     let nodes = stacks.nodes()?;
     if let Err(reason) = &nodes {
@@ -36,6 +50,14 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A script of c-tests/tools, where any user can read it.
+fn script(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
+    let copy = bench.scratch.path().join(name);
+    let source = bench.paths.root.join("c-tests/tools").join(name);
+    std::fs::copy(&source, &copy).map_err(|e| format!("{}: {e}", source.display()))?;
+    Ok(copy)
 }
 
 /// Whether packages are there, or could be installed.
@@ -95,10 +117,12 @@ const UCX: [(&str, u32); 11] = [
     ("ucp_cswap", 8),
 ];
 
-/// An MPI, and what it is run by.
+/// An MPI (or OpenSHMEM), and what it is run by.
 struct Mpi {
     name: &'static str,
     packages: &'static [Package],
+    /// In c-tests/tools.
+    source: &'static str,
     compiler: &'static str,
     command: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
@@ -114,10 +138,11 @@ struct MpiWay {
     transport: &'static str,
 }
 
-const MPIS: [Mpi; 2] = [
+const MPIS: [Mpi; 3] = [
     Mpi {
         name: "Open MPI",
         packages: packages::OPEN_MPI,
+        source: "mpi_ring.c",
         compiler: "mpicc.openmpi",
         command: &["mpirun.openmpi", "--oversubscribe"],
         env: &[("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")],
@@ -157,8 +182,34 @@ const MPIS: [Mpi; 2] = [
         ],
     },
     Mpi {
+        name: "OpenSHMEM",
+        packages: packages::OPEN_MPI,
+        source: "shmem_ring.c",
+        compiler: "oshcc",
+        // With its hook on free() Open MPI 4.1 calls into a component that it has unloaded, over whatever UCX stands on.
+        command: &[
+            "oshrun",
+            "--oversubscribe",
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "spml",
+            "ucx",
+            "--mca",
+            "opal_common_ucx_opal_mem_hooks",
+            "0",
+        ],
+        env: &[("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")],
+        ways: &[
+            MpiWay { name: "UCX, RC", ranks: 3, args: &[], transport: "rc_v,self" },
+            MpiWay { name: "UCX, UD", ranks: 3, args: &[], transport: "ud_v,self" },
+        ],
+    },
+    Mpi {
         name: "MPICH",
         packages: packages::MPICH,
+        source: "mpi_ring.c",
         compiler: "mpicc.mpich",
         command: &["mpirun.mpich"],
         // Otherwise the processes of a host meet in memory that MPICH shares by itself.
@@ -261,13 +312,7 @@ impl Stacks<'_> {
     }
 
     fn mpi(&self, mpi: &Mpi, nodes: bool, tally: &mut Tally) -> crate::Result<()> {
-        let program = self.bench.scratch.path().join(mpi.compiler);
-        let source = self.bench.paths.root.join("c-tests/tools/mpi_ring.c");
-        let compiler = Job::new(mpi.compiler).args(["-O1", "-o"]);
-        let done = compiler.arg(&program).arg(source).run(&self.bench.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report(mpi.compiler));
-        }
+        let program = self.compile(mpi.compiler, mpi.source, &[])?;
         for way in mpi.ways {
             for path in PATHS {
                 let name = format!("{} over {} ({})", mpi.name, way.name, path.name());
@@ -292,6 +337,15 @@ impl Stacks<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Builds a program of ours, of c-tests/tools, over a library of others.
+    fn compile(&self, compiler: &str, source: &str, libraries: &[&str]) -> crate::Result<PathBuf> {
+        let program = self.bench.scratch.path().join(compiler).with_extension(source);
+        let source = self.bench.paths.root.join("c-tests/tools").join(source);
+        let job = Job::new(compiler).args(["-O1", "-o"]).arg(&program).arg(source);
+        let done = job.args(libraries).run(&self.bench.scratch, LIMIT)?;
+        if done.ok() { Ok(program) } else { Err(done.report(compiler)) }
     }
 
     /// Runs something until it does not fail as UCX does now and then.
