@@ -56,6 +56,8 @@ pub(crate) const LIBFABRIC: &[Package] = &[package("libfabric-bin", "fi_pingpong
 pub(crate) const UCX: &[Package] = &[package("ucx-utils", "ucx_perftest")];
 pub(crate) const OPEN_MPI: &[Package] =
     &[package("openmpi-bin", "mpirun.openmpi"), package("libopenmpi-dev", "mpicc.openmpi")];
+pub(crate) const HPCC: &[Package] =
+    &[package("hpcc", "hpcc"), package("openmpi-bin", "mpirun.openmpi")];
 pub(crate) const MPICH: &[Package] =
     &[package("mpich", "mpirun.mpich"), package("libmpich-dev", "mpicc.mpich")];
 pub(crate) const GLOO: &[Package] =

@@ -5,6 +5,7 @@
 
 mod ceph;
 mod dapl;
+mod hpcc;
 mod libraries;
 
 use super::{Bench, Fabric, Tally};
@@ -43,6 +44,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.skip("UCX", reason);
     } else if there(bench, tally, "UCX", packages::UCX) {
         stacks.ucx(tally)?;
+    }
+    if nodes.is_err() {
+        tally.skip("HPC Challenge", "there are no device nodes");
+    } else if there(bench, tally, "HPC Challenge", packages::HPCC) {
+        stacks.hpcc(tally)?;
     }
     for mpi in &MPIS {
         if there(bench, tally, mpi.name, mpi.packages) {
