@@ -422,6 +422,32 @@ static void refused(void)
 	pair_close(a, b);
 }
 
+/*
+ * A process dies with a long message posted that waits for a receive, and a short one behind it. If the long one went with its
+ * memory, the short one, which came whole, must not be received: a reliable connection leaves nothing out.
+ */
+static void died_with_a_message(void)
+{
+	struct end *c = end_new(0), *d = end_new(1);
+	struct address ca, da;
+	struct request r[2] = { one_piece(IBV_WR_SEND, 1, 0, 14599), one_piece(IBV_WR_SEND, 2, 0, 8) };
+	struct options o = defaults();
+	int bad;
+	o.rnr_retry = 7;
+	pair_open(c, d, o, &ca, &da);
+	check_eq(end_send_list(d, r, 2, &bad), 0, "two messages that find no receive");
+	end_kill(d);
+	for (uint64_t n = 0; n < 2; n++)
+		check_eq(end_recv(c, one_piece(0, 10 + n, n * 20000, 20000)), 0, "receive %d", (int)n);
+	struct ibv_wc w = end_wait(c, RECVS);
+	/* Where messages travel in buffers that outlive their sender, both are there. */
+	enum ibv_wc_status status = w.status == IBV_WC_SUCCESS && w.byte_len == 14599 ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR;
+	expect(w, status, 10, "a receive after its sender died with the message");
+	expect(end_wait(c, RECVS), status, 11, "a receive after that");
+	end_close(c);
+	end_free(c);
+}
+
 int main(int argc, char **argv)
 {
 	two = two_processes(argc, argv);
@@ -435,6 +461,8 @@ int main(int argc, char **argv)
 	flush();
 	gone();
 	refused();
+	if (two)
+		died_with_a_message();
 	end_free(b);
 	end_free(a);
 	return finish();

@@ -80,6 +80,8 @@ pub(crate) enum Verdict {
     Broken,
     /// The sender went away while its bytes were fetched: what it sent does not count.
     Stale,
+    /// The sender died, and the message with it.
+    Gone,
 }
 
 /// What the headers of a piece say.
@@ -104,7 +106,7 @@ pub(crate) trait Source {
     /// Brings the piece to `offset` of `ranges`, at most up to `total` of the message; returns how many bytes that were.
     ///
     /// # Errors
-    /// `EPROTO` the piece makes no sense; `ESTALE` its sender went away meanwhile; anything else: it could not be fetched.
+    /// `EPROTO` the piece makes no sense; `ESTALE` its sender went away meanwhile; `ESRCH` it died; anything else: it could not be fetched.
     fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
 
     /// Copies the first bytes of the message, whose first piece this is; how many there were.
@@ -324,6 +326,7 @@ impl Inbound {
             }
             Err(Errno::EPROTO) => return self.unservable(qp, Nak::Invalid),
             Err(Errno::ESTALE) => return Verdict::Stale,
+            Err(Errno::ESRCH) => return Verdict::Gone,
             Err(_) => return self.unservable(qp, Nak::Operation),
         }
         if piece.last {

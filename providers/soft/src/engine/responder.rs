@@ -34,6 +34,8 @@ const ACK_BYTES: usize = 32 * 1024;
 const REFUSED: u8 = 1;
 /// Nothing arrives while the port is down.
 const PORT_DOWN: u8 = 2;
+/// The sender died with a message that had to be fetched from it: what it sent later cannot be received before that.
+const GONE: u8 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -48,7 +50,7 @@ pub(crate) struct Responder {
     pub(crate) min_rnr_timer: u8,
     /// The piece that waits for movers, or for the lock of atomics.
     held_up: Option<u32>,
-    /// Why nothing is served: `REFUSED`, `PORT_DOWN`; 0 if it is.
+    /// Why nothing is served: `REFUSED`, `PORT_DOWN`, `GONE`; 0 if it is.
     silent: u8,
     /// First sequence number not acknowledged yet.
     acked: u32,
@@ -174,6 +176,11 @@ impl Responder {
             match verdict {
                 Verdict::Done | Verdict::Dropped => {}
                 Verdict::Stale => self.inbound.abandon(qp),
+                Verdict::Gone => {
+                    self.inbound.abandon(qp);
+                    self.silent |= GONE;
+                    break;
+                }
                 Verdict::NotReady => break,
                 Verdict::Busy => {
                     // Nobody tells us: the service thread tries again if nobody polls.
@@ -448,9 +455,13 @@ impl Slotted<'_> {
     fn unless_gone(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
         let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
-        let gone = self.head.carrier != Carrier::Inline && !sends()
-            || brought.is_err() && link.peer.is_dead();
-        if gone { Err(Errno::ESTALE) } else { brought }
+        if self.head.carrier != Carrier::Inline && !sends() {
+            Err(Errno::ESTALE)
+        } else if brought.is_err() && link.peer.is_dead() {
+            Err(Errno::ESRCH)
+        } else {
+            brought
+        }
     }
 
     /// Copies as much of the piece as `ranges` take.

@@ -101,6 +101,7 @@ impl Inbound {
         match errno {
             Errno::EPROTO => self.unservable(qp, Nak::Invalid),
             Errno::ESTALE => Verdict::Stale,
+            Errno::ESRCH => Verdict::Gone,
             _ => self.unservable(qp, Nak::Operation),
         }
     }
