@@ -189,7 +189,7 @@ pub(super) const METRICS: &[Metric] = &[
         KIB64,
         &["-s", "65536", "-n", "30000"],
         "ib_send_bw",
-        &["attach_read_64K"],
+        &["copied_twice_64K"],
         16.0,
     ),
     bandwidth(
@@ -197,7 +197,7 @@ pub(super) const METRICS: &[Metric] = &[
         MIB,
         &["-s", "1048576", "-n", "4000"],
         "ib_send_bw",
-        &["attach_read_1M"],
+        &["copied_twice_1M"],
         16.0,
     ),
     bandwidth(
@@ -205,7 +205,7 @@ pub(super) const METRICS: &[Metric] = &[
         8 * MIB,
         &["-s", "8388608", "-n", "400"],
         "ib_send_bw",
-        &["attach_read_8M"],
+        &["copied_twice_8M"],
         10.0,
     ),
     bandwidth(

@@ -13,8 +13,6 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Longer messages are fetched whatever it costs: whoever posts one does not want to copy for long in ibv_post_send.
-const LONGEST: usize = 256 << 10;
 /// Of so many messages, one goes the dearer way.
 const SAMPLE: u32 = 64;
 
@@ -26,15 +24,22 @@ pub(crate) struct Copying {
     messages: u32,
 }
 
+/// Whether the piece of `len` bytes at `offset` of a message of `total` is one to measure: one of four, and the last one, which is
+/// not the first of a message if that can be. The first one finds the other side unprepared.
+pub(super) const fn tells(offset: usize, len: usize, total: usize) -> bool {
+    len >= CHUNK_BYTES / 4 && (offset + len == total || offset / CHUNK_BYTES % 4 == 3)
+}
+
 impl Copying {
-    /// Whether a message of `len` bytes goes through chunks, one of which may cost `worth` ([`Costs::worth`]).
-    pub(super) const fn pays(&mut self, len: usize, worth: u32) -> bool {
-        if len > LONGEST || worth == 0 {
+    /// Whether a long message goes through chunks, one of which may cost `worth` ([`Costs::worth`]).
+    pub(super) const fn pays(&mut self, worth: u32) -> bool {
+        if worth == 0 {
             return false;
         }
         self.messages = self.messages.wrapping_add(1);
-        let pays = self.filling < worth;
-        pays != self.messages.is_multiple_of(SAMPLE)
+        // More often in the beginning, when pages of chunks are new and little is known.
+        let sample = self.messages.is_multiple_of(SAMPLE) || self.messages.is_power_of_two();
+        (self.filling < worth) != (sample && self.filling != 0)
     }
 
     /// `len` bytes of a chunk were filled.
@@ -94,21 +99,31 @@ mod tests {
     use super::*;
 
     fn ways(copying: &mut Copying, worth: u32) -> usize {
-        (0..SAMPLE).filter(|_| copying.pays(100_000, worth)).count()
+        (0..SAMPLE).filter(|_| copying.pays(worth)).count()
+    }
+
+    #[test]
+    fn long_pieces_tell_but_the_first_of_many_does_not() {
+        assert!(tells(0, 9000, 9000), "the only one");
+        assert!(!tells(0, CHUNK_BYTES, 4 * CHUNK_BYTES));
+        assert!(tells(3 * CHUNK_BYTES, CHUNK_BYTES, 40 * CHUNK_BYTES));
+        assert!(tells(CHUNK_BYTES, CHUNK_BYTES, 2 * CHUNK_BYTES));
+        assert!(!tells(CHUNK_BYTES, 100, CHUNK_BYTES + 100), "too short to tell");
     }
 
     #[test]
     fn the_cheaper_way_is_taken_and_the_other_one_now_and_then() {
         let mut copying = Copying::default();
         assert_eq!(ways(&mut copying, 0), 0, "nobody ever fetched");
-        assert_eq!(ways(&mut copying, 1000), SAMPLE as usize - 1, "nothing is known: it is tried");
+        assert!(copying.pays(1000), "nothing is known: it is tried");
         copying.filled(Duration::from_nanos(2000), CHUNK_BYTES);
+        assert_eq!(ways(&mut copying, 1000), 6, "often in the beginning");
+        copying.messages = 2 * SAMPLE;
         assert_eq!(ways(&mut copying, 1000), 1);
         for _ in 0..10 {
             copying.filled(Duration::from_nanos(250), CHUNK_BYTES / 2);
         }
         assert_eq!(ways(&mut copying, 1000), SAMPLE as usize - 1);
-        assert!(!copying.pays(LONGEST + 1, 1000), "too long to copy");
     }
 
     #[test]
@@ -120,7 +135,7 @@ mod tests {
         assert_eq!(costs(0, 1), 0, "never fetched");
         assert_eq!(costs(2000, 0), 2000, "never emptied");
         assert_eq!(costs(2000, 1999), 2000);
-        let mut copying = Copying::default();
+        let mut copying = Copying { messages: 2 * SAMPLE, ..Copying::default() };
         copying.filled(Duration::from_nanos(100), CHUNK_BYTES);
         assert_eq!(ways(&mut copying, costs(2000, 2000)), 1, "tried now and then");
     }

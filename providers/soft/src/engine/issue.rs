@@ -1,5 +1,6 @@
 //! Issuing one request of a connected QP: which way its bytes take.
 
+use super::copying::tells;
 use super::inbound::Nak;
 use super::link::{Link, Reach};
 use super::onesided::{Direction, Fault, Spot, Target};
@@ -159,13 +160,14 @@ impl Requester {
                 && link.is_reached()
                 && !ranges.is_abroad()
                 && !is_inline
-                && !self.copying.pays(total, link.chunk_worth())
+                && !self.copying.pays(link.chunk_worth())
             {
                 return self.offer(qp, link, n, &ranges, last);
             }
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
-            let begun = (offset == 0 && total > qp.adapter.eager_bytes).then(Instant::now);
+            let tells = total > qp.adapter.eager_bytes && tells(offset, len, total);
+            let begun = tells.then(Instant::now);
             // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
             if !unsafe { ranges.gather(offset, base, len) } {
                 return self.unlend(qp, n);

@@ -1,7 +1,7 @@
 //! The receiving half of a connected QP on this host: takes pieces out of its ring, has `inbound` serve them, and
 //! acknowledges (IBTA vol 1, 9.7.5). Whoever polls drives it, or the service thread.
 
-use super::copying::Costs;
+use super::copying::{Costs, tells};
 use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
 use super::issue::changed;
 use super::link::{Holder, Link};
@@ -532,8 +532,8 @@ impl Slotted<'_> {
                 if len > CHUNK_BYTES {
                     return Err(Errno::EPROTO);
                 }
-                let long = offset == 0 && total > self.qp.adapter.eager_bytes;
-                let begun = long.then(Instant::now);
+                let tells = total > self.qp.adapter.eager_bytes && tells(offset, len, total);
+                let begun = tells.then(Instant::now);
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is CHUNK_BYTES long.
                 let moved = placed(unsafe { ranges.scatter(offset, chunk, len) }, len)?;
                 if let Some(begun) = begun {
