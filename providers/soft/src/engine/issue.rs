@@ -160,7 +160,7 @@ impl Requester {
                 && link.is_reached()
                 && !ranges.is_abroad()
                 && !is_inline
-                && !self.copying.pays(link.chunk_worth())
+                && !(self.copying.pays(link.chunk_worth()) && qp.adapter.chunks.are_plenty())
             {
                 return self.offer(qp, link, n, &ranges, last);
             }

@@ -35,6 +35,12 @@ impl Chunks {
         })
     }
 
+    /// Whether more than half of all are free: who could do without shall leave the rest to those who cannot.
+    pub(crate) fn are_plenty(&self) -> bool {
+        let free = self.free.lock();
+        CHUNKS - free.untouched as usize + free.returned.len() > CHUNKS / 2
+    }
+
     /// Gives `index` back; it came from `take`.
     pub(crate) fn give(&self, index: u32) {
         self.free.lock().returned.push(index);
@@ -53,5 +59,18 @@ mod tests {
         assert!(chunks.take().is_none());
         chunks.give(7);
         assert_eq!(chunks.take(), Some(7));
+    }
+
+    #[test]
+    fn there_are_plenty_until_half_of_them_are_in_use() {
+        let chunks = Chunks::new();
+        let used: Vec<u32> = (1..CHUNKS / 2).filter_map(|_| chunks.take()).collect();
+        assert!(chunks.are_plenty());
+        let last = chunks.take().expect("another half");
+        assert!(!chunks.are_plenty());
+        chunks.give(last);
+        assert!(chunks.are_plenty());
+        used.into_iter().for_each(|index| chunks.give(index));
+        assert!(chunks.are_plenty());
     }
 }
