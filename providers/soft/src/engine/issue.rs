@@ -160,7 +160,7 @@ impl Requester {
                 && link.is_reached()
                 && !ranges.is_abroad()
                 && !is_inline
-                && !(self.copying.pays(link.chunk_worth()) && qp.adapter.chunks.are_plenty())
+                && !self.copies(qp, link)
             {
                 return self.offer(qp, link, n, &ranges, last);
             }
@@ -185,6 +185,12 @@ impl Requester {
                 return self.published(n);
             }
         }
+    }
+
+    /// Whether a long message goes through chunks though the receiver could fetch it.
+    fn copies(&mut self, qp: &Qp, link: &Link) -> bool {
+        link.chunk_worth().is_some_and(|worth| self.copying.pays(worth))
+            && qp.adapter.chunks.are_plenty()
     }
 
     /// Names our memory to the receiver, who fetches the message itself: one copy.

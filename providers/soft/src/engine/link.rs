@@ -177,9 +177,9 @@ impl Link {
         self.peer.attaches_to_us()
     }
 
-    /// What the remote QP says of chunks ([`QpEntry::chunk_worth`]) if it is another process's; 0: not known.
-    pub(crate) fn chunk_worth(&self) -> u32 {
-        if self.peer.is_self { 0 } else { self.entry().chunk_worth.load(Ordering::Relaxed) }
+    /// What the remote QP says of chunks ([`QpEntry::chunk_worth`]); `None`: it is our own process's.
+    pub(crate) fn chunk_worth(&self) -> Option<u32> {
+        (!self.peer.is_self).then(|| self.entry().chunk_worth.load(Ordering::Relaxed))
     }
 
     /// After pieces were published in the remote QP's ring: makes sure that somebody looks.
