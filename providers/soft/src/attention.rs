@@ -5,8 +5,8 @@
 //! one thread: one that sleeps in ibv_get_cq_event(3) on the channel of that QP's queue, or else the service
 //! thread. It answers the bells, so that what it does depends on what arrived, not on how many queues there are.
 //!
-//! The service thread notices that polling stopped by looking at queues now and then, a few of many at a time, as long as attention is down;
-//! with attention up it sleeps without a timer, so an idle process uses no CPU.
+//! The service thread notices that polling stopped by looking at queues now and then, a few of many at a time, as long as
+//! attention is down; with attention up it sleeps without a timer, so an idle process uses no CPU.
 
 use crate::fabric::Fabric;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
@@ -53,8 +53,8 @@ pub(crate) struct Attention {
     left: Left,
 }
 
-/// A QP whose acknowledgement waits for more to come while somebody keeps looking at its ring: whoever polls other queues from
-/// then on sends it, since nobody may look there any more. One is kept; of others the sender asks after a while.
+/// A QP whose acknowledgement waits for an answer to take it along while somebody keeps looking at its ring: whoever polls other
+/// queues from then on sends it, since nobody may look there any more. One is kept; of others the sender asks after a while.
 #[derive(Debug, Default)]
 struct Left(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The usual case of SEND, without detours: a few bytes of one range, in a slot, on a connection where nothing waits, into a
+//! The usual case of SEND, without detours: bytes of one range, in a slot or a chunk, on a connection where nothing waits, into a
 //! receive of one range.
 //!
 //! Here is only what such a message needs, and what all messages of a list have in common is done once for the list. Whatever is
@@ -22,9 +22,9 @@ use std::time::Instant;
 /// Flags of a request that mean nothing until it completes, or only one bit in its slot.
 const USUAL: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// A list of SENDs of one range, short or of a chunk at most, on its way into the ring of the remote QP. The first slot is written last, when this is dropped: whoever
-/// finds it finds them all, and does not follow on our heels from one cache line to the next; and its line, which the receiver is
-/// looking at, is taken away from him once.
+/// A list of SENDs of one range, short or of a chunk at most, on its way into the ring of the remote QP. If the first one is short, its
+/// slot is written last, when this is dropped: whoever finds it finds them all, and does not follow on our heels from one cache line
+/// to the next; and its line, which the receiver is looking at, is taken away from him once.
 #[derive(Debug)]
 pub(crate) struct Quick<'a> {
     qp: &'a Qp,
