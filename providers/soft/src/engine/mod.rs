@@ -1,5 +1,6 @@
 //! What the adapter does: queues, connections, checks and the movement of bytes.
 
+mod acks;
 pub(crate) mod alarm;
 pub(crate) mod channel;
 pub(crate) mod completion;

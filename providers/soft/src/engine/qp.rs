@@ -24,7 +24,6 @@ use super::xrc::{DomainId, Stand};
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
 use crate::shm::protocol::Quiet;
-use crate::shm::slot::ACK_BITS;
 use crate::shm::view::Ring;
 use crate::sys::brief::{Brief, BriefGuard};
 use crate::sys::{Errno, membarrier};
@@ -33,9 +32,6 @@ use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
-
-/// Looks without an arrival after which a stream is over.
-const QUIET: u32 = 8;
 
 /// What ibv_create_qp asks for, checked.
 #[derive(Debug)]
@@ -149,17 +145,17 @@ pub(crate) struct Qp {
     pub(crate) responder: Mutex<Responder>,
     pub(crate) receives: Brief<ReceiveQueue>,
     /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
-    next_arrival: AtomicU32,
+    pub(super) next_arrival: AtomicU32,
     /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
     /// responder's lock.
-    acked_along: AtomicU32,
-    /// Looks at the ring in vain, up to [`QUIET`].
-    quiet: Quiet,
+    pub(super) acked_along: AtomicU32,
+    /// Looks at the ring in vain.
+    pub(super) quiet: Quiet,
     /// Up to where the remote QP was told what arrived, by an acknowledgement or along with a piece that is being posted.
-    told: AtomicU32,
+    pub(super) told: AtomicU32,
     /// What had arrived when the last piece was posted, and whether those that arrive are answered: a hint.
-    answered: AtomicU32,
-    answers: AtomicBool,
+    pub(super) answered: AtomicU32,
+    pub(super) answers: AtomicBool,
     /// Send requests are not complete. Written under the requester's lock.
     outstanding: AtomicBool,
     listed_sender: AtomicBool,
@@ -590,111 +586,6 @@ impl Qp {
             self.adapter.view.ring_qp_bell(self.index);
             self.adapter.fabric.wake_self();
         }
-    }
-
-    /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: an answer is probably to come, which
-    /// takes it along, and somebody keeps looking.
-    pub(crate) fn arrived(&self, next: u32) -> bool {
-        let before = self.next_arrival.load(Ordering::Relaxed);
-        // Pairs with the Acquire in `acknowledge_along` and `look`.
-        self.next_arrival.store(next, Ordering::Release);
-        self.answers.load(Ordering::Relaxed)
-            && !self.quiet.lasts(before, QUIET)
-            && self.adapter.attention.may_leave(self.index, self.recv_cq.tag())
-    }
-
-    /// The acknowledgement that goes along with a piece of ours.
-    #[inline]
-    pub(crate) fn acknowledge_along(&self) -> u32 {
-        let next = self.next_arrival.load(Ordering::Acquire);
-        self.acknowledged(next);
-        if self.answered.load(Ordering::Relaxed) != next {
-            // Who answered once will do so again, until he does not.
-            self.answered.store(next, Ordering::Relaxed);
-            self.answers.store(true, Ordering::Relaxed);
-        }
-        next
-    }
-
-    /// A piece brought the remote QP's acknowledgement; called under the responder's lock. Completes what it acknowledges, so
-    /// that the piece's own completion comes after.
-    #[inline]
-    pub(crate) fn note_acked_along(&self, ack: u32) {
-        // Pairs with the Acquire in `acked_along`.
-        self.acked_along.store(ack | 1 << 31, Ordering::Release);
-        if self.may_await() {
-            // A breakage is left to the next look: it needs the responder's lock.
-            let mut requester = self.requester.lock();
-            if !requester.finish_usual(self) {
-                requester.advance(self);
-            }
-        }
-    }
-
-    /// Whether `ack` was noted last: it brings nothing new.
-    #[inline]
-    pub(crate) fn has_noted(&self, ack: u32) -> bool {
-        self.acked_along.load(Ordering::Relaxed) == ack | 1 << 31
-    }
-
-    /// How far the acknowledgement that came along last goes beyond `acked`; 0 when it does not.
-    #[inline]
-    pub(crate) fn acked_along(&self, acked: u32) -> u32 {
-        let noted = self.acked_along.load(Ordering::Acquire);
-        if noted >> 31 == 0 {
-            return 0;
-        }
-        // The signed distance of numbers cut to ACK_BITS.
-        let unused = u32::BITS - ACK_BITS;
-        let distance = (noted.wrapping_sub(acked) << unused) as i32 >> unused;
-        u32::try_from(distance).unwrap_or(0)
-    }
-
-    /// A connection begins: nothing has arrived, and `next` is the first sequence number to come.
-    pub(crate) fn expect_arrivals(&self, next: u32) {
-        self.acked_along.store(0, Ordering::Release);
-        self.arrived(next);
-        self.acknowledged(next);
-    }
-
-    /// The remote QP is told of all pieces before `next`.
-    #[inline]
-    pub(crate) fn acknowledged(&self, next: u32) {
-        // An older number that overwrites a newer one only leads to a look.
-        if self.told.load(Ordering::Relaxed) != next {
-            self.told.store(next, Ordering::Relaxed);
-        }
-    }
-
-    /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
-    #[inline]
-    pub(crate) fn look(&self) {
-        let next = self.next_arrival.load(Ordering::Acquire);
-        if self.ring.ready(next) {
-            self.advance_receive();
-        } else if self.quiet.look(next, QUIET) {
-            self.acknowledge_late();
-        }
-    }
-
-    /// Sends an acknowledgement that is due: it waited for an answer to take it along, in vain.
-    #[cold]
-    pub(crate) fn acknowledge_late(&self) {
-        if self.owes_acknowledgement() {
-            self.answers.store(false, Ordering::Relaxed);
-            self.responder.lock().acknowledge(self);
-        }
-    }
-
-    /// Sends an acknowledgement that is due.
-    pub(crate) fn acknowledge(&self) {
-        if self.owes_acknowledgement() {
-            self.responder.lock().acknowledge(self);
-        }
-    }
-
-    fn owes_acknowledgement(&self) -> bool {
-        self.told.load(Ordering::Relaxed) != self.next_arrival.load(Ordering::Acquire)
     }
 
     #[inline]
