@@ -210,7 +210,33 @@ impl Drop for Quick<'_> {
     }
 }
 
+/// The completion of a receive that a message with this `head` has taken.
+#[inline]
+fn received(qp: &Qp, head: Short, wr_id: u64, byte_len: u32) -> Cqe {
+    let imm = head.imm();
+    Cqe {
+        wr_id,
+        status: IBV_WC_SUCCESS,
+        opcode: IBV_WC_RECV,
+        byte_len,
+        imm: imm.unwrap_or(0),
+        qp_num: qp.qpn,
+        src_qp: head.src_qpn(),
+        wc_flags: if imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
+        ..Cqe::default()
+    }
+}
+
 impl Responder {
+    /// How things are with the QP that sent a slot with this `head`, if it is our peer and what it sends counts.
+    #[inline]
+    fn life_of_sender(&self, qp: &Qp, link: &Link, head: Short) -> Option<u64> {
+        // After the slot: see `Link::may_send`.
+        let life = link.life();
+        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
+        (sends && head.src_qpn() == link.qpn).then_some(life)
+    }
+
     /// Serves the usual messages at the head of the ring, up to `most` of them; returns how many. What is there then, if
     /// anything is, the caller serves.
     pub(super) fn serve_usual(&mut self, qp: &Qp, link: &Link, most: usize) -> usize {
@@ -218,12 +244,9 @@ impl Responder {
             return 0;
         }
         let Some(head) = self.ring.head(self.next) else { return 0 };
-        // After the slot: see `Link::may_send`.
-        let life = link.life();
-        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
-        if !head.is_one() || head.src_qpn() != link.qpn || !sends {
+        let Some(life) = self.life_of_sender(qp, link, head).filter(|_| head.is_one()) else {
             return 0;
-        }
+        };
         if !qp.has_noted(head.ack()) {
             // Takes the requester's lock, which comes before those that follow.
             qp.note_acked_along(head.ack());
@@ -251,18 +274,7 @@ impl Responder {
             // SAFETY: a posted receive of `len` bytes or more, registered; the responder's lock holds off deregistration.
             unsafe { self.ring.pour(self.next, to, len) };
             receives.drop_front();
-            let imm = now.imm();
-            let cqe = Cqe {
-                wr_id,
-                status: IBV_WC_SUCCESS,
-                opcode: IBV_WC_RECV,
-                byte_len: len as u32,
-                imm: imm.unwrap_or(0),
-                qp_num: qp.qpn,
-                src_qp: link.qpn,
-                wc_flags: if imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
-                ..Cqe::default()
-            };
+            let cqe = received(qp, now, wr_id, len as u32);
             pushed = batch.push(&cqe, now.is_solicited());
             self.inbound.moved += len;
             self.next = self.next.wrapping_add(1);
@@ -278,13 +290,11 @@ impl Responder {
 
     /// Serves the message at the head of the ring if it is a usual one in a chunk. No lock but our own is held while it is copied.
     pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: Short) -> bool {
-        if !head.is_chunked() || !self.inbound.is_idle() || head.src_qpn() != link.qpn {
+        if !head.is_chunked() || !self.inbound.is_idle() {
             return false;
         }
-        // After the slot: see `Link::may_send`.
-        let life = link.life();
-        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
-        let Some(lot) = self.ring.lot(self.next).filter(|_| sends) else { return false };
+        let Some(life) = self.life_of_sender(qp, link, head) else { return false };
+        let Some(lot) = self.ring.lot(self.next) else { return false };
         let len = lot.len as usize;
         let from = link.view.chunk(lot.chunk).filter(|_| len <= CHUNK_BYTES);
         let Some(from) = from.filter(|_| lot.total == u64::from(lot.len)) else { return false };
@@ -316,18 +326,7 @@ impl Responder {
             self.inbound.keep(wr_id, sge);
             return false;
         }
-        let imm = head.imm();
-        let cqe = Cqe {
-            wr_id,
-            status: IBV_WC_SUCCESS,
-            opcode: IBV_WC_RECV,
-            byte_len: lot.len,
-            imm: imm.unwrap_or(0),
-            qp_num: qp.qpn,
-            src_qp: link.qpn,
-            wc_flags: if imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
-            ..Cqe::default()
-        };
+        let cqe = received(qp, head, wr_id, lot.len);
         qp.recv_cq.push(&cqe, head.is_solicited());
         self.inbound.moved += len;
         self.next = self.next.wrapping_add(1);
