@@ -54,11 +54,7 @@ impl Qp {
         self.take_arrivals();
         let mut requester = self.requester.lock();
         requester.complete_acknowledged(self);
-        let broke = requester.take_breakage();
-        drop(requester);
-        if broke {
-            self.send_broke();
-        }
+        self.let_go(requester);
         self.enter_error();
     }
 

@@ -28,7 +28,7 @@ use crate::shm::view::Ring;
 use crate::sys::brief::{Brief, BriefGuard};
 use crate::sys::{Errno, membarrier};
 use abi::*;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -685,6 +685,12 @@ impl Qp {
     pub(crate) fn advance_send(&self) {
         let mut requester = self.requester.lock();
         requester.advance(self);
+        self.let_go(requester);
+    }
+
+    /// Unlocks the requester; if its queue broke, what follows from that follows now, as it needs other locks.
+    #[inline]
+    pub(crate) fn let_go(&self, mut requester: MutexGuard<'_, Requester>) {
         let broke = requester.take_breakage();
         drop(requester);
         if broke {

@@ -146,11 +146,7 @@ impl Side {
         let mut requester = self.qp.requester.lock();
         requester.post(&self.qp, &request, sges).expect("a good request");
         requester.publish();
-        let broke = requester.take_breakage();
-        drop(requester);
-        if broke {
-            self.qp.send_broke();
-        }
+        self.qp.let_go(requester);
     }
 
     fn poll(&self) -> Option<Cqe> {

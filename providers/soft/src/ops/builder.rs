@@ -192,11 +192,7 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     }
     requester.post_rest(qp);
     requester.publish();
-    let broke = requester.take_breakage();
-    drop(requester);
-    if broke {
-        qp.send_broke();
-    }
+    qp.let_go(requester);
     result
 }
 

@@ -118,11 +118,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         let mut requester = queue.requester.lock();
         let posted = requester.post(queue, &request, &[]);
         requester.publish();
-        let broke = requester.take_breakage();
-        drop(requester);
-        if broke {
-            queue.send_broke();
-        }
+        queue.let_go(requester);
         posted?;
         window.rkey = rkey;
         Ok(())

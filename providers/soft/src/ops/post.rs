@@ -128,11 +128,7 @@ pub(super) unsafe extern "C" fn post_send(
     }
     requester.post_rest(queue);
     requester.publish();
-    let broke = requester.take_breakage();
-    drop(requester);
-    if broke {
-        queue.send_broke();
-    }
+    queue.let_go(requester);
     result
 }
 
