@@ -163,15 +163,15 @@ static void by_operation(void)
 	unsetenv("FERROVERBS_SOFT_FAULTS");
 }
 
-/* A message each way. */
-static void exchange(void)
+/* A message each way, and the number of the receive that takes it. */
+static void exchange(int message, int receive)
 {
-	end_send(a, request(ba, IBV_WR_SEND, 1));
-	end_send(b, request(aa, IBV_WR_SEND, 1));
-	sent(a, 1, IBV_WC_SUCCESS);
-	sent(b, 1, IBV_WC_SUCCESS);
-	received(a, 1);
-	received(b, 1);
+	end_send(a, request(ba, IBV_WR_SEND, message));
+	end_send(b, request(aa, IBV_WR_SEND, message));
+	sent(a, message, IBV_WC_SUCCESS);
+	sent(b, message, IBV_WC_SUCCESS);
+	received(a, receive);
+	received(b, receive);
 }
 
 /* Down and up as we say; both ends have requests under way. */
@@ -187,7 +187,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 	begin(what, o);
 	receives(a, 8);
 	receives(b, 8);
-	exchange();
+	exchange(1, 1);
 	control("port-down");
 	event(IBV_EVENT_PORT_ERR);
 	state(IBV_PORT_DOWN);
@@ -225,14 +225,8 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 		}
 		received(a, 2);
 	}
-	if (!reliable) {
-		end_send(a, request(ba, IBV_WR_SEND, 4));
-		end_send(b, request(aa, IBV_WR_SEND, 4));
-		sent(a, 4, IBV_WC_SUCCESS);
-		sent(b, 4, IBV_WC_SUCCESS);
-		received(a, 2);
-		received(b, 2);
-	}
+	if (!reliable)
+		exchange(4, 2);
 	end();
 }
 
@@ -299,7 +293,7 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	begin(what, o);
 	receives(a, 2);
 	receives(b, 1);
-	exchange();
+	exchange(1, 1);
 	if (ours) {
 		control("port-down");
 		event(IBV_EVENT_PORT_ERR);

@@ -172,16 +172,14 @@ struct target {
 	uint32_t qpn;
 };
 
-/* Posts; the header is gone when this returns. */
-static int post(struct ibv_qp *q, enum way way, struct target to, const struct job *j, uint64_t id, unsigned flags)
+/* Posts `n` ranges as `j` says; the header is gone when this returns. */
+static int post_ranges(struct ibv_qp *q, enum way way, struct target to, const struct job *j, struct ibv_sge *sg, int n, uint64_t id, unsigned flags)
 {
 	unsigned char h[ROOM];
-	uint32_t len = header(h, j), half = j->total / 3;
-	struct ibv_sge sg[2] = { { (uintptr_t)data, half, data_mr->lkey }, { (uintptr_t)data + half, j->total - half, data_mr->lkey } };
+	uint32_t len = header(h, j);
 	int err;
-	fill(data, j->total, j->seed);
 	if (way == LIST) {
-		struct ibv_send_wr wr = { .wr_id = id, .sg_list = sg, .num_sge = 2, .opcode = IBV_WR_TSO, .send_flags = flags,
+		struct ibv_send_wr wr = { .wr_id = id, .sg_list = sg, .num_sge = n, .opcode = IBV_WR_TSO, .send_flags = flags,
 					  .tso = { h, (uint16_t)len, (uint16_t)j->mss } }, *bad = NULL;
 		wr.wr.ud.ah = to.ah;
 		wr.wr.ud.remote_qpn = to.qpn;
@@ -195,11 +193,23 @@ static int post(struct ibv_qp *q, enum way way, struct target to, const struct j
 		ibv_wr_send_tso(x, h, (uint16_t)len, (uint16_t)j->mss);
 		memset(h, 0xee, sizeof h);
 		ibv_wr_set_ud_addr(x, to.ah, to.qpn, QKEY);
-		ibv_wr_set_sge_list(x, 2, sg);
+		if (n == 1)
+			ibv_wr_set_sge(x, sg->lkey, sg->addr, sg->length);
+		else
+			ibv_wr_set_sge_list(x, (size_t)n, sg);
 		err = ibv_wr_complete(x);
 	}
 	memset(h, 0xee, sizeof h);
 	return err;
+}
+
+/* Posts what `j` says, in two ranges. */
+static int post(struct ibv_qp *q, enum way way, struct target to, const struct job *j, uint64_t id, unsigned flags)
+{
+	uint32_t half = j->total / 3;
+	struct ibv_sge sg[2] = { { (uintptr_t)data, half, data_mr->lkey }, { (uintptr_t)data + half, j->total - half, data_mr->lkey } };
+	fill(data, j->total, j->seed);
+	return post_ranges(q, way, to, j, sg, 2, id, flags);
 }
 
 static void sent(uint64_t id, enum ibv_wc_opcode opcode, enum ibv_wc_status status, const char *what)
@@ -457,32 +467,12 @@ static void waiting(void)
 		/* Each has its own data: what is not sent yet is not to be changed. */
 		for (unsigned n = 0; n < MANY; n++) {
 			struct job j = waiting_job(n);
-			unsigned char h[ROOM];
-			uint16_t len = (uint16_t)header(h, &j);
 			unsigned char *at = data + 4096 * n;
 			struct ibv_sge sg = { (uintptr_t)at, j.total, data_mr->lkey };
 			fill(at, j.total, j.seed);
-			int err;
-			if (n % 4 < 2) {
-				struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sg, .num_sge = 1, .opcode = IBV_WR_TSO, .send_flags = IBV_SEND_SIGNALED,
-							  .tso = { h, len, (uint16_t)j.mss } }, *bad;
-				wr.wr.ud.ah = there;
-				wr.wr.ud.remote_qpn = their_qpn;
-				wr.wr.ud.remote_qkey = QKEY;
-				err = ibv_post_send(qp, &wr, &bad);
-			} else {
-				struct ibv_qp_ex *x = ibv_qp_to_qp_ex(qp);
-				ibv_wr_start(x);
-				x->wr_id = n;
-				x->wr_flags = IBV_SEND_SIGNALED;
-				ibv_wr_send_tso(x, h, len, (uint16_t)j.mss);
-				ibv_wr_set_ud_addr(x, there, their_qpn, QKEY);
-				ibv_wr_set_sge(x, sg.lkey, sg.addr, sg.length);
-				err = ibv_wr_complete(x);
-			}
+			int err = post_ranges(qp, n % 4 < 2 ? LIST : BUILT, (struct target){ there, their_qpn }, &j, &sg, 1, n, IBV_SEND_SIGNALED);
 			if (err)
 				check_eq(err, 0, "request %u", n);
-			memset(h, 0xee, sizeof h);
 		}
 		while (try_completion(scq, &w, QUIET_US))
 			check_eq((long long)w.wr_id, done++, "completes");

@@ -144,6 +144,10 @@ struct MpiWay {
     transport: &'static str,
 }
 
+/// Open MPI wants to be told that root may run it.
+const AS_ROOT: [(&str, &str); 2] =
+    [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
+
 const MPIS: [Mpi; 3] = [
     Mpi {
         name: "Open MPI",
@@ -151,7 +155,7 @@ const MPIS: [Mpi; 3] = [
         source: "mpi_ring.c",
         compiler: "mpicc.openmpi",
         command: &["mpirun.openmpi", "--oversubscribe"],
-        env: &[("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")],
+        env: &AS_ROOT,
         ways: &[
             MpiWay {
                 name: "UCX, RC",
@@ -206,7 +210,7 @@ const MPIS: [Mpi; 3] = [
             "opal_common_ucx_opal_mem_hooks",
             "0",
         ],
-        env: &[("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")],
+        env: &AS_ROOT,
         ways: &[
             MpiWay { name: "UCX, RC", ranks: 3, args: &[], transport: "rc_v,self" },
             MpiWay { name: "UCX, UD", ranks: 3, args: &[], transport: "ud_v,self" },

@@ -1,6 +1,6 @@
 //! HPC Challenge over Open MPI: linear algebra, transposition, FFT, and random access to the memory of others, which check what they compute.
 
-use super::{Stacks, Tally, good, with_ucx};
+use super::{AS_ROOT, Stacks, Tally, good, with_ucx};
 use crate::over::DataPath;
 use std::fs;
 
@@ -30,9 +30,7 @@ impl Stacks<'_> {
                 let job = with_ucx(self.with_nodes(&fabric, "mpirun.openmpi")?, transport);
                 let job = job.args(["--oversubscribe", "-n", "4", "--mca", "pml", "ucx"]);
                 let job = job.args(["--mca", "osc", "ucx", "hpcc"]);
-                let job = job
-                    .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-                    .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+                let job = AS_ROOT.iter().fold(job, |job, (name, value)| job.env(name, value));
                 let done = self.finish(&fabric, job)?;
                 let output = fs::read_to_string(fabric.work.join(OUTPUT)).unwrap_or_default();
                 let passed =
