@@ -1,6 +1,7 @@
 //! Settings of the adapter that are not the fabric's, read from the environment.
 
 use crate::engine::faults::{Statement, parse};
+use crate::sys::notice::notice;
 use crate::sys::process;
 use std::ffi::OsString;
 use std::path::{self, PathBuf};
@@ -27,7 +28,7 @@ pub(crate) const CONTROL_VARIABLE: &str = "FERROVERBS_SOFT_CONTROL";
 pub(crate) fn faults() -> Vec<Statement> {
     let Some(text) = lookup(FAULTS_VARIABLE) else { return vec![] };
     parse(&text.to_string_lossy()).unwrap_or_else(|why| {
-        eprintln!("libibverbs: soft: {FAULTS_VARIABLE}: {why}; going on without faults (ferroverbs-soft(7))");
+        notice!("{FAULTS_VARIABLE}: {why}; going on without faults (ferroverbs-soft(7))");
         vec![]
     })
 }

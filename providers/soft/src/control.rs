@@ -6,6 +6,7 @@ use crate::config::{CONTROL_VARIABLE, control_path};
 use crate::engine::faults::parse;
 use crate::sys::eventfd::EventFd;
 use crate::sys::fifo::Fifo;
+use crate::sys::notice::notice;
 use crate::sys::poll;
 use crate::sys::thread::spawn_quiet;
 use std::os::fd::AsFd;
@@ -35,8 +36,8 @@ pub(crate) fn start(adapter: &Arc<Adapter>) {
     });
     match listening {
         Ok(control) => *adapter.control.lock() = Some(control),
-        Err(errno) => eprintln!(
-            "libibverbs: soft: {CONTROL_VARIABLE}={}: {errno}; name a pipe of this user's, or a file that is not there in a folder that is",
+        Err(errno) => notice!(
+            "{CONTROL_VARIABLE}={}: {errno}; name a pipe of this user's, or a file that is not there in a folder that is",
             path.display()
         ),
     }
@@ -78,7 +79,7 @@ fn obey(adapter: &Adapter, line: &str, path: &Path) {
     match parse(line) {
         Ok(statements) => adapter.obey(&statements),
         Err(why) => {
-            eprintln!("libibverbs: soft: {}: {why}; the line is ignored", path.display());
+            notice!("{}: {why}; the line is ignored", path.display());
         }
     }
 }

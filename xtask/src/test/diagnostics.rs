@@ -53,6 +53,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             if shown { Ok(()) } else { Err(format!("it does not go on\n{}", done.report("it"))) };
         let result = one_line(&done, Path::new(variable)).and(went_on);
         tally.record(&format!("{variable}={bad}"), result);
+        let over = Over::new(&whole, &bench.paths.target).fabric(&fabric).user(bench.user);
+        let unheard = over.job("sh").dir(bench.scratch.path()).env(variable, bad);
+        let done = unheard.args(["-c", "ibv_devinfo 2>/dev/full"]).run(&bench.scratch, LIMIT)?;
+        let shown = done.ok() && done.stdout.contains("PORT_ACTIVE");
+        let result = shown.then_some(()).ok_or_else(|| done.report("it"));
+        tally.record(&format!("{variable}={bad}, told where nothing can be written"), result);
     }
 
     let prefix =

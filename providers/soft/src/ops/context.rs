@@ -11,6 +11,7 @@ use crate::engine::channel::{Channel, Reporter};
 use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::{GidTable, Gids};
 use crate::sys::Errno;
+use crate::sys::notice::notice;
 use crate::{config, control};
 use abi::*;
 use parking_lot::Mutex;
@@ -62,8 +63,8 @@ fn outlive_forks() {
         };
         if result != 0 {
             // ENOMEM: as without it, only a fork at a bad moment is at risk.
-            eprintln!(
-                "libibverbs: soft: pthread_atfork failed (error {result}): do not fork while other threads open or close devices"
+            notice!(
+                "pthread_atfork failed (error {result}): do not fork while other threads open or close devices"
             );
         }
     });
@@ -103,7 +104,7 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
         return Ok(Arc::clone(adapter));
     }
     let adapter = FabricConfig::from_env().and_then(Adapter::join).map_err(|error| {
-        eprintln!("libibverbs: soft: {error}");
+        notice!("{error}");
         error.errno()
     })?;
     adapter.obey_first(&config::faults());

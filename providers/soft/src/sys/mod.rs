@@ -17,6 +17,7 @@ pub mod map;
 pub mod membarrier;
 pub mod memfd;
 pub mod memory;
+pub(crate) mod notice;
 pub mod poll;
 pub mod process;
 pub mod thread;
