@@ -231,11 +231,6 @@ const MPIS: [Mpi; 3] = [
     },
 ];
 
-/// UCX's connecting by UD goes wrong now and then, when both sides of a slow machine repeat their requests: on adapters, too
-/// (<https://github.com/openucx/ucx/issues/6040>). Then it is run again.
-const SPURIOUS: &str = "dest_ep_id == ctl->conn_rep.src_ep_id' failed";
-const ATTEMPTS: usize = 5;
-
 impl Stacks<'_> {
     /// Whether programs can be given device nodes here; the command's own words if not.
     fn nodes(&self) -> crate::Result<Result<(), String>> {
@@ -295,29 +290,25 @@ impl Stacks<'_> {
                 for (test, size) in tests {
                     let path_name = path.name();
                     let name = format!("ucx_perftest {transport} {test} {size} ({path_name})");
-                    let result = self.attempts(&name, || {
-                        let fabric = self.bench.over(path)?;
-                        let port = pair::free_port()?;
-                        let server = format!("ucx_perftest -p {port}");
-                        let client = format!("{server} -t {test} -s {size} -n 100 -w 5 127.0.0.1");
-                        let job = self.with_nodes(&fabric, "sh")?.arg(&self.pair);
-                        let job = job.arg(port.to_string()).arg(server).arg(client);
-                        let done = self.finish(&fabric, with_ucx(job, transport))?;
-                        Ok(good(&done, "Final:"))
-                    })?;
-                    tally.record(&name, result);
+                    self.bench.step(&name);
+                    let fabric = self.bench.over(path)?;
+                    let port = pair::free_port()?;
+                    let server = format!("ucx_perftest -p {port}");
+                    let client = format!("{server} -t {test} -s {size} -n 100 -w 5 127.0.0.1");
+                    let job = self.with_nodes(&fabric, "sh")?.arg(&self.pair);
+                    let job = job.arg(port.to_string()).arg(server).arg(client);
+                    let done = self.finish(&fabric, with_ucx(job, transport))?;
+                    tally.record(&name, good(&done, "Final:"));
                 }
             }
         }
         // Each side in a namespace of its own, as two people would start them.
         let name = "ucx_perftest rc_v, started apart";
-        let result = self.attempts(name, || {
-            let fabric = self.bench.over(DataPath::Default)?;
-            let job = self.with_nodes(&fabric, "ucx_perftest")?.dir(&fabric.work);
-            let job = with_ucx(job.args(["-t", "tag_bw", "-s", "30000", "-n", "100"]), "rc_v");
-            Ok(Pair::of(job, LIMIT)?.run(&self.bench.scratch).map(drop))
-        })?;
-        tally.record(name, result);
+        self.bench.step(name);
+        let fabric = self.bench.over(DataPath::Default)?;
+        let job = self.with_nodes(&fabric, "ucx_perftest")?.dir(&fabric.work);
+        let job = with_ucx(job.args(["-t", "tag_bw", "-s", "30000", "-n", "100"]), "rc_v");
+        tally.record(name, Pair::of(job, LIMIT)?.run(&self.bench.scratch).map(drop));
         Ok(())
     }
 
@@ -330,20 +321,18 @@ impl Stacks<'_> {
                     tally.skip(&name, "there are no device nodes");
                     continue;
                 }
-                let result = self.attempts(&name, || {
-                    let fabric = self.bench.over(path)?;
-                    let job = if way.transport.is_empty() {
-                        fabric.over.job("env")
-                    } else {
-                        with_ucx(self.with_nodes(&fabric, "env")?, way.transport)
-                    };
-                    let job = job.args(mpi.command).arg("-n").arg(way.ranks.to_string());
-                    let job = job.args(way.args).arg(&program);
-                    let job = mpi.env.iter().fold(job, |job, (name, value)| job.env(name, value));
-                    let done = self.finish(&fabric, job)?;
-                    Ok(good(&done, &format!("{} ranks, 0 wrong", way.ranks)))
-                })?;
-                tally.record(&name, result);
+                self.bench.step(&name);
+                let fabric = self.bench.over(path)?;
+                let job = if way.transport.is_empty() {
+                    fabric.over.job("env")
+                } else {
+                    with_ucx(self.with_nodes(&fabric, "env")?, way.transport)
+                };
+                let job = job.args(mpi.command).arg("-n").arg(way.ranks.to_string());
+                let job = job.args(way.args).arg(&program);
+                let job = mpi.env.iter().fold(job, |job, (name, value)| job.env(name, value));
+                let done = self.finish(&fabric, job)?;
+                tally.record(&name, good(&done, &format!("{} ranks, 0 wrong", way.ranks)));
             }
         }
         Ok(())
@@ -356,23 +345,6 @@ impl Stacks<'_> {
         let job = Job::new(compiler).args(["-O1", "-o"]).arg(&program).arg(source);
         let done = job.args(libraries).run(&self.bench.scratch, LIMIT)?;
         if done.ok() { Ok(program) } else { Err(done.report(compiler)) }
-    }
-
-    /// Runs something until it does not fail as UCX does now and then.
-    fn attempts(
-        &self,
-        name: &str,
-        once: impl Fn() -> crate::Result<Result<(), String>>,
-    ) -> crate::Result<Result<(), String>> {
-        self.bench.step(name);
-        let mut result = once()?;
-        for _ in 1..ATTEMPTS {
-            match &result {
-                Err(report) if report.contains(SPURIOUS) => result = once()?,
-                _ => break,
-            }
-        }
-        Ok(result)
     }
 
     /// Runs a job in a folder of its own, where it keeps what it has to keep.

@@ -43,6 +43,7 @@ pub(crate) mod tagging;
 pub(crate) mod tags;
 pub(crate) mod tso;
 pub(crate) mod ud;
+mod waiting;
 pub(crate) mod windows;
 pub(crate) mod wq;
 pub(crate) mod xrc;

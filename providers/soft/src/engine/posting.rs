@@ -145,6 +145,8 @@ impl Requester {
     fn keep_waiting(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
+        } else if qp.kind == Kind::Ud {
+            super::ud::keep(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
             self.keep_tso_header(n);

@@ -76,9 +76,14 @@ impl Ranges {
         if !unsafe { self.gather(0, buffer.as_mut_ptr(), self.total) } {
             return None;
         }
-        let mut home = Self::new();
-        home.push(Range { base: buffer.as_mut_ptr(), len: self.total });
-        Some(home)
+        Some(Self::of(buffer))
+    }
+
+    /// Memory of our own.
+    pub(super) fn of(buffer: &mut [u8]) -> Self {
+        let mut own = Self::new();
+        own.push(Range { base: buffer.as_mut_ptr(), len: buffer.len() });
+        own
     }
 
     /// Whether some of it is not memory of this process: then only [`Ranges::scatter`] and [`Ranges::gather`] get at it.

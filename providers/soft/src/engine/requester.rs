@@ -18,6 +18,7 @@ use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::state::{Kind, State, give_up_us};
 use super::tso::Segmenter;
+use super::waiting::Waiting;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use crate::shm::layout::{Life, RING_SLOTS};
@@ -101,6 +102,8 @@ pub(crate) struct Requester {
     pub(super) datagrams_wait: bool,
     /// Since when a datagram for many waits for receivers without room.
     pub(super) receivers_waited_for: Option<Instant>,
+    /// UD: datagrams whose turn did not come when they were posted.
+    pub(super) waiting: Waiting,
     /// RAW_PACKET and UD: what frames and segments are made with.
     pub(super) segmenter: Box<Segmenter>,
     /// How requests are issued: by the kind of the QP, unless there is trouble.
@@ -150,6 +153,7 @@ impl Requester {
             peer_polls: 0,
             datagrams_wait: false,
             receivers_waited_for: None,
+            waiting: Waiting::default(),
             segmenter: Box::new(segmenter),
             failed: false,
             broken: false,
@@ -219,6 +223,7 @@ impl Requester {
     /// Forgets everything that was posted (to RESET).
     pub(crate) fn reset(&mut self) {
         self.queue.forget();
+        self.waiting.forget();
         self.answers_due = 0;
         self.failed = false;
         self.broken = false;
@@ -620,6 +625,7 @@ impl Requester {
             complete(qp, &entry, status, 0, self.gone);
         }
         self.queue.issued = self.queue.posted;
+        self.waiting.forget();
         self.answers_due = 0;
         self.failed = true;
         if let Some((tm, own)) = qp.tagging() {

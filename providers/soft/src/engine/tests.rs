@@ -23,6 +23,7 @@ mod reconnecting;
 mod segmented;
 mod short;
 mod unpolled;
+mod waiting;
 
 const QKEY: u32 = 0x1111;
 const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;

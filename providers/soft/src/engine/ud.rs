@@ -129,7 +129,8 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     while requester.queue.issued != requester.queue.posted && !requester.failed {
         let n = requester.queue.issued;
         let mut brought = vec![];
-        let found = requester.ranges(qp, n, 0).and_then(|ranges| {
+        let found = requester.waiting.find(n).or_else(|| {
+            let ranges = requester.ranges(qp, n, 0)?;
             if ranges.is_abroad() { ranges.brought_home(&mut brought) } else { Some(ranges) }
         });
         let Some(ranges) = found else {
@@ -149,6 +150,14 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         requester.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
+}
+
+/// Request `n` was posted and has to wait.
+#[cold]
+pub(super) fn keep(requester: &mut Requester, qp: &Qp, n: u64) {
+    if let Some(ranges) = requester.ranges(qp, n, 0) {
+        requester.waiting.copy(n, &ranges);
+    }
 }
 
 /// Sends what is left of segmented send `n`, a datagram for each segment.

@@ -23,20 +23,18 @@ impl Stacks<'_> {
             .collect();
         for transport in ["rc_v,self", "ud_v,self"] {
             let name = format!("HPC Challenge over Open MPI over UCX, {transport}");
-            let result = self.attempts(&name, || {
-                let fabric = self.bench.over(DataPath::Default)?;
-                let file = fabric.work.join("hpccinf.txt");
-                fs::write(&file, &input).map_err(|e| format!("{}: {e}", file.display()))?;
-                let job = with_ucx(self.with_nodes(&fabric, "mpirun.openmpi")?, transport);
-                let job = job.args(["--oversubscribe", "-n", "4", "--mca", "pml", "ucx"]);
-                let job = job.args(["--mca", "osc", "ucx", "hpcc"]);
-                let job = AS_ROOT.iter().fold(job, |job, (name, value)| job.env(name, value));
-                let done = self.finish(&fabric, job)?;
-                let output = fs::read_to_string(fabric.work.join(OUTPUT)).unwrap_or_default();
-                let passed =
-                    verdict(&output).map_err(|why| format!("{why}\n{}", done.report("hpcc")));
-                Ok(good(&done, "").and(passed))
-            })?;
+            self.bench.step(&name);
+            let fabric = self.bench.over(DataPath::Default)?;
+            let file = fabric.work.join("hpccinf.txt");
+            fs::write(&file, &input).map_err(|e| format!("{}: {e}", file.display()))?;
+            let job = with_ucx(self.with_nodes(&fabric, "mpirun.openmpi")?, transport);
+            let job = job.args(["--oversubscribe", "-n", "4", "--mca", "pml", "ucx"]);
+            let job = job.args(["--mca", "osc", "ucx", "hpcc"]);
+            let job = AS_ROOT.iter().fold(job, |job, (name, value)| job.env(name, value));
+            let done = self.finish(&fabric, job)?;
+            let output = fs::read_to_string(fabric.work.join(OUTPUT)).unwrap_or_default();
+            let passed = verdict(&output).map_err(|why| format!("{why}\n{}", done.report("hpcc")));
+            let result = good(&done, "").and(passed);
             tally.record(&name, result);
         }
         Ok(())

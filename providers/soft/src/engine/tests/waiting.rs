@@ -1,0 +1,50 @@
+//! Datagrams whose turn comes later (`waiting`).
+
+use super::*;
+use crate::engine::state::State;
+
+#[test]
+fn datagrams_that_wait_are_what_they_were_when_they_were_posted() {
+    let (mut a, b) = pair(Kind::Ud, true, 5000);
+    for round in 0..3 {
+        for n in 0..40 {
+            b.receive(n, &[b.sge(n as usize * 100, 100)]);
+        }
+        a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+        for n in 0..40u8 {
+            a.memory[..60].fill(round * 50 + n);
+            a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 20), a.sge(20, 40)]);
+        }
+        a.memory[..60].fill(0xee);
+        assert_eq!((a.poll(), b.poll()), (None, None), "nothing begins in SQD");
+        a.modify(State::Rts as u32, 0, Zeroed::zeroed());
+        for n in 0..40u8 {
+            let got = b.wait(&a);
+            assert_eq!((got.status, got.wr_id, got.byte_len), (IBV_WC_SUCCESS, n.into(), 100));
+            let at = usize::from(n) * 100 + 40;
+            assert_eq!(b.memory[at..at + 60], [round * 50 + n; 60]);
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_while_it_waited_is_not_sent_in_place_of_others() {
+    let (mut a, b) = pair(Kind::Ud, true, 5000);
+    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    fill(&mut a, 1);
+    for _ in 0..2 {
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 50)]);
+    }
+    a.modify(State::Err as u32, 0, Zeroed::zeroed());
+    for _ in 0..2 {
+        assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
+    }
+    a.modify(State::Reset as u32, 0, Zeroed::zeroed());
+    a.connect(b.qp.qpn, 0);
+    fill(&mut a, 2);
+    b.receive(1, &[b.sge(0, 90)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 50)]);
+    assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+    assert_eq!(a.memory[..50], b.memory[40..90]);
+}
