@@ -7,6 +7,7 @@ use crate::engine::cq::{Cq, CqList};
 use crate::engine::datagrams::Datagrams;
 use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::ethernet::segment::Segment;
+use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
 use crate::engine::link::{Link, Standing, publication_fence};
 use crate::engine::movers::{Movers, is_moving};
@@ -62,6 +63,7 @@ pub(crate) struct Adapter {
     pub(crate) windows: Windows,
     pub(crate) chunks: Chunks,
     pub(crate) movers: Movers,
+    pub(crate) helping: Helping,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
     pub(crate) xrc: Xrc,
@@ -145,6 +147,7 @@ impl Adapter {
             windows: Windows::new(view),
             chunks: Chunks::new(),
             movers: Movers::new(view),
+            helping: Helping::new(view, fabric.slot()),
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             groups: Groups::new(view),
@@ -637,6 +640,7 @@ impl Handler for Service {
         adapter.answer();
         adapter.xrc.work(&adapter);
         adapter.end_doomed();
+        Helping::answer(&adapter);
         let waits = [
             adapter.follow_orders(),
             adapter.settle_events(),

@@ -18,6 +18,7 @@ mod protocol;
 mod sync;
 
 mod bells;
+mod jobs;
 mod rings;
 mod targets;
 

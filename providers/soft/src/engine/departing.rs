@@ -155,6 +155,7 @@ impl Qp {
         if self.kind == Kind::XrcSend {
             self.adapter.xrc.requesters.remove(self);
         }
+        self.adapter.helping.settle();
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);

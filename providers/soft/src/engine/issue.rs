@@ -252,7 +252,8 @@ impl Requester {
         let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
         let gate = self.lanes.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.maps.take().unwrap_or_default());
-        let target = Target { link, reach, movers: &qp.adapter.movers, maps: &maps, gate, srqn };
+        let (movers, helping) = (&qp.adapter.movers, &qp.adapter.helping);
+        let target = Target { link, reach, movers, helping, maps: &maps, gate, srqn };
         let result = act(&target);
         self.maps = Some(maps.into_inner());
         let nak = match result {

@@ -1,6 +1,7 @@
 //! One-sided operations done by their initiator: check the target's key, then move the bytes or do the atomic, without
 //! the target's help.
 
+use super::helping::{Helping, Long};
 use super::link::{Link, Reach};
 use super::mapped::{Maps, last_stored, store_last};
 use super::movers::Movers;
@@ -47,6 +48,7 @@ pub(crate) struct Target<'a> {
     pub(crate) link: &'a Link,
     pub(crate) reach: Reach,
     pub(crate) movers: &'a Movers,
+    pub(crate) helping: &'a Helping,
     /// Regions of the target that are mapped here.
     pub(crate) maps: &'a RefCell<Box<Maps>>,
     /// What the remote QP allows.
@@ -123,6 +125,11 @@ impl Target<'_> {
         self.maps.borrow_mut().find(pid, self.link, spot.rkey, found, len)
     }
 
+    /// Whether the target can do parts of an operation, too.
+    fn may_be_helped(&self) -> bool {
+        self.srqn.is_none() && self.link.is_reached()
+    }
+
     /// Makes what was written before visible to everybody who may look at `len` bytes at `spot`: it is, so only the rights are
     /// left to check.
     pub(crate) fn flush(&self, spot: Spot, len: u64) -> Result<(), Fault> {
@@ -173,7 +180,13 @@ impl Target<'_> {
             }
             (Reach::Attach(pid), _) => {
                 let Some(here) = self.here(pid, spot, found, len) else {
-                    return attach_all(pid, local, found.va, way);
+                    return match local.items() {
+                        [one] if Long::is_long(len, way) && self.may_be_helped() => {
+                            let (link, va) = (self.link, found.va);
+                            self.helping.transfer(&Long { link, pid, spot, va, local: *one, way })
+                        }
+                        _ => attach_all(pid, local, found.va, way),
+                    };
                 };
                 locally(match way {
                     // SAFETY: the target's region, mapped here for `len` bytes; the announcement holds off deregistration.
@@ -344,7 +357,12 @@ pub(crate) unsafe fn store(va: u64, value: u64) {
 }
 
 /// Moves all bytes, however many calls that takes: the kernel stops at 2 GiB.
-fn attach_all(pid: libc::pid_t, local: &Ranges, va: u64, way: Direction) -> Result<(), Fault> {
+pub(super) fn attach_all(
+    pid: libc::pid_t,
+    local: &Ranges,
+    va: u64,
+    way: Direction,
+) -> Result<(), Fault> {
     let total = local.total();
     let mut done = 0;
     while done < total {

@@ -613,6 +613,7 @@ impl Requester {
 
     /// Completes everything that is left with a flush error.
     pub(crate) fn flush(&mut self, qp: &Qp) {
+        qp.adapter.helping.settle();
         self.reap(qp);
         while self.queue.completed < self.queue.posted {
             let entry = *self.queue.entry(self.queue.completed);

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod answers;
 mod counting;
 mod ending;
+mod helped;
 mod inline;
 mod reconnecting;
 mod segmented;
@@ -37,6 +38,15 @@ fn adapter(cma: bool) -> Arc<Adapter> {
     config.dir_is_ours = true;
     config.cma = cma;
     Adapter::join(config).expect("a fabric in the temporary directory")
+}
+
+/// Two members of such a fabric.
+fn adapters() -> [Arc<Adapter>; 2] {
+    let first = adapter(true);
+    let mut config = first.fabric.config().clone();
+    config.dir_is_ours = false;
+    let second = Adapter::join(config).expect("the same fabric");
+    [first, second]
 }
 
 /// One side: a QP with its queue and some registered memory.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::adapter::Adapter;
 use crate::engine::channel::{Channel, Reporter};
+use crate::engine::helping::Helping;
 use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::{GidTable, Gids};
 use crate::sys::Errno;
@@ -125,6 +126,7 @@ fn close_adapter(adapter: &Arc<Adapter>) {
     if *count == 0 {
         *held = None;
         control::stop(adapter);
+        Helping::stop(adapter);
         adapter.fabric.leave();
     }
 }
@@ -135,6 +137,7 @@ extern "C" fn leave_at_exit() {
         && let (_, Some(adapter)) = &*current
     {
         control::stop(adapter);
+        Helping::stop(adapter);
         adapter.fabric.leave();
     }
 }

@@ -47,7 +47,7 @@ pub(crate) const CHANNELS: usize = 1024;
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softE");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softF");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -293,6 +293,37 @@ pub(crate) struct RingsHead {
     pub(crate) qp_bells: [AtomicU64; QPS / 64],
     /// A bit for each cold datagram ring that holds something.
     pub(crate) peer_bells: [AtomicU64; SLOTS / 64],
+    /// Slot number + 1 of the process whose long operations the owner's helper shares ([`Job`]), 0: it sleeps. Taken by whoever wants it.
+    pub(crate) help_wanted: Line<AtomicU32>,
+    /// The long one-sided operation that the owner has under way.
+    pub(crate) job: Job,
+}
+
+/// A long one-sided operation in pieces, which its initiator and its target do together (`engine::helping`).
+///
+/// Written by the initiator, but for the counts of its target. Each keeps to what it checked by itself: the target may be told
+/// anything here, and an initiator who believes a count that is wrong has been told so by the owner of the memory.
+#[repr(C, align(64))]
+pub(crate) struct Job {
+    /// Number of the operation (32 bits), pieces that it has (16), pieces that were taken (16).
+    pub(crate) pieces: AtomicU64,
+    /// Process slot of the target.
+    pub(crate) target: AtomicU32,
+    /// The target's QP, whose rights the initiator has.
+    pub(crate) qpn: AtomicU32,
+    pub(crate) rkey: AtomicU32,
+    /// Bytes of each piece but the last one.
+    pub(crate) piece: AtomicU32,
+    /// Bytes of all pieces.
+    pub(crate) len: AtomicU64,
+    /// Where they begin: the target's address, as the request names it, and the initiator's.
+    pub(crate) addr: AtomicU64,
+    pub(crate) local: AtomicU64,
+    /// 1: from the target to the initiator.
+    pub(crate) is_read: AtomicU32,
+    /// Pieces that the target has done, and those of them that it could not do.
+    pub(crate) helped: Line<AtomicU32>,
+    pub(crate) refused: AtomicU32,
 }
 
 const fn pages(bytes: usize) -> usize {

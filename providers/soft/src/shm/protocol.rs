@@ -318,6 +318,60 @@ pub(crate) fn key(key: &AtomicU64) -> u64 {
     key.load(Ordering::SeqCst)
 }
 
+/// Pieces of a job, by its word: operation, pieces that it has, pieces that were taken.
+const fn job_word(number: u32, count: u16, taken: u16) -> u64 {
+    (number as u64) << 32 | (count as u64) << 16 | taken as u64
+}
+
+/// Initiator: what was written of operation `number` may be read, and its `count` pieces taken. The one before is closed, and helped.
+pub(crate) fn open_job(pieces: &AtomicU64, number: u32, count: u16) {
+    // Pairs with `find_piece`.
+    pieces.store(job_word(number, count, 0), Ordering::Release);
+}
+
+/// Whether there is a piece to take; with the word, the job may be read.
+#[inline]
+pub(crate) fn find_piece(pieces: &AtomicU64) -> Option<u64> {
+    // Pairs with `open_job`.
+    let word = pieces.load(Ordering::Acquire);
+    ((word as u16) < (word >> 16) as u16).then_some(word)
+}
+
+/// Takes the piece that was found, whose number this is; `None`: somebody else did, or the job is over. If it was taken, what was
+/// read of the job is of this job: the initiator writes the next one after it saw all pieces taken.
+pub(crate) fn take_piece(pieces: &AtomicU64, found: u64) -> Option<u16> {
+    // Release: our loads of the job come before the initiator finds the piece taken (`close_job`), and writes the next one.
+    // Acquire: the initiator's, for its own next look.
+    let taken = pieces.compare_exchange(found, found + 1, Ordering::AcqRel, Ordering::Relaxed);
+    taken.is_ok().then_some(found as u16)
+}
+
+/// Initiator: nobody takes a piece from now on. Returns how many were taken.
+pub(crate) fn close_job(pieces: &AtomicU64) -> u16 {
+    let mut word = pieces.load(Ordering::Acquire);
+    loop {
+        let (count, taken) = ((word >> 16) as u16, word as u16);
+        let closed = word & !0xffff | u64::from(count);
+        // Acquire: pairs with `take_piece`, also where all pieces had been taken.
+        match pieces.compare_exchange(word, closed, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return taken,
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// Target: a piece was done.
+pub(crate) fn piece_done(helped: &AtomicU32) {
+    // Pairs with `pieces_done`: our accesses come before whatever becomes of the memory.
+    helped.fetch_add(1, Ordering::Release);
+}
+
+/// Initiator: how many pieces the target has done.
+#[inline]
+pub(crate) fn pieces_done(helped: &AtomicU32) -> u32 {
+    helped.load(Ordering::Acquire)
+}
+
 /// Takes a free lock.
 #[inline]
 pub(crate) fn try_lock(lock: &AtomicU32, own: u32) -> bool {

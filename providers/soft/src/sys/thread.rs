@@ -23,6 +23,15 @@ where
     thread
 }
 
+/// From now on this thread takes no processor from one that runs, only its turn (`SCHED_BATCH` of sched(7)).
+pub fn yield_to_others() {
+    // SAFETY: the structure is ours. Where it is refused the thread stays as it is.
+    unsafe {
+        let nothing = MaybeUninit::<libc::sched_param>::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, nothing.as_ptr());
+    }
+}
+
 /// Blocks this thread's signals and returns the mask of before; a new thread inherits it.
 fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

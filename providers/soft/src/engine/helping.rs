@@ -1,0 +1,647 @@
+//! Long WRITEs and READs are done by two processors: the initiator's, and one of the target's that has nothing to do.
+//!
+//! The kernel copies from one process to another with one processor, at a third of what the memory can do. So the initiator cuts a
+//! long operation into pieces that anybody takes (`shm::layout::Job`), and a thread of the target takes some. It is called when
+//! long operations follow each other, looks for more for a moment after the last one, and sleeps then. The initiator does not count on it: what
+//! nobody takes he does himself, and where help does not come, or costs more than it brings, he goes on alone for a while.
+//!
+//! The last bytes of a WRITE arrive last, as programs that watch them expect: the initiator writes them when everything else is there.
+//!
+//! A target that was stopped with a piece in hand is waited for, as long as it lives: nobody knows whether it goes on with the piece.
+//! Meanwhile the request waits (`Fault::Busy`), and a QP that is flushed waits a moment, too.
+
+use super::link::Link;
+use super::onesided::{Direction, Fault, Spot, admit, attach_all};
+use super::ranges::{Range, Ranges};
+use super::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
+use crate::adapter::Adapter;
+use crate::fabric::Peer;
+use crate::shm::layout::{Job, split_qpn};
+use crate::shm::protocol;
+use crate::shm::view::View;
+use crate::sys::cma::{self, IoVec};
+use crate::sys::thread::{spawn_quiet, yield_to_others};
+use crate::sys::{clock, futex};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Operations that are worth sharing. A WRITE costs a system call more, for its last bytes.
+const LEAST_READ: usize = 64 << 10;
+const LEAST_WRITE: usize = 128 << 10;
+/// Bytes that arrive last: a cache line.
+const TAIL: usize = 64;
+/// A piece: long enough for the system call not to matter, short enough that nobody waits long for the last one.
+const PIECES: usize = 8;
+const LEAST_PIECE: usize = 64 << 10;
+const MOST_PIECE: usize = 256 << 10;
+/// So many bytes, one operation after the other, are worth calling for help.
+const CALL: u64 = 512 << 10;
+/// Operations that follow each other begin so soon after the one before is over.
+const PAUSE: Duration = Duration::from_micros(100);
+/// How long a helper looks for more work: what it costs to be called again.
+const LOOK: Duration = Duration::from_micros(50);
+const LOOKS: u32 = 500;
+/// How long an initiator waits for pieces that the target has in hand before it does something else.
+const PATIENCE: Duration = Duration::from_millis(4);
+/// How long a flush waits for them: who does not come back in that time was stopped.
+const LONG_PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which it is decided whether help is of use.
+const TRIAL: Duration = Duration::from_millis(5);
+/// Bytes that are moved alone after it was not, the first time and at most.
+const ALONE: u64 = 64 << 20;
+const ALONE_MOST: u64 = 4 << 30;
+const STACK: usize = 256 << 10;
+/// `help_wanted` of a process that leaves, and of one whose processors have other work.
+const LEAVING: u32 = u32::MAX;
+const RESTING: u32 = u32::MAX - 1;
+/// After so long a helper looks whether it had a processor for itself: it must have run for most of the time.
+const CHECK: Duration = Duration::from_millis(10);
+/// How long it rests if not, the first time and at most.
+const REST: Duration = Duration::from_millis(500);
+const REST_MOST: Duration = Duration::from_secs(10);
+
+/// Both sides of it, of one process.
+#[derive(Debug)]
+pub(crate) struct Helping {
+    view: View,
+    own_slot: u16,
+    work: Mutex<Work>,
+    /// Somebody has a piece in hand that was not waited for.
+    is_stuck: AtomicBool,
+    /// Our helper, once it was called.
+    helper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The initiator's side: one operation at a time, of whichever thread comes first.
+#[derive(Debug, Default)]
+struct Work {
+    number: u32,
+    stuck: Option<Stuck>,
+    partners: HashMap<u16, Partner>,
+}
+
+/// Pieces of a job that its target has in hand.
+#[derive(Debug)]
+struct Stuck {
+    peer: Arc<Peer>,
+    due: u32,
+}
+
+/// One operation, on one range of ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Long<'a> {
+    pub(super) link: &'a Link,
+    pub(super) pid: libc::pid_t,
+    pub(super) spot: Spot,
+    /// Where `spot` is in the target's address space.
+    pub(super) va: u64,
+    pub(super) local: Range,
+    pub(super) way: Direction,
+}
+
+impl Long<'_> {
+    /// Whether it may be worth it.
+    pub(super) const fn is_long(len: usize, way: Direction) -> bool {
+        match way {
+            Direction::Read => len >= LEAST_READ,
+            Direction::Write => len >= LEAST_WRITE,
+        }
+    }
+
+    /// Moves a part of it, by ourselves.
+    fn part(&self, offset: usize, len: usize) -> Result<(), Fault> {
+        let mut ranges = Ranges::new();
+        ranges.push(Range { base: self.local.base.wrapping_add(offset), len });
+        attach_all(self.pid, &ranges, self.va + offset as u64, self.way)
+    }
+
+    fn alone(&self) -> Result<(), Fault> {
+        self.part(0, self.local.len)
+    }
+}
+
+/// What became of a shared operation.
+struct Outcome {
+    result: Result<(), Fault>,
+    helped: bool,
+    waited: Duration,
+}
+
+impl Helping {
+    pub(crate) fn new(view: View, own_slot: u16) -> Self {
+        Self {
+            view,
+            own_slot,
+            work: Mutex::default(),
+            is_stuck: AtomicBool::new(false),
+            helper: Mutex::default(),
+        }
+    }
+
+    /// Does a long operation, with help if there is any.
+    ///
+    /// # Errors
+    /// Those of `Target::transfer`; `Busy` while the target has a piece in hand.
+    pub(super) fn transfer(&self, long: &Long<'_>) -> Result<(), Fault> {
+        let Some(mut work) = self.work.try_lock() else { return long.alone() };
+        let slot = long.link.peer.slot;
+        match &work.stuck {
+            Some(stuck) if !self.is_over(stuck) => {
+                // It may be this very operation that it is a piece of.
+                let ours = stuck.peer.slot == slot;
+                drop(work);
+                return if ours { Err(Fault::Busy) } else { long.alone() };
+            }
+            Some(_) => self.unstick(&mut work),
+            None => {}
+        }
+        let began = Instant::now();
+        let wanted = &long.link.view.rings_head().help_wanted.0;
+        let own = u32::from(self.own_slot) + 1;
+        let helper = wanted.load(Ordering::Relaxed);
+        let partner = work.partners.entry(slot).or_default();
+        let worth = partner.is_worth_it(long.local.len as u64, began, helper == own);
+        if !worth || matches!(helper, RESTING | LEAVING) {
+            drop(work);
+            return long.alone();
+        }
+        let outcome = self.share(&mut work, long, || {
+            // It may have gone to sleep when there was no piece.
+            if wanted.load(Ordering::Relaxed) != own {
+                call(wanted, own, &long.link.peer);
+            }
+        });
+        let partner = work.partners.entry(slot).or_default();
+        partner.judge(began.elapsed(), &outcome);
+        outcome.result
+    }
+
+    /// Opens a job, does what nobody else does of it, and waits for the rest.
+    fn share(&self, work: &mut Work, long: &Long<'_>, call: impl Fn()) -> Outcome {
+        let tail = if long.way == Direction::Write { TAIL } else { 0 };
+        let shared = long.local.len - tail;
+        let piece = (shared / PIECES).clamp(LEAST_PIECE, MOST_PIECE).min(shared.div_ceil(2));
+        let count = shared.div_ceil(piece);
+        let job = &self.view.rings_head().job;
+        work.number = work.number.wrapping_add(1);
+        job.describe(long, piece, shared);
+        protocol::open_job(&job.pieces, work.number, count as u16);
+        let (mut result, mut own, mut complete) = (Ok(()), 0, false);
+        while result.is_ok()
+            && let Some(found) = protocol::find_piece(&job.pieces)
+        {
+            let Some(n) = protocol::take_piece(&job.pieces, found).map(usize::from) else {
+                continue;
+            };
+            if n >= count {
+                // Somebody wrote over it.
+                break;
+            }
+            call();
+            let offset = n * piece;
+            let helped = protocol::pieces_done(&job.helped.0) as usize;
+            // The last piece, and all others are done: the last bytes go with it.
+            complete = n + 1 == count && own + helped == n;
+            let end = if complete { long.local.len } else { shared.min(offset + piece) };
+            own += 1;
+            result = long.part(offset, end - offset);
+        }
+        let taken = usize::from(protocol::close_job(&job.pieces)).min(count);
+        let due = taken.saturating_sub(own) as u32;
+        let began = Instant::now();
+        if !wait(job, &long.link.peer, due, PATIENCE) {
+            self.is_stuck.store(true, Ordering::Relaxed);
+            work.stuck = Some(Stuck { peer: Arc::clone(&long.link.peer), due });
+            return Outcome { result: Err(Fault::Busy), helped: true, waited: PATIENCE };
+        }
+        let waited = began.elapsed();
+        if protocol::pieces_done(&job.helped.0) < due {
+            result = Err(Fault::Dead);
+        } else if result.is_ok() && job.refused.load(Ordering::Relaxed) != 0 {
+            // We find out why, or do it.
+            result = long.alone();
+        } else if result.is_ok() && !complete && tail > 0 {
+            result = long.part(shared, tail);
+        }
+        Outcome { result, helped: due > 0, waited }
+    }
+
+    fn is_over(&self, stuck: &Stuck) -> bool {
+        stuck.peer.is_dead()
+            || protocol::pieces_done(&self.view.rings_head().job.helped.0) >= stuck.due
+    }
+
+    fn unstick(&self, work: &mut Work) {
+        work.stuck = None;
+        self.is_stuck.store(false, Ordering::Relaxed);
+    }
+
+    /// Requests are flushed, and their memory is the application's again: waits for pieces of them.
+    pub(super) fn settle(&self) {
+        if !self.is_stuck.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut work = self.work.lock();
+        let until = Instant::now() + LONG_PATIENCE;
+        while work.stuck.as_ref().is_some_and(|stuck| !self.is_over(stuck))
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if work.stuck.as_ref().is_some_and(|stuck| self.is_over(stuck)) {
+            self.unstick(&mut work);
+        }
+    }
+
+    /// Somebody called; starts the helper, the first time. For the service thread.
+    pub(crate) fn answer(adapter: &Arc<Adapter>) {
+        let own = &adapter.helping;
+        let wanted = own.view.rings_head().help_wanted.0.load(Ordering::Relaxed);
+        if matches!(wanted, 0 | RESTING | LEAVING) {
+            return;
+        }
+        let mut helper = own.helper.lock();
+        if helper.is_none() {
+            let adapter = Arc::clone(adapter);
+            *helper = spawn_quiet("fv-helper", STACK, move || help_all(&adapter)).ok();
+        }
+    }
+
+    /// Before the fabric is left.
+    pub(crate) fn stop(adapter: &Adapter) {
+        let own = &adapter.helping;
+        if adapter.fabric.is_foreign() {
+            // A fork of the process: there is no such thread here, and the word is the parent's. So may the lock be.
+            std::mem::forget(own.helper.try_lock().and_then(|mut helper| helper.take()));
+            return;
+        }
+        let Some(helper) = own.helper.lock().take() else { return };
+        let wanted = &own.view.rings_head().help_wanted.0;
+        wanted.store(LEAVING, Ordering::Release);
+        futex::wake(wanted);
+        helper.thread().unpark();
+        // A panic in it has been reported.
+        let _ = helper.join();
+    }
+}
+
+impl Job {
+    fn describe(&self, long: &Long<'_>, piece: usize, len: usize) {
+        // Relaxed: `open_job` comes after.
+        self.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
+        self.qpn.store(long.link.qpn, Ordering::Relaxed);
+        self.rkey.store(long.spot.rkey, Ordering::Relaxed);
+        self.piece.store(piece as u32, Ordering::Relaxed);
+        self.len.store(len as u64, Ordering::Relaxed);
+        self.addr.store(long.spot.addr, Ordering::Relaxed);
+        self.local.store(long.local.base as u64, Ordering::Relaxed);
+        self.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
+        self.helped.0.store(0, Ordering::Relaxed);
+        self.refused.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Calls the helper of `peer`; who is with another one stays there.
+#[cold]
+fn call(wanted: &AtomicU32, own: u32, peer: &Peer) {
+    // A hint: a call that is lost is made again.
+    if wanted.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        && !futex::wake(wanted)
+    {
+        peer.kick();
+    }
+}
+
+/// Whether the target's pieces are done, or never will be.
+fn wait(job: &Job, peer: &Peer, due: u32, patience: Duration) -> bool {
+    let began = Instant::now();
+    let mut looks = 0u32;
+    while protocol::pieces_done(&job.helped.0) < due {
+        looks += 1;
+        if looks.is_multiple_of(64) {
+            if peer.is_dead() {
+                return true;
+            }
+            if began.elapsed() > patience {
+                return false;
+            }
+        }
+        // Where there is one processor for both, the helper needs it.
+        if looks.is_multiple_of(4096) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    true
+}
+
+/// What is known of a process that may help.
+#[derive(Debug, Default)]
+struct Partner {
+    /// When the latest operation should be over.
+    due: Option<Instant>,
+    /// Bytes that followed each other.
+    burst: u64,
+    /// Bytes to be moved alone from now on, and how many the last time.
+    alone: u64,
+    backoff: u64,
+    /// Of this trial: time of all shared operations, of those that somebody helped with, and time that we waited for him.
+    took: Duration,
+    helped: Duration,
+    waited: Duration,
+}
+
+impl Partner {
+    /// Whether to share an operation of `len` bytes; the helper is `there`, or must be called.
+    fn is_worth_it(&mut self, len: u64, now: Instant, there: bool) -> bool {
+        let follows = self.due.is_some_and(|due| now < due + PAUSE);
+        self.burst = if follows { self.burst + len } else { len };
+        // A guess, and a generous one: 4 GB/s.
+        self.due = Some(now + Duration::from_nanos(len / 4));
+        if self.alone > 0 {
+            self.alone = self.alone.saturating_sub(len);
+            return false;
+        }
+        there || self.burst >= CALL
+    }
+
+    /// A shared operation took so long.
+    fn judge(&mut self, took: Duration, outcome: &Outcome) {
+        self.took += took;
+        self.helped += if outcome.helped { took } else { Duration::ZERO };
+        self.waited += outcome.waited;
+        let stuck = outcome.result == Err(Fault::Busy);
+        if self.took < TRIAL && !stuck {
+            return;
+        }
+        if stuck || self.helped < self.took / 2 || self.waited > self.took / 3 {
+            self.backoff = (self.backoff * 2).clamp(ALONE, ALONE_MOST);
+            self.alone = self.backoff;
+        } else {
+            self.backoff /= 2;
+        }
+        (self.took, self.helped, self.waited) = Default::default();
+    }
+}
+
+/// The helper's thread: sleeps until somebody calls, until the process leaves.
+fn help_all(adapter: &Adapter) {
+    yield_to_others();
+    let wanted = &adapter.view.rings_head().help_wanted.0;
+    let mut leisure = Leisure::default();
+    loop {
+        // Pairs with `stop`, and with `call`, for nothing but the word itself.
+        let who = wanted.load(Ordering::Acquire);
+        match who {
+            LEAVING => return,
+            0 => drop(futex::wait(wanted, 0)),
+            // Nobody calls now, and the rest is not over for nothing.
+            RESTING => {
+                std::thread::park_timeout(leisure.rest);
+                let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+            _ => {
+                let over = || wanted.load(Ordering::Relaxed) != who;
+                let next = match help(adapter, (who - 1) as u16, &mut leisure, over) {
+                    Left::Work => continue,
+                    Left::Nothing => 0,
+                    Left::OtherWork => RESTING,
+                };
+                // Who called meanwhile found us here, and goes on alone. LEAVING stays.
+                let _ = wanted.compare_exchange(who, next, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// What a helper leaves.
+enum Left {
+    /// There may be more: it only had a look at the clock.
+    Work,
+    Nothing,
+    /// What others have for this processor.
+    OtherWork,
+}
+
+/// Takes pieces of process `slot` for a while, until there were none for a moment, or it is `over`.
+fn help(adapter: &Adapter, slot: u16, leisure: &mut Leisure, over: impl Fn() -> bool) -> Left {
+    let Some(peer) = adapter.fabric.known_peer(slot).filter(|peer| peer.can_attach()) else {
+        return Left::Nothing;
+    };
+    // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
+    let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+    let job = &view.rings_head().job;
+    let begun = Begun::now();
+    let (mut last, mut looks, mut left) = (begun.0, 0, Left::Work);
+    while begun.0.elapsed() < CHECK {
+        if protocol::find_piece(&job.pieces).is_some_and(|found| take(adapter, &peer, job, found)) {
+            (last, looks) = (Instant::now(), 0);
+            continue;
+        }
+        looks += 1;
+        // A processor that was away in between has not looked.
+        if looks > LOOKS && last.elapsed() > LOOK || over() || peer.is_dead() {
+            left = Left::Nothing;
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    if leisure.lasts(begun.since()) { left } else { Left::OtherWork }
+}
+
+/// Whether the helper has a processor for itself. Where it has not, its work is at the cost of the application.
+#[derive(Debug, Default)]
+struct Leisure {
+    /// Of this trial: time that the helper was at it, and time that it ran.
+    took: Duration,
+    ran: Duration,
+    /// How long to rest after this one.
+    rest: Duration,
+}
+
+/// When something was begun, and the thread's time by then.
+struct Begun(Instant, u64);
+
+impl Begun {
+    fn now() -> Self {
+        Self(Instant::now(), clock::thread_ns())
+    }
+
+    /// How long ago that is, and how much of it this thread ran.
+    fn since(&self) -> (Duration, Duration) {
+        (self.0.elapsed(), Duration::from_nanos(clock::thread_ns().saturating_sub(self.1)))
+    }
+}
+
+impl Leisure {
+    /// The helper was at it for some time, of which it `ran` some. `false`: that was not its processor alone, and there is a rest now.
+    fn lasts(&mut self, (took, ran): (Duration, Duration)) -> bool {
+        self.took += took;
+        self.ran += ran;
+        if self.took < CHECK {
+            return true;
+        }
+        let lasts = self.ran >= self.took * 3 / 4;
+        self.rest = if lasts { self.rest / 2 } else { (self.rest * 2).clamp(REST, REST_MOST) };
+        (self.took, self.ran) = Default::default();
+        lasts
+    }
+}
+
+/// Takes and does the piece that was `found`; `false`: it is somebody else's.
+fn take(adapter: &Adapter, peer: &Peer, job: &Job, found: u64) -> bool {
+    let own_slot = adapter.fabric.slot();
+    // Of this job, if the piece is taken after this.
+    let target = job.target.load(Ordering::Relaxed);
+    let asked = Asked {
+        qpn: job.qpn.load(Ordering::Relaxed),
+        spot: Spot {
+            addr: job.addr.load(Ordering::Relaxed),
+            rkey: job.rkey.load(Ordering::Relaxed),
+        },
+        len: job.len.load(Ordering::Relaxed),
+        piece: job.piece.load(Ordering::Relaxed).into(),
+        local: job.local.load(Ordering::Relaxed),
+        way: if job.is_read.load(Ordering::Relaxed) == 1 {
+            Direction::Read
+        } else {
+            Direction::Write
+        },
+    };
+    if target != u32::from(own_slot) {
+        return false;
+    }
+    let Some(n) = protocol::take_piece(&job.pieces, found) else { return false };
+    if asked.fulfil(adapter, peer, n).is_none() {
+        job.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    protocol::piece_done(&job.helped.0);
+    true
+}
+
+/// What an initiator asks for.
+struct Asked {
+    qpn: u32,
+    spot: Spot,
+    len: u64,
+    piece: u64,
+    local: u64,
+    way: Direction,
+}
+
+impl Asked {
+    /// Does piece `n`, if all of it is what the initiator may do; `None`: it is not, or cannot be done.
+    fn fulfil(&self, adapter: &Adapter, peer: &Peer, n: u16) -> Option<()> {
+        let offset = u64::from(n) * self.piece;
+        let len = self.len.checked_sub(offset)?.min(self.piece) as usize;
+        let (slot, index) = split_qpn(self.qpn);
+        if slot != adapter.fabric.slot() {
+            return None;
+        }
+        let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
+        // As the initiator is, announced before the key is looked at.
+        let _moving = adapter.movers.announce(slot, self.spot.rkey);
+        let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
+        let found = admit(&adapter.view, self.qpn, rights, self.spot, self.len, need)?;
+        if found.access & IMPORTED != 0 {
+            return None;
+        }
+        let here = [IoVec::new(found.va + offset, len)];
+        let there = [IoVec::new(self.local.checked_add(offset)?, len)];
+        // SAFETY: `here` is registered memory of the application, which the initiator may read or write, and the announcement holds off
+        // its deregistration. That it is still mapped is left to the kernel to find out.
+        let moved = unsafe {
+            match self.way {
+                Direction::Write => cma::read(peer.pid, &here, &there),
+                Direction::Read => cma::write(peer.pid, &here, &there),
+            }
+        };
+        (moved == Ok(len)).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn judged(partner: &mut Partner, took: u64, helped: bool, waited: u64) {
+        let (took, waited) = (Duration::from_micros(took), Duration::from_micros(waited));
+        partner.judge(took, &Outcome { result: Ok(()), helped, waited });
+    }
+
+    #[test]
+    fn help_is_called_when_long_operations_follow_each_other() {
+        let mut partner = Partner::default();
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            assert!(!partner.is_worth_it(CALL / 4, now, false), "once in a while");
+            now += Duration::from_millis(5);
+        }
+        for n in 2..6 {
+            assert_eq!(
+                partner.is_worth_it(CALL / 4, now, false),
+                n > 4,
+                "operation {n} of a burst"
+            );
+            now += Duration::from_micros(10);
+        }
+        now += Duration::from_secs(1);
+        assert!(partner.is_worth_it(CALL, now, false), "a very long one");
+        now += Duration::from_secs(1);
+        assert!(partner.is_worth_it(CALL / 4, now, true), "the helper is there anyway");
+    }
+
+    #[test]
+    fn who_is_not_helped_goes_on_alone_for_longer_and_longer() {
+        let mut partner = Partner::default();
+        let mut now = Instant::now();
+        let mut alone = |partner: &mut Partner| {
+            let mut bytes = 0;
+            while !partner.is_worth_it(MIB, now, false) {
+                now += Duration::from_micros(100);
+                bytes += MIB;
+            }
+            bytes
+        };
+        judged(&mut partner, 4999, false, 0);
+        assert_eq!(alone(&mut partner), 0, "that was not long enough to tell");
+        judged(&mut partner, 1, false, 0);
+        assert_eq!(alone(&mut partner), ALONE);
+        judged(&mut partner, 6000, true, 2500);
+        assert_eq!(alone(&mut partner), 2 * ALONE, "waited for too long");
+        for _ in 0..20 {
+            judged(&mut partner, 6000, true, 100);
+        }
+        assert_eq!(alone(&mut partner), 0);
+        let stuck = Outcome { result: Err(Fault::Busy), helped: true, waited: PATIENCE };
+        partner.judge(PATIENCE, &stuck);
+        assert_eq!(alone(&mut partner), ALONE, "at once, and as if for the first time");
+        for _ in 0..20 {
+            judged(&mut partner, 6000, false, 0);
+        }
+        assert_eq!(alone(&mut partner), ALONE_MOST);
+    }
+
+    #[test]
+    fn a_helper_rests_where_others_have_work() {
+        let mut leisure = Leisure::default();
+        assert!(leisure.lasts((CHECK / 2, Duration::ZERO)), "too short to tell");
+        assert!(!leisure.lasts((CHECK / 2, CHECK / 2)), "it ran for half of the time");
+        assert_eq!(leisure.rest, REST);
+        assert!(!leisure.lasts((CHECK, CHECK * 7 / 10)));
+        assert_eq!(leisure.rest, 2 * REST);
+        assert!(leisure.lasts((CHECK, CHECK * 8 / 10)), "somebody looked in");
+        assert_eq!(leisure.rest, REST);
+        for _ in 0..20 {
+            assert!(!leisure.lasts((CHECK, Duration::ZERO)));
+        }
+        assert_eq!(leisure.rest, REST_MOST);
+    }
+}
