@@ -90,6 +90,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("dm", ONE_AND_TWO, true),
     checked("import", ONE_AND_TWO, true),
     checked("runs", ONE_AND_TWO, true),
+    checked("bulk", &[], true),
     checked("mapped", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
     checked("multicast", &[], false),
