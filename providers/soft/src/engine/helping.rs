@@ -260,12 +260,14 @@ impl Helping {
     /// Somebody called; starts the helper, the first time. For the service thread.
     pub(crate) fn answer(adapter: &Arc<Adapter>) {
         let own = &adapter.helping;
-        let wanted = own.view.rings_head().help_wanted.0.load(Ordering::Relaxed);
-        if matches!(wanted, 0 | RESTING | LEAVING) {
+        let wanted = &own.view.rings_head().help_wanted.0;
+        let is_called = || !matches!(wanted.load(Ordering::Relaxed), 0 | RESTING | LEAVING);
+        if !is_called() {
             return;
         }
         let mut helper = own.helper.lock();
-        if helper.is_none() {
+        // Not after `stop`, which says that we leave under the lock.
+        if helper.is_none() && is_called() {
             let adapter = Arc::clone(adapter);
             *helper = spawn_quiet("fv-helper", STACK, move || help_all(&adapter)).ok();
         }
@@ -279,9 +281,13 @@ impl Helping {
             std::mem::forget(own.helper.try_lock().and_then(|mut helper| helper.take()));
             return;
         }
-        let Some(helper) = own.helper.lock().take() else { return };
         let wanted = &own.view.rings_head().help_wanted.0;
-        wanted.store(LEAVING, Ordering::Release);
+        let helper = {
+            let mut place = own.helper.lock();
+            wanted.store(LEAVING, Ordering::Release);
+            place.take()
+        };
+        let Some(helper) = helper else { return };
         futex::wake(wanted);
         helper.thread().unpark();
         // A panic in it has been reported.
