@@ -13,6 +13,7 @@ pub(crate) mod domains;
 pub(crate) mod ethernet;
 pub(crate) mod faults;
 mod faulty;
+mod helper;
 pub(crate) mod helping;
 pub(crate) mod hot;
 pub(crate) mod imported;

@@ -1,0 +1,222 @@
+//! The target's side of long operations that two processes do (`helping`): a thread that takes pieces of them while it has a processor
+//! for itself.
+
+use super::helping::{LEAVING, RESTING};
+use super::onesided::{Direction, Spot, admit};
+use super::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
+use crate::adapter::Adapter;
+use crate::fabric::Peer;
+use crate::shm::layout::{Job, split_qpn};
+use crate::shm::protocol;
+use crate::shm::view::View;
+use crate::sys::cma::{self, IoVec};
+use crate::sys::thread::yield_to_others;
+use crate::sys::{clock, futex};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a helper looks for more work: what it costs to be called again.
+const LOOK: Duration = Duration::from_micros(50);
+const LOOKS: u32 = 500;
+/// After so long a helper looks whether it had a processor for itself: it must have run for most of the time.
+const CHECK: Duration = Duration::from_millis(10);
+/// How long it rests if not, the first time and at most.
+const REST: Duration = Duration::from_millis(500);
+const REST_MOST: Duration = Duration::from_secs(10);
+
+/// The helper's thread: sleeps until somebody calls, until the process leaves.
+pub(super) fn help_all(adapter: &Adapter) {
+    yield_to_others();
+    let wanted = &adapter.view.rings_head().help_wanted.0;
+    let mut leisure = Leisure::default();
+    loop {
+        // Pairs with `stop`, and with `call`, for nothing but the word itself.
+        let who = wanted.load(Ordering::Acquire);
+        match who {
+            LEAVING => return,
+            0 => drop(futex::wait(wanted, 0)),
+            // Nobody calls now, and the rest is not over for nothing.
+            RESTING => {
+                std::thread::park_timeout(leisure.rest);
+                let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+            _ => {
+                let over = || wanted.load(Ordering::Relaxed) != who;
+                let next = match help(adapter, (who - 1) as u16, &mut leisure, over) {
+                    Left::Work => continue,
+                    Left::Nothing => 0,
+                    Left::OtherWork => RESTING,
+                };
+                // Who called meanwhile found us here, and goes on alone. LEAVING stays.
+                let _ = wanted.compare_exchange(who, next, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// What a helper leaves.
+enum Left {
+    /// There may be more: it only had a look at the clock.
+    Work,
+    Nothing,
+    /// What others have for this processor.
+    OtherWork,
+}
+
+/// Takes pieces of process `slot` for a while, until there were none for a moment, or it is `over`.
+fn help(adapter: &Adapter, slot: u16, leisure: &mut Leisure, over: impl Fn() -> bool) -> Left {
+    let Some(peer) = adapter.fabric.known_peer(slot).filter(|peer| peer.can_attach()) else {
+        return Left::Nothing;
+    };
+    // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
+    let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+    let job = &view.rings_head().job;
+    let begun = Begun::now();
+    let (mut last, mut looks, mut left) = (begun.0, 0, Left::Work);
+    while begun.0.elapsed() < CHECK {
+        if protocol::find_piece(&job.pieces).is_some_and(|found| take(adapter, &peer, job, found)) {
+            (last, looks) = (Instant::now(), 0);
+            continue;
+        }
+        looks += 1;
+        // A processor that was away in between has not looked.
+        if looks > LOOKS && last.elapsed() > LOOK || over() || peer.is_dead() {
+            left = Left::Nothing;
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    if leisure.lasts(begun.since()) { left } else { Left::OtherWork }
+}
+
+/// Whether the helper has a processor for itself. Where it has not, its work is at the cost of the application.
+#[derive(Debug, Default)]
+struct Leisure {
+    /// Of this trial: time that the helper was at it, and time that it ran.
+    took: Duration,
+    ran: Duration,
+    /// How long to rest after this one.
+    rest: Duration,
+}
+
+/// When something was begun, and the thread's time by then.
+struct Begun(Instant, u64);
+
+impl Begun {
+    fn now() -> Self {
+        Self(Instant::now(), clock::thread_ns())
+    }
+
+    /// How long ago that is, and how much of it this thread ran.
+    fn since(&self) -> (Duration, Duration) {
+        (self.0.elapsed(), Duration::from_nanos(clock::thread_ns().saturating_sub(self.1)))
+    }
+}
+
+impl Leisure {
+    /// The helper was at it for some time, of which it `ran` some. `false`: that was not its processor alone, and there is a rest now.
+    fn lasts(&mut self, (took, ran): (Duration, Duration)) -> bool {
+        self.took += took;
+        self.ran += ran;
+        if self.took < CHECK {
+            return true;
+        }
+        let lasts = self.ran >= self.took * 3 / 4;
+        self.rest = if lasts { self.rest / 2 } else { (self.rest * 2).clamp(REST, REST_MOST) };
+        (self.took, self.ran) = Default::default();
+        lasts
+    }
+}
+
+/// Takes and does the piece that was `found`; `false`: it is somebody else's.
+fn take(adapter: &Adapter, peer: &Peer, job: &Job, found: u64) -> bool {
+    let own_slot = adapter.fabric.slot();
+    // Of this job, if the piece is taken after this.
+    let target = job.target.load(Ordering::Relaxed);
+    let asked = Asked {
+        qpn: job.qpn.load(Ordering::Relaxed),
+        spot: Spot {
+            addr: job.addr.load(Ordering::Relaxed),
+            rkey: job.rkey.load(Ordering::Relaxed),
+        },
+        len: job.len.load(Ordering::Relaxed),
+        piece: job.piece.load(Ordering::Relaxed).into(),
+        local: job.local.load(Ordering::Relaxed),
+        way: if job.is_read.load(Ordering::Relaxed) == 1 {
+            Direction::Read
+        } else {
+            Direction::Write
+        },
+    };
+    if target != u32::from(own_slot) {
+        return false;
+    }
+    let Some(n) = protocol::take_piece(&job.pieces, found) else { return false };
+    if asked.fulfil(adapter, peer, n).is_none() {
+        job.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    protocol::piece_done(&job.helped.0);
+    true
+}
+
+/// What an initiator asks for.
+struct Asked {
+    qpn: u32,
+    spot: Spot,
+    len: u64,
+    piece: u64,
+    local: u64,
+    way: Direction,
+}
+
+impl Asked {
+    /// Does piece `n`, if all of it is what the initiator may do; `None`: it is not, or cannot be done.
+    fn fulfil(&self, adapter: &Adapter, peer: &Peer, n: u16) -> Option<()> {
+        let offset = u64::from(n) * self.piece;
+        let len = self.len.checked_sub(offset)?.min(self.piece) as usize;
+        let (slot, index) = split_qpn(self.qpn);
+        if slot != adapter.fabric.slot() {
+            return None;
+        }
+        let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
+        // As the initiator is, announced before the key is looked at.
+        let _moving = adapter.movers.announce(slot, self.spot.rkey);
+        let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
+        let found = admit(&adapter.view, self.qpn, rights, self.spot, self.len, need)?;
+        if found.access & IMPORTED != 0 {
+            return None;
+        }
+        let here = [IoVec::new(found.va + offset, len)];
+        let there = [IoVec::new(self.local.checked_add(offset)?, len)];
+        // SAFETY: `here` is registered memory of the application, which the initiator may read or write, and the announcement holds off
+        // its deregistration. That it is still mapped is left to the kernel to find out.
+        let moved = unsafe {
+            match self.way {
+                Direction::Write => cma::read(peer.pid, &here, &there),
+                Direction::Read => cma::write(peer.pid, &here, &there),
+            }
+        };
+        (moved == Ok(len)).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_rests_where_others_have_work() {
+        let mut leisure = Leisure::default();
+        assert!(leisure.lasts((CHECK / 2, Duration::ZERO)), "too short to tell");
+        assert!(!leisure.lasts((CHECK / 2, CHECK / 2)), "it ran for half of the time");
+        assert_eq!(leisure.rest, REST);
+        assert!(!leisure.lasts((CHECK, CHECK * 7 / 10)));
+        assert_eq!(leisure.rest, 2 * REST);
+        assert!(leisure.lasts((CHECK, CHECK * 8 / 10)), "somebody looked in");
+        assert_eq!(leisure.rest, REST);
+        for _ in 0..20 {
+            assert!(!leisure.lasts((CHECK, Duration::ZERO)));
+        }
+        assert_eq!(leisure.rest, REST_MOST);
+    }
+}
