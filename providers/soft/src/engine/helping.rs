@@ -231,6 +231,12 @@ impl Helping {
         self.is_stuck.store(false, Ordering::Relaxed);
     }
 
+    /// As if nobody had been asked for help before.
+    #[cfg(test)]
+    pub(crate) fn forget_partners(&self) {
+        self.work.lock().partners.clear();
+    }
+
     /// Requests are flushed, and their memory is the application's again: waits for pieces of them.
     pub(super) fn settle(&self) {
         if !self.is_stuck.load(Ordering::Relaxed) {

@@ -69,10 +69,14 @@ fn post_until_taken(a: &Side, b: &Side, opcode: u32) -> u16 {
     let view = a.qp.adapter.view;
     let job = &view.rings_head().job;
     let done = std::sync::atomic::AtomicBool::new(false);
-    for _ in 0..10_000 {
+    let start = std::sync::Barrier::new(2);
+    let until = Instant::now() + Duration::from_secs(100);
+    while Instant::now() < until {
+        a.qp.adapter.helping.forget_partners();
         let (request, list) = whole(opcode, a, b, 0, MOST);
         let taken = std::thread::scope(|scope| {
             let helper = scope.spawn(|| {
+                start.wait();
                 while !done.load(Ordering::Acquire) {
                     if let Some(n) =
                         find_piece(&job.pieces).and_then(|found| take_piece(&job.pieces, found))
@@ -82,6 +86,7 @@ fn post_until_taken(a: &Side, b: &Side, opcode: u32) -> u16 {
                 }
                 None
             });
+            start.wait();
             a.send(request, &list);
             done.store(true, Ordering::Release);
             helper.join().expect("no panic")
