@@ -35,7 +35,7 @@ pub(super) fn help_all(adapter: &Adapter) {
         match who {
             LEAVING => return,
             0 => drop(futex::wait(wanted, 0)),
-            // Nobody calls now, and the rest is not over for nothing.
+            // Callers see it and go on alone. Until the time is over, or `stop` wakes us.
             RESTING => {
                 std::thread::park_timeout(leisure.rest);
                 let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);

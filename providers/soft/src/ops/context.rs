@@ -125,10 +125,15 @@ fn close_adapter(adapter: &Arc<Adapter>) {
     *count -= 1;
     if *count == 0 {
         *held = None;
-        control::stop(adapter);
-        Helping::stop(adapter);
-        adapter.fabric.leave();
+        leave(adapter);
     }
+}
+
+/// Ends the adapter's threads, then leaves the fabric.
+fn leave(adapter: &Adapter) {
+    control::stop(adapter);
+    Helping::stop(adapter);
+    adapter.fabric.leave();
 }
 
 extern "C" fn leave_at_exit() {
@@ -136,9 +141,7 @@ extern "C" fn leave_at_exit() {
     if let Ok(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
-        control::stop(adapter);
-        Helping::stop(adapter);
-        adapter.fabric.leave();
+        leave(adapter);
     }
 }
 
