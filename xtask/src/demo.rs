@@ -267,14 +267,11 @@ impl Demo {
         }
         self.progress.step(&format!("{}, {} bytes", m.what, m.bytes));
         // -F: do not complain about the CPU's frequency.
-        let result = Pair::of(self.over.job(m.program).arg("-F").args(m.args), LIMIT)
-            .and_then(|pair| pair.run(&self.scratch))
-            .and_then(|ended| {
-                let rows = perftest::parse(&ended.client.stdout);
-                let row = rows.iter().find(|row| row.bytes == m.bytes);
-                row.and_then(|row| m.number.of(row))
-                    .ok_or_else(|| format!("no result\n{}", ended.report()))
-            });
+        let pair = || {
+            let job = self.over.job(m.program).arg("-F").args(m.args);
+            Pair::of(job, LIMIT)?.run(&self.scratch)
+        };
+        let result = perftest::measure(pair, m.bytes, |row| m.number.of(row));
         self.record(m.what, &m.bytes.to_string(), m.goal, result);
     }
 

@@ -102,15 +102,12 @@ impl Runner {
             let job = self.over.job("taskset").args(["-c", cpu, program, "-F"]);
             job.args(args)
         };
-        let ended = Pair::between(side(SERVER_CPU), side(CLIENT_CPU), LIMIT)?.run(&self.scratch)?;
-        let rows = perftest::parse(&ended.client.stdout);
-        let row = rows.iter().find(|row| row.bytes == bytes);
-        row.and_then(|row| match unit {
+        let pair = || Pair::between(side(SERVER_CPU), side(CLIENT_CPU), LIMIT)?.run(&self.scratch);
+        perftest::measure(pair, bytes, |row| match unit {
             Unit::Us => row.typical_us(),
             Unit::GBs => row.bandwidth().map(|b| b / 1e9),
             Unit::Millions => row.rate().map(|r| r / 1e6),
         })
-        .ok_or_else(|| format!("no result\n{}", ended.report()))
     }
 
     fn ucx(&self, test: &str, bytes: u64, n: u64, unit: Unit) -> crate::Result<f64> {

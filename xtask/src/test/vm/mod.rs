@@ -183,7 +183,7 @@ mod tests {
     }
 
     const WORKS: &str = "== it: exit status 0\nall well\n";
-    const FAILS: &str = "== it: exit status 1\n-- stderr\nno XRC here\n";
+    const FAILS: &str = "== it: exit status 1\nstderr: no XRC here\n";
 
     #[test]
     fn only_what_works_the_same_way_passes() {
