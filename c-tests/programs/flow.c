@@ -3,27 +3,7 @@
  * ibv_create_flow(3), ibv_create_counters(3).
  */
 #include "frames.h"
-
-/* A rule under construction: attributes, then specifications one behind the other. */
-struct rule {
-	struct ibv_flow_attr attr;
-	unsigned char specs[600];
-	unsigned used;
-};
-
-static struct rule start(uint16_t priority)
-{
-	struct rule r = { .attr = { .type = IBV_FLOW_ATTR_NORMAL, .port = 1, .priority = priority } };
-	return r;
-}
-
-static void add(struct rule *r, const void *spec, unsigned size)
-{
-	memcpy(r->specs + r->used, spec, size);
-	r->used += size;
-	r->attr.num_of_specs++;
-	r->attr.size = (uint16_t)(sizeof r->attr + r->used);
-}
+#include "rules.h"
 
 static struct ibv_flow *make(struct ibv_qp *qp, struct rule *r)
 {
@@ -37,66 +17,6 @@ static struct ibv_flow *must(struct ibv_qp *qp, struct rule *r)
 	if (!f)
 		die("ibv_create_flow: %s", strerror(errno));
 	return f;
-}
-
-static void eth_spec(struct rule *r, unsigned inner, uint64_t dst, uint64_t src, uint16_t type, int vlan)
-{
-	struct ibv_flow_spec_eth s = { .type = IBV_FLOW_SPEC_ETH | inner, .size = sizeof s };
-	if (dst) {
-		be(s.val.dst_mac, dst, 6);
-		memset(s.mask.dst_mac, 0xff, 6);
-	}
-	if (src) {
-		be(s.val.src_mac, src, 6);
-		memset(s.mask.src_mac, 0xff, 6);
-	}
-	if (type) {
-		be((unsigned char *)&s.val.ether_type, type, 2);
-		s.mask.ether_type = 0xffff;
-	}
-	if (vlan >= 0) {
-		be((unsigned char *)&s.val.vlan_tag, (uint64_t)vlan, 2);
-		be((unsigned char *)&s.mask.vlan_tag, 0x0fff, 2);
-	}
-	add(r, &s, sizeof s);
-}
-
-static void ipv4_spec(struct rule *r, uint32_t src, uint32_t dst, uint32_t mask)
-{
-	struct ibv_flow_spec_ipv4 s = { .type = IBV_FLOW_SPEC_IPV4, .size = sizeof s };
-	be((unsigned char *)&s.val.src_ip, src, 4);
-	be((unsigned char *)&s.val.dst_ip, dst, 4);
-	be((unsigned char *)&s.mask.src_ip, src ? mask : 0, 4);
-	be((unsigned char *)&s.mask.dst_ip, dst ? mask : 0, 4);
-	add(r, &s, sizeof s);
-}
-
-static void port_spec(struct rule *r, unsigned kind, uint16_t src, uint16_t dst)
-{
-	struct ibv_flow_spec_tcp_udp s = { .type = kind, .size = sizeof s };
-	be((unsigned char *)&s.val.src_port, src, 2);
-	be((unsigned char *)&s.val.dst_port, dst, 2);
-	s.mask.src_port = src ? 0xffff : 0;
-	s.mask.dst_port = dst ? 0xffff : 0;
-	add(r, &s, sizeof s);
-}
-
-static void tag_spec(struct rule *r, uint32_t tag)
-{
-	struct ibv_flow_spec_action_tag s = { .type = IBV_FLOW_SPEC_ACTION_TAG, .size = sizeof s, .tag_id = tag };
-	add(r, &s, sizeof s);
-}
-
-static void drop_spec(struct rule *r)
-{
-	struct ibv_flow_spec_action_drop s = { .type = IBV_FLOW_SPEC_ACTION_DROP, .size = sizeof s };
-	add(r, &s, sizeof s);
-}
-
-static void count_spec(struct rule *r, struct ibv_counters *c)
-{
-	struct ibv_flow_spec_counter_action s = { .type = IBV_FLOW_SPEC_ACTION_COUNT, .size = sizeof s, .counters = c };
-	add(r, &s, sizeof s);
 }
 
 static void refuses(struct ibv_qp *qp, struct rule *r, int err, const char *what)
@@ -114,7 +34,7 @@ static void refused(void)
 	struct ibv_qp *rc = ibv_create_qp(pd, &ia);
 	ia.qp_type = IBV_QPT_UD;
 	struct ibv_qp *ud = ibv_create_qp(pd, &ia);
-	struct rule r = start(0);
+	struct rule r = rule_start(0);
 	eth_spec(&r, 0, MAC_A, 0, 0, -1);
 	refuses(rc, &r, EINVAL, "a rule on an RC QP");
 	refuses(ud, &r, EOPNOTSUPP, "a rule on a UD QP");
@@ -133,37 +53,37 @@ static void refused(void)
 	refuses(qp, &r, EINVAL, "an unknown type");
 	r.attr.type = IBV_FLOW_ATTR_ALL_DEFAULT;
 	refuses(qp, &r, EINVAL, "a default rule with a specification");
-	r = start(0);
+	r = rule_start(0);
 	r.attr.type = IBV_FLOW_ATTR_SNIFFER;
 	r.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
 	refuses(qp, &r, EINVAL, "a sniffer that does not trap");
-	r = start(0);
+	r = rule_start(0);
 	eth_spec(&r, 0, MAC_A, 0, 0x86dd, -1);
 	ipv4_spec(&r, 1, 2, ~0u);
 	refuses(qp, &r, EINVAL, "IPv4 in an IPv6 EtherType");
-	r = start(0);
+	r = rule_start(0);
 	port_spec(&r, IBV_FLOW_SPEC_TCP, 1, 2);
 	port_spec(&r, IBV_FLOW_SPEC_UDP, 1, 2);
 	refuses(qp, &r, EINVAL, "TCP and UDP");
-	r = start(0);
+	r = rule_start(0);
 	eth_spec(&r, 0, MAC_A, 0, 0, -1);
 	((struct ibv_flow_spec_eth *)r.specs)->size = 8;
 	refuses(qp, &r, EINVAL, "a specification that is too short");
 	((struct ibv_flow_spec_eth *)r.specs)->size = sizeof(struct ibv_flow_spec_eth);
 	((struct ibv_flow_spec_eth *)r.specs)->type = 0x77;
 	refuses(qp, &r, EINVAL, "an unknown specification");
-	r = start(0);
+	r = rule_start(0);
 	struct ibv_flow_spec_esp esp = { .type = IBV_FLOW_SPEC_ESP, .size = sizeof esp, .mask = { .seq = 1 } };
-	add(&r, &esp, sizeof esp);
+	rule_add(&r, &esp, sizeof esp);
 	refuses(qp, &r, EOPNOTSUPP, "an ESP sequence number");
-	r = start(0);
+	r = rule_start(0);
 	struct ibv_flow_spec_action_handle handle = { .type = IBV_FLOW_SPEC_ACTION_HANDLE, .size = sizeof handle };
-	add(&r, &handle, sizeof handle);
+	rule_add(&r, &handle, sizeof handle);
 	refuses(qp, &r, EOPNOTSUPP, "an action with a handle");
-	r = start(0);
+	r = rule_start(0);
 	tag_spec(&r, 1 << 24);
 	refuses(qp, &r, EINVAL, "a tag of more than 24 bits");
-	r = start(0);
+	r = rule_start(0);
 	drop_spec(&r);
 	r.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
 	refuses(qp, &r, EINVAL, "a rule that drops and does not trap");
@@ -224,19 +144,19 @@ static void specifications(void)
 	uint32_t len;
 	struct ibv_flow *flow[6] = { 0 };
 	if (!role) {
-		struct rule r = start(0);
+		struct rule r = rule_start(0);
 		eth_spec(&r, 0, MAC_A, 0, 0, 0x123);
 		flow[0] = must(q[0], &r);
-		r = start(0);
+		r = rule_start(0);
 		ipv4_spec(&r, 0x0a010000, 0, 0xffff0000);
 		port_spec(&r, IBV_FLOW_SPEC_UDP, 0, 53);
 		tag_spec(&r, 0xabc);
 		flow[1] = must(q[1], &r);
-		r = start(0);
+		r = rule_start(0);
 		struct ibv_flow_spec_ipv4_ext x = { .type = IBV_FLOW_SPEC_IPV4_EXT, .size = sizeof x, .val = { .proto = 6, .tos = 0x20 }, .mask = { .proto = 0xff, .tos = 0xff } };
-		add(&r, &x, sizeof x);
+		rule_add(&r, &x, sizeof x);
 		flow[2] = must(q[2], &r);
-		r = start(0);
+		r = rule_start(0);
 		struct ibv_flow_spec_ipv6 s = { .type = IBV_FLOW_SPEC_IPV6, .size = sizeof s };
 		be((unsigned char *)&s.val.flow_label, 0x54321, 4);
 		be((unsigned char *)&s.mask.flow_label, 0xfffff, 4);
@@ -244,22 +164,22 @@ static void specifications(void)
 		s.mask.dst_ip[15] = 0xff;
 		s.val.next_hdr = 6;
 		s.mask.next_hdr = 0xff;
-		add(&r, &s, sizeof s);
+		rule_add(&r, &s, sizeof s);
 		port_spec(&r, IBV_FLOW_SPEC_TCP, 80, 0);
 		tag_spec(&r, 0xffffff);
 		flow[3] = must(q[3], &r);
-		r = start(0);
+		r = rule_start(0);
 		struct ibv_flow_spec_tunnel v = { .type = IBV_FLOW_SPEC_VXLAN_TUNNEL, .size = sizeof v };
 		be((unsigned char *)&v.val.tunnel_id, 0x123456, 4);
 		v.mask.tunnel_id = ~0u;
-		add(&r, &v, sizeof v);
+		rule_add(&r, &v, sizeof v);
 		eth_spec(&r, IBV_FLOW_SPEC_INNER, MAC_X, 0, 0, -1);
 		flow[4] = must(q[4], &r);
-		r = start(0);
+		r = rule_start(0);
 		struct ibv_flow_spec_gre g = { .type = IBV_FLOW_SPEC_GRE, .size = sizeof g };
 		be((unsigned char *)&g.val.key, 77, 4);
 		g.mask.key = ~0u;
-		add(&r, &g, sizeof g);
+		rule_add(&r, &g, sizeof g);
 		flow[5] = must(q[5], &r);
 	}
 	meet();
@@ -319,32 +239,32 @@ static void labels(void)
 	be((unsigned char *)&m.val.label, 0x12345000, 4);
 	be((unsigned char *)&m.mask.label, 0xfffff000, 4);
 	if (!role) {
-		struct rule r = start(0);
-		add(&r, &m, sizeof m);
+		struct rule r = rule_start(0);
+		rule_add(&r, &m, sizeof m);
 		flow[0] = must(q[0], &r);
 		/* Any label, with an inner address. */
-		r = start(0);
+		r = rule_start(0);
 		m.mask.label = 0;
-		add(&r, &m, sizeof m);
+		rule_add(&r, &m, sizeof m);
 		struct ibv_flow_spec_ipv4_ext x = { .type = IBV_FLOW_SPEC_IPV4_EXT | IBV_FLOW_SPEC_INNER, .size = sizeof x };
 		be((unsigned char *)&x.val.dst_ip, 0x0a090807, 4);
 		be((unsigned char *)&x.mask.dst_ip, 0xffffffff, 4);
-		add(&r, &x, sizeof x);
+		rule_add(&r, &x, sizeof x);
 		flow[1] = must(q[1], &r);
 		/* Bottom of stack, TTL and class are bits of the entry like any other. */
-		r = start(0);
+		r = rule_start(0);
 		be((unsigned char *)&m.val.label, 0x00077100, 4);
 		be((unsigned char *)&m.mask.label, 0xfffff100, 4);
-		add(&r, &m, sizeof m);
+		rule_add(&r, &m, sizeof m);
 		flow[2] = must(q[2], &r);
-		r = start(0);
+		r = rule_start(0);
 		m.size -= 4;
-		add(&r, &m, sizeof m);
+		rule_add(&r, &m, sizeof m);
 		refuses(q[3], &r, EINVAL, "a specification of MPLS that is too short");
 		m.size += 4;
-		r = start(0);
+		r = rule_start(0);
 		m.type |= IBV_FLOW_SPEC_INNER;
-		add(&r, &m, sizeof m);
+		rule_add(&r, &m, sizeof m);
 		refuses(q[3], &r, EOPNOTSUPP, "MPLS within a tunnel");
 	}
 	meet();
@@ -382,10 +302,10 @@ static void priorities(void)
 	struct ibv_flow *wide = NULL, *narrow = NULL, *twin = NULL, *copy = NULL, *all = NULL, *drop = NULL;
 	struct ibv_counters *c = NULL;
 	if (!role) {
-		struct rule r = start(5);
+		struct rule r = rule_start(5);
 		eth_spec(&r, 0, MAC_A, 0, 0, -1);
 		wide = must(q[0], &r);
-		struct rule d = start(0);
+		struct rule d = rule_start(0);
 		d.attr.type = IBV_FLOW_ATTR_ALL_DEFAULT;
 		tag_spec(&d, 9);
 		all = must(q[4], &d);
@@ -393,7 +313,7 @@ static void priorities(void)
 	meet();
 	sent("one rule and a default one", f, len, "0");
 	if (!role) {
-		struct rule r = start(1);
+		struct rule r = rule_start(1);
 		port_spec(&r, IBV_FLOW_SPEC_UDP, 0, 53);
 		narrow = must(q[1], &r);
 		twin = must(q[2], &r);
@@ -401,7 +321,7 @@ static void priorities(void)
 	meet();
 	sent("a rule of a higher priority, and its twin", f, len, "1 2");
 	if (!role) {
-		struct rule r = start(0);
+		struct rule r = rule_start(0);
 		r.attr.flags = IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
 		ipv4_spec(&r, 0x0a010101, 0, ~0u);
 		tag_spec(&r, 3);
@@ -417,7 +337,7 @@ static void priorities(void)
 		if (!c || ibv_attach_counters_point_flow(c, &p, NULL) || ibv_attach_counters_point_flow(c, &b, NULL))
 			die("counters");
 		check_eq(ibv_attach_counters_point_flow(c, &b, NULL), EBUSY, "an index that is taken");
-		struct rule r = start(0);
+		struct rule r = rule_start(0);
 		port_spec(&r, IBV_FLOW_SPEC_UDP, 0, 53);
 		drop_spec(&r);
 		count_spec(&r, c);
@@ -438,7 +358,7 @@ static void priorities(void)
 	}
 	meet();
 	/* Rules of two processes are in one contest. */
-	struct rule r = start(role ? 2 : 3);
+	struct rule r = rule_start(role ? 2 : 3);
 	eth_spec(&r, 0, MAC_A, 0, 0, -1);
 	wide = must(q[role ? 1 : 0], &r);
 	struct arrival a[4];
@@ -462,7 +382,7 @@ static void many(void)
 	struct arrival a[4];
 	if (!role) {
 		for (int i = 0; i < N; i++) {
-			struct rule r = start(0);
+			struct rule r = rule_start(0);
 			eth_spec(&r, 0, MAC_X + (unsigned)i, 0, 0, -1);
 			tag_spec(&r, (uint32_t)i + 1);
 			flow[i] = must(q[0], &r);

@@ -5,6 +5,7 @@
 #define FRAMES_H
 
 #define PARTNER_BODY
+#include "packets.h"
 #include "partner.h"
 
 #define FRAME 10000u		/* room for one frame */
@@ -141,48 +142,6 @@ static inline const char *who(struct arrival *a, int n)
 	return text;
 }
 
-/* Headers are written to p; each returns what comes behind. */
-static inline unsigned char *be(unsigned char *p, uint64_t value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		p[i] = (unsigned char)(value >> 8 * (bytes - 1 - i));
-	return p + bytes;
-}
-
-static inline unsigned char *eth(unsigned char *p, uint64_t dst, uint64_t src, int vlan, uint16_t type)
-{
-	p = be(be(p, dst, 6), src, 6);
-	if (vlan >= 0)
-		p = be(be(p, 0x8100, 2), (uint64_t)vlan, 2);
-	return be(p, type, 2);
-}
-
-static inline unsigned char *ipv4(unsigned char *p, uint32_t src, uint32_t dst, uint8_t proto, uint8_t tos, uint16_t payload)
-{
-	p = be(be(be(p, 0x45, 1), tos, 1), 20u + payload, 2);
-	p = be(be(p, 0x1234, 2), 0x4000, 2);
-	return be(be(be(be(be(p, 64, 1), proto, 1), 0, 2), src, 4), dst, 4);
-}
-
-static inline unsigned char *ipv6(unsigned char *p, const uint8_t *src, const uint8_t *dst, uint8_t next, uint32_t label, uint16_t payload)
-{
-	p = be(be(be(be(p, 0x60000000u | label, 4), payload, 2), next, 1), 64, 1);
-	memcpy(p, src, 16);
-	memcpy(p + 16, dst, 16);
-	return p + 32;
-}
-
-static inline unsigned char *udp(unsigned char *p, uint16_t src, uint16_t dst, uint16_t payload)
-{
-	return be(be(be(be(p, src, 2), dst, 2), 8u + payload, 2), 0, 2);
-}
-
-static inline unsigned char *tcp(unsigned char *p, uint16_t src, uint16_t dst, uint32_t seq, uint8_t flags)
-{
-	p = be(be(be(be(p, src, 2), dst, 2), seq, 4), 0, 4);
-	return be(be(be(be(be(p, 0x50, 1), flags, 1), 0x1000, 2), 0, 2), 0, 2);
-}
-
 /* An IPv4 UDP packet with `payload` bytes of the pattern `seed`; its length. */
 static inline uint32_t udp_frame(unsigned char *p, uint64_t dst, uint64_t src, int vlan, uint32_t sip, uint32_t dip, uint16_t sport, uint16_t dport,
 				 uint16_t payload, uint32_t seed)
@@ -192,16 +151,6 @@ static inline uint32_t udp_frame(unsigned char *p, uint64_t dst, uint64_t src, i
 	at = udp(at, sport, dport, payload);
 	fill(at, payload, seed);
 	return (uint32_t)(at - p) + payload;
-}
-
-/* The one's complement sum; 0xffff where checksums are right. */
-static inline uint32_t ones(const unsigned char *p, uint32_t len, uint32_t sum)
-{
-	for (uint32_t i = 0; i < len; i++)
-		sum += (uint32_t)p[i] << (i & 1 ? 0 : 8);
-	while (sum >> 16)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
 }
 
 /* Whether the checksums of the IPv4 packet at p are right, header and UDP or TCP. */

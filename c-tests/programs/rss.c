@@ -6,10 +6,6 @@
 
 enum { QUEUES = 4 };
 
-/* The key of Microsoft's "Verifying the RSS Hash Calculation". */
-static uint8_t key[40] = { 0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-			   0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa };
-
 /* Its vectors: addresses and ports, with the hashes of both and of the addresses alone. */
 static const struct {
 	uint32_t src, dst;
@@ -25,7 +21,7 @@ static const struct {
 
 static struct ibv_wq *make_wq(uint32_t flags)
 {
-	struct ibv_wq_init_attr a = { .wq_context = key, .wq_type = IBV_WQT_RQ, .max_wr = 16, .max_sge = 2, .pd = pd, .cq = cq,
+	struct ibv_wq_init_attr a = { .wq_context = rss_key, .wq_type = IBV_WQT_RQ, .max_wr = 16, .max_sge = 2, .pd = pd, .cq = cq,
 				      .comp_mask = flags ? IBV_WQ_INIT_ATTR_FLAGS : 0, .create_flags = flags };
 	struct ibv_wq *wq = ibv_create_wq(ctx, &a);
 	if (!wq)
@@ -53,7 +49,7 @@ static struct ibv_qp *spread(struct ibv_rwq_ind_table *table, uint64_t fields)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
 		.pd = pd,
 		.rwq_ind_tbl = table,
-		.rx_hash_conf = { .rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ, .rx_hash_key_len = sizeof key, .rx_hash_key = key, .rx_hash_fields_mask = fields },
+		.rx_hash_conf = { .rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ, .rx_hash_key_len = sizeof rss_key, .rx_hash_key = rss_key, .rx_hash_fields_mask = fields },
 	};
 	errno = 0;
 	return ibv_create_qp_ex(ctx, &ia);
@@ -101,7 +97,7 @@ static void refused(void)
 	check(!ibv_create_wq(ctx, &a) && errno == EOPNOTSUPP, "IBV_WQ_FLAGS_PCI_WRITE_END_PADDING");
 
 	struct ibv_wq *wq = make_wq(0);
-	check(wq->context == ctx && wq->wq_context == key && wq->pd == pd && wq->cq == cq && wq->state == IBV_WQS_RESET && wq->wq_type == IBV_WQT_RQ && wq->wq_num,
+	check(wq->context == ctx && wq->wq_context == rss_key && wq->pd == pd && wq->cq == cq && wq->state == IBV_WQS_RESET && wq->wq_type == IBV_WQT_RQ && wq->wq_num,
 	      "a work queue's fields");
 	check_eq(ibv_destroy_cq(cq), EBUSY, "ibv_destroy_cq while a work queue uses it");
 	check_eq(ibv_dealloc_pd(pd), EBUSY, "ibv_dealloc_pd while a work queue is in it");
@@ -156,10 +152,10 @@ static void refused(void)
 	errno = 0;
 	check(!ibv_create_qp_ex(ctx, &ia) && errno == EINVAL, "a table without a hash");
 	ia.comp_mask |= IBV_QP_INIT_ATTR_RX_HASH;
-	ia.rx_hash_conf = (struct ibv_rx_hash_conf){ IBV_RX_HASH_FUNC_TOEPLITZ, 39, key, IBV_RX_HASH_SRC_IPV4 };
+	ia.rx_hash_conf = (struct ibv_rx_hash_conf){ IBV_RX_HASH_FUNC_TOEPLITZ, 39, rss_key, IBV_RX_HASH_SRC_IPV4 };
 	errno = 0;
 	check(!ibv_create_qp_ex(ctx, &ia) && errno == EINVAL, "a key of 39 bytes");
-	ia.rx_hash_conf = (struct ibv_rx_hash_conf){ 2, 40, key, IBV_RX_HASH_SRC_IPV4 };
+	ia.rx_hash_conf = (struct ibv_rx_hash_conf){ 2, 40, rss_key, IBV_RX_HASH_SRC_IPV4 };
 	errno = 0;
 	check(!ibv_create_qp_ex(ctx, &ia) && errno == EOPNOTSUPP, "another hash function");
 	ia.rx_hash_conf.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ;
@@ -277,18 +273,6 @@ static void spreads(void)
 	}
 }
 
-/* The hash by its definition: for each bit of the data that is set, the 32 bits of the key that begin there. */
-static uint32_t toeplitz(const uint8_t *data, unsigned len)
-{
-	uint32_t hash = 0;
-	for (unsigned bit = 0; bit < 8 * len; bit++)
-		if (data[bit / 8] >> (7 - bit % 8) & 1)
-			for (unsigned i = 0; i < 32; i++)
-				if (key[(bit + i) / 8] >> (7 - (bit + i) % 8) & 1)
-					hash ^= 1u << (31 - i);
-	return hash;
-}
-
 enum packet { UDP4, UDP6, ESP4, ESP6, VXLAN };
 
 /* Every set of fields that the vectors are not about, and the packets that have them. */
@@ -373,7 +357,7 @@ static unsigned queue_of(uint64_t fields, const struct flow_of *x)
 		p = be(p, x->dport, 2);
 	if (fields & IBV_RX_HASH_IPSEC_SPI)
 		p = be(p, x->spi, 4);
-	return toeplitz(data, (unsigned)(p - data)) & (QUEUES - 1);
+	return toeplitz(rss_key, data, (unsigned)(p - data)) & (QUEUES - 1);
 }
 
 static void other_fields(void)

@@ -109,22 +109,47 @@ fn summarised(text: &str, summary: &str) -> crate::Result<String> {
 
 fn tests(root: &Path) -> crate::Result<Vec<Test>> {
     let folder = root.join(PROGRAMS_FOLDER);
-    let mut tests: BTreeMap<&str, Test> = BTreeMap::new();
-    for program in PROGRAMS {
-        let source = code(&read(&folder.join(format!("{}.c", program.name)))?);
-        let across = is_across(program, &source);
-        tests.insert(
-            program.name,
-            Test { name: program.name.into(), words: words(&source), across },
-        );
+    let names: BTreeSet<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+    let mut tests = Vec::new();
+    // Which programs include a file, be it by another one.
+    let mut includers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for name in names {
+        let file = read(&folder.join(format!("{name}.c")))?;
+        let source = code(&file);
+        let across = PROGRAMS.iter().any(|p| p.name == name && is_across(p, &source));
+        let mut wanted = included(&file);
+        while let Some(header) = wanted.pop() {
+            let users = includers.entry(header.clone()).or_default();
+            if users.last() != Some(&tests.len()) {
+                users.push(tests.len());
+                wanted.extend(included(&read(&folder.join(&header))?));
+            }
+        }
+        tests.push(Test { name: name.into(), words: words(&source), across });
     }
-    let mut tests: Vec<_> = tests.into_values().collect();
     // What every program does, or all of a kind, in several processes where they have several.
-    for shared in ["rig.h", "rig.c", "partner.h", "control.h", "xrc_pair.h", "tm.h", "frames.h"] {
-        let source = code(&read(&folder.join(shared))?);
-        tests.push(Test { name: shared.into(), words: words(&source), across: true });
+    tests.push(shared(&folder, "rig.c")?);
+    for (header, users) in includers {
+        let Test { name, words, across } = shared(&folder, &header)?;
+        match users[..] {
+            // A part of it.
+            [only] => tests[only].words.extend(words),
+            _ => tests.push(Test { name, words, across }),
+        }
     }
     Ok(tests)
+}
+
+fn shared(folder: &Path, name: &str) -> crate::Result<Test> {
+    let source = code(&read(&folder.join(name))?);
+    Ok(Test { name: name.into(), words: words(&source), across: true })
+}
+
+/// The files of the same folder that a source includes.
+fn included(source: &str) -> Vec<String> {
+    let name =
+        |line: &str| line.trim().strip_prefix("#include \"")?.strip_suffix('"').map(str::to_string);
+    source.lines().filter_map(name).filter(|name| !name.contains('/')).collect()
 }
 
 /// Whether a program is run with several processes: an argument says so, or it forks by itself.
@@ -317,7 +342,7 @@ Written by `cargo xtask matrix` from `include/infiniband/verbs.h`, from the sour
 literals left out) and from `c-tests/data/not-exercised.tsv`. Do not edit it; `cargo xtask test matrix` fails when it is out of date, when a
 name is in no test and has no explanation, and when an explanation is no longer true.
 
-A program that has runs with one process and with several counts as \"between processes\". `rig.h`, `rig.c`, `partner.h`, `control.h`, `xrc_pair.h`, `tm.h` and `frames.h` are what programs
+A program that has runs with one process and with several counts as \"between processes\". A header that one program includes is a part of that program; others, and `rig.c`, are what programs
 share. Functions may be exercised within one process alone; all others need a test between processes.
 Programs of others (ibverbs-utils, perftest, pyverbs), which other test groups run, are not counted.
 
@@ -338,6 +363,12 @@ mod tests {
     fn section(names: &[&str], across: bool) -> Section {
         let names = names.iter().map(|name| (*name).to_string()).collect();
         Section { heading: "Things", names, across }
+    }
+
+    #[test]
+    fn what_one_program_includes_is_a_part_of_it() {
+        let source = "#include <errno.h>\n#include \"a.h\"\n  #include \"../tools/b.h\"\n";
+        assert_eq!(included(source), ["a.h"]);
     }
 
     #[test]
