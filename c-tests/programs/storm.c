@@ -1,5 +1,5 @@
 /*
- * A storm: processes with a thread for each side of each connection, everything drawn from a seed (transports, queues, memory, windows,
+ * A storm: processes with a thread for each side of each connection, everything drawn from a seed (transports, queues, memory, windows, steering rules,
  * operations, lengths, lists), and an oracle that knows each completion and each byte of each buffer beforehand. Objects come and go while
  * others work; queue pairs are flushed and connected again; processes are killed. Afterwards everything can be destroyed.
  *
@@ -23,7 +23,7 @@ void bad(const struct side *s, const char *format, ...)
 	vsnprintf(text, sizeof text, format, ap);
 	va_end(ap);
 	const struct plan *p = &s->plan;
-	static const char *const names[] = { "RC", "UC", "XRC", "UD", "multicast", "crowd", "tag matching" };
+	static const char *const names[] = { "RC", "UC", "XRC", "UD", "multicast", "crowd", "tag matching", "frames" };
 	printf("FAILED: seed %llu, round %u, link %d (%s, process %d to %d; srq %d, new calls %d, memory %d, window %d, extended %d/%d, events %d/%d), %s: %s\n",
 	       (unsigned long long)storm_seed, storm_round, s->link, names[p->transport], p->proc[0], p->proc[1], p->srq, p->new_api, p->memory, p->window, p->extended[0],
 	       p->extended[1], p->events[0], p->events[1], s->role == REQUESTER ? "requester" : "responder", text);
@@ -39,7 +39,7 @@ struct plan plan_of(int link)
 	uint64_t *g = &p.rng;
 	for (int i = 0; i < 4; i++)
 		rnd(g);
-	static const enum transport kinds[] = { T_RC, T_RC, T_RC, T_UC, T_XRC, T_XRC, T_UD, T_MCAST, T_CROWD, T_CROWD, T_TM, T_TM };
+	static const enum transport kinds[] = { T_RC, T_RC, T_RC, T_UC, T_XRC, T_XRC, T_UD, T_MCAST, T_CROWD, T_CROWD, T_TM, T_TM, T_FRAMES, T_FRAMES };
 	p.transport = kinds[below(g, sizeof kinds / sizeof *kinds)];
 	p.proc[0] = (int)below(g, PROCS);
 	p.proc[1] = (int)below(g, PROCS);
@@ -51,7 +51,7 @@ struct plan plan_of(int link)
 	p.memory = (enum memory)below(g, MEMORIES);
 	p.window = p.transport == T_RC && p.memory != M_DEVICE && p.memory != M_ON_DEMAND ? (int)below(g, 3) : 0;
 	for (int i = 0; i < 2; i++) {
-		p.extended[i] = (int)below(g, 2) || (i == RESPONDER && p.transport == T_TM);
+		p.extended[i] = (int)below(g, 2) || (i == RESPONDER && p.transport == T_TM) || p.transport == T_FRAMES;
 		p.events[i] = (int)below(g, 3) == 0;
 		p.psn[i] = below(g, 1 << 24);
 	}
@@ -391,6 +391,7 @@ static void aftermath(struct side *s, struct batch *b, int posted)
 }
 
 #include "storm_tm.h"
+#include "storm_frames.h"
 
 static int crowd_together(void *s) { return together(s); }
 
@@ -426,6 +427,10 @@ static void *run_side(void *arg)
 	}
 	if (s->plan.transport == T_TM) {
 		run_tm(s);
+		return NULL;
+	}
+	if (s->plan.transport == T_FRAMES) {
+		run_frames(s);
 		return NULL;
 	}
 	static _Thread_local struct batch b;

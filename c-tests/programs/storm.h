@@ -8,7 +8,7 @@
 #include <sys/shm.h>
 
 enum { PROCS = 3, LINKS = 6, BATCH = 8, TARGET = (1 << 20) + 4096, AREA = (1 << 20) + 160 * 1024, LANDING = AREA + BATCH * 128, CANARY = 0xA5, GRH = 40, ONE_DATAGRAM = 4096, TM_QPS = 3 };
-enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, T_TM, TRANSPORTS };
+enum transport { T_RC, T_UC, T_XRC, T_UD, T_MCAST, T_CROWD, T_TM, T_FRAMES, TRANSPORTS };
 enum memory { M_PRIVATE, M_ON_DEMAND, M_SYSV, M_SEALED, M_DEVICE, M_SHARED, M_ELSEWHERE, MEMORIES };
 enum role { REQUESTER, RESPONDER };
 
@@ -80,7 +80,7 @@ struct side {
 	struct ibv_mw *mw;
 	unsigned char *area, *target;			/* area: also the landing place of a responder */
 	unsigned char *model_area, *model_target, *model_landing, *seen;
-	uint64_t scratch, iova, tag;				/* tag, priv: of the last completion, where there are such */
+	uint64_t scratch, iova, tag;				/* tag, priv: of the last completion, or its flow and VLAN tags */
 	uint32_t step, unacked, priv, window_key;
 	struct info peer;
 	int attached;					/* to the group */

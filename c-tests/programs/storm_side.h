@@ -74,7 +74,8 @@ static void cq_make(struct side *s)
 			bad(s, "ibv_create_comp_channel: %s", strerror(errno));
 	}
 	if (s->plan.extended[s->role]) {
-		struct ibv_cq_init_attr_ex a = { .cqe = 4 * DEPTH, .channel = s->channel, .wc_flags = IBV_WC_STANDARD_FLAGS | (s->plan.transport == T_TM ? IBV_WC_EX_WITH_TM_INFO : 0) };
+		struct ibv_cq_init_attr_ex a = { .cqe = 4 * DEPTH, .channel = s->channel, .wc_flags = IBV_WC_STANDARD_FLAGS | (s->plan.transport == T_TM ? IBV_WC_EX_WITH_TM_INFO : 0) |
+							(s->plan.transport == T_FRAMES ? IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_CVLAN : 0) };
 		s->cqx = ibv_create_cq_ex(s->ctx, &a);
 		s->cq = s->cqx ? ibv_cq_ex_to_cq(s->cqx) : NULL;
 	} else {
@@ -412,6 +413,10 @@ static int poll_one(struct side *s, struct ibv_wc *wc)
 		ibv_wc_read_tm_info(s->cqx, &info);
 		s->tag = info.tag;
 		s->priv = info.priv;
+	}
+	if (s->plan.transport == T_FRAMES && !wc->status) {
+		s->tag = ibv_wc_read_flow_tag(s->cqx);
+		s->priv = ibv_wc_read_cvlan(s->cqx);
 	}
 	if (!wc->status || (tm && (wc->status == IBV_WC_TM_ERR || wc->status == IBV_WC_TM_RNDV_INCOMPLETE))) {
 		wc->opcode = ibv_wc_read_opcode(s->cqx);

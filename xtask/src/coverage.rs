@@ -369,6 +369,14 @@ mod tests {
     fn what_one_program_includes_is_a_part_of_it() {
         let source = "#include <errno.h>\n#include \"a.h\"\n  #include \"../tools/b.h\"\n";
         assert_eq!(included(source), ["a.h"]);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let tests = tests(&root).expect("the programs");
+        let of = |name: &str| tests.iter().find(|t| t.name == name);
+        // In a header of its own, and in one that others have, too.
+        assert!(of("storm").is_some_and(|t| t.words.contains("ibv_create_rwq_ind_table")));
+        assert!(of("storm").is_some_and(|t| !t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
+        assert!(of("rules.h").is_some_and(|t| t.words.contains("IBV_FLOW_SPEC_ACTION_TAG")));
+        assert!(of("storm_frames.h").is_none());
     }
 
     #[test]
