@@ -64,14 +64,15 @@ fn hold_helper(a: &Side, b: &Side) {
     b.qp.adapter.view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
 }
 
-/// Posts long operations until somebody else has taken a piece of one: which.
-fn post_until_taken(a: &Side, b: &Side, opcode: u32) -> u16 {
+/// Posts long operations, of other bytes each time, until somebody else has taken a piece of one: which.
+fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> u16 {
     let view = a.qp.adapter.view;
     let job = &view.rings_head().job;
     let done = std::sync::atomic::AtomicBool::new(false);
     let start = std::sync::Barrier::new(2);
     let until = Instant::now() + Duration::from_secs(100);
-    while Instant::now() < until {
+    for seed in 0.. {
+        fill(a, seed);
         a.qp.adapter.helping.forget_partners();
         let (request, list) = whole(opcode, a, b, 0, MOST);
         let taken = std::thread::scope(|scope| {
@@ -96,18 +97,20 @@ fn post_until_taken(a: &Side, b: &Side, opcode: u32) -> u16 {
         }
         assert_eq!(a.wait(b).status, IBV_WC_SUCCESS);
         done.store(false, Ordering::Release);
+        assert!(Instant::now() < until, "nobody took a piece");
     }
-    panic!("nobody took a piece");
+    unreachable!("there is always another seed")
 }
 
 #[test]
 fn a_piece_in_the_hands_of_a_stopped_process_is_waited_for() {
     let (mut a, b) = two(MOST);
-    fill(&mut a, 1);
     hold_helper(&a, &b);
-    post_until_taken(&a, &b, IBV_WR_RDMA_WRITE);
+    post_until_taken(&mut a, &b, IBV_WR_RDMA_WRITE);
+    let last = MOST - 64..;
     for _ in 0..20 {
         assert_eq!(a.poll(), None, "it may go on with the piece at any time");
+        assert!(b.memory[last.clone()] != a.memory[last.clone()], "the last bytes arrive last");
         std::thread::sleep(Duration::from_millis(1));
     }
     // It goes on.
@@ -118,10 +121,10 @@ fn a_piece_in_the_hands_of_a_stopped_process_is_waited_for() {
 
 #[test]
 fn what_the_other_process_refuses_is_done_without_it() {
-    let (a, mut b) = two(MOST);
-    fill(&mut b, 1);
+    let (mut a, mut b) = two(MOST);
+    fill(&mut b, 1000);
     hold_helper(&a, &b);
-    post_until_taken(&a, &b, IBV_WR_RDMA_READ);
+    post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
     let view = a.qp.adapter.view;
     let job = &view.rings_head().job;
     job.refused.fetch_add(1, Ordering::Relaxed);
@@ -133,9 +136,8 @@ fn what_the_other_process_refuses_is_done_without_it() {
 #[test]
 fn a_flush_waits_for_a_piece_in_hand() {
     let (mut a, b) = two(MOST);
-    fill(&mut a, 1);
     hold_helper(&a, &b);
-    post_until_taken(&a, &b, IBV_WR_RDMA_READ);
+    post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
     let view = a.qp.adapter.view;
     let job = &view.rings_head().job;
     let begun = Instant::now();
