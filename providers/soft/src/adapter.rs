@@ -140,6 +140,9 @@ impl Adapter {
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
+        if !crate::config::helps() {
+            Helping::refuse(&view);
+        }
         let adapter = Arc::new(Self {
             view,
             domains: Domains::new(view, fabric.slot()),

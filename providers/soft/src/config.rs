@@ -3,7 +3,7 @@
 use crate::engine::faults::{Statement, parse};
 use crate::sys::notice::notice;
 use crate::sys::process;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{self, PathBuf};
 use std::sync::OnceLock;
 
@@ -18,6 +18,17 @@ pub(crate) fn eager_bytes() -> usize {
 }
 
 const EAGER_BYTES: usize = 8192;
+
+/// Whether a thread of this process may help others with their long WRITEs to it and READs from it (`engine::helping`): not with
+/// `FERROVERBS_SOFT_HELPER=off`, for programs whose processors are all spoken for.
+pub(crate) fn helps() -> bool {
+    !lookup("FERROVERBS_SOFT_HELPER").is_some_and(|value| is_off(&value))
+}
+
+/// Whether the value of a variable turns off what it is about.
+pub(crate) fn is_off(value: &OsStr) -> bool {
+    ["off", "no", "0", "false"].iter().any(|off| value.eq_ignore_ascii_case(off))
+}
 
 /// What goes wrong on purpose.
 const FAULTS_VARIABLE: &str = "FERROVERBS_SOFT_FAULTS";
@@ -61,5 +72,13 @@ mod tests {
     fn a_path_can_have_the_number_of_the_process_in_it() {
         assert_eq!(with_pid("/run/%p/control-%p", 7), "/run/7/control-7");
         assert_eq!(with_pid("/run/control", 7), "/run/control");
+    }
+
+    #[test]
+    fn some_words_turn_things_off() {
+        for (value, off) in [("off", true), ("0", true), ("OFF", true), ("on", false), ("", false)]
+        {
+            assert_eq!(is_off(value.as_ref()), off, "{value}");
+        }
     }
 }

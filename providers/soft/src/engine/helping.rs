@@ -51,7 +51,7 @@ const TRIAL: Duration = Duration::from_millis(5);
 const ALONE: u64 = 64 << 20;
 const ALONE_MOST: u64 = 4 << 30;
 const STACK: usize = 256 << 10;
-/// `help_wanted` of a process that leaves, and of one whose processors have other work.
+/// `help_wanted` of a process that leaves, and of one whose processors have other work, or whose user does not want it.
 pub(super) const LEAVING: u32 = u32::MAX;
 pub(super) const RESTING: u32 = u32::MAX - 1;
 
@@ -131,6 +131,11 @@ impl Helping {
             is_stuck: AtomicBool::new(false),
             helper: Mutex::default(),
         }
+    }
+
+    /// Nobody shall call a thread of this process: others see somebody who rests, for good.
+    pub(crate) fn refuse(own: &View) {
+        own.rings_head().help_wanted.0.store(RESTING, Ordering::Relaxed);
     }
 
     /// Does a long operation, with help if there is any.
@@ -229,6 +234,11 @@ impl Helping {
     fn unstick(&self, work: &mut Work) {
         work.stuck = None;
         self.is_stuck.store(false, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn was_called(&self) -> bool {
+        self.helper.lock().is_some()
     }
 
     /// As if nobody had been asked for help before.

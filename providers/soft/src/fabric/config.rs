@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::error::FabricError;
+use crate::config::is_off;
 use crate::sys::{Errno, dir, process};
 
 /// Settings of a [`Fabric`](super::Fabric). All processes that are to meet need the same `dir`,
@@ -73,9 +74,7 @@ impl FabricConfig {
             Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
             None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
         };
-        let cma = lookup(CMA_VARIABLE).is_none_or(|value| {
-            !["off", "no", "0", "false"].iter().any(|off| value.eq_ignore_ascii_case(off))
-        });
+        let cma = !lookup(CMA_VARIABLE).is_some_and(|value| is_off(&value));
         Ok(Self { dir_is_ours, group, cma, ..Self::new(dir) })
     }
 }

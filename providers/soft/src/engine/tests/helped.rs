@@ -58,6 +58,21 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
     }
 }
 
+#[test]
+fn a_process_that_does_not_want_it_has_no_helper() {
+    let (mut a, b) = two(MOST);
+    Helping::refuse(&b.qp.adapter.view);
+    for round in 0..100 {
+        fill(&mut a, round);
+        let (request, list) = whole(IBV_WR_RDMA_WRITE, &a, &b, 0, MOST);
+        a.send(request, &list);
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        assert!(a.memory == b.memory, "round {round}");
+    }
+    assert!(!b.qp.adapter.helping.was_called());
+    Helping::stop(&b.qp.adapter);
+}
+
 /// As if the helper of `b` were there: calls are not heard, and whoever takes a piece is the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
