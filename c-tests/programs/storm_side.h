@@ -449,9 +449,12 @@ int completion(struct side *s, struct ibv_wc *wc, unsigned us, int give_up)
 		do
 			woken = readable(s->channel->fd, 50);
 		while (!woken && !(give_up && s->board->dead[s->plan.proc[!s->role]]) && now_us() <= end);
-		/* Looking sooner would do the work of whoever has to wake us. */
-		if (!woken && now_us() > end && poll_one(s, wc))
-			bad(s, "completion of %llx (%s), but nothing woke us", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));
+		/* Looking sooner would do the work of whoever has to wake us. It may have come at this moment, and its event comes behind it. */
+		if (!woken && now_us() > end && poll_one(s, wc)) {
+			if (!readable(s->channel->fd, WAIT_US / 1000))
+				bad(s, "completion of %llx (%s), but nothing woke us", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));
+			return 1;
+		}
 		if (!woken)
 			continue;
 		struct ibv_cq *cq;
