@@ -23,14 +23,19 @@ const DAPLTEST: u16 = 63000;
 /// Programs of which both sides get the same arguments, the client `-h` too: the port that the server listens on, and what the two
 /// print together, so many times. Not `dtestx`: it tells its client to come before it listens, and fails when that is quick; with `-u`
 /// it wants a host for each side.
-const SAME: [(&str, u16, &str, usize); 6] = [
+const SAME: [(&str, u16, &str, usize); 7] = [
     ("dtest", DTEST, "DAPL Test Complete. PASSED", 2),
     ("dtest -c -b 1000", DTEST, "DAPL Test Complete. PASSED", 2),
     ("dtest -p -b 100000", DTEST, "DAPL Test Complete. PASSED", 2),
     ("dtestcm -c 50", DTEST, "ALL 50 CONNECTED", 2),
     ("dtestcm -w -c 50", DTEST, "ALL 50 CONNECTED", 2),
-    ("dtestsrq -c 4", DTESTSRQ, "DAPL RC SRQ Test Complete.", 2),
+    (SRQ, DTESTSRQ, "DAPL RC SRQ Test Complete.", 2),
+    ("dtestsrq -S 0 -c 4 -B 3", DTESTSRQ, "DAPL RC none SRQ Test Complete.", 2),
 ];
+
+/// One connection: the library takes for granted that receives of a shared queue complete in the order in which they were posted, which
+/// nobody promises for several QPs. It fails now and then where two threads serve two of them.
+const SRQ: &str = "dtestsrq -c 1 -B 8";
 
 /// Tests of `dapltest`, and what their clients print. `-V` has it check all data.
 const TESTS: [(&str, &str); 6] = [
@@ -68,7 +73,7 @@ impl Stacks<'_> {
                 let done = self.dapl_pair(path, DAPLTEST, "dapltest -T S -D soft-s", &client)?;
                 tally.record(&name, said(&done, says, 1));
             }
-            let name = format!("uDAPL, ucm: dtestsrq -c 4 ({})", path.name());
+            let name = format!("uDAPL, ucm: {SRQ} ({})", path.name());
             self.bench.step(&name);
             tally.record(&name, self.ucm(&self.dapl_fabric(path)?)?);
         }
@@ -96,8 +101,8 @@ impl Stacks<'_> {
 
     /// The client is told the number of the QP that takes the datagrams, which the server prints. (Its LID is 0, on Ethernet.)
     fn ucm(&self, fabric: &Fabric) -> crate::Result<Result<(), String>> {
-        let server = with_dapl(fabric, "stdbuf").args(["-oL", "dtestsrq", "-P", "soft-u"]);
-        let server = server.args(["-c", "4"]);
+        let server = with_dapl(fabric, "stdbuf").arg("-oL").args(SRQ.split(' '));
+        let server = server.args(["-P", "soft-u"]);
         let mut server = server.dir(&fabric.work).start(&self.bench.scratch)?;
         let deadline = Instant::now() + LIMIT;
         let qpn = loop {
@@ -112,8 +117,8 @@ impl Stacks<'_> {
             }
             std::thread::sleep(PAUSE);
         };
-        let client = with_dapl(fabric, "dtestsrq").args(["-P", "soft-u", "-c", "4"]);
-        let client = client.args(["-h", "127.0.0.1", "-l", "0", "-q", &qpn]);
+        let client = with_dapl(fabric, "env").args(SRQ.split(' '));
+        let client = client.args(["-P", "soft-u", "-h", "127.0.0.1", "-l", "0", "-q", &qpn]);
         let client = client.dir(&fabric.work).run(&self.bench.scratch, LIMIT)?;
         let server = server.finish(Instant::now() + Duration::from_secs(20));
         let says = "DAPL RC SRQ Test Complete.";
