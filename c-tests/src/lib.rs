@@ -123,6 +123,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("storm", STORM, true),
     checked("idle", &[], false),
     checked("sleepers", &[], false),
+    checked("unmapped", &[], true),
 ];
 
 /// The programs of `kernel-device/`, which want a kernel's RDMA devices and may do with them what they

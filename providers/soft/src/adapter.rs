@@ -9,6 +9,7 @@ use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::ethernet::segment::Segment;
 use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
+use crate::engine::inbound::Who;
 use crate::engine::link::{Link, Standing, publication_fence};
 use crate::engine::movers::{Movers, is_moving};
 use crate::engine::multicast::Groups;
@@ -431,8 +432,8 @@ impl Adapter {
     /// Looks at completion queues for what no bell rang for: at all of them, or at the next few.
     fn sweep(&self, which: Sweep) {
         match which {
-            Sweep::All => self.each_cq(|cq| cq.sweep()),
-            Sweep::Some => self.next_cqs().iter().for_each(|cq| cq.sweep()),
+            Sweep::All => self.each_cq(|cq| cq.sweep(Who::Stranger)),
+            Sweep::Some => self.next_cqs().iter().for_each(|cq| cq.sweep(Who::Stranger)),
         }
     }
 
@@ -460,11 +461,11 @@ impl Adapter {
     pub(crate) fn answer(&self) {
         self.view.take_qp_bells(|index| {
             if let Some(qp) = self.qp(index) {
-                serve_cold(self, &qp);
+                serve_cold(self, &qp, Who::Stranger);
             }
         });
         // XRC receive QPs have no queue; and what processes tell each other comes in datagram rings.
-        let left = self.xrc.sweep();
+        let left = self.xrc.sweep(Who::Stranger);
         self.datagrams.attend(self);
         if left {
             self.fabric.wake_self();
@@ -506,7 +507,7 @@ impl Adapter {
         let mut next: Option<Instant> = None;
         for weak in watched {
             let Some(qp) = weak.upgrade() else { continue };
-            qp.serve_once();
+            qp.serve_once(Who::Stranger);
             qp.acknowledge();
             qp.advance_send();
             // Only now, or what still waits would have us look again at once. Whoever had it watched until here changed under
@@ -677,7 +678,7 @@ impl Handler for Service {
             };
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
                 // What the dead process had published still counts.
-                qp.serve_once();
+                qp.serve_once(Who::Stranger);
                 qp.acknowledge();
                 qp.advance_send();
                 adapter.cut.lock().push((at, qp.me()));

@@ -3,6 +3,7 @@
 
 use crate::adapter::Adapter;
 use crate::engine::faults::{Order, Plan, Rule, Statement};
+use crate::engine::inbound::Who;
 use crate::engine::qp::Qp;
 use abi::*;
 use parking_lot::Mutex;
@@ -205,7 +206,7 @@ impl Adapter {
         }
         self.port_event(if down { IBV_EVENT_PORT_ERR } else { IBV_EVENT_PORT_ACTIVE });
         for qp in &qps {
-            qp.advance_receive();
+            qp.advance_receive(Who::Stranger);
             qp.acknowledge();
             qp.advance_send();
         }

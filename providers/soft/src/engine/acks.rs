@@ -2,6 +2,7 @@
 //! end told along with its pieces.
 #![forbid(unsafe_code)]
 
+use super::inbound::Who;
 use super::qp::Qp;
 use crate::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
@@ -86,10 +87,10 @@ impl Qp {
 
     /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
     #[inline]
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(&self, who: Who) {
         let next = self.next_arrival.load(Ordering::Acquire);
         if self.ring.ready(next) {
-            self.advance_receive();
+            self.advance_receive(who);
         } else if self.quiet.look(next, QUIET) {
             self.acknowledge_late();
         }

@@ -5,6 +5,7 @@
 use super::channel::Channel;
 use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
 use super::hot::{HOT, Hot, serve_cold};
+use super::inbound::Who;
 use super::qp::Qp;
 use super::state::Kind;
 use crate::adapter::Adapter;
@@ -219,7 +220,7 @@ impl Cq {
     #[inline]
     fn drive(&self) {
         if let Some(list) = self.list.try_lock() {
-            self.look(list);
+            self.look(list, Who::Application);
         }
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
             self.adapter.acknowledge_left(left);
@@ -313,15 +314,15 @@ impl Cq {
     }
 
     /// Looks at everything that could complete here: by the service thread, or before sleeping.
-    pub(crate) fn sweep(&self) {
-        self.look(self.list.lock());
-        let more = self.list.lock().receivers.finish();
-        if self.adapter.xrc.sweep() || more {
+    pub(crate) fn sweep(&self, who: Who) {
+        self.look(self.list.lock(), who);
+        let more = self.list.lock().receivers.finish(who);
+        if self.adapter.xrc.sweep(who) || more {
             self.adapter.fabric.wake_self();
         }
     }
 
-    fn look(&self, mut list: MutexGuard<'_, List>) {
+    fn look(&self, mut list: MutexGuard<'_, List>, who: Who) {
         if self.inbox_used.load(Ordering::Acquire) {
             self.inbox_used.store(false, Ordering::Release);
             list.senders.append(&mut self.inbox.lock());
@@ -331,7 +332,7 @@ impl Cq {
             if qp.has_outstanding() {
                 if !std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
                     // An acknowledgement may come along with a message, and the peer may wait for one of ours.
-                    qp.look();
+                    qp.look(who);
                     if !qp.has_outstanding() {
                         continue;
                     }
@@ -339,21 +340,21 @@ impl Cq {
                 qp.advance_send();
             }
         }
-        list.receivers.look();
+        list.receivers.look(who);
         if list.senders.len() > HOT {
             list.senders.retain(|qp| qp.stays_listed(self));
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
-            self.adapter.datagrams.look(&self.adapter);
+            self.adapter.datagrams.look(&self.adapter, who);
         }
-        self.adapter.xrc.look();
+        self.adapter.xrc.look(who);
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.qp(index) else { return };
-            serve_cold(&self.adapter, &qp);
+            serve_cold(&self.adapter, &qp, who);
             if qp.kind == Kind::XrcRecv {
-                self.adapter.xrc.heat(&self.adapter, &qp);
+                self.adapter.xrc.heat(&self.adapter, &qp, who);
             } else if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
-                list.receivers.heat(&self.adapter, &qp);
+                list.receivers.heat(&self.adapter, &qp, who);
             }
         });
     }
@@ -427,7 +428,7 @@ impl Cq {
             self.expect_events();
         }
         // What lies in the rings by now came before the arming: an adapter would have completed it.
-        self.sweep();
+        self.sweep(Who::Application);
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
         let mut ring = self.ring.lock();
         let fresh = ring.arm(how);
@@ -440,7 +441,7 @@ impl Cq {
             channel.note_left(self.key());
         }
         // What came in between woke nobody.
-        self.sweep();
+        self.sweep(Who::Application);
     }
 
     /// By which who polls it is told from who polls another queue, nearly always.

@@ -4,6 +4,7 @@
 //! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
 
 use super::hot::{Place, Places};
+use super::inbound::Who;
 use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
@@ -98,6 +99,8 @@ pub(super) struct Inlet {
     next: u32,
     /// For frames: a copy that nobody else can change.
     pub(super) frame: Vec<u8>,
+    /// Who serves at present does so unasked (`sys::careful`).
+    pub(super) careful: bool,
 }
 
 /// What became of one datagram at the sender.
@@ -224,8 +227,10 @@ impl Datagrams {
         ring.acked().store(next, Ordering::Relaxed);
         // Pairs with the Acquire in OutletState::room: who finds its identity finds where to begin.
         ring.nak().store(peer.identity(), Ordering::Release);
-        from.known
-            .insert(peer.slot, Inlet { peer: Arc::clone(peer), view, ring, next, frame: vec![] });
+        from.known.insert(
+            peer.slot,
+            Inlet { peer: Arc::clone(peer), view, ring, next, frame: vec![], careful: false },
+        );
     }
 
     /// A process is one of those that we have met. Its service thread and ours may not have got to it yet.
@@ -251,7 +256,7 @@ impl Datagrams {
         }
         drop(to);
         let mut from = self.from.lock();
-        while from.serve(self, adapter, slot) == BUDGET {}
+        while from.serve(self, adapter, slot, Who::Stranger) == BUDGET {}
         from.hot.retain(|s| *s != slot);
         if let Some(inlet) = from.known.get(&slot) {
             inlet.ring.hot().store(0, Ordering::Relaxed);
@@ -312,25 +317,25 @@ impl Datagrams {
     }
 
     /// Serves what lies in the datagram rings.
-    pub(crate) fn look(&self, adapter: &Adapter) {
+    pub(crate) fn look(&self, adapter: &Adapter, who: Who) {
         if let Some(from) = self.from.try_lock() {
-            self.serve_all(adapter, from);
+            self.serve_all(adapter, from, who);
         }
     }
 
     /// As `look`, by one who was woken for it: whoever is at it may be past what arrived last.
     pub(crate) fn attend(&self, adapter: &Adapter) {
-        self.serve_all(adapter, self.from.lock());
+        self.serve_all(adapter, self.from.lock(), Who::Stranger);
     }
 
-    fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>) {
+    fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>, who: Who) {
         for at in 0..from.hot.all().len() {
             let Some(&slot) = from.hot.all().get(at) else { break };
-            from.serve(self, adapter, slot);
+            from.serve(self, adapter, slot, who);
         }
         adapter.view.take_peer_bells(|slot| {
             let cold = !from.heat(adapter, slot);
-            let count = from.serve(self, adapter, slot);
+            let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
                 // Not forgotten: its sender rang already. What waits for a receive is looked at again anyway.
                 adapter.view.ring_peer_bell(slot);
@@ -371,8 +376,9 @@ impl Inlets {
     }
 
     /// Serves the ring of `slot`; returns how many datagrams there were.
-    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16) -> usize {
+    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16, who: Who) -> usize {
         let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
+        inlet.careful = who == Who::Stranger;
         let mut count = 0;
         while count < BUDGET {
             let Some((words, body)) = inlet.ring.take(inlet.next) else { break };

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, found_by};
+use super::inbound::Who;
 use super::qp::Qp;
 use super::receive::Receive;
 use super::rendezvous::drop_fetches;
@@ -60,7 +61,8 @@ impl Qp {
 
     /// What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
     fn take_arrivals(&self) {
-        self.advance_receive();
+        // Who ends things may have unmapped what they were about.
+        self.advance_receive(Who::Stranger);
         self.responder.lock().acknowledge(self);
     }
 

@@ -1,6 +1,7 @@
 //! Receive rings that are looked at without a bell: a few at a time, those that were used last.
 #![forbid(unsafe_code)]
 
+use super::inbound::Who;
 use super::qp::Qp;
 use crate::adapter::Adapter;
 use crate::shm::protocol;
@@ -87,18 +88,18 @@ pub(crate) struct Hot {
 impl Hot {
     /// Serves what arrived.
     #[inline]
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(&self, who: Who) {
         for qp in self.qps.all() {
-            qp.look();
+            qp.look(who);
         }
     }
 
     /// Ends a round of the service thread: sends acknowledgements that are due, even of what was acknowledged along with a
     /// message, since that may lie unseen. Returns whether there is more to serve: nobody is told of it again.
-    pub(crate) fn finish(&self) -> bool {
+    pub(crate) fn finish(&self, who: Who) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
-            if qp.has_arrivals() && qp.serve_again() {
+            if qp.has_arrivals() && qp.serve_again(who) {
                 qp.adapter.view.ring_qp_bell(qp.index);
                 more = true;
             }
@@ -108,7 +109,7 @@ impl Hot {
     }
 
     /// The bell of `qp` rang: its ring may become one that is looked at without a bell.
-    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
+    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: Who) {
         if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
@@ -116,14 +117,14 @@ impl Hot {
             Place::Free => {}
             Place::Of(cold) => {
                 protocol::cool(cold.ring.hot(), membarrier::heavy);
-                serve_cold(adapter, &cold);
+                serve_cold(adapter, &cold, who);
             }
             Place::None => return,
         }
         // A sender that does not see it yet rings a bell for nothing.
         qp.ring.hot().store(1, Ordering::Relaxed);
         if qp.has_arrivals() {
-            qp.advance_receive();
+            qp.advance_receive(who);
         }
     }
 
@@ -131,7 +132,7 @@ impl Hot {
     pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         qp.list_receiver(true);
         if self.qps.has_room() {
-            self.heat(adapter, qp);
+            self.heat(adapter, qp, Who::Application);
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
             // Hot in a former connection: a sender of this one may have seen that, and rung no bell.
             protocol::cool(qp.ring.hot(), membarrier::heavy);
@@ -150,8 +151,8 @@ impl Hot {
 
 /// Answers the bell of a QP: serves its ring, and takes in acknowledgements. What one round leaves there rings for itself: its sender did
 /// so already.
-pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp) {
-    let more = qp.serve_again();
+pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: Who) {
+    let more = qp.serve_again(who);
     qp.acknowledge();
     // The bell ordered us after whatever it is about.
     if qp.may_await() {

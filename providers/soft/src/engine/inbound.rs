@@ -22,9 +22,20 @@ use super::tagged::Arrival;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use crate::sys::Errno;
+use crate::sys::careful;
+use crate::sys::memory::is_mapped;
 use abi::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Who serves what arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// The application, in one of its calls about messages.
+    Application,
+    /// A thread of ours, or a call that ends things: memory of the application's may be gone (`sys::careful`).
+    Stranger,
+}
 
 /// Why a request was refused (IBTA vol 1, table 57: syndromes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +156,8 @@ pub(crate) struct Inbound {
     skipping: bool,
     /// Bytes moved since the transport last cleared it.
     pub(crate) moved: usize,
+    /// Who serves at present does so unasked: the application's memory may be gone (`sys::careful`).
+    pub(super) careful: bool,
 }
 
 impl Inbound {
@@ -304,6 +317,7 @@ impl Inbound {
         if !regions.resolve_into(&mut ranges, pd, &self.receive.sges, LOCAL_WRITE) {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
+        ranges.take_care(self.careful);
         if message.total > ranges.total() {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
@@ -395,7 +409,13 @@ impl Inbound {
                 Ok(Place::Here(va)) => {
                     // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's
                     // lock); the source by contract; memmove, since sender and receiver may be one process.
-                    unsafe { std::ptr::copy(source, va as *mut u8, len) };
+                    unsafe {
+                        if self.careful {
+                            careful::put(va as *mut u8, source, len);
+                        } else {
+                            std::ptr::copy(source, va as *mut u8, len);
+                        }
+                    }
                     true
                 }
                 // SAFETY: the source by contract.
@@ -436,9 +456,12 @@ impl Inbound {
         let _moving = announce(qp, spot);
         let read = match self.admit(qp, spot, len as u64, REMOTE_READ) {
             Ok(Place::Here(va)) => {
-                // SAFETY: `va` as in `write`; the answer by contract.
-                unsafe { std::ptr::copy(va as *const u8, answer, len) };
-                true
+                let there = !self.careful || is_mapped(va, len);
+                if there {
+                    // SAFETY: `va` as in `write`; the answer by contract.
+                    unsafe { std::ptr::copy(va as *const u8, answer, len) };
+                }
+                there
             }
             // SAFETY: the answer by contract.
             Ok(Place::There(imported, va)) => unsafe { imported.read(va, answer, len) },
@@ -468,6 +491,9 @@ impl Inbound {
         let view = &qp.adapter.view;
         let _moving = announce(qp, spot);
         let va = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
+            Ok(Place::Here(va)) if self.careful && !is_mapped(va, 8) => {
+                return self.unservable(qp, Nak::Operation);
+            }
             Ok(Place::Here(va)) => va,
             Ok(Place::There(imported, va)) => {
                 // SAFETY: by contract.
@@ -492,6 +518,9 @@ impl Inbound {
         }
         let _moving = announce(qp, spot);
         let va = match self.admit(qp, spot, 8, REMOTE_WRITE) {
+            Ok(Place::Here(va)) if self.careful && !is_mapped(va, 8) => {
+                return self.unservable(qp, Nak::Operation);
+            }
             Ok(Place::Here(va)) => va,
             Ok(Place::There(imported, va)) => {
                 return self.atomically(qp, &imported, va, |_| value, |_| ());

@@ -7,6 +7,7 @@ use super::completion::Reads;
 use super::cq::{Cq, Form};
 use super::datagrams::Dry;
 use super::ethernet::{Framing, MAX_FRAME};
+use super::inbound::Who;
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
@@ -510,7 +511,7 @@ impl Qp {
         // No fence: see `await_receive`.
         if self.receive_awaited.load(Ordering::Relaxed) {
             self.receive_awaited.store(false, Ordering::Relaxed);
-            self.serve_once();
+            self.serve_once(Who::Application);
         }
     }
 
@@ -555,6 +556,15 @@ impl Qp {
         }
     }
 
+    /// Whether the memory of the next receive was unmapped (`sys::careful`); those behind it are of its kind.
+    #[cold]
+    pub(super) fn lost_receives(&self) -> bool {
+        let receives = self.receives.lock();
+        let list = receives.front().map(|(_, list)| list);
+        let ranges = list.and_then(|list| self.adapter.regions.resolve(self.pd, list, 0));
+        ranges.is_some_and(|ranges| ranges.is_gone())
+    }
+
     /// The responder has a message and no receive: whoever posts one calls it.
     pub(crate) fn await_receive(&self) {
         match &self.srq {
@@ -574,15 +584,15 @@ impl Qp {
     }
 
     /// Serves what a round left. Returns whether it got on and there is more.
-    pub(crate) fn serve_again(&self) -> bool {
+    pub(crate) fn serve_again(&self, who: Who) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
-        self.advance_receive();
+        self.advance_receive(who);
         self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
     }
 
     /// Serves what arrived, where the caller does not look again: what a round leaves is the service thread's.
-    pub(crate) fn serve_once(&self) {
-        if self.serve_again() {
+    pub(crate) fn serve_once(&self, who: Who) {
+        if self.serve_again(who) {
             self.adapter.view.ring_qp_bell(self.index);
             self.adapter.fabric.wake_self();
         }
@@ -671,8 +681,11 @@ impl Qp {
     }
 
     /// Serves what arrived.
-    pub(crate) fn advance_receive(&self) {
-        let failed = self.responder.lock().advance(self);
+    pub(crate) fn advance_receive(&self, who: Who) {
+        let mut responder = self.responder.lock();
+        responder.inbound.careful = who == Who::Stranger;
+        let failed = responder.advance(self);
+        drop(responder);
         if failed {
             self.flush_all();
         }

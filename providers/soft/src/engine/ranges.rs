@@ -3,6 +3,8 @@
 //! The application may touch that memory at any time, so it is only ever copied through raw pointers.
 
 use super::imported::Imported;
+use crate::sys::careful;
+use crate::sys::memory::is_mapped;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ pub(crate) struct Ranges {
     total: usize,
     /// Those of imported regions, if any are.
     abroad: Option<Box<Abroad>>,
+    /// Copied to by somebody whom the application does not know of (`sys::careful`).
+    careful: bool,
 }
 
 /// Which ranges are memory of another process (by place in the list), and how it is reached. Their addresses are that
@@ -39,7 +43,13 @@ impl Abroad {
 
 impl Ranges {
     pub(crate) const fn new() -> Self {
-        Self { items: ArrayVec::new_const(), total: 0, abroad: None }
+        Self { items: ArrayVec::new_const(), total: 0, abroad: None, careful: false }
+    }
+
+    /// The memory may be gone, if who copies is `careful`.
+    #[inline]
+    pub(crate) fn take_care(&mut self, careful: bool) {
+        self.careful = careful;
     }
 
     /// Appends a range; `false` when the list is full.
@@ -60,11 +70,10 @@ impl Ranges {
 
     /// Appends all ranges of another list; `false` when this one is full.
     pub(crate) fn extend(&mut self, other: &Self) -> bool {
-        other.items.iter().enumerate().all(|(place, range)| {
-            match other.abroad.as_ref().and_then(|abroad| abroad.at(place)) {
-                Some(imported) => self.push_imported(*range, Arc::clone(imported)),
-                None => self.push(*range),
-            }
+        self.careful |= other.careful;
+        other.items.iter().enumerate().all(|(place, range)| match other.abroad(place) {
+            Some(imported) => self.push_imported(*range, Arc::clone(imported)),
+            None => self.push(*range),
         })
     }
 
@@ -92,6 +101,12 @@ impl Ranges {
         self.abroad.is_some()
     }
 
+    /// Whether some of it was unmapped; of memory of this process.
+    #[cold]
+    pub(crate) fn is_gone(&self) -> bool {
+        !self.is_abroad() && self.items.iter().any(|r| !is_mapped(r.base as u64, r.len))
+    }
+
     /// Bytes in all ranges.
     pub(crate) const fn total(&self) -> usize {
         self.total
@@ -104,11 +119,11 @@ impl Ranges {
 
     /// The part `offset..offset + len` (cut at the end of the list), as ranges.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
-        let mut part = Self::new();
+        let mut part = Self { careful: self.careful, ..Self::new() };
         self.walk(offset, len, |place, base, n, _| {
             let range = Range { base, len: n };
             // As many ranges as there were at most: never full.
-            match self.abroad.as_ref().and_then(|abroad| abroad.at(place)) {
+            match self.abroad(place) {
                 Some(imported) => part.push_imported(range, Arc::clone(imported)),
                 None => part.push(range),
             };
@@ -116,16 +131,16 @@ impl Ranges {
         part
     }
 
-    /// Copies `len` bytes at `src` to `offset` of the list. `false`: memory of an imported region is gone.
+    /// Copies `len` bytes at `src` to `offset` of the list. `false`: memory of an imported region is gone. (What was unmapped here swallows them.)
     ///
     /// # Safety
     /// `src..src + len` is readable.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn scatter(&self, offset: usize, src: *const u8, len: usize) -> bool {
-        if let Some(abroad) = &self.abroad {
+        if self.careful || self.abroad.is_some() {
             // SAFETY: by contract.
-            return unsafe { self.scatter_abroad(abroad, offset, src, len) };
+            return unsafe { self.scatter_specially(offset, src, len) };
         }
         self.walk(offset, len, |_, base, n, done| {
             // SAFETY: base..n is a registered range of the application (contract of Range), src as the caller
@@ -142,9 +157,9 @@ impl Ranges {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn gather(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
-        if let Some(abroad) = &self.abroad {
+        if self.abroad.is_some() {
             // SAFETY: by contract.
-            return unsafe { self.gather_abroad(abroad, offset, dst, len) };
+            return unsafe { self.gather_abroad(offset, dst, len) };
         }
         self.walk(offset, len, |_, base, n, done| {
             // SAFETY: as in `scatter`, the other way round.
@@ -153,44 +168,45 @@ impl Ranges {
         true
     }
 
-    /// [`Ranges::scatter`] of a list that imported regions are in.
+    /// The imported region that the range at `place` is in, if it is in one.
+    fn abroad(&self, place: usize) -> Option<&Arc<Imported>> {
+        self.abroad.as_ref().and_then(|abroad| abroad.at(place))
+    }
+
+    /// [`Ranges::scatter`] of a list that imported regions are in, or by somebody careful.
     #[cold]
-    unsafe fn scatter_abroad(
-        &self,
-        abroad: &Abroad,
-        offset: usize,
-        src: *const u8,
-        len: usize,
-    ) -> bool {
+    unsafe fn scatter_specially(&self, offset: usize, src: *const u8, len: usize) -> bool {
         let mut good = true;
-        self.walk(offset, len, |place, base, n, done| match abroad.at(place) {
-            Some(imported) => {
-                // SAFETY: readable by contract; the range was checked when it was resolved.
-                good = good && unsafe { imported.write(base as u64, src.wrapping_add(done), n) };
+        self.walk(offset, len, |place, base, n, done| {
+            let src = src.wrapping_add(done);
+            match self.abroad(place) {
+                Some(imported) => {
+                    // SAFETY: readable by contract; the range was checked when it was resolved.
+                    good = good && unsafe { imported.write(base as u64, src, n) };
+                }
+                // SAFETY: as in `scatter`, but that the range may be gone.
+                None if self.careful => unsafe { careful::put(base, src, n) },
+                // SAFETY: as in `scatter`.
+                None => unsafe { std::ptr::copy(src, base, n) },
             }
-            // SAFETY: as in `scatter`.
-            None => unsafe { std::ptr::copy(src.add(done), base, n) },
         });
         good
     }
 
     /// [`Ranges::gather`] of a list that imported regions are in.
     #[cold]
-    unsafe fn gather_abroad(
-        &self,
-        abroad: &Abroad,
-        offset: usize,
-        dst: *mut u8,
-        len: usize,
-    ) -> bool {
+    unsafe fn gather_abroad(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
         let mut good = true;
-        self.walk(offset, len, |place, base, n, done| match abroad.at(place) {
-            Some(imported) => {
-                // SAFETY: writable by contract; the range was checked when it was resolved.
-                good = good && unsafe { imported.read(base as u64, dst.wrapping_add(done), n) };
+        self.walk(offset, len, |place, base, n, done| {
+            let dst = dst.wrapping_add(done);
+            match self.abroad(place) {
+                Some(imported) => {
+                    // SAFETY: writable by contract; the range was checked when it was resolved.
+                    good = good && unsafe { imported.read(base as u64, dst, n) };
+                }
+                // SAFETY: as in `gather`.
+                None => unsafe { std::ptr::copy(base, dst, n) },
             }
-            // SAFETY: as in `gather`.
-            None => unsafe { std::ptr::copy(base, dst.add(done), n) },
         });
         good
     }

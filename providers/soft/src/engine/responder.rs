@@ -152,8 +152,9 @@ impl Responder {
         let mut fatal = false;
         self.inbound.moved = 0;
         let mut left = BUDGET;
+        let usually = qp.receives_plainly() && !(self.inbound.careful && qp.lost_receives());
         while left > 0 {
-            if qp.receives_plainly() {
+            if usually {
                 left -= self.serve_usual(qp, &link, left);
                 if left == 0 {
                     break;
@@ -594,6 +595,8 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
             .collect();
         // SAFETY: the ranges are posted receive buffers, checked against their keys.
         match unsafe { cma::read(link.peer.pid, &own, &rest) } {
+            // As `sys::careful` does it.
+            Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),
             Ok(0) => return Err(Errno::EFAULT),
             Ok(n) => {
                 if ranges.is_abroad() {

@@ -2,6 +2,7 @@
 
 use super::channel::Reporter;
 use super::cq::Cq;
+use super::inbound::Who;
 use super::qp::Qp;
 use super::receive::{Receive, ReceiveQueue, Refused};
 use super::tagging::TagMatching;
@@ -166,7 +167,7 @@ impl Srq {
             self.awaited.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut *self.waiters.lock());
             for qp in waiters.iter().filter_map(Weak::upgrade) {
-                qp.serve_once();
+                qp.serve_once(Who::Application);
             }
         }
     }

@@ -191,7 +191,9 @@ impl Inbound {
             (Arrival::Matched { .. }, Some(matched)) => matched,
             _ => &self.receive,
         };
-        qp.adapter.regions.resolve(qp.receive_pd(), &receive.sges, LOCAL_WRITE)
+        let mut ranges = qp.adapter.regions.resolve(qp.receive_pd(), &receive.sges, LOCAL_WRITE)?;
+        ranges.take_care(self.careful);
+        Some(ranges)
     }
 
     /// Places a piece; how many bytes that were.

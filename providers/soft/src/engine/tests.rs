@@ -3,6 +3,7 @@
 use super::channel::{Channel, Reporter};
 use super::completion::{Cqe, Reads};
 use super::cq::{Cq, Form};
+use super::inbound::Who;
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, Request};
@@ -23,6 +24,7 @@ mod inline;
 mod reconnecting;
 mod segmented;
 mod short;
+mod unmapped;
 mod unpolled;
 mod waiting;
 
@@ -172,7 +174,7 @@ impl Side {
             if let Some(cqe) = self.poll() {
                 return cqe;
             }
-            other.cq.sweep();
+            other.cq.sweep(Who::Application);
         }
     }
 }
@@ -390,7 +392,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         while ring.acked().load(Ordering::Acquire) == before {
-            b.cq.sweep();
+            b.cq.sweep(Who::Application);
             std::thread::yield_now();
         }
         b.receive(3, &[b.sge(0, size + 40)]);

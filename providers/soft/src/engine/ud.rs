@@ -74,25 +74,27 @@ pub(super) fn deliver(
             return false;
         }
         let mut taken = false;
+        let careful = inlet.careful;
         adapter.groups.for_members([body[3], body[4]], |qp| {
             if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
-                taken |= receive(qp, qkey, &piece, &datagram);
+                taken |= receive(qp, qkey, &piece, &datagram, careful);
             }
         });
         return taken;
     }
     let (_, index) = split_qpn(qpn);
     let qp = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
-    qp.is_some_and(|qp| receive(&qp, qkey, &piece, &datagram))
+    qp.is_some_and(|qp| receive(&qp, qkey, &piece, &datagram, inlet.careful))
 }
 
 /// `false`: dropped.
-fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram) -> bool {
+fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram, careful: bool) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
     // The responder's lock keeps deregistration and RESET away while we write.
     let mut responder = qp.responder.lock();
+    responder.inbound.careful = careful;
     let verdict = responder.inbound.send(qp, piece, datagram);
     drop(responder);
     if verdict == Verdict::Broken {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::hot::Hot;
+use super::inbound::Who;
 use super::link::{Link, Standing};
 use super::opened::{OpenQps, is_held};
 use super::qp::{Qp, Wanted};
@@ -131,28 +132,28 @@ struct OpenDomain {
 impl Xrc {
     /// By whoever polls: serves what arrived.
     #[inline]
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(&self, who: Who) {
         if self.receiving.load(Ordering::Relaxed) > 0
             && let Some(hot) = self.hot.try_lock()
         {
-            hot.look();
+            hot.look(who);
         }
     }
 
     /// By the service thread, or before sleeping: also sends the acknowledgements that are due.
-    pub(crate) fn sweep(&self) -> bool {
+    pub(crate) fn sweep(&self, who: Who) -> bool {
         if self.receiving.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let hot = self.hot.lock();
-        hot.look();
-        hot.finish()
+        hot.look(who);
+        hot.finish(who)
     }
 
     /// The bell of an XRC receive QP rang.
-    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>) {
+    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>, who: Who) {
         if let Some(mut hot) = self.hot.try_lock() {
-            hot.heat(adapter, qp);
+            hot.heat(adapter, qp, who);
         }
     }
 

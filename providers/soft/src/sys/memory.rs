@@ -45,6 +45,16 @@ fn mapped(start: *mut c_void, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether all of a range is mapped, with whatever protection. It costs a system call that does nothing else: of all that tell, `msync(2)`
+/// with `MS_ASYNC` is the cheapest by far, for any number of pages.
+pub fn is_mapped(addr: u64, len: usize) -> bool {
+    let start = addr & !4095;
+    let Some(len) = (addr - start).checked_add(len as u64) else { return false };
+    // SAFETY: it changes nothing and checks the range, which it rounds up to pages.
+    let told = unsafe { libc::msync(start as usize as *mut c_void, len as usize, libc::MS_ASYNC) };
+    told == 0 || Errno::last() != Errno::ENOMEM
+}
+
 /// Memory that reads as zeros, and memory whose contents nobody wants: what stands behind a region without memory.
 #[derive(Debug)]
 pub struct Void {
@@ -100,8 +110,21 @@ impl Void {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Pages where the kernel puts no other mapping, so that a part can be unmapped and nobody else gets it.
+    pub(crate) fn remote_pages(n: usize) -> *mut u8 {
+        static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+        let at = NEXT.fetch_add((n + 1) * 4096, Ordering::Relaxed);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: fresh anonymous memory, in place of nothing.
+        let got = unsafe { libc::mmap(at as *mut c_void, n * 4096, protection, flags, -1, 0) };
+        assert_eq!(got as usize, at);
+        got.cast()
+    }
 
     /// Two pages, the second of them with `protection`.
     fn pages(protection: c_int) -> *mut c_void {
@@ -132,6 +155,17 @@ mod tests {
         assert_eq!(populate(u64::MAX - 10, 100, false), Err(Errno::EINVAL));
         assert_eq!(populate(u64::MAX - 10, 10, false), Err(Errno::EFAULT));
         assert_eq!(populate(0, 0, true), Ok(()));
+    }
+
+    #[test]
+    fn a_hole_is_found() {
+        let at = remote_pages(3) as u64;
+        // SAFETY: the second of three pages of our own.
+        assert_eq!(unsafe { libc::munmap((at + 4096) as *mut c_void, 4096) }, 0);
+        assert!(is_mapped(at, 4096) && is_mapped(at + 4095, 1) && is_mapped(at + 8192, 4096));
+        assert!(!is_mapped(at, 4097) && !is_mapped(at + 4096, 1) && !is_mapped(at + 8000, 300));
+        assert!(is_mapped(pages(libc::PROT_NONE) as u64, 8192), "whatever may be done with it");
+        assert!(!is_mapped(u64::MAX - 10, 100) && is_mapped(at, 0));
     }
 
     #[test]

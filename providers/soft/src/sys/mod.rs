@@ -4,6 +4,7 @@
 //! [`crate::fabric`]. This is the only place of the fabric that calls libc.
 
 pub mod brief;
+pub mod careful;
 pub mod clock;
 pub mod cma;
 pub mod dir;

@@ -23,6 +23,8 @@ pub(crate) struct Arrival<'a> {
     places: Places,
     checksums_are_right: bool,
     tag: u32,
+    /// As of the inlet that it came by.
+    careful: bool,
 }
 
 /// Where a frame ends up: whose receive it takes and how it is reported.
@@ -64,8 +66,9 @@ pub(crate) fn deliver(
     if takers.iter().any(|rule| !rule.drop && must_wait(rule, &key)) {
         return Fate::Later;
     }
-    let mut arrival =
-        Arrival { frame, places, checksums_are_right: are_right(frame, &places), tag: 0 };
+    let checksums_are_right = are_right(frame, &places);
+    let careful = inlet.careful;
+    let mut arrival = Arrival { frame, places, checksums_are_right, tag: 0, careful };
     let mut taken = false;
     for rule in &takers {
         rule.counters.iter().for_each(|counters| counters.count(len as u64));
@@ -143,7 +146,8 @@ impl Sink<'_> {
         let placed = match self.adapter.regions.resolve(self.pd, &receive.sges, LOCAL_WRITE) {
             None => IBV_WC_LOC_PROT_ERR,
             Some(ranges) if len > ranges.total() => IBV_WC_LOC_LEN_ERR,
-            Some(ranges) => {
+            Some(mut ranges) => {
+                ranges.take_care(arrival.careful);
                 // Without tag, the addresses and then what is behind it.
                 let (addresses, rest) = frame.split_at(ETHERNET - 2);
                 let rest = rest.get(removed..).unwrap_or_default();

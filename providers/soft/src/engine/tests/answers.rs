@@ -68,10 +68,10 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
             end.srq.posted();
         }
         a.send(&b);
-        b.recv.qp.advance_receive();
+        b.recv.qp.advance_receive(Who::Application);
         b.send(&a);
         // As by a thread that looked for acknowledgements before there was one.
-        a.recv.qp.advance_receive();
+        a.recv.qp.advance_receive(Who::Application);
         assert_eq!(a.got(), [true, true], "round {round}");
         a.recv.qp.acknowledge();
         b.send.qp.advance_send();
