@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    core::Core,
+    core::{Core, Event},
     error::PeerError,
     handshake::{Arrival, receive},
     hello::{Message, Refusal},
@@ -57,7 +57,12 @@ impl Core {
             return Err(PeerError::Left);
         }
         if let Some(peer) = self.known(slot) {
-            return Ok(peer);
+            if !self.was_succeeded(&peer) {
+                return Ok(peer);
+            }
+            peer.set_dead();
+            self.peers.bury(&peer);
+            self.post(Event::Displaced(peer));
         }
         if self.is_stopped() {
             return Err(PeerError::Left);
@@ -77,6 +82,15 @@ impl Core {
         lock(&self.flights).remove(&slot);
         flight.land(outcome.clone());
         outcome
+    }
+
+    /// Whether another process has the slot of a peer of whose death nobody has told us yet. Who asks for a slot was told of by
+    /// its owner of now.
+    fn was_succeeded(&self, peer: &Peer) -> bool {
+        // 0: one that we cannot see.
+        self.lease
+            .owner(peer.slot)
+            .is_some_and(|now| ![0, peer.pid].contains(&now) && peer.pid != 0)
     }
 
     fn connect(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
