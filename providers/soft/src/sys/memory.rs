@@ -1,4 +1,4 @@
-//! Bringing application memory in, and memory that is nowhere (`madvise(2)`, `mincore(2)`, `mmap(2)`).
+//! Bringing application memory in, and memory that is nowhere (`madvise(2)`, `msync(2)`, `mmap(2)`).
 
 use std::ffi::{c_int, c_void};
 
@@ -29,20 +29,13 @@ pub fn populate(addr: u64, len: usize, write: bool) -> Result<(), Errno> {
     match Errno::last() {
         // The advice is as new as Linux 5.14. Before, all that can be asked is whether there is a mapping.
         // SAFETY: as above; no length, no effect but the check of the advice.
-        Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => mapped(start, len),
+        Errno::EINVAL if unsafe { libc::madvise(start, 0, advice) } != 0 => {
+            if is_mapped(start as u64, len) { Ok(()) } else { Err(Errno::EFAULT) }
+        }
         // No mapping, or not with that protection: what the kernel's own registration says then.
         Errno::ENOMEM | Errno::EINVAL => Err(Errno::EFAULT),
         other => Err(other),
     }
-}
-
-fn mapped(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    let mut residency = vec![0u8; len / 4096];
-    // SAFETY: one byte of answer for each page.
-    if unsafe { libc::mincore(start, len, residency.as_mut_ptr()) } != 0 {
-        return Err(Errno::EFAULT);
-    }
-    Ok(())
 }
 
 /// Whether all of a range is mapped, with whatever protection. It costs a system call that does nothing else: of all that tell, `msync(2)`
