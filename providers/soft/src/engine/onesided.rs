@@ -397,21 +397,9 @@ pub(super) fn attach_all(
     Ok(())
 }
 
-/// EFAULT does not say which side is unmapped: look at ours by mincore(2), which knows.
+/// EFAULT does not say which side is unmapped.
 fn whose_fault(local: &Ranges) -> Fault {
-    let page = 4096;
-    for item in local.items() {
-        let first = item.base as usize & !(page - 1);
-        let last = (item.base as usize + item.len - 1) & !(page - 1);
-        for at in [first, last] {
-            let mut residency = 0u8;
-            // SAFETY: one page asks for one byte of answer; the address may be anything.
-            if unsafe { libc::mincore(at as *mut libc::c_void, page, &raw mut residency) } != 0 {
-                return Fault::Local;
-            }
-        }
-    }
-    Fault::Remote
+    if local.is_gone() { Fault::Local } else { Fault::Remote }
 }
 
 /// Attempts at the lock of atomics, which is held for two system calls.
