@@ -9,7 +9,6 @@ use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::stage;
 use crate::table::{Align, Table};
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -151,10 +150,7 @@ const PING_PONGS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Runs the demo; status 0 only if all of it worked.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    if let Some(arg) = args.first() {
-        return Err(format!("demo takes no arguments, not even {}", arg.to_string_lossy()));
-    }
+pub(crate) fn main() -> crate::Result<ExitCode> {
     let progress = Progress::new();
     let paths = Paths::find()?;
     packages::ensure(&[packages::DEMO], &progress)?;

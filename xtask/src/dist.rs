@@ -14,7 +14,6 @@ use crate::process::Job;
 use crate::progress::Progress;
 use crate::scratch::{Scratch, copy_tree, set_mode};
 use crate::stage;
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -28,10 +27,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const UPSTREAM: &str = "65.0-0ferroverbs";
 
 /// Builds everything and says where it is.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    if let Some(arg) = args.first() {
-        return Err(format!("dist takes no arguments, not even {}", arg.to_string_lossy()));
-    }
+pub(crate) fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let files = build(&paths, &progress)?;

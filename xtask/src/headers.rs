@@ -5,20 +5,22 @@ use crate::paths::Paths;
 use crate::process::{End, Finished, Job};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// A cold build on a slow machine fits.
 const LIMIT: Duration = Duration::from_secs(900);
 
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Write nothing; say which files would change
+    #[arg(long)]
+    check: bool,
+}
+
 /// Writes them and says which changed; with `--check` only says which would.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    let check = match args {
-        [] => false,
-        [arg] if arg == "--check" => true,
-        _ => return Err("usage: cargo xtask headers [--check]".into()),
-    };
+pub(crate) fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("headers");
     let done = generator(&Paths::find()?, check, &Scratch::new()?)?;

@@ -4,7 +4,6 @@
 use crate::files::{is_current, read};
 use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,22 +20,26 @@ const GENERATIONS: [u32; 5] = [34, 57, 59, 64, 65];
 /// How many tests a row names.
 const TESTS_NAMED: usize = 3;
 
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Write nothing; say whether the files are up to date
+    #[arg(long)]
+    check: bool,
+}
+
 /// Writes the file, and the one of [`crate::coverage`]; with `--check` only says whether they are up to date.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let root = Paths::find()?.root;
-    match args {
-        [] => {
-            let file = root.join(FILE);
-            fs::write(&file, generate(&root)?).map_err(|e| format!("{}: {e}", file.display()))?;
-            crate::coverage::write(&root)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        [option] if option == "--check" => {
-            check(&root)?;
-            crate::coverage::check(&root).map(|()| ExitCode::SUCCESS)
-        }
-        _ => Err("usage: cargo xtask matrix [--check]".into()),
+    if args.check {
+        check(&root)?;
+        crate::coverage::check(&root)?;
+    } else {
+        let file = root.join(FILE);
+        fs::write(&file, generate(&root)?).map_err(|e| format!("{}: {e}", file.display()))?;
+        crate::coverage::write(&root)?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether the file is what would be written now.

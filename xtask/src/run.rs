@@ -6,13 +6,18 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// Stages if a source is newer than the staged tree, then becomes the command: its streams and its
 /// exit status are untouched.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    let args = if args.first().is_some_and(|a| a == "--") { &args[1..] } else { args };
-    let Some((program, rest)) = args.split_first() else {
-        return Err("usage: cargo xtask run -- CMD...".into());
-    };
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+    let (program, rest) = args.command.split_first().ok_or("no command")?;
     let paths = Paths::find()?;
     stage::ensure(&paths, &crate::progress::Progress::silent())?;
     let library_path =

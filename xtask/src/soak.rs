@@ -6,7 +6,7 @@ use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::stage;
-use std::ffi::OsString;
+use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,22 +16,22 @@ const SECONDS: u64 = 20;
 /// When a seed counts as stuck: the program gives up by itself before that.
 const LIMIT: Duration = Duration::from_secs(SECONDS + 180);
 
-const USAGE: &str =
-    "usage: cargo xtask soak [MINUTES [SEED]]   (10 minutes; a seed from the clock)";
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long
+    #[arg(default_value_t = 10)]
+    minutes: u64,
+    /// The first seed; those behind it follow [default: from the clock]
+    seed: Option<NonZeroU64>,
+}
 
 /// Runs until the time is over; a failure does not end it, but the exit status tells.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    let number = |at: usize, default: u64| match args.get(at) {
-        None => Ok(default),
-        Some(text) => text.to_str().and_then(|t| t.parse().ok()).ok_or_else(|| USAGE.to_string()),
-    };
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let clock = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |t| t.as_secs());
-    let (minutes, first) = (number(0, 10)?, number(1, clock)?);
-    if args.len() > 2 || first == 0 {
-        return Err(USAGE.into());
-    }
+    let (minutes, first) = (args.minutes, args.seed.map_or(clock, NonZeroU64::get));
     let (paths, progress, scratch) = (Paths::find()?, Progress::new(), Scratch::new()?);
     stage::ensure(&paths, &progress)?;
     let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");

@@ -8,7 +8,6 @@ use crate::process::Job;
 use crate::progress::Progress;
 use crate::scratch::{Scratch, set_mode};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -16,10 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 /// Builds and lays out the tree, and says where it is.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    if let Some(arg) = args.first() {
-        return Err(format!("stage takes no arguments, not even {}", arg.to_string_lossy()));
-    }
+pub(crate) fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let _lock = lock(&paths)?;

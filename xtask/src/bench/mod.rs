@@ -24,33 +24,39 @@ use metrics::{Contender, METRICS, Metric, SIZES, Unit};
 use report::{Report, Row, Sample};
 use run::Runner;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
-const USAGE: &str = "\
-usage: cargo xtask bench [--rounds N] [--write]
-       cargo xtask bench scale
-       cargo xtask bench start-up
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    /// How often each contender is asked
+    #[arg(long, value_name = "N", default_value = "5")]
+    rounds: NonZeroUsize,
+    /// Write docs/benchmarks.md and docs/benchmarks.svg
+    #[arg(long)]
+    write: bool,
+    #[command(subcommand)]
+    only: Option<Only>,
+}
 
-  --rounds N   how often each contender is asked (default 5)
-  --write      write docs/benchmarks.md and docs/benchmarks.svg
-  scale        what grows with the number of QPs, CQs, regions and processes; what events cost
-  start-up     from a program's start to its device, upstream's library beside ours";
+#[derive(Debug, clap::Subcommand)]
+enum Only {
+    /// What grows with the number of QPs, CQs, regions and processes; what events cost
+    Scale,
+    /// From a program's start to its device, upstream's library beside ours
+    StartUp,
+}
 
 /// Runs everything and prints the table.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    if let [only] = args
-        && only == "start-up"
-    {
-        return start_up::main();
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+    match args.only {
+        Some(Only::StartUp) => return start_up::main(),
+        Some(Only::Scale) => return scale::main(),
+        None => {}
     }
-    if let [only] = args
-        && only == "scale"
-    {
-        return scale::main();
-    }
-    let options = Options::parse(args)?;
     let paths = Paths::find()?;
     let progress = Progress::new();
     packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
@@ -59,12 +65,12 @@ pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
     let folder = fabric.folder("fabric", 0o700)?;
     let over = Over::new(&paths.stage(), &paths.target).fabric(&folder);
     let runner = Runner::new(over, &paths.root.join("c-tests/bench"))?;
-    let bench = Bench { runner, progress, rounds: options.rounds };
+    let bench = Bench { runner, progress, rounds: args.rounds.get() };
     let report = bench.run(&paths)?;
     bench.progress.clear();
     print!("{}", report.text());
     let failures = report.failures();
-    if options.write {
+    if args.write {
         let page = paths.root.join("docs/benchmarks.md");
         let picture = paths.root.join("docs/benchmarks.svg");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
@@ -77,29 +83,6 @@ pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-struct Options {
-    rounds: usize,
-    write: bool,
-}
-
-impl Options {
-    fn parse(args: &[OsString]) -> crate::Result<Self> {
-        let mut options = Self { rounds: 5, write: false };
-        let mut args = args.iter().map(|a| a.to_string_lossy());
-        while let Some(arg) = args.next() {
-            match &*arg {
-                "--write" => options.write = true,
-                "--rounds" => {
-                    let number = args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
-                    options.rounds = number.ok_or("--rounds needs a number above 0")?;
-                }
-                other => return Err(format!("no such option: {other}\n\n{USAGE}")),
-            }
-        }
-        Ok(options)
-    }
 }
 
 struct Bench {

@@ -35,7 +35,6 @@ use crate::scratch::{self, Scratch};
 use crate::stage;
 use crate::table::{Align, Table};
 use std::cell::OnceCell;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -276,10 +275,21 @@ fn files_left(dir: &Path) -> Vec<String> {
     entries.map(|e| e.path().display().to_string()).collect()
 }
 
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show the groups of tests
+    #[arg(long)]
+    list: bool,
+    /// Groups to run [default: all]
+    #[arg(value_name = "GROUP")]
+    groups: Vec<String>,
+}
+
 /// Runs the groups that are named, or all.
-pub(crate) fn main(args: &[OsString]) -> crate::Result<ExitCode> {
-    let names: Vec<_> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    if names.iter().any(|n| n == "--list") {
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+    let names = &args.groups;
+    if args.list {
         for group in GROUPS {
             println!("{:12} {}", group.name, group.what);
         }
