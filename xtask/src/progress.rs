@@ -1,8 +1,13 @@
-//! What a person sees while something runs: one line that is replaced on a terminal, plain lines
-//! otherwise. All of it goes to stderr, so that stdout holds results only.
+//! What a person sees while something runs: on a terminal one line that is replaced, with the time counting; otherwise a plain
+//! line for each step. All of it goes to stderr, so that stdout holds results only.
 
-use std::io::{IsTerminal, Write};
-use std::time::Instant;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The line at the bottom of the terminal. A terminal has one, whoever writes to it.
+static LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A reporter of steps.
 #[derive(Debug)]
@@ -32,29 +37,47 @@ impl Progress {
 
     /// A step begins.
     pub(crate) fn step(&self, text: &str) {
-        let seconds = self.start.elapsed().as_secs();
-        let mut err = std::io::stderr().lock();
-        // Nothing sensible is left to do when stderr itself cannot be written.
-        let _ = match self.kind {
-            Kind::Terminal => write!(err, "\r\x1b[K[{seconds:4} s] {text}"),
-            Kind::Plain => writeln!(err, "[{seconds:4} s] {text}"),
-            Kind::Silent => Ok(()),
-        };
-        let _ = err.flush();
+        match self.kind {
+            Kind::Terminal => {
+                let mut line = line();
+                let bar = line.get_or_insert_with(|| self.bar());
+                bar.set_message(text.to_owned());
+                bar.tick();
+            }
+            Kind::Plain => eprintln!("[{:4} s] {text}", self.start.elapsed().as_secs()),
+            Kind::Silent => {}
+        }
     }
 
     /// Removes the line of the last step from a terminal, so that other output can follow.
     pub(crate) fn clear(&self) {
-        if self.kind == Kind::Terminal {
-            eprint!("\r\x1b[K");
+        if let Some(bar) = line().take() {
+            bar.finish_and_clear();
         }
     }
 
     /// A line that stays.
     pub(crate) fn note(&self, text: &str) {
         if self.kind != Kind::Silent {
-            self.clear();
-            eprintln!("{text}");
+            match &*line() {
+                Some(bar) => bar.suspend(|| eprintln!("{text}")),
+                None => eprintln!("{text}"),
+            }
         }
     }
+
+    fn bar(&self) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+            .with_elapsed(self.start.elapsed());
+        // Too long a text is cut: a second line would not be replaced.
+        if let Ok(style) = ProgressStyle::with_template("{spinner} [{elapsed:>4}] {wide_msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(250));
+        bar
+    }
+}
+
+fn line() -> MutexGuard<'static, Option<ProgressBar>> {
+    LINE.lock().unwrap_or_else(PoisonError::into_inner)
 }

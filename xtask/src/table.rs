@@ -1,4 +1,6 @@
-//! Plain text tables.
+//! Plain text tables: comfy-table in the one style that we use. Nothing is wrapped or cut, so that a line of a table can be searched for.
+
+use comfy_table::{Cell, CellAlignment, ContentLineStyle, LineStyle, TableStyle};
 
 /// Which side of its column a cell keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,48 +13,36 @@ pub(crate) enum Align {
 
 /// Rows below a header; every row has as many cells as the header.
 #[derive(Debug)]
-pub(crate) struct Table {
-    header: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<String>>,
-}
+pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
     /// A table without rows.
     pub(crate) fn new(header: &[(&'static str, Align)]) -> Self {
-        Self { header: header.to_vec(), rows: Vec::new() }
+        let mut table = comfy_table::Table::new();
+        let blank = ContentLineStyle::none().junction(' ');
+        let rule = LineStyle::none().fill('-').junction(' ');
+        let style = TableStyle::new().header_lines(blank).header_separator(rule);
+        table
+            .load_style(style.content_lines(blank))
+            .set_header(header.iter().map(|(name, _)| Cell::new(name)));
+        for (column, (_, align)) in table.column_iter_mut().zip(header) {
+            column.set_padding((0, 1));
+            column.set_cell_alignment(match align {
+                Align::Left => CellAlignment::Left,
+                Align::Right => CellAlignment::Right,
+            });
+        }
+        Self(table)
     }
 
     /// Appends a row.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.0.add_row(cells);
     }
 
     /// The text, with a newline after each line.
     pub(crate) fn render(&self) -> String {
-        let widths: Vec<_> = (0..self.header.len())
-            .map(|column| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column));
-                let longest = cells.map(|c| c.chars().count()).max().unwrap_or(0);
-                longest.max(self.header.get(column).map_or(0, |(h, _)| h.len()))
-            })
-            .collect();
-        let line = |cells: &[String]| {
-            let mut text = String::new();
-            for ((cell, width), (_, align)) in cells.iter().zip(&widths).zip(&self.header) {
-                match align {
-                    Align::Left => text.push_str(&format!("{cell:<width$}  ")),
-                    Align::Right => text.push_str(&format!("{cell:>width$}  ")),
-                }
-            }
-            format!("{}\n", text.trim_end())
-        };
-        let head: Vec<_> = self.header.iter().map(|(h, _)| (*h).to_string()).collect();
-        let rule: Vec<_> = widths.iter().map(|w| "-".repeat(*w)).collect();
-        let mut text = line(&head) + &line(&rule);
-        for row in &self.rows {
-            text.push_str(&line(row));
-        }
-        text
+        self.0.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 }
 
@@ -67,7 +57,7 @@ mod tests {
         table.row(["read and write".into(), "10.00".into()]);
         assert_eq!(
             table.render(),
-            "test               us\n--------------  -----\nsend             0.25\nread and write  10.00\n"
+            "test               us\n--------------- ------\nsend             0.25\nread and write  10.00\n"
         );
     }
 }
