@@ -42,7 +42,7 @@ struct binding {
 	int how;		/* 0: ibv_bind_mw, 1: ibv_post_send, 2: ibv_wr_bind_mw */
 	int absolute;		/* the offset is an address */
 	int extra_mr;		/* the region in own[1] */
-	int same_key;
+	int low_only;		/* the new key is named by its last eight bits, and others that are not the window's */
 	uint32_t rkey;		/* out: the window's */
 	struct ibv_wc wc;	/* out */
 };
@@ -58,7 +58,7 @@ static long bind_it(struct parts *p, void *arg)
 		.length = w->length,
 		.mw_access_flags = w->access,
 	};
-	uint32_t rkey = w->same_key ? mw->rkey : ibv_inc_rkey(mw->rkey);
+	uint32_t rkey = ibv_inc_rkey(mw->rkey), named = w->low_only ? (rkey & 0xff) | (w->low_only == 2 ? 0xabcdef00 : 0) : rkey;
 	int err;
 	if (w->how == 0) {
 		struct ibv_mw_bind bind = { .wr_id = 77, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
@@ -67,7 +67,7 @@ static long bind_it(struct parts *p, void *arg)
 	} else if (w->how == 1) {
 		struct ibv_send_wr *bad, wr = { .wr_id = 77, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
 		wr.bind_mw.mw = mw;
-		wr.bind_mw.rkey = rkey;
+		wr.bind_mw.rkey = named;
 		wr.bind_mw.bind_info = info;
 		err = ibv_post_send(p->qp, &wr, &bad);
 	} else {
@@ -75,7 +75,7 @@ static long bind_it(struct parts *p, void *arg)
 		ibv_wr_start(qx);
 		qx->wr_id = 77;
 		qx->wr_flags = IBV_SEND_SIGNALED;
-		ibv_wr_bind_mw(qx, mw, rkey, &info);
+		ibv_wr_bind_mw(qx, mw, named, &info);
 		err = ibv_wr_complete(qx);
 	}
 	if (err)
@@ -266,6 +266,13 @@ static void type_2(int how)
 	check_eq(w.wc.status, IBV_WC_SUCCESS, "%s: bound again, zero-based", by);
 	works("a zero-based window", 0, 0, w.rkey);
 	check_eq(end_run(b, local_inv, &w, sizeof w), IBV_WC_SUCCESS, "%s: invalidated again", by);
+	for (int low = 1; low <= 2; low++) {
+		w = (struct binding){ .offset = 0x6000, .length = 0x1000, .access = ALL, .how = how, .low_only = low };
+		check_eq(end_run(b, bind_it, &w, sizeof w), 0, "%s: only the last eight bits of the new key count", by);
+		check_eq(w.wc.status, IBV_WC_SUCCESS, "%s: and it completes", by);
+		works("a key of which only the last eight bits were given", ba.addr + 0x6000, 0x6000, w.rkey);
+		check_eq(end_run(b, local_inv, &w, sizeof w), IBV_WC_SUCCESS, "%s: invalidated again", by);
+	}
 	refused("an invalidated key", IBV_WR_RDMA_READ, 0, 8, w.rkey);
 	check_eq(end_run(b, dealloc, NULL, 0), 0, "%s: ibv_dealloc_mw", by);
 	pair_close(a, b);

@@ -148,6 +148,13 @@ impl Windows {
         Some((index, rkey))
     }
 
+    /// The key of window `index` whose last bits, which its user counts, are those of `rkey`.
+    pub(crate) fn key(&self, index: usize, rkey: u32) -> Option<u32> {
+        let window = *self.state.lock().window(index)?;
+        let own = u32::MAX << USER_BITS;
+        Some(window.rkey & own | rkey & !own)
+    }
+
     /// Binds a window as QP `qpn` of domain `pd` asks, or unbinds it (type 1, length 0). `moved`: whether anybody is at an
     /// operation by a key.
     pub(crate) fn bind(&self, qpn: u32, pd: u32, bind: &Bind, moved: impl Fn(u32) -> bool) -> Done {
@@ -417,6 +424,19 @@ mod tests {
         assert_eq!(bind(ALL, |b| b.addr = 0xfff), Done::Refused);
         assert_eq!(bind(ALL, |b| b.region += 2), Done::Refused, "stale region key");
         assert_eq!(bind(ALL, |b| b.rkey += 256), Done::Refused, "another generation");
+    }
+
+    #[test]
+    fn a_key_is_named_by_its_last_eight_bits() {
+        let (_, windows, _) = ground(ALL);
+        let (index, rkey) = windows.allocate(1, true).expect("room");
+        assert_eq!(rkey & 0xff, 0);
+        for named in [12_u32, rkey | 12, 0xffff_ff0c] {
+            assert_eq!(windows.key(index, named), Some(rkey | 12));
+        }
+        windows.revoke(index);
+        windows.release(index);
+        assert_eq!(windows.key(index, rkey), None);
     }
 
     #[test]

@@ -67,11 +67,12 @@ pub(super) unsafe fn bind_request(
 ) -> Result<Request, Errno> {
     // SAFETY: by contract.
     let window = unsafe { mw.as_ref() }.ok_or(Errno::EINVAL)?;
-    // Which window it is must not depend on the part of the key that is the application's.
-    let same = (window.rkey ^ rkey) >> 8 == 0;
+    // SAFETY: a window holds its domain.
+    let windows = &unsafe { Pd::of(window.pd) }.adapter.windows;
+    // Which window it is does not depend on the key that the application names: adapters take its last eight bits.
+    let rkey = windows.key(window.handle as usize, rkey).ok_or(Errno::EINVAL)?;
     let zero_based = info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0;
     if window.type_ != kind
-        || !same
         || info.mw_access_flags & !RIGHTS != 0
         || (zero_based && kind == IBV_MW_TYPE_1)
     {
