@@ -4,6 +4,7 @@
  */
 #include "rig.h"
 #include <arpa/inet.h>
+#include <fcntl.h>
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -195,6 +196,63 @@ static void address_handles(void)
 	check(!ibv_create_ah(pd, &a) && errno == EINVAL, "an address handle from a GID that is not there: EINVAL");
 }
 
+/* A verb that returns an error number has set errno to it: programs print it by perror(3). */
+static void both_ways(int result, int wanted, const char *what)
+{
+	int set = errno;
+	check_eq(result, wanted, "%s is refused", what);
+	check_eq(set, result, "%s: errno says the same", what);
+	errno = 0;
+}
+
+#define REFUSED(call, wanted) both_ways((errno = 0, (call)), wanted, #call)
+
+static void error_numbers(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
+	struct ibv_srq_init_attr sa = { .attr = { 4, 1, 0 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
+	struct ibv_xrcd_init_attr xa = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(ctx, &xa);
+	struct ibv_srq_init_attr_ex xsa = { .attr = { 4, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+		.srq_type = IBV_SRQT_XRC, .xrcd = xrcd, .cq = cq, .pd = pd };
+	struct ibv_srq *xrc_srq = ibv_create_srq_ex(ctx, &xsa);
+	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .cap = { 1, 0, 1, 0, 0 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
+	qa.srq = NULL;
+	qa.cap.max_recv_wr = qa.cap.max_recv_sge = 1;
+	struct ibv_qp *own = ibv_create_qp(pd, &qa);
+	if (!cq || !srq || !xrcd || !xrc_srq || !qp || !own)
+		die("objects");
+	struct ibv_qp_attr at = { .qp_state = IBV_QPS_RTS, .port_num = 200 };
+	struct ibv_modify_cq_attr moderate = { .attr_mask = 1u << 20 };
+	struct ibv_port_attr p;
+	struct ibv_recv_wr *bad_recv, recv = { .num_sge = 33 };
+	struct ibv_send_wr *bad_send, send = { .opcode = IBV_WR_SEND };
+	union ibv_gid no_group = { .raw = { 1 } };
+	REFUSED(ibv_modify_qp(qp, &at, IBV_QP_STATE), EINVAL);
+	REFUSED(ibv_modify_qp(qp, &at, IBV_QP_PORT), EINVAL);
+	REFUSED(ibv_dealloc_pd(pd), EBUSY);
+	REFUSED(ibv_destroy_cq(cq), EBUSY);
+	REFUSED(ibv_destroy_srq(srq), EBUSY);
+	REFUSED(ibv_close_xrcd(xrcd), EBUSY);
+	REFUSED(ibv_destroy_comp_channel(channel), EBUSY);
+	REFUSED(ibv_resize_cq(cq, 0), EINVAL);
+	REFUSED(ibv_modify_cq(cq, &moderate), EINVAL);
+	sa.attr.srq_limit = 1000;
+	REFUSED(ibv_modify_srq(srq, &sa.attr, IBV_SRQ_LIMIT), EINVAL);
+	REFUSED(ibv_query_port(ctx, 200, &p), EINVAL);
+	REFUSED(ibv_attach_mcast(qp, &no_group, 0), EINVAL);
+	REFUSED(ibv_detach_mcast(qp, &no_group, 0), EINVAL);
+	REFUSED(ibv_post_recv(own, &recv, &bad_recv), EINVAL);
+	REFUSED(ibv_post_srq_recv(srq, &recv, &bad_recv), EINVAL);
+	REFUSED(ibv_post_send(qp, &send, &bad_send), EINVAL);
+	check(!(ibv_destroy_qp(own) | ibv_destroy_qp(qp) | ibv_destroy_srq(srq) | ibv_destroy_srq(xrc_srq) | ibv_close_xrcd(xrcd) | ibv_destroy_cq(cq) |
+		ibv_destroy_comp_channel(channel)),
+	      "then everything is destroyed");
+}
+
 int main(void)
 {
 	ctx = open_device();
@@ -208,6 +266,7 @@ int main(void)
 	completion_queues();
 	queue_pairs();
 	address_handles();
+	error_numbers();
 	check_eq(ibv_dealloc_pd(pd), 0, "ibv_dealloc_pd");
 	check_eq(ibv_close_device(ctx), 0, "ibv_close_device");
 	return finish();

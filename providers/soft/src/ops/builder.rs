@@ -3,6 +3,7 @@
 //! The QP is locked from start to complete or abort, as the manual demands of a provider: several threads may
 //! build on one QP, one after the other.
 
+use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
@@ -138,7 +139,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     let result = post_all(queue, builder);
     // SAFETY: locked by ibv_wr_start on this thread.
     unsafe { queue.builder.lock.unlock() };
-    result.map_or_else(Errno::raw, |()| 0)
+    result.map_or_else(failed, |()| 0)
 }
 
 fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {

@@ -30,14 +30,22 @@ use crate::sys::Errno;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The `int` convention: 0, or the positive errno. A panic, which would be a bug, becomes EIO rather than
+/// The `int` convention: 0, or the positive errno, as [`failed`] tells it. A panic, which would be a bug, becomes EIO rather than
 /// unwinding into C.
 fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
-        Ok(Err(errno)) => errno.raw(),
-        Err(_) => Errno::EIO.raw(),
+        Ok(Err(errno)) => failed(errno),
+        Err(_) => failed(Errno::EIO),
     }
+}
+
+/// The positive errno, with errno set: where a kernel serves a verb, the system call that failed has set it, and programs
+/// print it (`perror`).
+#[cold]
+fn failed(errno: Errno) -> c_int {
+    errno.set();
+    errno.raw()
 }
 
 /// The pointer convention: the object, or NULL with errno set.

@@ -2,6 +2,7 @@
 //! a sleeping peer must be woken.
 
 use super::ah::Ah;
+use super::failed;
 use super::mw::bind_request;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
@@ -51,7 +52,7 @@ pub(super) unsafe fn post_list(
         if let Err(errno) = posted {
             // SAFETY: by contract.
             unsafe { bad_wr.write(at) };
-            return errno.raw();
+            return failed(errno);
         }
         at = request.next;
     }
@@ -121,7 +122,7 @@ pub(super) unsafe extern "C" fn post_send(
         if let Err(errno) = posted {
             // SAFETY: by contract.
             unsafe { bad_wr.write(at) };
-            result = errno.raw();
+            result = failed(errno);
             break;
         }
         at = wr.next;

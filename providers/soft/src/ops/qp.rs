@@ -5,7 +5,7 @@ use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
-use super::{ah, builder, object, status};
+use super::{ah, builder, failed, object, status};
 use crate::engine::cq::Cq;
 use crate::engine::opened::Opened;
 use crate::engine::qp::{Attributes, Qp, Wanted};
@@ -637,7 +637,7 @@ pub(super) unsafe extern "C" fn query_qp(
     unsafe {
         let queue = Qp::of(qp);
         if queue.rss.is_some() {
-            return Errno::EOPNOTSUPP.raw();
+            return failed(Errno::EOPNOTSUPP);
         }
         let (known, cap) = shown(queue);
         *attr = known;

@@ -1,5 +1,6 @@
 //! Operations on the tag list of a shared receive queue: ibv_post_srq_ops(3).
 
+use super::failed;
 use super::post::elements;
 use crate::engine::srq::Srq;
 use crate::engine::tagging::{Operation, TagMatching, What};
@@ -30,7 +31,7 @@ pub(super) unsafe extern "C" fn post_srq_ops(
         if let Err(errno) = posted {
             // SAFETY: by contract.
             unsafe { bad_op.write(at) };
-            result = errno.raw();
+            result = failed(errno);
             break;
         }
         at = request.next;
