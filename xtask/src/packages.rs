@@ -1,151 +1,300 @@
-//! Debian packages that the demo and the tests need: how to see that they are there, and how to get
-//! them.
+//! Debian packages that the commands need: how to see that they are there, and how to get them.
+//!
+//! dpkg is asked what is installed: a file of the right name proves nothing, because another package may bring it.
 
 use crate::process::{self, Job};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-/// A package and a file that only it brings: an absolute path, or the name of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Package {
-    name: &'static str,
-    proof: &'static str,
-}
-
-const fn package(name: &'static str, proof: &'static str) -> Package {
-    Package { name, proof }
-}
+/// The name of a package. A bar separates names that it has in different releases.
+pub(crate) type Package = &'static str;
 
 /// What the demo runs.
-pub(crate) const DEMO: &[Package] = &[
-    package("gcc", "gcc"),
-    package("libc6-dev", "/usr/include/stdio.h"),
-    package("ibverbs-utils", "ibv_devinfo"),
-    package("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
-    package("perftest", "ib_send_bw"),
+pub(crate) const DEMO: &[Package] =
+    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest"];
+
+/// What most groups of tests run, apart from what the demo runs.
+pub(crate) const TEST: &[Package] = &[
+    "binutils",
+    "clang",
+    "g++",
+    "mandoc",
+    "pkg-config|pkgconf",
+    "python3-pyverbs",
+    "libibverbs1",
+    "ibverbs-providers",
 ];
 
-/// What the tests run, apart from what the demo runs.
-pub(crate) const TEST: &[Package] = &[
-    package("binutils", "readelf"),
-    package("clang", "clang"),
-    package("g++", "g++"),
-    package("mandoc", "mandoc"),
-    package("pkg-config", "pkg-config"),
-    package("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs/__init__.py"),
-    package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
-    package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
-];
+/// What unpacks sources and packages of others.
+pub(crate) const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
 
 /// Whom the adapter is measured beside, and with what.
 pub(crate) const BENCH: &[Package] = &[
-    package("ucx-utils", "ucx_perftest"),
-    package("libfabric-bin", "fi_pingpong"),
-    package("openmpi-bin", "mpirun.openmpi"),
-    package("libopenmpi-dev", "mpicc.openmpi"),
-    package("mpich", "mpirun.mpich"),
-    package("libmpich-dev", "mpicc.mpich"),
-    package("valgrind", "valgrind"),
+    "ucx-utils",
+    "libfabric-bin",
+    "openmpi-bin",
+    "libopenmpi-dev",
+    "mpich",
+    "libmpich-dev",
+    "valgrind",
+    "util-linux",
 ];
 
 /// Stacks of others whose ways over verbs are tested.
-pub(crate) const QPERF: &[Package] = &[package("qperf", "qperf")];
-pub(crate) const LIBFABRIC: &[Package] = &[package("libfabric-bin", "fi_pingpong")];
-pub(crate) const UCX: &[Package] = &[package("ucx-utils", "ucx_perftest")];
-pub(crate) const OPEN_MPI: &[Package] =
-    &[package("openmpi-bin", "mpirun.openmpi"), package("libopenmpi-dev", "mpicc.openmpi")];
-pub(crate) const HPCC: &[Package] =
-    &[package("hpcc", "hpcc"), package("openmpi-bin", "mpirun.openmpi")];
-pub(crate) const MPICH: &[Package] =
-    &[package("mpich", "mpirun.mpich"), package("libmpich-dev", "mpicc.mpich")];
-pub(crate) const GLOO: &[Package] =
-    &[package("libgloo-dev", "/usr/include/gloo/transport/ibverbs/device.h")];
-pub(crate) const TENSORPIPE: &[Package] =
-    &[package("libtensorpipe-dev", "/usr/include/tensorpipe/transport/ibv/factory.h")];
-pub(crate) const DAPL: &[Package] = &[package("dapl2-utils", "dapltest")];
-pub(crate) const CEPH: &[Package] =
-    &[package("ceph-mon", "ceph-mon"), package("ceph-common", "ceph")];
+pub(crate) const QPERF: &[Package] = &["qperf"];
+pub(crate) const LIBFABRIC: &[Package] = &["libfabric-bin"];
+pub(crate) const UCX: &[Package] = &["ucx-utils"];
+pub(crate) const OPEN_MPI: &[Package] = &["openmpi-bin", "libopenmpi-dev"];
+pub(crate) const HPCC: &[Package] = &["hpcc", "openmpi-bin"];
+pub(crate) const MPICH: &[Package] = &["mpich", "libmpich-dev"];
+pub(crate) const GLOO: &[Package] = &["libgloo-dev", "g++"];
+pub(crate) const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
+pub(crate) const DAPL: &[Package] = &["dapl2-utils"];
+pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common"];
 
 /// What packages are made with.
-pub(crate) const DIST: &[Package] = &[
-    package("dpkg", "dpkg-deb"),
-    package("binutils", "strip"),
-    package("gcc", "gcc"),
-    package("xz-utils", "xz"),
-];
+pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
 
-/// What they are tried out in.
-pub(crate) const CHROOT: &[Package] = &[package("debootstrap", "/usr/sbin/debootstrap")];
+/// What makes a Debian beside this one.
+pub(crate) const CHROOT: &[Package] =
+    &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
 
 /// What `bench start-up` runs, apart from what the demo runs.
-pub(crate) const START_UP: &[Package] = &[
-    package("strace", "strace"),
-    package("valgrind", "valgrind"),
-    package("libibverbs1", "/usr/share/doc/libibverbs1/copyright"),
-    package("ibverbs-providers", "/etc/libibverbs.d/mlx5.driver"),
-];
+pub(crate) const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "ibverbs-providers"];
 
-/// What a virtual machine with RDMA devices is made of; its kernel is downloaded, not installed.
-pub(crate) const VM: &[Package] = &[
-    package("qemu-system-x86", "qemu-system-x86_64"),
-    package("busybox-static", "busybox"),
-    package("kmod", "/sbin/depmod"),
-    package("iproute2", "rdma"),
-];
+/// What a virtual machine with RDMA devices is made of, and what its first process runs; its kernel is downloaded, not
+/// installed.
+pub(crate) const VM: &[Package] =
+    &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "procps", "mount"];
+
+/// Installs what is missing of `wanted`, as far as there are such packages, all at once. A run begins with it;
+/// who needs a package asks for it by [`ensure`], which says what is still missing.
+pub(crate) fn prepare(wanted: &[&[Package]], progress: &Progress) {
+    let Ok(missing) = missing(wanted) else { return };
+    if missing.is_empty() {
+        return;
+    }
+    let apt = find_program("apt-get").is_some();
+    if !apt || !process::is_root() {
+        let names = if apt { Apt::ask(&missing).names } else { first_names(&missing) };
+        progress.note(&format!("some packages are missing: {}", line(&names)));
+        return;
+    }
+    if let Err(why) = install(&missing, progress) {
+        progress.note(&why);
+    }
+}
 
 /// Installs those of `wanted` that are missing. Only root can; anybody else gets the line to run.
+///
+/// # Errors
+/// What is missing, and how to get it.
 pub(crate) fn ensure(wanted: &[&[Package]], progress: &Progress) -> crate::Result<()> {
-    let missing: Vec<_> =
-        wanted.iter().flat_map(|list| list.iter()).filter(|p| !present(p)).collect();
+    let missing = match missing(wanted) {
+        Ok(missing) => missing,
+        Err(why) => {
+            let names = first_names(&without_repetition(wanted)).join(" ");
+            progress.note(&format!("{why}; these are needed (by their Debian names): {names}"));
+            return Ok(());
+        }
+    };
     if missing.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = missing.iter().map(|p| p.name).collect();
-    let line = format!("apt-get install -y --no-install-recommends {}", names.join(" "));
     if find_program("apt-get").is_none() {
         return Err(format!(
             "these are missing (by their Debian names): {}\n\
              There is no apt-get here: install them by your system's means, then try again.",
-            names.join(" ")
+            first_names(&missing).join(" ")
         ));
     }
     if !process::is_root() {
+        let line = line(&Apt::ask(&missing).names);
         return Err(format!(
             "some packages are missing. Please run\n\n    sudo {line}\n\nand try again."
         ));
     }
+    install(&missing, progress)?;
+    match self::missing(wanted)?.as_slice() {
+        [] => Ok(()),
+        still => Err(format!("not there, though apt-get was content: {}", still.join(" "))),
+    }
+}
+
+/// Whether there is a dpkg, which knows what is installed.
+///
+/// # Errors
+/// Why nobody can be asked.
+pub(crate) fn known() -> crate::Result<()> {
+    installed().map(drop)
+}
+
+const LIMIT: Duration = Duration::from_secs(2400);
+
+/// How often a log that is no terminal gets a line.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// The names that are needed and not there.
+fn missing(wanted: &[&[Package]]) -> crate::Result<Vec<Package>> {
+    let installed = installed()?;
+    let mut names = without_repetition(wanted);
+    names.retain(|package| !package.split('|').any(|name| installed.contains(name)));
+    Ok(names)
+}
+
+fn without_repetition(wanted: &[&[Package]]) -> Vec<Package> {
+    let mut names: Vec<Package> = Vec::new();
+    for package in wanted.iter().flat_map(|list| list.iter()) {
+        if !names.contains(package) {
+            names.push(package);
+        }
+    }
+    names
+}
+
+fn first_names(packages: &[Package]) -> Vec<String> {
+    let first = |package: &Package| package.split('|').next().unwrap_or(package).to_owned();
+    packages.iter().map(first).collect()
+}
+
+fn line(names: &[String]) -> String {
+    format!("apt-get install -y --no-install-recommends {}", names.join(" "))
+}
+
+/// What dpkg says is installed, and what that stands for.
+fn installed() -> crate::Result<BTreeSet<String>> {
+    if find_program("dpkg-query").is_none() {
+        return Err("there is no dpkg here to ask what is installed".into());
+    }
+    let job = Job::new("dpkg-query").args([
+        "--show",
+        "--showformat",
+        "${db:Status-Status}\\t${Package}\\t${Provides}\\n",
+    ]);
+    let done = job.env("LC_ALL", "C").run(&Scratch::new()?, LIMIT)?;
+    if done.ok() { Ok(read_installed(&done.stdout)) } else { Err(done.report("dpkg-query")) }
+}
+
+/// Lines of a status, a name, and the names that it stands for as well: `a, b (= 1.2)`.
+fn read_installed(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        let mut fields = line.split('\t');
+        if fields.next() != Some("installed") {
+            continue;
+        }
+        names.extend(fields.next().map(str::to_owned));
+        let provided = fields.next().unwrap_or_default().split(',');
+        names.extend(provided.filter_map(|p| p.split_whitespace().next()).map(str::to_owned));
+    }
+    names
+}
+
+/// What apt can do about missing packages.
+#[derive(Debug, PartialEq, Eq)]
+struct Apt {
+    /// For each package the name that it has in this release.
+    names: Vec<String>,
+    /// What this release does not have.
+    unknown: Vec<String>,
+}
+
+impl Apt {
+    fn ask(missing: &[Package]) -> Self {
+        let names = missing.iter().flat_map(|package| package.split('|'));
+        let job = Job::new("apt-cache").arg("policy").args(names).env("LC_ALL", "C");
+        let done = Scratch::new().and_then(|scratch| job.run(&scratch, LIMIT));
+        Self::choose(missing, &candidates(&done.map(|done| done.stdout).unwrap_or_default()))
+    }
+
+    fn choose(missing: &[Package], candidates: &BTreeSet<String>) -> Self {
+        if candidates.is_empty() {
+            // Nobody has any lists yet.
+            return Self { names: first_names(missing), unknown: Vec::new() };
+        }
+        let (mut names, mut unknown) = (Vec::new(), Vec::new());
+        for package in missing {
+            match package.split('|').find(|name| candidates.contains(*name)) {
+                Some(name) => names.push(name.to_owned()),
+                None => unknown.push((*package).to_owned()),
+            }
+        }
+        Self { names, unknown }
+    }
+}
+
+/// The names that `apt-cache policy` has a version of.
+fn candidates(text: &str) -> BTreeSet<String> {
+    let (mut names, mut current) = (BTreeSet::new(), "");
+    for line in text.lines() {
+        if !line.starts_with(' ') {
+            current = line.trim_end_matches(':');
+        } else if line.trim().strip_prefix("Candidate: ").is_some_and(|v| v != "(none)") {
+            names.insert(current.to_owned());
+        }
+    }
+    names
+}
+
+/// Installs packages, as root: as many as there are, and says which this release lacks.
+fn install(missing: &[Package], progress: &Progress) -> crate::Result<()> {
     let scratch = Scratch::new()?;
     let apt = |args: &[&str]| {
         Job::new("apt-get")
-            .args(["-q", "-o", "DPkg::Lock::Timeout=120"])
+            .args(["-q", "-o", "DPkg::Lock::Timeout=600"])
             .args(args)
             .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("LC_ALL", "C")
     };
     progress.step("apt-get update");
     // A mirror that is down need not matter: the lists we have may do.
     let update = apt(&["update"]).run(&scratch, LIMIT)?;
-    progress.step(&format!("installing {}", names.join(" ")));
-    let install = apt(&["install", "-y", "--no-install-recommends"]).args(&names);
-    let done = install.run(&scratch, LIMIT)?;
-    if !done.ok() {
-        let first = if update.ok() { String::new() } else { update.report("apt-get update") };
-        return Err(format!("cannot install packages\n{first}{}", done.report("apt-get install")));
+    let Apt { names, unknown } = Apt::ask(missing);
+    let mut done = Ok(());
+    if !names.is_empty() {
+        progress.step(&format!("installing {}", names.join(" ")));
+        let job = apt(&["install", "-y", "--no-install-recommends"]).args(&names);
+        let mut running = job.start(&scratch)?;
+        let begin = Instant::now();
+        let (mut told, mut last) = (Instant::now(), String::new());
+        while !running.ended() && begin.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(200));
+            let text = stage_of_installation(&running.printed());
+            if told.elapsed() >= EVERY && text != last {
+                progress.step(&text);
+                (told, last) = (Instant::now(), text);
+            }
+        }
+        let finished = running.finish(Instant::now());
+        if !finished.ok() {
+            let first = if update.ok() { String::new() } else { update.report("apt-get update") };
+            let report = finished.report("apt-get install");
+            done = Err(format!("cannot install packages\n{first}{report}"));
+        }
     }
-    match missing.iter().find(|p| !present(p)) {
-        None => Ok(()),
-        Some(p) => Err(format!("{} is installed, but there is no {}", p.name, p.proof)),
+    if !unknown.is_empty() {
+        let lacking = format!("this Debian has no package {}", unknown.join(" "));
+        return match done {
+            Ok(()) => Err(lacking),
+            Err(why) => Err(format!("{lacking}\n{why}")),
+        };
     }
+    done
 }
 
-const LIMIT: Duration = Duration::from_secs(900);
-
-fn present(package: &Package) -> bool {
-    if package.proof.starts_with('/') {
-        Path::new(package.proof).exists()
-    } else {
-        find_program(package.proof).is_some()
+/// How far `apt-get install` has come, from what it has printed.
+fn stage_of_installation(printed: &str) -> String {
+    let count = |prefix: &str| printed.lines().filter(|line| line.starts_with(prefix)).count();
+    let summary = printed.lines().find_map(|line| line.split_once(" newly installed"));
+    let total = summary.and_then(|(before, _)| before.rsplit(' ').next()).unwrap_or("some");
+    let (got, unpacked, set_up) = (count("Get:"), count("Unpacking "), count("Setting up "));
+    match (got, unpacked, set_up) {
+        (_, _, 1..) => format!("installing: {set_up} of {total} packages set up"),
+        (_, 1.., _) => format!("installing: {unpacked} of {total} packages unpacked"),
+        _ => format!("installing: {got} of {total} packages downloaded"),
     }
 }
 
@@ -160,10 +309,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presence_is_judged_by_a_file_or_a_program() {
-        assert!(present(&package("dash", "sh")));
-        assert!(present(&package("base-files", "/etc")));
-        assert!(!present(&package("nothing", "no-such-program-anywhere")));
-        assert!(!present(&package("nothing", "/no/such/file")));
+    fn only_what_dpkg_calls_installed_is_there() {
+        let text = "installed\topenmpi-bin\t\nconfig-files\tlibopenmpi-dev\t\n\
+                    installed\tlibrdmacm1t64\tlibrdmacm1 (= 56.1-1), other\n";
+        let installed = read_installed(text);
+        assert!(installed.contains("openmpi-bin"));
+        assert!(!installed.contains("libopenmpi-dev"), "removed, but not purged");
+        assert!(installed.contains("librdmacm1") && installed.contains("other"));
+    }
+
+    /// `mpicc.openmpi` comes with openmpi-bin, but the headers and libraries that it wants do not.
+    #[test]
+    fn a_package_is_not_there_because_its_program_is() {
+        if known().is_err() {
+            return;
+        }
+        assert!(find_program("sh").is_some());
+        let none = "no-such-package-that-has-sh";
+        assert_eq!(missing(&[&["dpkg", none, "dpkg", none]]).unwrap(), [none]);
+        assert_eq!(missing(&[&["no-such-package|dpkg"]]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_package_goes_by_the_name_that_the_release_has() {
+        let text = "pkgconf:\n  Installed: (none)\n  Candidate: 1.8.1-4\n  Version table:\n     1.8.1-4 500\n\
+                    virtual:\n  Installed: (none)\n  Candidate: (none)\n";
+        let candidates = candidates(text);
+        let apt = Apt::choose(&["pkg-config|pkgconf", "virtual", "qperf"], &candidates);
+        assert_eq!(apt.names, ["pkgconf"]);
+        assert_eq!(apt.unknown, ["virtual", "qperf"]);
+        let apt = Apt::choose(&["pkg-config|pkgconf"], &BTreeSet::new());
+        assert_eq!(apt.names, ["pkg-config"]);
+    }
+
+    #[test]
+    fn installation_is_told_by_what_is_done_last() {
+        let begin =
+            "0 upgraded, 37 newly installed, 0 to remove and 0 not upgraded.\nGet:1 http://x y\n";
+        assert_eq!(stage_of_installation(begin), "installing: 1 of 37 packages downloaded");
+        let more =
+            format!("{begin}Unpacking a (1) ...\nUnpacking b (1) ...\nSetting up a (1) ...\n");
+        assert_eq!(stage_of_installation(&more), "installing: 1 of 37 packages set up");
+        assert_eq!(stage_of_installation(""), "installing: 0 of some packages downloaded");
     }
 }

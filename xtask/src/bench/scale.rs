@@ -32,7 +32,7 @@ const COUNTED: [(&str, &str); 5] = [
 pub(super) fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
-    packages::ensure(&[packages::BENCH], &progress)?;
+    packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
     stage::ensure(&paths, &progress)?;
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;

@@ -33,6 +33,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(super) fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
+    packages::prepare(&[packages::DEMO, packages::START_UP, packages::VM], &progress);
     packages::ensure(&[packages::DEMO, packages::START_UP], &progress)?;
     stage::ensure(&paths, &progress)?;
     let scratch = Scratch::new()?;

@@ -47,6 +47,19 @@ struct Group {
     run: fn(&Bench, &mut Tally) -> crate::Result<()>,
 }
 
+impl Group {
+    /// What it needs apart from what all of them need.
+    fn packages(&self) -> &'static [&'static [packages::Package]] {
+        match self.name {
+            "unit" | "sources" => &[packages::UNPACK],
+            "stacks" => stacks::PACKAGES,
+            "dist" => &[packages::DIST, packages::CHROOT],
+            "vm" => &[packages::VM],
+            _ => &[],
+        }
+    }
+}
+
 /// In the order in which they run: what fails fast comes first.
 const GROUPS: &[Group] = &[
     Group { name: "fmt", what: "source formatting", run: checks::fmt },
@@ -306,7 +319,12 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         installed: OnceCell::new(),
         launcher: OnceCell::new(),
     };
-    packages::ensure(&[packages::DEMO, packages::TEST], &bench.progress)?;
+    let chosen = || GROUPS.iter().filter(|g| names.is_empty() || names.iter().any(|n| n == g.name));
+    let required = [packages::DEMO, packages::TEST];
+    let all: Vec<_> =
+        required.into_iter().chain(chosen().flat_map(|g| g.packages().iter().copied())).collect();
+    packages::prepare(&all, &bench.progress);
+    packages::ensure(&required, &bench.progress)?;
     let mut table = Table::new(&[
         ("group", Align::Left),
         ("passed", Align::Right),
@@ -316,7 +334,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         ("what", Align::Left),
     ]);
     let (mut passed, mut failures, mut skips) = (0, Vec::new(), Vec::new());
-    for group in GROUPS.iter().filter(|g| names.is_empty() || names.iter().any(|n| n == g.name)) {
+    for group in chosen() {
         bench.step(&format!("{}: {}", group.name, group.what));
         let (tally, took) = run_group(group, &bench);
         bench.progress.note(&format!(

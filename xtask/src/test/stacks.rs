@@ -19,6 +19,20 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 const PATHS: [DataPath; 2] = [DataPath::Default, DataPath::Off];
 
+/// What all of them need.
+pub(super) const PACKAGES: &[&[Package]] = &[
+    packages::QPERF,
+    packages::LIBFABRIC,
+    packages::DAPL,
+    packages::CEPH,
+    packages::GLOO,
+    packages::TENSORPIPE,
+    packages::UCX,
+    packages::HPCC,
+    packages::OPEN_MPI,
+    packages::MPICH,
+];
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let stacks = Stacks { bench, pair: script(bench, "pair.sh")? };
     if there(bench, tally, "qperf", packages::QPERF) {
@@ -68,7 +82,7 @@ fn script(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
 
 /// Whether packages are there, or could be installed.
 fn there(bench: &Bench, tally: &mut Tally, name: &str, packages: &[Package]) -> bool {
-    match packages::ensure(&[packages], &bench.progress) {
+    match packages::known().and_then(|()| packages::ensure(&[packages], &bench.progress)) {
         Ok(()) => true,
         Err(why) => {
             tally.skip(name, &why.split_whitespace().collect::<Vec<_>>().join(" "));
