@@ -11,7 +11,7 @@ use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
 use crate::engine::inbound::Who;
 use crate::engine::link::{Link, Standing, publication_fence};
-use crate::engine::movers::{Movers, is_moving};
+use crate::engine::movers::Movers;
 use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
@@ -195,7 +195,7 @@ impl Adapter {
         self.domains.remove(number, || {
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
-                // SAFETY: as in `quiesce`.
+                // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
                 let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
                 borrowed |= has_borrowed(&view, number) && self.fabric.is_occupied(peer.slot);
             });
@@ -338,22 +338,9 @@ impl Adapter {
     }
 
     /// Waits until nobody moves bytes of a region whose keys were revoked: peers at one-sided operations, and our own
-    /// QPs of its protection domain.
-    pub(crate) fn quiesce(&self, pd: u32, rkey: u32) {
-        let own = self.fabric.slot();
-        let moving = |view: &View| {
-            while is_moving(view, own, rkey) {
-                std::thread::yield_now();
-            }
-        };
-        moving(&self.view);
-        self.fabric.for_each_peer(|peer| {
-            // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed Arc.
-            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-            while !peer.is_dead() && is_moving(&view, own, rkey) {
-                std::thread::yield_now();
-            }
-        });
+    /// QPs of its protection domain. `what` it is for, for people.
+    pub(crate) fn quiesce(&self, pd: u32, rkey: u32, what: &str) {
+        self.await_movers(rkey, &what);
         if self.work_queues.load(Ordering::Acquire) > 0 {
             self.datagrams.settle();
         }
@@ -387,18 +374,6 @@ impl Adapter {
         }
     }
 
-    /// Whether anybody is at a one-sided operation by the key `rkey` of ours.
-    fn is_moved(&self, rkey: u32) -> bool {
-        let own = self.fabric.slot();
-        let mut moved = is_moving(&self.view, own, rkey);
-        self.fabric.for_each_peer(|peer| {
-            // SAFETY: as in `quiesce`.
-            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-            moved |= !peer.is_dead() && is_moving(&view, own, rkey);
-        });
-        moved
-    }
-
     /// Binds a memory window; `Later`: operations by its old key are under way.
     pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> Done {
         patiently(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_moved(rkey)))
@@ -412,9 +387,7 @@ impl Adapter {
     /// Frees window `index`.
     pub(crate) fn free_window(&self, index: usize) {
         let rkey = self.windows.revoke(index);
-        while self.is_moved(rkey) {
-            std::thread::yield_now();
-        }
+        self.await_movers(rkey, &"ibv_dealloc_mw");
         self.windows.release(index);
     }
 
@@ -422,9 +395,7 @@ impl Adapter {
     pub(crate) fn unbind_all(&self, qpn: u32) {
         for index in self.windows.bound_to(qpn) {
             let rkey = self.windows.revoke(index);
-            while self.is_moved(rkey) {
-                std::thread::yield_now();
-            }
+            self.await_movers(rkey, &format_args!("QP 0x{qpn:x} ends"));
             self.windows.unbind(index);
         }
     }

@@ -22,6 +22,7 @@ mod issue;
 mod lanes;
 pub(crate) mod link;
 pub(crate) mod mapped;
+mod moved;
 pub(crate) mod movers;
 pub(crate) mod multicast;
 pub(crate) mod onesided;

@@ -307,7 +307,7 @@ pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
     if !adapter.windows.unless_bound(keys.index, || adapter.regions.revoke(keys.index)) {
         return Err(Errno::EBUSY);
     }
-    adapter.quiesce(pd, keys.rkey);
+    adapter.quiesce(pd, keys.rkey, "ibv_dereg_mr");
     adapter.regions.release(keys.index);
     Ok(())
 }
@@ -356,7 +356,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         if !adapter.windows.unless_bound(index, || adapter.regions.revoke(index)) {
             return Err(Errno::EBUSY);
         }
-        adapter.quiesce(mr.extent.pd, mr.keys.rkey);
+        adapter.quiesce(mr.extent.pd, mr.keys.rkey, "ibv_rereg_mr");
         adapter.regions.publish(index, mr.keys.rkey, &extent);
         // SAFETY: the context of a live domain.
         let origin = unsafe { Context::of((*new).context) }.badge.origin;
