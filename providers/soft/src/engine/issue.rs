@@ -230,6 +230,25 @@ impl Requester {
         self.published(n)
     }
 
+    /// The memory that was offered in slot `seq`, and is not acknowledged; `None`: nothing was.
+    pub(super) fn offered(&mut self, qp: &Qp, seq: u32) -> Option<Ranges> {
+        let end = seq.wrapping_add(1);
+        let n = (self.queue.completed..self.queue.issued).find(|n| {
+            let entry = self.queue.entry(*n);
+            entry.phase == Phase::Published && entry.end == end
+        })?;
+        let entry = self.queue.entry(n);
+        let sends = matches!(
+            entry.request.opcode,
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV
+        );
+        // What was copied somewhere has an offset, or is inline, or was short and left no list.
+        if !sends || entry.offset > 0 || entry.has(IBV_SEND_INLINE) {
+            return None;
+        }
+        self.ranges(qp, n, 0).filter(|ranges| !ranges.is_abroad())
+    }
+
     /// Tries to do a one-sided request by ourselves. Order: only after all that was published before is acknowledged,
     /// as a responder would have done it.
     fn direct(

@@ -11,7 +11,7 @@ use super::ranges::{MAX_SGE, Range, Ranges};
 use super::receive::Receive;
 use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
-use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
+use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
 use crate::shm::protocol;
 use crate::shm::slot::*;
 use crate::shm::view::Ring;
@@ -19,6 +19,7 @@ use crate::sys::Errno;
 use crate::sys::cma::{self, IoVec};
 use abi::*;
 use arrayvec::ArrayVec;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -360,8 +361,14 @@ impl Responder {
         };
         match head.op {
             Op::Send => {
+                // Others can write the slot, so its addresses say nothing about our own memory: what one of our own QPs offered is in
+                // its queue, whose lock comes before those that receiving takes.
+                let own_sender = offers_at_home(qp, link, &head);
+                let mut offer = own_sender.as_ref().map(|sender| sender.requester.lock());
+                let own = own_sender.as_ref().zip(offer.as_mut());
+                let own = own.and_then(|(sender, queue)| queue.offered(sender, head.seq));
                 let (sender, costs) = (self.sender, &self.costs);
-                let source = Slotted { qp, link, sender, costs, head: &head, body };
+                let source = Slotted { qp, link, sender, costs, head: &head, body, own };
                 self.inbound.send(qp, &piece, &source)
             }
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
@@ -437,6 +444,18 @@ struct Slotted<'a> {
     costs: &'a Costs,
     head: &'a Head,
     body: &'a [u64; BODY_WORDS],
+    /// What the sender offered, if it is a QP of this process.
+    own: Option<Ranges>,
+}
+
+/// The QP of this process that sent a piece which names its sender's memory.
+fn offers_at_home(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
+    let offers = matches!(head.carrier, Carrier::Attach | Carrier::AttachList);
+    if !offers || !link.peer.is_self {
+        return None;
+    }
+    let (_, index) = split_qpn(link.qpn);
+    qp.adapter.qp(index).filter(|sender| sender.qpn == link.qpn)
 }
 
 impl Source for Slotted<'_> {
@@ -480,6 +499,10 @@ impl Slotted<'_> {
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is longer than the headers.
                 placed(unsafe { ranges.scatter(0, chunk, len) }, len)
             }
+            Carrier::Attach | Carrier::AttachList if link.peer.is_self => {
+                let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
+                self.hand_over(ranges, own.total().min(ranges.total()))
+            }
             Carrier::Attach | Carrier::AttachList => {
                 let mut left = ranges.total();
                 let mut there = self.attached()?;
@@ -493,7 +516,18 @@ impl Slotted<'_> {
         }
     }
 
-    /// The sender's memory that the slot names.
+    /// Copies the first `total` bytes of what a sender of this process offered.
+    fn hand_over(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
+        let mut done = 0;
+        for range in self.own.iter().flat_map(Ranges::items) {
+            let len = range.len.min(total - done);
+            // SAFETY: registered memory, by a key that was just looked up; deregistration waits for the sender's lock, which is held.
+            done += placed(unsafe { to.scatter(done, range.base, len) }, len)?;
+        }
+        Ok(done)
+    }
+
+    /// The memory of another process that the slot names.
     fn attached(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
         let Self { link, head, body, .. } = *self;
         if head.carrier == Carrier::Attach {
@@ -548,6 +582,11 @@ impl Slotted<'_> {
 
     /// Fetches the message from where it is, and says what that costs.
     fn fetch(&self, ranges: &Ranges, total: usize) -> Result<usize, Errno> {
+        if self.link.peer.is_self {
+            let offered = self.own.as_ref().map(Ranges::total);
+            let fits = offered == Some(total) && total <= ranges.total();
+            return if fits { self.hand_over(ranges, total) } else { Err(Errno::EPROTO) };
+        }
         let begun = Instant::now();
         let fetched = pull(self.link, &self.attached()?, ranges, total)?;
         self.costs.fetched(self.qp, begun.elapsed(), fetched);
@@ -555,19 +594,11 @@ impl Slotted<'_> {
     }
 }
 
-/// Fetches `total` bytes of the sender's memory into `ranges`.
+/// Fetches `total` bytes of the sender's memory, which is another process, into `ranges`.
 fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<usize, Errno> {
-    if there.iter().map(IoVec::len).sum::<usize>() != total || total > ranges.total() {
+    let sum = there.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len()));
+    if sum != Some(total) || total > ranges.total() {
         return Err(Errno::EPROTO);
-    }
-    if link.peer.is_self {
-        let mut done = 0;
-        for range in there {
-            // SAFETY: our own requester named its application's registered memory.
-            let moved = unsafe { ranges.scatter(done, range.address() as *const u8, range.len()) };
-            done += placed(moved, range.len())?;
-        }
-        return Ok(total);
     }
     // What goes on to yet another process stops over in a buffer.
     let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod answers;
 mod counting;
 mod ending;
+mod forged;
 mod helped;
 mod inline;
 mod reconnecting;

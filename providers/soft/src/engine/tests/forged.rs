@@ -1,0 +1,76 @@
+//! What others can write into our rings, and what it must not lead to.
+
+use super::*;
+use crate::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
+
+/// Puts what a forger wrote into the ring of `to`, where the next piece of `from` would be.
+fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
+    let ring = to.qp.adapter.view.qp_ring(to.qp.index);
+    let seq = to.qp.responder.lock().position();
+    let flags = FIRST | LAST;
+    let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn, ack: 0 };
+    ring.put(&head, body);
+    to.cq.sweep(Who::Application);
+}
+
+/// Two QPs of one process, of which the first has sent to the second.
+fn acquainted(kind: Kind, bytes: usize) -> (Side, Side) {
+    let (mut a, b) = pair(kind, true, bytes);
+    fill(&mut a, 1);
+    b.receive(1, &[b.sge(0, bytes)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, bytes)]);
+    assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+    assert!(a.memory == b.memory, "an offer that is none of a forger's");
+    assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+    (a, b)
+}
+
+#[test]
+fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
+    const LEN: usize = 20_000;
+    let secret = vec![0x5a_u8; LEN];
+    let addresses = [secret.as_ptr() as u64, 8];
+    for (kind, address) in [Kind::Rc, Kind::Uc].into_iter().flat_map(|k| addresses.map(|a| (k, a)))
+    {
+        for listed in [false, true] {
+            let (a, mut b) = acquainted(kind, LEN);
+            b.memory.fill(0);
+            b.receive(2, &[b.sge(0, LEN)]);
+            if listed {
+                let chunk = b.qp.adapter.chunks.take().expect("room");
+                let base = b.qp.adapter.view.chunk(chunk).expect("there");
+                // SAFETY: a chunk of ours.
+                unsafe { base.cast::<[u64; 2]>().write([address, LEN as u64]) };
+                let body = [halves(chunk, 1), LEN as u64];
+                forge(&a, &b, Op::Send, Carrier::AttachList, 0, &body);
+            } else {
+                let body = [address, 0, 0, halves(LEN as u32, 0), halves(0, LEN as u32)];
+                forge(&a, &b, Op::Send, Carrier::Attach, 1, &body);
+            }
+            assert!(b.memory.iter().all(|byte| *byte == 0), "{kind:?}, listed: {listed}");
+            let got = b.poll().map(|cqe| cqe.status);
+            let wanted = (kind == Kind::Rc).then_some(IBV_WC_WR_FLUSH_ERR);
+            assert_eq!(got, wanted, "{kind:?}, listed: {listed}");
+        }
+    }
+}
+
+#[test]
+fn an_offer_whose_lengths_overflow_is_refused() {
+    let [of_a, of_b] = adapters();
+    let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    b.receive(1, &[b.sge(0, 64)]);
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
+    assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+    b.receive(2, &[b.sge(0, 64)]);
+    let chunk = of_a.chunks.take().expect("room");
+    let base = of_a.view.chunk(chunk).expect("there");
+    // They add up to 64, if nobody looks.
+    let list = [[0x1000u64, u64::MAX], [0x1000, 65]];
+    // SAFETY: a chunk of ours.
+    unsafe { base.cast::<[[u64; 2]; 2]>().write(list) };
+    forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
+    assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
+}
