@@ -243,6 +243,15 @@ impl Inbound {
         if there { Ok(Place::Here(found.va)) } else { Err(Nak::Operation) }
     }
 
+    /// Whether the peer of our QP may reach all of the `len` bytes at `spot`, as a request of several pieces needs.
+    ///
+    /// # Errors
+    /// What the request is refused with.
+    pub(super) fn may(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<(), Nak> {
+        let _moving = announce(qp, spot);
+        self.admit(qp, spot, len, need).map(drop)
+    }
+
     #[inline]
     fn take_receive(&mut self, qp: &Qp) -> bool {
         match &self.srq {

@@ -419,7 +419,7 @@ impl Requester {
             let end = offset + len == total;
             let flags = first | if end { LAST } else { 0 };
             let addr = spot.addr.wrapping_add(offset as u64);
-            let body = [addr, halves(spot.rkey, len as u32), halves(chunk, 0)];
+            let body = [addr, halves(spot.rkey, len as u32), halves(chunk, total as u32)];
             let piece = Piece { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
             self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;

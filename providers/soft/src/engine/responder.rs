@@ -9,6 +9,7 @@ use super::onesided::Spot;
 use super::qp::Qp;
 use super::ranges::{MAX_SGE, Range, Ranges};
 use super::receive::Receive;
+use super::regions::{REMOTE_READ, REMOTE_WRITE};
 use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
@@ -404,6 +405,14 @@ impl Responder {
             },
             _ => return self.inbound.unservable(qp, Nak::Invalid),
         };
+        // All of it is refused before any of it is placed.
+        let total = u64::from(high(body[2]));
+        if piece.first && head.carrier == Carrier::Chunk && total > len as u64 {
+            let whole = self.inbound.may(qp, spot, total, REMOTE_WRITE);
+            if let Err(nak) = whole {
+                return self.inbound.unservable(qp, nak);
+            }
+        }
         // SAFETY: the slot's words or a chunk of the sender's segment (mapped while the link lives), with `len` bytes by the
         // checks above.
         unsafe { self.inbound.write(qp, piece, spot, len, source) }
@@ -428,7 +437,16 @@ impl Responder {
         // SAFETY: a chunk has CHUNK_BYTES bytes and their alignment; it is lent to us until we acknowledge.
         unsafe {
             if is_read {
-                return self.inbound.read(qp, spot, len, answer);
+                let total = u64::from(high(body[2]));
+                let whole = if head.has(FIRST) && total > len as u64 {
+                    self.inbound.may(qp, spot, total, REMOTE_READ)
+                } else {
+                    Ok(())
+                };
+                return match whole {
+                    Ok(()) => self.inbound.read(qp, spot, len, answer),
+                    Err(nak) => self.inbound.unservable(qp, nak),
+                };
             }
             let change = |old| changed(swaps, old, body[2], body[3]);
             self.inbound.atomic(qp, spot, change, answer.cast())

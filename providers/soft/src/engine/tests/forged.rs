@@ -56,6 +56,24 @@ fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
 }
 
 #[test]
+fn what_exceeds_its_region_is_refused_whole_on_both_paths() {
+    const LEN: usize = 100_000;
+    for cma in [true, false] {
+        for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+            let (mut a, mut b) = pair(Kind::Rc, cma, LEN);
+            fill(&mut a, 1);
+            fill(&mut b, 2);
+            let before = [a.memory.clone(), b.memory.clone()];
+            let at = b.memory[1..].as_ptr() as u64;
+            let beyond = Request { remote_addr: at, ..request(opcode, &b) };
+            a.send(beyond, &[a.sge(0, LEN)]);
+            assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "{opcode}, {cma}");
+            assert!([&a.memory, &b.memory] == before.each_ref(), "{opcode}, {cma}: in part");
+        }
+    }
+}
+
+#[test]
 fn an_offer_whose_lengths_overflow_is_refused() {
     let [of_a, of_b] = adapters();
     let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
