@@ -190,7 +190,8 @@ impl Srq {
 
     /// Whether a receive is posted.
     pub(super) fn has_receive(&self) -> bool {
-        self.queue.lock().queue.len() > 0
+        let limited = self.queue.lock();
+        !limited.returned.is_empty() || limited.queue.len() > 0
     }
 
     /// A QP found no receive: whoever posts one lets it go on.

@@ -92,3 +92,25 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
 }
+
+#[test]
+fn a_shared_queue_with_nothing_but_what_was_given_back_has_a_receive() {
+    let adapter = adapter(true);
+    let wanted = WantedSrq {
+        pd: adapter.domains.create(0).expect("room").0,
+        max_wr: 1,
+        max_sge: 1,
+        domain: None,
+        cq: None,
+        tags: None,
+        report: Reporter(Arc::new(Channel::new(2).expect("a pipe"))),
+    };
+    let srq = Srq::new(&adapter, wanted).expect("a number");
+    assert!(!srq.has_receive());
+    srq.post(1, &[]).expect("room");
+    let mut taken = crate::engine::receive::Receive::default();
+    assert!(srq.take(&mut taken) && !srq.has_receive());
+    srq.give_back(&taken);
+    assert!(srq.has_receive());
+    srq.retire();
+}
