@@ -1,0 +1,100 @@
+//! The base transport header (IBTA vol 1, 9.2).
+
+use super::{Malformed, Psn, Qpn, take};
+
+/// What every packet begins with, without opcode and pad count: these follow from the message and from the length of
+/// its payload, so that they cannot contradict them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// The receiver is to raise an event for this message (SE).
+    pub solicited: bool,
+    /// Partition key, with the full-member bit.
+    pub pkey: u16,
+    /// Congestion on the way here; says something only where switches set it.
+    pub fecn: bool,
+    /// Congestion on the way back: set in CNPs.
+    pub becn: bool,
+    /// The queue pair this is for.
+    pub dest_qpn: Qpn,
+    /// The requester wants an acknowledgement now.
+    pub ack_request: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+/// Bytes of the header.
+pub const BTH_LEN: usize = 12;
+
+/// The full member of the default partition.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
+const SOLICITED: u8 = 0x80;
+const MIGRATED: u8 = 0x40;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQUEST: u8 = 0x80;
+
+impl Bth {
+    /// A header for `dest_qpn` with no flags, in the default partition.
+    #[must_use]
+    pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
+        let (solicited, fecn, becn, ack_request) = (false, false, false, false);
+        Self { solicited, pkey: DEFAULT_PKEY, fecn, becn, dest_qpn, ack_request, psn }
+    }
+
+    /// The header, its opcode, its pad count, and the rest of the packet.
+    pub(super) fn parse(packet: &[u8]) -> Result<(Self, u8, u8, &[u8]), Malformed> {
+        let (&[opcode, flags, k1, k0, ecn, q2, q1, q0, ack, p2, p1, p0], rest) = take(packet)?;
+        if flags & 0x0f != 0 {
+            return Err(Malformed::Version);
+        }
+        let bth = Self {
+            solicited: flags & SOLICITED != 0,
+            pkey: u16::from_be_bytes([k1, k0]),
+            fecn: ecn & FECN != 0,
+            becn: ecn & BECN != 0,
+            dest_qpn: Qpn::from_bytes([q2, q1, q0]),
+            ack_request: ack & ACK_REQUEST != 0,
+            psn: Psn::from_bytes([p2, p1, p0]),
+        };
+        Ok((bth, opcode, flags >> 4 & 3, rest))
+    }
+
+    /// The header's bytes. The path is always said to be the migrated one, as adapters do.
+    pub(super) fn emit(&self, opcode: u8, pad: u8) -> [u8; BTH_LEN] {
+        let bit = |set, bit| if set { bit } else { 0 };
+        let flags = bit(self.solicited, SOLICITED) | MIGRATED | (pad & 3) << 4;
+        let [k1, k0] = self.pkey.to_be_bytes();
+        let ecn = bit(self.fecn, FECN) | bit(self.becn, BECN);
+        let [q2, q1, q0] = self.dest_qpn.to_bytes();
+        let [p2, p1, p0] = self.psn.to_bytes();
+        [opcode, flags, k1, k0, ecn, q2, q1, q0, bit(self.ack_request, ACK_REQUEST), p2, p1, p0]
+    }
+}
+
+/// Whether two partition keys may talk: the same partition, and at least one full member (IBTA vol 1, 10.9.1.2).
+#[must_use]
+pub const fn pkeys_match(ours: u16, theirs: u16) -> bool {
+    ours & 0x7fff == theirs & 0x7fff && ours & 0x7fff != 0 && (ours | theirs) & 0x8000 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_keys_match_when_one_is_a_full_member() {
+        assert!(pkeys_match(0xffff, 0x7fff));
+        assert!(pkeys_match(0x7fff, 0xffff));
+        assert!(!pkeys_match(0x7fff, 0x7fff), "two limited members");
+        assert!(!pkeys_match(0xffff, 0x8001), "another partition");
+        assert!(!pkeys_match(0x8000, 0x8000), "no partition at all");
+    }
+
+    #[test]
+    fn another_transport_version_is_malformed() {
+        let mut bytes = Bth::new(Qpn::new(1), Psn::new(2)).emit(4, 0);
+        bytes[1] |= 1;
+        assert_eq!(Bth::parse(&bytes), Err(Malformed::Version));
+    }
+}

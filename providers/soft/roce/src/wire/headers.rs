@@ -1,0 +1,226 @@
+//! The extended transport headers (IBTA vol 1, 9.3; XRC: annex A14; FLUSH and ATOMIC WRITE: annex A19).
+
+use super::{Malformed, Number, Qpn, take};
+
+/// The 4 bytes of immediate data, as the application gave them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Immediate(pub [u8; 4]);
+
+/// RDMA: the remote range of a WRITE, READ, FLUSH or ATOMIC WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reth {
+    /// Where the range begins, in the responder's address space.
+    pub va: u64,
+    /// The key of the region.
+    pub rkey: u32,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// An atomic operation on 8 remote bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Atomic {
+    /// Where they are.
+    pub va: u64,
+    /// The key of the region.
+    pub rkey: u32,
+    /// What to do with them.
+    pub op: AtomicOp,
+}
+
+/// What is done to the 8 bytes; their old value goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Puts `swap` there if `compare` is there.
+    CompareSwap {
+        /// What must be there.
+        compare: u64,
+        /// What is put there.
+        swap: u64,
+    },
+    /// Adds, modulo 2^64.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+    },
+}
+
+/// Datagrams: the right to be received, and who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deth {
+    /// Must be the receiver's.
+    pub qkey: u32,
+    /// The sender's QP.
+    pub src_qpn: Qpn,
+}
+
+/// How far a FLUSH goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feth {
+    /// The whole region instead of the range.
+    pub whole_region: bool,
+    /// Until everybody sees it.
+    pub global: bool,
+    /// Until it is persistent.
+    pub persistent: bool,
+}
+
+impl Immediate {
+    pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (&immediate, rest) = take(bytes)?;
+        Ok((Self(immediate), rest))
+    }
+}
+
+impl Reth {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+
+    /// The header, and the rest.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`].
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (&va, rest) = take(bytes)?;
+        let (&rkey, rest) = take(rest)?;
+        let (&len, rest) = take(rest)?;
+        let va = u64::from_be_bytes(va);
+        Ok((Self { va, rkey: u32::from_be_bytes(rkey), len: u32::from_be_bytes(len) }, rest))
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let fields = u128::from(self.va) << 64 | u128::from(self.rkey) << 32 | u128::from(self.len);
+        fields.to_be_bytes()
+    }
+}
+
+impl Atomic {
+    /// Bytes of the header.
+    pub const LEN: usize = 28;
+
+    pub(super) fn parse(bytes: &[u8], swap: bool) -> Result<(Self, &[u8]), Malformed> {
+        let (&va, rest) = take(bytes)?;
+        let (&rkey, rest) = take(rest)?;
+        let (&operand, rest) = take(rest)?;
+        let (&compare, rest) = take(rest)?;
+        let operand = u64::from_be_bytes(operand);
+        let op = match swap {
+            true => AtomicOp::CompareSwap { compare: u64::from_be_bytes(compare), swap: operand },
+            false => AtomicOp::FetchAdd { add: operand },
+        };
+        Ok((Self { va: u64::from_be_bytes(va), rkey: u32::from_be_bytes(rkey), op }, rest))
+    }
+
+    /// The header's bytes; a FetchAdd compares with 0.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let (operand, compare) = match self.op {
+            AtomicOp::CompareSwap { compare, swap } => (swap, compare),
+            AtomicOp::FetchAdd { add } => (add, 0),
+        };
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.va.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..20].copy_from_slice(&operand.to_be_bytes());
+        bytes[20..].copy_from_slice(&compare.to_be_bytes());
+        bytes
+    }
+}
+
+impl AtomicOp {
+    /// What is there afterwards, if `old` was there before.
+    #[must_use]
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if old == compare => swap,
+            Self::CompareSwap { .. } => old,
+            Self::FetchAdd { add } => old.wrapping_add(add),
+        }
+    }
+}
+
+impl Deth {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// The header, and the rest.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`].
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (&qkey, rest) = take(bytes)?;
+        let (&[_, q2, q1, q0], rest) = take(rest)?;
+        let src_qpn = Qpn::from_bytes([q2, q1, q0]);
+        Ok((Self { qkey: u32::from_be_bytes(qkey), src_qpn }, rest))
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let [k3, k2, k1, k0] = self.qkey.to_be_bytes();
+        let [q2, q1, q0] = self.src_qpn.to_bytes();
+        [k3, k2, k1, k0, 0, q2, q1, q0]
+    }
+}
+
+impl Feth {
+    /// Bytes of the header.
+    pub const LEN: usize = 4;
+
+    /// The header, and the rest.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`], or [`Malformed::Selectivity`] for one that is reserved.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (&[_, _, _, field], rest) = take(bytes)?;
+        let whole_region = match field >> 4 & 3 {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed::Selectivity),
+        };
+        Ok((Self { whole_region, global: field & 1 != 0, persistent: field & 2 != 0 }, rest))
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let (global, persistent) = (u8::from(self.global), u8::from(self.persistent) << 1);
+        [0, 0, 0, u8::from(self.whole_region) << 4 | persistent | global]
+    }
+}
+
+/// The number of an XRC shared receive queue (XRCETH), and the rest.
+pub(super) fn parse_srq(bytes: &[u8]) -> Result<(Number, &[u8]), Malformed> {
+    let (&[_, n2, n1, n0], rest) = take(bytes)?;
+    Ok((Number::from_bytes([n2, n1, n0]), rest))
+}
+
+/// The bytes of an XRCETH.
+pub(super) fn emit_srq(srq: Number) -> [u8; 4] {
+    let [n2, n1, n0] = srq.to_bytes();
+    [0, n2, n1, n0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compare_and_swap_keeps_what_differs() {
+        let op = AtomicOp::CompareSwap { compare: 5, swap: 6 };
+        assert_eq!((op.apply(5), op.apply(4)), (6, 4));
+        assert_eq!(AtomicOp::FetchAdd { add: 2 }.apply(u64::MAX), 1);
+    }
+
+    #[test]
+    fn every_flush_is_itself_again() {
+        for bits in 0..8_u8 {
+            let [whole_region, global, persistent] = [bits & 4, bits & 2, bits & 1].map(|b| b != 0);
+            let feth = Feth { whole_region, global, persistent };
+            assert_eq!(Feth::parse(&feth.emit()), Ok((feth, &[][..])));
+        }
+        assert_eq!(Feth::parse(&[0, 0, 0, 0x20]), Err(Malformed::Selectivity));
+    }
+}

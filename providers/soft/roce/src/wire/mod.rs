@@ -1,0 +1,68 @@
+//! The packets, as bytes and as values.
+//!
+//! A packet is parsed into a value that cannot be wrong, and every value can be emitted. What follows from
+//! something else is not in the value: the pad count follows from the payload's length, the opcode from the message.
+//! Layouts are of IBTA vol 1, chapter 9, and of its annexes A14 (XRC), A17 (RoCE v2) and A19 (FLUSH, ATOMIC WRITE).
+
+mod aeth;
+mod bth;
+mod grh;
+mod headers;
+mod icrc;
+mod message;
+mod number;
+mod ours;
+mod packet;
+
+pub use aeth::{Aeth, Credits, Nak, RnrTimer, Syndrome};
+pub use bth::{BTH_LEN, Bth, DEFAULT_PKEY, pkeys_match};
+pub use grh::{GRH_LEN, Grh};
+pub use headers::{Atomic, AtomicOp, Deth, Feth, Immediate, Reth};
+pub use icrc::{Addresses, Check, Envelope, ICRC_LEN, Verdict};
+pub use message::{Message, OneWay, ReadResponse, Request, Response, Send, Tail, Write};
+pub use number::{Number, Psn, Qpn};
+pub use ours::{HELD_BITS, Held, Ours};
+pub use packet::{HEAD_MAX, HeadBytes, Packet, dest_qpn};
+
+/// The port of RoCE v2.
+pub const UDP_PORT: u16 = 4791;
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Bytes are missing.
+    Short,
+    /// Not version 0 of the transport.
+    Version,
+    /// Nothing has this opcode.
+    Opcode(u8),
+    /// The payload is not one that this opcode can have.
+    Payload,
+    /// A reserved syndrome.
+    Syndrome,
+    /// A reserved selectivity of a FLUSH.
+    Selectivity,
+    /// A manufacturer's packet that is not ours.
+    Foreign,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Short => f.write_str("bytes are missing"),
+            Self::Version => f.write_str("another version of the transport"),
+            Self::Opcode(opcode) => write!(f, "no packet has opcode {opcode:#04x}"),
+            Self::Payload => f.write_str("a payload that the opcode cannot have"),
+            Self::Syndrome => f.write_str("a reserved syndrome"),
+            Self::Selectivity => f.write_str("a reserved selectivity of FLUSH"),
+            Self::Foreign => f.write_str("a manufacturer's packet that is not ours"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// The first `N` bytes, and the rest.
+fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
+    bytes.split_first_chunk().ok_or(Malformed::Short)
+}
