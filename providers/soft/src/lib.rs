@@ -10,6 +10,8 @@ mod control;
 mod engine;
 #[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
 mod fabric;
+#[cfg(test)]
+mod hostile;
 mod net;
 mod ops;
 mod port;

@@ -206,6 +206,12 @@ impl Ring {
         unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
     }
 
+    /// The words of slot `seq`, for tests that put there what no producer would.
+    #[cfg(test)]
+    pub(crate) fn words(&self, seq: u32) -> &[AtomicU64; 8] {
+        &self.slot(seq).words
+    }
+
     pub(crate) fn acked(&self) -> &AtomicU32 {
         &self.control().acked
     }

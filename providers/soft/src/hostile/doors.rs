@@ -1,0 +1,45 @@
+//! What the hostile process says at the doors of others: messages that are none, and descriptors of the wrong kind.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use super::{Attacker, Victim};
+use crate::sys::dir::{Dir, Links};
+use crate::sys::eventfd::EventFd;
+use crate::sys::memfd::Memfd;
+use crate::sys::unix::Socket;
+
+impl Attacker {
+    /// Connects as a stranger does, and says something.
+    pub(super) fn knock(&mut self, victim: &Victim) {
+        let directory = self.fabric.directory().to_path_buf();
+        let name = PathBuf::from(format!("{}.sock", victim.peer.slot));
+        let Ok(dir) = Dir::open(&directory, Links::Follow) else { return };
+        let Ok(socket) = Socket::connect(&dir, &directory.join(&name), &name) else { return };
+        let mut bytes: Vec<u8> = (0..64).map(|_| self.random.next() as u8).collect();
+        if !self.random.one_in(4) {
+            // Magic, version and kind of a message, and perhaps the slot of somebody.
+            bytes.fill(0);
+            bytes[..8].copy_from_slice(b"FVfabric");
+            bytes[8] = if self.random.one_in(8) { self.random.next() as u8 } else { 5 };
+            bytes[12] = self.random.below(6) as u8;
+            let slots = [self.slot(), victim.peer.slot, self.random.next() as u16];
+            let slot = slots[self.random.below(3)];
+            bytes[16..18].copy_from_slice(&slot.to_le_bytes());
+            for word in bytes[24..56].chunks_exact_mut(8) {
+                word.copy_from_slice(&self.random.nasty().to_le_bytes());
+            }
+        }
+        let len = if self.random.one_in(8) { self.random.below(65) } else { 64 };
+        let (Ok(file), Ok(event)) = (Memfd::create(c"hostile", 4096), EventFd::new()) else {
+            return;
+        };
+        let all: [BorrowedFd<'_>; 4] = [file.as_fd(), event.as_fd(), dir.as_fd(), socket.as_fd()];
+        let count = self.random.below(5);
+        let fds: Vec<BorrowedFd<'_>> = (0..count).map(|_| all[self.random.below(4)]).collect();
+        let _ = socket.send(&bytes[..len], &fds);
+        if self.random.one_in(2) {
+            let _ = socket.send(&bytes, &[]);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A hostile process, for tests of everybody else: a member of the fabric as any other, with the handshake and the mappings that each
+//! gets, which then writes whatever it can make up into whatever it can write, from a seed.
+//!
+//! It is the test program again, which runs nothing but [`entry`]. `cargo xtask soak --hostile` and the group `hostile` of
+//! `cargo xtask test` start it beside programs that should not mind. Which words it keeps to is its [`Reach`]; docs/soft-provider.md
+//! ("Trust") says what a member may do to others with each of them.
+
+mod doors;
+mod own;
+mod rings;
+mod secrets;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::fabric::{Fabric, FabricConfig, Handler, Peer};
+use crate::shm::layout::*;
+use crate::shm::view::View;
+
+/// What the process is asked to do: seed, seconds, and reach.
+const MARK: &str = "FERROVERBS_HOSTILE";
+
+/// Not a test: what the process runs. It prints its slot, and at the end how much it did.
+#[test]
+fn entry() {
+    let Ok(asked) = std::env::var(MARK) else { return };
+    let words: Vec<&str> = asked.split_whitespace().collect();
+    let &[seed, seconds, reach] = words.as_slice() else {
+        panic!("{MARK} is SEED SECONDS own|all");
+    };
+    let seed: u64 = seed.parse().expect("a seed");
+    let seconds: u64 = seconds.parse().expect("seconds");
+    let reach = match reach {
+        "own" => Reach::Own,
+        "all" => Reach::All,
+        _ => panic!("{MARK}: {reach} is neither own nor all"),
+    };
+    let mut attacker = Attacker::join(seed, reach);
+    println!("@slot {} seed {seed} {reach:?}", attacker.slot());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        for _ in 0..64 {
+            attacker.act();
+        }
+        if attacker.acts.is_multiple_of(64 * 256) {
+            if let Some(found) = secrets::search(&attacker) {
+                println!("@secret {found}");
+                std::process::exit(3);
+            }
+        }
+    }
+    if let Some(found) = secrets::search(&attacker) {
+        println!("@secret {found}");
+        std::process::exit(3);
+    }
+    println!(
+        "@done {} acts, {} pieces to connections of ours, {} to those of others, {} processes met",
+        attacker.acts, attacker.pieces, attacker.forged, attacker.met
+    );
+    // No orderly end: a member need not have one.
+    std::process::exit(0);
+}
+
+/// Which words a hostile process writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Those that are its own by the design: both of its segments, the rings of connections to its QPs, its datagram ring in each process,
+    /// and what everybody may set: bells, alarms, calls for help. Nothing that honest processes have among themselves suffers.
+    Own,
+    /// Everything that is mapped writable.
+    All,
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        if all.is_empty() { None } else { Some(all[self.below(all.len())]) }
+    }
+
+    /// A number that code likes least: near powers of two, near the ends, or any.
+    fn nasty(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX - self.below(64) as u64,
+            2 => (1u64 << self.below(64)).wrapping_add(self.below(3) as u64).wrapping_sub(1),
+            3 => u64::from(u32::MAX) - self.below(64) as u64,
+            4 => self.below(300) as u64,
+            5 => (CHUNK_BYTES as u64).wrapping_add(self.below(3) as u64).wrapping_sub(1),
+            6 => self.next() & 0xffff_ffff,
+            _ => self.next(),
+        }
+    }
+}
+
+/// A QP of another process that is connected, or was a moment ago.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// Index in its owner's table.
+    index: usize,
+    /// What its owner says of it.
+    life: Life,
+}
+
+/// A region of another process, as its owner publishes it.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    rkey: u32,
+    iova: u64,
+    len: u64,
+    va: u64,
+}
+
+/// Another process.
+struct Victim {
+    peer: Arc<Peer>,
+    view: View,
+    /// Its QPs that are connected to QPs of ours, and those connected to others.
+    ours: Vec<Line>,
+    theirs: Vec<Line>,
+    regions: Vec<Region>,
+    /// Where our datagram ring continues.
+    next_datagram: u32,
+}
+
+impl Victim {
+    fn qpn(&self, index: usize) -> u32 {
+        qpn(self.peer.slot, index)
+    }
+
+    /// Reads what it publishes anew.
+    fn study(&mut self, own_slot: u16) {
+        self.ours.clear();
+        self.theirs.clear();
+        for index in 0..STUDIED {
+            let life = Life::unpack(self.view.qp(index).life.load(Relaxed));
+            if life.state == Life::NONE || life.dest_qpn == 0 {
+                continue;
+            }
+            let line = Line { index, life };
+            if split_qpn(life.dest_qpn).0 == own_slot {
+                self.ours.push(line);
+            } else {
+                self.theirs.push(line);
+            }
+        }
+        self.regions.clear();
+        for index in (1..STUDIED).chain(MRS - 64..MRS) {
+            let entry = self.view.mr(index);
+            let rkey = entry.key.load(Relaxed) as u32;
+            if rkey != 0 {
+                self.regions.push(Region {
+                    rkey,
+                    iova: entry.iova.load(Relaxed),
+                    len: entry.len.load(Relaxed),
+                    va: entry.va.load(Relaxed),
+                });
+            }
+        }
+    }
+}
+
+/// Entries of the tables of others that are read: what lies behind is rarely in use, and reading it would fill their memory.
+const STUDIED: usize = 256;
+
+/// Hears nothing: whoever is there is found by looking.
+struct Deaf;
+
+impl Handler for Deaf {
+    fn on_wake(&self) -> Option<Duration> {
+        None
+    }
+    fn on_peer_joined(&self, _: &Arc<Peer>) {}
+    fn on_peer_death(&self, _: &Arc<Peer>) {}
+}
+
+/// The hostile process.
+struct Attacker {
+    fabric: Arc<Fabric>,
+    view: View,
+    reach: Reach,
+    random: Random,
+    victims: BTreeMap<u16, Victim>,
+    acts: u64,
+    pieces: u64,
+    forged: u64,
+    met: u64,
+}
+
+impl Attacker {
+    fn join(seed: u64, reach: Reach) -> Self {
+        let config = FabricConfig::from_env().expect("the fabric's settings");
+        let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
+        // SAFETY: the fabric mapped both segments with these lengths, and is never left.
+        let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
+        view.tables_head().magic.store(MAGIC, Relaxed);
+        view.rings_head().magic.store(MAGIC, Relaxed);
+        Self {
+            fabric,
+            view,
+            reach,
+            random: Random(seed),
+            victims: BTreeMap::new(),
+            acts: 0,
+            pieces: 0,
+            forged: 0,
+            met: 0,
+        }
+    }
+
+    fn slot(&self) -> u16 {
+        self.fabric.slot()
+    }
+
+    /// One act of malice.
+    fn act(&mut self) {
+        if self.acts.is_multiple_of(512) {
+            self.look_around();
+        }
+        self.acts += 1;
+        let slots: Vec<u16> = self.victims.keys().copied().collect();
+        let Some(slot) = self.random.of(&slots) else {
+            std::thread::sleep(Duration::from_millis(1));
+            return;
+        };
+        let Some(mut victim) = self.victims.remove(&slot) else { return };
+        if self.acts.is_multiple_of(16) {
+            victim.study(self.slot());
+        }
+        match self.random.below(100) {
+            0..40 => self.send_pieces(&mut victim),
+            40..50 => self.answer_pieces(&victim),
+            50..65 => self.send_datagrams(&mut victim),
+            65..75 => self.change_own_tables(&victim),
+            75..80 => self.change_own_rings(&victim),
+            80..88 => self.ring_bells(&victim),
+            88..90 => self.call_for_help(&victim),
+            90 => self.knock(&victim),
+            _ if self.reach == Reach::All => self.trespass(&mut victim),
+            _ => self.send_pieces(&mut victim),
+        }
+        self.victims.insert(slot, victim);
+    }
+
+    /// Meets whoever has come, forgets whoever has gone.
+    fn look_around(&mut self) {
+        self.victims.retain(|_, victim| !victim.peer.is_dead());
+        for slot in (1..64).filter(|slot| *slot != self.fabric.slot()) {
+            if !self.fabric.is_occupied(slot) {
+                continue;
+            }
+            let Ok(peer) = self.fabric.peer(slot) else { continue };
+            if self.victims.get(&slot).is_some_and(|known| Arc::ptr_eq(&known.peer, &peer)) {
+                continue;
+            }
+            // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
+            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            let (ours, theirs, regions) = (vec![], vec![], vec![]);
+            let mut victim = Victim { peer, view, ours, theirs, regions, next_datagram: 0 };
+            self.welcome(&victim);
+            victim.study(self.slot());
+            self.victims.insert(slot, victim);
+            self.met += 1;
+        }
+    }
+
+    /// As a member does that wants to receive datagrams: its ring is ready for the sender.
+    fn welcome(&self, victim: &Victim) {
+        let ring = self.view.peer_ring(victim.peer.slot);
+        ring.acked().store(2 * RING_SLOTS, Relaxed);
+        ring.nak().store(victim.peer.identity(), Relaxed);
+    }
+}

@@ -1,0 +1,178 @@
+//! What the hostile process says of itself: its tables, the words of its rings that others read, its jobs.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use super::{Attacker, Victim};
+use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::shm::layout::*;
+use crate::shm::protocol;
+
+impl Attacker {
+    /// Publishes nonsense, or what looks like sense.
+    pub(super) fn change_own_tables(&mut self, victim: &Victim) {
+        let head = self.view.tables_head();
+        let nasty = self.random.nasty();
+        match self.random.below(12) {
+            0 => head.attention.store(self.random.below(5) as u32, Release),
+            1 => head.needs_fence.store(self.random.below(2) as u32, Release),
+            2 => drop(head.polls.0.fetch_add(nasty as u32, Release)),
+            3 => head.datagrams_wait.store(self.random.below(2) as u32, Release),
+            4..7 => self.change_qp(victim),
+            7..9 => self.publish_region(victim),
+            9 => {
+                // A group of nobody else's: whoever sends to one waits for all members.
+                head.groups.store(nasty as u32, Release);
+                let group = self.view.group(self.random.below(8));
+                group.gid[0].store(self.random.next() | 0xff, Relaxed);
+                group.gid[1].store(self.random.next(), Relaxed);
+                group.members.store(nasty, Release);
+            }
+            10 => {
+                let at = self.random.below(8);
+                let srq = self.view.srq(at);
+                let theirs = &victim.view.qp(self.random.below(32)).domain;
+                for (to, from) in srq.domain.iter().zip(theirs) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+                srq.life.store(nasty, Release);
+                let pd = self.view.pd(at);
+                pd.number.store(self.random.nasty(), Release);
+                pd.origin.store(self.random.nasty(), Release);
+                // Not one that the victim has: a domain that others imported is not deallocated.
+                self.view.borrowed(at).store(nasty | 1 << 63, Release);
+            }
+            _ => {
+                if let Some(sleepers) = self.view.sleepers(1 + self.random.below(8) as u16) {
+                    sleepers.store(nasty as u32, Release);
+                }
+                self.announce(victim);
+            }
+        }
+    }
+
+    /// Words of a QP that one of the victim's is connected to.
+    fn change_qp(&mut self, victim: &Victim) {
+        let line = self.random.of(&victim.ours);
+        let index = line.map_or(self.random.below(64), |line| split_qpn(line.life.dest_qpn).1);
+        let entry = self.view.qp(index);
+        let nasty = self.random.nasty();
+        let to = line.map_or(nasty as u32, |line| victim.qpn(line.index));
+        match self.random.below(12) {
+            0 => {
+                let state = self.random.below(14) as u8;
+                let kind = self.random.below(12) as u8;
+                let generation = self.random.next() as u16;
+                let life = Life { state, kind, generation, dest_qpn: to };
+                entry.life.store(life.pack(), Release);
+            }
+            1 => entry.rights.store(nasty, Release),
+            2 => entry.rnr_retry.store(nasty as u8, Release),
+            3 => entry.min_rnr_timer.store(nasty as u8, Release),
+            4 => {
+                let theirs = &victim.view.qp(self.random.below(32)).domain;
+                for (to, from) in entry.domain.iter().zip(theirs) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+            }
+            5 => entry.rq_psn.store(nasty as u32, Release),
+            6 => entry.closing.store(self.random.below(4) as u8, Release),
+            7 => entry.stands_for.store(to, Release),
+            8 => entry.recv_channel.store(nasty as u16, Release),
+            9 => entry.send_channel.store(nasty as u16, Release),
+            10 => entry.chunk_worth.store(nasty as u32, Release),
+            _ => entry.awaits_acks.store(nasty as u8, Release),
+        }
+    }
+
+    /// Regions with keys that the victims' programs use, and ranges that no process has.
+    fn publish_region(&mut self, victim: &Victim) {
+        let index = 1 + self.random.below(16);
+        let entry = self.view.mr(index);
+        let all = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let flags = if self.random.one_in(2) { u64::from(all) } else { self.random.nasty() };
+        let rkey = (index as u64) << 14;
+        let start = self.random.nasty();
+        entry.iova.store(if self.random.one_in(2) { 0 } else { start }, Relaxed);
+        entry.len.store(if self.random.one_in(2) { 1 << 30 } else { self.random.nasty() }, Relaxed);
+        let own = self.view.chunk(0).map_or(0, |chunk| chunk as u64);
+        let theirs = self.random.of(&victim.regions).map_or(0, |region| region.va);
+        entry.va.store([own, theirs, start][self.random.below(3)], Relaxed);
+        entry.pd.store(if self.random.one_in(2) { 0 } else { self.random.nasty() }, Relaxed);
+        entry.qpn.store(self.random.nasty() as u32, Relaxed);
+        entry.born.store(self.random.nasty(), Relaxed);
+        entry.origin.store(self.random.nasty(), Relaxed);
+        protocol::validate(&entry.key, rkey | flags << 32);
+    }
+
+    /// Says that it moves bytes of a region. Deregistration waits for that, so it is over at once.
+    fn announce(&mut self, victim: &Victim) {
+        let cell = &self.view.mover(self.random.below(MOVERS)).target;
+        let Some(region) = self.random.of(&victim.regions) else { return };
+        cell.store((u64::from(victim.peer.slot) + 1) << 32 | u64::from(region.rkey), Release);
+        cell.store(0, Release);
+    }
+
+    /// Words of our rings segment that others read: the answer of a chunk, the ring for datagrams.
+    pub(super) fn change_own_rings(&mut self, victim: &Victim) {
+        let nasty = self.random.nasty();
+        let ring = self.view.peer_ring(victim.peer.slot);
+        match self.random.below(8) {
+            0 => ring.acked().store(nasty as u32, Release),
+            1 => {
+                let more = self.random.below(300) as u32;
+                ring.acked().fetch_add(more, Release);
+            }
+            2 => self.welcome(victim),
+            3 => ring.nak().store(nasty as u32, Release),
+            4 => ring.hot().store(self.random.below(3) as u32, Release),
+            5 => self.view.rings_head().atomic_lock.store(nasty as u32, Release),
+            6 => {
+                let opener = &victim.view.openers(self.random.below(64))[usize::from(self.slot())];
+                opener.store(nasty as u32, Release);
+            }
+            _ => {
+                let Some(chunk) = self.view.chunk(self.random.below(32) as u32) else { return };
+                let at = self.random.below(CHUNK_BYTES / 8);
+                // SAFETY: a word of a chunk of ours.
+                unsafe { chunk.cast::<u64>().add(at).write_volatile(nasty) };
+            }
+        }
+    }
+
+    /// Calls the victim's helper, and shows it a job of ours that may make sense.
+    pub(super) fn call_for_help(&mut self, victim: &Victim) {
+        let view = self.view;
+        self.forge_job(victim, &view.rings_head().job);
+        let wanted = &victim.view.rings_head().help_wanted.0;
+        let who = match self.random.below(10) {
+            0 => self.random.nasty() as u32,
+            _ => u32::from(self.slot()) + 1,
+        };
+        // Whoever rests or leaves is left alone: it would not come back.
+        if wanted.load(Relaxed) < 0xffff_fff0 && who < 0xffff_fff0 {
+            wanted.store(who, Release);
+            crate::sys::futex::wake(wanted);
+        }
+    }
+
+    /// A long operation on the victim's memory.
+    pub(super) fn forge_job(&mut self, victim: &Victim, job: &Job) {
+        let region = self.random.of(&victim.regions);
+        let line = self.random.of(&victim.ours);
+        let qpn = line.map_or(self.random.next() as u32, |line| victim.qpn(line.index));
+        job.target.store(u32::from(victim.peer.slot), Relaxed);
+        job.qpn.store(qpn, Relaxed);
+        job.rkey.store(region.map_or(0, |region| region.rkey), Relaxed);
+        job.piece.store(self.random.nasty() as u32, Relaxed);
+        let len = region.map_or(0, |region| region.len);
+        job.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
+        let start = region.map_or(0, |region| region.iova);
+        job.addr.store(if self.random.one_in(2) { start } else { self.random.nasty() }, Relaxed);
+        let own = self.view.chunk(0).map_or(0, |chunk| chunk as u64);
+        job.local.store(if self.random.one_in(2) { own } else { self.random.nasty() }, Relaxed);
+        job.is_read.store(self.random.below(3) as u32, Relaxed);
+        job.helped.0.store(self.random.nasty() as u32, Relaxed);
+        let (number, count) = (self.random.next() as u32, self.random.nasty() as u16);
+        protocol::open_job(&job.pieces, number, count);
+    }
+}

@@ -1,0 +1,457 @@
+//! What the hostile process puts into the rings of others: pieces of messages, datagrams, and numbers where there should be neither.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use super::{Attacker, Line, Victim};
+use crate::engine::link::Holder;
+use crate::shm::layout::*;
+use crate::shm::slot::*;
+use crate::shm::view::Ring;
+
+/// Operations of connections, those of datagram rings, and none at all.
+const OPS: [Op; 15] = [
+    Op::Send,
+    Op::Send,
+    Op::Write,
+    Op::Write,
+    Op::Read,
+    Op::CompareSwap,
+    Op::FetchAdd,
+    Op::Fault,
+    Op::AtomicWrite,
+    Op::Flush,
+    Op::Address,
+    Op::Datagram,
+    Op::Frame,
+    Op::XrcAsk,
+    Op::XrcBroke,
+];
+
+const CARRIERS: [Carrier; 4] =
+    [Carrier::Inline, Carrier::Chunk, Carrier::Attach, Carrier::AttachList];
+
+impl Attacker {
+    /// Pieces for a QP that is connected to one of ours: a message as it should be, but for what is drawn.
+    pub(super) fn send_pieces(&mut self, victim: &mut Victim) {
+        let Some(line) = self.random.of(&victim.ours) else { return };
+        let (_, index) = split_qpn(line.life.dest_qpn);
+        let entry = self.view.qp(index);
+        let mut life = Life::unpack(entry.life.load(Relaxed));
+        // Mostly a QP in good order, and the same incarnation for a while.
+        let sane = life.state == Life::RTS && life.dest_qpn == victim.qpn(line.index);
+        if !sane || self.random.one_in(200) {
+            let generation = life.generation.wrapping_add(1);
+            let dest_qpn = victim.qpn(line.index);
+            life = Life { state: Life::RTS, kind: line.life.kind, generation, dest_qpn };
+            entry.rights.store(0xf, Relaxed);
+            entry.life.store(life.pack(), Release);
+        }
+        let ring = victim.view.qp_ring(line.index);
+        let holder = Holder::new(self.fabric.identity(), life.generation);
+        if !holder.take(&ring) && self.random.one_in(4) {
+            holder.take_over(&ring);
+        }
+        self.pieces += self.fill(victim, line, &ring, line.life.dest_qpn);
+        victim.view.ring_qp_bell(line.index);
+        victim.peer.kick();
+    }
+
+    /// Puts a few pieces where the receiver looks next; returns how many.
+    pub(super) fn fill(&mut self, victim: &Victim, line: Line, ring: &Ring, src_qpn: u32) -> u64 {
+        let acked = ring.acked().load(Relaxed);
+        // Where it is: at the number acknowledged, or a bit further.
+        let seq = (0..RING_SLOTS)
+            .map(|more| acked.wrapping_add(more))
+            .find(|seq| !ring.ready(*seq))
+            .unwrap_or(acked);
+        // Only a connection that lives is worth attacking: much of what comes is as it should be.
+        let sane = self.random.below(3) > 0;
+        let count = 1 + self.random.below(4);
+        for n in 0..count {
+            let (first, last) = (n == 0, n + 1 == count);
+            let (seq, (words, body)) = if sane {
+                let seq = seq.wrapping_add(n as u32);
+                (seq, self.good_piece(victim, line, seq, src_qpn))
+            } else {
+                let seq = match self.random.below(16) {
+                    0 => seq.wrapping_add(self.random.next() as u32),
+                    _ => seq.wrapping_add(n as u32),
+                };
+                (seq, self.piece(victim, line, seq, src_qpn, first, last))
+            };
+            write_slot(ring, seq, words, &body);
+        }
+        count as u64
+    }
+
+    /// A whole message that is nothing but right, if the victim grants what it asks for.
+    fn good_piece(
+        &mut self,
+        victim: &Victim,
+        line: Line,
+        seq: u32,
+        src_qpn: u32,
+    ) -> ([u64; 2], [u64; BODY_WORDS]) {
+        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.next());
+        let chunk = self.random.below(32) as u32;
+        let len = self.random.below(2049) as u32;
+        let mut flags = FIRST | LAST;
+        let (mut carrier, mut count) = (Carrier::Inline, 0);
+        let region = self.random.of(&victim.regions);
+        let op = match (region, self.random.below(6)) {
+            (Some(region), kind @ 3..) => {
+                let most = region.len.min(2048);
+                let addr = region.iova + self.random.next() % (region.len - most).max(1);
+                body[0] = addr & !7;
+                body[1] = halves(region.rkey, most as u32);
+                body[2] = halves(chunk, 0);
+                carrier = Carrier::Chunk;
+                match kind {
+                    3 => Op::Write,
+                    4 => Op::Read,
+                    _ => {
+                        body[1] = halves(region.rkey, chunk);
+                        Op::FetchAdd
+                    }
+                }
+            }
+            (_, 0) => {
+                count = self.random.below(49) as u8;
+                flags |= if self.random.one_in(3) { IMM } else { 0 };
+                Op::Send
+            }
+            (_, 1) => {
+                carrier = Carrier::Chunk;
+                (body[0], body[1]) = (halves(chunk, len), u64::from(len));
+                Op::Send
+            }
+            _ => {
+                (carrier, count) = (Carrier::Attach, 1);
+                body[0] = self.view.chunk(chunk).map_or(0, |chunk| chunk as u64);
+                (body[3], body[4]) = (u64::from(len), halves(0, len));
+                Op::Send
+            }
+        };
+        let ack = self.sent_to_us(line);
+        let imm = self.random.next() as u32;
+        (Head { seq, op, flags, carrier, count, imm, src_qpn, ack }.emit(), body)
+    }
+
+    /// One piece that may be anything.
+    fn piece(
+        &mut self,
+        victim: &Victim,
+        line: Line,
+        seq: u32,
+        src_qpn: u32,
+        first: bool,
+        last: bool,
+    ) -> ([u64; 2], [u64; BODY_WORDS]) {
+        if self.random.one_in(20) {
+            let what = self.random.next() << 32 | u64::from(seq);
+            return ([what, self.random.nasty()], std::array::from_fn(|_| self.random.nasty()));
+        }
+        let op = OPS[self.random.below(OPS.len())];
+        let carrier = CARRIERS[self.random.below(4)];
+        let mut flags = if first { FIRST } else { 0 } | if last { LAST } else { 0 };
+        if self.random.one_in(3) {
+            flags ^= 1 << self.random.below(6);
+        }
+        let region = self.random.of(&victim.regions);
+        let imm = match self.random.below(3) {
+            0 => region.map_or(0, |region| region.rkey),
+            _ => self.random.nasty() as u32,
+        };
+        let src_qpn = if self.random.one_in(20) { self.random.next() as u32 } else { src_qpn };
+        // What it sent to us is acknowledged, or a bit more.
+        let ack = self.sent_to_us(line).wrapping_add(self.random.below(4) as u32);
+        let ack = if self.random.one_in(8) { self.random.next() as u32 } else { ack };
+        let count = self.random.below(49) as u8;
+        let count = if carrier == Carrier::Attach { count % 4 } else { count };
+        let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack };
+        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
+        match (op, carrier) {
+            (Op::Send, Carrier::Attach) => {
+                for word in &mut body[..3] {
+                    *word = self.address(victim);
+                }
+                // Lengths of the parts and, at times, a total that agrees.
+                let lens: [u32; 3] = std::array::from_fn(|_| self.random.nasty() as u32);
+                let total = lens[..usize::from(count)].iter().fold(0u32, |a, l| a.wrapping_add(*l));
+                body[3] = halves(lens[0], lens[1]);
+                body[4] = halves(lens[2], total);
+            }
+            (Op::Send, Carrier::Chunk | Carrier::AttachList) => {
+                let chunk = self.own_chunk(victim);
+                let len = self.length();
+                let total =
+                    if self.random.one_in(2) { u64::from(len) } else { self.random.nasty() };
+                body[0] = halves(chunk, len);
+                body[1] = total;
+            }
+            (Op::Write | Op::Read | Op::AtomicWrite | Op::Flush, _)
+            | (Op::CompareSwap | Op::FetchAdd, _) => {
+                body[0] = self.spot(victim);
+                let rkey = match self.random.below(8) {
+                    0 => self.random.next() as u32,
+                    _ => region.map_or(0, |region| region.rkey),
+                };
+                let chunk = self.own_chunk(victim);
+                let len = self.length();
+                let atomic = matches!(op, Op::CompareSwap | Op::FetchAdd);
+                body[1] = halves(rkey, if atomic { chunk } else { len });
+                if !atomic && carrier != Carrier::Inline {
+                    body[2] = halves(chunk, 0);
+                }
+            }
+            _ => {}
+        }
+        (head.emit(), body)
+    }
+
+    /// How far a QP of the victim's has sent to ours, as far as its slots show.
+    fn sent_to_us(&self, line: Line) -> u32 {
+        let (_, index) = split_qpn(line.life.dest_qpn);
+        let ring = self.view.qp_ring(index);
+        let acked = ring.acked().load(Relaxed);
+        let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
+        acked.wrapping_add(sent as u32)
+    }
+
+    /// As a responder: acknowledges what a QP of the victim's has sent, or what it has not, or refuses it.
+    pub(super) fn answer_pieces(&mut self, victim: &Victim) {
+        let Some(line) = self.random.of(&victim.ours) else { return };
+        let (_, index) = split_qpn(line.life.dest_qpn);
+        let ring = self.view.qp_ring(index);
+        let entry = self.view.qp(index);
+        // Where the victim begins when it connects anew.
+        if ring.acked().load(Relaxed) == 0 {
+            entry.ring_base.store(RING_SLOTS, Relaxed);
+            ring.acked().store(RING_SLOTS, Relaxed);
+        }
+        let sent = self.sent_to_us(line);
+        let acked = match self.random.below(10) {
+            0 => sent.wrapping_add(self.random.next() as u32),
+            1 => sent.wrapping_add(self.random.below(300) as u32),
+            2 => sent.wrapping_sub(self.random.below(300) as u32),
+            _ => sent,
+        };
+        ring.acked().store(acked, Release);
+        match self.random.below(30) {
+            0 => ring.nak().store(self.random.below(8) as u32, Release),
+            1 => ring.nak().store(self.random.nasty() as u32, Release),
+            2 => ring.holder().store(self.random.nasty(), Release),
+            3 => ring.begun().store(self.random.nasty() as u32, Release),
+            4 => ring.hot().store(self.random.below(3) as u32, Release),
+            5 => entry.ring_base.store(self.random.nasty() as u32, Release),
+            6 | 7 => ring.nak().store(0, Release),
+            _ => {}
+        }
+        victim.view.ring_qp_bell(line.index);
+        victim.peer.kick();
+    }
+
+    /// Datagrams, frames and what processes tell each other, in the ring that the victim has for us.
+    pub(super) fn send_datagrams(&mut self, victim: &mut Victim) {
+        let own = self.slot();
+        let ring = victim.view.peer_ring(own);
+        self.fill_datagrams(victim, &ring);
+        if self.random.one_in(50) {
+            ring.hot().store(self.random.below(3) as u32, Relaxed);
+        }
+        victim.view.ring_peer_bell(own);
+        victim.peer.kick();
+    }
+
+    /// The same in any datagram ring.
+    pub(super) fn fill_datagrams(&mut self, victim: &mut Victim, ring: &Ring) {
+        let acked = ring.acked().load(Relaxed);
+        if victim.next_datagram.wrapping_sub(acked) >= RING_SLOTS {
+            victim.next_datagram = acked;
+        }
+        for _ in 0..1 + self.random.below(8) {
+            let seq = victim.next_datagram;
+            victim.next_datagram = seq.wrapping_add(1);
+            let (words, body) = self.datagram(victim, seq);
+            write_slot(ring, seq, words, &body);
+        }
+    }
+
+    fn datagram(&mut self, victim: &Victim, seq: u32) -> ([u64; 2], [u64; BODY_WORDS]) {
+        let ops = [Op::Datagram, Op::Frame, Op::Frame, Op::XrcAsk, Op::XrcAnswer, Op::XrcAsk];
+        let op = if self.random.one_in(10) { Op::Send } else { ops[self.random.below(6)] };
+        let carrier = CARRIERS[self.random.below(4)];
+        let flags = self.random.below(64) as u8;
+        let src_qpn = match self.random.below(4) {
+            0 => self.random.next() as u32,
+            _ => qpn(self.slot(), self.random.below(16)),
+        };
+        let count = self.random.below(49) as u8;
+        let count = if carrier == Carrier::Attach { count % 4 } else { count };
+        let imm = self.random.nasty() as u32;
+        let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack: 0 };
+        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
+        let to = match self.random.below(4) {
+            0 => 0xff_ffff,
+            _ => victim.qpn(self.random.below(32)),
+        };
+        let len = self.length();
+        match op {
+            Op::Datagram | Op::Frame => {
+                let qkey =
+                    if self.random.one_in(2) { 0x1111_1111 } else { self.random.next() as u32 };
+                body[0] = halves(to, qkey);
+                body[1] = halves(len, [0, 9, 10, self.random.next() as u32][self.random.below(4)]);
+                if carrier != Carrier::Inline {
+                    body[2] = halves(self.own_chunk(victim), 0);
+                }
+            }
+            // Of connections that we have a part in: of those between others is the business of xrc.rs.
+            _ => body[0] = halves(to, src_qpn),
+        }
+        (head.emit(), body)
+    }
+
+    /// A length: what fits, what does not quite, and what never will.
+    fn length(&mut self) -> u32 {
+        match self.random.below(4) {
+            0 => self.random.nasty() as u32,
+            1 => self.random.below(64) as u32,
+            _ => self.random.below(CHUNK_BYTES + 64) as u32,
+        }
+    }
+
+    /// A chunk of ours, filled with what may be lists of addresses; or the number of none.
+    fn own_chunk(&mut self, victim: &Victim) -> u32 {
+        if self.random.one_in(10) {
+            return self.random.nasty() as u32;
+        }
+        let index = self.random.below(32) as u32;
+        if let Some(chunk) = self.view.chunk(index)
+            && self.random.one_in(8)
+        {
+            for at in 0..64 {
+                let word = if at % 2 == 0 { self.address(victim) } else { self.random.nasty() };
+                // SAFETY: 64 words lie within a chunk of ours, whose alignment is theirs.
+                unsafe { chunk.cast::<u64>().add(at).write_volatile(word) };
+            }
+        }
+        index
+    }
+
+    /// An address in the attacker, in the victim, or nowhere.
+    fn address(&mut self, victim: &Victim) -> u64 {
+        match self.random.below(6) {
+            0 => self.random.nasty(),
+            1 => (&raw const *self) as u64,
+            2 => self.view.chunk(0).map_or(0, |chunk| chunk as u64),
+            _ => self.spot(victim),
+        }
+    }
+
+    /// An address in, around, or far from a region of the victim's.
+    fn spot(&mut self, victim: &Victim) -> u64 {
+        let Some(region) = self.random.of(&victim.regions) else { return self.random.nasty() };
+        let base = if self.random.one_in(4) { region.va } else { region.iova };
+        match self.random.below(6) {
+            0 => self.random.nasty(),
+            1 => base.wrapping_sub(self.random.below(4096) as u64),
+            2 => base.wrapping_add(region.len).wrapping_sub(self.random.below(64) as u64),
+            3 => base.wrapping_add(self.random.nasty()),
+            4 => base,
+            _ => base.wrapping_add(self.random.next() % region.len.max(1)) & !7,
+        }
+    }
+
+    /// Rings bells, which are hints: it costs the victim time.
+    pub(super) fn ring_bells(&mut self, victim: &Victim) {
+        let head = victim.view.rings_head();
+        match self.random.below(5) {
+            0 => victim.view.ring_qp_bell(self.random.below(QPS)),
+            1 => victim.view.ring_peer_bell(self.random.below(SLOTS) as u16),
+            2 => {
+                let (summary, bits) = (self.random.below(4), self.random.next());
+                head.qp_bell_summary[summary].fetch_or(bits, Release);
+            }
+            3 => {
+                let number = 1 + self.random.below(8) as u16;
+                if let Some(alarm) = victim.view.alarm(number) {
+                    alarm.fetch_add(1, Release);
+                }
+            }
+            _ => drop(head.peer_bell_summary.fetch_or(self.random.next(), Release)),
+        }
+        victim.peer.kick();
+    }
+
+    /// Words that belong to others: connections that we are no part of, control words, chunks, locks, jobs.
+    pub(super) fn trespass(&mut self, victim: &mut Victim) {
+        let lines = if self.random.one_in(4) { &victim.ours } else { &victim.theirs };
+        let line = self.random.of(lines);
+        let head = victim.view.rings_head();
+        let nasty = self.random.nasty();
+        match self.random.below(12) {
+            0..4 => {
+                let Some(line) = line else { return };
+                let ring = victim.view.qp_ring(line.index);
+                self.forged += self.fill(victim, line, &ring, line.life.dest_qpn);
+                victim.view.ring_qp_bell(line.index);
+                victim.peer.kick();
+            }
+            4 => {
+                let Some(line) = line else { return };
+                let ring = victim.view.qp_ring(line.index);
+                let near = ring.acked().load(Relaxed).wrapping_add(self.random.below(600) as u32);
+                match self.random.below(6) {
+                    0 => ring.acked().store(nasty as u32, Release),
+                    1 => ring.acked().store(near.wrapping_sub(300), Release),
+                    2 => ring.nak().store(self.random.below(8) as u32, Release),
+                    3 => ring.holder().store(nasty, Release),
+                    4 => ring.begun().store(nasty as u32, Release),
+                    _ => ring.hot().store(nasty as u32, Release),
+                }
+            }
+            5 => {
+                let ring = victim.view.peer_ring(self.random.below(8) as u16);
+                let next = victim.next_datagram;
+                victim.next_datagram = ring.acked().load(Relaxed);
+                self.fill_datagrams(victim, &ring);
+                victim.next_datagram = next;
+            }
+            6 => {
+                let ring = victim.view.peer_ring(self.random.below(8) as u16);
+                match self.random.below(3) {
+                    0 => ring.acked().store(nasty as u32, Release),
+                    1 => ring.nak().store(nasty as u32, Release),
+                    _ => ring.hot().store(nasty as u32, Release),
+                }
+            }
+            7 => match self.random.below(3) {
+                0 => drop(head.qp_bells[self.random.below(8)].swap(nasty, Release)),
+                1 => drop(head.qp_bell_summary[self.random.below(4)].swap(nasty, Release)),
+                _ => drop(head.peer_bells[self.random.below(16)].swap(nasty, Release)),
+            },
+            8 => {
+                let lock = [0, u32::from(self.slot()) + 1, nasty as u32][self.random.below(3)];
+                head.atomic_lock.store(lock, Release);
+            }
+            9 => self.forge_job(victim, &head.job),
+            10 => {
+                let at = self.random.below(64);
+                let opener = &victim.view.openers(at)[self.random.below(8)];
+                opener.store(nasty as u32, Release);
+            }
+            _ => {
+                let Some(chunk) = victim.view.chunk(self.random.below(64) as u32) else { return };
+                let at = self.random.below(CHUNK_BYTES / 8);
+                // SAFETY: a word of a chunk in a mapping that lives as long as the peer.
+                unsafe { chunk.cast::<u64>().add(at).write_volatile(nasty) };
+            }
+        }
+    }
+}
+
+/// Stores a slot as a producer does, its first word last.
+fn write_slot(ring: &Ring, seq: u32, words: [u64; 2], body: &[u64; BODY_WORDS]) {
+    crate::shm::protocol::publish(ring.words(seq), words, body);
+}
