@@ -164,6 +164,15 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
 }
 
+/// Compiles the program that a hostile process attacks.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
+    let inputs = [here().join("hostile/besieged.c"), here().join("programs/rig.c")];
+    cc(&inputs, &folder.join("besieged"), &["-libverbs", "-lpthread"])
+}
+
 /// Compiles a program of [`KERNEL_DEVICE`] into `folder` and returns its path.
 ///
 /// # Errors

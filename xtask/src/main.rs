@@ -6,6 +6,7 @@ mod demo;
 mod dist;
 mod files;
 mod headers;
+mod hostile;
 mod manpage;
 mod matrix;
 mod over;
@@ -145,6 +146,7 @@ mod tests {
             "soak",
             "soak 60",
             "soak 60 7",
+            "soak --hostile 60 7",
             "bench",
             "bench --rounds 3 --write",
             "bench scale",

@@ -1,6 +1,7 @@
 //! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/storm.c` for as long as wanted, a seed after the other,
-//! over each data path in turn.
+//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`).
 
+use crate::hostile;
 use crate::over::{DataPath, Over};
 use crate::paths::Paths;
 use crate::progress::Progress;
@@ -24,6 +25,9 @@ pub(crate) struct Args {
     minutes: u64,
     /// The first seed; those behind it follow [default: from the clock]
     seed: Option<NonZeroU64>,
+    /// Beside a hostile process, which writes whatever it can into whatever it can write
+    #[arg(long)]
+    hostile: bool,
 }
 
 /// Runs until the time is over; a failure does not end it, but the exit status tells.
@@ -34,6 +38,9 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let (minutes, first) = (args.minutes, args.seed.map_or(clock, NonZeroU64::get));
     let (paths, progress, scratch) = (Paths::find()?, Progress::new(), Scratch::new()?);
     stage::ensure(&paths, &progress)?;
+    if args.hostile {
+        return hostile::soak(&paths, &progress, &scratch, minutes, first);
+    }
     let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
     let program = program.ok_or("storm is not in the list of C programs")?;
     let exe =

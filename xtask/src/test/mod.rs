@@ -8,6 +8,7 @@ mod diagnostics;
 mod dist;
 mod faults;
 mod headers;
+mod hostile;
 mod inlines;
 mod kill;
 mod licences;
@@ -119,6 +120,11 @@ const GROUPS: &[Group] = &[
         name: "kill",
         what: "one side of a running perftest killed, 100 times",
         run: kill::run,
+    },
+    Group {
+        name: "hostile",
+        what: "programs beside a process that writes whatever it can, each data path",
+        run: hostile::run,
     },
     Group {
         name: "diagnostics",

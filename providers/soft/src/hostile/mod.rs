@@ -44,11 +44,11 @@ fn entry() {
         for _ in 0..64 {
             attacker.act();
         }
-        if attacker.acts.is_multiple_of(64 * 256) {
-            if let Some(found) = secrets::search(&attacker) {
-                println!("@secret {found}");
-                std::process::exit(3);
-            }
+        if attacker.acts.is_multiple_of(64 * 256)
+            && let Some(found) = secrets::search(&attacker)
+        {
+            println!("@secret {found}");
+            std::process::exit(3);
         }
     }
     if let Some(found) = secrets::search(&attacker) {

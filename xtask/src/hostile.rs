@@ -1,0 +1,262 @@
+//! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on programs that should not mind. What each attack may do to
+//! them is in docs/soft-provider.md, "Trust".
+
+use crate::over::{DataPath, Over};
+use crate::paths::Paths;
+use crate::process::{End, Finished, Job, PAUSE, User};
+use crate::progress::Progress;
+use crate::scratch::{self, Scratch};
+use ferroverbs_c_tests::Program;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A cold build on a slow machine fits.
+const BUILD: Duration = Duration::from_secs(1200);
+/// When a victim hangs, after the time that it was given.
+const GRACE: Duration = Duration::from_secs(120);
+/// How long an attacker may take to join.
+const JOINING: Duration = Duration::from_secs(60);
+/// What one attack of `soak --hostile` is given.
+const SECONDS: u64 = 30;
+
+/// Which words the attacker writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those that are its own: nothing that others have among themselves suffers.
+    Own,
+    /// All that it has mapped writable: they may lose data and connections, and nothing else.
+    All,
+}
+
+impl Reach {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::All => "all",
+        }
+    }
+}
+
+/// Who is attacked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Victim<'a> {
+    /// Two processes that exchange data, and are connected to the attacker, too.
+    Besieged,
+    /// The storm, or any other C program that judges itself, with its arguments.
+    Program(&'a Program, &'a str),
+}
+
+/// One attack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attack<'a> {
+    pub(crate) victim: Victim<'a>,
+    pub(crate) reach: Reach,
+    pub(crate) path: DataPath,
+    pub(crate) seed: u64,
+    /// The victim's user, and the attacker's, if it is another one of the same group.
+    pub(crate) users: (Option<User>, Option<User>),
+    /// For how long, where that can be chosen.
+    pub(crate) seconds: u64,
+}
+
+impl Attack<'_> {
+    /// For reports.
+    pub(crate) fn name(&self) -> String {
+        let victim = match self.victim {
+            Victim::Besieged => "two processes".to_string(),
+            Victim::Program(program, args) => format!("{} {args}", program.name),
+        };
+        let stranger = if self.users.1.is_some() { ", by another user" } else { "" };
+        let (path, reach, seed) = (self.path.name(), self.reach.name(), self.seed);
+        format!("{} ({path}), reach {reach}{stranger}, seed {seed}", victim.trim_end())
+    }
+}
+
+/// What all attacks need.
+#[derive(Debug)]
+pub(crate) struct Camp<'a> {
+    paths: &'a Paths,
+    prefix: &'a Path,
+    scratch: &'a Scratch,
+    attacker: PathBuf,
+    besieged: PathBuf,
+    launcher: PathBuf,
+}
+
+impl<'a> Camp<'a> {
+    /// Builds attacker and victims. `prefix` is the staged tree that victims run over.
+    pub(crate) fn new(
+        paths: &'a Paths,
+        prefix: &'a Path,
+        scratch: &'a Scratch,
+    ) -> crate::Result<Self> {
+        let fail = |e: ferroverbs_c_tests::CompileError| e.to_string();
+        let attacker = scratch.path().join("attacker");
+        let built = test_program(paths, scratch)?;
+        // Where any user can read it.
+        fs::copy(&built, &attacker).map_err(|e| format!("cannot copy {}: {e}", built.display()))?;
+        scratch::set_mode(&attacker, 0o755)?;
+        let besieged = ferroverbs_c_tests::compile_besieged(scratch.path()).map_err(fail)?;
+        let launcher = ferroverbs_c_tests::compile_without_cma(scratch.path()).map_err(fail)?;
+        Ok(Self { paths, prefix, scratch, attacker, besieged, launcher })
+    }
+
+    /// Runs one; the last line is what happened.
+    pub(crate) fn run(&self, attack: &Attack<'_>) -> Result<String, String> {
+        let (victims, stranger) = attack.users;
+        let shared = stranger.is_some();
+        let fabric = self.folder("fabric", victims, shared)?;
+        let work = self.folder("work", victims, false)?;
+        let over = Over::new(self.prefix, &self.paths.target)
+            .fabric(&fabric)
+            .user(victims)
+            .path(attack.path, &self.launcher);
+        let group = victims.filter(|_| shared).map(|user| user.gid.to_string());
+        let grouped = |job: Job| match &group {
+            Some(group) => job.env("FERROVERBS_FABRIC_GROUP", group),
+            None => job,
+        };
+        // The attacker is stopped when the victim has ended, if that cannot be known beforehand.
+        let chosen = matches!(attack.victim, Victim::Besieged);
+        let seconds = if chosen { attack.seconds + 1 } else { 3600 };
+        let asked = format!("{} {seconds} {}", attack.seed, attack.reach.name());
+        let attacker = over.clone().user(stranger.or(victims)).job(&self.attacker);
+        let attacker = attacker
+            .args(["hostile::entry", "--exact", "--nocapture", "--test-threads=1"])
+            .env("FERROVERBS_HOSTILE", asked)
+            .dir(self.scratch.path());
+        let mut attacker = grouped(attacker).start(self.scratch)?;
+        let begun = Instant::now();
+        let slot = loop {
+            let said = attacker.printed();
+            let slot = said
+                .lines()
+                .find_map(|line| line.split_once("@slot "))
+                .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+            match slot {
+                Some(slot) => break slot,
+                None if attacker.ended() || begun.elapsed() > JOINING => {
+                    let done = attacker.finish(Instant::now());
+                    return Err(done.report("the attacker did not join"));
+                }
+                None => std::thread::sleep(PAUSE),
+            }
+        };
+        let (seed, seconds) = (attack.seed.to_string(), attack.seconds.to_string());
+        let job = match attack.victim {
+            Victim::Besieged => {
+                over.job(&self.besieged).args([&slot, &seconds, attack.reach.name(), &seed])
+            }
+            Victim::Program(program, args) => {
+                let exe = ferroverbs_c_tests::compile(program, self.scratch.path())
+                    .map_err(|e| e.to_string())?;
+                over.job(exe).args(args.split_whitespace())
+            }
+        };
+        let limit = Duration::from_secs(attack.seconds) + GRACE;
+        let victim = grouped(job).dir(&work).run(self.scratch, limit)?;
+        if !chosen {
+            attacker.kill();
+        }
+        let attacker = attacker.finish(Instant::now() + GRACE);
+        let judged = judge(&victim, &attacker, chosen);
+        judged.map_err(|why| {
+            format!("{why}\n{}{}", victim.report("the victim"), attacker.report("the attacker"))
+        })
+    }
+
+    fn folder(&self, stem: &str, user: Option<User>, shared: bool) -> Result<PathBuf, String> {
+        let dir = self.scratch.folder(stem, if shared { 0o770 } else { 0o700 })?;
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&dir, Some(user.uid), Some(user.gid))
+                .map_err(|e| format!("cannot give {} away: {e}", dir.display()))?;
+        }
+        Ok(dir)
+    }
+}
+
+fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<String, String> {
+    if let Some(found) = attacker.stdout.lines().find(|line| line.contains("@secret")) {
+        return Err(format!("the attacker could read what nobody sent: {found}"));
+    }
+    let attacked =
+        if chosen { attacker.ok() } else { attacker.end == End::Signalled(libc::SIGKILL) };
+    if !attacked {
+        return Err("the attacker did not survive".into());
+    }
+    if !victim.ok() || !victim.stderr.is_empty() {
+        return Err("the victim did not end well".into());
+    }
+    let said = |done: &Finished, mark: &str| {
+        let lines = done.stdout.lines().rev();
+        lines.filter_map(|line| line.split_once(mark)).map(|(_, rest)| rest.to_string()).next()
+    };
+    let summary = [said(victim, "ok: "), said(attacker, "@done ")];
+    Ok(summary.into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+/// The test program of the soft adapter, which has the attacker in it.
+fn test_program(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let done = Job::new(cargo)
+        .args(["test", "--quiet", "--package", "ferroverbs-soft", "--lib", "--no-run"])
+        .arg("--message-format=json")
+        .dir(&paths.root)
+        .env("CARGO_TARGET_DIR", &paths.target)
+        .env_remove("CARGO_MANIFEST_DIR")
+        .run(scratch, BUILD)?;
+    let found = done.stdout.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once("\"executable\":\"")?;
+        rest.split_once('"').map(|(path, _)| PathBuf::from(path))
+    });
+    found.filter(|_| done.ok()).ok_or_else(|| done.report("the attacker cannot be built"))
+}
+
+/// `cargo xtask soak --hostile`: attacks, each of [`SECONDS`], until the time is over.
+pub(crate) fn soak(
+    paths: &Paths,
+    progress: &Progress,
+    scratch: &Scratch,
+    minutes: u64,
+    first: u64,
+) -> crate::Result<ExitCode> {
+    progress.step("building the attacker");
+    let stage = paths.stage();
+    let camp = Camp::new(paths, &stage, scratch)?;
+    let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
+    let (mut runs, mut failed) = (0u32, Vec::new());
+    let storm = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
+    let storm = storm.ok_or("storm is not in the list of C programs")?;
+    for seed in first.. {
+        let kind = u64::from(runs) / DataPath::ALL.len() as u64 % 3;
+        let path = DataPath::ALL[runs as usize % DataPath::ALL.len()];
+        if runs > 0 && Instant::now() >= end {
+            break;
+        }
+        let drawn = format!("{seed} {}", SECONDS / 2);
+        let (victim, reach) = match kind {
+            0 => (Victim::Besieged, Reach::Own),
+            1 => (Victim::Besieged, Reach::All),
+            _ => (Victim::Program(storm, &drawn), Reach::Own),
+        };
+        let attack = Attack { victim, reach, path, seed, users: (None, None), seconds: SECONDS };
+        let name = attack.name();
+        progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
+        match camp.run(&attack) {
+            Ok(summary) => progress.note(&format!("{name}: {summary}")),
+            Err(report) => {
+                progress.note(&format!("FAILED {name}: {report}"));
+                failed.push(name);
+            }
+        }
+        runs += 1;
+    }
+    progress.clear();
+    println!("{runs} attacks from seed {first}, {} failed", failed.len());
+    for name in &failed {
+        println!("  {name}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
