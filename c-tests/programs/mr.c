@@ -172,7 +172,7 @@ static void registration(void)
 		long err = end_run(b, reg, &r, sizeof r);
 		check_eq(err, c[i].wanted, "ibv_reg_mr: %s", c[i].what);
 		if (!err) {
-			check(r.lkey != r.rkey, "ibv_reg_mr: %s: two keys", c[i].what);
+			check_eq(r.lkey != r.rkey, keys_differ(), "ibv_reg_mr: %s: whether the keys differ", c[i].what);
 			check_eq(end_run(b, dereg, NULL, 0), 0, "ibv_dereg_mr");
 		}
 	}
@@ -231,8 +231,16 @@ static void stale(void)
 	check_eq(end_run(b, dereg, NULL, 0), 0, "ibv_dereg_mr");
 	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr + 0x3000, 8, r.rkey).status, IBV_WC_REM_ACCESS_ERR, "its key afterwards");
 	pair_close(a, b);
+	if (!keys_differ())
+		return;
 	open_both();
 	check_eq(remote(IBV_WR_RDMA_WRITE, ba.addr, 8, ba.lkey).status, IBV_WC_REM_ACCESS_ERR, "an lkey is no rkey");
+	pair_close(a, b);
+	open_both();
+	struct request s = one_piece(IBV_WR_SEND, 1, 0, 8);
+	s.piece[0].lkey = aa.rkey;
+	end_send(a, s);
+	check_eq(end_wait(a, SENDS).status, IBV_WC_LOC_PROT_ERR, "an rkey is no lkey");
 	pair_close(a, b);
 }
 
@@ -458,7 +466,7 @@ static void advice(void)
 	w.count = 0;
 	check_eq(end_run(b, advise, &w, sizeof w), EINVAL, "an empty list");
 	w = good;
-	w.lkey = r.rkey;
+	w.lkey = keys_differ() ? r.rkey : r.rkey ^ 1;
 	check_eq(end_run(b, advise, &w, sizeof w), ENOENT, "no such lkey");
 	w = good;
 	w.length = 17 * PAGE;
@@ -543,9 +551,40 @@ static void no_memory(void)
 	pair_close(a, b);
 }
 
+/* Without the setting a region has one key, as with every adapter in use, and either field serves both uses. */
+static void one_key(int two)
+{
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		unsetenv("FERROVERBS_SOFT_KEYS");
+		a = end_new(0);
+		b = end_new(two);
+		open_both();
+		check(aa.lkey == aa.rkey && ba.lkey == ba.rkey, "one key");
+		works("by the lkey", ba.addr + 0x3000, 0x3000, ba.lkey);
+		end_fill(a, 0, 100, 8);
+		struct request r = one_piece(IBV_WR_SEND, 1, 0, 100), s = r;
+		r.piece[0].lkey = ba.rkey;
+		s.piece[0].lkey = aa.rkey;
+		end_recv(b, r);
+		end_send(a, s);
+		check(!end_wait(b, RECVS).status && !end_wait(a, SENDS).status && end_verify(b, 0, 100, 8) < 0, "a message by the rkeys");
+		pair_close(a, b);
+		end_free(b);
+		end_free(a);
+		int failed = finish();
+		fflush(stdout);
+		_exit(failed);
+	}
+	int status = -1;
+	check(waitpid(child, &status, 0) == child && status == 0, "with one key (status %d)", status);
+}
+
 int main(int argc, char **argv)
 {
 	int two = two_processes(argc, argv);
+	one_key(two);
 	a = end_new(0);
 	b = end_new(two);
 	registration();

@@ -88,6 +88,12 @@ struct ibv_context *open_device(void)
 	return ctx;
 }
 
+int keys_differ(void)
+{
+	const char *asked = getenv("FERROVERBS_SOFT_KEYS");
+	return asked && !strcmp(asked, "distinct");
+}
+
 int has_lids(void)
 {
 	return getenv("TEST_GRH_ONLY") == NULL;

@@ -62,6 +62,8 @@ uint32_t rnd(uint64_t *state);
 
 /* Whether the device is told by a LID too, as soft is for its own host. TEST_GRH_ONLY=1: it is not (a kernel's RoCE device). */
 int has_lids(void);
+/* Whether a region's lkey is not its rkey: the tests run so, since programs that work then work with one key, too. */
+int keys_differ(void);
 
 /* ---- ends ---- */
 

@@ -288,7 +288,7 @@ impl Demo {
                 .and_then(|p| {
                     ferroverbs_c_tests::compile(p, self.scratch.path()).map_err(|e| e.to_string())
                 })
-                .and_then(|exe| over.job(exe).arg("two").run(&self.scratch, LIMIT))
+                .and_then(|exe| over.own_job(exe).arg("two").run(&self.scratch, LIMIT))
                 .and_then(|done| {
                     if done.ok() { Ok("ok".to_string()) } else { Err(done.report("random_ops")) }
                 });

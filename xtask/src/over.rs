@@ -92,6 +92,11 @@ impl Over {
         self
     }
 
+    /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
+    pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
+        self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
+    }
+
     /// A command over all this.
     pub(crate) fn job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         let mut job = Job::new(program).user(self.user);

@@ -57,7 +57,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
         let fabric = scratch.folder("fabric", 0o700)?;
         let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric).path(*path, &launcher);
-        let job = over.job(&exe).args([seed.to_string(), SECONDS.to_string()]);
+        let job = over.own_job(&exe).args([seed.to_string(), SECONDS.to_string()]);
         let done = job.dir(scratch.path()).run(&scratch, LIMIT)?;
         let left = std::fs::read_dir(&fabric).map_or(0, Iterator::count);
         if !done.ok() || !done.stderr.is_empty() {

@@ -147,7 +147,7 @@ impl Adapter {
         let adapter = Arc::new(Self {
             view,
             domains: Domains::new(view, fabric.slot()),
-            regions: Regions::new(view),
+            regions: Regions::new(view, crate::config::keys_are_distinct()),
             windows: Windows::new(view),
             chunks: Chunks::new(),
             movers: Movers::new(view),

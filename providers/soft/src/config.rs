@@ -25,6 +25,12 @@ pub(crate) fn helps() -> bool {
     !lookup("FERROVERBS_SOFT_HELPER").is_some_and(|value| is_off(&value))
 }
 
+/// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, which finds programs that confuse them. The
+/// adapters in use have one key for both.
+pub(crate) fn keys_are_distinct() -> bool {
+    lookup("FERROVERBS_SOFT_KEYS").is_some_and(|value| value.eq_ignore_ascii_case("distinct"))
+}
+
 /// Whether the value of a variable turns off what it is about.
 pub(crate) fn is_off(value: &OsStr) -> bool {
     ["off", "no", "0", "false"].iter().any(|off| value.eq_ignore_ascii_case(off))

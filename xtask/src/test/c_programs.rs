@@ -35,7 +35,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
                 }
                 bench.step(&format!("c: {name}"));
                 let fabric = bench.over(*path)?;
-                let job = fabric.over.job(&exe).args(argument.split_whitespace());
+                let job = fabric.over.own_job(&exe).args(argument.split_whitespace());
                 let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
                 let result = verdict(&done).and_then(|()| {
                     bench.nothing_left(&fabric).map_err(|e| format!("{e}\n  $ {}", done.line))
@@ -70,7 +70,7 @@ pub(super) fn verdict(done: &Finished) -> Result<(), String> {
 fn compare(bench: &Bench, exe: &Path) -> Result<(), String> {
     let theirs = Job::new(exe).env("LD_LIBRARY_PATH", "").run(&bench.scratch, LIMIT)?;
     let fabric = bench.over(DataPath::Default)?;
-    let ours = fabric.over.job(exe).run(&bench.scratch, LIMIT)?;
+    let ours = fabric.over.own_job(exe).run(&bench.scratch, LIMIT)?;
     if !theirs.ok() || !ours.ok() {
         return Err(format!("{}{}", theirs.report("on the system's"), ours.report("on ours")));
     }

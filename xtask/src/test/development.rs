@@ -52,7 +52,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             }
             let fabric = bench.over(DataPath::Default)?;
             let done =
-                fabric.over.job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+                fabric.over.own_job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
             if !done.ok() || !done.stderr.is_empty() {
                 return Err(done.report("the program"));
             }

@@ -94,7 +94,8 @@ impl Build {
             return Err(compiled.report("the compiler"));
         }
         let fabric = bench.over(DataPath::Default)?;
-        let done = fabric.over.job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+        let done =
+            fabric.over.own_job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
         if !done.ok() || !done.stderr.is_empty() || done.stdout.lines().count() < 100 {
             return Err(done.report("the program"));
         }

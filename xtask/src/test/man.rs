@@ -496,7 +496,7 @@ fn examples(
 
 fn run_example(bench: &Bench, program: &Path) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
-    let done = fabric.over.job(program).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+    let done = fabric.over.own_job(program).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
     if done.ok() && done.stderr.is_empty() {
         return bench.nothing_left(&fabric);
     }

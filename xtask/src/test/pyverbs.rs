@@ -23,7 +23,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let name = format!("{name} ({})", path.name());
             bench.step(&format!("pyverbs: {name}"));
             let fabric = bench.over(path)?;
-            let job = fabric.over.job(PYTHON).arg(&script).env("PYTHONDONTWRITEBYTECODE", "1");
+            let job = fabric.over.own_job(PYTHON).arg(&script).env("PYTHONDONTWRITEBYTECODE", "1");
             let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
             let result = verdict(&done).and_then(|()| bench.nothing_left(&fabric));
             tally.record(&name, result);

@@ -53,7 +53,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let options = format!("suppressions={} halt_on_error=0 exitcode=66", quiet.display());
     let done = fabric
         .over
-        .job(&program)
+        .own_job(&program)
         .arg(ROUNDS)
         .env("LD_LIBRARY_PATH", &folder)
         .env("FERROVERBS_CONFIG_DIR", prefix.join("etc/libibverbs.d"))

@@ -27,6 +27,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     bench.step("unit: cargo test");
+    // As `Over::own_job`.
+    job = job.env("FERROVERBS_SOFT_KEYS", "distinct");
     record(&job.run(&bench.scratch, LIMIT)?, tally);
     Ok(())
 }

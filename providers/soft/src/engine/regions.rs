@@ -31,7 +31,8 @@ pub(crate) const IMPORTED: u32 = 1 << 30;
 /// Marks of regions whose memory is not simply where `va` says.
 const UNUSUAL: u32 = ON_DEMAND | VOID | IMPORTED;
 
-/// Bit of a key that tells an lkey from an rkey: the two are never equal, and one never passes for the other.
+/// Bit of a key that tells an lkey from an rkey where the two differ (`FERROVERBS_SOFT_KEYS=distinct`): then one never passes for
+/// the other. Otherwise it is clear in both.
 const LOCAL_KEY: u32 = 1;
 /// Key = table index, generation, local bit. A window's: table index, generation, eight bits that its user counts.
 pub(super) const INDEX_SHIFT: u32 = 14;
@@ -45,13 +46,6 @@ pub(crate) struct Keys {
     pub(crate) index: usize,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
-}
-
-impl Keys {
-    /// Of the region with this index and rkey.
-    pub(crate) const fn of(index: usize, rkey: u32) -> Self {
-        Self { index, lkey: rkey | LOCAL_KEY, rkey }
-    }
 }
 
 /// What a region covers.
@@ -88,10 +82,13 @@ impl Covered {
     }
 }
 
-/// The regions of this process.
+/// The regions of this process. What each message looks at comes first, in one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Regions {
     view: View,
+    /// What lkeys have and rkeys have not: `LOCAL_KEY`, or 0 where the two are equal.
+    local: u32,
     free: Mutex<Free>,
     /// Registrations so far.
     births: AtomicU64,
@@ -113,15 +110,28 @@ struct Free {
 const REST: usize = 64;
 
 impl Regions {
-    pub(crate) fn new(view: View) -> Self {
+    /// With keys that are `distinct`, or with one key for both uses, as every adapter has it.
+    pub(crate) fn new(view: View, distinct: bool) -> Self {
         let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
         Self {
             view,
+            local: if distinct { LOCAL_KEY } else { 0 },
             free: Mutex::new(free),
             births: AtomicU64::new(0),
             void: OnceLock::new(),
             imported: RwLock::default(),
         }
+    }
+
+    /// The keys of the region with this index and rkey.
+    pub(crate) const fn keys(&self, index: usize, rkey: u32) -> Keys {
+        Keys { index, lkey: rkey | self.local, rkey }
+    }
+
+    /// What the rkey of the region with this lkey must be. No region has it if this was no lkey, as the local bit is set in it.
+    #[inline]
+    const fn rkey_of(&self, lkey: u32) -> u32 {
+        lkey ^ self.local
     }
 
     /// Publishes a region; `None` when the table is full.
@@ -141,7 +151,7 @@ impl Regions {
         let rkey = (index as u32) << INDEX_SHIFT | *generation << 1;
         drop(free);
         self.publish(index, rkey, extent);
-        Some(Keys::of(index, rkey))
+        Some(self.keys(index, rkey))
     }
 
     /// Makes `rkey`, the key of entry `index`, stand for `extent`: of a new entry, or of one that was revoked and that no
@@ -215,9 +225,9 @@ impl Regions {
     /// It stays so until the QP's lock is let go, which deregistration waits for.
     #[inline]
     pub(crate) fn covered(&self, pd: u32, lkey: u32, need: u32) -> Option<Covered> {
-        let rkey = lkey & !LOCAL_KEY;
+        let rkey = self.rkey_of(lkey);
         let index = (rkey >> INDEX_SHIFT) as usize;
-        if lkey & LOCAL_KEY == 0 || index == 0 || index >= FIRST_WINDOW {
+        if index == 0 || index >= FIRST_WINDOW {
             return None;
         }
         let entry = self.view.mr(index);
@@ -240,10 +250,7 @@ impl Regions {
         if sge.length == 0 {
             return Some(());
         }
-        if sge.lkey & LOCAL_KEY == 0 {
-            return None;
-        }
-        let rkey = sge.lkey & !LOCAL_KEY;
+        let rkey = self.rkey_of(sge.lkey);
         // No region's rkey has the local bit, but a window's may.
         if is_window(rkey) {
             return None;
@@ -287,8 +294,8 @@ impl Regions {
 
     /// What the region with this lkey covers.
     pub(crate) fn described(&self, lkey: u32) -> Option<Extent> {
-        let (index, rkey) = ((lkey >> INDEX_SHIFT) as usize, lkey & !LOCAL_KEY);
-        if index == 0 || index >= FIRST_WINDOW || lkey & LOCAL_KEY == 0 {
+        let (index, rkey) = ((lkey >> INDEX_SHIFT) as usize, self.rkey_of(lkey));
+        if index == 0 || index >= FIRST_WINDOW {
             return None;
         }
         let entry = self.view.mr(index);
@@ -393,8 +400,8 @@ mod tests {
     }
 
     #[test]
-    fn an_lkey_is_no_rkey_and_none_is_zero() {
-        let regions = Regions::new(mock::view());
+    fn distinct_keys_are_not_confused_and_none_is_zero() {
+        let regions = Regions::new(mock::view(), true);
         let keys = regions.register(&extent(0x1000, 16, LOCAL_WRITE)).expect("room");
         assert!(keys.lkey != 0 && keys.rkey != 0 && keys.lkey != keys.rkey);
         assert!(regions.resolve(1, &[sge(0x1000, 16, keys.lkey)], 0).is_some());
@@ -403,8 +410,26 @@ mod tests {
     }
 
     #[test]
+    fn one_key_serves_both_uses_by_default() {
+        let regions = Regions::new(mock::view(), false);
+        let keys = regions.register(&extent(0x1000, 16, LOCAL_WRITE)).expect("room");
+        assert!(keys.lkey != 0 && keys.lkey == keys.rkey);
+        assert_eq!(regions.keys(keys.index, keys.rkey), keys);
+        assert!(regions.resolve(1, &[sge(0x1000, 16, keys.rkey)], 0).is_some());
+        assert!(regions.covered(1, keys.rkey, 0).is_some());
+        assert!(regions.described(keys.rkey).is_some());
+        assert_eq!(check(&regions.view, keys.lkey, 0, 1, 0x1000, 1, 0), Some(0x1000));
+        for wrong in [keys.lkey ^ 1, keys.lkey ^ 2] {
+            assert!(regions.resolve(1, &[sge(0x1000, 16, wrong)], 0).is_none());
+            assert!(regions.covered(1, wrong, 0).is_none());
+            assert!(regions.described(wrong).is_none());
+            assert!(check(&regions.view, wrong, 0, 1, 0x1000, 1, 0).is_none());
+        }
+    }
+
+    #[test]
     fn range_domain_and_rights_are_checked() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         let keys = regions.register(&extent(0x1000, 16, REMOTE_READ)).expect("room");
         let view = &regions.view;
         assert_eq!(check(view, keys.rkey, 0, 1, 0x1004, 12, REMOTE_READ), Some(0x1004));
@@ -418,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_iova_is_translated() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         let extent = Extent { pd: 1, va: 0x5000, iova: 0, len: 0x100, access: 0 };
         let keys = regions.register(&extent).expect("room");
         assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x10, 4, 0), Some(0x5010));
@@ -426,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_revoked_key_stays_stale_when_its_entry_is_used_again() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
             let keys = regions.register(&extent(0x1000, 16, 0)).expect("room");
@@ -439,7 +464,7 @@ mod tests {
 
     #[test]
     fn only_an_ordinary_region_of_the_domain_covers_ranges_by_itself() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         let find = |keys: Keys, pd, need, addr, length| {
             let covered = regions.covered(pd, keys.lkey, need)?;
             covered.find(&sge(addr, length, keys.lkey)).map(|at| at as u64)
@@ -471,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_region_without_memory_takes_any_address_locally() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         regions.prepare_void().expect("address space");
         let keys = regions
             .register(&Extent { pd: 1, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID })
@@ -489,7 +514,7 @@ mod tests {
 
     #[test]
     fn pages_on_demand_are_looked_for_when_they_are_used() {
-        let regions = Regions::new(mock::view());
+        let regions = Regions::new(mock::view(), true);
         let page = [7u8; 64];
         let whole =
             Extent { pd: 1, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | ON_DEMAND };

@@ -333,7 +333,7 @@ mod tests {
     fn ground(access: u32) -> (View, Windows, Keys) {
         let view = mock::view();
         let extent = Extent { pd: 1, va: 0x5000, iova: 0x1000, len: 0x100, access };
-        let keys = Regions::new(view).register(&extent).expect("room");
+        let keys = Regions::new(view, true).register(&extent).expect("room");
         (view, Windows::new(view), keys)
     }
 

@@ -6,7 +6,7 @@ use super::mr::{Mr, Standing, withdraw};
 use super::object;
 use super::pd::Pd;
 use crate::engine::imported::Imported;
-use crate::engine::regions::{Extent, IMPORTED, Keys, ON_DEMAND, VOID};
+use crate::engine::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
 use crate::shm::layout::{MRS, MWS, split_mr_handle};
 use crate::shm::view::View;
 use crate::sys::Errno;
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
             .filter(|(_, extent)| extent.pd != 0)
             .ok_or(Errno::ENOENT)?;
         if peer.is_self {
-            let keys = Keys::of(index, rkey);
+            let keys = adapter.regions.keys(index, rkey);
             // SAFETY: by contract.
             return Ok(unsafe { Mr::imported(pd, handle, keys, extent, Standing::Alias) });
         }
