@@ -11,7 +11,7 @@
 //! | meeting | a SOCK_SEQPACKET socket `<n>.sock`, user and process checked (`unix(7)` SO_PEERCRED) |
 //! | segments | sealed memory files passed through the socket (`memfd_create(2)`): nothing in /dev/shm |
 //! | waking | an event counter passed along (`eventfd(2)`) |
-//! | death | the end of the connection, which stays open for life; and a process descriptor (`pidfd_open(2)`), as a forked child may hold a copy of the connection |
+//! | death | a process descriptor becomes readable (`pidfd_open(2)`), or the slot's lock is gone, which is asked for when the connection ends; a broken connection alone is none |
 //! | leftovers | removed by whoever joins or leaves next, under the lock on byte 0 |
 //!
 //! One thread per fabric, "fv-soft", answers others and calls the [`Handler`]; it sleeps while

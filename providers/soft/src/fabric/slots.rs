@@ -117,6 +117,11 @@ impl Lease {
         self.file.get().owner(slot)
     }
 
+    /// Whether process `pid`, which had `slot`, has it no more. A lock that cannot be examined is no death.
+    pub(super) fn is_gone(&self, slot: u16, pid: pid_t) -> bool {
+        self.file.get().examine(slot).is_ok_and(|owner| owner != Some(pid))
+    }
+
     /// Marks something of the fabric as used by this process, if `rule` agrees, which hears whether another process has it
     /// marked. One process at a time looks and marks.
     ///
@@ -189,11 +194,15 @@ struct SlotFile {
 
 impl SlotFile {
     fn owner(&self, slot: u16) -> Option<pid_t> {
-        if self.held().1.contains(&slot) {
-            return Some(process::id());
-        }
         // A lock that cannot be examined is no proof of life.
-        holder(self.fd.as_fd(), slot.into(), 1).unwrap_or(None)
+        self.examine(slot).unwrap_or(None)
+    }
+
+    fn examine(&self, slot: u16) -> Result<Option<pid_t>, Errno> {
+        if self.held().1.contains(&slot) {
+            return Ok(Some(process::id()));
+        }
+        holder(self.fd.as_fd(), slot.into(), 1)
     }
 
     fn take(&self, slot: u16) -> Result<bool, Errno> {

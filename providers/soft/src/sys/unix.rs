@@ -22,6 +22,14 @@ use super::{
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
+/// Something else that poses as one.
+#[cfg(test)]
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 /// Who was at the other end when the connection was made (`unix(7)` SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {

@@ -1,6 +1,9 @@
 //! What comes from someone who does not follow the protocol harms nobody but them.
 
+use std::os::fd::OwnedFd;
+
 use super::{
+    super::core::Link,
     child::Child,
     hello::{Introduction, Message},
     *,
@@ -219,11 +222,8 @@ fn a_handshake_broken_off_makes_no_peer() {
     scene.still_works();
 }
 
-#[test]
-fn a_peer_that_goes_on_talking_is_as_good_as_dead() {
-    let mut scene = Scene::new();
-    let lease = scene.lease();
-    let good = files();
+/// A peer of the fabric that holds a slot and has nothing but its side of the connection.
+fn half_a_peer(scene: &Scene, lease: &Lease, good: &Files) -> (Socket, Arc<Peer>) {
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
     let socket = scene.connect();
     socket.send(&Message::Hello(honest(lease.slot())).emit(), &fds).unwrap();
@@ -231,17 +231,69 @@ fn a_peer_that_goes_on_talking_is_as_good_as_dead() {
     socket.send(&Message::Confirm { attached: true }.emit(), &[]).unwrap();
     scene.log.wait("joined", |log| log.joined.len() == 2);
     let peer = scene.fabric.known_peer(lease.slot()).unwrap();
+    (socket, peer)
+}
+
+#[test]
+fn a_peer_that_goes_on_talking_lives_until_it_gives_its_slot_back() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let (socket, peer) = half_a_peer(&scene, &lease, &good);
     assert!(!peer.can_attach(), "there is no nonce at address 0");
     assert!(peer.attaches_to_us());
+    socket.send(b"and another thing", &[]).unwrap();
+    scene.log.wait("refused", |log| log.refused.len() == 1);
+    assert_eq!(scene.fabric.refused(), 1);
+    assert_eq!(answer(&socket), None, "nobody listens any more");
+    // It may still be in the middle of something, and is heard of in other ways.
+    wait_until("the doubt is resolved", || scene.log.with(|log| log.wakes > 2));
+    assert!(!peer.is_dead() && scene.log.with(|log| log.dead.is_empty()));
     put(peer.rings(), 1, 1);
     peer.kick();
     assert!(good.wake.drain());
-    socket.send(b"and another thing", &[]).unwrap();
-    scene.log.wait("death", |log| log.dead.len() == 1);
-    assert!(peer.is_dead());
-    assert_eq!(scene.fabric.refused(), 1);
-    drop(lease);
     scene.still_works();
+    drop(lease);
+    scene.log.wait("death", |log| log.dead.iter().any(|dead| Arc::ptr_eq(dead, &peer)));
+    assert!(peer.is_dead());
+    scene.still_works();
+}
+
+#[test]
+fn a_peer_whose_connection_ends_lives_until_it_gives_its_slot_back() {
+    let mut scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let (socket, peer) = half_a_peer(&scene, &lease, &good);
+    drop(socket);
+    wait_until("the end is seen", || {
+        scene.fabric.wake_self();
+        scene.fabric.core.epoll.ready().is_empty() && scene.log.with(|log| log.wakes > 9)
+    });
+    assert!(!peer.is_dead() && scene.log.with(|log| log.dead.is_empty()));
+    scene.still_works();
+    drop(lease);
+    scene.log.wait("death", |log| log.dead.iter().any(|dead| Arc::ptr_eq(dead, &peer)));
+    assert!(peer.is_dead());
+}
+
+#[test]
+fn a_peer_that_cannot_be_watched_lives_until_it_gives_its_slot_back() {
+    let scene = Scene::new();
+    let lease = scene.lease();
+    let good = files();
+    let (_socket, peer) = half_a_peer(&scene, &lease, &good);
+    let core = &scene.fabric.core;
+    let log = Arc::new(Recorder::default());
+    let mut service = Service::new(Arc::clone(core), Arc::clone(&log) as Arc<dyn Handler>);
+    // Of a plain file epoll(7) knows nothing.
+    let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let socket = Socket::from(OwnedFd::from(file));
+    service.adopt(Link { id: core.next_id(), socket, peer: Arc::clone(&peer) });
+    assert!(!peer.is_dead() && log.with(|log| log.dead.is_empty()));
+    drop(lease);
+    service.resolve_doubts();
+    assert!(peer.is_dead() && log.with(|log| log.dead.len() == 1));
 }
 
 #[test]
