@@ -3,7 +3,7 @@
 //! - `export`: what C sees, every name under its version node.
 //! - `verbs`: what an application calls; `kabi`: what a provider plugin calls.
 //! - `front`: what both stand on - drivers, devices, contexts, generations of the provider ABI.
-//! - `ffi`, `sys`: conventions of the C border, and libc calls.
+//! - `sys`: libc calls. The conventions of the C border are the crate `cface`.
 //!
 //! # Environment
 //!
@@ -32,7 +32,6 @@
 //! wait for a listing without.
 
 mod export;
-mod ffi;
 mod front;
 mod kabi;
 mod sys;

@@ -16,4 +16,4 @@ pub mod places;
 
 pub use dl::Plugin;
 pub use failure::Failure;
-pub use loader::{GENERATIONS, Loader};
+pub use loader::Loader;

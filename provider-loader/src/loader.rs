@@ -17,7 +17,9 @@ use crate::failure::Failure;
 use crate::places::{Origin, Place};
 
 /// The numbers a plugin can be built for, newest first.
-pub const GENERATIONS: [u32; 5] = [65, 64, 59, 57, 34];
+fn generations() -> Vec<u32> {
+    cface::generations::numbers().rev().collect()
+}
 
 /// Opens plugins from a list of directories.
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ pub struct Loader {
 struct Folder {
     path: PathBuf,
     origin: Origin,
-    /// Read off a distribution's directory when a plugin is first looked for in it.
+    /// Known when a plugin is first looked for in it, as a distribution's directory is read for it.
     order: OnceCell<Vec<u32>>,
 }
 
@@ -39,7 +41,7 @@ impl Folder {
     /// Generations in the order in which they are tried.
     fn order(&self) -> &[u32] {
         match self.origin {
-            Origin::Own => &GENERATIONS,
+            Origin::Own => self.order.get_or_init(generations),
             Origin::System => self.order.get_or_init(|| by_frequency(&self.path)),
         }
     }
@@ -64,7 +66,7 @@ impl Loader {
         let mut failure = Failure {
             driver: name.to_owned(),
             folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
-            generations: GENERATIONS.to_vec(),
+            generations: generations(),
             error: None,
         };
         for file in self.candidates(name) {
@@ -94,10 +96,10 @@ impl Loader {
         };
         let prefixes = folders.iter().map(Some).chain([None]);
         prefixes.flat_map(move |folder| {
-            let order = folder.or(folders.last()).map_or(GENERATIONS.as_slice(), Folder::order);
+            let order = folder.or(folders.last()).map_or_else(generations, |f| f.order().to_vec());
             let path = folder.map_or(Path::new(""), |folder| &folder.path);
             let stem = stem.clone();
-            order.iter().map(move |number| path.join(format!("{stem}-rdmav{number}.so")))
+            order.into_iter().map(move |number| path.join(format!("{stem}-rdmav{number}.so")))
         })
     }
 }
@@ -114,7 +116,7 @@ fn by_frequency(folder: &Path) -> Vec<u32> {
         let suffix = format!("-rdmav{generation}.so");
         names.iter().filter(|name| name.as_bytes().ends_with(suffix.as_bytes())).count()
     };
-    let mut order = GENERATIONS.to_vec();
+    let mut order = generations();
     order.sort_by_cached_key(|&generation| std::cmp::Reverse(count(generation)));
     order
 }
@@ -136,7 +138,7 @@ mod tests {
     fn the_distributions_own_generation_goes_first_in_its_directory() {
         let path = folder("order", &["liba-rdmav34.so", "libb-rdmav34.so", "libc-rdmav65.so"]);
         assert_eq!(by_frequency(&path), [34, 65, 64, 59, 57]);
-        assert_eq!(by_frequency(Path::new("/nonexistent")), GENERATIONS);
+        assert_eq!(by_frequency(Path::new("/nonexistent")), generations());
         std::fs::remove_dir_all(path).expect("cleaning up");
     }
 

@@ -26,13 +26,7 @@ macro_rules! versions {
     };
 }
 
-versions! {
-    "@@" "IBVERBS_PRIVATE_34"
-    "@" "IBVERBS_PRIVATE_57"
-    "@" "IBVERBS_PRIVATE_59"
-    "@" "IBVERBS_PRIVATE_64"
-    "@" "IBVERBS_PRIVATE_65"
-}
+private_nodes!(versions);
 
 unsafe extern "C" {
     #[link_name = "fv.allow_disassociate_destroy"]

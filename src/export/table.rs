@@ -9,7 +9,7 @@
 use super::{compat10, variadic};
 use crate::{kabi, verbs};
 
-super::exports! {
+cface::exports! {
     // Binaries built before libibverbs 1.1 (2007).
     "ibv_ack_async_event" "@" "IBVERBS_1.0" => compat10::event::ack_async_event;
     "ibv_ack_cq_events" "@" "IBVERBS_1.0" => compat10::cq::ack_cq_events;

@@ -4,8 +4,8 @@ use core::ffi::{CStr, c_char, c_int};
 
 use abi::verbs_sysfs_dev;
 
-use crate::ffi::verb;
 use crate::sys::log;
+use cface::verb;
 
 unsafe extern "C" {
     /// `__verbs_log`; called by C only, so its arguments don't matter here.
@@ -25,7 +25,7 @@ macro_rules! hidden {
             concat!(".hidden ", $name),
             concat!(".type ", $name, ", %function"),
             concat!($name, ":"),
-            super::jump!(),
+            cface::jump!(),
             concat!(".size ", $name, ", . - ", $name),
             function = sym $func,
         );
@@ -56,7 +56,7 @@ verb! {
         size: usize,
         dev: *const verbs_sysfs_dev,
         name: *const c_char,
-    ) -> crate::ffi::MinusOne {
+    ) -> cface::MinusOne {
         // SAFETY: the device's own path is a C string (stored as one when it was enumerated).
         let path = unsafe { CStr::from_ptr((&raw const (*dev).ibdev_path).cast()) };
         // SAFETY: per the contract above.

@@ -9,7 +9,7 @@ use abi::{
 
 use super::context::Context;
 use super::gid;
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// What the header says about the sender and about the address it sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 use core::cell::{Cell, RefCell};
 
 use super::{ext, fork, list, registry};
-use crate::ffi::lock::Guard;
 use crate::sys::log::notice;
+use cface::lock::Guard;
 
 /// What a thread that forks holds meanwhile. The list's lock is the outermost one; the others are innermost.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use abi::{
 };
 
 use super::generation::Generation;
-use super::op::{OP_COUNT, OPS, Slot};
-use crate::ffi::Errno;
+use super::op::{OP_COUNT, OPS, Slot, operations};
+use cface::Errno;
 
 /// What the front-end knows about a context; reached through `verbs_context.priv`, opaque to everyone
 /// else.
@@ -180,7 +180,7 @@ impl Context {
     pub(crate) unsafe fn install(self, table: *const verbs_context_ops, generation: &Generation) {
         let ours: *mut *mut c_void = self.private().ops.get().cast();
         let table: *const *mut c_void = table.cast();
-        for (index, op) in generation.operations().enumerate() {
+        for (index, op) in operations(generation).enumerate() {
             // SAFETY: the table of this generation has an entry per operation it knows.
             let function = unsafe { table.add(index).read() };
             if function.is_null() {
@@ -217,7 +217,7 @@ impl Context {
         private: Box<Private>,
     ) -> Self {
         let this = Self(context);
-        let size = private.generation.context_size;
+        let size = private.generation.context_size();
         let raw = context.as_ptr();
         // SAFETY: ours to write by the contract above; a zeroed mutex may be initialised.
         unsafe {
@@ -338,14 +338,14 @@ macro_rules! op {
     ($context:expr, $name:ident) => {{
         let ops = $context.private().ops();
         // SAFETY: the table lives as long as the context; one word is read.
-        unsafe { (&raw const (*ops).$name).read() }.ok_or($crate::ffi::Errno::EOPNOTSUPP)
+        unsafe { (&raw const (*ops).$name).read() }.ok_or(cface::Errno::EOPNOTSUPP)
     }};
 }
 pub(crate) use op;
 
 #[cfg(test)]
 mod tests {
-    use super::super::generation::GENERATIONS;
+    use super::super::generation::{GENERATIONS, NEWEST};
     use super::super::testing::{TestContext, distance};
     use super::*;
 
@@ -353,7 +353,7 @@ mod tests {
     fn a_table_of_every_generation_reaches_the_right_slots_and_nothing_else() {
         for generation in &GENERATIONS {
             let test = TestContext::new(generation);
-            let count = generation.operations().count();
+            let count = operations(generation).count();
             // Entry n of the provider's own table is the "function" 0x1000 + n; every third is NULL.
             let table: Vec<usize> =
                 (0..count).map(|n| if n % 3 == 2 { 0 } else { 0x1000 + n }).collect();
@@ -389,7 +389,7 @@ mod tests {
             }
             assert_eq!(
                 test.word_before(distance(offset_of!(verbs_context, sz))),
-                generation.context_size
+                generation.context_size()
             );
             assert!(test.fences_hold(), "{:?} wrote outside of the context", generation.variant);
         }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_refused_ioctl_is_remembered_alone() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context();
         context.private().mark_ioctl_unsupported(70);
         let refused: Vec<usize> =

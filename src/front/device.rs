@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use abi::{verbs_device, verbs_device_ops, verbs_sysfs_dev};
 
 use super::ext;
-use crate::ffi::{Errno, mem};
+use cface::{Errno, mem};
 
 /// A live device. Copies are the same reference; [`Device::hold`] and [`Device::put`] count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

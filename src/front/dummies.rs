@@ -11,7 +11,7 @@ use abi::{
 };
 
 use super::context::{Context, op};
-use crate::ffi::{Errno, boundary, mem};
+use cface::{Errno, boundary, mem};
 
 /// What an unsupported operation returns.
 trait Unsupported {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use abi::{IBV_NODE_UNKNOWN, VSYSFS_READ_NODE_GUID, verbs_sysfs_dev};
 
-use crate::ffi::{Errno, chars, mem};
 use crate::sys::rdma_netlink::{IbDevice, Rdma};
 use crate::sys::{chardev, sysfs};
+use cface::{Errno, chars, mem};
 
 /// A device of the kernel that no driver owns yet. The memory is libc's, as the front-end frees it
 /// together with the provider's device.

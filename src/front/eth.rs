@@ -11,9 +11,9 @@ use netlink_packet_route::route::RouteType;
 
 use super::context::Context;
 use super::gid;
-use crate::ffi::Errno;
 use crate::sys::interfaces;
 use crate::sys::rtnetlink::{Mac, Routing};
+use cface::Errno;
 
 /// What to put into a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

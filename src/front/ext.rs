@@ -6,8 +6,8 @@ use core::ffi::c_int;
 use abi::{Zeroed, ferroverbs_device_info, ferroverbs_plugin_ext, verbs_sysfs_dev};
 
 use super::device::Device;
-use crate::ffi::lock::Guard;
-use crate::ffi::shared::Shared;
+use cface::lock::Guard;
+use cface::shared::Shared;
 
 /// One such device.
 #[derive(Debug)]

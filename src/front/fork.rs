@@ -7,10 +7,10 @@ use core::ops::Range;
 use abi::{IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED, ibv_fork_status};
 
 use super::fork_map::ForkMap;
-use crate::ffi::lock::Guard;
-use crate::ffi::shared::Shared;
-use crate::ffi::{Errno, mem};
 use crate::sys::{rdma_netlink, smaps};
+use cface::lock::Guard;
+use cface::shared::Shared;
+use cface::{Errno, mem};
 
 #[derive(Debug)]
 struct State {

@@ -15,8 +15,8 @@ use super::command;
 use super::context::{Context, op};
 use super::device::Device;
 use super::ext;
-use crate::ffi::{Errno, chars};
 use crate::sys::sysfs;
+use cface::{Errno, chars};
 
 /// All members of an entry.
 pub(crate) const WHOLE_ENTRY: u32 =
@@ -215,7 +215,7 @@ fn parse_gid(text: &str) -> Option<ibv_gid> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::generation::Generation;
+    use super::super::generation::NEWEST;
     use super::super::testing::TestContext;
     use super::*;
 
@@ -261,7 +261,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
             std::fs::write(file, content).expect("a file");
         }
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context();
         let mut sysfs = abi::verbs_sysfs_dev::zeroed();
         chars::store_path(&mut sysfs.ibdev_path, &root).expect("fits");

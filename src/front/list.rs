@@ -15,11 +15,11 @@ use super::enumerate::{self, Found, SysfsDev};
 use super::matching::{self, Names};
 use super::plugins::Plugins;
 use super::{ext, init, registry};
-use crate::ffi::lock::Guard;
-use crate::ffi::shared::Shared;
-use crate::ffi::{Errno, chars};
 use crate::sys::log::notice;
 use crate::sys::{env, sysfs};
+use cface::lock::Guard;
+use cface::shared::Shared;
+use cface::{Errno, chars};
 
 #[derive(Debug, Default)]
 struct State {
@@ -252,7 +252,7 @@ mod tests {
 
     use super::super::registry::Driver;
     use super::*;
-    use crate::ffi::mem;
+    use cface::mem;
 
     static ANNOUNCED: AtomicI32 = AtomicI32::new(0);
     static ENDED: AtomicI32 = AtomicI32::new(0);

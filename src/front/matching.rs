@@ -12,9 +12,9 @@ use abi::{
 use super::device::Device;
 use super::enumerate::SysfsDev;
 use super::registry::Driver;
-use crate::ffi::chars;
 use crate::sys::log::notice;
 use crate::sys::sysfs;
+use cface::chars;
 
 /// Offers a device to the drivers: first those that name the kernel driver's id, then all, in order of
 /// registration. Gives the device back when nobody takes it.

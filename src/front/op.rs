@@ -8,7 +8,7 @@ use core::mem::{offset_of, size_of};
 
 use abi::{ibv_context, verbs_context, verbs_context_ops};
 
-use super::generation::Variant;
+use super::generation::{Generation, Variant};
 
 /// Where applications look for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,3 +168,8 @@ set_err_comp_cntr V65 private;
 unimport_dm V34b private;
 unimport_mr V34a private;
 unimport_pd V34a private;}
+/// Canonical numbers of the operations in a generation's table, in its order.
+pub(crate) fn operations(generation: &Generation) -> impl Iterator<Item = usize> {
+    let variant = generation.variant;
+    (0..OP_COUNT).filter(move |&op| OPS.get(op).is_some_and(|info| info.since <= variant))
+}

@@ -6,11 +6,11 @@
 
 use std::path::PathBuf;
 
-use super::generation::Generation;
-use crate::ffi::lock::Guard;
-use crate::ffi::shared::Shared;
+use super::generation::{self, Generation};
 use crate::sys::dl;
 use abi::verbs_device_ops;
+use cface::lock::Guard;
+use cface::shared::Shared;
 
 /// A registered driver: its table and the number it registered under.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// The layouts this driver was built with; `None` for a number that never existed.
     pub(crate) fn generation(&self) -> Option<&'static Generation> {
-        Generation::of_pabi(self.pabi)
+        generation::of_pabi(self.pabi)
     }
 }
 

@@ -8,8 +8,8 @@ use abi::{ibv_context, verbs_device, verbs_device_ops};
 
 use super::context::{Context, Private};
 use super::dummies::DUMMIES;
-use super::generation::Generation;
-use crate::ffi::mem;
+use super::generation::{Generation, NEWEST};
+use cface::mem;
 
 /// Bytes in front of and behind the context that nobody may touch.
 const FENCE: usize = 512;
@@ -26,7 +26,7 @@ pub(crate) struct TestContext {
 
 impl TestContext {
     pub(crate) fn new(generation: &'static Generation) -> Self {
-        let size = generation.context_size;
+        let size = generation.context_size();
         let memory = mem::calloc_bytes(size + 2 * FENCE).expect("memory");
         let device = mem::calloc::<verbs_device>().expect("memory");
         let bytes: *mut u8 = memory.as_ptr().cast();
@@ -42,7 +42,7 @@ impl TestContext {
         // SAFETY: zeroed memory with the extended context in front of it; a live device.
         let context = unsafe { Context::init(raw, device.as_ptr(), -1, private) };
         // SAFETY: the canonical table.
-        unsafe { context.install(&raw const DUMMIES, Generation::newest()) };
+        unsafe { context.install(&raw const DUMMIES, NEWEST) };
         Self { memory, device, generation, context }
     }
 
@@ -58,7 +58,7 @@ impl TestContext {
 
     /// Whether something wrote outside of the context.
     pub(crate) fn fences_hold(&self) -> bool {
-        let size = self.generation.context_size;
+        let size = self.generation.context_size();
         let at = |start: usize| {
             // SAFETY: within the allocation, always initialised.
             let fence = unsafe {

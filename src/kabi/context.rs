@@ -5,14 +5,14 @@ use core::ptr::NonNull;
 
 use abi::{ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_device};
 
-use crate::ffi::{Errno, mem, verb};
 use crate::front::context::{Context, Private};
 use crate::front::device::Device;
 use crate::front::dummies::DUMMIES;
-use crate::front::generation::Generation;
+use crate::front::generation::{self, NEWEST};
 use crate::front::{ext, registry};
 use crate::sys::fd;
 use crate::sys::ioctl;
+use cface::{Errno, mem, verb};
 
 verb! {
     /// `_verbs_init_and_alloc_context`: allocates the provider's context structure with libc (the
@@ -46,7 +46,7 @@ verb! {
     /// # Safety
     /// `context` is a live `verbs_context` and `ops` a table, both of this private ABI.
     pub(crate) fn set_ops<const PABI: u32>(context: *mut verbs_context, ops: *const verbs_context_ops) {
-        let generation = Generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
+        let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
         // SAFETY: per the contract above.
         let context = unsafe { Context::from_verbs(context, generation)? };
         if !ops.is_null() {
@@ -62,7 +62,7 @@ verb! {
     /// # Safety
     /// `context` is a `verbs_context` of this private ABI that nobody uses any more.
     pub(crate) fn uninit<const PABI: u32>(context: *mut verbs_context) {
-        let generation = Generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
+        let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
         // SAFETY: per the contract above.
         let context = unsafe { Context::from_verbs(context, generation)? };
         let raw = context.as_ptr();
@@ -104,9 +104,9 @@ unsafe fn init_and_alloc_inner(
     let generation = registry::find(device.ops())
         .and_then(|driver| driver.generation())
         .filter(|generation| generation.pabi == pabi)
-        .or_else(|| Generation::of_pabi(pabi))
-        .unwrap_or_else(Generation::newest);
-    let end = member_offset.checked_add(generation.context_size);
+        .or_else(|| generation::of_pabi(pabi))
+        .unwrap_or(NEWEST);
+    let end = member_offset.checked_add(generation.context_size());
     if end.is_none_or(|end| end > alloc_size) {
         return Err(Errno::EINVAL);
     }
@@ -123,6 +123,6 @@ unsafe fn init_and_alloc_inner(
     // SAFETY: fresh zeroed memory with the extended context in front (checked); a live device.
     let context = unsafe { Context::init(context, device.as_ptr(), cmd_fd, Box::new(private)) };
     // SAFETY: the canonical table of the newest generation.
-    unsafe { context.install(&raw const DUMMIES, Generation::newest()) };
+    unsafe { context.install(&raw const DUMMIES, NEWEST) };
     Ok(memory)
 }

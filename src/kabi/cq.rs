@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use abi::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::ffi::{Errno, verb};
+use cface::{Errno, verb};
 
 verb! {
     /// `verbs_init_cq`: fills the front-end's part of a CQ and counts it at its channel.

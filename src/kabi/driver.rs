@@ -2,8 +2,8 @@
 
 use abi::verbs_device_ops;
 
-use crate::ffi::{Errno, verb};
 use crate::front::registry::{self, Driver};
+use cface::{Errno, verb};
 
 verb! {
     /// `verbs_register_driver_<PABI>`: called from the plugin's ELF constructor, possibly before `main`.

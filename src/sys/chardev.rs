@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// Where udev links every character device by its number, after it has set its permissions.
 const BY_NUMBER: &str = "/dev/char";

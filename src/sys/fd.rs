@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::ffi::Errno;
+use cface::Errno;
 
 unsafe extern "C-unwind" {
     /// `read(2)`; a thread that is cancelled in it unwinds.

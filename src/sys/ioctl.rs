@@ -9,7 +9,7 @@ use abi::{
     ib_uverbs_attr, ib_uverbs_ioctl_hdr,
 };
 
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// An ioctl with a single attribute.
 #[repr(C)]

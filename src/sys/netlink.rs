@@ -11,7 +11,7 @@ use netlink_packet_core::{
     NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
 
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// Larger than any datagram the kernel builds for a dump.
 const BUFFER: usize = 64 * 1024;

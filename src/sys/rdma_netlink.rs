@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use netlink_packet_core::{DefaultNla, Emitable};
 
 use super::netlink::{Message, Socket, attribute, string_attribute, u32_attribute, u64_attribute};
-use crate::ffi::Errno;
+use cface::Errno;
 
 const NETLINK_RDMA: c_int = 20;
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)`.

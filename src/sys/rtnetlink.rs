@@ -12,7 +12,7 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 
 use super::netlink::{Message, Socket};
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// Six bytes of an Ethernet address.
 pub(crate) type Mac = [u8; 6];

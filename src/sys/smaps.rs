@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use crate::ffi::mem;
+use cface::mem;
 
 /// Bytes of a page in the mapping that contains `address`; the system's page size when unknown.
 pub(crate) fn page_size_at(address: usize) -> usize {

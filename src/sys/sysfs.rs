@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use once_cell::sync::OnceCell;
 
 use super::env;
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// Longest root we accept.
 const MAX_ROOT: usize = 255;

@@ -5,9 +5,9 @@ use core::ffi::c_int;
 use abi::{Zeroed, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 
 use super::context_of;
-use crate::ffi::{Errno, MinusOne, Negative, verb};
 use crate::front::context::{Context, op};
 use crate::front::{ah_from_wc, eth};
+use cface::{Errno, MinusOne, Negative, verb};
 
 verb! {
     /// `ibv_create_ah(3)`.

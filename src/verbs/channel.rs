@@ -5,11 +5,11 @@ use core::ffi::c_int;
 use abi::{ibv_comp_channel, ibv_context};
 
 use super::context_of;
-use crate::ffi::lock::Guard;
-use crate::ffi::{Errno, mem, verb};
 use crate::front::command;
 use crate::front::context::Context;
 use crate::sys::fd;
+use cface::lock::Guard;
+use cface::{Errno, mem, verb};
 
 verb! {
     /// `ibv_create_comp_channel(3)`.

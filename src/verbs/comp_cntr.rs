@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use abi::{ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context};
 
 use super::context_of;
-use crate::ffi::{Errno, verb};
 use crate::front::context::{Context, op};
+use cface::{Errno, verb};
 
 verb! {
     /// `_ibv_query_comp_cntr_caps`, behind the inline `ibv_query_comp_cntr_caps`.
@@ -96,7 +96,7 @@ mod tests {
     use abi::{Zeroed, verbs_context_ops};
 
     use super::*;
-    use crate::front::generation::Generation;
+    use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
 
     /// Which of the six value operations is called shows in what it returns.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_counter_operation_reaches_its_own_function() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context().as_ptr();
         let ops = verbs_context_ops {
             set_comp_cntr: Some(set_op),
@@ -148,7 +148,7 @@ mod tests {
         let null = core::ptr::null_mut();
         // SAFETY: a canonical table, and objects of ours.
         unsafe {
-            test.context().install(&raw const ops, Generation::newest());
+            test.context().install(&raw const ops, NEWEST);
             assert_eq!([set(counter, 0), set_err(counter, 0)], [1, 2]);
             assert_eq!([inc(counter, 0), inc_err(counter, 0)], [3, 4]);
             assert_eq!([read(counter, &raw mut value), read_err(counter, &raw mut value)], [5, 6]);

@@ -9,10 +9,10 @@ use abi::{
 };
 
 use super::context_of;
-use crate::ffi::lock::{self, Guard};
-use crate::ffi::{Errno, MinusOne, Ret, verb};
 use crate::front::context::{Context, op};
 use crate::sys::fd;
+use cface::lock::{self, Guard};
+use cface::{Errno, MinusOne, Ret, verb};
 
 verb! {
     /// `ibv_create_cq(3)`.
@@ -209,7 +209,7 @@ unsafe fn count(channel: *mut ibv_comp_channel, change: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::generation::Generation;
+    use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
     use abi::Zeroed;
 
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn an_event_on_the_channel_names_its_cq_and_counts_when_acknowledged() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context().as_ptr();
         let [read_end, write_end] = pipe();
         let mut channel = ibv_comp_channel { context, fd: read_end, refcnt: 0 };
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn an_asynchronous_event_is_read_and_acknowledged_at_its_object() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context().as_ptr();
         let [read_end, write_end] = pipe();
         let mut cq = ibv_cq::zeroed();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn completion_fields_nobody_knows_are_refused() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let mut attr = ibv_cq_init_attr_ex { wc_flags: 1 << 40, ..ibv_cq_init_attr_ex::zeroed() };
         // SAFETY: objects of ours.
         let cq = unsafe { create_cq_ex(test.context().as_ptr(), &raw mut attr) };

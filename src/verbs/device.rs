@@ -7,12 +7,12 @@ use core::sync::atomic::Ordering;
 
 use abi::{VSYSFS_READ_NODE_GUID, ibv_context, ibv_device, verbs_device};
 
-use crate::ffi::{Errno, MinusOne, chars, mem, verb};
 use crate::front::context::{Context, FrontEnd, op};
 use crate::front::device::Device;
-use crate::front::generation::Generation;
+use crate::front::generation::NEWEST;
 use crate::front::{ext, list, registry};
 use crate::sys::{chardev, fd, ioctl, sysfs};
+use cface::{Errno, MinusOne, chars, mem, verb};
 
 verb! {
     /// `ibv_get_device_list(3)`: a NULL-terminated array, to be freed with `ibv_free_device_list`.
@@ -219,9 +219,8 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     if verbs.is_null() {
         return Err(Errno::last());
     }
-    let generation = registry::find(device.ops())
-        .and_then(|driver| driver.generation())
-        .unwrap_or_else(Generation::newest);
+    let generation =
+        registry::find(device.ops()).and_then(|driver| driver.generation()).unwrap_or(NEWEST);
     // SAFETY: the provider's fresh context, made by init_and_alloc with the same generation.
     let context = unsafe { Context::from_verbs(verbs, generation)? };
     context.install_front_end(&FrontEnd {

@@ -4,8 +4,8 @@
 use abi::{ibv_context, ibv_dm};
 
 use super::context_of;
-use crate::ffi::{MinusOne, verb};
 use crate::front::context::{Context, op};
+use cface::{MinusOne, verb};
 
 verb! {
     /// `ibv_import_dm(3)`.
@@ -49,9 +49,9 @@ mod tests {
     use abi::{Zeroed, verbs_context_ops};
 
     use super::*;
-    use crate::ffi::Errno;
-    use crate::front::generation::Generation;
+    use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
+    use cface::Errno;
 
     unsafe extern "C" fn import_op(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
         Box::into_raw(Box::new(ibv_dm { context, handle, ..ibv_dm::zeroed() }))
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn imported_device_memory_is_the_providers() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context().as_ptr();
         // SAFETY: a canonical table, and objects of ours.
         unsafe {
@@ -74,7 +74,7 @@ mod tests {
                 unimport_dm: Some(unimport_op),
                 ..verbs_context_ops::zeroed()
             };
-            test.context().install(&raw const ops, Generation::newest());
+            test.context().install(&raw const ops, NEWEST);
             let dm = import(context, 7);
             assert_eq!((*dm).handle, 7);
             Errno::EIO.set();

@@ -7,10 +7,10 @@ use abi::{
     IBV_EVENT_WQ_FATAL, ibv_async_event, ibv_async_event_element, ibv_context, ibv_event_type,
 };
 
-use crate::ffi::lock::acknowledge;
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::front::context::{Context, op};
 use crate::sys::fd;
+use cface::lock::acknowledge;
+use cface::{Errno, MinusOne, verb};
 
 /// Whom an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 
 use abi::ibv_fork_status;
 
-use crate::ffi::{MinusOne, verb};
 use crate::front::fork;
+use cface::{MinusOne, verb};
 
 verb! {
     /// `ibv_fork_init(3)`.

@@ -5,9 +5,9 @@ use core::ffi::c_int;
 
 use abi::{be16, ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type_sysfs};
 
-use crate::ffi::{Errno, MinusOne, Negative, verb};
 use crate::front::context::{Context, op};
 use crate::front::gid;
+use cface::{Errno, MinusOne, Negative, verb};
 
 verb! {
     /// `ibv_query_gid(3)`: 0 or -1; an empty slot is a zero GID.

@@ -9,7 +9,7 @@ use abi::{
     ibv_sa_path_rec,
 };
 
-use crate::ffi::{Errno, verb};
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_copy_ah_attr_from_kern`.

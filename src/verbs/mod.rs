@@ -3,8 +3,8 @@
 
 use abi::ibv_context;
 
-use crate::ffi::Errno;
 use crate::front::context::Context;
+use cface::Errno;
 
 pub(crate) mod ah;
 pub(crate) mod channel;

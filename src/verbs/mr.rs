@@ -12,9 +12,9 @@ use abi::{
 };
 
 use super::context_of;
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::front::context::{Context, op};
 use crate::front::fork;
+use cface::{Errno, MinusOne, verb};
 
 verb! {
     /// `ibv_reg_mr(3)`.
@@ -479,7 +479,7 @@ mod tests {
     use abi::{IBV_MR_TYPE_IMPORTED_MR, IBV_REREG_MR_FLAGS_SUPPORTED, verbs_context_ops};
 
     use super::*;
-    use crate::front::generation::Generation;
+    use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
 
     const OPTIONAL: u32 = AccessFlags::OPTIONAL_RANGE.bits();
@@ -551,7 +551,7 @@ mod tests {
     /// A context with these operations, and a PD of it.
     fn bench() -> (TestContext, ibv_pd) {
         RESULT.set(0);
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let ops = verbs_context_ops {
             reg_mr: Some(reg_mr_op),
             reg_mr_ex: Some(reg_mr_ex_op),
@@ -562,7 +562,7 @@ mod tests {
             ..verbs_context_ops::zeroed()
         };
         // SAFETY: a canonical table.
-        unsafe { test.context().install(&raw const ops, Generation::newest()) };
+        unsafe { test.context().install(&raw const ops, NEWEST) };
         let pd = ibv_pd { context: test.context().as_ptr(), ..ibv_pd::zeroed() };
         (test, pd)
     }
@@ -714,7 +714,7 @@ mod tests {
         // SAFETY: objects of ours.
         unsafe {
             let addr = alloc_buf(&raw mut pd, 100, &raw mut buf);
-            assert_eq!(addr.addr() % crate::ffi::mem::page_size(), 0);
+            assert_eq!(addr.addr() % cface::mem::page_size(), 0);
             assert_eq!(((*buf).addr, (*buf).size, (*buf).dmabuf_fd), (addr, 100, -1));
             addr.cast::<u8>().write_bytes(1, 100);
             free_buf(buf);

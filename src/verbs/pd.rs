@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use abi::{ibv_context, ibv_pd};
 
 use super::context_of;
-use crate::ffi::verb;
 use crate::front::context::{Context, op};
+use cface::verb;
 
 verb! {
     /// `ibv_alloc_pd(3)`.
@@ -67,9 +67,9 @@ mod tests {
     use abi::{Zeroed, verbs_context_ops};
 
     use super::*;
-    use crate::ffi::Errno;
-    use crate::front::generation::Generation;
+    use crate::front::generation::NEWEST;
     use crate::front::testing::TestContext;
+    use cface::Errno;
 
     unsafe extern "C" fn import_op(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
         Box::into_raw(Box::new(ibv_pd { context, handle }))
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_protection_domain_is_the_providers_and_knows_its_context() {
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let context = test.context().as_ptr();
         let ops = verbs_context_ops {
             alloc_pd: Some(alloc_op),
@@ -102,7 +102,7 @@ mod tests {
         unsafe {
             assert!(import(context, 7).is_null());
             assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
-            test.context().install(&raw const ops, Generation::newest());
+            test.context().install(&raw const ops, NEWEST);
             let pd = alloc(context);
             assert_eq!((*pd).context, context);
             assert_eq!(dealloc(pd), 0);

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use abi::{Zeroed, compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_port_attr};
 
-use crate::ffi::{Errno, verb};
 use crate::front::context::{Context, op};
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_query_device(3)`: the extended query with room for the classic part only.

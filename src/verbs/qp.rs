@@ -11,8 +11,8 @@ use abi::{
 };
 
 use super::context_of;
-use crate::ffi::{Errno, verb};
 use crate::front::context::op;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_create_qp(3)`.
@@ -201,7 +201,7 @@ mod tests {
     use abi::{IBV_QPS_RTR, Zeroed, verbs_context_ops};
 
     use super::*;
-    use crate::front::generation::{GENERATIONS, Generation};
+    use crate::front::generation::{GENERATIONS, NEWEST};
     use crate::front::testing::TestContext;
 
     thread_local! {
@@ -225,7 +225,7 @@ mod tests {
 
     fn bench() -> (TestContext, ibv_qp) {
         RESULT.set(0);
-        let test = TestContext::new(Generation::newest());
+        let test = TestContext::new(NEWEST);
         let ops = verbs_context_ops {
             modify_qp: Some(change),
             query_qp_data_in_order: Some(in_order),
@@ -236,7 +236,7 @@ mod tests {
             ..verbs_context_ops::zeroed()
         };
         // SAFETY: a canonical table.
-        unsafe { test.context().install(&raw const ops, Generation::newest()) };
+        unsafe { test.context().install(&raw const ops, NEWEST) };
         let qp = ibv_qp { context: test.context().as_ptr(), ..ibv_qp::zeroed() };
         (test, qp)
     }

@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use abi::{ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 use super::context_of;
-use crate::ffi::{Errno, lock, verb};
 use crate::front::context::op;
+use cface::{Errno, lock, verb};
 
 verb! {
     /// `ibv_create_srq(3)`.

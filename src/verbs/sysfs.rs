@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::sys::sysfs;
+use cface::{Errno, MinusOne, verb};
 
 /// `ibv_get_sysfs_path`: where sysfs is, for the life of the process.
 pub(crate) extern "C" fn path() -> *const c_char {

@@ -3,6 +3,7 @@
 
 use crate::files::{is_current, read};
 use crate::paths::Paths;
+use cface::generations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -13,9 +14,6 @@ use std::process::ExitCode;
 const FILE: &str = "docs/abi-matrix.md";
 
 const PRIVATE: &str = "IBVERBS_PRIVATE_";
-
-/// Generations of the private ABI, as `build.rs` knows them.
-const GENERATIONS: [u32; 5] = [34, 57, 59, 64, 65];
 
 /// How many tests a row names.
 const TESTS_NAMED: usize = 3;
@@ -84,7 +82,7 @@ fn row(line: &str) -> Option<Vec<Entry>> {
     };
     if let Some(first) = place.trim().strip_prefix("since ") {
         let first: u32 = first.trim().parse().ok()?;
-        let since = GENERATIONS.into_iter().filter(|&generation| generation >= first);
+        let since = generations::numbers().filter(|&generation| generation >= first);
         return Some(since.map(|n| entry(format!("{PRIVATE}{n}"), n == first)).collect());
     }
     let mut quoted = place.split('"').skip(1).step_by(2);
@@ -92,19 +90,14 @@ fn row(line: &str) -> Option<Vec<Entry>> {
     Some(vec![entry(version.to_string(), at == "@@")])
 }
 
-/// The versions of the one variable.
-fn variable(source: &str) -> Vec<Entry> {
-    let version = |line: &str| {
-        let mut quoted = line.trim().split('"').skip(1).step_by(2);
-        let (at, version) = (quoted.next()?, quoted.next()?);
-        (["@", "@@"].contains(&at) && version.starts_with(PRIVATE)).then(|| Entry {
-            name: "verbs_allow_disassociate_destroy".into(),
-            version: version.into(),
-            is_default: at == "@@",
-            path: "export::data::allow_disassociate_destroy".into(),
-        })
-    };
-    source.lines().filter_map(version).collect()
+/// The one variable, which has a version per generation.
+fn variable() -> impl Iterator<Item = Entry> {
+    generations::numbers().enumerate().map(|(index, number)| Entry {
+        name: "verbs_allow_disassociate_destroy".into(),
+        version: format!("{PRIVATE}{number}"),
+        is_default: index == 0,
+        path: "export::data::allow_disassociate_destroy".into(),
+    })
 }
 
 /// What upstream's releases export.
@@ -254,7 +247,7 @@ struct PrivateRow<'a> {
 /// The whole document.
 fn generate(root: &Path) -> crate::Result<String> {
     let mut all = entries(&read(&root.join("src/export/table.rs"))?);
-    all.extend(variable(&read(&root.join("src/export/data.rs"))?));
+    all.extend(variable());
     let upstream = Upstream::read(&root.join("c-tests/symbols"))?;
     let tests = Tests::read(root)?;
     if all.is_empty() || upstream.newest.is_empty() {
@@ -449,14 +442,5 @@ mod tests {
             text.contains("| `ibv_old` | 1.1 | yes | 65 | `verbs::pd::alloc` | `c-tests/a.c` |")
         );
         assert!(text.contains("| `ibv_cmd_new` | 64 65 | 64 | - | `kabi::cmd::pd::new` |  |"));
-    }
-
-    #[test]
-    fn the_variable_has_a_version_per_generation() {
-        let all = variable(
-            "versions! {\n    \"@@\" \"IBVERBS_PRIVATE_34\"\n    \"@\" \"IBVERBS_PRIVATE_57\"\n}\n",
-        );
-        assert_eq!(all.len(), 2);
-        assert!(all[0].is_default && !all[1].is_default);
     }
 }

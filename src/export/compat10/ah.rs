@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use abi::{ibv_ah_1_0, ibv_ah_attr, ibv_pd_1_0};
 
 use super::{Fresh, end, made, real};
-use crate::ffi::{Errno, verb};
 use crate::verbs::ah;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_create_ah@IBVERBS_1.0`.

@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use abi::{Zeroed, ibv_comp_channel, ibv_context_1_0, ibv_cq, ibv_cq_1_0, ibv_wc};
 
 use super::{Fresh, end, forward, made, real};
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::verbs::cq;
+use cface::{Errno, MinusOne, verb};
 
 verb! {
     /// `ibv_create_cq@IBVERBS_1.0`.

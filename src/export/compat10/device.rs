@@ -10,9 +10,9 @@ use abi::{
 };
 
 use super::{Fresh, cq, forward, made, qp, real, srq};
-use crate::ffi::{Errno, MinusOne, mem, verb};
 use crate::front::context::Shadow;
 use crate::verbs::{device, gid, port};
+use cface::{Errno, MinusOne, mem, verb};
 
 /// What is in front of the first device of an array.
 type Hidden = *mut *mut ibv_device;

@@ -4,8 +4,8 @@
 use abi::{ibv_async_event, ibv_context_1_0};
 
 use super::{cq, qp, real, srq};
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::verbs::event::{self, Subject};
+use cface::{Errno, MinusOne, verb};
 
 verb! {
     /// `ibv_get_async_event@IBVERBS_1.0`.
@@ -89,7 +89,7 @@ mod tests {
             let cq = cq::create_cq(context, 1, null, null.cast(), 0);
             let srq = srq::create_srq(pd, &mut ibv_srq_init_attr::zeroed());
             let qp = qp::create_qp(pd, &mut ibv_qp_init_attr_1_0::zeroed());
-            crate::ffi::lock::init(&raw mut (*(*qp).real_qp).mutex, &raw mut (*(*qp).real_qp).cond);
+            cface::lock::init(&raw mut (*(*qp).real_qp).mutex, &raw mut (*(*qp).real_qp).cond);
             let objects: [(*mut c_void, *mut c_void, u32); 3] = [
                 ((*cq).real_cq.cast(), cq.cast(), IBV_EVENT_CQ_ERR),
                 ((*qp).real_qp.cast(), qp.cast(), IBV_EVENT_QP_FATAL),

@@ -15,9 +15,9 @@ use abi::{
 };
 
 use super::device;
-use crate::ffi::{Errno, mem};
 use crate::front::testing;
 use crate::kabi;
+use cface::{Errno, mem};
 
 thread_local! {
     static ASKED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -393,7 +393,7 @@ pub(super) fn device(name: &str) -> *mut ibv_device {
     let device: NonNull<verbs_device> = testing::device(&DEVICE_OPS);
     // SAFETY: fresh and only ours.
     let field = unsafe { &mut (*device.as_ptr()).device.name };
-    crate::ffi::chars::store(field, name.as_bytes()).expect("fits");
+    cface::chars::store(field, name.as_bytes()).expect("fits");
     device.as_ptr().cast()
 }
 

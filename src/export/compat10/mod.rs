@@ -19,7 +19,7 @@ use abi::{
     ibv_srq_1_0,
 };
 
-use crate::ffi::{Errno, mem};
+use cface::{Errno, mem};
 
 pub(super) mod ah;
 pub(super) mod cq;

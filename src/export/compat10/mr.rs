@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use abi::{ibv_mr_1_0, ibv_pd_1_0};
 
 use super::{Fresh, end, made, real};
-use crate::ffi::{Errno, verb};
 use crate::verbs::mr;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_reg_mr@IBVERBS_1.0`.

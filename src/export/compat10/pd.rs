@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use abi::{ibv_context_1_0, ibv_pd_1_0};
 
 use super::{Fresh, end, made, real};
-use crate::ffi::verb;
 use crate::verbs::pd;
+use cface::verb;
 
 verb! {
     /// `ibv_alloc_pd@IBVERBS_1.0`.
@@ -36,7 +36,7 @@ verb! {
 mod tests {
     use super::super::{device, fake};
     use super::*;
-    use crate::ffi::Errno;
+    use cface::Errno;
 
     #[test]
     fn a_protection_domain_of_1_0_stands_for_a_real_one() {

@@ -10,7 +10,7 @@ use abi::{
 };
 
 use super::real;
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// A list of up to so many requests needs no memory but the stack.
 const ON_STACK: usize = 16;

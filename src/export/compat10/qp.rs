@@ -9,8 +9,8 @@ use abi::{
 };
 
 use super::{Fresh, cq, end, forward, made, post, real, srq};
-use crate::ffi::{Errno, verb};
 use crate::verbs::qp;
+use cface::{Errno, verb};
 
 /// Bytes of `ibv_qp_attr` in 1.0; what came later is behind them.
 const QP_ATTR_LEN: usize = offset_of!(ibv_qp_attr, rate_limit);

@@ -7,8 +7,8 @@ use abi::{
 };
 
 use super::{Fresh, end, forward, made, post, real};
-use crate::ffi::{Errno, verb};
 use crate::verbs::srq;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_create_srq@IBVERBS_1.0`.

@@ -10,8 +10,8 @@ use abi::{
 
 use super::bytes::{In, Out, Wire, wire};
 use super::write::{Number, Write};
-use crate::ffi::Errno;
 use crate::front::context::Context;
+use cface::Errno;
 
 wire! { ib_uverbs_create_comp_channel ib_uverbs_create_comp_channel_resp }
 

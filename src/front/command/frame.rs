@@ -2,7 +2,7 @@
 //! command structure with its header, the driver's own data behind it, and the same for the response.
 
 use super::bytes::{In, Out};
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// The driver's parts: `UHW_IN` and `UHW_OUT` of an ioctl, the tails of a write command.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use abi::{
 use super::Way;
 use super::buffer::Command;
 use super::bytes::{Out, Wire, wire};
-use crate::ffi::Errno;
 use crate::front::context::Context;
 use crate::front::op::Op;
+use cface::Errno;
 
 wire! { ib_uverbs_gid_entry }
 

@@ -23,7 +23,7 @@ use buffer::{Command, TooLong};
 
 use super::context::Context;
 use super::op::Op;
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// How a command was, or is to be, executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use abi::{
 use super::buffer::Command;
 use super::bytes::{In, Out, Wire, wire};
 use super::frame::Driver;
-use crate::ffi::Errno;
 use crate::front::context::Context;
+use cface::Errno;
 
 wire! { ib_uverbs_cmd_hdr ex_hdr }
 

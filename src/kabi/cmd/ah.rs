@@ -8,11 +8,11 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! { ib_uverbs_create_ah ib_uverbs_create_ah_resp }
 

@@ -22,9 +22,9 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::Out;
+use cface::{Errno, verb};
 
 /// Operations that can be counted: the same six bits for applications and kernel.
 const KNOWN_OPERATIONS: u32 = 0x3f;

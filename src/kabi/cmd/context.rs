@@ -11,15 +11,15 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::Way;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::Number;
 use crate::front::context::Context;
-use crate::front::generation::Generation;
+use crate::front::generation;
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! { ib_uverbs_get_context ib_uverbs_get_context_resp }
 
@@ -99,7 +99,7 @@ verb! {
 /// # Safety
 /// `context` is NULL or a live `verbs_context` of private ABI `pabi`.
 unsafe fn of_verbs(context: *mut verbs_context, pabi: u32) -> Result<Context, Errno> {
-    let generation = Generation::of_pabi(pabi).ok_or(Errno::EINVAL)?;
+    let generation = generation::of_pabi(pabi).ok_or(Errno::EINVAL)?;
     // SAFETY: per the contract.
     unsafe { Context::from_verbs(context, generation) }
 }

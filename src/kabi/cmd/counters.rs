@@ -11,9 +11,9 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::Out;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_cmd_create_counters`: sets `context` and `handle`.

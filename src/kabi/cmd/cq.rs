@@ -26,13 +26,13 @@ use abi::{
 
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver, Frame};
 use crate::front::command::write::{Number, Write};
 use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! {
     ib_uverbs_create_cq ib_uverbs_create_cq_resp ib_uverbs_destroy_cq ib_uverbs_destroy_cq_resp

@@ -6,14 +6,14 @@ use core::sync::atomic::Ordering;
 
 use super::status::Status;
 use crate::export::allow_disassociate_destroy;
-use crate::ffi::Errno;
-use crate::ffi::lock::Guard;
 use crate::front::command::Way;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::Wire;
 use crate::front::command::write::Number;
 use crate::front::context::Context;
 use crate::front::op::Op;
+use cface::Errno;
+use cface::lock::Guard;
 
 /// An ioctl that destroys, and the operation whose slot remembers whether the kernel knows it.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +91,8 @@ pub(super) unsafe fn wait_for_acknowledgements<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::lock;
     use abi::Zeroed;
+    use cface::lock;
 
     #[test]
     fn destruction_waits_for_the_last_acknowledgement() {

@@ -16,7 +16,6 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::Way;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
@@ -25,6 +24,7 @@ use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use crate::front::generation::Variant;
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! {
     ib_uverbs_ex_query_device ib_uverbs_ex_query_device_resp ib_uverbs_query_device ib_uverbs_query_device_resp

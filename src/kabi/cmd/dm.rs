@@ -15,9 +15,9 @@ use abi::{
 
 use super::destroy;
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::Out;
+use cface::{Errno, verb};
 
 verb! {
     /// `ibv_cmd_alloc_dm`: sets `context` and both handles.

@@ -12,9 +12,9 @@ use abi::{
     UVERBS_OBJECT_DMABUF, Zeroed, dma_heap_allocation_data, ibv_context, ibv_dmabuf_heap,
 };
 
-use crate::ffi::{Errno, MinusOne, mem, verb};
 use crate::front::command::buffer::Command;
 use crate::sys::fd;
+use cface::{Errno, MinusOne, mem, verb};
 
 verb! {
     /// `ibv_cmd_export_dmabuf_fd`: a DMA-BUF for the memory at a page offset of the device's mappings.

@@ -10,9 +10,9 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::ffi::verb;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::In;
+use cface::verb;
 
 verb! {
     /// `ibv_cmd_alloc_dmah`: sets `context` and `handle`.

@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use abi::{ibv_command_buffer, ibv_context};
 
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::{Buffer, Chain};
+use cface::{Errno, verb};
 
 verb! {
     /// `execute_ioctl`: sends a command that a provider built with inline code of rdma-core, together with

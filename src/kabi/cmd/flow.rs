@@ -12,11 +12,11 @@ use abi::{
 use super::destroy::Destroy;
 use super::flow_spec::{self, Named};
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! { ib_uverbs_create_flow ib_uverbs_create_flow_resp ib_uverbs_destroy_flow }
 

@@ -14,9 +14,9 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::ffi::verb;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::In;
+use cface::verb;
 
 verb! {
     /// `ibv_cmd_create_flow_action_esp`: sets `context`, `handle` and type.

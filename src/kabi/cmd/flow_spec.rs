@@ -12,7 +12,7 @@ use abi::{
 };
 
 use super::status::set;
-use crate::ffi::Errno;
+use cface::Errno;
 
 /// Type and size at the start of a specification.
 pub(super) fn head(spec: &[u8]) -> Option<(u32, usize)> {

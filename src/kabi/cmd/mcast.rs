@@ -7,9 +7,9 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::ffi::verb;
 use crate::front::command::bytes::{In, Wire, wire};
 use crate::front::command::write::{Number, Write};
+use cface::verb;
 
 wire! { ib_uverbs_attach_mcast ib_uverbs_detach_mcast }
 

@@ -42,8 +42,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::ibv_context;
 
-use crate::ffi::Errno;
 use crate::front::context::Context;
+use cface::Errno;
 
 /// The context of a provider's object.
 ///

@@ -27,13 +27,13 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::Way;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! { ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_rereg_mr ib_uverbs_rereg_mr_resp ibv_sge }
 

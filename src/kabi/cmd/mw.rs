@@ -8,11 +8,11 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::ffi::verb;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
+use cface::verb;
 
 wire! { ib_uverbs_alloc_mw ib_uverbs_alloc_mw_resp }
 

@@ -9,9 +9,9 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::ffi::{Errno, MinusOne, verb};
 use crate::front::command::bytes::{In, Out, Wire, copy_of, wire};
 use crate::front::command::write::{Number, Write};
+use cface::{Errno, MinusOne, verb};
 
 wire! { ib_uverbs_poll_cq ib_uverbs_poll_cq_resp ib_uverbs_req_notify_cq ib_uverbs_wc }
 

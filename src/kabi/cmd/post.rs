@@ -13,10 +13,10 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::ffi::{Errno, verb};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
+use cface::{Errno, verb};
 
 wire! { ib_uverbs_post_send ib_uverbs_recv_wr ib_uverbs_send_wr ib_uverbs_sge }
 

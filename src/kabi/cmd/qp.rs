@@ -20,7 +20,6 @@ use abi::{
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
 use super::qp_new::create;
 use super::status::{Status, set};
-use crate::ffi::{Errno, lock, verb};
 use crate::front::command::Way;
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
@@ -28,6 +27,7 @@ use crate::front::command::frame::{Driver, Frame};
 use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use crate::front::op::Op;
+use cface::{Errno, lock, verb};
 
 wire! { ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_open_qp }
 

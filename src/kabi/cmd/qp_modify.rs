@@ -13,10 +13,10 @@ use abi::{
 
 use super::qp_attr;
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Frame};
 use crate::front::command::write::{Number, Write};
+use cface::{Errno, verb};
 
 wire! {
     ib_uverbs_modify_qp ib_uverbs_ex_modify_qp ib_uverbs_ex_modify_qp_resp ib_uverbs_query_qp

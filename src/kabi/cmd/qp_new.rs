@@ -22,7 +22,6 @@ use abi::{
 };
 
 use super::status::{Status, set};
-use crate::ffi::{Errno, lock};
 use crate::front::command::buffer::{Chain, Command};
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::Driver;
@@ -30,6 +29,7 @@ use crate::front::command::write::Number;
 use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
+use cface::{Errno, lock};
 
 wire! { ib_uverbs_create_qp ib_uverbs_create_qp_resp ib_uverbs_ex_create_qp ib_uverbs_ex_create_qp_resp ib_uverbs_qp_cap ibv_create_qp_resp_v3 ibv_create_qp_resp_v4 }
 

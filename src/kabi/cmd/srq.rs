@@ -26,7 +26,6 @@ use abi::{
 
 use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
 use super::status::{Status, set};
-use crate::ffi::{Errno, lock, verb};
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver};
@@ -34,6 +33,7 @@ use crate::front::command::write::{Number, Write};
 use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::context::Context;
 use crate::front::op::Op;
+use cface::{Errno, lock, verb};
 
 wire! {
     ib_uverbs_create_srq ib_uverbs_create_srq_resp ib_uverbs_create_xsrq ib_uverbs_destroy_srq

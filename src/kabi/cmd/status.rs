@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use crate::ffi::{Errno, Ret};
+use cface::{Errno, Ret};
 
 pub(super) use crate::front::command::with_errno as set;
 

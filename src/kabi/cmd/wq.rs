@@ -23,13 +23,13 @@ use abi::{
 
 use super::destroy::{Destroy, Outcome, outcome, wait_for_acknowledgements};
 use super::status::{Status, set};
-use crate::ffi::{Errno, verb};
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::{In, Out, Wire, wire};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
 use crate::front::command::{Way, async_fd, is_imported};
 use crate::front::op::Op;
+use cface::{Errno, verb};
 
 wire! {
     ib_uverbs_ex_create_rwq_ind_table_resp ib_uverbs_ex_create_wq ib_uverbs_ex_create_wq_resp

@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int};
 use super::Errno;
 
 /// A return type of an exported function, and what it returns on failure.
-pub(crate) trait Ret {
+pub trait Ret {
     /// The value for `error`, after setting errno where the convention wants it.
     fn fail(error: Errno) -> Self;
 }
@@ -50,7 +50,7 @@ impl Ret for u64 {
 /// -1 with errno set, otherwise the value: `ibv_get_cq_event(3)` and the like.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MinusOne(pub(crate) c_int);
+pub struct MinusOne(pub c_int);
 
 impl Ret for MinusOne {
     fn fail(error: Errno) -> Self {
@@ -62,7 +62,7 @@ impl Ret for MinusOne {
 /// A negative errno, otherwise the value: `ibv_query_gid_table(3)` (`ssize_t`).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Negative<T>(pub(crate) T);
+pub struct Negative<T>(pub T);
 
 impl Ret for Negative<isize> {
     fn fail(error: Errno) -> Self {

@@ -3,14 +3,14 @@
 
 /// Holds a `pthread_mutex_t` until dropped.
 #[derive(Debug)]
-pub(crate) struct Guard(*mut libc::pthread_mutex_t);
+pub struct Guard(*mut libc::pthread_mutex_t);
 
 impl Guard {
     /// Locks `mutex`.
     ///
     /// # Safety
     /// An initialised mutex that outlives the guard.
-    pub(crate) unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> Self {
+    pub unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> Self {
         // SAFETY: initialised, by the contract above.
         unsafe { libc::pthread_mutex_lock(mutex) };
         Self(mutex)
@@ -28,7 +28,7 @@ impl Drop for Guard {
 ///
 /// # Safety
 /// Both point to memory that nobody else uses yet.
-pub(crate) unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pthread_cond_t) {
+pub unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pthread_cond_t) {
     // SAFETY: writable by the contract above.
     unsafe {
         libc::pthread_mutex_init(mutex, core::ptr::null());
@@ -40,7 +40,7 @@ pub(crate) unsafe fn init(mutex: *mut libc::pthread_mutex_t, cond: *mut libc::pt
 ///
 /// # Safety
 /// All three belong to one live object.
-pub(crate) unsafe fn acknowledge(
+pub unsafe fn acknowledge(
     mutex: *mut libc::pthread_mutex_t,
     cond: *mut libc::pthread_cond_t,
     counter: *mut u32,

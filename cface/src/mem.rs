@@ -7,18 +7,18 @@ use core::ptr::NonNull;
 use super::Errno;
 
 /// Zeroed memory for one `T`.
-pub(crate) fn calloc<T: abi::Zeroed>() -> Result<NonNull<T>, Errno> {
+pub fn calloc<T: abi::Zeroed>() -> Result<NonNull<T>, Errno> {
     calloc_bytes(size_of::<T>()).map(NonNull::cast)
 }
 
 /// `bytes` of zeroed memory, at least one.
-pub(crate) fn calloc_bytes(bytes: usize) -> Result<NonNull<c_void>, Errno> {
+pub fn calloc_bytes(bytes: usize) -> Result<NonNull<c_void>, Errno> {
     // SAFETY: calloc has no requirements.
     NonNull::new(unsafe { libc::calloc(1, bytes.max(1)) }).ok_or(Errno::ENOMEM)
 }
 
 /// Page-aligned memory, uninitialised.
-pub(crate) fn alloc_pages(bytes: usize) -> Result<NonNull<c_void>, Errno> {
+pub fn alloc_pages(bytes: usize) -> Result<NonNull<c_void>, Errno> {
     let mut memory = core::ptr::null_mut();
     // SAFETY: `memory` receives one pointer; the page size is a power of two.
     let error = unsafe { libc::posix_memalign(&raw mut memory, page_size(), bytes) };
@@ -29,13 +29,13 @@ pub(crate) fn alloc_pages(bytes: usize) -> Result<NonNull<c_void>, Errno> {
 }
 
 /// `free(3)`; NULL is fine.
-pub(crate) fn free(memory: *mut c_void) {
+pub fn free(memory: *mut c_void) {
     // SAFETY: callers pass NULL or memory of libc's allocator that they own.
     unsafe { libc::free(memory) };
 }
 
 /// Bytes of a page.
-pub(crate) fn page_size() -> usize {
+pub fn page_size() -> usize {
     // SAFETY: sysconf has no requirements.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

@@ -1,19 +1,28 @@
-//! The border to C: errno, return conventions, C memory and C locks, and the guard that keeps a panic
-//! from unwinding into the caller.
+//! The face that C sees: what every library of ours with a C interface needs, and has in this one place.
+//!
+//! - [`Errno`] and [`Ret`]: an error, and how a function's return type tells it to its C caller.
+//! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and out of which no panic gets.
+//! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`] makes
+//!   the linker's map of the same rows, in a build script.
+//! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
+//! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
 
-pub(crate) mod chars;
+pub mod chars;
 mod errno;
-pub(crate) mod lock;
-pub(crate) mod mem;
+mod export;
+pub mod generations;
+pub mod lock;
+pub mod mem;
 mod ret;
-pub(crate) mod shared;
+pub mod shared;
+pub mod version_map;
 
-pub(crate) use errno::Errno;
-pub(crate) use ret::{MinusOne, Negative, Ret};
+pub use errno::Errno;
+pub use ret::{MinusOne, Negative, Ret};
 
 /// Runs the body of an entry point: an `Err` and a panic both become the failure value of the return
 /// type. A panic is a defect of ours; it has already printed its message and becomes `EIO`.
-pub(crate) fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
+pub fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     // Unwind safety: nothing survives the closure but C memory, which C code would see half-changed
     // just the same.
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
@@ -24,18 +33,18 @@ pub(crate) fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
 }
 
 /// Defines an entry point: the body returns `Result<_, Errno>`, and [`boundary`] does the rest.
+#[macro_export]
 macro_rules! verb {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident $(<const $generic:ident: $kind:ty>)?
         ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {
         $(
             $(#[$meta])*
             $vis unsafe extern "C" fn $name $(<const $generic: $kind>)? ($($arg: $ty),*) $(-> $ret)? {
-                $crate::ffi::boundary(move || $body)
+                $crate::boundary(move || $body)
             }
         )*
     };
 }
-pub(crate) use verb;
 
 #[cfg(test)]
 mod tests {

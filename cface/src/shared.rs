@@ -8,7 +8,7 @@ use super::lock::Guard;
 
 /// A value behind a lock, for statics only: the lock must not move once it was used. It is not recursive.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub struct Shared<T> {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
 }
@@ -17,18 +17,19 @@ pub(crate) struct Shared<T> {
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// For the initial value of a static.
+    pub const fn new(value: T) -> Self {
         let lock = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
         Self { lock, value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock; it is held until the result is dropped.
-    pub(crate) fn lock(&'static self) -> Held<T> {
+    pub fn lock(&'static self) -> Held<T> {
         Held { _lock: self.hold(), value: self.value.get() }
     }
 
     /// Only keeps others away until the result is dropped.
-    pub(crate) fn hold(&'static self) -> Guard {
+    pub fn hold(&'static self) -> Guard {
         // SAFETY: initialised statically, and a static lives for ever.
         unsafe { Guard::lock(self.lock.get()) }
     }
@@ -36,7 +37,7 @@ impl<T> Shared<T> {
 
 /// The value, while its lock is held.
 #[derive(Debug)]
-pub(crate) struct Held<T> {
+pub struct Held<T> {
     value: *mut T,
     _lock: Guard,
 }

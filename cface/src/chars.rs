@@ -4,13 +4,13 @@ use core::ffi::c_char;
 use std::path::Path;
 
 /// The bytes before the first NUL.
-pub(crate) fn bytes(chars: &[c_char]) -> Vec<u8> {
+pub fn bytes(chars: &[c_char]) -> Vec<u8> {
     chars.iter().take_while(|&&c| c != 0).map(|&c| c.cast_unsigned()).collect()
 }
 
 /// Stores `text` with its NUL; `None`, with nothing stored, when it does not fit.
 #[must_use]
-pub(crate) fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
+pub fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
     if text.len() >= into.len() || text.contains(&0) {
         return None;
     }
@@ -23,7 +23,7 @@ pub(crate) fn store(into: &mut [c_char], text: &[u8]) -> Option<()> {
 
 /// Stores a path with its NUL.
 #[must_use]
-pub(crate) fn store_path(into: &mut [c_char], path: &Path) -> Option<()> {
+pub fn store_path(into: &mut [c_char], path: &Path) -> Option<()> {
     use std::os::unix::ffi::OsStrExt;
     store(into, path.as_os_str().as_bytes())
 }

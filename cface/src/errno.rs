@@ -4,14 +4,14 @@ use core::ffi::c_int;
 
 /// A positive errno value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Errno(c_int);
+pub struct Errno(c_int);
 
 macro_rules! names {
     ($($name:ident)*) => {
         impl Errno {
             $(
                 #[doc = concat!("`", stringify!($name), "`")]
-                pub(crate) const $name: Self = Self(libc::$name);
+                pub const $name: Self = Self(libc::$name);
             )*
         }
         impl core::fmt::Debug for Errno {
@@ -33,23 +33,23 @@ names! {
 impl Errno {
     /// From a value the kernel, libc or a provider gave; 0 and negative values become `EIO`, so that a
     /// failure can never read as success.
-    pub(crate) const fn from_raw(raw: c_int) -> Self {
+    pub const fn from_raw(raw: c_int) -> Self {
         if raw > 0 { Self(raw) } else { Self::EIO }
     }
 
     /// The calling thread's errno.
-    pub(crate) fn last() -> Self {
+    pub fn last() -> Self {
         // SAFETY: libc returns the address of this thread's errno, which lives as long as the thread.
         Self::from_raw(unsafe { *libc::__errno_location() })
     }
 
     /// The positive number.
-    pub(crate) const fn raw(self) -> c_int {
+    pub const fn raw(self) -> c_int {
         self.0
     }
 
     /// Stores it as the calling thread's errno.
-    pub(crate) fn set(self) {
+    pub fn set(self) {
         // SAFETY: libc returns the address of this thread's errno, which lives as long as the thread.
         unsafe { *libc::__errno_location() = self.0 };
     }
