@@ -1,7 +1,5 @@
 //! The one exported variable, `verbs_allow_disassociate_destroy`: a byte that providers read through
-//! the GOT, under the private node of every generation.
-
-use core::sync::atomic::AtomicBool;
+//! the GOT, under the private node of every generation. [`crate::front::disassociate`] reads and writes it.
 
 macro_rules! versions {
     ($($at:literal $node:literal)*) => {
@@ -27,14 +25,3 @@ macro_rules! versions {
 }
 
 private_nodes!(versions);
-
-unsafe extern "C" {
-    #[link_name = "fv.allow_disassociate_destroy"]
-    static ALLOW: AtomicBool;
-}
-
-/// The variable itself: whether destroying an object whose device is gone counts as success.
-pub(crate) fn allow_disassociate_destroy() -> &'static AtomicBool {
-    // SAFETY: defined by the assembly above, one byte, 0 or 1; providers only read it.
-    unsafe { &ALLOW }
-}

@@ -9,5 +9,3 @@ mod compat10;
 mod data;
 mod table;
 mod variadic;
-
-pub(crate) use data::allow_disassociate_destroy;

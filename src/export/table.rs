@@ -265,7 +265,7 @@ cface::exports! {
     "ibv_read_ibdev_sysfs_file" since 34 => variadic::read_ibdev_sysfs_file;
     "ibv_wr_opcode_str" since 34 => verbs::strings::wr_opcode_str;
     "verbs_init_cq" since 34 => kabi::cq::init;
-    "verbs_open_device" since 34 => kabi::context::open_device;
+    "verbs_open_device" since 34 => verbs::device::open_device_with;
     "verbs_set_ops" "@@" "IBVERBS_PRIVATE_34" => kabi::context::set_ops::<34>;
     "verbs_set_ops" "@" "IBVERBS_PRIVATE_57" => kabi::context::set_ops::<57>;
     "verbs_set_ops" "@" "IBVERBS_PRIVATE_59" => kabi::context::set_ops::<59>;

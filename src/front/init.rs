@@ -1,9 +1,6 @@
 //! What happens once per process, at the first listing of devices.
 
-use core::sync::atomic::Ordering;
-
-use super::{at_fork, fork, generation};
-use crate::export::allow_disassociate_destroy;
+use super::{at_fork, disassociate, fork, generation};
 use crate::sys::log::{self, notice};
 use crate::sys::{env, sysfs};
 
@@ -16,10 +13,8 @@ pub(crate) fn process() {
     if (env::is_on("RDMAV_FORK_SAFE") || env::is_on("IBV_FORK_SAFE")) && fork::init().is_err() {
         notice!("Warning: fork()-safety requested but init failed");
     }
-    // Relaxed: a single byte that providers read without any ordering.
-    allow_disassociate_destroy().store(
+    disassociate::allow(
         env::is_on("RDMAV_ALLOW_DISASSOC_DESTROY") || env::is_on("MLX4_DEVICE_FATAL_CLEANUP"),
-        Ordering::Relaxed,
     );
     let _ = sysfs::root();
     // A setting that nobody understands is told even where no plugin makes us look at it.

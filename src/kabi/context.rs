@@ -5,13 +5,13 @@ use core::ptr::NonNull;
 
 use abi::{ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_device};
 
+use crate::front::command::opening;
 use crate::front::context::{Context, Private};
 use crate::front::device::Device;
 use crate::front::dummies::DUMMIES;
 use crate::front::generation::{self, NEWEST};
 use crate::front::{ext, registry};
 use crate::sys::fd;
-use crate::sys::ioctl;
 use cface::{Errno, mem, verb};
 
 verb! {
@@ -77,15 +77,6 @@ verb! {
         unsafe { Device::new(device)?.put() };
         Ok(())
     }
-
-    /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the provider.
-    ///
-    /// # Safety
-    /// `device` is a live device; `private_data` is what its provider expects.
-    pub(crate) fn open_device(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
-        // SAFETY: per the contract above.
-        Ok(unsafe { crate::verbs::device::open(device.cast(), private_data)? }.as_ptr())
-    }
 }
 
 /// # Safety
@@ -116,7 +107,7 @@ unsafe fn init_and_alloc_inner(
         unsafe { memory.byte_add(member_offset + generation.context_offset) }.cast();
     let private = Private::new(generation, driver_id, ext::of_device(device));
     private.use_ioctl_write.store(
-        ioctl::takes_wrapped_writes(cmd_fd, driver_id),
+        opening::takes_wrapped_writes(cmd_fd, driver_id),
         core::sync::atomic::Ordering::Relaxed,
     );
     device.hold();

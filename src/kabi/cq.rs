@@ -4,6 +4,7 @@ use core::ffi::c_void;
 
 use abi::{ibv_comp_channel, ibv_context, ibv_cq};
 
+use crate::front;
 use cface::{Errno, verb};
 
 verb! {
@@ -21,7 +22,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         // SAFETY: per the contract above.
-        unsafe { crate::verbs::cq::init(cq, context, channel, cq_context) };
+        unsafe { front::cq::init(cq, context, channel, cq_context) };
         Ok(())
     }
 }

@@ -5,7 +5,6 @@ pub(crate) mod dl;
 pub(crate) mod env;
 pub(crate) mod fd;
 pub(crate) mod interfaces;
-pub(crate) mod ioctl;
 pub(crate) mod log;
 pub(crate) mod netlink;
 pub(crate) mod rdma_netlink;

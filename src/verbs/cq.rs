@@ -9,9 +9,10 @@ use abi::{
 };
 
 use super::context_of;
+use crate::front;
 use crate::front::context::{Context, op};
 use crate::sys::fd;
-use cface::lock::{self, Guard};
+use cface::lock;
 use cface::{Errno, MinusOne, Ret, verb};
 
 verb! {
@@ -33,7 +34,7 @@ verb! {
         let cq = unsafe { create(context.as_ptr(), cqe, channel, comp_vector) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; the channel is live.
-            unsafe { init(cq, context.as_ptr(), channel, cq_context) };
+            unsafe { front::cq::init(cq, context.as_ptr(), channel, cq_context) };
         }
         Ok(cq)
     }
@@ -65,7 +66,7 @@ verb! {
         let cq = unsafe { create(context.as_ptr(), attr) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; every ibv_cq_ex starts like an ibv_cq.
-            unsafe { init(cq.cast(), context.as_ptr(), channel, cq_context) };
+            unsafe { front::cq::init(cq.cast(), context.as_ptr(), channel, cq_context) };
         }
         Ok(cq)
     }
@@ -94,7 +95,7 @@ verb! {
         let result = unsafe { destroy(cq) };
         if result == 0 && !channel.is_null() {
             // SAFETY: a channel outlives its CQs.
-            unsafe { count(channel, -1) };
+            unsafe { front::cq::count(channel, -1) };
         }
         Ok(result)
     }
@@ -168,44 +169,6 @@ unsafe fn next_event(
     Ok(MinusOne(0))
 }
 
-/// The front-end's part of a fresh CQ.
-///
-/// # Safety
-/// `cq` is fresh; `context` and `channel` (or NULL) are live.
-pub(crate) unsafe fn init(
-    cq: *mut ibv_cq,
-    context: *mut ibv_context,
-    channel: *mut ibv_comp_channel,
-    cq_context: *mut c_void,
-) {
-    // SAFETY: fresh and only ours.
-    unsafe {
-        (*cq).context = context;
-        (*cq).channel = channel;
-        (*cq).cq_context = cq_context;
-        (*cq).comp_events_completed = 0;
-        (*cq).async_events_completed = 0;
-        lock::init(&raw mut (*cq).mutex, &raw mut (*cq).cond);
-    }
-    if !channel.is_null() {
-        // SAFETY: live by the contract above.
-        unsafe { count(channel, 1) };
-    }
-}
-
-/// Counts the CQs of a channel, under the lock of its context.
-///
-/// # Safety
-/// `channel` is live.
-unsafe fn count(channel: *mut ibv_comp_channel, change: c_int) {
-    // SAFETY: a channel's context is open as long as the channel lives.
-    unsafe {
-        let guard = Guard::lock(&raw mut (*(*channel).context).mutex);
-        (*channel).refcnt += change;
-        drop(guard);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,7 +199,7 @@ mod tests {
         let mut cq = ibv_cq::zeroed();
         let mine: *mut c_void = core::ptr::without_provenance_mut(0x1234);
         // SAFETY: objects of ours; the context is live.
-        unsafe { init(&raw mut cq, context, &raw mut channel, mine) };
+        unsafe { front::cq::init(&raw mut cq, context, &raw mut channel, mine) };
         assert_eq!(channel.refcnt, 1);
 
         let (mut found, mut found_context) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -265,7 +228,7 @@ mod tests {
         // SAFETY: objects of ours; the context is live.
         unsafe {
             (*context).async_fd = read_end;
-            init(&raw mut cq, context, core::ptr::null_mut(), core::ptr::null_mut());
+            front::cq::init(&raw mut cq, context, core::ptr::null_mut(), core::ptr::null_mut());
         }
         let mut record = [0; 16];
         record[..8].copy_from_slice(&((&raw mut cq).expose_provenance() as u64).to_ne_bytes());

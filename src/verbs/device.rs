@@ -7,11 +7,12 @@ use core::sync::atomic::Ordering;
 
 use abi::{VSYSFS_READ_NODE_GUID, ibv_context, ibv_device, verbs_device};
 
+use crate::front::command::opening;
 use crate::front::context::{Context, FrontEnd, op};
 use crate::front::device::Device;
 use crate::front::generation::NEWEST;
 use crate::front::{ext, list, registry};
-use crate::sys::{chardev, fd, ioctl, sysfs};
+use crate::sys::{chardev, fd, sysfs};
 use cface::{Errno, MinusOne, chars, mem, verb};
 
 verb! {
@@ -123,6 +124,16 @@ verb! {
         Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
     }
 
+    /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the plugin, which calls it for functions
+    /// of its own such as `mlx5dv_open_device(3)`.
+    ///
+    /// # Safety
+    /// `device` is a live device; `private_data` is what its provider expects.
+    pub(crate) fn open_device_with(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
+        // SAFETY: per the contract above.
+        Ok(unsafe { open(device.cast(), private_data)? }.as_ptr())
+    }
+
     /// `ibv_close_device(3)`: always 0.
     ///
     /// # Safety
@@ -173,10 +184,7 @@ verb! {
 ///
 /// # Safety
 /// `device` is NULL or live; `private_data` is what its provider expects.
-pub(crate) unsafe fn open(
-    device: *mut verbs_device,
-    private_data: *mut c_void,
-) -> Result<Context, Errno> {
+unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<Context, Errno> {
     // SAFETY: live by the contract above.
     let device = unsafe { Device::new(device)? };
     // SAFETY: constant data of a plugin that is never unloaded.
@@ -233,7 +241,7 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     // SAFETY: open, and only ours so far.
     let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
     if !device.sysfs().is_null() && async_fd == -1 {
-        match ioctl::alloc_async_fd(cmd_fd, context.private().driver_id) {
+        match opening::alloc_async_fd(cmd_fd, context.private().driver_id) {
             // SAFETY: as above.
             Ok(async_fd) => unsafe { (*raw).async_fd = async_fd },
             Err(error) => {

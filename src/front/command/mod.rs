@@ -13,6 +13,7 @@ pub(crate) mod bytes;
 pub(crate) mod channel;
 pub(crate) mod frame;
 pub(crate) mod gid;
+pub(crate) mod opening;
 pub(crate) mod write;
 
 use core::ffi::c_int;
@@ -48,11 +49,15 @@ impl Command<'_> {
     /// # Errors
     /// What the kernel says; `EINVAL` with errno set when an attribute is too long for the format.
     pub(crate) fn run(&mut self, context: Context) -> Result<(), Errno> {
+        self.run_by(cmd_fd(context), context.private().driver_id)
+    }
+
+    /// The same by the descriptor and the driver of a context that is not made yet.
+    fn run_by(&mut self, cmd_fd: c_int, driver_id: u32) -> Result<(), Errno> {
         if self.is_too_long() {
             return Err(TooLong.into());
         }
-        let cmd_fd = cmd_fd(context);
-        self.send(context.private().driver_id, |message| {
+        self.send(driver_id, |message| {
             // SAFETY: the kernel reads and writes the message, whose length its header says, and what
             // the attributes name: the command has all of it borrowed.
             let result = unsafe { libc::ioctl(cmd_fd, RDMA_VERBS_IOCTL, message) };

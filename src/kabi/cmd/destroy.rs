@@ -2,15 +2,13 @@
 //! events the wait until the application has acknowledged them (`ibv_get_async_event(3)`,
 //! `ibv_get_cq_event(3)`).
 
-use core::sync::atomic::Ordering;
-
 use super::status::Status;
-use crate::export::allow_disassociate_destroy;
 use crate::front::command::Way;
 use crate::front::command::buffer::Command;
 use crate::front::command::bytes::Wire;
 use crate::front::command::write::Number;
 use crate::front::context::Context;
+use crate::front::disassociate;
 use crate::front::op::Op;
 use cface::Errno;
 use cface::lock::Guard;
@@ -61,9 +59,7 @@ pub(super) enum Outcome {
 pub(super) fn outcome(result: Result<(), Errno>) -> Result<Outcome, Errno> {
     match result {
         Ok(()) => Ok(Outcome::Destroyed),
-        Err(Errno::EIO) if allow_disassociate_destroy().load(Ordering::Relaxed) => {
-            Ok(Outcome::DeviceGone)
-        }
+        Err(Errno::EIO) if disassociate::is_allowed() => Ok(Outcome::DeviceGone),
         Err(error) => Err(error),
     }
 }

@@ -1,0 +1,35 @@
+//! What opening a context asks the kernel, before there is a context: by descriptor and driver.
+
+use core::ffi::c_int;
+
+use abi::{
+    IB_USER_VERBS_CMD_QUERY_DEVICE, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, UVERBS_ATTR_WRITE_CMD,
+    UVERBS_METHOD_ASYNC_EVENT_ALLOC, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_ASYNC_EVENT,
+    UVERBS_OBJECT_DEVICE,
+};
+use cface::Errno;
+
+use super::buffer::Command;
+
+/// Whether the kernel behind `cmd_fd` takes write commands wrapped in an ioctl: it is asked for one with
+/// too little room, and only "no such ioctl" or "no such method" mean no.
+pub(crate) fn takes_wrapped_writes(cmd_fd: c_int, driver_id: u32) -> bool {
+    if cmd_fd < 0 {
+        // What the kernel would answer (EBADF) is not a no either.
+        return true;
+    }
+    let mut probe = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
+    probe.u64_in(UVERBS_ATTR_WRITE_CMD, u64::from(IB_USER_VERBS_CMD_QUERY_DEVICE));
+    !matches!(probe.run_by(cmd_fd, driver_id), Err(Errno::EPROTONOSUPPORT | Errno::ENOTTY))
+}
+
+/// A descriptor that delivers the asynchronous events of the context behind `cmd_fd`.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn alloc_async_fd(cmd_fd: c_int, driver_id: u32) -> Result<c_int, Errno> {
+    let mut alloc = Command::new(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC);
+    let fd = alloc.fd_out(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE);
+    alloc.run_by(cmd_fd, driver_id)?;
+    Ok(alloc.fd(fd))
+}
