@@ -29,8 +29,11 @@ pub fn alloc_pages(bytes: usize) -> Result<NonNull<c_void>, Errno> {
 }
 
 /// `free(3)`; NULL is fine.
-pub fn free(memory: *mut c_void) {
-    // SAFETY: callers pass NULL or memory of libc's allocator that they own.
+///
+/// # Safety
+/// `memory` is NULL, or came from libc's allocator and nobody uses it any more.
+pub unsafe fn free(memory: *mut c_void) {
+    // SAFETY: by the contract above.
     unsafe { libc::free(memory) };
 }
 

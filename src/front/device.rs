@@ -67,7 +67,8 @@ impl Device {
         }
         core::sync::atomic::fence(Ordering::Acquire);
         // The provider expects its kernel device to be gone first.
-        mem::free(self.sysfs().cast());
+        // SAFETY: the structure came from calloc, and the last reference to its device is gone.
+        unsafe { mem::free(self.sysfs().cast()) };
         ext::forget(self);
         // SAFETY: ops are constant data of a plugin that is never unloaded.
         if let Some(uninit) = unsafe { (*self.ops()).uninit_device } {
@@ -86,7 +87,8 @@ mod tests {
 
     unsafe extern "C" fn uninit(device: *mut verbs_device) {
         ENDED.fetch_add(1, Ordering::Relaxed);
-        mem::free(device.cast());
+        // SAFETY: the test made the device by calloc.
+        unsafe { mem::free(device.cast()) };
     }
 
     static OPS: verbs_device_ops = verbs_device_ops {

@@ -124,7 +124,8 @@ unsafe extern "C" fn alloc_buf(
         let buf = match mem::calloc::<ibv_buf>() {
             Ok(buf) => buf,
             Err(error) => {
-                mem::free(addr.as_ptr());
+                // SAFETY: allocated a few lines above, and not handed over.
+                unsafe { mem::free(addr.as_ptr()) };
                 return Err(error);
             }
         };
@@ -144,7 +145,8 @@ unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
     }
     // SAFETY: came from alloc_buf above, which is the only one when this is the installed free_buf.
     unsafe { mem::free((*buf).addr) };
-    mem::free(buf.cast());
+    // SAFETY: alloc_buf took the structure from calloc; the caller gives it back.
+    unsafe { mem::free(buf.cast()) };
 }
 
 /// `ibv_reg_mr_ex(3)` for providers that only have the older operations: a DMA-BUF registration or a

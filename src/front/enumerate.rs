@@ -51,7 +51,8 @@ impl SysfsDev {
 
 impl Drop for SysfsDev {
     fn drop(&mut self) {
-        mem::free(self.0.as_ptr().cast());
+        // SAFETY: made by calloc in new, and owned by us alone.
+        unsafe { mem::free(self.0.as_ptr().cast()) };
     }
 }
 

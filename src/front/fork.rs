@@ -122,6 +122,7 @@ fn probe(huge: bool) -> Result<(), Errno> {
     let start = page.as_ptr().expose_provenance() & !(size - 1);
     let result = advise(start..start + size, libc::MADV_DONTFORK)
         .and_then(|()| advise(start..start + size, libc::MADV_DOFORK));
-    mem::free(page.as_ptr());
+    // SAFETY: allocated a few lines above, for this test of the kernel alone.
+    unsafe { mem::free(page.as_ptr()) };
     result.map_err(|_| Errno::ENOSYS)
 }

@@ -266,7 +266,8 @@ mod tests {
 
     unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
         ENDED.fetch_add(1, Ordering::Relaxed);
-        mem::free(device.cast());
+        // SAFETY: the test made the device by calloc.
+        unsafe { mem::free(device.cast()) };
     }
 
     /// As many devices as [`ANNOUNCED`] says, but none beside a device of the kernel.

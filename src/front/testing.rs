@@ -74,8 +74,10 @@ impl Drop for TestContext {
     fn drop(&mut self) {
         // SAFETY: the test is over.
         unsafe { self.context.forget() };
-        mem::free(self.memory.as_ptr());
-        mem::free(self.device.as_ptr().cast());
+        // SAFETY: allocated in new; the context in it is forgotten.
+        unsafe { mem::free(self.memory.as_ptr()) };
+        // SAFETY: allocated in new, and the context is forgotten.
+        unsafe { mem::free(self.device.as_ptr().cast()) };
     }
 }
 

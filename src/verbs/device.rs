@@ -68,7 +68,8 @@ verb! {
             unsafe { Device::new(device.cast())?.put() };
             next = next.wrapping_add(1);
         }
-        mem::free(list.cast());
+        // SAFETY: the list came from calloc in get_device_list; the caller gives it back.
+        unsafe { mem::free(list.cast()) };
         Ok(())
     }
 

@@ -100,7 +100,8 @@ verb! {
         if result == 0 {
             // SAFETY: NULL would have been refused; the reference that open_device took.
             unsafe { put((*context).device) };
-            mem::free(context.cast());
+            // SAFETY: the shadow that open_device allocated; the real context is gone.
+            unsafe { mem::free(context.cast()) };
         }
         Ok(result)
     }
@@ -200,7 +201,8 @@ unsafe fn put(device: *mut ibv_device_1_0) {
     let before = unsafe { (*device.cast::<Counted>()).references.fetch_sub(1, Ordering::Release) };
     if before == 1 {
         fence(Ordering::Acquire);
-        mem::free(device.cast());
+        // SAFETY: allocated by calloc, and the last reference is gone.
+        unsafe { mem::free(device.cast()) };
     }
 }
 

@@ -59,7 +59,8 @@ fn result() -> c_int {
 fn destroy<T>(object: *mut T) -> c_int {
     let result = result();
     if result == 0 {
-        mem::free(object.cast());
+        // SAFETY: a fake object from calloc, destroyed once.
+        unsafe { mem::free(object.cast()) };
     }
     result
 }
@@ -367,12 +368,14 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let context = context.wrapping_byte_sub(offset_of!(verbs_context, context));
     // SAFETY: made by alloc_context.
     unsafe { kabi::context::uninit::<65>(context.cast()) };
-    mem::free(context.cast());
+    // SAFETY: the whole allocation that alloc_context made.
+    unsafe { mem::free(context.cast()) };
 }
 
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
     note!("device gone");
-    mem::free(device.cast());
+    // SAFETY: made by calloc when the fake device was announced.
+    unsafe { mem::free(device.cast()) };
 }
 
 static DEVICE_OPS: verbs_device_ops = verbs_device_ops {

@@ -103,7 +103,8 @@ impl<T> Fresh<T> {
 
 impl<T> Drop for Fresh<T> {
     fn drop(&mut self) {
-        mem::free(self.0.as_ptr().cast());
+        // SAFETY: made by calloc in new, and not handed over.
+        unsafe { mem::free(self.0.as_ptr().cast()) };
     }
 }
 
@@ -115,7 +116,8 @@ fn made<T>(real: *mut T) -> Result<*mut T, Errno> {
 /// Frees a shadow if the real object is gone (`result` is 0). NULL has none: that was refused.
 fn end<T: ShadowOf>(shadow: *mut T, result: core::ffi::c_int) -> core::ffi::c_int {
     if result == 0 {
-        mem::free(shadow.cast());
+        // SAFETY: the shadow came from calloc, and the real object is gone.
+        unsafe { mem::free(shadow.cast()) };
     }
     result
 }

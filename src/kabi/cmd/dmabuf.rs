@@ -99,7 +99,8 @@ verb! {
         if !heap.is_null() {
             // SAFETY: live, per the contract above.
             fd::close(unsafe { (*heap).heap_fd });
-            mem::free(heap.cast());
+            // SAFETY: heap_cc_shared_init took it from calloc; the caller gives it back.
+            unsafe { mem::free(heap.cast()) };
         }
         Ok(())
     }
