@@ -7,7 +7,7 @@ use super::qp::Qp;
 use super::receive::Receive;
 use super::rendezvous::drop_fetches;
 use super::state::{Kind, State};
-use crate::shm::layout::Life;
+use crate::shm::layout::{Life, qpn};
 use abi::*;
 use std::sync::atomic::Ordering;
 
@@ -130,7 +130,8 @@ impl Qp {
         if self.stand.is_some() {
             // The QP's owner reports what its application must know.
             if event != IBV_EVENT_QP_LAST_WQE_REACHED {
-                self.adapter.xrc.refused(&self.adapter, self.qpn, event);
+                let own = qpn(self.adapter.fabric.slot(), self.index);
+                self.adapter.xrc.refused(&self.adapter, own, self.qpn, event);
             }
             return;
         }
@@ -156,6 +157,7 @@ impl Qp {
         self.recv_cq.remove(self);
         if self.kind == Kind::XrcSend {
             self.adapter.xrc.requesters.remove(self);
+            self.adapter.xrc.forget_questions(self.qpn);
         }
         self.adapter.helping.settle();
         let lent = {

@@ -221,7 +221,7 @@ impl Xrc {
     pub(super) fn announce(&self, adapter: &Adapter, qp: &Qp, event: u32) {
         self.report(qp.qpn, event);
         for (slot, _) in openers(&adapter.view, qp.index) {
-            self.put_task(adapter, Task::Tell { slot, of: qp.qpn, event });
+            self.put_task(adapter, Task::Tell { slot, by: qp.qpn, of: qp.qpn, event });
         }
     }
 

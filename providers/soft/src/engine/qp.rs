@@ -376,6 +376,12 @@ impl Qp {
             && responder.link.as_ref().is_some_and(|l| l.may_send(self.qpn) && !l.peer.is_dead())
     }
 
+    /// Whether it refused a request in the place of another QP, whose owner does not know of it yet, and would not believe it if this
+    /// one were not there in error.
+    pub(crate) fn is_refusal_awaited(&self) -> bool {
+        self.state() == State::Err && self.stand.as_ref().is_some_and(Stand::awaits_refusal)
+    }
+
     /// Opens the ring for a new connection with QP `dest_qpn`, which `link` leads to, and begins to look at it.
     pub(crate) fn connect_receiver(&self, link: Option<Box<Link>>, dest_qpn: u32) {
         let mut responder = self.responder.lock();

@@ -13,9 +13,10 @@ use super::qp::{Qp, Wanted};
 use super::requests::Requesters;
 use super::state::Kind;
 use crate::adapter::Adapter;
-use crate::shm::layout::{Life, SrqEntry, qpn, split_qpn};
+use crate::shm::layout::{Life, QPS, SrqEntry, qpn, split_qpn};
 use crate::shm::slot::{Head, Op, halves, high, low};
 use crate::sys::Errno;
+use abi::*;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,6 +90,11 @@ impl Stand {
     fn is_connected(&self) -> bool {
         self.home.connection(self.by) == Some(self.generation)
     }
+
+    /// Whether the QP goes on though a request for it was refused: its owner, who looks here for the error, has not heard of it.
+    pub(super) fn awaits_refusal(&self) -> bool {
+        !self.home.peer.is_dead() && self.is_connected()
+    }
 }
 
 /// Something that the service thread is to do.
@@ -96,11 +102,39 @@ impl Stand {
 pub(super) enum Task {
     /// Stand for QP `of` where QP `by` of process `slot` sends.
     Answer { slot: u16, of: u32, by: u32 },
-    /// Something happened to QP `of`, as another process says: ours, for which it stands; or one that we have open there.
-    Heard { of: u32, event: u32 },
-    /// Tell process `slot` that something happened to QP `of`.
-    Tell { slot: u16, of: u32, event: u32 },
+    /// Something happened to QP `of`, as somebody says in the name of QP `by`: ours, for which that one stands; or one that we
+    /// have open there.
+    Heard { by: u32, of: u32, event: QpEvent },
+    /// Tell process `slot`, in the name of our QP `by`, that something happened to QP `of`.
+    Tell { slot: u16, by: u32, of: u32, event: u32 },
 }
+
+/// An event that one process may report to another: of a QP, and of no other object. Only a number that was looked at becomes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QpEvent(u32);
+
+impl QpEvent {
+    const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(Self(raw)),
+            _ => None,
+        }
+    }
+
+    /// Whether a QP is in error after it.
+    const fn breaks(self) -> bool {
+        self.0 != IBV_EVENT_COMM_EST
+    }
+}
+
+/// What others asked us to do and was not done yet: more than that is lost, as where a ring is full.
+const HEARD_MOST: usize = 1 << 12;
+/// QPs that stand for others' at most, so that enough of the table is left for the application.
+const STAND_INS_MOST: usize = QPS / 2;
 
 /// The XRC side of an adapter.
 ///
@@ -114,8 +148,9 @@ pub(crate) struct Xrc {
     tasks: Mutex<Vec<Task>>,
     stand_ins: Mutex<Vec<Arc<Qp>>>,
     pub(super) requesters: Requesters,
-    /// By process slot and our QP: who stands for its other end there. As they said: to be checked.
-    answers: Mutex<HashMap<(u16, u32), u32>>,
+    /// By process slot and our QP, where we asked: who stands for its other end there, once somebody said so. To be checked: anybody may
+    /// have.
+    answers: Mutex<HashMap<(u16, u32), Option<u32>>>,
     /// The domains that are open, how often, and what keeps their files from being replaced by others of the same number.
     pub(super) open_qps: OpenQps,
     domains: Mutex<HashMap<DomainId, OpenDomain>>,
@@ -190,7 +225,13 @@ impl Xrc {
 
     /// Asks process `slot` to stand for QP `of`, to which our QP `by` sends. `stand_in` tells the answer.
     pub(super) fn ask(&self, adapter: &Adapter, slot: u16, of: u32, by: u32) {
+        self.answers.lock().entry((slot, by)).or_default();
         adapter.datagrams.tell(adapter, slot, Op::XrcAsk, by, u64::from(of));
+    }
+
+    /// Our QP `by` waits for no answers.
+    pub(super) fn forget_questions(&self, by: u32) {
+        self.answers.lock().retain(|(_, asker), _| *asker != by);
     }
 
     /// Who stands for QP `of` in process `slot`, to receive from our QP `by`.
@@ -201,16 +242,21 @@ impl Xrc {
         of: u32,
         by: u32,
     ) -> Option<Box<Link>> {
-        let number = self.answers.lock().remove(&(slot, by))?;
+        let number = {
+            let mut answers = self.answers.lock();
+            let number = (*answers.get(&(slot, by))?)?;
+            answers.remove(&(slot, by));
+            number
+        };
         let (link, _) = adapter.link(number)?;
         let right = link.entry().stands_for.load(Ordering::Relaxed) == of
             && matches!(link.standing(by), Standing::Serving(_));
         right.then_some(link)
     }
 
-    /// A QP of ours that stands for `of` refused a request.
-    pub(super) fn refused(&self, adapter: &Adapter, of: u32, event: u32) {
-        self.put_task(adapter, Task::Tell { slot: split_qpn(of).0, of, event });
+    /// A QP of ours, `by`, that stands for `of` refused a request.
+    pub(super) fn refused(&self, adapter: &Adapter, by: u32, of: u32, event: u32) {
+        self.put_task(adapter, Task::Tell { slot: split_qpn(of).0, by, of, event });
     }
 
     pub(super) fn put_task(&self, adapter: &Adapter, task: Task) {
@@ -218,22 +264,67 @@ impl Xrc {
         adapter.fabric.wake_self();
     }
 
-    /// Process `slot` has something to say; `false`: it makes no sense.
+    /// Somebody has something to say in the ring of process `slot`; `false`: it makes no sense, or comes with too much else. Anybody may
+    /// have written there, so that what is said is checked against tables before it counts.
     pub(super) fn hear(&self, adapter: &Adapter, slot: u16, head: &Head, word: u64) -> bool {
+        let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
-            Op::XrcAsk if split_qpn(head.src_qpn).0 == slot => {
-                Task::Answer { slot, of: low(word), by: head.src_qpn }
+            Op::XrcAsk if split_qpn(by).0 == slot => Task::Answer { slot, of, by },
+            Op::XrcAnswer if split_qpn(of).0 == slot => {
+                if let Some(answer) = self.answers.lock().get_mut(&(slot, high(word))) {
+                    *answer = Some(of);
+                    adapter.fabric.wake_self();
+                    return true;
+                }
+                return false;
             }
-            Op::XrcAnswer if split_qpn(low(word)).0 == slot => {
-                self.answers.lock().insert((slot, high(word)), low(word));
-                adapter.fabric.wake_self();
-                return true;
-            }
-            Op::XrcBroke => Task::Heard { of: low(word), event: high(word) },
+            Op::XrcBroke if split_qpn(by).0 == slot => match QpEvent::from_raw(high(word)) {
+                Some(event) => Task::Heard { by, of, event },
+                None => return false,
+            },
             _ => return false,
         };
-        self.put_task(adapter, task);
+        let mut tasks = self.tasks.lock();
+        if tasks.len() >= HEARD_MOST {
+            return false;
+        }
+        tasks.push(task);
+        drop(tasks);
+        adapter.fabric.wake_self();
         true
+    }
+
+    /// QP `of` of another process is said to have had an `event`, of which those are told who have it open here.
+    fn heard(&self, adapter: &Adapter, of: u32, event: QpEvent) {
+        let Some(home) = self.home_of(adapter, of) else { return };
+        let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
+        if event.breaks() != life.is_connected_to(life.dest_qpn) {
+            self.report(of, event.0);
+        }
+    }
+
+    /// Our QP `of` shall fail, since QP `by` refused a request in its place: if `by` stands for it, and its owner's tables say that it
+    /// is in error.
+    fn fail_as(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
+        let (_, index) = split_qpn(of);
+        let Some(qp) = adapter.qp(index).filter(|qp| qp.qpn == of && qp.stand.is_none()) else {
+            return;
+        };
+        if qp.kind != Kind::XrcRecv || !event.breaks() {
+            return;
+        }
+        let Some((stand_in, _)) = adapter.link(by) else { return };
+        let entry = stand_in.entry();
+        let life = Life::unpack(entry.life.load(Ordering::Acquire));
+        let served = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
+        let stood = life.state == Life::ERR
+            && life.kind == Kind::XrcRecv as u8
+            && life.dest_qpn == served
+            && entry.stands_for.load(Ordering::Relaxed) == of;
+        if stood && qp.fail() {
+            qp.event(event.0);
+            qp.flush_all();
+        }
     }
 
     /// The service thread's part.
@@ -247,20 +338,15 @@ impl Xrc {
                         adapter.datagrams.tell(adapter, slot, Op::XrcAnswer, of, word);
                     }
                 }
-                Task::Tell { slot, of, event } => {
+                Task::Tell { slot, by, of, event } => {
                     let word = halves(of, event);
-                    adapter.datagrams.tell(adapter, slot, Op::XrcBroke, of, word);
+                    adapter.datagrams.tell(adapter, slot, Op::XrcBroke, by, word);
                 }
-                Task::Heard { of, event } => {
-                    let (slot, index) = split_qpn(of);
-                    if slot != adapter.fabric.slot() {
-                        self.report(of, event);
-                        continue;
-                    }
-                    let broken = adapter.qp(index).filter(|qp| qp.qpn == of && qp.stand.is_none());
-                    if let Some(qp) = broken.filter(|qp| qp.kind == Kind::XrcRecv && qp.fail()) {
-                        qp.event(event);
-                        qp.flush_all();
+                Task::Heard { by, of, event } => {
+                    if split_qpn(of).0 == adapter.fabric.slot() {
+                        self.fail_as(adapter, by, of, event);
+                    } else if by == of {
+                        self.heard(adapter, of, event);
                     }
                 }
             }
@@ -276,7 +362,7 @@ impl Xrc {
                     Ordering::Release,
                 );
             }
-            let needed = qp.is_stand_in_needed();
+            let needed = qp.is_stand_in_needed() || qp.is_refusal_awaited();
             if !needed {
                 qp.retire();
             }
@@ -294,6 +380,9 @@ impl Xrc {
         });
         if let Some(qp) = known {
             return Some(qpn(adapter.fabric.slot(), qp.index));
+        }
+        if stand_ins.len() >= STAND_INS_MOST {
+            return None;
         }
         let home = adapter.link(of).map(|(link, _)| link);
         let home = home.filter(|link| link.connection(by).is_some());

@@ -37,7 +37,7 @@ pub(crate) enum Op {
     XrcAsk = 13,
     /// Who stands for it.
     XrcAnswer = 14,
-    /// Something happened to an XRC receive QP: to those who stand for it, or have it open, and by them.
+    /// Something happened to an XRC receive QP: from its owner to those who have it open, and from who stands for it to its owner.
     XrcBroke = 15,
 }
 

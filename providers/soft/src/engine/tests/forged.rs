@@ -1,5 +1,6 @@
 //! What others can write into our rings, and what it must not lead to.
 
+use super::answers::End;
 use super::*;
 use crate::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
 
@@ -113,4 +114,92 @@ fn a_shared_queue_with_nothing_but_what_was_given_back_has_a_receive() {
     srq.give_back(&taken);
     assert!(srq.has_receive());
     srq.retire();
+}
+
+/// What somebody wrote into the ring of `to` for datagrams of process `slot`, and what comes of it.
+fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
+    let head = Head {
+        seq: 0,
+        op,
+        flags: FIRST | LAST,
+        carrier: Carrier::Inline,
+        count: 8,
+        imm: 0,
+        src_qpn: about,
+        ack: 0,
+    };
+    let heard = to.xrc.hear(to, slot, &head, word);
+    to.xrc.work(to);
+    heard
+}
+
+#[test]
+fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
+    let [home, other] = adapters();
+    let domain = home.xrc.open_domain(&home, None, true, false).expect("a domain");
+    let (receiver, sender) = (End::new(&home, domain), End::new(&other, domain));
+    receiver.connect(&sender);
+    sender.connect(&receiver);
+    let qp = &receiver.recv.qp;
+    let events = || qp.events.load(Ordering::Relaxed);
+    let slot = other.fabric.slot();
+    let forger = Side::new(&other, Kind::Rc, 64);
+    let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, crate::shm::layout::qpn(slot, 7)];
+    for event in (0..40).chain([u32::MAX]) {
+        for by in names {
+            for from in [slot, home.fabric.slot(), 99] {
+                tell(&home, from, Op::XrcBroke, by, halves(qp.qpn, event));
+            }
+        }
+    }
+    assert_eq!((events(), qp.state()), (0, crate::engine::state::State::Rts));
+    // Who stands for it, and is in error, is believed.
+    let stand_in = End::new(&other, domain);
+    stand_in.recv.connect(sender.send.qp.qpn, 7);
+    let entry = stand_in.recv.qp.entry();
+    entry.stands_for.store(qp.qpn, Ordering::Relaxed);
+    let word = halves(qp.qpn, IBV_EVENT_QP_ACCESS_ERR);
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
+    assert_eq!(events(), 0, "it is well");
+    stand_in.recv.qp.fail();
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, halves(qp.qpn, IBV_EVENT_CQ_ERR));
+    assert_eq!(events(), 0, "no event of a QP");
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
+    assert_eq!(qp.state(), crate::engine::state::State::Err);
+    assert_eq!(events(), 2, "the refusal, and that nothing more comes");
+}
+
+#[test]
+fn answers_to_what_nobody_asked_are_not_kept() {
+    let adapter = adapter(true);
+    let a = Side::new(&adapter, Kind::XrcSend, 64);
+    let slot = 99;
+    let number = crate::shm::layout::qpn(slot, 5);
+    let answer = |by| tell(&adapter, slot, Op::XrcAnswer, 0, halves(number, by));
+    for by in 0..1000 {
+        assert!(!answer(by));
+    }
+    adapter.xrc.ask(&adapter, slot, number, a.qp.qpn);
+    assert!(answer(a.qp.qpn) && answer(a.qp.qpn) && !answer(a.qp.qpn + 1));
+    a.qp.reset();
+    assert!(!answer(a.qp.qpn), "who begins anew waits for nothing");
+}
+
+#[test]
+fn what_others_ask_for_is_not_kept_without_end() {
+    let adapter = adapter(true);
+    let slot = 99;
+    let by = crate::shm::layout::qpn(slot, 5);
+    let head = Head {
+        seq: 0,
+        op: Op::XrcAsk,
+        flags: FIRST | LAST,
+        carrier: Carrier::Inline,
+        count: 8,
+        imm: 0,
+        src_qpn: by,
+        ack: 0,
+    };
+    // The service thread may be at it.
+    assert!((0..2_000_000).any(|of| !adapter.xrc.hear(&adapter, slot, &head, of)));
 }
