@@ -107,8 +107,9 @@ impl<'a> Dist<'a> {
         };
         let tree = scratch.folder("stripped", 0o755)?;
         copy_tree(&paths.stage(), &tree)?;
-        for library in ["lib/libibverbs.so.1", "lib/libibverbs/libsoft-rdmav65.so"] {
-            ask("strip", &["--strip-unneeded", &tree.join(library).to_string_lossy()])?;
+        for binary in ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/libibverbs/libsoft-rdmav65.so"]
+        {
+            ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
         Ok(Self {
             paths,
@@ -252,7 +253,7 @@ impl<'a> Dist<'a> {
             let done = self.job("md5sum").arg(&file).run(self.scratch, LIMIT)?;
             let sum = done.stdout.split_whitespace().next().unwrap_or_default().to_owned();
             sums.push_str(&format!("{sum}  {name}\n"));
-            if name.contains(".so") {
+            if name.contains(".so") || name.starts_with("usr/bin/") {
                 glibc = glibc.max(self.glibc(&file)?);
             }
         }
@@ -268,9 +269,9 @@ impl<'a> Dist<'a> {
         write(&root.join("DEBIAN/control"), &text)
     }
 
-    /// The newest version of the C library that a shared object needs.
-    fn glibc(&self, library: &Path) -> crate::Result<(u32, u32)> {
-        let done = self.job("readelf").args(["-VW"]).arg(library).run(self.scratch, LIMIT)?;
+    /// The newest version of the C library that a library or a program needs.
+    fn glibc(&self, binary: &Path) -> crate::Result<(u32, u32)> {
+        let done = self.job("readelf").args(["-VW"]).arg(binary).run(self.scratch, LIMIT)?;
         if !done.ok() {
             return Err(done.report("readelf"));
         }
@@ -279,7 +280,7 @@ impl<'a> Dist<'a> {
             let (major, minor) = rest.get(..end)?.split_once('.')?;
             Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
         });
-        versions.max().ok_or_else(|| format!("{} needs no C library", library.display()))
+        versions.max().ok_or_else(|| format!("{} needs no C library", binary.display()))
     }
 
     /// The staged tree as one file, to be unpacked anywhere.

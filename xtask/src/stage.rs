@@ -55,9 +55,9 @@ const SOURCES: &[&str] = &[
     "Cargo.toml",
     "abi",
     "build.rs",
+    "cli",
     "include",
     "man",
-    "packaging/ferroverbs",
     "provider-loader",
     "providers",
     "src",
@@ -99,6 +99,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
+        .args(["-p", "ferroverbs-cli"])
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
@@ -112,11 +113,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o755)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o755)?;
-    let command = paths.root.join("packaging/ferroverbs");
-    let text = fs::read_to_string(&command)
-        .map_err(|e| format!("cannot read {}: {e}", command.display()))?
-        .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-    tree.write(text.as_bytes(), "bin/ferroverbs", 0o755)?;
+    tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;

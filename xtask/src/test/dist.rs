@@ -5,10 +5,10 @@ use super::{Bench, Tally};
 use crate::dist;
 use crate::packages;
 use crate::pair::Pair;
-use crate::process::{self, Job};
+use crate::process::{self, End, Job};
 use crate::scratch;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -65,11 +65,12 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
         ended.ok().then_some(()).ok_or_else(|| ended.report()),
     );
     let done = Job::new(&command).arg("--nonsense").run(&bench.scratch, LIMIT)?;
-    let told = !done.ok() && done.stderr.lines().count() == 1;
+    let told = done.end == End::Exited(2) && done.stderr.contains("--nonsense");
     tally.record(
         "a wrong option is told",
         told.then_some(()).ok_or_else(|| done.report("ferroverbs")),
     );
+    split_paths(bench, tally, &tree)?;
     // The unpacked library is below /tmp, which is not what it was while nodes are made.
     let name = "ferroverbs -n with a library in LD_PRELOAD";
     let done = Job::new(&command)
@@ -82,6 +83,26 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
     } else {
         let good = done.ok() && done.stdout.contains("soft0") && done.stderr.is_empty();
         tally.record(name, good.then_some(()).ok_or_else(|| done.report("ferroverbs")));
+    }
+    Ok(())
+}
+
+/// The tree where the dynamic loader would split its path, and a program then silently run over the system's library.
+fn split_paths(bench: &Bench, tally: &mut Tally, tree: &Path) -> crate::Result<()> {
+    for (name, way) in [("a tree: here", "-p"), ("a tree: here", "--"), ("for $5; of", "-p")] {
+        let moved = bench.scratch.folder("moved", 0o755)?.join(name);
+        scratch::copy_tree(tree, &moved)?;
+        let done = Job::new(moved.join("bin/ferroverbs"))
+            .args([way, "ibv_devices"])
+            .env("FERROVERBS_FABRIC_DIR", bench.private_folder("fabric")?)
+            .env("XDG_RUNTIME_DIR", bench.private_folder("runtime")?)
+            .user(bench.user)
+            .run(&bench.scratch, LIMIT)?;
+        let good = done.ok() && done.stdout.contains("soft0") && done.stderr.is_empty();
+        tally.record(
+            &format!("ferroverbs {way} in a folder called '{name}'"),
+            good.then_some(()).ok_or_else(|| done.report("ferroverbs")),
+        );
     }
     Ok(())
 }

@@ -21,9 +21,9 @@ use std::time::Duration;
 /// What the command line says.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Runs CMD over Ferroverbs as root of a virtual machine that has Debian's kernel, the RDMA devices rxe0
-(10.77.0.1) and rxe1 (10.77.0.2) joined by a cable, and this machine's files. What CMD writes is thrown
-away. Its outputs and its exit status come back; 124: it took too long; 125: the machine failed.")]
+Runs CMD over Ferroverbs as root of a virtual machine that has Debian's kernel, the RDMA devices rxe0 (10.77.0.1) and rxe1 \
+(10.77.0.2) joined by a cable, and this machine's files. What CMD writes is thrown away. Its outputs and its exit status come \
+back; 124: it took too long; 125: the machine failed.")]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     /// Over the system's library, not ours

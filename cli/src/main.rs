@@ -1,0 +1,123 @@
+//! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
+
+mod link;
+mod nodes;
+mod place;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What went wrong, ready to be shown to a person.
+type Result<T> = std::result::Result<T, String>;
+
+/// A wrong use of this program, or something that is missing for it (ferroverbs(1), EXIT STATUS).
+const FAILED: u8 = 2;
+
+/// Runs a command over Ferroverbs: its libibverbs.so.1 comes first, and its software device soft0 is there on a machine without RDMA hardware.
+#[derive(Debug, Parser)]
+#[command(name = "ferroverbs", version, args_conflicts_with_subcommands = true)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = "Manual pages: ferroverbs(1), ferroverbs(7), ferroverbs-soft(7).")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: run::Args,
+    /// Print the directory of the library
+    #[arg(long = "where", exclusive = true)]
+    place: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command, whatever it is called; `run` may be left out
+    #[command(arg_required_else_help = true)]
+    Run(run::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Some(Command::Run(args)) => run::main(args),
+        None if cli.place => place::main(),
+        None => run::main(&cli.run),
+    };
+    result.unwrap_or_else(|message| {
+        eprintln!("ferroverbs: {message}");
+        ExitCode::from(FAILED)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    fn parse(words: &[&str]) -> std::result::Result<Cli, ErrorKind> {
+        Cli::try_parse_from(["ferroverbs"].iter().chain(words)).map_err(|e| e.kind())
+    }
+
+    fn command(words: &[&str]) -> run::Args {
+        let cli = parse(words).unwrap_or_else(|e| panic!("{words:?}: {e}"));
+        match cli.command {
+            Some(Command::Run(args)) => args,
+            None => cli.run,
+        }
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_options() {
+        for words in [
+            &["ls", "-n", "--", "--help"][..],
+            &["--", "ls", "-n", "--", "--help"],
+            &["run", "ls", "-n", "--", "--help"],
+            &["run", "--", "ls", "-n", "--", "--help"],
+        ] {
+            let args = command(words);
+            assert_eq!(args.command, ["ls", "-n", "--", "--help"], "{words:?}");
+            assert!(!args.nodes, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn options_are_taken_together_or_apart_with_run_and_without() {
+        for words in [&["-np", "ls"][..], &["-pn", "ls"], &["run", "-n", "-p", "--", "ls"]] {
+            let args = command(words);
+            assert!(args.nodes && args.preload, "{words:?}");
+        }
+        let args = command(&["-s", "2", "-f", "port-down", "ls"]);
+        assert_eq!(args.soft.as_deref(), Some("2"));
+        assert_eq!(args.faults.unwrap(), "port-down");
+    }
+
+    #[test]
+    fn a_program_may_be_called_like_one_of_our_commands() {
+        for words in [&["--", "run", "x"][..], &["-n", "run", "x"], &["run", "run", "x"]] {
+            assert_eq!(command(words).command, ["run", "x"], "{words:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_uses_are_refused() {
+        for (words, kind) in [
+            (&[][..], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["run"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["-n"], ErrorKind::MissingRequiredArgument),
+            (&["--nonsense"], ErrorKind::UnknownArgument),
+            (&["run", "--nonsense", "ls"], ErrorKind::UnknownArgument),
+            (&["-s", "many", "ls"], ErrorKind::ValueValidation),
+            (&["-s"], ErrorKind::InvalidValue),
+            (&["--where", "ls"], ErrorKind::ArgumentConflict),
+        ] {
+            assert_eq!(parse(words).err(), Some(kind), "{words:?}");
+        }
+        assert!(parse(&["--where"]).is_ok_and(|cli| cli.place));
+    }
+}

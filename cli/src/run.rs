@@ -1,0 +1,86 @@
+//! `ferroverbs [run] COMMAND`: sets the environment up and becomes the command.
+
+use crate::{link, nodes, place};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where /dev/infiniband has nodes of the software devices: for programs that look for them (UCX, MPI)
+    #[arg(short = 'n')]
+    pub(crate) nodes: bool,
+    /// By LD_PRELOAD instead of LD_LIBRARY_PATH: for programs with a library path of their own
+    #[arg(short = 'p')]
+    pub(crate) preload: bool,
+    /// Software devices: off, on, or how many (default: one, where the kernel has no device)
+    #[arg(short = 's', value_name = "SETTING", value_parser = soft)]
+    pub(crate) soft: Option<String>,
+    /// What goes wrong on purpose, such as 'drop rate=1/100; qp-error nth=7': see ferroverbs-soft(7)
+    #[arg(short = 'f', value_name = "FAULTS")]
+    pub(crate) faults: Option<OsString>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn soft(value: &str) -> Result<String, &'static str> {
+    let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+    if number || value == "off" || value == "on" {
+        Ok(value.to_owned())
+    } else {
+        Err("it takes off, on or a number")
+    }
+}
+
+/// Becomes the command: its streams and its exit status are untouched.
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+    let (program, rest) = args.command.split_first().ok_or("no command")?;
+    let folder = place::library_folder()?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    if let Some(setting) = &args.soft {
+        command.env("FERROVERBS_SOFT", setting);
+    }
+    if let Some(faults) = &args.faults {
+        command.env("FERROVERBS_SOFT_FAULTS", faults);
+    }
+    let (variable, first) = if args.preload {
+        let library = link::readable(&folder, link::PRELOAD)?.join(place::LIBRARY);
+        ("LD_PRELOAD", library)
+    } else {
+        ("LD_LIBRARY_PATH", link::readable(&folder, link::LIBRARY_PATH)?)
+    };
+    command.env(variable, in_front(first.as_os_str(), std::env::var_os(variable).as_deref()));
+    if args.nodes {
+        let setting = args.soft.clone().map(OsString::from);
+        nodes::add(setting.or_else(|| std::env::var_os("FERROVERBS_SOFT")).as_deref())?;
+    }
+    let error = command.exec();
+    eprintln!("ferroverbs: cannot run {}: {error}", program.to_string_lossy());
+    // What a shell returns.
+    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+}
+
+/// In front of a list, without leaving an empty entry (which would mean the working directory).
+fn in_front(first: &OsStr, list: Option<&OsStr>) -> OsString {
+    let mut all = first.to_owned();
+    if let Some(list) = list.filter(|list| !list.is_empty()) {
+        all.push(":");
+        all.push(list);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_before_comes_behind() {
+        assert_eq!(in_front(OsStr::new("/a"), None), "/a");
+        assert_eq!(in_front(OsStr::new("/a"), Some(OsStr::new(""))), "/a");
+        assert_eq!(in_front(OsStr::new("/a"), Some(OsStr::new("/b"))), "/a:/b");
+    }
+}
