@@ -1,21 +1,22 @@
 //! The C errno as a value (`errno(3)`).
 
 use core::ffi::c_int;
+use std::{fmt, io};
 
-/// A positive errno value.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A positive errno value. `Debug` shows its name, `Display` its message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(c_int);
 
 macro_rules! names {
     ($($name:ident)*) => {
         impl Errno {
             $(
-                #[doc = concat!("`", stringify!($name), "`")]
+                #[doc = concat!("`", stringify!($name), "` of `errno(3)`.")]
                 pub const $name: Self = Self(libc::$name);
             )*
         }
-        impl core::fmt::Debug for Errno {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        impl fmt::Debug for Errno {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match *self {
                     $(Self::$name => f.write_str(stringify!($name)),)*
                     Self(other) => write!(f, "errno {other}"),
@@ -26,8 +27,10 @@ macro_rules! names {
 }
 
 names! {
-    EAGAIN EBUSY EEXIST EFAULT EHOSTUNREACH EINTR EINVAL EIO EMSGSIZE ENETUNREACH ENODATA ENODEV ENOENT EPERM
-    ENOMEM ENOSPC ENOSYS ENOTTY EOPNOTSUPP EPROTONOSUPPORT
+    EACCES EADDRINUSE EAGAIN EBADF EBUSY ECONNABORTED ECONNREFUSED ECONNRESET EEXIST EFAULT EHOSTUNREACH EINTR
+    EINVAL EIO ELOOP EMFILE EMSGSIZE ENAMETOOLONG ENETUNREACH ENFILE ENODATA ENODEV ENOENT ENOMEM ENOSPC ENOSYS
+    ENOTCONN ENOTDIR ENOTEMPTY ENOTTY ENXIO EOPNOTSUPP EPERM EPIPE EPROTO EPROTONOSUPPORT EROFS ESRCH ESTALE
+    ETIMEDOUT ETOOMANYREFS
 }
 
 impl Errno {
@@ -37,7 +40,7 @@ impl Errno {
         if raw > 0 { Self(raw) } else { Self::EIO }
     }
 
-    /// The calling thread's errno.
+    /// What the calling thread's last failed libc call left behind.
     pub fn last() -> Self {
         // SAFETY: libc returns the address of this thread's errno, which lives as long as the thread.
         Self::from_raw(unsafe { *libc::__errno_location() })
@@ -55,11 +58,33 @@ impl Errno {
     }
 }
 
-impl From<std::io::Error> for Errno {
-    fn from(error: std::io::Error) -> Self {
+impl From<&io::Error> for Errno {
+    fn from(error: &io::Error) -> Self {
         Self::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<Errno> for io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = io::Error::from_raw_os_error(self.0).to_string();
+        // The standard library appends " (os error N)", which tells a user nothing.
+        f.write_str(text.split(" (os error").next().unwrap_or(&text))
+    }
+}
+
+impl std::error::Error for Errno {}
 
 #[cfg(test)]
 mod tests {
@@ -79,5 +104,11 @@ mod tests {
         assert!(
             std::thread::spawn(|| Errno::last() != Errno::ENODATA).join().is_ok_and(|other| other)
         );
+    }
+
+    #[test]
+    fn an_errno_shows_its_name_and_reads_as_its_message_alone() {
+        assert_eq!(format!("{:?}", Errno::ENOENT), "ENOENT");
+        assert_eq!(Errno::ENOENT.to_string(), "No such file or directory");
     }
 }

@@ -28,33 +28,20 @@ mod xrcd;
 
 use crate::sys::Errno;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The `int` convention: 0, or the positive errno, as [`failed`] tells it. A panic, which would be a bug, becomes EIO rather than
-/// unwinding into C.
+/// The `int` convention: 0, or the positive errno, with errno set as well: where a kernel serves a verb, the system call
+/// that failed has set it, and programs print it (`perror`).
 fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(errno)) => failed(errno),
-        Err(_) => failed(Errno::EIO),
-    }
+    cface::boundary(|| body().map(|()| 0))
 }
 
-/// The positive errno, with errno set: where a kernel serves a verb, the system call that failed has set it, and programs
-/// print it (`perror`).
+/// The same for entry points of the fast path, which stand outside of [`cface::boundary`].
 #[cold]
 fn failed(errno: Errno) -> c_int {
-    errno.set();
-    errno.raw()
+    cface::Ret::fail(errno)
 }
 
 /// The pointer convention: the object, or NULL with errno set.
 fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    let errno = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(object)) => return object,
-        Ok(Err(errno)) => errno,
-        Err(_) => Errno::EIO,
-    };
-    errno.set();
-    std::ptr::null_mut()
+    cface::boundary(body)
 }

@@ -391,7 +391,7 @@ fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
         (_, false) => Ok(()),
         // The wire to other hosts does not exist yet: say so now rather than by a timeout.
-        (_, true) => Err(Errno::new(libc::EHOSTUNREACH)),
+        (_, true) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
     }
 }
 

@@ -43,7 +43,7 @@ impl Fifo {
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
             .open(path);
-        let file = opened.map_err(|e| Errno::new(e.raw_os_error().unwrap_or(libc::EIO)))?;
+        let file = opened.map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO)))?;
         let about = file.metadata().map_err(|_| Errno::EIO)?;
         if !about.file_type().is_fifo() {
             return Err(Errno::EEXIST);
