@@ -1,0 +1,234 @@
+//! What a responder still has to say, in the order in which it must be said, and what it may have to say again.
+
+use super::shared::{Flags, Shared};
+use super::{Payload, Pmtu, Service, Transmit};
+use crate::Time;
+use crate::wire::{
+    Aeth, Atomic, Credits, Held, Message, Number, Ours, Psn, ReadResponse, Response, Reth, Syndrome,
+};
+use std::collections::VecDeque;
+
+/// Answers, and the results that a duplicate may ask for.
+#[derive(Debug)]
+pub(super) struct Answers {
+    jobs: VecDeque<Job>,
+    results: VecDeque<Result>,
+    /// Results that are kept, and READs that may be under way.
+    resources: usize,
+    reads: u64,
+}
+
+#[derive(Debug)]
+enum Job {
+    Acknowledge {
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: Number,
+    },
+    Selective {
+        psn: Psn,
+        held: Held,
+    },
+    /// The rest of a READ.
+    Read {
+        read: u64,
+        psn: Psn,
+        rest: Reth,
+        begun: bool,
+        msn: Number,
+    },
+    Atomic {
+        psn: Psn,
+        value: u64,
+        msn: Number,
+    },
+    /// FLUSH or ATOMIC WRITE is done.
+    Empty {
+        psn: Psn,
+        msn: Number,
+    },
+}
+
+/// What was answered with more than an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+struct Result {
+    psn: Psn,
+    packets: u32,
+    what: Answered,
+}
+
+/// What a request was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// The data of this range.
+    Read(Reth),
+    /// What was there before.
+    Atomic(Atomic, u64),
+    /// Nothing, after FLUSH or ATOMIC WRITE.
+    Empty,
+}
+
+impl Answers {
+    pub(super) fn new(resources: u8) -> Self {
+        let resources = usize::from(resources);
+        Self { jobs: VecDeque::new(), results: VecDeque::new(), resources, reads: 0 }
+    }
+
+    /// Whether one more READ or atomic can be taken. Repeated ones count as well, so there is room for as many again.
+    pub(super) fn has_resource(&self) -> bool {
+        let under_way = self.jobs.iter().filter(|job| !job.is_plain()).count();
+        under_way < 2 * self.resources
+    }
+
+    /// Whether the data that belong to `psn` are still to be sent anyway.
+    pub(super) fn is_coming(&self, psn: Psn, pmtu: Pmtu) -> bool {
+        self.jobs.iter().any(|job| match job {
+            Job::Read { psn: next, rest, .. } => {
+                psn.after(*next).is_some_and(|index| index < pmtu.packets(rest.len))
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether a duplicate may be answered: there is a limit to what a peer can pile up here.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.jobs.len() < 2 * self.resources + 2
+    }
+
+    /// A name for a READ.
+    pub(super) fn name_read(&mut self) -> u64 {
+        self.reads += 1;
+        self.reads
+    }
+
+    /// Acknowledges all up to `psn`, or not.
+    pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, msn: Number) {
+        // One that waits to be sent says less than this one.
+        if let Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. }) = self.jobs.back() {
+            self.jobs.pop_back();
+        }
+        self.jobs.push_back(Job::Acknowledge { psn, syndrome, msn });
+    }
+
+    /// Tells what is held behind the gap at `psn`.
+    pub(super) fn selective(&mut self, psn: Psn, held: Held) {
+        if let Some(Job::Selective { .. }) = self.jobs.back() {
+            self.jobs.pop_back();
+        }
+        self.jobs.push_back(Job::Selective { psn, held });
+    }
+
+    /// Answers the request at `psn`, and keeps what a duplicate of it may ask for.
+    pub(super) fn answer(
+        &mut self,
+        psn: Psn,
+        packets: u32,
+        read: u64,
+        what: Answered,
+        msn: Number,
+    ) {
+        self.repeat(psn, read, what, msn);
+        self.results.push_back(Result { psn, packets, what });
+        while self.results.len() > self.resources {
+            self.results.pop_front();
+        }
+    }
+
+    /// Answers once more.
+    pub(super) fn repeat(&mut self, psn: Psn, read: u64, what: Answered, msn: Number) {
+        self.jobs.push_back(match what {
+            Answered::Read(rest) => Job::Read { read, psn, rest, begun: false, msn },
+            Answered::Atomic(_, value) => Job::Atomic { psn, value, msn },
+            Answered::Empty => Job::Empty { psn, msn },
+        });
+    }
+
+    /// What the request at `psn` was answered with, and how far into it that is.
+    pub(super) fn find(&self, psn: Psn) -> Option<(Answered, u32)> {
+        self.results.iter().rev().find_map(|result| {
+            let index = psn.after(result.psn)?;
+            (index < result.packets).then_some((result.what, index))
+        })
+    }
+
+    /// A READ cannot go on: its rest is not sent. Says where it ends.
+    pub(super) fn cut(&mut self, read: u64) -> Option<Psn> {
+        let is_it = |job: &Job| matches!(job, Job::Read { read: name, .. } if *name == read);
+        let index = self.jobs.iter().position(is_it)?;
+        let psn = match self.jobs.get(index) {
+            Some(Job::Read { psn, .. }) => *psn,
+            _ => return None,
+        };
+        self.jobs.truncate(index);
+        Some(psn)
+    }
+
+    /// Whether data wait to be sent, which the rate may hold back.
+    pub(super) fn has_data(&self) -> bool {
+        matches!(self.jobs.front(), Some(Job::Read { .. }))
+    }
+
+    /// The next packet, if one may go.
+    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+        if self.has_data() && !shared.congestion.is_ready(now) {
+            return None;
+        }
+        let pmtu = shared.config.pmtu.bytes();
+        let unlimited = Syndrome::Ack(Credits::UNLIMITED);
+        let respond = |shared: &mut Shared, psn, response, payload| {
+            let message = match shared.config.service {
+                Service::XrcInitiator | Service::XrcTarget => Message::XrcResponse(response),
+                _ => Message::RcResponse(response),
+            };
+            shared.packet(psn, message, Flags::default(), payload)
+        };
+        let job = self.jobs.pop_front()?;
+        Some(match job {
+            Job::Acknowledge { psn, syndrome, msn } => {
+                let aeth = Aeth { syndrome, msn };
+                respond(shared, psn, Response::Acknowledge(aeth), Payload::None)
+            }
+            Job::Selective { psn, held } => {
+                let message = Message::Ours(Ours::Selective(held));
+                shared.packet(psn, message, Flags::default(), Payload::None)
+            }
+            Job::Atomic { psn, value, msn } => {
+                let aeth = Aeth { syndrome: unlimited, msn };
+                respond(shared, psn, Response::Atomic(aeth, value), Payload::None)
+            }
+            Job::Empty { psn, msn } => {
+                let only = ReadResponse::Only(Aeth { syndrome: unlimited, msn });
+                respond(shared, psn, Response::Read(only), Payload::None)
+            }
+            Job::Read { read, psn, rest, begun, msn } => {
+                let aeth = Aeth { syndrome: unlimited, msn };
+                let len = rest.len.min(pmtu);
+                let after =
+                    Reth { va: rest.va.wrapping_add(u64::from(len)), len: rest.len - len, ..rest };
+                let part = match (begun, after.len == 0) {
+                    (false, true) => ReadResponse::Only(aeth),
+                    (false, false) => ReadResponse::First(aeth),
+                    (true, true) => ReadResponse::Last(aeth),
+                    (true, false) => ReadResponse::Middle,
+                };
+                if after.len != 0 {
+                    let psn = psn.add(1);
+                    self.jobs.push_front(Job::Read { read, psn, rest: after, begun: true, msn });
+                }
+                shared.congestion.sent(now, u64::from(len));
+                let payload = match len {
+                    0 => Payload::None,
+                    len => Payload::Region { read, part: Reth { len, ..rest } },
+                };
+                respond(shared, psn, Response::Read(part), payload)
+            }
+        })
+    }
+}
+
+impl Job {
+    /// Whether it takes none of the resources.
+    const fn is_plain(&self) -> bool {
+        matches!(self, Self::Acknowledge { .. } | Self::Selective { .. })
+    }
+}

@@ -1,0 +1,214 @@
+//! What comes back to a requester (IBTA vol 1, 9.7.5): acknowledgements, data, refusals.
+
+use super::requester::Requester;
+use super::shared::Shared;
+use super::{Drop, Op, Status, Step};
+use crate::Time;
+use crate::wire::{Aeth, Held, Nak, Psn, ReadResponse, Response, Syndrome};
+use std::ops::Range;
+
+impl Requester {
+    /// An answer came for `psn`, with data in `payload`.
+    pub(super) fn receive(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        response: Response,
+        payload: Range<usize>,
+        shared: &mut Shared,
+    ) -> Step {
+        // An acknowledgement may repeat the last one; nothing else is about what is answered already.
+        let newest =
+            matches!(response, Response::Acknowledge(_)) && psn.add(1) == self.flight.base();
+        let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());
+        if !newest && !outstanding {
+            return Step::Dropped(Drop::Psn);
+        }
+        match response {
+            Response::Acknowledge(aeth) => self.acknowledge(now, psn, aeth, shared),
+            Response::Atomic(aeth, value) => {
+                let Some(op) = self.find(psn).map(|wqe| wqe.work.op) else {
+                    return Step::Dropped(Drop::Psn);
+                };
+                if !matches!(op, Op::Atomic { .. }) {
+                    return self.bad_response(now, psn, shared);
+                }
+                self.data(now, psn, Some(aeth), shared, |work| Step::Original { work, value })
+            }
+            Response::Read(part) => self.read_response(now, psn, part, payload, shared),
+        }
+    }
+
+    fn read_response(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        part: ReadResponse,
+        payload: Range<usize>,
+        shared: &mut Shared,
+    ) -> Step {
+        let Some(wqe) = self.find(psn) else { return Step::Dropped(Drop::Psn) };
+        let index = psn.after(wqe.first).unwrap_or(0);
+        let offset = index * shared.config.pmtu.bytes();
+        // Where it is in a part that was asked for again is the peer's affair: the PSN tells the place.
+        let wanted = match wqe.work.op {
+            Op::Read { .. } => (wqe.work.len - offset).min(shared.config.pmtu.bytes()),
+            Op::Flush { .. } | Op::AtomicWrite { .. } => 0,
+            _ => return self.bad_response(now, psn, shared),
+        };
+        if payload.len() != wanted as usize {
+            return self.bad_response(now, psn, shared);
+        }
+        let aeth = match part {
+            ReadResponse::First(aeth) | ReadResponse::Last(aeth) | ReadResponse::Only(aeth) => {
+                Some(aeth)
+            }
+            ReadResponse::Middle => None,
+        };
+        self.data(now, psn, aeth, shared, |work| match wanted {
+            0 => Step::Done,
+            _ => Step::Place { work, offset, payload },
+        })
+    }
+
+    /// The answer to `psn` is there; it also acknowledges what is before it.
+    fn data(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        aeth: Option<Aeth>,
+        shared: &mut Shared,
+        step: impl FnOnce(u64) -> Step,
+    ) -> Step {
+        if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
+            return self.bad_response(now, psn, shared);
+        }
+        let Some(work) = self.find(psn).map(|wqe| wqe.work.id) else {
+            return Step::Dropped(Drop::Psn);
+        };
+        let mut gain = self.flight.acknowledged(now, psn);
+        let Some(answered) = self.flight.answered(now, psn) else {
+            self.progress(now, gain, shared);
+            return Step::Dropped(Drop::Psn);
+        };
+        gain.bytes += answered.bytes;
+        gain.round_trip = answered.round_trip.or(gain.round_trip);
+        if let Some(aeth) = aeth {
+            self.grant(aeth);
+        }
+        self.progress(now, gain, shared);
+        step(work)
+    }
+
+    fn acknowledge(&mut self, now: Time, psn: Psn, aeth: Aeth, shared: &mut Shared) -> Step {
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                self.grant(aeth);
+                let gain = self.flight.acknowledged(now, psn.add(1));
+                self.progress(now, gain, shared);
+            }
+            Syndrome::Rnr(timer) => {
+                if !self.reached(now, psn, shared) {
+                    return Step::Dropped(Drop::Psn);
+                }
+                shared.counters.rcvd_rnr_err += 1;
+                if self.sending.rnr_retry != 7 {
+                    let Some(left) = self.rnr_retries.checked_sub(1) else {
+                        shared.counters.rnr_nak_retry_err += 1;
+                        self.fail(Status::RnrRetryExceeded, shared);
+                        return Step::Done;
+                    };
+                    self.rnr_retries = left;
+                }
+                self.flight.lose_from(psn);
+                self.timers.wait(now, timer.duration());
+            }
+            Syndrome::Nak(Nak::Sequence) => {
+                if self.timers.is_waiting() {
+                    // Of packets behind one that waits for a receive anyway.
+                    return Step::Dropped(Drop::Psn);
+                }
+                if !self.reached(now, psn, shared) {
+                    return Step::Dropped(Drop::Psn);
+                }
+                shared.counters.packet_seq_err += 1;
+                if self.last_nak.replace(psn) == Some(psn) && !self.retry(shared) {
+                    return Step::Done;
+                }
+                self.flight.lose_from(psn);
+                self.lost(now, shared);
+                if let Some(left) = self.hellos.checked_sub(1) {
+                    (self.hellos, self.hello_due) = (left, true);
+                }
+            }
+            Syndrome::Nak(nak) => {
+                if !self.reached(now, psn, shared) {
+                    return Step::Dropped(Drop::Psn);
+                }
+                if self.flight.base() != psn {
+                    // Data before it are missing: only when they are there may this one complete.
+                    self.flight.lose_from(self.flight.base());
+                    return Step::Done;
+                }
+                let status = match nak {
+                    Nak::InvalidRequest => {
+                        shared.counters.req_remote_invalid_request += 1;
+                        Status::RemoteInvalidRequest
+                    }
+                    Nak::RemoteAccess => {
+                        shared.counters.req_remote_access_errors += 1;
+                        Status::RemoteAccess
+                    }
+                    Nak::RemoteOperation | Nak::InvalidRd | Nak::Sequence => {
+                        Status::RemoteOperation
+                    }
+                };
+                self.fail(status, shared);
+            }
+        }
+        Step::Done
+    }
+
+    /// The peer keeps packets behind a gap at `psn`.
+    pub(super) fn selective(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        held: &Held,
+        shared: &mut Shared,
+    ) -> Step {
+        if self.timers.is_waiting() || !self.reached(now, psn, shared) {
+            return Step::Dropped(Drop::Psn);
+        }
+        shared.counters.packet_seq_err += 1;
+        let gain = self.flight.held(psn, held);
+        self.progress(now, gain, shared);
+        Step::Done
+    }
+
+    /// The peer speaks of `psn`, so all before it arrived. Says whether `psn` is still unanswered.
+    fn reached(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> bool {
+        let gain = self.flight.acknowledged(now, psn);
+        self.progress(now, gain, shared);
+        !shared.error && psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len())
+    }
+
+    /// The peer's credits, counted from the messages it completed.
+    fn grant(&mut self, aeth: Aeth) {
+        let Syndrome::Ack(credits) = aeth.syndrome else { return };
+        self.credit = credits.messages().map(|messages| {
+            // The MSN has the low 24 bits of our own count of messages.
+            let behind = self.messages.wrapping_sub(aeth.msn.get()) & 0xff_ffff;
+            self.messages.wrapping_sub(behind).wrapping_add(messages)
+        });
+    }
+
+    fn bad_response(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Step {
+        let gain = self.flight.acknowledged(now, psn);
+        self.progress(now, gain, shared);
+        if !shared.error {
+            self.fail(Status::BadResponse, shared);
+        }
+        Step::Dropped(Drop::Message)
+    }
+}

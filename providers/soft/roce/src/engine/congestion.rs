@@ -1,0 +1,235 @@
+//! How fast a queue pair may send: a window in bytes, and a rate once the way is said to be congested.
+//!
+//! The rate follows DCQCN (Zhu et al., SIGCOMM 2015), because that is what adapters do and what switches are tuned for:
+//! flows must share links with theirs. A notification lowers the rate by half of `alpha`, which says how congested the
+//! way has been lately; then the rate goes half of the way back at each step, and after five steps the goal itself
+//! rises. The window adds what DCQCN relies on lossless Ethernet for: it bounds what a receiver's socket buffer must
+//! hold, shrinks by half where packets are lost, and grows again with acknowledgements.
+
+use super::Tuning;
+use crate::Time;
+use std::time::Duration;
+
+/// Window and rate of one queue pair.
+#[derive(Clone, Debug)]
+pub(super) struct Congestion {
+    pmtu: u64,
+    most: u64,
+    line_rate: u64,
+    window: u64,
+    /// Up to here the window doubles per round trip; from here on it grows by a packet.
+    threshold: u64,
+    /// What is sent now, in bytes per second.
+    rate: u64,
+    /// Where the rate goes back to.
+    goal: u64,
+    /// In 1024ths.
+    alpha: u64,
+    /// Steps since the last notification.
+    steps: u32,
+    /// Until here steps are accounted for.
+    stepped: Time,
+    /// When the next packet may go.
+    ready: Time,
+}
+
+/// Time from one step up to the next.
+const STEP: Duration = Duration::from_micros(300);
+/// Steps that only go back to where the rate was.
+const FAST_RECOVERY: u32 = 5;
+/// Bytes per second that the goal rises by in a step: 40 Mb/s.
+const ADDITIVE: u64 = 5_000_000;
+/// And after five more: 400 Mb/s.
+const HYPER: u64 = 50_000_000;
+/// Weight of the newest step in `alpha`: 1/16.
+const WEIGHT: u64 = 16;
+const ONE: u64 = 1024;
+/// The slowest rate, 1 MB/s.
+const SLOWEST: u64 = 1_000_000;
+/// What may be sent at once after a pause, in time.
+const BURST: Duration = Duration::from_micros(10);
+/// The window at the start.
+const START: u64 = 64 << 10;
+
+impl Congestion {
+    pub(super) fn new(tuning: &Tuning, pmtu: u32) -> Self {
+        let pmtu = u64::from(pmtu);
+        let most = u64::from(tuning.window).max(pmtu);
+        Self {
+            pmtu,
+            most,
+            line_rate: tuning.line_rate.max(SLOWEST),
+            window: START.clamp(pmtu, most),
+            threshold: most,
+            rate: tuning.line_rate.max(SLOWEST),
+            goal: tuning.line_rate.max(SLOWEST),
+            alpha: ONE,
+            steps: 0,
+            stepped: Time::default(),
+            ready: Time::default(),
+        }
+    }
+
+    /// Bytes that may be under way.
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Bytes per second.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// When the next packet may go, if not at once.
+    pub(super) fn ready_at(&self) -> Option<Time> {
+        self.is_paced().then_some(self.ready)
+    }
+
+    /// Whether a packet may go.
+    pub(super) fn is_ready(&self, now: Time) -> bool {
+        !self.is_paced() || self.ready <= now
+    }
+
+    fn is_paced(&self) -> bool {
+        self.rate < self.line_rate
+    }
+
+    /// `bytes` went.
+    pub(super) fn sent(&mut self, now: Time, bytes: u64) {
+        self.step(now);
+        if self.is_paced() {
+            let from = self.ready.max(Time::from_ns(
+                now.ns().saturating_sub(u64::try_from(BURST.as_nanos()).unwrap_or(0)),
+            ));
+            let gap = bytes.saturating_mul(1_000_000_000) / self.rate;
+            self.ready = from.after(Duration::from_nanos(gap));
+        }
+    }
+
+    /// `bytes` arrived.
+    pub(super) fn acknowledged(&mut self, bytes: u64) {
+        let grown = match self.window < self.threshold {
+            true => self.window + bytes,
+            false => self.window + (bytes * self.pmtu / self.window).max(1),
+        };
+        self.window = grown.min(self.most);
+    }
+
+    /// Packets were lost, once in a window.
+    pub(super) fn lost(&mut self, now: Time) {
+        let at_the_floor = self.window <= 2 * self.pmtu;
+        self.window = (self.window / 2).max(self.pmtu);
+        self.threshold = self.window.max(2 * self.pmtu);
+        if at_the_floor {
+            // A window cannot be less than a packet, a rate can.
+            self.notified(now);
+        }
+    }
+
+    /// Nothing came for a long time.
+    pub(super) fn silent(&mut self, now: Time) {
+        self.threshold = (self.window / 2).max(2 * self.pmtu);
+        self.window = self.pmtu;
+        self.notified(now);
+    }
+
+    /// A congestion notification.
+    pub(super) fn notified(&mut self, now: Time) {
+        self.step(now);
+        if !self.is_paced() {
+            self.ready = now;
+            self.alpha = ONE;
+        }
+        self.goal = self.rate;
+        self.rate = (self.rate - self.rate * self.alpha / (2 * ONE)).max(SLOWEST);
+        self.alpha += (ONE - self.alpha) / WEIGHT;
+        self.steps = 0;
+        self.stepped = now;
+    }
+
+    /// Goes up by the steps that time has brought.
+    fn step(&mut self, now: Time) {
+        if !self.is_paced() {
+            return;
+        }
+        while now.since(self.stepped) >= STEP && self.is_paced() {
+            self.stepped = self.stepped.after(STEP);
+            self.steps += 1;
+            self.alpha -= self.alpha / WEIGHT;
+            if self.steps > FAST_RECOVERY {
+                let more = if self.steps > 2 * FAST_RECOVERY { HYPER } else { ADDITIVE };
+                self.goal = (self.goal + more).min(self.line_rate);
+            }
+            self.rate = (self.rate + self.goal).div_ceil(2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn congestion() -> Congestion {
+        Congestion::new(&Tuning::default(), 1024)
+    }
+
+    #[test]
+    fn nothing_is_paced_before_the_first_notification() {
+        let mut congestion = congestion();
+        for _ in 0..1000 {
+            assert!(congestion.is_ready(Time::default()));
+            congestion.sent(Time::default(), 1024);
+        }
+        assert_eq!(congestion.ready_at(), None);
+    }
+
+    #[test]
+    fn a_notification_halves_and_time_restores() {
+        let mut congestion = congestion();
+        let line = congestion.rate();
+        congestion.notified(Time::default());
+        assert_eq!(congestion.rate(), line / 2);
+        let mut before = congestion.rate();
+        for ms in 1..200 {
+            congestion.sent(Time::from_ns(ms * 1_000_000), 1024);
+            assert!(congestion.rate() >= before);
+            before = congestion.rate();
+        }
+        assert_eq!(before, line);
+    }
+
+    #[test]
+    fn a_paced_rate_is_kept() {
+        let mut congestion = congestion();
+        let mut now = Time::default();
+        for _ in 0..12 {
+            congestion.notified(now);
+        }
+        let rate = congestion.rate();
+        let mut bytes = 0;
+        while now.since(Time::default()) < STEP {
+            if congestion.is_ready(now) {
+                congestion.sent(now, 1024);
+                bytes += 1024;
+            }
+            now = now.after(Duration::from_nanos(100));
+        }
+        let fair = rate * 300 / 1_000_000;
+        assert!(bytes <= fair + 4096, "{bytes} bytes at {rate} bytes/s");
+        assert!(bytes + 4096 >= fair, "{bytes} bytes at {rate} bytes/s");
+    }
+
+    #[test]
+    fn the_window_shrinks_with_loss_down_to_a_packet_and_grows_again() {
+        let mut congestion = congestion();
+        for _ in 0..20 {
+            congestion.lost(Time::default());
+        }
+        assert_eq!(congestion.window(), 1024);
+        assert!(congestion.rate() >= SLOWEST);
+        for _ in 0..100_000 {
+            congestion.acknowledged(1024);
+        }
+        assert_eq!(congestion.window(), 256 << 10);
+    }
+}

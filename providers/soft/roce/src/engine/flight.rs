@@ -1,0 +1,367 @@
+//! The packets between the oldest unanswered PSN and the next new one: what is known of each.
+
+use crate::Time;
+use crate::wire::{HELD_BITS, Held, Psn};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// PSNs that may be outstanding; what a [`Held`] can speak of, and less than any peer's window.
+pub(super) const OUTSTANDING: u32 = HELD_BITS;
+
+/// Packets that may overtake another before that is taken for lost.
+const REORDERING: u32 = 3;
+
+/// What is known of a PSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Under way.
+    Flying,
+    /// Kept by the peer behind a gap: arrived, but not executed.
+    Held,
+    /// To be sent again.
+    Lost,
+    /// Answered.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    state: State,
+    /// Counts what was sent, again included. The PSNs of one READ request have the same.
+    serial: u32,
+    at: Time,
+    bytes: u32,
+    /// Only an answer of its own will do.
+    wants_answer: bool,
+    again: bool,
+}
+
+/// The outstanding packets of a requester.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    base: Psn,
+    slots: VecDeque<Slot>,
+    flying_bytes: u64,
+    lost: u32,
+    serial: u32,
+    /// The last sent of those that are known to have arrived, by serial and PSN.
+    newest: Option<(u32, Psn)>,
+}
+
+/// What an answer brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gain {
+    /// Bytes that arrived.
+    pub(super) bytes: u64,
+    /// Time from sending to answer, if a packet was sent once.
+    pub(super) round_trip: Option<Duration>,
+}
+
+impl Flight {
+    pub(super) fn new(base: Psn) -> Self {
+        let slots = VecDeque::new();
+        Self { base, slots, flying_bytes: 0, lost: 0, serial: 0, newest: None }
+    }
+
+    /// The oldest PSN without an answer.
+    pub(super) fn base(&self) -> Psn {
+        self.base
+    }
+
+    /// The PSN of the next new packet.
+    pub(super) fn next(&self) -> Psn {
+        self.base.add(self.len())
+    }
+
+    /// PSNs outstanding.
+    pub(super) fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes under way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.flying_bytes
+    }
+
+    /// PSNs that may be added.
+    pub(super) fn room(&self) -> u32 {
+        OUTSTANDING.saturating_sub(self.len())
+    }
+
+    /// `count` PSNs go, of `bytes` each.
+    pub(super) fn sent(&mut self, now: Time, count: u32, bytes: u32, wants_answer: bool) {
+        self.serial = self.serial.wrapping_add(1);
+        let (serial, again) = (self.serial, false);
+        let slot = Slot { state: State::Flying, serial, at: now, bytes, wants_answer, again };
+        self.slots.extend((0..count).map(|_| slot));
+        self.flying_bytes += u64::from(count) * u64::from(bytes);
+    }
+
+    /// The first PSN that is to go again.
+    pub(super) fn first_lost(&self) -> Option<Psn> {
+        if self.lost == 0 {
+            return None;
+        }
+        let index = self.slots.iter().position(|slot| slot.state == State::Lost)?;
+        Some(self.base.add(index as u32))
+    }
+
+    /// How many from `psn` on, up to `most`, are to go again.
+    pub(super) fn lost_from(&self, psn: Psn, most: u32) -> u32 {
+        let Some(skip) = psn.after(self.base) else { return 0 };
+        let slots = self.slots.iter().skip(skip as usize).take(most as usize);
+        slots.take_while(|slot| slot.state == State::Lost).count() as u32
+    }
+
+    /// `count` PSNs from `psn` on go again.
+    pub(super) fn resent(&mut self, now: Time, psn: Psn, count: u32) {
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let Some(skip) = psn.after(self.base) else { return };
+        for slot in self.slots.iter_mut().skip(skip as usize).take(count as usize) {
+            if slot.state == State::Lost {
+                self.lost -= 1;
+                self.flying_bytes += u64::from(slot.bytes);
+            }
+            *slot = Slot { state: State::Flying, serial, at: now, again: true, ..*slot };
+        }
+    }
+
+    /// All before `psn` that need no answer of their own arrived.
+    pub(super) fn acknowledged(&mut self, now: Time, psn: Psn) -> Gain {
+        let mut gain = Gain::default();
+        let count = psn.after(self.base).unwrap_or(0).min(self.len());
+        for index in 0..count {
+            if self.slots.get(index as usize).is_some_and(|slot| !slot.wants_answer) {
+                self.done(now, index, &mut gain);
+            }
+        }
+        gain
+    }
+
+    /// The answer to `psn` came. `None` if it is not outstanding, or not one that has an answer.
+    pub(super) fn answered(&mut self, now: Time, psn: Psn) -> Option<Gain> {
+        let index = psn.after(self.base)?;
+        let slot = self.slots.get(index as usize)?;
+        if !slot.wants_answer || slot.state == State::Done {
+            return None;
+        }
+        let mut gain = Gain::default();
+        self.done(now, index, &mut gain);
+        Some(gain)
+    }
+
+    fn done(&mut self, now: Time, index: u32, gain: &mut Gain) {
+        let psn = self.base.add(index);
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        match slot.state {
+            State::Done => return,
+            State::Flying => self.flying_bytes -= u64::from(slot.bytes),
+            State::Lost => self.lost -= 1,
+            State::Held => {}
+        }
+        if slot.state != State::Held {
+            gain.bytes += u64::from(slot.bytes);
+        }
+        slot.state = State::Done;
+        if !slot.again {
+            gain.round_trip = Some(now.since(slot.at));
+        }
+        let serial = slot.serial;
+        self.arrived(serial, psn);
+    }
+
+    fn arrived(&mut self, serial: u32, psn: Psn) {
+        let newer = |(other, at): (u32, Psn)| {
+            let ahead = serial.wrapping_sub(other).cast_signed();
+            ahead > 0 || (ahead == 0 && psn.since(at) > 0)
+        };
+        if self.newest.is_none_or(newer) {
+            self.newest = Some((serial, psn));
+        }
+    }
+
+    /// The peer keeps these behind the gap at `gap`.
+    pub(super) fn held(&mut self, gap: Psn, held: &Held) -> Gain {
+        let mut gain = Gain::default();
+        let Some(skip) = gap.after(self.base) else { return gain };
+        let index_of = |bit| skip.saturating_add(1).saturating_add(bit);
+        for index in (0..HELD_BITS).filter(|&bit| held.contains(bit)).map(index_of) {
+            let psn = self.base.add(index);
+            let Some(slot) = self.slots.get_mut(index as usize) else { break };
+            match slot.state {
+                State::Done | State::Held => continue,
+                State::Flying => self.flying_bytes -= u64::from(slot.bytes),
+                State::Lost => self.lost -= 1,
+            }
+            gain.bytes += u64::from(slot.bytes);
+            slot.state = State::Held;
+            let serial = slot.serial;
+            self.arrived(serial, psn);
+        }
+        gain
+    }
+
+    /// What was sent well before something that arrived, and did not arrive, is lost. Says how many are newly so.
+    pub(super) fn infer_lost(&mut self) -> u32 {
+        let Some((newest, newest_psn)) = self.newest else { return 0 };
+        let mut lost = 0;
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            if slot.state != State::Flying {
+                continue;
+            }
+            let behind = newest.wrapping_sub(slot.serial).cast_signed();
+            let before = newest_psn.since(self.base.add(index));
+            let reordering = REORDERING.cast_signed();
+            if behind >= reordering || (behind == 0 && before >= reordering) {
+                slot.state = State::Lost;
+                self.flying_bytes -= u64::from(slot.bytes);
+                lost += 1;
+            }
+        }
+        self.lost += lost;
+        lost
+    }
+
+    /// All from `psn` on that is not answered goes again.
+    pub(super) fn lose_from(&mut self, psn: Psn) {
+        let skip = psn.after(self.base).unwrap_or(0);
+        for index in skip..self.len() {
+            self.lose(index);
+        }
+    }
+
+    /// The oldest packet goes again, with those that its request asked for together.
+    pub(super) fn lose_oldest(&mut self) {
+        let unanswered = self.slots.iter().position(|slot| slot.state != State::Done);
+        let Some(first) = unanswered else { return };
+        let Some(serial) = self.slots.get(first).map(|slot| slot.serial) else { return };
+        let same = self.slots.iter().skip(first);
+        let count =
+            same.take_while(|slot| slot.serial == serial && slot.state != State::Done).count();
+        for index in first..first + count {
+            self.lose(index as u32);
+        }
+    }
+
+    fn lose(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        match slot.state {
+            State::Done | State::Lost => return,
+            State::Flying => self.flying_bytes -= u64::from(slot.bytes),
+            State::Held => {}
+        }
+        slot.state = State::Lost;
+        self.lost += 1;
+    }
+
+    /// Forgets what is answered at the base. Says whether anything was.
+    pub(super) fn advance(&mut self) -> bool {
+        let count = self.slots.iter().take_while(|slot| slot.state == State::Done).count();
+        self.slots.drain(..count);
+        self.base = self.base.add(count as u32);
+        count != 0
+    }
+
+    /// Whether something was answered behind what is not.
+    pub(super) fn has_gap(&self) -> bool {
+        self.newest.is_some_and(|(_, psn)| psn.since(self.base) > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_ns(1000);
+
+    fn flight(packets: u32) -> Flight {
+        let mut flight = Flight::new(Psn::new(0xff_fff0));
+        (0..packets).for_each(|_| flight.sent(Time::default(), 1, 100, false));
+        flight
+    }
+
+    fn psn(index: u32) -> Psn {
+        Psn::new(0xff_fff0).add(index)
+    }
+
+    #[test]
+    fn an_acknowledgement_is_for_all_before_it() {
+        let mut flight = flight(20);
+        let gain = flight.acknowledged(NOW, psn(18));
+        assert_eq!(gain.bytes, 1800);
+        assert_eq!(gain.round_trip, Some(Duration::from_nanos(1000)));
+        assert!(flight.advance());
+        assert_eq!((flight.base(), flight.len(), flight.bytes()), (psn(18), 2, 200));
+        assert_eq!(flight.next(), psn(20));
+        assert_eq!(flight.acknowledged(NOW, psn(10)), Gain::default(), "old ones say nothing");
+    }
+
+    #[test]
+    fn what_is_held_is_not_sent_again_and_not_done() {
+        let mut flight = flight(8);
+        let mut held = Held::NONE;
+        [2, 3, 4, 5].into_iter().for_each(|index| held.insert(index));
+        flight.acknowledged(NOW, psn(1));
+        flight.advance();
+        flight.held(flight.base(), &held);
+        assert_eq!(flight.infer_lost(), 3, "1, 2 and 3 are missing");
+        assert_eq!((flight.first_lost(), flight.lost_from(psn(1), 9)), (Some(psn(1)), 3));
+        for index in 1..4 {
+            flight.resent(NOW, psn(index), 1);
+        }
+        assert_eq!(flight.infer_lost(), 0, "they are under way again");
+        flight.acknowledged(NOW, psn(8));
+        flight.advance();
+        assert!(flight.is_empty() && flight.bytes() == 0);
+    }
+
+    #[test]
+    fn one_packet_that_overtakes_does_not_make_others_lost() {
+        let mut flight = flight(4);
+        let mut held = Held::NONE;
+        held.insert(0);
+        flight.held(flight.base(), &held);
+        assert_eq!(flight.infer_lost(), 0);
+    }
+
+    #[test]
+    fn the_answers_to_a_read_are_missed_by_later_ones() {
+        let mut flight = Flight::new(psn(0));
+        flight.sent(Time::default(), 10, 1024, true);
+        assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
+        assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));
+        assert_eq!(flight.answered(NOW, psn(5)), None, "once");
+        assert_eq!(flight.infer_lost(), 3, "0, 1 and 2; 3 and 4 may come");
+        assert_eq!(flight.lost_from(psn(0), 10), 3);
+        assert!(!flight.advance() && flight.has_gap());
+    }
+
+    #[test]
+    fn after_a_timeout_everything_goes_again() {
+        let mut flight = flight(5);
+        let mut held = Held::NONE;
+        held.insert(1);
+        flight.held(flight.base(), &held);
+        flight.lose_from(psn(0));
+        assert_eq!((flight.lost_from(psn(0), 9), flight.bytes()), (5, 0));
+        flight.resent(NOW, psn(0), 5);
+        assert_eq!((flight.first_lost(), flight.bytes()), (None, 500));
+    }
+
+    #[test]
+    fn the_oldest_request_is_asked_for_again_as_a_whole() {
+        let mut flight = flight(1);
+        flight.sent(Time::default(), 4, 10, true);
+        flight.lose_oldest();
+        assert_eq!(flight.lost_from(psn(0), 9), 1);
+        flight.acknowledged(NOW, psn(1));
+        flight.advance();
+        flight.lose_oldest();
+        assert_eq!(flight.lost_from(psn(1), 9), 4);
+    }
+}

@@ -1,0 +1,390 @@
+//! A queue pair's transport: packets and time in; packets, placements and completions out.
+
+mod answers;
+mod completer;
+mod config;
+mod congestion;
+mod counters;
+mod flight;
+mod requester;
+mod responder;
+mod segment;
+mod shared;
+mod timers;
+mod unreliable;
+mod vocabulary;
+
+pub use config::{Access, Config, Peer, Pmtu, Sending, Service, Tuning};
+pub use counters::Counters;
+pub use vocabulary::{
+    Answer, Arrival, Ask, Drop, Event, Op, Payload, Refusal, Status, Step, Transmit, Work,
+};
+
+use crate::Time;
+use crate::wire::{self, Message, Ours, Packet, Psn, Qpn};
+use requester::Requester;
+use responder::{Incoming, Responder};
+use shared::{Flags, Shared};
+use std::ops::Range;
+use unreliable::{Receiver, Sender};
+
+/// A queue pair, ready to receive; to send as well after [`ready_to_send`](Self::ready_to_send).
+#[derive(Debug)]
+pub struct Qp {
+    shared: Shared,
+    sending: SendSide,
+    receiving: ReceiveSide,
+    cnp_due: bool,
+    last_cnp: Option<Time>,
+}
+
+#[derive(Debug)]
+enum SendSide {
+    NotYet,
+    Reliable(Box<Requester>),
+    Unreliable(Sender),
+}
+
+#[derive(Debug)]
+enum ReceiveSide {
+    Nothing,
+    Reliable(Box<Responder>),
+    Connected(Receiver),
+    Datagrams,
+}
+
+impl Qp {
+    /// A queue pair that is ready to receive.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let shared = Shared::new(config);
+        let receiving = match shared.config.service {
+            Service::Rc | Service::XrcTarget => {
+                ReceiveSide::Reliable(Box::new(Responder::new(&shared)))
+            }
+            Service::XrcInitiator => ReceiveSide::Nothing,
+            Service::Uc => ReceiveSide::Connected(Receiver::new(shared.config.expected_psn)),
+            Service::Ud => ReceiveSide::Datagrams,
+        };
+        let (sending, cnp_due, last_cnp) = (SendSide::NotYet, false, None);
+        Self { shared, sending, receiving, cnp_due, last_cnp }
+    }
+
+    /// Makes it ready to send, once.
+    pub fn ready_to_send(&mut self, sending: Sending) {
+        if !matches!(self.sending, SendSide::NotYet) {
+            return;
+        }
+        self.sending = match self.shared.config.service {
+            Service::Rc | Service::XrcInitiator => {
+                SendSide::Reliable(Box::new(Requester::new(sending, &self.shared)))
+            }
+            Service::Uc | Service::Ud => SendSide::Unreliable(Sender::new(sending.first_psn)),
+            Service::XrcTarget => SendSide::NotYet,
+        };
+    }
+
+    /// Posts a request. A queue pair that is in error completes it as flushed.
+    ///
+    /// # Errors
+    /// The request comes back if the queue pair cannot send, or its service has no such request, or it is longer than
+    /// 2^31 bytes.
+    pub fn post(&mut self, work: Work) -> Result<(), Work> {
+        let known = match (self.shared.config.service, work.op) {
+            (_, Op::Local) => true,
+            (Service::Ud, op) => matches!(op, Op::Datagram { .. }),
+            (_, Op::Datagram { .. }) => false,
+            (Service::Uc, Op::Send(tail)) => !matches!(tail, wire::Tail::Invalidate(_)),
+            (Service::Uc, op) => matches!(op, Op::Write { .. }),
+            (_, Op::Atomic { .. } | Op::AtomicWrite { .. }) => work.len == 8,
+            _ => true,
+        };
+        if !known || work.len > 1 << 31 {
+            return Err(work);
+        }
+        match &mut self.sending {
+            SendSide::NotYet => return Err(work),
+            SendSide::Reliable(requester) => requester.post(work, &mut self.shared),
+            SendSide::Unreliable(sender) => sender.post(work, &mut self.shared),
+        }
+        Ok(())
+    }
+
+    /// A datagram arrived for this queue pair. Addresses, service, number and partition are checked before anything
+    /// else; what does not fit is dropped unanswered.
+    pub fn receive(&mut self, now: Time, arrival: &Arrival<'_>) -> Step {
+        self.shared.counters.rcvd_pkts += 1;
+        let (packet, payload) = match self.admit(arrival) {
+            Ok(admitted) => admitted,
+            Err(drop) => {
+                self.shared.counters.dropped_pkts += 1;
+                return Step::Dropped(drop);
+            }
+        };
+        if arrival.congested {
+            self.congested(now, &packet.message);
+        }
+        let step = self.dispatch(now, &packet, payload);
+        self.settle();
+        step
+    }
+
+    /// A packet that comes from whom it may come from.
+    fn admit(&self, arrival: &Arrival<'_>) -> Result<(Packet, Range<usize>), Drop> {
+        let config = &self.shared.config;
+        let (packet, payload) = Packet::parse(arrival.packet).map_err(Drop::Malformed)?;
+        let qpn = packet.bth.dest_qpn;
+        if qpn != config.qpn && !(config.service == Service::Ud && qpn == Qpn::MULTICAST) {
+            return Err(Drop::Qpn);
+        }
+        let ours = match packet.message {
+            Message::Rc(_) | Message::RcResponse(_) => config.service == Service::Rc,
+            Message::Xrc(..) => config.service == Service::XrcTarget,
+            Message::XrcResponse(_) => config.service == Service::XrcInitiator,
+            Message::Uc(_) => config.service == Service::Uc,
+            Message::Ud(..) => config.service == Service::Ud,
+            Message::Cnp => true,
+            Message::Ours(_) => config.service.is_reliable(),
+        };
+        if !ours {
+            return Err(Drop::Service);
+        }
+        if config.peer.is_some_and(|peer| arrival.addresses != peer.addresses.reversed()) {
+            return Err(Drop::Addresses);
+        }
+        if !wire::pkeys_match(config.pkey, packet.bth.pkey) {
+            return Err(Drop::Pkey);
+        }
+        if self.shared.error {
+            return Err(Drop::Error);
+        }
+        let end = arrival.packet.len() - Packet::padding(payload.len());
+        Ok((packet, end - payload.len()..end))
+    }
+
+    fn dispatch(&mut self, now: Time, packet: &Packet, payload: Range<usize>) -> Step {
+        let shared = &mut self.shared;
+        let psn = packet.bth.psn;
+        match (packet.message, &mut self.sending, &mut self.receiving) {
+            (Message::Rc(request), _, ReceiveSide::Reliable(responder)) => {
+                let incoming = Incoming::new(packet, request, None, payload);
+                responder.receive(incoming, shared)
+            }
+            (Message::Xrc(srq, request), _, ReceiveSide::Reliable(responder)) => {
+                let incoming = Incoming::new(packet, request, Some(srq), payload);
+                responder.receive(incoming, shared)
+            }
+            (
+                Message::RcResponse(response) | Message::XrcResponse(response),
+                SendSide::Reliable(requester),
+                _,
+            ) => requester.receive(now, psn, response, payload, shared),
+            (Message::Ours(Ours::Hello), _, ReceiveSide::Reliable(responder)) => {
+                responder.greeted(shared);
+                Step::Done
+            }
+            (Message::Ours(Ours::Selective(held)), SendSide::Reliable(requester), _) => {
+                requester.selective(now, psn, &held, shared)
+            }
+            (Message::Uc(one_way), _, ReceiveSide::Connected(receiver)) => {
+                receiver.receive(packet, one_way, payload, shared)
+            }
+            (Message::Ud(deth, immediate), _, ReceiveSide::Datagrams) => {
+                unreliable::datagram(packet, deth, immediate, payload, shared)
+            }
+            (Message::Cnp, _, _) => {
+                if !shared.config.tuning.react_to_congestion || shared.config.peer.is_none() {
+                    shared.counters.rp_cnp_ignored += 1;
+                    return Step::Dropped(Drop::Ignored);
+                }
+                shared.counters.rp_cnp_handled += 1;
+                shared.congestion.notified(now);
+                Step::Done
+            }
+            _ => Step::Dropped(Drop::Service),
+        }
+    }
+
+    /// A switch marked a packet of the peer: tell it, not too often.
+    fn congested(&mut self, now: Time, message: &Message) {
+        self.shared.counters.np_ecn_marked_roce_packets += 1;
+        let interval = self.shared.config.tuning.cnp_interval;
+        let due = self.last_cnp.is_none_or(|last| now.since(last) >= interval);
+        if due && self.shared.config.peer.is_some() && !matches!(message, Message::Cnp) {
+            (self.cnp_due, self.last_cnp) = (true, Some(now));
+        }
+    }
+
+    /// Answers the question of the last [`Step::Ask`].
+    pub fn answer(&mut self, answer: Answer) {
+        match &mut self.receiving {
+            ReceiveSide::Reliable(responder) => responder.answer(answer, &mut self.shared),
+            ReceiveSide::Connected(receiver) => receiver.answer(answer, &mut self.shared),
+            ReceiveSide::Datagrams if answer == Answer::Rnr => {
+                self.shared.counters.out_of_buffer += 1;
+            }
+            ReceiveSide::Datagrams | ReceiveSide::Nothing => {}
+        }
+        self.settle();
+    }
+
+    /// The place of a held packet that is to come again now, by [`receive`](Self::receive). To be asked for after each
+    /// answer.
+    pub fn release(&mut self) -> Option<u16> {
+        match &mut self.receiving {
+            ReceiveSide::Reliable(responder) => responder.release(&self.shared),
+            _ => None,
+        }
+    }
+
+    /// The next packet to send, if one may go now. Its payload may be read until the next call.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        let shared = &mut self.shared;
+        if std::mem::take(&mut self.cnp_due) {
+            shared.counters.np_cnp_sent += 1;
+            let flags = Flags { becn: true, ..Flags::default() };
+            return Some(shared.packet(Psn::new(0), Message::Cnp, flags, Payload::None));
+        }
+        if let ReceiveSide::Reliable(responder) = &mut self.receiving
+            && let Some(transmit) = responder.answers.poll(now, shared)
+        {
+            return Some(transmit);
+        }
+        let transmit = match &mut self.sending {
+            SendSide::NotYet => None,
+            SendSide::Reliable(requester) => requester.poll(now, shared),
+            SendSide::Unreliable(sender) => sender.poll(now, shared),
+        };
+        self.settle();
+        transmit
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) are to be called even if
+    /// nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let (timer, wants_to_send) = match &self.sending {
+            SendSide::NotYet => (None, false),
+            SendSide::Reliable(requester) => {
+                (requester.timers.next(), requester.wants_to_send(&self.shared))
+            }
+            SendSide::Unreliable(sender) => (None, sender.wants_to_send()),
+        };
+        let answers = match &self.receiving {
+            ReceiveSide::Reliable(responder) => responder.answers.has_data(),
+            _ => false,
+        };
+        let ready = self.shared.congestion.ready_at().filter(|_| wants_to_send || answers);
+        [timer, ready].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if let SendSide::Reliable(requester) = &mut self.sending {
+            requester.timeout(now, &mut self.shared);
+        }
+        self.settle();
+    }
+
+    /// What happened, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// A posted request cannot go on: its memory is gone. It completes in its turn with `status`, and the queue pair goes
+    /// to error.
+    pub fn fail_work(&mut self, work: u64, status: Status) {
+        match &mut self.sending {
+            SendSide::NotYet => {}
+            SendSide::Reliable(requester) => requester.fail_work(work, status, &mut self.shared),
+            SendSide::Unreliable(sender) => sender.fail_work(work, status, &mut self.shared),
+        }
+        self.settle();
+    }
+
+    /// A [`Op::Local`] was performed, well or not.
+    pub fn performed(&mut self, work: u64, status: Status) {
+        match &mut self.sending {
+            SendSide::NotYet => {}
+            SendSide::Reliable(requester) => requester.performed(work, status, &mut self.shared),
+            SendSide::Unreliable(sender) => sender.performed(work, status, &mut self.shared),
+        }
+        self.settle();
+    }
+
+    /// A READ that was accepted cannot go on: its memory is gone.
+    pub fn read_failed(&mut self, read: u64, refusal: Refusal) {
+        if let ReceiveSide::Reliable(responder) = &mut self.receiving {
+            responder.read_failed(read, refusal, &mut self.shared);
+        }
+        self.settle();
+    }
+
+    /// How many receives are posted: acknowledgements promise so many. Without it, and with a shared receive queue, they
+    /// promise any number.
+    pub fn set_receives(&mut self, receives: u32) {
+        if let ReceiveSide::Reliable(responder) = &mut self.receiving {
+            responder.receives = Some(receives);
+        }
+    }
+
+    /// No request begins any more (SQD); [`Event::Drained`] comes when those that began are done.
+    pub fn drain(&mut self) {
+        match &mut self.sending {
+            SendSide::NotYet => self.shared.events.push_back(Event::Drained),
+            SendSide::Reliable(requester) => requester.drain(&mut self.shared),
+            SendSide::Unreliable(sender) => sender.drain(&mut self.shared),
+        }
+    }
+
+    /// Requests begin again.
+    pub fn resume(&mut self) {
+        match &mut self.sending {
+            SendSide::NotYet => {}
+            SendSide::Reliable(requester) => requester.resume(),
+            SendSide::Unreliable(sender) => sender.resume(),
+        }
+    }
+
+    /// To error, as the program wants it: everything is flushed.
+    pub fn fail(&mut self) {
+        self.shared.fail(Status::Flushed);
+        self.settle();
+    }
+
+    /// Whether it is in error.
+    #[must_use]
+    pub fn is_in_error(&self) -> bool {
+        self.shared.error
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// How it was made.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Bytes per second that it may send now, and bytes that may be under way.
+    #[must_use]
+    pub fn pace(&self) -> (u64, u64) {
+        (self.shared.congestion.rate(), self.shared.congestion.window())
+    }
+
+    /// In error nothing stays posted.
+    fn settle(&mut self) {
+        if !self.shared.error {
+            return;
+        }
+        match &mut self.sending {
+            SendSide::NotYet => {}
+            SendSide::Reliable(requester) => requester.flush(&mut self.shared),
+            SendSide::Unreliable(sender) => sender.flush(&mut self.shared),
+        }
+    }
+}

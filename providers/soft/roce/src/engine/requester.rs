@@ -1,0 +1,444 @@
+//! The sending side of a reliable connection (IBTA vol 1, 9.7): what goes when. What comes back is in `completer`.
+
+use super::flight::{Flight, Gain};
+use super::segment::Segment;
+use super::shared::{Flags, Shared};
+use super::timers::Timers;
+use super::{Event, Op, Payload, Sending, Service, Status, Transmit, Work};
+use crate::Time;
+use crate::wire::{Message, Ours, Psn, Request};
+use std::collections::VecDeque;
+
+/// The sending side of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) sending: Sending,
+    /// What is posted and not completed, in order.
+    pub(super) queue: VecDeque<Wqe>,
+    /// The first of the queue that did not go in full.
+    pub(super) cursor: usize,
+    pub(super) flight: Flight,
+    /// The requests under way that want an answer: first PSN and how many.
+    pub(super) answers: VecDeque<(Psn, u32)>,
+    pub(super) timers: Timers,
+    /// Retries left until giving up.
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
+    /// Packets are lost once until this PSN is reached.
+    pub(super) recovery: Psn,
+    /// The last sequence error, if nothing has been answered since.
+    pub(super) last_nak: Option<Psn>,
+    /// How often the peer may still be greeted.
+    pub(super) hellos: u8,
+    pub(super) hello_due: bool,
+    /// Packets since the last that asked for an acknowledgement.
+    unasked: u32,
+    /// Messages that began.
+    pub(super) messages: u32,
+    /// Messages that may begin, by the peer's credits.
+    pub(super) credit: Option<u32>,
+    draining: Draining,
+    /// A request that failed here, and completes so in its turn.
+    failing: Option<(u64, Status)>,
+}
+
+/// Whether new requests begin (SQD).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draining {
+    No,
+    /// Not until those that began are done.
+    Wanted,
+    /// They are done, and an event said so.
+    Told,
+}
+
+/// A posted request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wqe {
+    pub(super) work: Work,
+    /// PSN of its first packet, once that went.
+    pub(super) first: Psn,
+    /// PSNs that it takes.
+    pub(super) packets: u32,
+    /// PSNs that went.
+    pub(super) issued: u32,
+    /// Its number among all messages.
+    message: u32,
+    /// A local one is being performed.
+    performing: bool,
+}
+
+/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
+const READ_PIECE: u32 = 64;
+/// Fewest, unless the READ ends: requests for crumbs cost more than they bring.
+const READ_CRUMB: u32 = 16;
+/// What a packet costs besides its payload, in bytes of a window.
+pub(super) const OVERHEAD: u32 = 64;
+/// How often a silent peer is greeted.
+const HELLOS: u8 = 4;
+
+impl Requester {
+    pub(super) fn new(sending: Sending, shared: &Shared) -> Self {
+        let hello = shared.config.tuning.hello;
+        Self {
+            sending,
+            queue: VecDeque::new(),
+            cursor: 0,
+            flight: Flight::new(sending.first_psn),
+            answers: VecDeque::new(),
+            timers: Timers::new(&sending, &shared.config.tuning),
+            retries: sending.retry_count,
+            rnr_retries: sending.rnr_retry,
+            recovery: sending.first_psn,
+            last_nak: None,
+            hellos: if hello { HELLOS - 1 } else { 0 },
+            hello_due: hello,
+            unasked: 0,
+            messages: 0,
+            credit: None,
+            draining: Draining::No,
+            failing: None,
+        }
+    }
+
+    pub(super) fn post(&mut self, work: Work, shared: &mut Shared) {
+        if shared.error {
+            return shared.completed(work.id, Status::Flushed);
+        }
+        let packets = work.packets(shared.config.pmtu);
+        let first = self.flight.next();
+        self.queue.push_back(Wqe {
+            work,
+            first,
+            packets,
+            issued: 0,
+            message: 0,
+            performing: false,
+        });
+    }
+
+    /// The next packet, if one may go.
+    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+        if shared.error || self.timers.is_waiting() {
+            return None;
+        }
+        if self.hello_due && !self.queue.is_empty() {
+            self.hello_due = false;
+            let hello = Message::Ours(Ours::Hello);
+            return Some(shared.packet(self.flight.next(), hello, Flags::default(), Payload::None));
+        }
+        if !self.wants_to_send(shared) || !shared.congestion.is_ready(now) {
+            return None;
+        }
+        match self.flight.first_lost() {
+            Some(psn) => self.resend(now, psn, shared),
+            None => self.send(now, shared),
+        }
+    }
+
+    /// Whether a packet would go if the rate allowed it.
+    pub(super) fn wants_to_send(&self, shared: &Shared) -> bool {
+        if shared.error || self.timers.is_waiting() {
+            return false;
+        }
+        let bytes = self.flight.bytes();
+        let room = bytes == 0 || bytes < shared.congestion.window();
+        let more = self.flight.first_lost().is_some() || self.may_send_new(shared);
+        more && (room || self.timers.is_probing())
+    }
+
+    fn may_send_new(&self, shared: &Shared) -> bool {
+        let Some(wqe) = self.queue.get(self.cursor) else { return false };
+        let depth = usize::from(self.sending.initiator_depth);
+        if self.failing.is_some_and(|(id, _)| id == wqe.work.id) {
+            return false;
+        }
+        if wqe.issued == 0 {
+            let held_back = self.draining != Draining::No || wqe.performing;
+            if held_back || (wqe.work.fence && !self.answers.is_empty()) {
+                return false;
+            }
+        }
+        if matches!(wqe.work.op, Op::Local) {
+            return true;
+        }
+        if wqe.work.wants_answer() && self.answers.len() >= depth {
+            return false;
+        }
+        self.has_credit(wqe, shared) && self.piece(wqe, shared).is_some()
+    }
+
+    /// PSNs that the next packet takes; `None` if it must wait for more room.
+    fn piece(&self, wqe: &Wqe, shared: &Shared) -> Option<u32> {
+        let room = Some(self.flight.room()).filter(|&room| room != 0)?;
+        if !matches!(wqe.work.op, Op::Read { .. }) {
+            return Some(1);
+        }
+        let left = wqe.packets - wqe.issued;
+        let per_packet = u64::from(shared.config.pmtu.bytes() + OVERHEAD);
+        let fits = shared.congestion.window().saturating_sub(self.flight.bytes()) / per_packet;
+        let count = left.min(room).min(READ_PIECE).min(u32::try_from(fits).unwrap_or(READ_PIECE));
+        if self.flight.bytes() == 0 {
+            return Some(count.max(1));
+        }
+        (count >= left.min(READ_CRUMB)).then_some(count)
+    }
+
+    /// Whether the peer's credits allow the next packet. Beyond them, the first packet of a message may go alone, as a
+    /// question.
+    fn has_credit(&self, wqe: &Wqe, shared: &Shared) -> bool {
+        let Some(credit) = self.credit.filter(|_| shared.config.tuning.honour_credits) else {
+            return true;
+        };
+        let message = if wqe.issued == 0 { self.messages.wrapping_add(1) } else { wqe.message };
+        let beyond = message.wrapping_sub(credit).cast_signed() > 0;
+        !(beyond && wqe.work.takes_receive() && wqe.issued < 2) || self.flight.is_empty()
+    }
+
+    /// A new packet.
+    fn send(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+        let window = shared.congestion.window();
+        let (psn, pmtu) = (self.flight.next(), shared.config.pmtu);
+        let count = self.piece(self.queue.get(self.cursor)?, shared)?;
+        let wqe = self.queue.get_mut(self.cursor)?;
+        if matches!(wqe.work.op, Op::Local) {
+            wqe.performing = true;
+            shared.events.push_back(Event::Perform { work: wqe.work.id });
+            return None;
+        }
+        let segment = wqe.work.segment(pmtu, wqe.issued, count)?;
+        let answer = wqe.work.wants_answer();
+        if wqe.issued == 0 || answer {
+            self.messages = self.messages.wrapping_add(1);
+        }
+        if wqe.issued == 0 {
+            wqe.first = psn;
+            wqe.message = self.messages;
+        }
+        wqe.issued += count;
+        let work = wqe.work;
+        if wqe.issued >= wqe.packets {
+            self.cursor += 1;
+        }
+        let bytes = segment_bytes(&segment, &work, pmtu.bytes());
+        if self.flight.is_empty() {
+            self.timers.arm(now);
+        }
+        self.flight.sent(now, count, bytes, answer);
+        if answer {
+            self.answers.push_back((psn, count));
+        }
+        self.unasked += 1;
+        let full = self.flight.room() == 0 || self.flight.bytes() >= window;
+        let often = self.unasked >= shared.config.tuning.ack_every;
+        let ack_request = segment.last || answer || full || often || self.credit.is_some();
+        Some(self.emit(now, psn, &work, &segment, ack_request, shared))
+    }
+
+    /// A packet that went before.
+    fn resend(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Option<Transmit> {
+        let pmtu = shared.config.pmtu;
+        let wqe = *self.find(psn)?;
+        let index = psn.after(wqe.first)?;
+        let mut count = 1;
+        if matches!(wqe.work.op, Op::Read { .. }) {
+            // Not beyond the piece: the responder remembers each by itself.
+            let piece = self.answers.iter().rev().find(|(first, _)| psn.since(*first) >= 0)?;
+            let left = piece.0.add(piece.1).after(psn)?;
+            count = self.flight.lost_from(psn, left).max(1);
+        }
+        let segment = wqe.work.segment(pmtu, index, count)?;
+        self.flight.resent(now, psn, count);
+        self.timers.resent(now);
+        shared.counters.resent_pkts += 1;
+        Some(self.emit(now, psn, &wqe.work, &segment, true, shared))
+    }
+
+    fn emit(
+        &mut self,
+        now: Time,
+        psn: Psn,
+        work: &Work,
+        segment: &Segment,
+        ack_request: bool,
+        shared: &mut Shared,
+    ) -> Transmit {
+        if ack_request {
+            self.unasked = 0;
+        }
+        let solicited = work.solicited && segment.last && work.takes_receive();
+        let flags = Flags { solicited, ack_request, becn: false };
+        let Segment { request, offset, len, .. } = *segment;
+        let payload = match len {
+            0 => Payload::None,
+            len => Payload::Work { id: work.id, offset, len },
+        };
+        shared.congestion.sent(now, u64::from(len + OVERHEAD));
+        shared.packet(psn, wrap(request, work, shared.config.service), flags, payload)
+    }
+
+    /// The request that `psn` belongs to.
+    pub(super) fn find(&self, psn: Psn) -> Option<&Wqe> {
+        let after = self.queue.partition_point(|wqe| {
+            psn.since(wqe.first) >= 0 && (wqe.issued != 0 || wqe.packets == 0)
+        });
+        let wqe = self.queue.get(after.checked_sub(1)?)?;
+        psn.after(wqe.first).filter(|&index| index < wqe.issued).map(|_| wqe)
+    }
+
+    /// Something may have been answered: completes what is, and sets the timers anew.
+    pub(super) fn progress(&mut self, now: Time, gain: Gain, shared: &mut Shared) {
+        self.timers.round_trip(gain.round_trip);
+        if gain.bytes != 0 {
+            shared.congestion.acknowledged(gain.bytes);
+        }
+        if self.flight.has_gap() {
+            let lost = self.flight.infer_lost();
+            if lost != 0 {
+                shared.counters.implied_nak_seq_err += 1;
+                self.lost(now, shared);
+            }
+        }
+        if self.flight.advance() {
+            self.retries = self.sending.retry_count;
+            self.rnr_retries = self.sending.rnr_retry;
+            self.last_nak = None;
+            self.timers.progress(now, self.flight.is_empty());
+            let base = self.flight.base();
+            while self.answers.front().is_some_and(|&(psn, n)| base.since(psn.add(n)) >= 0) {
+                self.answers.pop_front();
+            }
+        }
+        self.complete(shared);
+    }
+
+    /// Packets are known to be lost: the window shrinks once for all that were under way.
+    pub(super) fn lost(&mut self, now: Time, shared: &mut Shared) {
+        if self.flight.base().since(self.recovery) >= 0 {
+            shared.congestion.lost(now);
+            self.recovery = self.flight.next();
+        }
+    }
+
+    /// Completes the requests at the front that are done.
+    fn complete(&mut self, shared: &mut Shared) {
+        while let Some(wqe) = self.queue.front() {
+            if let Some((_, status)) = self.failing.filter(|&(id, _)| id == wqe.work.id) {
+                return self.fail(status, shared);
+            }
+            let done = self.flight.base().since(wqe.first.add(wqe.packets)) >= 0;
+            if self.cursor == 0 || !done {
+                break;
+            }
+            shared.completed(wqe.work.id, Status::Success);
+            self.queue.pop_front();
+            self.cursor -= 1;
+        }
+        if self.draining == Draining::Wanted && self.is_quiet() {
+            self.draining = Draining::Told;
+            shared.events.push_back(Event::Drained);
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.cursor == 0 && self.queue.front().is_none_or(|wqe| wqe.issued == 0 && !wqe.performing)
+    }
+
+    /// Gives up: the oldest request completes with `status`, all others are flushed.
+    pub(super) fn fail(&mut self, status: Status, shared: &mut Shared) {
+        if let Some(oldest) = self.queue.pop_front() {
+            shared.completed(oldest.work.id, status);
+        }
+        self.flush(shared);
+        shared.fail(status);
+    }
+
+    /// Everything that is posted goes with the queue pair.
+    pub(super) fn flush(&mut self, shared: &mut Shared) {
+        self.queue.drain(..).for_each(|wqe| shared.completed(wqe.work.id, Status::Flushed));
+        self.cursor = 0;
+        self.timers.stop();
+    }
+
+    /// A request cannot go on, for a reason that lies here.
+    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
+        self.failing.get_or_insert((id, status));
+        self.complete(shared);
+    }
+
+    /// A local request was performed.
+    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut Shared) {
+        let first = self.flight.next();
+        let Some(wqe) = self.queue.get_mut(self.cursor) else { return };
+        if wqe.work.id != id || !wqe.performing {
+            return;
+        }
+        if status != Status::Success {
+            return self.fail_work(id, status, shared);
+        }
+        (wqe.first, wqe.performing) = (first, false);
+        self.cursor += 1;
+        self.complete(shared);
+    }
+
+    /// Nothing new begins; an event says when all that began is done.
+    pub(super) fn drain(&mut self, shared: &mut Shared) {
+        self.draining = Draining::Wanted;
+        self.complete(shared);
+    }
+
+    /// Goes on after draining.
+    pub(super) fn resume(&mut self) {
+        self.draining = Draining::No;
+    }
+
+    /// What is due by now.
+    pub(super) fn timeout(&mut self, now: Time, shared: &mut Shared) {
+        if shared.error {
+            return;
+        }
+        self.timers.end_wait(now);
+        if self.timers.timed_out(now) {
+            shared.counters.local_ack_timeout_err += 1;
+            if !self.retry(shared) {
+                return;
+            }
+            shared.congestion.silent(now);
+            self.recovery = self.flight.next();
+            self.flight.lose_from(self.flight.base());
+            self.timers.again(now);
+        } else if self.timers.probe_is_due(now) {
+            shared.counters.ack_probes += 1;
+            self.flight.lose_oldest();
+        }
+    }
+
+    /// Takes one of the retries; gives up when none is left.
+    pub(super) fn retry(&mut self, shared: &mut Shared) -> bool {
+        let left = self.retries.checked_sub(1);
+        match left {
+            Some(left) => self.retries = left,
+            None => {
+                shared.counters.retry_exceeded_err += 1;
+                self.fail(Status::RetryExceeded, shared);
+            }
+        }
+        left.is_some()
+    }
+}
+
+/// What a PSN costs of the window: what is sent, or what comes back.
+fn segment_bytes(segment: &Segment, work: &Work, pmtu: u32) -> u32 {
+    match work.op {
+        Op::Read { .. } => work.len.min(pmtu) + OVERHEAD,
+        _ => segment.len + OVERHEAD,
+    }
+}
+
+/// The request as this service sends it.
+fn wrap(request: Request, work: &Work, service: Service) -> Message {
+    match service {
+        Service::XrcInitiator | Service::XrcTarget => Message::Xrc(work.srq, request),
+        _ => Message::Rc(request),
+    }
+}

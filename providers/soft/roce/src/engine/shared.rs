@@ -1,0 +1,94 @@
+//! What both halves of a queue pair need.
+
+use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
+use crate::wire::{Bth, Message, Packet, Psn, Qpn};
+use std::collections::VecDeque;
+
+/// What both halves of a queue pair need.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) counters: Counters,
+    pub(super) events: VecDeque<Event>,
+    pub(super) congestion: Congestion,
+    /// The queue pair is in error.
+    pub(super) error: bool,
+}
+
+/// The flags of a packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flags {
+    pub(super) solicited: bool,
+    pub(super) ack_request: bool,
+    pub(super) becn: bool,
+}
+
+impl Shared {
+    pub(super) fn new(config: Config) -> Self {
+        let congestion = Congestion::new(&config.tuning, config.pmtu.bytes());
+        let (counters, events) = (Counters::default(), VecDeque::new());
+        Self { config, counters, events, congestion, error: false }
+    }
+
+    /// The queue pair goes to error, for this reason. Says whether it was not in error before.
+    pub(super) fn fail(&mut self, status: Status) -> bool {
+        let first = !self.error;
+        if first {
+            self.error = true;
+            self.events.push_back(Event::Failed(status));
+        }
+        first
+    }
+
+    pub(super) fn completed(&mut self, work: u64, status: Status) {
+        self.events.push_back(Event::Completed { work, status });
+    }
+
+    /// A packet for the peer.
+    pub(super) fn packet(
+        &mut self,
+        psn: Psn,
+        message: Message,
+        flags: Flags,
+        payload: Payload,
+    ) -> Transmit {
+        let to = self.config.peer.map_or(Qpn::new(0), |peer| peer.qpn);
+        self.packet_to(to, psn, message, flags, payload)
+    }
+
+    /// A packet for any queue pair.
+    pub(super) fn packet_to(
+        &mut self,
+        dest_qpn: Qpn,
+        psn: Psn,
+        message: Message,
+        flags: Flags,
+        payload: Payload,
+    ) -> Transmit {
+        self.counters.sent_pkts += 1;
+        let Flags { solicited, ack_request, becn } = flags;
+        let bth = Bth { solicited, ack_request, becn, ..Bth::new(dest_qpn, psn) };
+        let packet = Packet { bth: Bth { pkey: self.config.pkey, ..bth }, message };
+        let len = payload.len() as usize;
+        let ecn_capable = !matches!(message, Message::Cnp);
+        Transmit { head: packet.emit(len), payload, padding: Packet::padding(len), ecn_capable }
+    }
+}
+
+impl Payload {
+    /// Its length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Work { len, .. } => *len,
+            Self::Region { part, .. } => part.len,
+        }
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,197 @@
+//! When a requester acts although nothing comes (IBTA vol 1, 9.7.6.1.3): the local ACK timeout, RNR waits, and probes.
+//!
+//! A *probe* asks early, after some round trips, about the oldest unanswered packet by sending it again; any responder
+//! acknowledges a duplicate with the newest PSN it has. It costs no retry, and makes the loss of the last packets of a
+//! burst cheap, for which only the long timeout would be left.
+
+use super::{Sending, Tuning};
+use crate::Time;
+use std::time::Duration;
+
+/// The timers of a requester.
+#[derive(Clone, Debug)]
+pub(super) struct Timers {
+    ack_timeout: Option<Duration>,
+    probe_after: Option<Duration>,
+    deadline: Option<Time>,
+    probe: Option<Time>,
+    rnr_until: Option<Time>,
+    /// Timeouts without progress.
+    attempts: u32,
+    /// Probes without progress.
+    probes: u32,
+    /// A probe may go beyond the window.
+    probing: bool,
+    /// Smoothed round trip time and its variation (RFC 6298).
+    round_trip: Option<(Duration, Duration)>,
+}
+
+/// An adapter may wait four times the local ACK timeout (IBTA vol 1, 9.7.6.1.3), so backing off ends there.
+const MOST_BACKOFF: u32 = 2;
+/// The first probe, while no round trip is known, waits so many times longer.
+const UNKNOWN: u32 = 16;
+
+impl Timers {
+    pub(super) fn new(sending: &Sending, tuning: &Tuning) -> Self {
+        let cap = tuning.timeout_cap.unwrap_or(Duration::MAX);
+        Self {
+            ack_timeout: sending.ack_timeout().map(|timeout| timeout.min(cap)),
+            probe_after: tuning.probe_after,
+            deadline: None,
+            probe: None,
+            rnr_until: None,
+            attempts: 0,
+            probes: 0,
+            probing: false,
+            round_trip: None,
+        }
+    }
+
+    /// A packet is under way, and none was before.
+    pub(super) fn arm(&mut self, now: Time) {
+        let backoff = 1 << self.attempts.min(MOST_BACKOFF);
+        self.deadline = self.ack_timeout.map(|timeout| now.after(timeout * backoff));
+        self.arm_probe(now);
+    }
+
+    fn arm_probe(&mut self, now: Time) {
+        self.probe = self.probe_after.map(|least| {
+            let wait = match self.round_trip {
+                Some((smooth, variation)) => smooth + least.max(variation * 4),
+                None => least * UNKNOWN,
+            };
+            now.after(wait * (1 << self.probes.min(10)))
+        });
+    }
+
+    /// A packet went again.
+    pub(super) fn resent(&mut self, now: Time) {
+        self.probing = false;
+        if self.deadline.is_none() {
+            self.arm(now);
+        } else {
+            self.arm_probe(now);
+        }
+    }
+
+    /// The oldest packet was answered.
+    pub(super) fn progress(&mut self, now: Time, idle: bool) {
+        (self.attempts, self.probes, self.probing) = (0, 0, false);
+        (self.deadline, self.probe) = (None, None);
+        if !idle {
+            self.arm(now);
+        }
+    }
+
+    /// All goes again after a timeout.
+    pub(super) fn again(&mut self, now: Time) {
+        self.attempts += 1;
+        self.arm(now);
+    }
+
+    /// Nothing is waited for any more.
+    pub(super) fn stop(&mut self) {
+        (self.deadline, self.probe, self.rnr_until) = (None, None, None);
+    }
+
+    /// Nothing goes until `wait` is over.
+    pub(super) fn wait(&mut self, now: Time, wait: Duration) {
+        self.stop();
+        self.rnr_until = Some(now.after(wait));
+    }
+
+    /// Whether nothing may go.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    /// Ends a wait that is over.
+    pub(super) fn end_wait(&mut self, now: Time) {
+        self.rnr_until = self.rnr_until.filter(|&until| until > now);
+    }
+
+    pub(super) fn timed_out(&self, now: Time) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Whether a probe is to go now; it is then the last for a while.
+    pub(super) fn probe_is_due(&mut self, now: Time) -> bool {
+        let due = self.probe.is_some_and(|probe| probe <= now);
+        if due {
+            self.probes += 1;
+            self.probing = true;
+            self.arm_probe(now);
+        }
+        due
+    }
+
+    /// Whether the next packet is a probe.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probing
+    }
+
+    /// When to look again.
+    pub(super) fn next(&self) -> Option<Time> {
+        [self.deadline, self.probe, self.rnr_until].into_iter().flatten().min()
+    }
+
+    /// A packet that was sent once was answered after `sample`.
+    pub(super) fn round_trip(&mut self, sample: Option<Duration>) {
+        let Some(sample) = sample else { return };
+        self.round_trip = Some(match self.round_trip {
+            None => (sample, sample / 2),
+            Some((smooth, variation)) => {
+                let difference = sample.abs_diff(smooth);
+                ((smooth * 7 + sample) / 8, (variation * 3 + difference) / 4)
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timers() -> Timers {
+        Timers::new(&Sending { timeout: 14, ..Sending::default() }, &Tuning::default())
+    }
+
+    #[test]
+    fn timeouts_back_off_to_four_times() {
+        let mut timers = timers();
+        let mut now = Time::default();
+        timers.arm(now);
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            let deadline = timers.deadline.expect("armed");
+            waits.push(deadline.since(now).as_micros());
+            now = deadline;
+            assert!(timers.timed_out(now));
+            timers.again(now);
+        }
+        assert_eq!(waits, [67_108, 134_217, 268_435, 268_435, 268_435]);
+        timers.progress(now, true);
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn probes_come_after_some_round_trips_and_back_off() {
+        let mut timers = timers();
+        timers.round_trip(Some(Duration::from_micros(100)));
+        timers.arm(Time::default());
+        let first = timers.next().expect("armed");
+        assert_eq!(first.ns(), 1_100_000);
+        assert!(timers.probe_is_due(first) && timers.is_probing());
+        timers.resent(first);
+        assert_eq!(timers.next().map(|next| next.since(first).as_nanos()), Some(2_200_000));
+        assert!(!timers.is_probing());
+    }
+
+    #[test]
+    fn no_timeout_is_no_timeout() {
+        let tuning = Tuning { probe_after: None, ..Tuning::default() };
+        let mut timers = Timers::new(&Sending { timeout: 0, ..Sending::default() }, &tuning);
+        timers.arm(Time::default());
+        assert_eq!(timers.next(), None);
+    }
+}

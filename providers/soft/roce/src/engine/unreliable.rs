@@ -1,0 +1,292 @@
+//! Unreliable connections and datagrams (IBTA vol 1, 9.8): sent is done, and what is missing stays so.
+
+use super::shared::{Flags, Shared};
+use super::{Answer, Ask, Drop, Event, Op, Payload, Status, Step, Transmit, Work};
+use crate::Time;
+use crate::wire::{Deth, Immediate, Message, OneWay, Packet, Psn, Qpn, Reth, Send, Write};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// The sending side of both services.
+#[derive(Debug)]
+pub(super) struct Sender {
+    queue: VecDeque<Work>,
+    /// Packets of the first that went.
+    issued: u32,
+    psn: Psn,
+    draining: bool,
+}
+
+/// The receiving side of an unreliable connection.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    expected: Psn,
+    partial: Option<Partial>,
+    /// What the message becomes when the question is answered well.
+    asked: Option<Option<Partial>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Partial {
+    Send { offset: u32 },
+    Write { region: Reth, offset: u32 },
+}
+
+/// Most bytes of a message (IBTA vol 1, 9.7.4.1.7).
+const MESSAGE_MAX: u32 = 1 << 31;
+/// What a packet costs besides its payload.
+const OVERHEAD: u32 = 64;
+/// With this bit of a Q_Key, the sender's own is sent (IBTA vol 1, 10.2.5).
+const CONTROLLED: u32 = 1 << 31;
+
+impl Sender {
+    pub(super) fn new(psn: Psn) -> Self {
+        Self { queue: VecDeque::new(), issued: 0, psn, draining: false }
+    }
+
+    pub(super) fn post(&mut self, work: Work, shared: &mut Shared) {
+        match shared.error {
+            true => shared.completed(work.id, Status::Flushed),
+            false => self.queue.push_back(work),
+        }
+    }
+
+    pub(super) fn wants_to_send(&self) -> bool {
+        !(self.queue.is_empty() || (self.draining && self.issued == 0))
+    }
+
+    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+        if !self.wants_to_send() || !shared.congestion.is_ready(now) {
+            return None;
+        }
+        let work = *self.queue.front()?;
+        let transmit = match work.op {
+            Op::Local => {
+                if self.issued == 0 {
+                    self.issued = 1;
+                    shared.events.push_back(Event::Perform { work: work.id });
+                }
+                return None;
+            }
+            Op::Datagram { qpn, qkey, immediate } => {
+                self.datagram(&work, qpn, qkey, immediate, shared)
+            }
+            _ => self.connected(&work, shared),
+        };
+        let Some((transmit, last)) = transmit else {
+            self.fail_work(work.id, Status::LocalLength, shared);
+            return None;
+        };
+        shared.congestion.sent(now, u64::from(transmit.payload.len() + OVERHEAD));
+        self.psn = self.psn.add(1);
+        self.issued += 1;
+        if last {
+            self.finish(work.id, shared);
+        }
+        Some(transmit)
+    }
+
+    fn datagram(
+        &self,
+        work: &Work,
+        qpn: Qpn,
+        qkey: u32,
+        immediate: Option<Immediate>,
+        shared: &mut Shared,
+    ) -> Option<(Transmit, bool)> {
+        if work.len > shared.config.pmtu.bytes() {
+            return None;
+        }
+        let qkey = if qkey & CONTROLLED == 0 { qkey } else { shared.config.qkey };
+        let message = Message::Ud(Deth { qkey, src_qpn: shared.config.qpn }, immediate);
+        let flags = Flags { solicited: work.solicited, ..Flags::default() };
+        // Named even if it is empty: the request says where it goes.
+        let payload = Payload::Work { id: work.id, offset: 0, len: work.len };
+        Some((shared.packet_to(qpn, self.psn, message, flags, payload), true))
+    }
+
+    fn connected(&self, work: &Work, shared: &mut Shared) -> Option<(Transmit, bool)> {
+        let segment = work.segment(shared.config.pmtu, self.issued, 1)?;
+        let one_way = OneWay::try_from(segment.request).ok()?;
+        let solicited = work.solicited && segment.last && work.takes_receive();
+        let flags = Flags { solicited, ..Flags::default() };
+        let payload = match segment.len {
+            0 => Payload::None,
+            len => Payload::Work { id: work.id, offset: segment.offset, len },
+        };
+        let message = Message::Uc(one_way);
+        Some((shared.packet(self.psn, message, flags, payload), segment.last))
+    }
+
+    fn finish(&mut self, id: u64, shared: &mut Shared) {
+        self.queue.pop_front();
+        self.issued = 0;
+        shared.completed(id, Status::Success);
+        self.check_drained(shared);
+    }
+
+    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut Shared) {
+        let is_it = |work: &&Work| work.id == id && matches!(work.op, Op::Local);
+        if self.issued == 0 || self.queue.front().filter(is_it).is_none() {
+            return;
+        }
+        match status {
+            Status::Success => self.finish(id, shared),
+            status => self.fail_work(id, status, shared),
+        }
+    }
+
+    /// The first request cannot go on: the queue pair goes to error.
+    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
+        if self.queue.front().is_some_and(|work| work.id == id) {
+            self.queue.pop_front();
+            shared.completed(id, status);
+            self.flush(shared);
+            shared.fail(status);
+        }
+    }
+
+    pub(super) fn flush(&mut self, shared: &mut Shared) {
+        self.queue.drain(..).for_each(|work| shared.completed(work.id, Status::Flushed));
+        self.issued = 0;
+    }
+
+    pub(super) fn drain(&mut self, shared: &mut Shared) {
+        self.draining = true;
+        self.check_drained(shared);
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.draining = false;
+    }
+
+    fn check_drained(&self, shared: &mut Shared) {
+        if self.draining && self.issued == 0 {
+            shared.events.push_back(Event::Drained);
+        }
+    }
+}
+
+impl Receiver {
+    pub(super) fn new(expected: Psn) -> Self {
+        Self { expected, partial: None, asked: None }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        packet: &Packet,
+        one_way: OneWay,
+        payload: Range<usize>,
+        shared: &mut Shared,
+    ) -> Step {
+        if self.asked.is_some() {
+            return Step::Dropped(Drop::Busy);
+        }
+        let psn = packet.bth.psn;
+        let begins = matches!(
+            one_way,
+            OneWay::Send(Send::First | Send::Only(_))
+                | OneWay::Write(Write::First(_) | Write::Only(..))
+        );
+        if psn != self.expected {
+            shared.counters.out_of_sequence += 1;
+        }
+        if begins {
+            // The question says that it begins, so it needs no event that the one before is cut.
+            self.partial = None;
+        } else if psn != self.expected {
+            self.cut(shared);
+        }
+        self.expected = psn.add(1);
+        let (pmtu, len) = (shared.config.pmtu.bytes(), payload.len() as u32);
+        let (srq, solicited) = (None, packet.bth.solicited);
+        let fits = |last: bool| if last { len <= pmtu } else { len == pmtu };
+        let (ask, after) = match (one_way, self.partial) {
+            (OneWay::Send(send), partial) => {
+                let last = match send {
+                    Send::First | Send::Middle => None,
+                    Send::Last(immediate) | Send::Only(immediate) => Some(
+                        immediate.map_or(crate::wire::Tail::Plain, crate::wire::Tail::Immediate),
+                    ),
+                };
+                let offset = match (begins, partial) {
+                    (true, _) => 0,
+                    (false, Some(Partial::Send { offset })) => offset,
+                    _ => return self.drop_message(shared),
+                };
+                if !fits(last.is_some()) || offset + len > MESSAGE_MAX {
+                    return self.drop_message(shared);
+                }
+                let after = last.is_none().then_some(Partial::Send { offset: offset + len });
+                (Ask::Deliver { srq, offset, payload, first: begins, last, solicited }, after)
+            }
+            (OneWay::Write(write), partial) => {
+                let (first, last) = match write {
+                    Write::First(reth) => (Some(reth), None),
+                    Write::Middle => (None, None),
+                    Write::Last(immediate) => (None, Some(immediate)),
+                    Write::Only(reth, immediate) => (Some(reth), Some(immediate)),
+                };
+                let (region, offset) = match (first, partial) {
+                    (Some(region), _) => (region, 0),
+                    (None, Some(Partial::Write { region, offset })) => (region, offset),
+                    _ => return self.drop_message(shared),
+                };
+                let end = offset + len;
+                let complete = if last.is_some() { end == region.len } else { end < region.len };
+                let allowed = shared.config.access.write && region.len <= MESSAGE_MAX;
+                if !fits(last.is_some()) || !complete || !allowed {
+                    return self.drop_message(shared);
+                }
+                shared.counters.rx_write_requests += u64::from(begins);
+                let after = last.is_none().then_some(Partial::Write { region, offset: end });
+                (Ask::Place { srq, region, offset, payload, first: begins, last, solicited }, after)
+            }
+        };
+        self.asked = Some(after);
+        Step::Ask(ask)
+    }
+
+    /// The question is answered. What cannot be taken is dropped to its end, silently.
+    pub(super) fn answer(&mut self, answer: Answer, shared: &mut Shared) {
+        let Some(after) = self.asked.take() else { return };
+        match answer {
+            Answer::Accepted => self.partial = after,
+            Answer::Rnr => {
+                shared.counters.out_of_buffer += 1;
+                self.partial = None;
+            }
+            Answer::Original(_) | Answer::Refused(_) => self.partial = None,
+        }
+    }
+
+    fn drop_message(&mut self, shared: &mut Shared) -> Step {
+        self.cut(shared);
+        Step::Dropped(Drop::Message)
+    }
+
+    /// The message that began will not end.
+    fn cut(&mut self, shared: &mut Shared) {
+        if self.partial.take().is_some() {
+            shared.events.push_back(Event::Cut);
+        }
+    }
+}
+
+/// A datagram for us: it must bring our key.
+pub(super) fn datagram(
+    packet: &Packet,
+    deth: Deth,
+    immediate: Option<Immediate>,
+    payload: Range<usize>,
+    shared: &Shared,
+) -> Step {
+    if deth.qkey != shared.config.qkey {
+        return Step::Dropped(Drop::Qkey);
+    }
+    if payload.len() > shared.config.pmtu.bytes() as usize {
+        return Step::Dropped(Drop::Message);
+    }
+    let solicited = packet.bth.solicited;
+    Step::Ask(Ask::Datagram { src_qpn: deth.src_qpn, payload, immediate, solicited })
+}

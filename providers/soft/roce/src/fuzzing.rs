@@ -1,0 +1,244 @@
+//! Ways in for a fuzzer: any bytes may go in, and nothing may panic, grow without bound, or stand still.
+
+use crate::Time;
+use crate::engine::{
+    Access, Answer, Arrival, Config, Event, Op, Payload, Peer, Pmtu, Qp, Refusal, Sending, Service,
+    Status, Step, Tuning, Work,
+};
+use crate::wire::{
+    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Number, Packet, Psn, Qpn, Tail,
+};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Packets, and what checks them: what can be parsed can be emitted, and is itself again.
+pub fn codec(bytes: &[u8]) {
+    let addresses = Addresses::V4 { src: THERE, dst: HERE };
+    let envelope = Envelope { addresses, source_port: 0xc000, identification: 0 };
+    for check in [Check::Off, Check::Weak, Check::Full] {
+        let _verdict = envelope.open(bytes, check);
+    }
+    let Ok((packet, payload)) = Packet::parse(bytes) else { return };
+    let mut again = packet.emit(payload.len()).to_vec();
+    again.extend(payload);
+    again.resize(again.len() + Packet::padding(payload.len()), 0);
+    assert_eq!(Packet::parse(&again), Ok((packet, payload)), "emitted, it is another packet");
+}
+
+/// A queue pair under a script: posts, packets of a peer who says anything, answers of any kind, and time.
+pub fn queue_pair(script: &[u8]) {
+    let mut script = Script(script);
+    let service = match script.byte() % 5 {
+        0 => Service::Uc,
+        1 => Service::Ud,
+        2 => Service::XrcInitiator,
+        3 => Service::XrcTarget,
+        _ => Service::Rc,
+    };
+    let addresses = Addresses::V4 { src: HERE, dst: THERE };
+    let mut config = Config::new(service, Qpn::new(1), Pmtu::B256);
+    config.peer = (service != Service::Ud).then_some(Peer { addresses, qpn: Qpn::new(2) });
+    config.access = Access { write: true, read: true, atomic: true, flush: true };
+    config.responder_resources = script.byte() % 4;
+    config.tuning = Tuning { hold: u16::from(script.byte()) * 2, ..Tuning::default() };
+    config.tuning.honour_credits = script.byte().is_multiple_of(2);
+    let mut qp = Qp::new(config);
+    qp.ready_to_send(Sending { timeout: 8, initiator_depth: 2, ..Sending::default() });
+    let mut run = Run { qp, now: Time::from_ns(1), posted: 0, completed: 0, held: vec![None; 256] };
+    while !script.0.is_empty() {
+        run.act(&mut script);
+        run.look();
+    }
+    run.qp.fail();
+    run.look();
+    assert_eq!(run.posted, run.completed, "each request completes once");
+}
+
+/// Bytes that decide what happens; zeros when there are no more.
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        byte
+    }
+
+    fn bytes(&mut self, count: usize) -> &[u8] {
+        let (bytes, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}
+
+struct Run {
+    qp: Qp,
+    now: Time,
+    posted: u64,
+    completed: u64,
+    held: Vec<Option<Vec<u8>>>,
+}
+
+impl Run {
+    fn act(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 16 {
+            0..4 => self.post(script),
+            4..10 => self.packet(script),
+            10..12 => {
+                let wait = Duration::from_micros(u64::from(script.byte()) * 50);
+                self.now = self.now.after(wait);
+                self.qp.handle_timeout(self.now);
+            }
+            12 => {
+                self.qp.drain();
+                if script.byte().is_multiple_of(2) {
+                    self.qp.resume();
+                }
+            }
+            13 => self.qp.fail_work(u64::from(script.byte()), Status::LocalProtection),
+            14 => self.qp.read_failed(u64::from(script.byte()), Refusal::RemoteAccess),
+            _ => self.qp.set_receives(u32::from(script.byte())),
+        }
+    }
+
+    fn post(&mut self, script: &mut Script<'_>) {
+        let (va, rkey) = (u64::from(script.byte()) * 8, 1);
+        let tail = match script.byte() % 3 {
+            0 => Tail::Plain,
+            1 => Tail::Immediate(Immediate([1; 4])),
+            _ => Tail::Invalidate(9),
+        };
+        let immediate = script.byte().is_multiple_of(2).then_some(Immediate([2; 4]));
+        let mut len = u32::from(script.byte()) * u32::from(script.byte());
+        let op = match script.byte() % 8 {
+            0 | 1 => Op::Send(tail),
+            2 => Op::Write { va, rkey, immediate },
+            3 => Op::Read { va, rkey },
+            4 => Op::Flush {
+                va,
+                rkey,
+                how: Feth { whole_region: true, global: true, persistent: false },
+            },
+            5 => Op::Datagram { qpn: Qpn::new(2), qkey: 0, immediate },
+            6 => Op::Local,
+            _ => Op::Atomic { va, rkey, op: AtomicOp::FetchAdd { add: va } },
+        };
+        if matches!(op, Op::Atomic { .. }) {
+            len = 8;
+        }
+        let fence = script.byte().is_multiple_of(4);
+        let work = Work { fence, srq: Number::new(3), ..Work::new(self.posted, op, len) };
+        self.posted += u64::from(self.qp.post(work).is_ok());
+    }
+
+    /// A packet that is likely to be one: for us, near the PSNs that count.
+    fn packet(&mut self, script: &mut Script<'_>) {
+        let count = usize::from(script.byte());
+        let mut bytes = script.bytes(count).to_vec();
+        if let Some(head) = bytes.first_chunk_mut::<12>() {
+            head[1] &= 0xf0;
+            head[2..4].fill(0xff);
+            head[5..8].copy_from_slice(&[0, 0, 1]);
+            let near = Psn::new(u32::from(head[11]).wrapping_sub(16));
+            let [_, p2, p1, p0] = near.get().to_be_bytes();
+            head[9..12].copy_from_slice(&[p2, p1, p0]);
+        }
+        let whole = bytes.len() & !3;
+        bytes.truncate(whole);
+        let answer = script.byte();
+        self.receive(&bytes, answer);
+        while let Some(place) = self.qp.release() {
+            let held = self.held.get_mut(usize::from(place)).and_then(Option::take);
+            if let Some(bytes) = held {
+                self.receive(&bytes, answer);
+            }
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8], answer: u8) {
+        let addresses = Addresses::V4 { src: THERE, dst: HERE };
+        let arrival = Arrival { addresses, congested: answer.is_multiple_of(8), packet: bytes };
+        match self.qp.receive(self.now, &arrival) {
+            Step::Hold(place) => {
+                let slot = self.held.get_mut(usize::from(place)).expect("a place below 256");
+                *slot = Some(bytes.to_vec());
+            }
+            Step::Place { payload, .. } => assert!(bytes.get(payload).is_some()),
+            Step::Ask(_) => match answer % 16 {
+                0 => self.qp.answer(Answer::Rnr),
+                1 => self.qp.answer(Answer::Refused(Refusal::RemoteAccess)),
+                2..5 => self.qp.answer(Answer::Original(7)),
+                5 => {}
+                _ => self.qp.answer(Answer::Accepted),
+            },
+            Step::Done | Step::Dropped(_) | Step::Original { .. } => {}
+        }
+    }
+
+    /// Sends what goes, and looks at what happened.
+    fn look(&mut self) {
+        let mut sent = 0;
+        while let Some(transmit) = self.qp.poll_transmit(self.now) {
+            sent += 1;
+            assert!(sent < 1 << 20, "it does not stop sending");
+            if let Payload::Work { id, .. } = transmit.payload {
+                assert!(id < self.posted);
+            }
+        }
+        if let Some(next) = self.qp.poll_timeout() {
+            assert!(next > Time::default());
+        }
+        while let Some(event) = self.qp.poll_event() {
+            match event {
+                Event::Completed { .. } => self.completed += 1,
+                Event::Perform { work } => self.qp.performed(work, Status::Success),
+                Event::Failed(_) => assert!(self.qp.is_in_error()),
+                Event::Cut | Event::Drained => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(seed: &mut u64) -> u64 {
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        *seed
+    }
+
+    #[test]
+    fn any_script_ends_with_each_request_completed_once() {
+        let mut seed = 0x1234_5678_9abc_def1;
+        let opcodes =
+            [0, 2, 4, 6, 8, 0xa, 0xc, 0xd, 0xf, 0x10, 0x11, 0x12, 0x13, 0x14, 0x17, 0x1c, 0x1d];
+        for _ in 0..4000 {
+            let len = random(&mut seed) % 2000;
+            let mut script: Vec<u8> = (0..len).map(|_| random(&mut seed) as u8).collect();
+            // Make opcodes likely after what means "a packet of so many bytes".
+            for at in 0..script.len().saturating_sub(3) {
+                if random(&mut seed).is_multiple_of(8) {
+                    let opcode = opcodes[random(&mut seed) as usize % opcodes.len()];
+                    script[at..at + 3].copy_from_slice(&[4, 48, opcode]);
+                }
+            }
+            queue_pair(&script);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_packet_or_none() {
+        let mut seed = 77;
+        for _ in 0..100_000 {
+            let len = random(&mut seed) % 100;
+            let bytes: Vec<u8> = (0..len).map(|_| random(&mut seed) as u8).collect();
+            codec(&bytes);
+        }
+    }
+}

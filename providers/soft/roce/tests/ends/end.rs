@@ -1,0 +1,255 @@
+//! The plainest semantics that a transport can serve: one region of memory, receives that are only counted.
+
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::*;
+use std::collections::HashMap;
+
+/// Bytes that peers may write, from 0 on.
+pub const MEMORY: usize = 16 << 10;
+/// Where bytes begin that peers only read.
+pub const SOURCE: usize = MEMORY;
+/// Where words begin that peers change atomically.
+pub const WORDS: usize = 48 << 10;
+const ALL: usize = WORDS + 64;
+/// The key of all of it.
+pub const RKEY: u32 = 7;
+
+/// A message that took a receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub data: Vec<u8>,
+    pub tail: Tail,
+    pub solicited: bool,
+    pub srq: Option<Number>,
+}
+
+/// Data of a READ as they come.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    pub data: Vec<u8>,
+    pub placed: usize,
+}
+
+/// One end.
+pub struct End {
+    pub qp: Qp,
+    addresses: Addresses,
+    pub memory: Vec<u8>,
+    /// Receives that are posted.
+    pub receives: u32,
+    /// Longest message of a receive.
+    pub receive_len: u32,
+    pub inbox: Vec<Received>,
+    current: Option<Vec<u8>>,
+    pub readers: HashMap<u64, Reader>,
+    pub originals: HashMap<u64, u64>,
+    pub completions: Vec<(u64, Status)>,
+    pub events: Vec<Event>,
+    pub flushes: u32,
+    held: HashMap<u16, Vec<u8>>,
+    pub damaged: u64,
+    pub drops: Vec<Drop>,
+    /// Answers READs so, if not well.
+    pub read_answer: Option<Answer>,
+}
+
+/// The bytes of message `id`.
+pub fn pattern(id: u64, offset: usize, len: usize) -> Vec<u8> {
+    (offset..offset + len).map(|i| (id as usize * 31 + i * 7 + i / 251) as u8).collect()
+}
+
+impl End {
+    pub fn new(qp: Qp, addresses: Addresses) -> Self {
+        let mut memory = vec![0; ALL];
+        memory[SOURCE..WORDS].copy_from_slice(&pattern(99, 0, WORDS - SOURCE));
+        Self {
+            qp,
+            addresses,
+            memory,
+            receives: u32::MAX,
+            receive_len: u32::MAX,
+            inbox: Vec::new(),
+            current: None,
+            readers: HashMap::new(),
+            originals: HashMap::new(),
+            completions: Vec::new(),
+            events: Vec::new(),
+            flushes: 0,
+            held: HashMap::new(),
+            damaged: 0,
+            drops: Vec::new(),
+            read_answer: None,
+        }
+    }
+
+    pub fn post(&mut self, work: Work) {
+        if matches!(work.op, Op::Read { .. }) {
+            let reader = Reader { data: vec![0; work.len as usize], placed: 0 };
+            self.readers.insert(work.id, reader);
+        }
+        self.qp.post(work).expect("a request of this service");
+        self.events();
+    }
+
+    fn envelope(&self) -> Envelope {
+        Envelope { addresses: self.addresses, source_port: 0xc000, identification: 0 }
+    }
+
+    /// The next datagram, whole.
+    pub fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let transmit = self.qp.poll_transmit(now);
+        self.events();
+        let transmit = transmit?;
+        let payload = match transmit.payload {
+            Payload::None => Vec::new(),
+            Payload::Work { id, offset, len } => pattern(id, offset as usize, len as usize),
+            Payload::Region { part, .. } => {
+                let va = part.va as usize;
+                self.memory[va..va + part.len as usize].to_vec()
+            }
+        };
+        let padding = &[0; 3][..transmit.padding];
+        let icrc = self.envelope().icrc(&transmit.head, &[&payload, padding]);
+        Some([&transmit.head[..], &payload, padding, &icrc].concat())
+    }
+
+    /// A datagram arrives.
+    pub fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
+        let addresses = self.addresses.reversed();
+        let envelope = Envelope { addresses, source_port: 0xc000, identification: 0 };
+        let packet = match envelope.open(datagram, Check::Full) {
+            Some((packet, Verdict::Intact)) => packet,
+            _ => return self.damaged += 1,
+        };
+        self.packet(now, packet, congested);
+        while let Some(place) = self.qp.release() {
+            let Some(packet) = self.held.remove(&place) else { continue };
+            self.packet(now, &packet, false);
+        }
+        self.events();
+    }
+
+    fn packet(&mut self, now: Time, packet: &[u8], congested: bool) {
+        let arrival = Arrival { addresses: self.addresses.reversed(), congested, packet };
+        match self.qp.receive(now, &arrival) {
+            Step::Done => {}
+            Step::Dropped(drop) => self.drops.push(drop),
+            Step::Place { work, offset, payload } => {
+                let reader = self.readers.get_mut(&work).expect("a READ");
+                reader.placed += payload.len();
+                let at = offset as usize;
+                reader.data[at..at + payload.len()].copy_from_slice(&packet[payload]);
+            }
+            Step::Original { work, value } => {
+                assert_eq!(self.originals.insert(work, value), None, "once");
+            }
+            Step::Hold(place) => {
+                self.held.insert(place, packet.to_vec());
+            }
+            Step::Ask(ask) => {
+                let answer = self.answer(ask, packet);
+                self.qp.answer(answer);
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: Ask, packet: &[u8]) -> Answer {
+        match ask {
+            Ask::Deliver { srq, offset, payload, first, last, solicited } => {
+                if first {
+                    if self.receives == 0 {
+                        return Answer::Rnr;
+                    }
+                    self.receives -= 1;
+                    self.current = Some(Vec::new());
+                }
+                let data = self.current.as_mut().expect("a message that began");
+                assert_eq!(data.len(), offset as usize);
+                if data.len() + payload.len() > self.receive_len as usize {
+                    return Answer::Refused(Refusal::InvalidRequest);
+                }
+                data.extend(&packet[payload]);
+                if let Some(tail) = last {
+                    let data = self.current.take().expect("as above");
+                    self.inbox.push(Received { data, tail, solicited, srq });
+                }
+                Answer::Accepted
+            }
+            Ask::Place { srq, region, offset, payload, first, last, solicited } => {
+                if first {
+                    self.current = None;
+                }
+                if region.len != 0 && !self.allows(&region) {
+                    return Answer::Refused(Refusal::RemoteAccess);
+                }
+                if let Some(Some(immediate)) = last {
+                    if self.receives == 0 {
+                        return Answer::Rnr;
+                    }
+                    self.receives -= 1;
+                    let tail = Tail::Immediate(immediate);
+                    self.inbox.push(Received { data: Vec::new(), tail, solicited, srq });
+                }
+                let at = region.va as usize + offset as usize;
+                self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
+                Answer::Accepted
+            }
+            Ask::Read { region, .. } => match self.read_answer {
+                Some(answer) => answer,
+                None if region.len == 0 || self.allows(&region) => Answer::Accepted,
+                None => Answer::Refused(Refusal::RemoteAccess),
+            },
+            Ask::Atomic(atomic) => {
+                if !self.allows(&Reth { va: atomic.va, rkey: atomic.rkey, len: 8 }) {
+                    return Answer::Refused(Refusal::RemoteAccess);
+                }
+                let word = &mut self.memory[atomic.va as usize..][..8];
+                let old = u64::from_le_bytes(word.try_into().expect("8"));
+                word.copy_from_slice(&atomic.op.apply(old).to_le_bytes());
+                Answer::Original(old)
+            }
+            Ask::Flush { .. } => {
+                self.flushes += 1;
+                Answer::Accepted
+            }
+            Ask::AtomicWrite { region, payload } => {
+                if !self.allows(&region) {
+                    return Answer::Refused(Refusal::RemoteAccess);
+                }
+                self.memory[region.va as usize..][..8].copy_from_slice(&packet[payload]);
+                Answer::Accepted
+            }
+            Ask::Datagram { payload, immediate, solicited, .. } => {
+                if self.receives == 0 {
+                    return Answer::Rnr;
+                }
+                self.receives -= 1;
+                let tail = immediate.map_or(Tail::Plain, Tail::Immediate);
+                let data = packet[payload].to_vec();
+                self.inbox.push(Received { data, tail, solicited, srq: None });
+                Answer::Accepted
+            }
+        }
+    }
+
+    fn allows(&self, region: &Reth) -> bool {
+        let end = (region.va as usize).checked_add(region.len as usize);
+        region.rkey == RKEY && end.is_some_and(|end| end <= ALL)
+    }
+
+    /// Notes what happened.
+    pub fn events(&mut self) {
+        while let Some(event) = self.qp.poll_event() {
+            match event {
+                Event::Completed { work, status } => self.completions.push((work, status)),
+                Event::Cut => self.current = None,
+                Event::Perform { work } => {
+                    self.events.push(event);
+                    self.qp.performed(work, Status::Success);
+                }
+                _ => self.events.push(event),
+            }
+        }
+    }
+}

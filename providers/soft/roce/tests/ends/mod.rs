@@ -1,0 +1,170 @@
+//! Two ends on a virtual clock and a network between them that loses, repeats, reorders and damages datagrams.
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test uses a part")]
+
+mod end;
+mod random;
+
+pub use end::{End, MEMORY, RKEY, Reader, Received, SOURCE, WORDS, pattern};
+pub use random::Random;
+
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::*;
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+/// What the network does to datagrams, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub lose: u64,
+    pub repeat: u64,
+    pub reorder: u64,
+    pub damage: u64,
+    pub truncate: u64,
+    pub mark: u64,
+}
+
+/// Two ends and what is between them.
+pub struct World {
+    pub ends: [End; 2],
+    pub now: Time,
+    pub faults: Faults,
+    pub random: Random,
+    /// When a datagram arrives, a number to keep order, where, and what.
+    network: BTreeMap<(Time, u64), (usize, Vec<u8>, bool)>,
+    sent: u64,
+    /// Datagrams that this says are lost, by end and count of those that it sent.
+    pub lose: Option<fn(usize, u64, &[u8]) -> bool>,
+    pub log: bool,
+}
+
+/// Between the ends, one way.
+const LATENCY: Duration = Duration::from_micros(20);
+
+impl World {
+    /// Two connected ends with these settings, ready to send.
+    pub fn new(service: Service, seed: u64, set: impl Fn(&mut Config, &mut Sending)) -> Self {
+        println!("seed {seed:#x}");
+        let services = match service {
+            Service::XrcInitiator => [Service::XrcInitiator, Service::XrcTarget],
+            other => [other, other],
+        };
+        let src = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+        let dst = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+        let there = Addresses::V6 { src, dst };
+        let psns = [Psn::new(0xff_fff0), Psn::new(0x7f_fff8)];
+        let end = |me: usize| {
+            let addresses = if me == 0 { there } else { there.reversed() };
+            let qpn = |end: usize| Qpn::new(0x11 + end as u32);
+            let mut config = Config::new(services[me], qpn(me), Pmtu::B256);
+            if service != Service::Ud {
+                config.peer = Some(Peer { addresses, qpn: qpn(1 - me) });
+            }
+            config.expected_psn = psns[1 - me];
+            config.access = Access { write: true, read: true, atomic: true, flush: true };
+            config.qkey = 0x1234;
+            config.rnr_timer = RnrTimer::new(12);
+            let mut sending = Sending { first_psn: psns[me], ..Sending::default() };
+            set(&mut config, &mut sending);
+            let mut qp = Qp::new(config);
+            qp.ready_to_send(sending);
+            End::new(qp, addresses)
+        };
+        Self {
+            ends: [end(0), end(1)],
+            now: Time::from_ns(1_000_000),
+            faults: Faults::default(),
+            random: Random::new(seed),
+            network: BTreeMap::new(),
+            sent: 0,
+            lose: None,
+            log: false,
+        }
+    }
+
+    /// Sends what the ends have to send.
+    pub fn flush(&mut self) {
+        for from in 0..2 {
+            while let Some(datagram) = self.ends[from].transmit(self.now) {
+                self.carry(from, datagram);
+            }
+        }
+    }
+
+    fn carry(&mut self, from: usize, datagram: Vec<u8>) {
+        if self.log {
+            let (packet, payload) = Packet::parse(&datagram[..datagram.len() - 4]).expect("ours");
+            println!(
+                "{} {from} {:?} {:?} +{}",
+                self.now.ns() / 1000,
+                packet.bth.psn,
+                packet.message,
+                payload.len()
+            );
+        }
+        self.sent += 1;
+        let (faults, to) = (self.faults, 1 - from);
+        if self.lose.is_some_and(|lose| lose(from, self.sent, &datagram)) {
+            return;
+        }
+        if self.random.thousandths(faults.lose) {
+            return;
+        }
+        let mut datagram = datagram;
+        if self.random.thousandths(faults.damage) {
+            let bit = self.random.below(datagram.len() as u64 * 8) as usize;
+            datagram[bit / 8] ^= 1 << (bit % 8);
+        }
+        if self.random.thousandths(faults.truncate) {
+            let len = self.random.below(datagram.len() as u64 + 1) as usize;
+            datagram.truncate(len);
+        }
+        let copies = 1 + u64::from(self.random.thousandths(faults.repeat));
+        for _ in 0..copies {
+            let late = match self.random.thousandths(faults.reorder) {
+                true => Duration::from_micros(self.random.below(200)),
+                false => Duration::ZERO,
+            };
+            let marked = self.random.thousandths(faults.mark);
+            self.sent += 1;
+            let at = (self.now.after(LATENCY + late), self.sent);
+            self.network.insert(at, (to, datagram.clone(), marked));
+        }
+    }
+
+    /// Goes on to what happens next. `false` if nothing will.
+    pub fn step(&mut self) -> bool {
+        self.flush();
+        let arrival = self.network.keys().next().map(|&(at, _)| at);
+        let timers = self.ends.iter().filter_map(|end| end.qp.poll_timeout()).min();
+        let Some(next) = arrival.into_iter().chain(timers).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.network.first_entry().filter(|entry| entry.key().0 <= self.now)
+        {
+            let (to, datagram, marked) = entry.remove();
+            self.ends[to].receive(self.now, &datagram, marked);
+        }
+        for end in &mut self.ends {
+            if end.qp.poll_timeout().is_some_and(|at| at <= self.now) {
+                end.qp.handle_timeout(self.now);
+            }
+            end.events();
+        }
+        true
+    }
+
+    /// Until nothing will happen, or a minute of virtual time is over. `false` in the latter case.
+    pub fn run(&mut self) -> bool {
+        let end = self.now.after(Duration::from_secs(60));
+        let mut steps = 0_u64;
+        while self.now < end {
+            if !self.step() {
+                return true;
+            }
+            steps += 1;
+            assert!(steps < 5_000_000, "time does not pass at {:?}", self.now);
+        }
+        false
+    }
+}

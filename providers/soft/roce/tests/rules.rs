@@ -1,0 +1,495 @@
+//! The rules of reliable connections one by one: errors, retries, order of completions, bounds.
+
+mod ends;
+
+use ends::*;
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::*;
+use std::time::Duration;
+
+fn world(set: impl Fn(&mut Config, &mut Sending)) -> World {
+    World::new(Service::Rc, 7, set)
+}
+
+fn send(id: u64, len: u32) -> Work {
+    Work::new(id, Op::Send(Tail::Plain), len)
+}
+
+fn write(id: u64, va: u64, rkey: u32, len: u32) -> Work {
+    Work::new(id, Op::Write { va, rkey, immediate: None }, len)
+}
+
+fn read(id: u64, len: u32) -> Work {
+    Work::new(id, Op::Read { va: SOURCE as u64, rkey: RKEY }, len)
+}
+
+/// All packets that an end would send now, parsed.
+fn packets(end: &mut End, now: Time) -> Vec<(Packet, Vec<u8>)> {
+    let datagrams = std::iter::from_fn(|| end.transmit(now));
+    let parse = |datagram: Vec<u8>| {
+        let inside = datagram[..datagram.len() - ICRC_LEN].to_vec();
+        (Packet::parse(&inside).expect("ours").0, datagram)
+    };
+    datagrams.map(parse).collect()
+}
+
+fn without_hello(config: &mut Config) {
+    config.tuning.hello = false;
+}
+
+#[test]
+fn a_dead_peer_ends_with_retry_exceeded_and_all_others_flushed() {
+    for retry_count in [0, 3, 7] {
+        let mut world = world(|_, sending| {
+            (sending.timeout, sending.retry_count) = (10, retry_count);
+        });
+        world.lose = Some(|from, _, _| from == 0);
+        (0..3).for_each(|id| world.ends[0].post(send(id, 10)));
+        let start = world.now;
+        assert!(world.run());
+        let flushed = Status::Flushed;
+        let wanted = [(0, Status::RetryExceeded), (1, flushed), (2, flushed)];
+        assert_eq!(world.ends[0].completions, wanted);
+        assert_eq!(world.ends[0].events, [Event::Failed(Status::RetryExceeded)]);
+        let timeouts = world.ends[0].qp.counters().local_ack_timeout_err;
+        assert_eq!(timeouts, u64::from(retry_count) + 1);
+        let budget = Duration::from_nanos(4096 << 10) * (u32::from(retry_count) + 1);
+        let took = world.now.since(start);
+        assert!(took >= budget && took <= 4 * budget, "{took:?}");
+        world.ends[0].post(send(3, 1));
+        assert_eq!(world.ends[0].completions.last(), Some(&(3, flushed)));
+    }
+}
+
+#[test]
+fn rnr_retries_are_counted_and_seven_is_for_ever() {
+    for (rnr_retry, gives_up) in [(0, true), (2, true), (7, false)] {
+        let mut world = world(|_, sending| sending.rnr_retry = rnr_retry);
+        world.ends[1].receives = 0;
+        world.ends[0].post(send(0, 10));
+        for _ in 0..200 {
+            world.step();
+        }
+        assert_eq!(world.ends[0].qp.is_in_error(), gives_up);
+        if gives_up {
+            assert_eq!(world.ends[0].completions, [(0, Status::RnrRetryExceeded)]);
+            let naks = world.ends[0].qp.counters().rcvd_rnr_err;
+            assert_eq!(naks, u64::from(rnr_retry) + 1);
+        } else {
+            world.ends[1].receives = 1;
+            assert!(world.run());
+            assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
+        }
+    }
+}
+
+#[test]
+fn the_rnr_timer_is_waited_for() {
+    let mut world = world(|config, _| config.rnr_timer = RnrTimer::new(20));
+    world.ends[1].receives = 0;
+    world.ends[0].post(send(0, 10));
+    while world.ends[0].qp.counters().rcvd_rnr_err == 0 {
+        world.step();
+    }
+    world.ends[1].receives = 1;
+    let nak = world.now;
+    assert!(world.run());
+    assert!(world.now.since(nak) >= Duration::from_micros(10_240));
+}
+
+#[test]
+fn requests_without_the_right_are_refused_and_both_ends_fail() {
+    let refused = [
+        (write(1, 0, 8, 600), Status::RemoteAccess, Status::LocalAccess),
+        (write(1, u64::MAX, RKEY, 600), Status::RemoteAccess, Status::LocalAccess),
+        (Work::new(1, Op::Read { va: 0, rkey: 8 }, 600), Status::RemoteAccess, Status::LocalAccess),
+        (
+            Work::new(1, Op::Atomic { va: 0, rkey: 8, op: AtomicOp::FetchAdd { add: 1 } }, 8),
+            Status::RemoteAccess,
+            Status::LocalAccess,
+        ),
+        (
+            Work::new(1, Op::Atomic { va: 4, rkey: RKEY, op: AtomicOp::FetchAdd { add: 1 } }, 8),
+            Status::RemoteInvalidRequest,
+            Status::LocalLength,
+        ),
+        (send(1, 600), Status::RemoteInvalidRequest, Status::LocalLength),
+    ];
+    for (work, mine, theirs) in refused {
+        let mut world = world(|_, _| {});
+        world.ends[1].receive_len = 500;
+        world.ends[0].post(send(0, 10));
+        world.ends[0].post(work);
+        world.ends[0].post(send(2, 10));
+        assert!(world.run());
+        let wanted = [(0, Status::Success), (1, mine), (2, Status::Flushed)];
+        assert_eq!(world.ends[0].completions, wanted, "{work:?}");
+        assert_eq!(world.ends[0].events, [Event::Failed(mine)]);
+        assert_eq!(world.ends[1].events, [Event::Failed(theirs)]);
+        assert_eq!(world.ends[1].inbox.len(), 1);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_grants_nothing_refuses_every_remote_request() {
+    let how = Feth { whole_region: true, global: false, persistent: false };
+    let ops = [
+        write(0, 0, RKEY, 8),
+        read(0, 8),
+        Work::new(0, Op::Atomic { va: 0, rkey: RKEY, op: AtomicOp::FetchAdd { add: 1 } }, 8),
+        Work::new(0, Op::Flush { va: 0, rkey: RKEY, how }, 8),
+        Work::new(0, Op::AtomicWrite { va: 0, rkey: RKEY }, 8),
+    ];
+    for work in ops {
+        let mut world = world(|config, _| config.access = Access::default());
+        world.ends[0].post(work);
+        assert!(world.run());
+        assert_eq!(world.ends[0].completions, [(0, Status::RemoteInvalidRequest)], "{work:?}");
+    }
+}
+
+#[test]
+fn memory_that_goes_away_under_a_read_is_a_remote_access_error() {
+    let mut world = world(|_, _| {});
+    world.ends[0].post(read(0, 2000));
+    let now = world.now;
+    for (_, datagram) in packets(&mut world.ends[0], now) {
+        world.ends[1].receive(now, &datagram, false);
+    }
+    let first = world.ends[1].transmit(now).expect("the first response");
+    world.ends[1].qp.read_failed(1, Refusal::RemoteAccess);
+    world.ends[0].receive(now, &first, false);
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::RemoteAccess)]);
+    assert!(world.ends[1].qp.is_in_error());
+}
+
+#[test]
+fn a_response_of_another_length_is_a_bad_response() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(read(0, 2000));
+    let now = world.now;
+    let request = packets(&mut world.ends[0], now);
+    let psn = request[0].0.bth.psn;
+    let aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(1) };
+    let message = Message::RcResponse(Response::Read(ReadResponse::First(aeth)));
+    let packet = Packet { bth: Bth::new(Qpn::new(0x11), psn), message };
+    let bytes = [&packet.emit(8)[..], &[0; 8]].concat();
+    let addresses = world.ends[0].qp.config().peer.expect("connected").addresses.reversed();
+    let arrival = Arrival { addresses, congested: false, packet: &bytes };
+    assert_eq!(world.ends[0].qp.receive(now, &arrival), Step::Dropped(Drop::Message));
+    world.ends[0].events();
+    assert_eq!(world.ends[0].completions, [(0, Status::BadResponse)]);
+}
+
+#[test]
+fn strangers_are_dropped_before_anything_else() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(send(0, 10));
+    let now = world.now;
+    let (packet, datagram) = packets(&mut world.ends[0], now).remove(0);
+    let inside = &datagram[..datagram.len() - ICRC_LEN];
+    let qp = &mut world.ends[1].qp;
+    let addresses = qp.config().peer.expect("connected").addresses.reversed();
+    let mut try_it = |addresses, bytes: &[u8]| {
+        let step = qp.receive(now, &Arrival { addresses, congested: true, packet: bytes });
+        assert!(qp.poll_transmit(now).is_none(), "no answer, not even a CNP");
+        step
+    };
+    assert_eq!(try_it(addresses.reversed(), inside), Step::Dropped(Drop::Addresses));
+    let other = |bth, message| [&Packet { bth, message }.emit(12)[..], &[0; 12]].concat();
+    let bth = Bth { dest_qpn: Qpn::new(0x99), ..packet.bth };
+    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(Drop::Qpn));
+    let bth = Bth { pkey: 0x8001, ..packet.bth };
+    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(Drop::Pkey));
+    let uc = Message::Uc(OneWay::Send(Send::Only(None)));
+    assert_eq!(try_it(addresses, &other(packet.bth, uc)), Step::Dropped(Drop::Service));
+    let short = Step::Dropped(Drop::Malformed(Malformed::Short));
+    assert_eq!(try_it(addresses, &inside[..8]), short);
+    assert_eq!(qp.counters().dropped_pkts, 5);
+}
+
+#[test]
+fn a_gap_is_told_once_to_a_peer_that_did_not_say_hello() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(send(0, 256 * 8));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    for (_, datagram) in &sent[1..] {
+        world.ends[1].receive(now, datagram, false);
+    }
+    let answers = packets(&mut world.ends[1], now);
+    assert_eq!(answers.len(), 1);
+    let Message::RcResponse(Response::Acknowledge(aeth)) = answers[0].0.message else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(aeth.syndrome, Syndrome::Nak(Nak::Sequence));
+    assert_eq!(answers[0].0.bth.psn, sent[0].0.bth.psn);
+    assert_eq!(world.ends[1].qp.counters().out_of_sequence, 7);
+    world.ends[0].receive(now, &answers[0].1, false);
+    let again = packets(&mut world.ends[0], now);
+    assert!(again.len() > 1, "everything from there on goes again");
+}
+
+#[test]
+fn one_lost_packet_is_all_that_goes_again_between_our_own_ends() {
+    let mut world = world(|_, _| {});
+    world.lose = Some(|from, count, _| from == 0 && count == 5);
+    world.ends[0].post(send(0, 256 * 60));
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
+    assert_eq!(world.ends[0].qp.counters().resent_pkts, 1);
+    assert_eq!(world.ends[0].qp.counters().local_ack_timeout_err, 0);
+    assert_eq!(world.ends[1].inbox[0].data, pattern(0, 0, 256 * 60));
+}
+
+#[test]
+fn the_last_packets_of_a_burst_are_asked_for_without_a_timeout() {
+    let mut world = world(|_, sending| sending.timeout = 20);
+    world.ends[0].post(send(0, 10));
+    assert!(world.run());
+    world.lose = Some(|from, _, datagram| {
+        from == 0 && datagram[0] == 2 && datagram[8] & 0x80 != 0 && {
+            // Only the first time: a packet that goes again has the same bytes, so time must tell.
+            static SEEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+            !SEEN.swap(true, std::sync::atomic::Ordering::Relaxed)
+        }
+    });
+    let start = world.now;
+    world.ends[0].post(send(1, 256 * 4));
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.last(), Some(&(1, Status::Success)));
+    assert_eq!(world.ends[0].qp.counters().local_ack_timeout_err, 0);
+    assert!(world.ends[0].qp.counters().ack_probes >= 1);
+    assert!(world.now.since(start) < Duration::from_millis(20), "far less than the 4.3 s");
+}
+
+#[test]
+fn a_peer_that_sends_a_sequence_error_after_an_rnr_nak_is_understood() {
+    let mut world = world(|config, _| without_hello(config));
+    (0..3).for_each(|id| world.ends[0].post(send(id, 10)));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    let first = sent[0].0.bth.psn;
+    let addresses = world.ends[0].qp.config().peer.expect("connected").addresses.reversed();
+    for syndrome in [Syndrome::Rnr(RnrTimer::new(1)), Syndrome::Nak(Nak::Sequence)] {
+        let aeth = Aeth { syndrome, msn: Number::new(0) };
+        let message = Message::RcResponse(Response::Acknowledge(aeth));
+        let bytes = Packet { bth: Bth::new(Qpn::new(0x11), first), message }.emit(0);
+        let arrival = Arrival { addresses, congested: false, packet: &bytes };
+        world.ends[0].qp.receive(now, &arrival);
+    }
+    assert!(packets(&mut world.ends[0], now).is_empty(), "the RNR timer is still running");
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.len(), 3);
+    assert_eq!(world.ends[0].qp.counters().packet_seq_err, 0);
+}
+
+#[test]
+fn a_duplicate_is_not_executed_again_and_acknowledged_with_the_newest() {
+    let mut world = world(|config, _| without_hello(config));
+    (0..3).for_each(|id| world.ends[0].post(send(id, 10)));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    for (_, datagram) in &sent {
+        world.ends[1].receive(now, datagram, false);
+    }
+    packets(&mut world.ends[1], now);
+    world.ends[1].receive(now, &sent[0].1, false);
+    let answers = packets(&mut world.ends[1], now);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].0.bth.psn, sent[2].0.bth.psn);
+    assert_eq!((world.ends[1].inbox.len(), world.ends[1].qp.counters().duplicate_request), (3, 1));
+}
+
+#[test]
+fn an_atomic_that_comes_again_gets_the_first_result() {
+    let mut world = world(|config, _| without_hello(config));
+    let op = Op::Atomic { va: WORDS as u64, rkey: RKEY, op: AtomicOp::FetchAdd { add: 5 } };
+    world.ends[0].post(Work::new(0, op, 8));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        world.ends[1].receive(now, &sent[0].1, false);
+        answers.extend(packets(&mut world.ends[1], now).into_iter().map(|(packet, _)| packet));
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]) && answers.len() == 3);
+    assert_eq!(world.ends[1].memory[WORDS], 5, "added once");
+}
+
+#[test]
+fn a_read_that_comes_a_thousand_times_does_not_pile_up_answers() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(read(0, 4096));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    for _ in 0..1000 {
+        world.ends[1].receive(now, &sent[0].1, false);
+    }
+    let answers = packets(&mut world.ends[1], now);
+    assert_eq!(answers.len(), 16, "it is still being answered");
+}
+
+#[test]
+fn an_acknowledgement_is_sent_for_a_packet_that_asks_and_for_no_other() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(send(0, 256 * 40));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    for (packet, datagram) in &sent {
+        world.ends[1].receive(now, datagram, false);
+        let answers = packets(&mut world.ends[1], now).len();
+        assert_eq!(answers, usize::from(packet.bth.ack_request));
+    }
+    let asking: Vec<bool> = sent.iter().map(|(packet, _)| packet.bth.ack_request).collect();
+    assert!(asking.chunks(16).all(|chunk| chunk.contains(&true)), "at least each 16 packets");
+    assert_eq!(asking.last(), Some(&true));
+}
+
+#[test]
+fn acknowledgements_that_wait_are_sent_as_one() {
+    let mut world = world(|config, _| without_hello(config));
+    (0..10).for_each(|id| world.ends[0].post(send(id, 10)));
+    let now = world.now;
+    for (_, datagram) in packets(&mut world.ends[0], now) {
+        world.ends[1].receive(now, &datagram, false);
+    }
+    let answers = packets(&mut world.ends[1], now);
+    assert_eq!(answers.len(), 1);
+    let Message::RcResponse(Response::Acknowledge(aeth)) = answers[0].0.message else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(aeth.msn, Number::new(10));
+}
+
+#[test]
+fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
+    for (shared, promised) in [(false, Some(6)), (true, None)] {
+        let mut world = world(|config, _| {
+            without_hello(config);
+            config.shared_receive_queue = shared;
+        });
+        world.ends[1].qp.set_receives(7);
+        world.ends[0].post(send(0, 10));
+        let now = world.now;
+        for (_, datagram) in packets(&mut world.ends[0], now) {
+            world.ends[1].receive(now, &datagram, false);
+        }
+        let (packet, _) = packets(&mut world.ends[1], now).remove(0);
+        let Message::RcResponse(Response::Acknowledge(aeth)) = packet.message else {
+            panic!("{packet:?}");
+        };
+        let Syndrome::Ack(credits) = aeth.syndrome else { panic!("{aeth:?}") };
+        assert_eq!(credits.messages(), promised);
+    }
+}
+
+#[test]
+fn reads_stay_within_the_depth_and_a_fence_waits_for_them() {
+    let mut world = world(|config, sending| {
+        without_hello(config);
+        sending.initiator_depth = 2;
+    });
+    (0..4).for_each(|id| world.ends[0].post(read(id, 100)));
+    let now = world.now;
+    assert_eq!(packets(&mut world.ends[0], now).len(), 2);
+    assert!(world.run() || world.ends[0].completions.len() == 4);
+    let mut world = self::world(|config, _| without_hello(config));
+    world.ends[0].post(read(0, 100));
+    world.ends[0].post(Work { fence: true, ..send(1, 10) });
+    assert_eq!(packets(&mut world.ends[0], now).len(), 1, "the SEND waits");
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.len(), 2);
+}
+
+#[test]
+fn a_long_read_goes_in_pieces_that_the_window_bounds() {
+    let mut world = world(|config, _| {
+        without_hello(config);
+        config.tuning.window = 32 << 10;
+    });
+    world.ends[0].post(read(0, 30_000));
+    let now = world.now;
+    let asked: u32 = packets(&mut world.ends[0], now)
+        .iter()
+        .map(|(packet, _)| match packet.message {
+            Message::Rc(Request::Read(reth)) => reth.len,
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    assert!(asked <= 32 << 10 && asked >= 16 << 10, "{asked}");
+    assert!(world.run());
+    assert_eq!(world.ends[0].readers[&0].data, world.ends[1].memory[SOURCE..SOURCE + 30_000]);
+}
+
+#[test]
+fn draining_finishes_what_began_and_begins_nothing() {
+    let mut world = world(|config, _| {
+        without_hello(config);
+        config.tuning.window = 1024;
+    });
+    world.ends[0].post(send(0, 4000));
+    world.ends[0].post(send(1, 10));
+    world.step();
+    world.ends[0].qp.drain();
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
+    assert_eq!(world.ends[0].events, [Event::Drained]);
+    world.ends[0].qp.resume();
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.len(), 2);
+}
+
+#[test]
+fn local_requests_are_performed_in_their_turn() {
+    let mut world = world(|_, _| {});
+    world.ends[0].post(send(0, 3000));
+    world.ends[0].post(Work::new(1, Op::Local, 0));
+    world.ends[0].post(send(2, 10));
+    assert!(world.run());
+    let success = Status::Success;
+    assert_eq!(world.ends[0].completions, [(0, success), (1, success), (2, success)]);
+    assert_eq!(world.ends[0].events, [Event::Perform { work: 1 }]);
+}
+
+#[test]
+fn a_request_whose_memory_is_gone_fails_in_its_turn() {
+    let mut world = world(|_, _| {});
+    (0..3).for_each(|id| world.ends[0].post(send(id, 2000)));
+    world.step();
+    world.ends[0].qp.fail_work(1, Status::LocalProtection);
+    assert!(world.run());
+    let wanted = [(0, Status::Success), (1, Status::LocalProtection), (2, Status::Flushed)];
+    assert_eq!(world.ends[0].completions, wanted);
+}
+
+#[test]
+fn marked_packets_bring_notifications_that_slow_the_sender() {
+    let mut world = world(|config, _| config.tuning.cnp_interval = Duration::from_micros(50));
+    world.faults.mark = 1000;
+    let line = world.ends[0].qp.pace().0;
+    (0..20).for_each(|id| world.ends[0].post(send(id, 5000)));
+    let mut slowest = line;
+    while world.ends[0].completions.len() < 20 {
+        world.step();
+        slowest = slowest.min(world.ends[0].qp.pace().0);
+    }
+    let (sender, receiver) = (world.ends[0].qp.counters(), world.ends[1].qp.counters());
+    assert!(receiver.np_ecn_marked_roce_packets > receiver.np_cnp_sent);
+    assert!(sender.rp_cnp_handled > 0 && slowest <= line / 2);
+}
+
+#[test]
+fn the_wrong_service_is_told_at_once() {
+    let mut world = World::new(Service::Uc, 1, |_, _| {});
+    assert!(world.ends[0].qp.post(read(0, 1)).is_err());
+    assert!(world.ends[0].qp.post(Work::new(0, Op::Send(Tail::Invalidate(1)), 1)).is_err());
+    let mut world = self::world(|_, _| {});
+    let datagram = Op::Datagram { qpn: Qpn::new(1), qkey: 0, immediate: None };
+    assert!(world.ends[0].qp.post(Work::new(0, datagram, 1)).is_err());
+    assert!(world.ends[0].qp.post(send(0, u32::MAX)).is_err());
+    let mut unready = Qp::new(world.ends[0].qp.config().clone());
+    assert!(unready.post(send(0, 1)).is_err());
+}
