@@ -32,7 +32,7 @@ use crate::shm::protocol;
 use crate::shm::slot::SEND_INLINE;
 use crate::shm::view::View;
 use crate::sys::{Errno, membarrier};
-use crate::table::Table;
+use crate::table::{Places, Table};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -164,8 +164,8 @@ impl Adapter {
             port: Port::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
-            qps: RwLock::new(Table::new(QPS)),
-            srqs: RwLock::new(Table::new(SRQS)),
+            qps: RwLock::new(Table::new(Places::anywhere(QPS))),
+            srqs: RwLock::new(Table::new(Places::anywhere(SRQS))),
             cqs: CqList::default(),
             moderates: AtomicBool::new(false),
             device_memory: AtomicU64::new(0),

@@ -10,9 +10,11 @@ use crate::shm::protocol;
 use crate::shm::view::View;
 use crate::sys::Errno;
 use crate::sys::memory::{Void, populate};
+use crate::sys::process;
+use crate::table::Places;
 use abi::ibv_sge;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -101,9 +103,36 @@ pub(crate) struct Regions {
 #[derive(Debug)]
 struct Free {
     /// Freed entries, used again first in first out, so that a stale key stays stale for long.
-    returned: std::collections::VecDeque<usize>,
-    /// Next generation of each entry used so far; entry 0 is never given out.
+    returned: VecDeque<usize>,
+    /// Which entries come first. Entry 0 is never given out, and has no place.
+    places: Places,
+    /// Generation that an entry begins after.
+    first_generation: u32,
+    /// Generation of each entry used so far, by place.
     generations: Vec<u32>,
+}
+
+impl Free {
+    /// No entry is used.
+    fn new(places: Places, first_generation: u32) -> Self {
+        Self { returned: VecDeque::new(), places, first_generation, generations: vec![] }
+    }
+
+    /// An entry and its next generation; `None` when all are taken.
+    fn take(&mut self) -> Option<(usize, u32)> {
+        let full = self.generations.len() == FIRST_WINDOW - 1;
+        let place = match self.returned.len() {
+            n if n > REST || (full && n > 0) => self.places.place(self.returned.pop_front()? - 1),
+            _ if full => return None,
+            _ => {
+                self.generations.push(self.first_generation);
+                self.generations.len() - 1
+            }
+        };
+        let generation = self.generations.get_mut(place)?;
+        *generation = (*generation + 1) % GENERATIONS;
+        Some((self.places.number(place) + 1, *generation))
+    }
 }
 
 /// Freed entries wait until so many are queued before one is used again.
@@ -112,7 +141,10 @@ const REST: usize = 64;
 impl Regions {
     /// With keys that are `distinct`, or with one key for both uses, as every adapter has it.
     pub(crate) fn new(view: View, distinct: bool) -> Self {
-        let free = Free { returned: std::collections::VecDeque::new(), generations: vec![0] };
+        let free = Free::new(
+            Places::anywhere(FIRST_WINDOW - 1),
+            process::random_below(GENERATIONS as usize) as u32,
+        );
         Self {
             view,
             local: if distinct { LOCAL_KEY } else { 0 },
@@ -136,20 +168,8 @@ impl Regions {
 
     /// Publishes a region; `None` when the table is full.
     pub(crate) fn register(&self, extent: &Extent) -> Option<Keys> {
-        let mut free = self.free.lock();
-        let full = free.generations.len() == FIRST_WINDOW;
-        let index = match free.returned.len() {
-            n if n > REST || (full && n > 0) => free.returned.pop_front()?,
-            _ if full => return None,
-            _ => {
-                free.generations.push(0);
-                free.generations.len() - 1
-            }
-        };
-        let generation = free.generations.get_mut(index)?;
-        *generation = (*generation + 1) % GENERATIONS;
-        let rkey = (index as u32) << INDEX_SHIFT | *generation << 1;
-        drop(free);
+        let (index, generation) = self.free.lock().take()?;
+        let rkey = (index as u32) << INDEX_SHIFT | generation << 1;
         self.publish(index, rkey, extent);
         Some(self.keys(index, rkey))
     }
@@ -460,6 +480,29 @@ mod tests {
             assert_eq!(check(&regions.view, keys.rkey, 0, 1, 0x1000, 1, 0), None);
             regions.release(keys.index);
         }
+    }
+
+    #[test]
+    fn wherever_keys_begin_all_entries_are_given_out_once() {
+        let mut free = Free::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1), GENERATIONS - 1);
+        let mut seen = vec![false; FIRST_WINDOW];
+        assert_eq!(free.take(), Some((FIRST_WINDOW - 2, 0)));
+        assert_eq!(free.take(), Some((FIRST_WINDOW - 1, 0)));
+        for _ in 2..FIRST_WINDOW - 1 {
+            let (index, _) = free.take().expect("room");
+            assert!(index > 0 && !std::mem::replace(&mut seen[index], true), "{index}");
+        }
+        assert_eq!(free.take(), None);
+        free.returned.push_back(1);
+        assert_eq!(free.take(), Some((1, 1)));
+    }
+
+    #[test]
+    fn keys_of_two_processes_begin_at_different_places() {
+        let view = mock::view();
+        let begins = || Regions::new(view, false).register(&extent(0x1000, 16, 0)).expect("room").rkey;
+        let first = begins();
+        assert!((0..100).any(|_| begins() != first));
     }
 
     #[test]

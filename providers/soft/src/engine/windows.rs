@@ -12,6 +12,8 @@ use super::request::Request;
 use crate::shm::layout::{MRS, MWS};
 use crate::shm::protocol;
 use crate::shm::view::View;
+use crate::sys::process;
+use crate::table::Places;
 use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -82,8 +84,13 @@ pub(crate) struct Windows {
     tied: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Which entries come first, counted from `FIRST_WINDOW`.
+    places: Places,
+    /// Generation that an entry begins after.
+    first_generation: u32,
+    /// By place.
     entries: Vec<Entry>,
     returned: VecDeque<usize>,
     /// How many windows are bound to each region (by table index) that has any.
@@ -115,7 +122,8 @@ struct Bound {
 
 impl State {
     fn window(&mut self, index: usize) -> Option<&mut Window> {
-        self.entries.get_mut(index.checked_sub(FIRST_WINDOW)?)?.window.as_mut()
+        let place = self.places.place(index.checked_sub(FIRST_WINDOW)?);
+        self.entries.get_mut(place)?.window.as_mut()
     }
 }
 
@@ -125,7 +133,14 @@ const fn index_of(rkey: u32) -> usize {
 
 impl Windows {
     pub(crate) fn new(view: View) -> Self {
-        Self { view, state: Mutex::default(), tied: AtomicUsize::new(0) }
+        let state = State {
+            places: Places::anywhere(MWS),
+            first_generation: process::random_below(GENERATIONS as usize) as u32,
+            entries: vec![],
+            returned: VecDeque::new(),
+            on_region: HashMap::new(),
+        };
+        Self { view, state: Mutex::new(state), tied: AtomicUsize::new(0) }
     }
 
     /// A new window, of type 2 if `tied`: table index and first key, which opens nothing. `None`: the table is full.
@@ -136,13 +151,14 @@ impl Windows {
             n if n > REST || (full && n > 0) => state.returned.pop_front()?,
             _ if full => return None,
             _ => {
-                state.entries.push(Entry::default());
+                let generation = state.first_generation;
+                state.entries.push(Entry { generation, window: None });
                 state.entries.len() - 1
             }
         };
+        let index = FIRST_WINDOW + state.places.number(at);
         let entry = state.entries.get_mut(at)?;
         entry.generation = (entry.generation + 1) % GENERATIONS;
-        let index = FIRST_WINDOW + at;
         let rkey = (index as u32) << INDEX_SHIFT | entry.generation << USER_BITS;
         entry.window = Some(Window { tied, pd, rkey, bound: None });
         Some((index, rkey))
@@ -288,7 +304,7 @@ impl Windows {
     pub(crate) fn release(&self, index: usize) {
         let mut state = self.state.lock();
         self.untie(&mut state, index);
-        if let Some(at) = index.checked_sub(FIRST_WINDOW)
+        if let Some(at) = index.checked_sub(FIRST_WINDOW).map(|number| state.places.place(number))
             && let Some(entry) = state.entries.get_mut(at)
             && entry.window.take().is_some()
         {
@@ -307,7 +323,7 @@ impl Windows {
         };
         (0..state.entries.len())
             .filter(|at| state.entries.get(*at).is_some_and(tied))
-            .map(|at| at + FIRST_WINDOW)
+            .map(|at| state.places.number(at) + FIRST_WINDOW)
             .collect()
     }
 

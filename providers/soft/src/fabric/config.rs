@@ -22,6 +22,8 @@ pub struct FabricConfig {
     pub dir_is_ours: bool,
     /// How many slots there are, the unused slot 0 included; at least 2. QP numbers carry the slot.
     pub slots: u16,
+    /// The slot with which a new fabric begins; `None`: any.
+    pub first_slot: Option<u16>,
     /// `Some`: processes of all users of this group meet. `None`: those of this user only.
     pub group: Option<u32>,
     /// Whether cross-memory attach may be used at all.
@@ -40,6 +42,7 @@ impl FabricConfig {
             dir: dir.into(),
             dir_is_ours: false,
             slots: DEFAULT_SLOTS,
+            first_slot: None,
             group: None,
             cma: true,
             join_timeout: Duration::from_secs(30),

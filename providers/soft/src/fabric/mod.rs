@@ -49,7 +49,7 @@ use self::{
     handshake::{RINGS_SEALS, TABLES_SEALS},
     peer::{Parts, PeerTable},
     service::Service,
-    slots::{Lease, socket_name},
+    slots::{Lease, Slots, socket_name},
 };
 pub use self::{
     config::FabricConfig,
@@ -136,7 +136,7 @@ impl Fabric {
         let nonce = process::random().map_err(failed("a random number"))?;
         let (lease, listener) = Lease::take(
             || Directory::open(&config),
-            config.slots,
+            Slots { count: config.slots, first: config.first_slot },
             config.join_timeout,
             publish_socket,
         )?;

@@ -3,7 +3,7 @@
 //! The file `slots` has one byte per slot, and a process owns slot `i` while it holds the lock on
 //! byte `i`. Byte 0 is the lock of the directory itself, held for the short time in which a
 //! process joins or leaves. The first 8 bytes also hold a number: where to look for a free slot,
-//! so that a slot is not reused at once.
+//! so that a slot is not reused at once. 0, in a new file: anywhere.
 //!
 //! Record locks have two traps (`fcntl(2)`): they are lost when the process closes *any*
 //! descriptor of the file, and they do not keep one process from itself. Hence the registry below:
@@ -33,6 +33,15 @@ use crate::sys::{
     process,
 };
 
+/// The slots that there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    /// How many, the unused slot 0 included; at least 2.
+    pub(super) count: u16,
+    /// Which one is given out first; `None`: any.
+    pub(super) first: Option<u16>,
+}
+
 /// A slot that this process holds, and what else belongs to it in the directory.
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -49,7 +58,7 @@ impl Lease {
     /// anyone else can join or leave: there the owner makes its own socket.
     pub(super) fn take<T>(
         open: impl Fn() -> Result<Directory, FabricError>,
-        slots: u16,
+        slots: Slots,
         patience: Duration,
         publish: impl FnOnce(&Directory, u16) -> Result<T, FabricError>,
     ) -> Result<(Self, T), FabricError> {
@@ -359,12 +368,16 @@ fn lock_directory(
     Ok(Locked(file))
 }
 
-/// Takes a free slot of `1..slots`, beginning after the one that was taken last.
-fn claim(directory: &Directory, file: &SlotFile, slots: u16) -> Result<u16, FabricError> {
+/// Takes a free slot of `1..slots`, beginning after the one that was taken last, and in a new fabric anywhere.
+fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, FabricError> {
+    let Slots { count: slots, first: begin } = slots;
     let path = slots_path(directory);
     let failed = |errno| unusable(&path, errno, "cannot be locked");
     let hint = dir::read_word(file.fd.as_fd()).map_err(failed)?;
-    let first = u16::try_from(hint).ok().filter(|first| (1..slots).contains(first)).unwrap_or(1);
+    let first = u16::try_from(hint).ok().filter(|first| (1..slots).contains(first));
+    // In another fabric somebody else began, too: its numbers shall most likely be nobody's here.
+    let first =
+        first.or(begin).unwrap_or_else(|| 1 + process::random_below(usize::from(slots) - 1) as u16);
     for slot in (first..slots).chain(1..first) {
         if file.take(slot).map_err(failed)? {
             // A hint that is not written only lets a slot be reused sooner.

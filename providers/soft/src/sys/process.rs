@@ -59,6 +59,12 @@ pub fn random() -> Result<u64, Errno> {
     if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
+/// A number below `limit` that nobody can guess; 0 where the kernel has none to give.
+pub fn random_below(limit: usize) -> usize {
+    // A limit is far below 2^32, so that all results are as likely as matters.
+    random().map_or(0, |number| (number % limit.max(1) as u64) as usize)
+}
+
 /// The number of the group called `name` (`getgrnam_r(3)`), if there is one.
 pub fn group_named(name: &str) -> Option<gid_t> {
     let name = CString::new(name).ok()?;

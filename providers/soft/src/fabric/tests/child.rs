@@ -202,6 +202,7 @@ impl State {
             cma: words[2].parse().unwrap(),
             group: words[3].parse().ok(),
             dir_is_ours: true,
+            first_slot: Some(1),
             ..FabricConfig::new(words[4..].join(" "))
         };
         self.recorder = Arc::default();

@@ -43,7 +43,8 @@ impl Scene {
     /// A slot that is held but has no fabric.
     fn lease(&self) -> Lease {
         let config = self.place.config();
-        Lease::take(|| Directory::open(&config), 64, NEVER, |_, _| Ok(())).unwrap().0
+        let slots = Slots { count: 64, first: None };
+        Lease::take(|| Directory::open(&config), slots, NEVER, |_, _| Ok(())).unwrap().0
     }
 
     fn still_works(&mut self) {

@@ -318,3 +318,19 @@ fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
         assert!(fabric.peer_patiently(slot, NEVER).is_ok());
     });
 }
+
+#[test]
+fn two_fabrics_begin_with_different_slots_and_each_has_all() {
+    let first = || {
+        let place = Place::new();
+        let config = FabricConfig { first_slot: None, ..place.config() };
+        join(config).0.slot()
+    };
+    let one = first();
+    assert!((0..100).any(|_| first() != one));
+    let place = Place::new();
+    let config = FabricConfig { first_slot: Some(3), slots: 5, ..place.config() };
+    let all: Vec<_> = (0..4).map(|_| join(config.clone()).0).collect();
+    let slots: Vec<u16> = all.iter().map(|fabric| fabric.slot()).collect();
+    assert_eq!(slots, [3, 4, 1, 2]);
+}

@@ -40,7 +40,12 @@ impl Place {
 
     /// Settings for a fabric in it.
     fn config(&self) -> FabricConfig {
-        FabricConfig { dir_is_ours: true, slots: 64, ..FabricConfig::new(self.0.join("fabric")) }
+        FabricConfig {
+            dir_is_ours: true,
+            slots: 64,
+            first_slot: Some(1),
+            ..FabricConfig::new(self.0.join("fabric"))
+        }
     }
 
     /// Joins with a handler that writes down what happens.
