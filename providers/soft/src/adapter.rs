@@ -23,6 +23,7 @@ use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
+use crate::guid::Identity;
 use crate::port::Port;
 use crate::shm::chunks::Chunks;
 use crate::shm::layout::{
@@ -59,6 +60,8 @@ const FEW_CQS: usize = 512;
 pub(crate) struct Adapter {
     /// Our own segments.
     pub(crate) view: View,
+    /// Who it is, for all processes that share it.
+    pub(crate) identity: Identity,
     pub(crate) domains: Domains,
     pub(crate) regions: Regions,
     pub(crate) windows: Windows,
@@ -134,6 +137,7 @@ impl Adapter {
         let needs_fence = !membarrier::register();
         let service = Arc::new(Service::default());
         let handler: Arc<dyn Handler> = service.clone();
+        let identity = Identity::of(&config);
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
         // SAFETY: the fabric mapped both segments with these lengths; the adapter keeps the fabric as long as itself, and
         // whatever copies the view keeps the adapter.
@@ -146,6 +150,7 @@ impl Adapter {
         }
         let adapter = Arc::new(Self {
             view,
+            identity,
             domains: Domains::new(view, fabric.slot()),
             regions: Regions::new(view, crate::config::keys_are_distinct()),
             windows: Windows::new(view),

@@ -12,6 +12,7 @@ mod engine;
 mod fabric;
 #[cfg(test)]
 mod hostile;
+mod guid;
 mod net;
 mod ops;
 mod port;

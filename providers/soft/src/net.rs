@@ -1,5 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
+use crate::guid::Identity;
 use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,29 +16,35 @@ pub(crate) struct Gid {
     pub(crate) ifindex: u32,
 }
 
-/// The GID table. Entry 0 is always a link-local one.
+/// The GID table. Entry 0 is the link-local one with the device's GUID (IBTA vol 1, 4.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gids(Vec<Gid>);
+pub(crate) struct Gids {
+    identity: Identity,
+    entries: Vec<Gid>,
+}
 
 /// The GID table of a context: as the host was when the device was opened, or when somebody said last that it changed
 /// (`gid-change`), so that it changes only where an event says so.
 #[derive(Debug)]
 pub(crate) struct GidTable {
+    identity: Identity,
+    device: usize,
     /// With how many changes had been told by then.
     known: Mutex<(u32, Arc<Gids>)>,
 }
 
 impl GidTable {
-    /// The host as it is now, after `changes` were told.
-    pub(crate) fn new(changes: u32) -> Self {
-        Self { known: Mutex::new((changes, Arc::new(Gids::of_this_host()))) }
+    /// The host as it is now, after `changes` were told, with device number `device` of an adapter.
+    pub(crate) fn new(changes: u32, identity: Identity, device: usize) -> Self {
+        let now = Arc::new(Gids::of_this_host(identity, device));
+        Self { identity, device, known: Mutex::new((changes, now)) }
     }
 
     /// The table after `changes` were told.
     pub(crate) fn after(&self, changes: u32) -> Arc<Gids> {
         let mut known = self.known.lock();
         if known.0 != changes {
-            *known = (changes, Arc::new(Gids::of_this_host()));
+            *known = (changes, Arc::new(Gids::of_this_host(self.identity, self.device)));
         }
         Arc::clone(&known.1)
     }
@@ -60,17 +67,17 @@ struct Interface {
 
 impl Gids {
     /// From the interfaces that are up now; with loopback addresses only where there is nothing else.
-    pub(crate) fn of_this_host() -> Self {
-        Self::from_interfaces(&interfaces())
+    pub(crate) fn of_this_host(identity: Identity, device: usize) -> Self {
+        Self::from_interfaces(identity, device, &interfaces())
     }
 
-    fn from_interfaces(all: &[Interface]) -> Self {
+    fn from_interfaces(identity: Identity, device: usize, all: &[Interface]) -> Self {
         let hardware = all.iter().find_map(|i| match i.address {
-            Address::Hardware(mac) if !i.loopback && mac != [0; 6] => Some((mac, i.index)),
+            Address::Hardware(mac) if !i.loopback && mac != [0; 6] => Some(i.index),
             _ => None,
         });
-        let (mac, ifindex) = hardware.unwrap_or(([2, 0, 0, 0, 0, 1], 0));
-        let mut gids = vec![Gid { raw: link_local(mac), ifindex }];
+        let ifindex = hardware.unwrap_or(0);
+        let mut gids = vec![Gid { raw: link_local(identity.guid(device)), ifindex }];
         let mut add = |raw: [u8; 16], ifindex| {
             if gids.len() < GID_TABLE && !gids.iter().any(|g| g.raw == raw) {
                 gids.push(Gid { raw, ifindex });
@@ -94,27 +101,20 @@ impl Gids {
         for (raw, index) in usable(true).filter(|_| !found) {
             add(raw, index);
         }
-        Self(gids)
+        Self { identity, entries: gids }
     }
 
     /// Entry `index`, if it is in use.
     pub(crate) fn get(&self, index: usize) -> Option<&Gid> {
-        self.0.get(index)
+        self.entries.get(index)
     }
 
-    /// Whether `raw` is an address of this host.
+    /// Whether `raw` is an address of this host, or of a device of this adapter.
     pub(crate) fn contains(&self, raw: &[u8; 16]) -> bool {
-        self.0.iter().any(|g| g.raw == *raw) || is_loopback(raw)
-    }
-
-    /// The node GUID: the interface identifier of entry 0, told apart by device number.
-    pub(crate) fn guid(&self, device: usize) -> [u8; 8] {
-        let mut guid = [0; 8];
-        if let Some(first) = self.0.first() {
-            guid.copy_from_slice(&first.raw[8..]);
-        }
-        guid[3] = guid[3].wrapping_add(device as u8);
-        guid
+        let [prefix @ .., a, b, c, d, e, f, g, h] = *raw;
+        self.entries.iter().any(|g| g.raw == *raw)
+            || is_loopback(raw)
+            || prefix == LINK_LOCAL && self.identity.has([a, b, c, d, e, f, g, h])
     }
 }
 
@@ -129,10 +129,15 @@ fn is_loopback(raw: &[u8; 16]) -> bool {
     v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
 }
 
-/// fe80::/64 with the modified EUI-64 of a hardware address (RFC 4291, appendix A).
-fn link_local(mac: [u8; 6]) -> [u8; 16] {
-    let [a, b, c, d, e, f] = mac;
-    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+/// fe80::/64 (RFC 4291), which is the default prefix of a GID, too.
+const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+
+/// The GID of a GUID without a subnet.
+fn link_local(guid: [u8; 8]) -> [u8; 16] {
+    let mut raw = [0; 16];
+    raw[..8].copy_from_slice(&LINK_LOCAL);
+    raw[8..].copy_from_slice(&guid);
+    raw
 }
 
 /// All addresses of interfaces that are up (getifaddrs(3)).
@@ -190,6 +195,11 @@ fn interfaces() -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::FabricConfig;
+
+    fn identity() -> Identity {
+        Identity::of(&FabricConfig::new("/run/one"))
+    }
 
     fn interface(index: u32, address: Address) -> Interface {
         Interface { index, loopback: index == 1, address }
@@ -202,9 +212,15 @@ mod tests {
             interface(2, Address::Hardware([0x52, 0x54, 0, 1, 2, 3])),
             interface(2, Address::V4(Ipv4Addr::new(10, 0, 0, 7))),
         ];
-        let gids = Gids::from_interfaces(&all);
-        let first = gids.get(0).map(|g| Ipv6Addr::from(g.raw).to_string());
-        assert_eq!(first.as_deref(), Some("fe80::5054:ff:fe01:203"));
+        let identity = identity();
+        let gids = Gids::from_interfaces(identity, 3, &all);
+        let first = gids.get(0).expect("always there");
+        assert_eq!(first.raw[..8], LINK_LOCAL);
+        assert_eq!(first.raw[8..], identity.guid(3));
+        assert_eq!(first.ifindex, 2);
+        assert!(gids.contains(&link_local(identity.guid(0))), "another device of the adapter");
+        let other = Identity::of(&FabricConfig::new("/run/another"));
+        assert!(!gids.contains(&link_local(other.guid(3))), "another adapter");
         let second = gids.get(1).map(|g| Ipv6Addr::from(g.raw).to_string());
         assert_eq!(second.as_deref(), Some("::ffff:10.0.0.7"));
         assert_eq!(gids.get(2), None);
@@ -214,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_context_keeps_its_table_until_a_change_is_told() {
-        let table = GidTable::new(3);
+        let table = GidTable::new(3, identity(), 0);
         let first = table.after(3);
         assert!(Arc::ptr_eq(&first, &table.after(3)));
         let second = table.after(4);
@@ -224,9 +240,9 @@ mod tests {
 
     #[test]
     fn a_host_with_nothing_but_loopback_has_gids_too() {
-        let gids = Gids::from_interfaces(&[interface(1, Address::V4(Ipv4Addr::LOCALHOST))]);
+        let all = [interface(1, Address::V4(Ipv4Addr::LOCALHOST))];
+        let gids = Gids::from_interfaces(identity(), 0, &all);
         assert!(gids.get(0).is_some() && gids.get(1).is_some());
-        assert_ne!(gids.guid(0), gids.guid(1));
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Side {
 
     fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {
         let attr = ibv_qp_attr { qp_state: state, ..attr };
-        crate::ops::qp::modify(&self.qp, &Gids::of_this_host(), &attr, given | IBV_QP_STATE)
+        let gids = Gids::of_this_host(self.qp.adapter.identity, 0);
+        crate::ops::qp::modify(&self.qp, &gids, &attr, given | IBV_QP_STATE)
             .expect("a permitted transition");
     }
 

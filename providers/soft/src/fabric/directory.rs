@@ -12,7 +12,7 @@ use super::{
 use crate::sys::{
     Errno,
     dir::{self, Dir, Links, Stat},
-    process,
+    host, process,
 };
 
 /// The open directory of one network namespace.
@@ -30,7 +30,7 @@ impl Directory {
     /// Opens the directory that the settings name, and makes what is missing of it: `dir` itself
     /// (but not its parents), and the sub-directory of this network namespace.
     pub(super) fn open(config: &FabricConfig) -> Result<Self, FabricError> {
-        let name = PathBuf::from(format!("net-{}", network_namespace()));
+        let name = PathBuf::from(format!("net-{}", host::network_namespace()));
         let path = config.dir.join(&name);
         // The last process to leave may remove a directory at any moment.
         for _ in 0..RETRIES {
@@ -214,14 +214,6 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
         _ => format!("set {DIR_VARIABLE} to another directory"),
     };
     FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
-}
-
-/// The number of the calling thread's network namespace; 0 where /proc does not tell.
-fn network_namespace() -> u64 {
-    ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
-        .iter()
-        .find_map(|path| dir::stat(Path::new(path)).ok())
-        .map_or(0, |stat| stat.id.1)
 }
 
 /// How often a directory may vanish under a process that joins.

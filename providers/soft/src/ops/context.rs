@@ -235,7 +235,7 @@ unsafe fn open(
     };
     let async_fd = events.fd();
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let gids = GidTable::new(adapter.port.gid_changes());
+    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number);
     let inner =
         Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
     // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.

@@ -2,13 +2,14 @@
 
 use super::context;
 use super::frontend::verbs_register_driver_65;
-use crate::net::Gids;
+use crate::fabric::FabricConfig;
+use crate::guid::{DEVICES, Identity};
 use abi::*;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
 /// Most devices that a setting can ask for.
-const MOST: usize = 32;
+const MOST: usize = DEVICES as usize;
 
 /// Never matches a kernel device: ours have none.
 static NO_MATCH: [verbs_match_ent; 1] = [verbs_match_ent {
@@ -81,12 +82,14 @@ unsafe extern "C" fn announce(
     if count == 0 {
         return 0;
     }
-    let gids = Gids::of_this_host();
+    // Whoever opens a device is told of settings that cannot be used.
+    let config = FabricConfig::from_env().unwrap_or_else(|_| FabricConfig::new("nowhere"));
+    let identity = Identity::of(&config);
     for n in 0..count {
         let mut info = ferroverbs_device_info {
             name: [0; 64],
             dev_name: [0; 64],
-            node_guid: u64::from_ne_bytes(gids.guid(n)),
+            node_guid: u64::from_ne_bytes(identity.guid(n)),
             node_type: IBV_NODE_CA as c_int,
             num_ports: 1,
         };

@@ -11,6 +11,7 @@ use crate::engine::tagging::{MAX_RNDV_HEADERS, MAX_TAG_OPS, MAX_TAG_SGE};
 use crate::engine::tags::MAX_TAGS;
 use crate::engine::tso::MAX_TSO;
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
+use crate::guid::Identity;
 use crate::net::GID_TABLE;
 use crate::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
 use crate::sys::Errno;
@@ -84,9 +85,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         // SAFETY: by contract.
-        let guid =
-            u64::from_ne_bytes(unsafe { Context::of(context) }.gids().guid(device_number(context)));
-        let orig_attr = device_attr(guid);
+        let identity = unsafe { Context::of(context) }.adapter.identity;
+        let orig_attr = device_attr(identity, device_number(context));
         let full = ibv_device_attr_ex {
             device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
                 | IBV_DEVICE_FLUSH_GLOBAL
@@ -156,10 +156,11 @@ pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
     digits.parse().unwrap_or(0)
 }
 
-fn device_attr(guid: u64) -> ibv_device_attr {
+fn device_attr(identity: Identity, number: usize) -> ibv_device_attr {
     let mut attr = ibv_device_attr {
-        node_guid: guid,
-        sys_image_guid: guid,
+        node_guid: u64::from_ne_bytes(identity.guid(number)),
+        // One for all devices of the adapter.
+        sys_image_guid: u64::from_ne_bytes(identity.guid(0)),
         max_mr_size: u64::MAX,
         page_size_cap: 4096,
         vendor_id: VENDOR_ID,

@@ -13,6 +13,7 @@ pub mod eventfd;
 pub mod fifo;
 pub mod foreign;
 pub mod futex;
+pub mod host;
 pub mod lock;
 pub mod map;
 pub mod membarrier;

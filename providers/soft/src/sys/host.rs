@@ -1,0 +1,39 @@
+//! Which host this is, and which network namespace of it.
+
+use super::dir;
+use std::{fs, path::Path};
+
+/// What tells this machine from others: its id (`machine-id(5)`), or where it has none, as in many containers, that of
+/// its boot (`random(4)`). Nobody else may see it. Empty where there is neither.
+pub fn secret() -> Vec<u8> {
+    let read = |path: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        let id = text.trim();
+        // A machine that is set up just now has a word instead.
+        let is_id = id.len() >= 32 && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+        is_id.then(|| id.as_bytes().to_vec())
+    };
+    read("/etc/machine-id").or_else(|| read(BOOT_ID)).unwrap_or_default()
+}
+
+/// The number of the calling thread's network namespace; 0 where /proc does not tell.
+pub fn network_namespace() -> u64 {
+    ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
+        .iter()
+        .find_map(|path| dir::stat(Path::new(path)).ok())
+        .map_or(0, |stat| stat.id.1)
+}
+
+/// Names the kernel that runs, until it is booted again.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_a_secret_that_stays() {
+        assert_eq!(secret(), secret());
+        assert!(!secret().is_empty(), "neither machine-id nor boot_id");
+    }
+}
