@@ -17,7 +17,7 @@
 //! | `FERROVERBS_PROVIDER_DIR` | directories of plugins (`:` between) before all others |
 //! | `FERROVERBS_PROVIDER_RELEASE` | the rdma-core release of the plugins, where their files do not tell (`44`; `44,61`) |
 //! | `FERROVERBS_VERBOSE` | explain an empty device list even when stderr is no terminal |
-//! | `FERROVERBS_QUIET` | do not explain an empty device list |
+//! | `FERROVERBS_QUIET` | do not explain an empty device list (nor, in soft, which other ends cannot be met) |
 //!
 //! Variables that name files or plugins are ignored in set-uid programs.
 //!

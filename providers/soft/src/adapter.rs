@@ -32,6 +32,7 @@ use crate::shm::layout::{
 use crate::shm::protocol;
 use crate::shm::slot::SEND_INLINE;
 use crate::shm::view::View;
+use crate::strangers::Strangers;
 use crate::sys::{Errno, membarrier};
 use crate::table::{Places, Table};
 use parking_lot::{Mutex, RwLock};
@@ -84,6 +85,7 @@ pub(crate) struct Adapter {
     /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
     pub(crate) one_chunk: usize,
     pub(crate) port: Port,
+    pub(crate) strangers: Strangers,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
     qps: RwLock<Table<Qp>>,
@@ -167,6 +169,7 @@ impl Adapter {
             eager_bytes: crate::config::eager_bytes(),
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
+            strangers: Strangers::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(Places::anywhere(QPS))),
@@ -307,11 +310,19 @@ impl Adapter {
     }
 
     /// As `link`, for a connection that is only made once: a peer that is slow to answer must not be taken for nobody, or
-    /// what it sends would never be served.
+    /// what it sends would never be served. If nobody can be met who has the QP, people are told.
     pub(crate) fn link_patiently(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
         let (slot, _) = split_qpn(qpn);
-        let peer = self.fabric.peer_patiently(slot, PATIENCE).ok()?;
-        Some(self.link_to(&peer, qpn))
+        let peer = self
+            .fabric
+            .peer_patiently(slot, PATIENCE)
+            .inspect_err(|why| self.strangers.note_failure(self, qpn, *why))
+            .ok()?;
+        let links = self.link_to(&peer, qpn);
+        if links.0.has_no_qp() {
+            self.strangers.note_number(self, qpn);
+        }
+        Some(links)
     }
 
     /// The QP `qpn` of a process that we have met, which may be dead.

@@ -31,6 +31,11 @@ pub(crate) fn keys_are_distinct() -> bool {
     lookup("FERROVERBS_SOFT_KEYS").is_some_and(|value| value.eq_ignore_ascii_case("distinct"))
 }
 
+/// Whether nothing shall be said of other ends that cannot be met: `FERROVERBS_QUIET`, as for the library itself.
+pub(crate) fn is_quiet() -> bool {
+    std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
+}
+
 /// Whether the value of a variable turns off what it is about.
 pub(crate) fn is_off(value: &OsStr) -> bool {
     ["off", "no", "0", "false"].iter().any(|off| value.eq_ignore_ascii_case(off))

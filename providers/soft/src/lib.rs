@@ -10,13 +10,14 @@ mod control;
 mod engine;
 #[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
 mod fabric;
+mod guid;
 #[cfg(test)]
 mod hostile;
-mod guid;
 mod net;
 mod ops;
 mod port;
 mod shm;
+mod strangers;
 #[allow(dead_code, unreachable_pub, reason = "as the fabric")]
 mod sys;
 mod table;

@@ -8,7 +8,7 @@ use super::inbound::Who;
 use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
-use crate::fabric::Peer;
+use crate::fabric::{Peer, PeerError};
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
 use crate::shm::protocol;
 use crate::shm::slot::*;
@@ -169,14 +169,17 @@ pub(super) struct Letter {
 pub(super) type Receivers = ArrayVec<Arc<Outlet>, SLOTS>;
 
 impl Datagrams {
-    /// The outlet to process `slot`; connects when there is none. `None`: nobody is there.
-    pub(super) fn outlet(&self, adapter: &Adapter, slot: u16) -> Option<Arc<Outlet>> {
+    /// The outlet to process `slot`; connects when there is none.
+    ///
+    /// # Errors
+    /// Nobody is there, or nobody who answers.
+    pub(super) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
         if let Some(outlet) = self.to.read().get(&slot)
             && !outlet.peer.is_dead()
         {
-            return Some(Arc::clone(outlet));
+            return Ok(Arc::clone(outlet));
         }
-        let peer = adapter.fabric.peer(slot).ok()?;
+        let peer = adapter.fabric.peer(slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
         let own_slot = adapter.fabric.slot();
@@ -187,17 +190,17 @@ impl Datagrams {
         let mut to = self.to.write();
         match to.get(&slot) {
             // Another thread was faster. Two of them would write to the same places of the ring.
-            Some(there) if !there.peer.is_dead() => return Some(Arc::clone(there)),
+            Some(there) if !there.peer.is_dead() => return Ok(Arc::clone(there)),
             Some(there) => there.reclaim(adapter),
             None => {}
         }
         to.insert(slot, Arc::clone(&outlet));
-        Some(outlet)
+        Ok(outlet)
     }
 
     /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
     pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
-        let Some(outlet) = self.outlet(adapter, slot) else { return };
+        let Ok(outlet) = self.outlet(adapter, slot) else { return };
         let mut body = [0; BODY_WORDS];
         body[0] = word;
         let letter =
@@ -296,7 +299,7 @@ impl Datagrams {
                 break;
             }
         }
-        slots.iter().filter_map(|slot| self.outlet(adapter, *slot)).collect()
+        slots.iter().filter_map(|slot| self.outlet(adapter, *slot).ok()).collect()
     }
 
     /// Calls `look` with the tables of each living process.

@@ -110,6 +110,11 @@ impl Link {
         self.view.qp(self.index)
     }
 
+    /// Whether there is no such QP at the other end.
+    pub(crate) fn has_no_qp(&self) -> bool {
+        Life::unpack(self.life()).state == Life::NONE
+    }
+
     /// Whether the remote QP serves requests of our QP `own_qpn`.
     #[inline]
     pub(crate) fn standing(&self, own_qpn: u32) -> Standing {

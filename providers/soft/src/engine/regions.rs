@@ -500,7 +500,8 @@ mod tests {
     #[test]
     fn keys_of_two_processes_begin_at_different_places() {
         let view = mock::view();
-        let begins = || Regions::new(view, false).register(&extent(0x1000, 16, 0)).expect("room").rkey;
+        let begins =
+            || Regions::new(view, false).register(&extent(0x1000, 16, 0)).expect("room").rkey;
         let first = begins();
         assert!((0..100).any(|_| begins() != first));
     }

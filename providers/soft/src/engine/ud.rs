@@ -207,7 +207,7 @@ fn send_anywhere(
     let (slot, _) = split_qpn(to.qpn);
     if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
         used.take().inspect(|o| o.publish());
-        *used = if to.elsewhere { None } else { qp.adapter.datagrams.outlet(&qp.adapter, slot) };
+        *used = if to.elsewhere { None } else { outlet(&qp.adapter, slot, to.qpn) };
     }
     // What nobody is there to take is lost, as on a wire.
     if let Some(outlet) = &*used
@@ -219,6 +219,12 @@ fn send_anywhere(
         return Sent::Full;
     }
     Sent::Gone
+}
+
+/// Where datagrams for QP `qpn` of process `slot` go; people are told if nobody is there.
+fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
+    let found = adapter.datagrams.outlet(adapter, slot);
+    found.inspect_err(|why| adapter.strangers.note_failure(adapter, qpn, *why)).ok()
 }
 
 impl Requester {

@@ -96,16 +96,18 @@ fn parse_group(value: &std::ffi::OsStr) -> Result<u32, FabricError> {
 
 fn default_dir(group: Option<u32>, runtime_dir: Option<PathBuf>) -> PathBuf {
     if let Some(group) = group {
-        return format!("/tmp/ferroverbs-g{group}").into();
+        return format!("/tmp/{DEFAULT_STEM}g{group}").into();
     }
     // After su(1) it may well be someone else's.
     let ours = |dir: &Path| dir::stat(dir).is_ok_and(|s| s.is_dir() && s.uid == process::user());
     match runtime_dir.filter(|dir| dir.is_absolute() && ours(dir)) {
         Some(dir) => dir.join("ferroverbs"),
-        None => format!("/tmp/ferroverbs-{}", process::user()).into(),
+        None => format!("/tmp/{DEFAULT_STEM}{}", process::user()).into(),
     }
 }
 
+/// What names of directories in /tmp begin with in which processes meet by default.
+pub(super) const DEFAULT_STEM: &str = "ferroverbs-";
 /// Names the directory in which processes meet.
 pub(super) const DIR_VARIABLE: &str = "FERROVERBS_FABRIC_DIR";
 /// Names the group whose members meet.

@@ -1,12 +1,14 @@
 //! The directory in which processes meet: found, made, and checked to be safe.
 
 use std::{
+    ffi::OsStr,
+    fs,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
 use super::{
-    config::{DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
+    config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
     error::FabricError,
 };
 use crate::sys::{
@@ -30,7 +32,7 @@ impl Directory {
     /// Opens the directory that the settings name, and makes what is missing of it: `dir` itself
     /// (but not its parents), and the sub-directory of this network namespace.
     pub(super) fn open(config: &FabricConfig) -> Result<Self, FabricError> {
-        let name = PathBuf::from(format!("net-{}", host::network_namespace()));
+        let name = PathBuf::from(format!("{STEM}{}", host::network_namespace()));
         let path = config.dir.join(&name);
         // The last process to leave may remove a directory at any moment.
         for _ in 0..RETRIES {
@@ -76,6 +78,30 @@ impl Directory {
     /// Gives a file just made in it the right permissions, whatever the umask is.
     pub(super) fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         share(file, self.file_mode(), self.group)
+    }
+
+    /// Directories of other network namespaces beside it, and of other users if it is where a user's is by default.
+    pub(super) fn others(&self) -> Vec<PathBuf> {
+        let beside = |dir: &Path, own: &OsStr, stem: &str| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            let others = entries.map(|entry| entry.file_name()).filter(|name| {
+                name != own && name.to_str().is_some_and(|name| name.starts_with(stem))
+            });
+            others.map(|name| dir.join(name)).collect::<Vec<_>>()
+        };
+        let mut all = beside(&self.base, self.name.as_os_str(), STEM);
+        if self.base_is_ours
+            && let (Some(around), Some(own)) = (self.base.parent(), self.base.file_name())
+        {
+            let is_users = |path: &PathBuf| {
+                let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                let id = name.strip_prefix(DEFAULT_STEM).unwrap_or_default();
+                id.strip_prefix('g').unwrap_or(id).parse::<u32>().is_ok()
+            };
+            all.extend(beside(around, own, DEFAULT_STEM).into_iter().filter(is_users));
+        }
+        all.sort();
+        all
     }
 
     /// Removes it, if it is empty, and the directory around it, if we made that one.
@@ -215,6 +241,9 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
     };
     FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
 }
+
+/// What names of the directories of network namespaces begin with.
+const STEM: &str = "net-";
 
 /// How often a directory may vanish under a process that joins.
 const RETRIES: usize = 100;

@@ -33,7 +33,7 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     os::fd::AsFd,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -198,6 +198,11 @@ impl Fabric {
     /// The directory of this network namespace, in which the processes meet.
     pub fn directory(&self) -> &Path {
         self.core.lease.directory().path()
+    }
+
+    /// Directories beside that one in which other processes may meet: of other network namespaces, and of other users.
+    pub fn others(&self) -> Vec<PathBuf> {
+        self.core.lease.directory().others()
     }
 
     /// The segment that peers may read.

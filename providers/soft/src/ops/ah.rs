@@ -68,6 +68,9 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: a live domain's context is open.
         let gids = unsafe { Context::of(context) }.gids();
         let (route, elsewhere) = resolve(&gids, attr)?;
+        if let (Some(route), true) = (&route, elsewhere) {
+            domain.adapter.strangers.note_address(&domain.adapter, &route.dgid);
+        }
         count_up(&domain.adapter.address_handles, MAX_AH)?;
         domain.hold();
         let verbs = ibv_ah { context, pd, handle: 0 };

@@ -6,6 +6,7 @@ use super::pd::Pd;
 use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
+use crate::adapter::Adapter;
 use crate::engine::cq::Cq;
 use crate::engine::opened::Opened;
 use crate::engine::qp::{Attributes, Qp, Wanted};
@@ -15,7 +16,7 @@ use crate::engine::state::{Kind, State, ignored, permits};
 use crate::engine::tso::MAX_TSO_HEADER;
 use crate::engine::wq::Rss;
 use crate::net::{Gids, is_multicast};
-use crate::shm::layout::{Life, split_qpn};
+use crate::shm::layout::Life;
 use crate::sys::Errno;
 use abi::*;
 use std::ffi::{c_int, c_void};
@@ -386,12 +387,15 @@ pub(super) unsafe extern "C" fn modify_qp(
 }
 
 /// Where an address vector's far end is, as far as a connection is concerned.
-fn check_address(gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
+fn check_address(adapter: &Adapter, gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
     match ah::resolve(gids, vector)? {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
-        (_, false) => Ok(()),
         // The wire to other hosts does not exist yet: say so now rather than by a timeout.
-        (_, true) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
+        (Some(route), true) => {
+            adapter.strangers.note_address(adapter, &route.dgid);
+            Err(Errno::from_raw(libc::EHOSTUNREACH))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -420,7 +424,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     if !permits(qp.kind, from, to, given) {
         return Err(Errno::EINVAL);
     }
-    check_values(gids, attr, given)?;
+    check_values(&qp.adapter, gids, attr, given)?;
     store(&mut known, attr, given);
     publish(qp, &known.attr, given);
     match to {
@@ -471,7 +475,12 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
 }
 
 /// Values that a mask lets through can still be none that the device has.
-fn check_values(gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
+fn check_values(
+    adapter: &Adapter,
+    gids: &Gids,
+    attr: &ibv_qp_attr,
+    given: u32,
+) -> Result<(), Errno> {
     let rules = [
         (IBV_QP_PORT, attr.port_num == 1),
         (IBV_QP_PKEY_INDEX, attr.pkey_index == 0),
@@ -491,7 +500,7 @@ fn check_values(gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno
         return Err(Errno::EINVAL);
     }
     if given & IBV_QP_AV != 0 {
-        check_address(gids, &attr.ah_attr)?;
+        check_address(adapter, gids, &attr.ah_attr)?;
     }
     Ok(())
 }
@@ -574,9 +583,7 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
     }
     let (mut sending, mut receiving) = (None, None);
     // Nobody at that slot, or nobody any more: as with a cable to nowhere, requests will find no answer.
-    if split_qpn(attr.dest_qp_num).0 != 0
-        && let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num)
-    {
+    if let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num) {
         sending = (qp.kind != Kind::XrcRecv).then_some(a);
         receiving = (qp.kind != Kind::XrcSend).then_some(b);
     }

@@ -1,0 +1,118 @@
+//! Tells people of other ends that cannot be met: those of another host, network namespace, user or fabric. Requests to them find
+//! no answer, as with a cable to nowhere, and nobody would know why.
+#![forbid(unsafe_code)]
+
+use crate::adapter::Adapter;
+use crate::config;
+use crate::fabric::PeerError;
+use crate::sys::notice::notice;
+use crate::sys::process;
+use std::fmt::Write;
+use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What was told already; each kind of thing is told once.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers(AtomicU8);
+
+/// There was an address that is nobody's here.
+const ADDRESS: u8 = 1;
+/// There was a number that is nobody's here.
+const NUMBER: u8 = 1 << 1;
+/// There was a process that does not talk to us.
+const REFUSAL: u8 = 1 << 2;
+
+impl Strangers {
+    fn is_first(&self, kind: u8) -> bool {
+        let said = self.0.load(Ordering::Relaxed) & kind != 0;
+        !said && self.0.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
+    }
+
+    /// A route leads to `gid`, which is no address of this host.
+    #[cold]
+    pub(crate) fn note_address(&self, adapter: &Adapter, gid: &[u8; 16]) {
+        if self.is_first(ADDRESS) {
+            notice!(
+                "{} is another host or network namespace{}",
+                address(gid),
+                reached(adapter, "soft reaches this one only")
+            );
+        }
+    }
+
+    /// A request or connection is for QP `qpn`, and there was no process to take it.
+    #[cold]
+    pub(crate) fn note_failure(&self, adapter: &Adapter, qpn: u32, why: PeerError) {
+        match why {
+            PeerError::Nobody => self.note_number(adapter, qpn),
+            PeerError::Refused(why) if self.is_first(REFUSAL) => {
+                notice!(
+                    "QP {qpn:#08x} is of a process of {} with which this one shares nothing: {why}",
+                    adapter.fabric.directory().display()
+                );
+            }
+            // One that was there, or is slow.
+            _ => {}
+        }
+    }
+
+    /// A request or connection is for QP `qpn`, which there is not.
+    #[cold]
+    pub(crate) fn note_number(&self, adapter: &Adapter, qpn: u32) {
+        if self.is_first(NUMBER) {
+            notice!(
+                "QP {qpn:#08x} is of another host, network namespace, user or fabric, or gone{}",
+                reached(adapter, "soft reaches this one only")
+            );
+        }
+    }
+}
+
+/// Who is reached instead, and who else is about.
+fn reached(adapter: &Adapter, what: &str) -> String {
+    let fabric = &adapter.fabric;
+    let who = match fabric.config().group {
+        Some(group) => format!("group {group}"),
+        None => format!("user {}", process::user()),
+    };
+    let mut text = format!(": {what} ({who} in {}", fabric.directory().display());
+    let others = fabric.others();
+    for (at, other) in others.iter().take(MOST).enumerate() {
+        let before = if at == 0 { "; others meet in" } else { "," };
+        let _ = write!(text, "{before} {}", other.display());
+    }
+    if others.len() > MOST {
+        text.push_str(", ...");
+    }
+    text.push_str("); see MEETING in ferroverbs-soft(7)");
+    text
+}
+
+/// A GID as people write it.
+fn address(gid: &[u8; 16]) -> String {
+    let v6 = Ipv6Addr::from(*gid);
+    v6.to_ipv4_mapped().map_or_else(|| v6.to_string(), |v4| v4.to_string())
+}
+
+/// Directories of others that a line names.
+const MOST: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn each_kind_of_thing_is_told_once() {
+        let strangers = Strangers::default();
+        assert!(strangers.is_first(ADDRESS));
+        assert!(!strangers.is_first(ADDRESS));
+        assert!(strangers.is_first(NUMBER));
+    }
+
+    #[test]
+    fn addresses_are_written_as_people_do() {
+        assert_eq!(address(&Ipv4Addr::new(10, 99, 0, 1).to_ipv6_mapped().octets()), "10.99.0.1");
+        assert_eq!(address(&Ipv6Addr::LOCALHOST.octets()), "::1");
+    }
+}
