@@ -35,7 +35,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
                 }
                 bench.step(&format!("c: {name}"));
                 let fabric = bench.over(*path)?;
-                let job = fabric.over.own_job(&exe).args(argument.split_whitespace());
+                // Some send to nobody on purpose, of which a line would tell; any other line is a failure.
+                let job = fabric.over.own_job(&exe).env("FERROVERBS_QUIET", "1");
+                let job = job.args(argument.split_whitespace());
                 let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
                 let result = verdict(&done).and_then(|()| {
                     bench.nothing_left(&fabric).map_err(|e| format!("{e}\n  $ {}", done.line))
