@@ -5,10 +5,12 @@ use crate::packages;
 use crate::pair::Pair;
 use crate::paths::Paths;
 use crate::perftest::{self, Row};
+use crate::process::Job;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::stage;
 use crate::table::{Align, Table};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ struct Measurement {
     what: &'static str,
     bytes: u64,
     number: Number,
-    /// What the shared-memory path is meant to reach on a quiet machine with two CPUs.
-    goal: &'static str,
+    /// Names of limits of the machine (`c-tests/bench/limits.c`); several add up.
+    limit: &'static [&'static str],
 }
 
 #[derive(Clone, Copy)]
@@ -38,102 +40,94 @@ enum Number {
 }
 
 impl Number {
-    fn of(self, row: &Row) -> Option<String> {
+    /// In the unit of the table and of the limits.
+    fn of(self, row: &Row) -> Option<f64> {
         match self {
-            Self::Latency => row.typical_us().map(|us| format!("{us:.2} us")),
-            Self::Bandwidth => row.bandwidth().map(|b| format!("{:.1} GB/s", b / 1e9)),
-            Self::Rate => row.rate().map(|r| format!("{:.1} M/s", r / 1e6)),
+            Self::Latency => row.typical_us(),
+            Self::Bandwidth => row.bandwidth().map(|b| b / 1e9),
+            Self::Rate => row.rate().map(|r| r / 1e6),
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Latency => format!("{value:.2} us"),
+            Self::Bandwidth => format!("{value:.1} GB/s"),
+            Self::Rate => format!("{value:.1} M/s"),
+        }
+    }
+
+    /// How much of the limit was reached.
+    fn ratio(self, value: f64, limit: f64) -> f64 {
+        match self {
+            Self::Latency => limit / value,
+            Self::Bandwidth | Self::Rate => value / limit,
         }
     }
 }
 
+type Words = &'static [&'static str];
+
 const fn latency(
     program: &'static str,
-    args: &'static [&'static str],
+    args: Words,
     what: &'static str,
     bytes: u64,
-    goal: &'static str,
+    limit: Words,
 ) -> Measurement {
-    Measurement { program, args, what, bytes, number: Number::Latency, goal }
+    Measurement { program, args, what, bytes, number: Number::Latency, limit }
 }
 
 const fn bandwidth(
     program: &'static str,
-    args: &'static [&'static str],
+    args: Words,
     what: &'static str,
     bytes: u64,
-    goal: &'static str,
+    limit: Words,
 ) -> Measurement {
-    Measurement { program, args, what, bytes, number: Number::Bandwidth, goal }
+    Measurement { program, args, what, bytes, number: Number::Bandwidth, limit }
 }
 
-const fn rate(
-    program: &'static str,
-    args: &'static [&'static str],
-    what: &'static str,
-    goal: &'static str,
-) -> Measurement {
-    Measurement { program, args, what, bytes: 8, number: Number::Rate, goal }
+const fn rate(program: &'static str, args: Words, what: &'static str, limit: Words) -> Measurement {
+    Measurement { program, args, what, bytes: 8, number: Number::Rate, limit }
 }
+
+const KIB64: u64 = 65536;
+const MIB: u64 = 1 << 20;
+const S64K: Words = &["-s", "65536", "-n", "20000"];
+const S1M: Words = &["-s", "1048576", "-n", "3000"];
+const S8M: Words = &["-s", "8388608", "-n", "300"];
+const S8: Words = &["-s", "8", "-n", "50000"];
+const S4K: Words = &["-s", "4096", "-n", "20000"];
+const MANY: Words = &["-s", "8", "-n", "1000000"];
+const MANY_IN_LISTS: Words = &["-s", "8", "-n", "1000000", "--post_list", "16"];
+const SOME: Words = &["-s", "8", "-n", "500000"];
+const SOME_IN_LISTS: Words = &["-s", "8", "-n", "500000", "--post_list", "16"];
 
 const MEASUREMENTS: &[Measurement] = &[
-    latency("ib_send_lat", &["-s", "8", "-n", "50000"], "send latency", 8, "<= 0.25 us"),
-    latency("ib_send_lat", &["-s", "4096", "-n", "20000"], "send latency", 4096, "<= 0.95 us"),
-    latency("ib_write_lat", &["-s", "8", "-n", "50000"], "write latency", 8, "<= 0.90 us"),
-    latency("ib_read_lat", &["-s", "8", "-n", "50000"], "read latency", 8, "<= 0.70 us"),
-    latency("ib_atomic_lat", &["-n", "50000"], "fetch-and-add latency", 8, "<= 1.30 us"),
-    rate("ib_send_bw", &["-s", "8", "-n", "1000000"], "send rate", ">= 12 M/s"),
-    rate(
-        "ib_send_bw",
-        &["-s", "8", "-n", "1000000", "--post_list", "16"],
-        "send rate, lists of 16",
-        ">= 20 M/s",
+    latency("ib_send_lat", S8, "send latency", 8, &["hop"]),
+    latency("ib_send_lat", S4K, "send latency", 4096, &["hop"]),
+    latency("ib_write_lat", S8, "write latency", 8, &["attach_write_8"]),
+    latency("ib_read_lat", S8, "read latency", 8, &["attach_read_8"]),
+    latency(
+        "ib_atomic_lat",
+        &["-n", "50000"],
+        "fetch-and-add latency",
+        8,
+        &["attach_read_8", "attach_write_8"],
     ),
-    rate("ib_write_bw", &["-s", "8", "-n", "500000"], "write rate", ">= 1.5 M/s"),
-    rate(
-        "ib_write_bw",
-        &["-s", "8", "-n", "500000", "--post_list", "16"],
-        "write rate, lists of 16",
-        ">= 4 M/s",
-    ),
-    bandwidth("ib_send_bw", &["-s", "65536", "-n", "20000"], "send bandwidth", 65536, ">= 16 GB/s"),
-    bandwidth(
-        "ib_send_bw",
-        &["-s", "1048576", "-n", "3000"],
-        "send bandwidth",
-        1 << 20,
-        ">= 16 GB/s",
-    ),
-    bandwidth(
-        "ib_send_bw",
-        &["-s", "8388608", "-n", "300"],
-        "send bandwidth",
-        8 << 20,
-        ">= 10 GB/s",
-    ),
-    bandwidth(
-        "ib_write_bw",
-        &["-s", "65536", "-n", "20000"],
-        "write bandwidth",
-        65536,
-        ">= 16 GB/s",
-    ),
-    bandwidth(
-        "ib_write_bw",
-        &["-s", "1048576", "-n", "3000"],
-        "write bandwidth",
-        1 << 20,
-        ">= 16 GB/s",
-    ),
-    bandwidth(
-        "ib_write_bw",
-        &["-s", "8388608", "-n", "300"],
-        "write bandwidth",
-        8 << 20,
-        ">= 10 GB/s",
-    ),
-    bandwidth("ib_read_bw", &["-s", "65536", "-n", "20000"], "read bandwidth", 65536, ""),
-    bandwidth("ib_read_bw", &["-s", "1048576", "-n", "3000"], "read bandwidth", 1 << 20, ""),
+    rate("ib_send_bw", MANY, "send rate", &[]),
+    rate("ib_send_bw", MANY_IN_LISTS, "send rate, lists of 16", &[]),
+    rate("ib_write_bw", SOME, "write rate", &["attach_write_rate"]),
+    rate("ib_write_bw", SOME_IN_LISTS, "write rate, lists of 16", &["attach_write_rate16"]),
+    bandwidth("ib_send_bw", S64K, "send bandwidth", KIB64, &["copied_twice_64K"]),
+    bandwidth("ib_send_bw", S1M, "send bandwidth", MIB, &["copied_twice_1M"]),
+    bandwidth("ib_send_bw", S8M, "send bandwidth", 8 * MIB, &["copied_twice_8M"]),
+    bandwidth("ib_write_bw", S64K, "write bandwidth", KIB64, &["attach_write_64K"]),
+    bandwidth("ib_write_bw", S1M, "write bandwidth", MIB, &["attach_write_1M"]),
+    bandwidth("ib_write_bw", S8M, "write bandwidth", 8 * MIB, &["attach_write_8M"]),
+    bandwidth("ib_read_bw", S64K, "read bandwidth", KIB64, &["attach_read_64K"]),
+    bandwidth("ib_read_bw", S1M, "read bandwidth", MIB, &["attach_read_1M"]),
 ];
 
 /// The ping-pongs of ibverbs-utils.
@@ -164,14 +158,17 @@ pub(crate) fn main() -> crate::Result<ExitCode> {
             ("test", Align::Left),
             ("bytes", Align::Right),
             ("result", Align::Right),
-            ("goal", Align::Right),
+            ("limit", Align::Right),
+            ("reached", Align::Right),
         ]),
+        limits: BTreeMap::new(),
         failures: Vec::new(),
     };
     demo.device()?;
     for (program, args, what) in PING_PONGS {
         demo.ping_pong(program, args, what);
     }
+    demo.limits(&paths);
     for measurement in MEASUREMENTS {
         demo.measure(measurement);
     }
@@ -181,6 +178,7 @@ pub(crate) fn main() -> crate::Result<ExitCode> {
     println!();
     if demo.failures.is_empty() {
         println!("All of it worked. Latencies are one way, except for read and fetch-and-add.");
+        println!("Limit: what this machine does by the same means at best, without any library.");
         println!("Under a program of your own: cargo xtask run -- PROGRAM...");
         return Ok(ExitCode::SUCCESS);
     }
@@ -197,6 +195,8 @@ struct Demo {
     scratch: Scratch,
     progress: Progress,
     table: Table,
+    /// Of this machine, by name.
+    limits: BTreeMap<String, f64>,
     failures: Vec<String>,
 }
 
@@ -223,8 +223,34 @@ impl Demo {
         Ok(())
     }
 
-    /// A step that gave `result`, or an explanation.
-    fn record(&mut self, what: &str, bytes: &str, goal: &str, result: Result<String, String>) {
+    /// Measures what the machine can do; without it, the demo says nothing about that.
+    fn limits(&mut self, paths: &Paths) {
+        self.progress.step("the machine's limits");
+        let program = self.scratch.path().join("limits");
+        let source = paths.root.join("c-tests/bench/limits.c");
+        let compiled = Job::new("gcc").args(["-O2", "-o"]).arg(&program).arg(source);
+        let said = compiled.run(&self.scratch, LIMIT).and_then(|done| {
+            if !done.ok() {
+                return Err(done.report("gcc"));
+            }
+            // One CPU for each side: the first two.
+            let done = Job::new(&program).args(["0", "1"]).run(&self.scratch, LIMIT)?;
+            if done.ok() { Ok(done.stdout) } else { Err(done.report("limits")) }
+        });
+        match said {
+            Ok(text) => self.limits = read_limits(&text),
+            Err(why) => self.progress.note(&format!("the machine's limits are not known: {why}")),
+        }
+    }
+
+    /// A step that gave `result`, or an explanation; a measurement's limit and how much of it was reached.
+    fn record(
+        &mut self,
+        what: &str,
+        bytes: &str,
+        limit: [String; 2],
+        result: Result<String, String>,
+    ) {
         let cell = match result {
             Ok(text) => text,
             Err(report) => {
@@ -232,13 +258,15 @@ impl Demo {
                 "FAILED".to_string()
             }
         };
-        self.table.row([what.to_string(), bytes.to_string(), cell, goal.to_string()]);
+        let [limit, reached] = limit;
+        self.table.row([what.to_string(), bytes.to_string(), cell, limit, reached]);
     }
 
     fn give_up(&mut self, what: &str) -> bool {
         let enough = self.failures.len() >= ENOUGH;
         if enough {
-            self.table.row([what.to_string(), String::new(), "not run".to_string(), String::new()]);
+            let none = String::new;
+            self.table.row([what.to_string(), none(), "not run".to_string(), none(), none()]);
         }
         enough
     }
@@ -254,7 +282,7 @@ impl Demo {
                 let text = &ended.client.stdout;
                 time_per_iteration(text).ok_or_else(|| format!("no result\n{}", ended.report()))
             });
-        self.record(what, "", "", result);
+        self.record(what, "", Default::default(), result);
     }
 
     fn measure(&mut self, m: &Measurement) {
@@ -268,7 +296,15 @@ impl Demo {
             Pair::of(job, LIMIT)?.run(&self.scratch)
         };
         let result = perftest::measure(pair, m.bytes, |row| m.number.of(row));
-        self.record(m.what, &m.bytes.to_string(), m.goal, result);
+        let limit = limit_of(&self.limits, m.limit);
+        let cells = match (&result, limit) {
+            (Ok(value), Some(limit)) => {
+                let percent = 100.0 * m.number.ratio(*value, limit);
+                [m.number.show(limit), format!("{percent:.0} %")]
+            }
+            _ => Default::default(),
+        };
+        self.record(m.what, &m.bytes.to_string(), cells, result.map(|v| m.number.show(v)));
     }
 
     /// Random mixes of every operation with every byte checked, on the usual data path and without
@@ -292,9 +328,24 @@ impl Demo {
                 .and_then(|done| {
                     if done.ok() { Ok("ok".to_string()) } else { Err(done.report("random_ops")) }
                 });
-            self.record(&what, "", "", result);
+            self.record(&what, "", Default::default(), result);
         }
     }
+}
+
+/// Lines of a name and a number.
+fn read_limits(text: &str) -> BTreeMap<String, f64> {
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+/// The sum of limits; nothing if there are none, or one is not known.
+fn limit_of(limits: &BTreeMap<String, f64>, names: Words) -> Option<f64> {
+    let values: Option<Vec<f64>> = names.iter().map(|name| limits.get(*name).copied()).collect();
+    values.filter(|values| !values.is_empty()).map(|values| values.iter().sum())
 }
 
 /// From `1000 iters in 0.01 seconds = 8.32 usec/iter`; half of it is one way.
@@ -307,6 +358,39 @@ fn time_per_iteration(output: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_that_is_not_known_is_not_shown() {
+        let limits = read_limits("hop 0.25\nattach_read_8 0.5\nnonsense\n");
+        assert_eq!(limit_of(&limits, &["hop", "attach_read_8"]), Some(0.75));
+        assert_eq!(limit_of(&limits, &["hop", "other"]), None);
+        assert_eq!(limit_of(&limits, &[]), None);
+    }
+
+    #[test]
+    fn half_the_limit_is_twice_the_latency_or_half_the_bandwidth() {
+        assert_eq!(Number::Latency.ratio(0.5, 0.25), 0.5);
+        assert_eq!(Number::Bandwidth.ratio(8.0, 16.0), 0.5);
+    }
+
+    /// Every limit that the table names is one that the program measures.
+    #[test]
+    fn the_program_of_limits_has_the_names() {
+        let source = include_str!("../../c-tests/bench/limits.c");
+        let formats: Vec<_> = source
+            .split("printf(\"")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(" %.4f").map(|(name, _)| name))
+            .collect();
+        for name in MEASUREMENTS.iter().flat_map(|m| m.limit) {
+            let is = |format: &str| {
+                let (first, last) = format.split_once("%s").unwrap_or((format, ""));
+                let last = last.rsplit("%s").next().unwrap_or(last);
+                name.starts_with(first) && name.ends_with(last)
+            };
+            assert!(formats.iter().any(|format| is(format)), "{name}: {formats:?}");
+        }
+    }
 
     #[test]
     fn a_ping_pong_prints_the_time_of_a_round_trip() {
