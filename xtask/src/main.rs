@@ -49,10 +49,12 @@ enum Command {
     Soak(soak::Args),
     /// Measure the soft adapter beside its peers and the machine's limits
     Bench(bench::Args),
-    /// Run a command over Ferroverbs; adds nothing to its output
+    /// Run a command over Ferroverbs
     Run(run::Args),
     /// Run a command in a virtual machine with RDMA devices of the kernel's own
     Vm(vm::Args),
+    /// Print the apt-get line that installs what any of the commands needs
+    Packages,
     /// Lay an installed tree under target/stage
     Stage,
     /// Build Debian packages and a tarball under target/dist
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Vm(args) => vm::main(&args),
+        Command::Packages => packages::main(),
         Command::Stage => stage::main(),
         Command::Dist => dist::main(),
         Command::Headers(args) => headers::main(&args),
@@ -143,6 +146,9 @@ mod tests {
             "test",
             "test --list",
             "test fmt man",
+            "test --clean",
+            "test --clean --release trixie -- fmt man",
+            "packages",
             "soak",
             "soak 60",
             "soak 60 7",
@@ -160,7 +166,15 @@ mod tests {
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
-        for line in ["soak x", "soak 1 0", "bench --rounds 0", "bench --write scale", "demo x"] {
+        for line in [
+            "soak x",
+            "soak 1 0",
+            "bench --rounds 0",
+            "bench --write scale",
+            "demo x",
+            "test --release trixie",
+            "test --clean --release ../x",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::scratch::Scratch;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The name of a package. A bar separates names that it has in different releases.
@@ -69,6 +70,18 @@ pub(crate) const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "
 /// installed.
 pub(crate) const VM: &[Package] =
     &["qemu-system-x86", "busybox-static", "kmod", "iproute2", "procps", "mount"];
+
+/// Everything that some command needs.
+const ALL: &[&[Package]] = &[
+    DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
+    DAPL, CEPH, DIST, CHROOT, START_UP, VM,
+];
+
+/// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.
+pub(crate) fn main() -> crate::Result<ExitCode> {
+    println!("sudo {}", line(&Apt::ask(&without_repetition(ALL)).names));
+    Ok(ExitCode::SUCCESS)
+}
 
 /// Installs what is missing of `wanted`, as far as there are such packages, all at once. A run begins with it;
 /// who needs a package asks for it by [`ensure`], which says what is still missing.

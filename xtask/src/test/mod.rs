@@ -3,6 +3,7 @@
 mod bad_input;
 mod c_programs;
 mod checks;
+mod clean;
 mod development;
 mod diagnostics;
 mod dist;
@@ -300,9 +301,24 @@ pub(crate) struct Args {
     /// Show the groups of tests
     #[arg(long)]
     list: bool,
+    /// Run them in a fresh Debian that has what the README demands and nothing else (takes root)
+    #[arg(long)]
+    clean: bool,
+    /// Which Debian that is
+    #[arg(long, requires = "clean", default_value = "bookworm", value_name = "NAME", value_parser = release)]
+    release: String,
     /// Groups to run [default: all]
     #[arg(value_name = "GROUP")]
     groups: Vec<String>,
+}
+
+/// The name of a release of Debian, which names folders, too.
+fn release(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase()) {
+        Ok(text.to_owned())
+    } else {
+        Err("a name such as bookworm or trixie".into())
+    }
 }
 
 /// Runs the groups that are named, or all.
@@ -316,6 +332,9 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     }
     if let Some(wrong) = names.iter().find(|n| !GROUPS.iter().any(|g| g.name == n.as_str())) {
         return Err(format!("no such group: {wrong} (cargo xtask test --list shows them)"));
+    }
+    if args.clean {
+        return clean::main(&args.release, names);
     }
     let bench = Bench {
         paths: Paths::find()?,
