@@ -4,6 +4,7 @@
 //! The contenders take turns, so that what disturbs the machine disturbs them alike; of each the median of all rounds
 //! counts. Instruction counts of the fast paths are beside it, as they do not depend on noise.
 
+mod against;
 mod instructions;
 mod metrics;
 mod plot;
@@ -26,6 +27,7 @@ use run::Runner;
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What the command line says.
@@ -48,6 +50,14 @@ enum Only {
     Scale,
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
+    /// This build beside another one, in turns: what got worse by more than its noise
+    Against {
+        /// The other build, as `cargo xtask stage` laid it out: .../target/stage
+        stage: PathBuf,
+        /// How often each build is asked
+        #[arg(long, value_name = "N", default_value = "5")]
+        rounds: NonZeroUsize,
+    },
 }
 
 /// Runs everything and prints the table.
@@ -55,7 +65,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match args.only {
         Some(Only::StartUp) => return start_up::main(),
         Some(Only::Scale) => return scale::main(),
-        None => {}
+        Some(Only::Against { .. }) | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
@@ -65,6 +75,9 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let folder = fabric.folder("fabric", 0o700)?;
     let over = Over::new(&paths.stage(), &paths.target).fabric(&folder);
     let runner = Runner::new(over, &paths.root.join("c-tests/bench"))?;
+    if let Some(Only::Against { stage, rounds }) = &args.only {
+        return against::main(&paths, runner, stage, rounds.get(), &progress);
+    }
     let bench = Bench { runner, progress, rounds: args.rounds.get() };
     let report = bench.run(&paths)?;
     bench.progress.clear();

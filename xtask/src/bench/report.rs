@@ -239,7 +239,7 @@ fn machine() -> String {
     )
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 => format!("{} MiB", b >> 20),
         b if b >= 1024 => format!("{} KiB", b >> 10),
