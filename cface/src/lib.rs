@@ -5,8 +5,10 @@
 //! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`] makes
 //!   the linker's map of the same rows, in a build script.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
+//! - [`cancel`]: what a thread that is cancelled must not leave half done.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
 
+pub mod cancel;
 pub mod chars;
 mod errno;
 mod export;
@@ -21,8 +23,10 @@ pub use errno::Errno;
 pub use ret::{MinusOne, Negative, Ret};
 
 /// Runs the body of an entry point: an `Err` and a panic both become the failure value of the return
-/// type. A panic is a defect of ours; it has already printed its message and becomes `EIO`.
+/// type. A panic is a defect of ours; it has already printed its message and becomes `EIO`. A thread that is cancelled meanwhile ends
+/// at its next cancellation point after that.
 pub fn boundary<R: Ret>(body: impl FnOnce() -> Result<R, Errno>) -> R {
+    let _whole = cancel::Uncancelled::begin();
     // Unwind safety: nothing survives the closure but C memory, which C code would see half-changed
     // just the same.
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {

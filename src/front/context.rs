@@ -8,7 +8,7 @@
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use abi::{
     VERBS_ABI_IS_EXTENDED, Zeroed, ferroverbs_plugin_ext, ibv_context, ibv_context_1_0,
@@ -35,12 +35,11 @@ pub(crate) struct Private {
     pub(crate) imported: AtomicBool,
     /// Ioctls the kernel refused for good, one bit per [`Op`](super::op::Op).
     unsupported: [AtomicU64; OP_COUNT.div_ceil(64)],
-    /// Canonical table. Only touched through raw pointers: a provider may replace entries at any time.
+    /// Canonical table. Only touched by [`load`] and [`store`]: a provider may replace entries at any time.
     ops: core::cell::UnsafeCell<verbs_context_ops>,
 }
 
-// SAFETY: the table is plain function pointers, read and written word by word as C providers do; all
-// else is atomic or constant.
+// SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`); all else is atomic or constant.
 unsafe impl Sync for Private {}
 
 impl Private {
@@ -61,7 +60,7 @@ impl Private {
         }
     }
 
-    /// The canonical table; read single entries, never form a reference to it.
+    /// The canonical table; [`load`] single entries, never form a reference to it.
     pub(crate) fn ops(&self) -> *const verbs_context_ops {
         self.ops.get()
     }
@@ -168,7 +167,7 @@ impl Context {
         let distance = before(field);
         if distance <= self.private().generation.context_offset {
             // SAFETY: within the extended context of this generation (checked).
-            unsafe { self.slot_before(distance).write(function) };
+            unsafe { store(self.slot_before(distance), function) };
         }
     }
 
@@ -187,17 +186,17 @@ impl Context {
                 continue;
             }
             // SAFETY: `op` numbers an entry of the newest table, which ours is.
-            unsafe { ours.add(op).write(function) };
+            unsafe { store(ours.add(op), function) };
             match OPS.get(op).map(|info| info.slot) {
                 Some(Slot::Extended(distance))
                     if distance <= self.private().generation.context_offset =>
                 {
                     // SAFETY: within the extended context of this generation (checked).
-                    unsafe { self.slot_before(distance).write(function) };
+                    unsafe { store(self.slot_before(distance), function) };
                 }
                 Some(Slot::Inline(offset)) => {
                     // SAFETY: the offset of a pointer field of ibv_context.
-                    unsafe { self.as_ptr().byte_add(offset).cast::<*mut c_void>().write(function) };
+                    unsafe { store(self.as_ptr().byte_add(offset).cast(), function) };
                 }
                 _ => {}
             }
@@ -277,10 +276,7 @@ impl Context {
         ] {
             // SAFETY: the offset of a pointer field of ibv_context.
             unsafe {
-                self.as_ptr()
-                    .byte_add(ops + offset)
-                    .cast::<*mut c_void>()
-                    .write(function.cast_mut());
+                store(self.as_ptr().byte_add(ops + offset).cast(), function.cast_mut());
             }
         }
     }
@@ -333,12 +329,35 @@ const fn before(field: usize) -> usize {
     offset_of!(verbs_context, context) - field
 }
 
+/// Writes an entry of a table of operations that other threads may be reading.
+///
+/// # Safety
+/// A word of a live table or context, which nobody touches but by this, `load`, and C code that reads it.
+unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
+    // SAFETY: by contract; such words are aligned. Release: what the function stands on was made before.
+    unsafe { AtomicPtr::from_ptr(entry) }.store(function, Ordering::Release);
+}
+
+/// Reads an entry of a table of operations that another thread may be writing.
+///
+/// # Safety
+/// As `store`; `F` is a nullable function pointer.
+pub(crate) unsafe fn load<F: Copy>(entry: *const F) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: by contract. Acquire: pairs with `store`.
+    let function = unsafe { AtomicPtr::<c_void>::from_ptr(entry.cast_mut().cast()) };
+    let function = function.load(Ordering::Acquire);
+    // SAFETY: as large, and by contract any such word is an F.
+    unsafe { core::mem::transmute_copy(&function) }
+}
+
 /// Reads one operation of a [`Context`]; `EOPNOTSUPP` when there is none.
 macro_rules! op {
     ($context:expr, $name:ident) => {{
         let ops = $context.private().ops();
-        // SAFETY: the table lives as long as the context; one word is read.
-        unsafe { (&raw const (*ops).$name).read() }.ok_or(cface::Errno::EOPNOTSUPP)
+        // SAFETY: the table lives as long as the context, and consists of nullable function pointers.
+        unsafe { $crate::front::context::load(&raw const (*ops).$name) }
+            .ok_or(cface::Errno::EOPNOTSUPP)
     }};
 }
 pub(crate) use op;

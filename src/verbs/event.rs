@@ -10,7 +10,7 @@ use abi::{
 use crate::front::context::{Context, op};
 use crate::sys::fd;
 use cface::lock::acknowledge;
-use cface::{Errno, MinusOne, verb};
+use cface::{Errno, MinusOne, Ret, verb};
 
 /// Whom an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,27 +43,42 @@ impl Subject {
     }
 }
 
-verb! {
-    /// `ibv_get_async_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking descriptor).
-    ///
-    /// # Safety
-    /// `context` is NULL or open; `event` is writable.
-    pub(crate) fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> MinusOne {
-        // SAFETY: open by the contract above.
-        let context = unsafe { Context::new(context)? };
-        if event.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: open by the contract above.
-        let async_fd = unsafe { (*context.as_ptr()).async_fd };
-        // SAFETY: writable by the contract above.
-        unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
-        let notify = op!(context, async_event)?;
-        // SAFETY: the provider's operation.
-        unsafe { notify(context.as_ptr(), event) };
-        Ok(MinusOne(0))
-    }
+/// `ibv_get_async_event(3)`: 0, or -1 with errno (`EAGAIN` on a non-blocking descriptor).
+///
+/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2). Nothing here panics, or has a destructor.
+///
+/// # Safety
+/// `context` is NULL or open; `event` is writable.
+pub(crate) unsafe extern "C-unwind" fn get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> MinusOne {
+    // SAFETY: by the contract above.
+    unsafe { next_event(context, event) }.unwrap_or_else(MinusOne::fail)
+}
 
+/// # Safety
+/// As `get_async_event`.
+unsafe fn next_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> Result<MinusOne, Errno> {
+    // SAFETY: open by the contract above.
+    let context = unsafe { Context::new(context)? };
+    if event.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: open by the contract above.
+    let async_fd = unsafe { (*context.as_ptr()).async_fd };
+    // SAFETY: writable by the contract above.
+    unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
+    let notify = op!(context, async_event)?;
+    // SAFETY: the provider's operation.
+    unsafe { notify(context.as_ptr(), event) };
+    Ok(MinusOne(0))
+}
+
+verb! {
     /// `ibv_ack_async_event(3)`: lets the object of the event be destroyed.
     ///
     /// # Safety

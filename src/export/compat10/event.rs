@@ -7,34 +7,34 @@ use super::{cq, qp, real, srq};
 use crate::verbs::event::{self, Subject};
 use cface::{Errno, MinusOne, verb};
 
-verb! {
-    /// `ibv_get_async_event@IBVERBS_1.0`.
-    ///
-    /// # Safety
-    /// `context` is NULL or open, with objects of 1.0 only; `event` is writable.
-    pub(crate) fn get_async_event(
-        context: *mut ibv_context_1_0,
-        event: *mut ibv_async_event,
-    ) -> MinusOne {
-        // SAFETY: per the contract above.
-        let result = unsafe { event::get_async_event(real(context), event) };
-        if result == MinusOne(0) {
-            // SAFETY: just filled, so not NULL. The type tells the valid view; the object is one of 1.0
-            // and lives until its event is acknowledged.
-            unsafe {
-                let element = &mut (*event).element;
-                match Subject::of((*event).event_type) {
-                    Subject::Cq => element.cq = cq::shadow_of(element.cq).cast(),
-                    Subject::Qp => element.qp = qp::shadow_of(element.qp).cast(),
-                    Subject::Srq => element.srq = srq::shadow_of(element.srq).cast(),
-                    // There were no WQs.
-                    Subject::Wq | Subject::Port => {}
-                }
+/// `ibv_get_async_event@IBVERBS_1.0`. As today's, a thread may be cancelled in it.
+///
+/// # Safety
+/// `context` is NULL or open, with objects of 1.0 only; `event` is writable.
+pub(crate) unsafe extern "C-unwind" fn get_async_event(
+    context: *mut ibv_context_1_0,
+    event: *mut ibv_async_event,
+) -> MinusOne {
+    // SAFETY: per the contract above.
+    let result = unsafe { event::get_async_event(real(context), event) };
+    if result == MinusOne(0) {
+        // SAFETY: just filled, so not NULL. The type tells the valid view; the object is one of 1.0
+        // and lives until its event is acknowledged.
+        unsafe {
+            let element = &mut (*event).element;
+            match Subject::of((*event).event_type) {
+                Subject::Cq => element.cq = cq::shadow_of(element.cq).cast(),
+                Subject::Qp => element.qp = qp::shadow_of(element.qp).cast(),
+                Subject::Srq => element.srq = srq::shadow_of(element.srq).cast(),
+                // There were no WQs.
+                Subject::Wq | Subject::Port => {}
             }
         }
-        Ok(result)
     }
+    result
+}
 
+verb! {
     /// `ibv_ack_async_event@IBVERBS_1.0`.
     ///
     /// # Safety

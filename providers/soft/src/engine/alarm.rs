@@ -6,11 +6,13 @@
 //! for nothing costs a look, no more.
 #![forbid(unsafe_code)]
 
+use super::channel::Channel;
 use crate::adapter::Adapter;
 use crate::shm::layout::CHANNELS;
 use crate::shm::protocol;
-use crate::sys::{Errno, futex};
+use crate::sys::futex;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,26 +61,6 @@ impl Alarm {
             protocol::wake_one(sleepers, alarm, || futex::wake(alarm), || ());
         }
     }
-
-    /// Sleeps until `done`, which is asked before each sleep; serves whatever comes meanwhile.
-    ///
-    /// # Errors
-    /// `EINTR` a signal came.
-    pub(super) fn sleep_until(&self, done: impl Fn() -> bool) -> Result<(), Errno> {
-        let Some((sleepers, alarm)) = self.words() else { return Ok(()) };
-        loop {
-            let asleep = Asleep::begin(&self.adapter, sleepers);
-            // In this order: an alarm that rings after the look lets us not sleep.
-            let expected = protocol::prepare_sleep(alarm);
-            if done() {
-                asleep.end();
-                return Ok(());
-            }
-            futex::wait(alarm, expected)?;
-            asleep.end();
-            self.adapter.answer();
-        }
-    }
 }
 
 impl Drop for Alarm {
@@ -87,31 +69,59 @@ impl Drop for Alarm {
     }
 }
 
-/// Counts a thread among the sleepers.
-struct Asleep<'a> {
-    adapter: &'a Adapter,
-    sleepers: &'a AtomicU32,
+/// A thread's sleep on a channel with an alarm. It is kept apart from the stack, so that a thread that is cancelled in its sleep has
+/// nothing there to drop; its end drops this.
+struct Asleep {
+    channel: Arc<Channel>,
     ended: bool,
 }
 
-impl<'a> Asleep<'a> {
-    fn begin(adapter: &'a Adapter, sleepers: &'a AtomicU32) -> Self {
-        // No order: see `protocol::wake_one`.
-        sleepers.fetch_add(1, Ordering::Relaxed);
-        Self { adapter, sleepers, ended: false }
-    }
+thread_local! {
+    static ASLEEP: RefCell<Option<Asleep>> = const { RefCell::new(None) };
+}
 
-    fn end(mut self) {
-        self.ended = true;
+/// Counts this thread among those who sleep on `channel`, and returns the word to sleep on and its value. `None`: there is a record,
+/// or no alarm.
+pub(super) fn begin_sleep(channel: Arc<Channel>) -> Option<(*const AtomicU32, u32)> {
+    let (sleepers, word) = channel.alarm()?.words()?;
+    // No order: see `protocol::wake_one`.
+    sleepers.fetch_add(1, Ordering::Relaxed);
+    // In this order: an alarm that rings after the look lets us not sleep.
+    let plan = (std::ptr::from_ref(word), protocol::prepare_sleep(word));
+    let ready = channel.is_readable();
+    let asleep = Asleep { channel, ended: ready };
+    if ready {
+        return None;
+    }
+    // A thread that is ending, in a destructor of its own, leaves it to read(2) to sleep.
+    let kept = ASLEEP.try_with(|place| *place.borrow_mut() = Some(asleep));
+    kept.ok().map(|()| plan)
+}
+
+/// The sleep of this thread is over, by an alarm: it serves what it may have been woken for.
+pub(crate) fn awake(adapter: &Adapter) {
+    let slept = ASLEEP.try_with(RefCell::take);
+    if let Ok(Some(mut asleep)) = slept {
+        asleep.ended = true;
+        drop(asleep);
+        adapter.answer();
     }
 }
 
-impl Drop for Asleep<'_> {
+/// The sleep of this thread is over, by a signal.
+pub(crate) fn interrupted() {
+    let _ = ASLEEP.try_with(RefCell::take);
+}
+
+impl Drop for Asleep {
     fn drop(&mut self) {
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        let Some(alarm) = self.channel.alarm() else { return };
+        if let Some((sleepers, _)) = alarm.words() {
+            sleepers.fetch_sub(1, Ordering::Relaxed);
+        }
         if !self.ended {
             // A signal, or the thread was cancelled: it may have been woken for something at the same moment.
-            self.adapter.fabric.wake_self();
+            alarm.adapter.fabric.wake_self();
         }
     }
 }

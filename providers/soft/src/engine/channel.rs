@@ -1,14 +1,16 @@
 //! Event channels: pipes whose reading end the application polls, reads or waits on as it does with a kernel device's.
 
-use super::alarm::Alarm;
+use super::alarm::{self, Alarm};
 use crate::adapter::Adapter;
 use crate::sys::errno::Errno;
 use crate::sys::poll;
+use cface::cancel::Uncancelled;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
@@ -90,23 +92,33 @@ impl Channel {
         }
     }
 
-    /// Sleeps until there is a record, unless the application's descriptor does not block. Whoever sleeps here serves what he is woken
-    /// for, so that no other thread must be woken. `remind` has a queue that was armed with completions in it send its event if they are
-    /// still there, and says whether it did.
-    ///
-    /// # Errors
-    /// `EINTR` a signal came.
-    pub(crate) fn await_record(&self, remind: impl Fn(usize) -> bool) -> Result<(), Errno> {
+    /// For a thread that is about to sleep until there is a record: counts it among the sleepers, and returns what it sleeps on and with
+    /// which value. `None`: there is a record, or the application's descriptor does not block. Whoever sleeps here serves what he is
+    /// woken for, so that no other thread must be woken. `remind` has a queue that was armed with completions in it send its event if
+    /// they are still there, and says whether it did.
+    pub(crate) fn begin_sleep(
+        self: Arc<Self>,
+        remind: impl Fn(usize) -> bool,
+    ) -> Option<(*const AtomicU32, u32)> {
         // In a forked child nobody would wake it.
         let ours = self.alarm.as_ref().is_none_or(|alarm| !alarm.is_foreign());
         if !ours || !self.blocks() {
-            return Ok(());
+            return None;
         }
         self.remind(remind);
-        match &self.alarm {
-            Some(alarm) => alarm.sleep_until(|| self.is_readable()),
-            None => Ok(()),
-        }
+        alarm::begin_sleep(self)
+    }
+
+    pub(super) fn alarm(&self) -> Option<&Alarm> {
+        self.alarm.as_ref()
+    }
+
+    /// Another descriptor of the end that the application reads.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE` there are no descriptors left.
+    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        self.read.try_clone().map_err(Errno::from)
     }
 
     /// Whether who reads the application's end sleeps when there is nothing.
@@ -116,7 +128,7 @@ impl Channel {
         flags >= 0 && flags & libc::O_NONBLOCK == 0
     }
 
-    fn is_readable(&self) -> bool {
+    pub(super) fn is_readable(&self) -> bool {
         // What cannot be polled is left to read(2).
         poll::wait([self.read.as_fd()], Some(Duration::ZERO)).is_ok_and(|[ready]| ready)
     }
@@ -186,6 +198,7 @@ impl Channel {
 
     /// A record that nobody has read, if there is one.
     fn get(&self) -> Option<[u64; 2]> {
+        let _whole = Uncancelled::begin();
         let fd = self.purge.as_ref()?.as_raw_fd();
         let mut record = [0; 2];
         let len = self.words * 8;
@@ -195,6 +208,7 @@ impl Channel {
     }
 
     fn put(&self, record: [u64; 2]) -> bool {
+        let _whole = Uncancelled::begin();
         let len = self.words * 8;
         // SAFETY: `len` is 8 or 16, the record has 16 bytes; writes up to PIPE_BUF are whole.
         let n = unsafe { libc::write(self.write.as_raw_fd(), record.as_ptr().cast(), len) };
@@ -249,7 +263,7 @@ mod tests {
 
     #[test]
     fn queues_are_reminded_one_by_one_and_only_of_what_there_is_no_event_for() {
-        let channel = Channel::new(1).expect("a pipe");
+        let channel = Arc::new(Channel::new(1).expect("a pipe"));
         let asked = Mutex::new(vec![]);
         let sleep = |sends: bool| {
             let remind = |key| {
@@ -260,7 +274,8 @@ mod tests {
                 sends
             };
             // There is an event then, or nobody who could send one: without an alarm this does not sleep.
-            channel.await_record(remind).expect("no signal");
+            let sleeps = Arc::clone(&channel).begin_sleep(remind);
+            assert!(sleeps.is_none(), "it has no alarm");
             std::mem::take(&mut *asked.lock())
         };
         for key in [1, 2, 1, 3] {

@@ -57,6 +57,8 @@ pub use self::{
     hello::Refusal,
     peer::Peer,
 };
+use cface::cancel::Uncancelled;
+
 use crate::sys::{
     Errno, Mapping, dir,
     eventfd::EventFd,
@@ -225,7 +227,11 @@ impl Fabric {
     /// Any thread may call this, with any of its own locks held: meanwhile it answers for the
     /// service thread, so that two processes that look for each other always meet.
     pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
-        if slot == self.slot() { Ok(Arc::clone(&self.own)) } else { self.core.find(slot) }
+        if slot == self.slot() {
+            return Ok(Arc::clone(&self.own));
+        }
+        let _whole = Uncancelled::begin();
+        self.core.find(slot)
     }
 
     /// As [`peer`](Self::peer), but calls again, for `patience`, where a process is there and does not answer: it may be

@@ -7,18 +7,22 @@ use super::{
     tags, xrcd,
 };
 use crate::adapter::Adapter;
+use crate::engine::alarm;
 use crate::engine::channel::{Channel, Reporter};
 use crate::engine::helping::Helping;
 use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::{GidTable, Gids};
-use crate::sys::Errno;
 use crate::sys::notice::notice;
+use crate::sys::{Errno, futex};
 use crate::{config, control};
 use abi::*;
+use cface::cancel::Uncancelled;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::AtomicU32;
 use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
 
 /// An open device, in memory that libibverbs allocated.
@@ -222,7 +226,9 @@ unsafe fn open(
     device: *mut ibv_device,
     given: Option<(Badge, c_int)>,
 ) -> Result<*mut verbs_context, Errno> {
-    let events = Arc::new(Channel::new(2)?);
+    let refused = |errno: &Errno| notice!("cannot open a channel for asynchronous events: {errno}");
+    let events = Arc::new(Channel::new(2).inspect_err(refused)?);
+    let async_fd = events.duplicate().inspect_err(refused)?;
     let adapter = open_adapter()?;
     // SAFETY: by contract.
     let number = unsafe { query::number_of(device) };
@@ -233,7 +239,6 @@ unsafe fn open(
             return Err(errno);
         }
     };
-    let async_fd = events.fd();
     adapter.channels.lock().push(Arc::downgrade(&events));
     let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number);
     let inner =
@@ -257,7 +262,7 @@ unsafe fn open(
     // SAFETY: fresh memory of this size, ours alone until we return.
     unsafe {
         (*soft).inner = Box::into_raw(Box::new(inner));
-        (*soft).vctx.context.async_fd = libc::fcntl(async_fd, libc::F_DUPFD_CLOEXEC, 3);
+        (*soft).vctx.context.async_fd = async_fd.into_raw_fd();
         (*soft).vctx.context.num_comp_vectors = 1;
         verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
         Ok(&raw mut (*soft).vctx)
@@ -342,10 +347,43 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
 ) -> c_int {
     // SAFETY: by contract.
     let context = unsafe { Context::of(context) };
-    let Some(channel) = context.channel(fd) else { return 0 };
-    match channel.await_record(|key| context.adapter.remind(key)) {
-        Ok(()) => 0,
-        Err(errno) => errno.raw(),
+    let mut woken = false;
+    loop {
+        let (word, expected) = match prepare(context, fd, woken) {
+            Plan::Return(errno) => return errno,
+            Plan::Sleep(word, expected) => (word, expected),
+        };
+        // Only here may the thread be cancelled. It unwinds through frames that have nothing to drop; what its sleep holds is dropped at
+        // its end.
+        // SAFETY: the sleep that was begun keeps the word.
+        let result = unsafe { futex::wait_cancellable(word, expected) };
+        if let Err(errno) = result {
+            alarm::interrupted();
+            return errno.raw();
+        }
+        woken = true;
+    }
+}
+
+/// What a thread in ibv_get_cq_event(3) does next.
+#[derive(Clone, Copy, Debug)]
+enum Plan {
+    Return(c_int),
+    Sleep(*const AtomicU32, u32),
+}
+
+/// Between sleeps: serves what it was woken for, looks, and begins the next sleep. A cancellation waits.
+#[inline(never)]
+fn prepare(context: &Context, fd: c_int, woken: bool) -> Plan {
+    let _whole = Uncancelled::begin();
+    if woken {
+        alarm::awake(&context.adapter);
+    }
+    let Some(channel) = context.channel(fd) else { return Plan::Return(0) };
+    let first = !woken;
+    match channel.begin_sleep(|key| first && context.adapter.remind(key)) {
+        Some((word, expected)) => Plan::Sleep(word, expected),
+        None => Plan::Return(0),
     }
 }
 

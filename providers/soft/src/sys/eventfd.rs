@@ -5,6 +5,8 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
+use cface::cancel::Uncancelled;
+
 use super::errno::{Errno, check, check_len, retry};
 
 /// A counter that makes its descriptor readable while it is not zero; never blocks.
@@ -40,6 +42,8 @@ impl EventFd {
 
     /// Adds one, which wakes whoever polls the descriptor.
     pub fn notify(&self) {
+        // Whoever sends a message may be who wakes, with locks held.
+        let _whole = Uncancelled::begin();
         let one = 1_u64.to_ne_bytes();
         // SAFETY: `one` is 8 bytes that live through the call. The only failure of a non-blocking
         // counter is EAGAIN at its maximum, and then the reader is awake already.
@@ -48,6 +52,7 @@ impl EventFd {
 
     /// Back to zero; true if it was not.
     pub fn drain(&self) -> bool {
+        let _whole = Uncancelled::begin();
         let mut count = [0_u8; 8];
         retry(|| {
             // SAFETY: `count` has room for the 8 bytes that the call writes.

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use libc::{c_int, c_void, pid_t};
 
 use super::memfd::{Memfd, Seals};
+use cface::cancel::Uncancelled;
 
 /// One line of `/proc/<pid>/maps`.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,6 +91,8 @@ impl Foreign {
     /// Maps what process `pid` has at `addr`, if it is shared memory that cannot shrink and that we may write. The caller
     /// makes sure afterwards that the process was not another one by then.
     pub fn map(pid: pid_t, addr: u64) -> Option<Self> {
+        // In the middle of an operation of the application's.
+        let _whole = Uncancelled::begin();
         let area = Area::around(&pid.to_string(), addr)?;
         if &area.rights != b"rw-s" {
             return None;

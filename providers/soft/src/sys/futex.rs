@@ -15,24 +15,44 @@ unsafe extern "C-unwind" {
 const ASYNCHRONOUS: libc::c_int = 1;
 
 /// Sleeps until somebody calls [`wake`] for the word, unless its value is not `expected` any more. May return for no reason.
-/// A cancellation point, as read(2) is.
 ///
 /// # Errors
 /// `EINTR` a signal handler ran that does not restart system calls.
 pub fn wait(word: &AtomicU32, expected: u32) -> Result<(), Errno> {
+    // SAFETY: a live word of ours.
+    result(unsafe { sleep(word, expected) })
+}
+
+/// As [`wait`], and a cancellation point, as read(2) is. The caller, and whoever called him, has nothing to drop: the thread unwinds
+/// through them.
+///
+/// # Errors
+/// As `wait`.
+///
+/// # Safety
+/// The word stays mapped.
+pub unsafe fn wait_cancellable(word: *const AtomicU32, expected: u32) -> Result<(), Errno> {
     let mut before = 0;
     // SAFETY: `before` is writable. The system call is all that is cancelled: no lock is taken, and nothing allocated, between here
     // and where the old type is back.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    // SAFETY: the word is an aligned word of a mapping that lives as long as the reference; no timeout is given.
-    let result = unsafe {
-        let nothing = std::ptr::null::<libc::timespec>();
-        syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, nothing)
-    };
-    let result = check_len(result as isize);
+    // SAFETY: by contract.
+    let slept = result(unsafe { sleep(word, expected) });
     // SAFETY: as above; the type is one that this very thread had.
     unsafe { pthread_setcanceltype(before, &raw mut before) };
-    match result {
+    slept
+}
+
+/// # Safety
+/// The word stays mapped.
+unsafe fn sleep(word: *const AtomicU32, expected: u32) -> libc::c_long {
+    let nothing = std::ptr::null::<libc::timespec>();
+    // SAFETY: by contract; no timeout is given.
+    unsafe { syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, nothing) }
+}
+
+fn result(returned: libc::c_long) -> Result<(), Errno> {
+    match check_len(returned as isize) {
         // The value is another one: somebody was faster.
         Err(Errno::EAGAIN) | Ok(_) => Ok(()),
         Err(errno) => Err(errno),

@@ -14,6 +14,7 @@ pub(crate) use notice;
 
 /// Behind [`notice!`].
 pub(crate) fn write_line(to: &mut impl Write, text: Arguments<'_>) {
+    let _whole = cface::cancel::Uncancelled::begin();
     let _ = to.write_all(format!("libibverbs: soft: {text}\n").as_bytes());
 }
 

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use cface::cancel::Uncancelled;
+
 use super::errno::{Errno, check};
 
 /// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: forever).
@@ -89,6 +91,7 @@ fn entry(fd: BorrowedFd<'_>) -> libc::pollfd {
 }
 
 fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
+    let _whole = Uncancelled::begin();
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
