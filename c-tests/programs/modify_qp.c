@@ -259,6 +259,9 @@ static void test_query(void)
 	check_eq(a.ah_attr.port_num, 1, "query: port_num of the path");
 	check(a.cap.max_send_wr >= 4 && a.cap.max_recv_wr >= 4 && a.cap.max_send_sge >= 1, "query: cap");
 	check(i.send_cq == cq && i.recv_cq == cq && !i.srq && i.qp_type == IBV_QPT_RC && !i.sq_sig_all, "query: init attributes");
+	struct ibv_qp_attr pace = { .qp_state = IBV_QPS_RTS, .rate_limit = 1000 };
+	check_eq(ibv_modify_qp(qp, &pace, IBV_QP_RATE_LIMIT), EOPNOTSUPP, "a rate limit");
+	check_eq(ibv_modify_qp(qp, &pace, IBV_QP_STATE | IBV_QP_RATE_LIMIT), EOPNOTSUPP, "a rate limit with a state");
 	/* Without IBV_QP_STATE the state stays. */
 	struct ibv_qp_attr m = { .qp_access_flags = IBV_ACCESS_REMOTE_ATOMIC };
 	check_eq(ibv_modify_qp(qp, &m, ACCESS), 0, "new rights without a new state");

@@ -54,7 +54,7 @@ static void states(void)
 	check_eq(modify(qp, IBV_QPS_INIT, IBV_QP_PORT), 0, "to INIT with a port");
 	check_eq(modify(qp, IBV_QPS_RTR, IBV_QP_QKEY), EINVAL, "to RTR with a Q_Key");
 	check_eq(modify(qp, IBV_QPS_RTR, 0), 0, "to RTR");
-	check_eq(modify(qp, IBV_QPS_RTS, IBV_QP_RATE_LIMIT), EINVAL, "to RTS with IBV_QP_RATE_LIMIT: no pacing");
+	check_eq(modify(qp, IBV_QPS_RTS, IBV_QP_RATE_LIMIT), EOPNOTSUPP, "to RTS with IBV_QP_RATE_LIMIT: no pacing");
 	check_eq(modify(qp, IBV_QPS_RTS, 0), 0, "to RTS");
 	struct ibv_qp_rate_limit_attr pace = { .rate_limit = 1000 };
 	check_eq(ibv_modify_qp_rate_limit(qp, &pace), EOPNOTSUPP, "ibv_modify_qp_rate_limit");

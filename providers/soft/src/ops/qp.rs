@@ -401,6 +401,10 @@ fn check_address(adapter: &Adapter, gids: &Gids, vector: &ibv_ah_attr) -> Result
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     let given = given & !ignored(qp.kind);
+    if given & IBV_QP_RATE_LIMIT != 0 {
+        // There is no pacing.
+        return Err(Errno::EOPNOTSUPP);
+    }
     if qp.rss.is_some() {
         // It has no state: frames come as soon as a rule says so.
         return Err(Errno::EOPNOTSUPP);
