@@ -140,7 +140,12 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             break;
         };
         let request = requester.queue.entry(n).request;
-        let sent = if request.opcode == IBV_WR_TSO {
+        let is_segmented = request.opcode == IBV_WR_TSO;
+        if ranges.total() > MTU as usize && !is_segmented {
+            requester.fail(n, IBV_WC_LOC_LEN_ERR);
+            break;
+        }
+        let sent = if is_segmented {
             send_segments(requester, qp, n, &ranges, &mut used)
         } else {
             send_anywhere(requester, qp, &request, &ranges, &mut used)
