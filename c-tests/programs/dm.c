@@ -309,8 +309,18 @@ static void flushes(void)
 		end_read(b, 512, &got, 8);
 		check(got == word, "what was written before is there");
 	}
-	struct ask w = { .addr = ba.addr, .rkey = ba.rkey, .len = 64, .type = FLUSH_PERSISTENT };
-	check_eq(end_run(a, flush, &w, sizeof w), EINVAL, "to persistent memory, which there is not");
+	struct ask w = { .addr = ba.addr, .rkey = ba.rkey, .len = 64 };
+	check_eq(end_run(a, flush, &w, sizeof w), EINVAL, "to nowhere");
+	w.type = FLUSH_PERSISTENT << 1;
+	check_eq(end_run(a, flush, &w, sizeof w), EINVAL, "to what nobody knows");
+	for (uint8_t type = FLUSH_PERSISTENT; type <= (FLUSH_PERSISTENT | FLUSH_GLOBAL); type++) {
+		w.type = type;
+		check_eq(end_run(a, flush, &w, sizeof w), 0, "to persistent memory, which there is not: posted");
+		check_eq(w.wc.status, IBV_WC_REM_ACCESS_ERR, "and refused by the responder");
+		check_eq(end_state_soon(b, IBV_QPS_ERR), IBV_QPS_ERR, "whose QP is in error");
+		pair_close(a, b);
+		open_ex(FLUSH_ACCESS_GLOBAL);
+	}
 	w = (struct ask){ .addr = ba.addr + (4 << 20) - 32, .rkey = ba.rkey, .len = 64, .type = FLUSH_GLOBAL };
 	w.len = 64;
 	check_eq(end_run(a, flush, &w, sizeof w), 0, "beyond the region");

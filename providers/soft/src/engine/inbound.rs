@@ -14,7 +14,7 @@ use super::qp::Qp;
 use super::ranges::Ranges;
 use super::receive::Receive;
 use super::regions::{
-    FLUSH_GLOBAL, IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window,
+    IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
 };
 use super::srq::Srq;
 use super::state::Kind;
@@ -567,8 +567,8 @@ impl Inbound {
     }
 
     /// A flush of what was written to `len` bytes at `spot`: it is where it belongs, so only the rights are left to check.
-    pub(crate) fn flush(&mut self, qp: &Qp, spot: Spot, len: u64) -> Verdict {
-        match self.admit(qp, spot, len, FLUSH_GLOBAL) {
+    pub(crate) fn flush(&mut self, qp: &Qp, spot: Spot, len: u64, placement: u32) -> Verdict {
+        match self.admit(qp, spot, len, right_to_flush(placement)) {
             Ok(_) => Verdict::Done,
             Err(nak) => self.unservable(qp, nak),
         }

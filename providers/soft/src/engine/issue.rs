@@ -466,8 +466,8 @@ impl Requester {
     fn issue_flush(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let request = self.queue.entry(n).request;
         let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
-        let len = request.compare_add;
-        match self.direct(qp, link, n, |target| target.flush(spot, len)) {
+        let (len, placement) = (request.compare_add, request.swap as u32);
+        match self.direct(qp, link, n, |target| target.flush(spot, len, placement)) {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
@@ -476,7 +476,7 @@ impl Requester {
                 return true;
             }
         }
-        self.ask(qp, link, n, Op::Flush, &[spot.addr, halves(spot.rkey, 0), len])
+        self.ask(qp, link, n, Op::Flush, &[spot.addr, halves(spot.rkey, placement), len])
     }
 
     /// Puts a request of one slot into the ring.

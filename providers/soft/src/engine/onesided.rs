@@ -7,7 +7,7 @@ use super::mapped::{Maps, last_stored, store_last};
 use super::movers::Movers;
 use super::ranges::{Range, Ranges};
 use super::regions::{
-    FLUSH_GLOBAL, Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up,
+    Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up, right_to_flush,
 };
 use super::xrc::{DomainId, names};
 use crate::shm::layout::{QpEntry, split_qpn};
@@ -132,9 +132,9 @@ impl Target<'_> {
 
     /// Makes what was written before visible to everybody who may look at `len` bytes at `spot`: it is, so only the rights are
     /// left to check.
-    pub(crate) fn flush(&self, spot: Spot, len: u64) -> Result<(), Fault> {
+    pub(crate) fn flush(&self, spot: Spot, len: u64, placement: u32) -> Result<(), Fault> {
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        self.admit(self.rights()?, spot, len, FLUSH_GLOBAL).map(|_| ())
+        self.admit(self.rights()?, spot, len, right_to_flush(placement)).map(|_| ())
     }
 
     /// Stores a word at `spot` at once, in our own process.

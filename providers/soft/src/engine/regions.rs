@@ -12,7 +12,7 @@ use crate::sys::Errno;
 use crate::sys::memory::{Void, populate};
 use crate::sys::process;
 use crate::table::Places;
-use abi::ibv_sge;
+use abi::{IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, ibv_sge};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,8 @@ pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
 pub(crate) const REMOTE_READ: u32 = 1 << 2;
 pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
 pub(crate) const FLUSH_GLOBAL: u32 = 1 << 8;
+/// No region has it: a flush to persistent memory is refused by the responder.
+const FLUSH_PERSISTENT: u32 = 1 << 9;
 /// Pages come and go: they are brought in for each use.
 pub(crate) const ON_DEMAND: u32 = 1 << 6;
 /// Ours alone, in the upper half of no flag: there is no memory behind the region.
@@ -328,6 +330,13 @@ impl Regions {
             access: (key >> 32) as u32,
         })
     }
+}
+
+/// The rights that a flush of this placement (`IBV_FLUSH_*`) needs.
+pub(crate) const fn right_to_flush(placement: u32) -> u32 {
+    let global = if placement & IBV_FLUSH_GLOBAL != 0 { FLUSH_GLOBAL } else { 0 };
+    let persistent = if placement & IBV_FLUSH_PERSISTENT != 0 { FLUSH_PERSISTENT } else { 0 };
+    global | persistent
 }
 
 /// Whether `rkey` is one of a memory window.

@@ -380,7 +380,7 @@ impl Responder {
             }
             Op::Flush => {
                 let spot = Spot { addr: body[0], rkey: low(body[1]) };
-                self.inbound.flush(qp, spot, body[2])
+                self.inbound.flush(qp, spot, body[2], high(body[1]))
             }
             _ => self.inbound.unservable(qp, Nak::Invalid),
         }

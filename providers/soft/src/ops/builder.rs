@@ -289,13 +289,16 @@ unsafe extern "C" fn flush(
     placement: u8,
     level: u8,
 ) {
-    let known = u32::from(placement) == IBV_FLUSH_GLOBAL
-        && matches!(u32::from(level), IBV_FLUSH_RANGE | IBV_FLUSH_MR);
+    let placement = u32::from(placement);
+    let known = matches!(u32::from(level), IBV_FLUSH_RANGE | IBV_FLUSH_MR)
+        && placement != 0
+        && placement & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0;
     let len = if u32::from(level) == IBV_FLUSH_MR { 0 } else { len as u64 };
     // SAFETY: as `send`.
     unsafe {
         begin(qp, IBV_WR_FLUSH, |r| {
             (r.rkey, r.remote_addr, r.compare_add) = (rkey, addr, len);
+            r.swap = u64::from(placement);
         });
         if !known {
             builder(qp).error = Some(Errno::EINVAL);
