@@ -83,21 +83,19 @@ static void lengths(void)
 	}
 }
 
-/* The sender never knows; the receiver has a receive that failed, as on a reliable connection. */
+/* On an unreliable connection the sender never knows; the receiver has a receive that failed, as on a reliable connection. */
 static void lengths_unreliable(void)
 {
 	static const uint32_t sent[] = { 61, 100, 3000, 100000 };
-	for (int i = 0; i < 7; i++) {
+	for (int i = 0; i < 4; i++) {
 		struct options o = defaults();
-		o.type = i < 4 ? IBV_QPT_UC : IBV_QPT_UD;
-		const char *name = i < 4 ? "UC" : "UD";
+		o.type = IBV_QPT_UC;
+		const char *name = "UC";
 		pair_open(a, b, o, &aa, &ba);
 		end_fill(b, 0, 200, 9);
 		end_recv(b, one_piece(0, 5, 0, 60));
 		end_recv(b, one_piece(0, 6, 0, 60));
-		struct request r = one_piece(IBV_WR_SEND, 1, 0, sent[i % 4]);
-		r.qpn = ba.qpn;
-		r.qkey = ba.qkey;
+		struct request r = one_piece(IBV_WR_SEND, 1, 0, sent[i]);
 		end_send(a, r);
 		expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 1, "unreliable, longer than the receive: the sender");
 		expect(end_wait(b, RECVS), IBV_WC_LOC_LEN_ERR, 5, "unreliable, longer than the receive: the receiver");
@@ -113,6 +111,96 @@ static void lengths_unreliable(void)
 		expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 2, "unreliable, to a QP in ERR");
 		pair_close(a, b);
 	}
+}
+
+/* Nobody whom the receiver did not connect to can stop it: a datagram that is too long is dropped, and takes no receive (IBTA vol 1, 9.9.3, class D). */
+static void lengths_of_datagrams(void)
+{
+	static const uint32_t sent[] = { 61, 100, 3000 };
+	for (int i = 0; i < 6; i++) {
+		struct options o = defaults();
+		struct ibv_wc w;
+		o.type = IBV_QPT_UD;
+		o.srq = i >= 3;
+		pair_open(a, b, o, &aa, &ba);
+		end_fill(b, 0, 200, 9);
+		end_recv(b, one_piece(0, 5, 0, 60));
+		end_recv(b, one_piece(0, 6, 0, 60));
+		struct request r = one_piece(IBV_WR_SEND, 1, 0, sent[i % 3]);
+		r.qpn = ba.qpn;
+		r.qkey = ba.qkey;
+		for (int k = 0; k < 3; k++) {
+			end_send(a, r);
+			expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 1, "a datagram longer than the receive: the sender");
+		}
+		check(!end_try(b, RECVS, &w, QUIET_US), "a datagram longer than the receive: nothing completes");
+		check(end_verify(b, 0, 200, 9) < 0, "a datagram longer than the receive: nothing is placed");
+		r.piece[0].len = 20;
+		for (uint64_t id = 5; id <= 6; id++) {
+			end_send(a, r);
+			expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 1, "a datagram that fits: the sender");
+			w = end_wait(b, RECVS);
+			expect(w, IBV_WC_SUCCESS, id, "a datagram that fits: the receiver");
+			check_eq(w.byte_len, 60, "its length");
+		}
+		/* What waits for a message that fits is flushed as any receive. */
+		end_recv(b, one_piece(0, 7, 0, 60));
+		end_recv(b, one_piece(0, 8, 0, 60));
+		r.piece[0].len = 61;
+		end_send(a, r);
+		end_wait(a, SENDS);
+		check(!end_try(b, RECVS, &w, QUIET_US), "too long again");
+		expect_states(IBV_QPS_RTS, IBV_QPS_RTS, "datagrams");
+		end_modify(b, IBV_QPS_ERR);
+		for (uint64_t id = 7; id <= 8 && !o.srq; id++)
+			expect(end_wait(b, RECVS), IBV_WC_WR_FLUSH_ERR, id, "then flushed");
+		pair_close(a, b);
+	}
+}
+
+/* Only the bytes of a receive that a message needs are looked for, as adapters do: it may reach beyond its region, or name a key that nobody has. */
+static void parts_of_receives(void)
+{
+	static const uint32_t len[] = { 0, 40, 1500, 5000, 100000 };
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+	for (int t = 0; t < 3; t++)
+		for (int srq = 0; srq < (t == 1 ? 1 : 2); srq++)
+			for (int k = 0; k < 5; k++)
+				for (int how = 0; how < 2; how++) {
+					struct options o = defaults();
+					o.type = types[t];
+					o.srq = srq;
+					uint32_t n = len[k], head = t == 2 ? 40 : 0;
+					if (n > 4096 && t == 2)
+						continue;
+					pair_open(a, b, o, &aa, &ba);
+					struct request s = one_piece(IBV_WR_SEND, 1, 0, n), r = one_piece(0, 5, o.size - n - head, n + head + 100);
+					s.qpn = ba.qpn;
+					s.qkey = ba.qkey;
+					if (how) {
+						r.piece[0].len = n + head;
+						r.pieces = 2;
+						r.piece[1] = (struct piece){ 0, 100, 0x5a5a00 };
+					}
+					end_fill(a, 0, n, 7);
+					end_recv(b, r);
+					end_send(a, s);
+					expect(end_wait(b, RECVS), IBV_WC_SUCCESS, 5, how ? "a receive with a bad key behind what is used" : "a receive beyond the end of its region");
+					expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 1, "its sender");
+					check(end_verify(b, o.size - n, n, 7) < 0, "the message is there (%u bytes)", n);
+					r.id = 6;
+					end_recv(b, r);
+					s.id = 2;
+					s.piece[0].len++;
+					if (s.piece[0].len + head > 4096 && t == 2) {
+						pair_close(a, b);
+						continue;
+					}
+					end_send(a, s);
+					expect(end_wait(b, RECVS), IBV_WC_LOC_PROT_ERR, 6, "one byte more");
+					expect(end_wait(a, SENDS), t ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR, 2, "its sender");
+					pair_close(a, b);
+				}
 }
 
 static const struct {
@@ -201,6 +289,36 @@ static void remote_access(void)
 		expect_states(IBV_QPS_RTS, IBV_QPS_RTS, "zero bytes with a key of zero");
 		pair_close(a, b);
 	}
+}
+
+/* The receive that a WRITE with immediate data takes says what became of it (IBTA vol 1, 11.6.2). */
+static void write_with_immediate(void)
+{
+	static const uint32_t len[] = { 8, 5000, 100000 };
+	for (int i = 0; i < 12; i++) {
+		struct options o = defaults();
+		o.srq = i >= 6;
+		pair_open(a, b, o, &aa, &ba);
+		struct keys keys = end_register(b, 4096, 200000, ALL_RIGHTS & ~IBV_ACCESS_REMOTE_WRITE, 0);
+		end_recv(b, one_piece(0, 5, 0, 10));
+		end_recv(b, one_piece(0, 6, 0, 10));
+		end_fill(b, 0, 110000, 3);
+		end_send(a, rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 1, len[i % 3], ba.addr + 4096, i % 6 < 3 ? keys.rkey : keys.rkey ^ 0x5a5a00));
+		expect(end_wait(a, SENDS), IBV_WC_REM_ACCESS_ERR, 1, "WRITE with immediate and a bad key: the sender");
+		expect(end_wait(b, RECVS), IBV_WC_LOC_ACCESS_ERR, 5, "WRITE with immediate and a bad key: the receive");
+		if (!o.srq)
+			expect(end_wait(b, RECVS), IBV_WC_WR_FLUSH_ERR, 6, "WRITE with immediate and a bad key: the next receive");
+		expect_states(IBV_QPS_ERR, IBV_QPS_ERR, "WRITE with immediate and a bad key");
+		check(end_verify(b, 0, 110000, 3) < 0, "WRITE with immediate and a bad key: memory is unchanged");
+		check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "WRITE with immediate and a bad key: the event");
+		end_deregister(b);
+		pair_close(a, b);
+	}
+	/* Without a receive there is none to tell. */
+	pair_open(a, b, defaults(), &aa, &ba);
+	end_send(a, rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 1, 8, ba.addr, ba.rkey ^ 0x5a5a00));
+	expect(end_wait(a, SENDS), IBV_WC_REM_ACCESS_ERR, 1, "WRITE with immediate, a bad key and no receive");
+	pair_close(a, b);
 }
 
 static void local_protection(void)
@@ -456,7 +574,10 @@ int main(int argc, char **argv)
 	rnr();
 	lengths();
 	lengths_unreliable();
+	lengths_of_datagrams();
+	parts_of_receives();
 	remote_access();
+	write_with_immediate();
 	local_protection();
 	flush();
 	gone();

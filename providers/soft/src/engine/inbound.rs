@@ -100,7 +100,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Piece {
     pub(crate) first: bool,
     pub(crate) last: bool,
-    /// Immediate data in network order; with the last piece.
+    /// Immediate data in network order; with the last piece of a SEND, and all of a WRITE.
     pub(crate) imm: Option<u32>,
     /// rkey of ours to take back before the receive completes; with the last piece of a SEND.
     pub(crate) invalidate: Option<u32>,
@@ -320,16 +320,16 @@ impl Inbound {
                 None => return self.unservable(qp, Nak::Invalid),
             }
         };
+        if message.total > self.receive.room() {
+            return self.too_long(qp);
+        }
         let pd = self.pd(qp);
         let mut ranges = Ranges::new();
-        let regions = &qp.adapter.regions;
-        if !regions.resolve_into(&mut ranges, pd, &self.receive.sges, LOCAL_WRITE) {
+        let (regions, list) = (&qp.adapter.regions, &self.receive.sges);
+        if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, message.total) {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
         ranges.take_care(self.careful);
-        if message.total > ranges.total() {
-            return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
-        }
         if let Some(rkey) = piece.invalidate {
             match qp.adapter.invalidate(qp, rkey) {
                 Done::Yes => {}
@@ -338,7 +338,9 @@ impl Inbound {
                     return Verdict::Busy;
                 }
                 Done::Refused => {
-                    return self.spoiled(qp, IBV_WC_REM_INV_REQ_ERR, Nak::Access);
+                    // Class J: the message is complete for its sender, who is not answered.
+                    self.spoil(qp, IBV_WC_REM_INV_REQ_ERR);
+                    return Verdict::Broken;
                 }
             }
         }
@@ -380,8 +382,42 @@ impl Inbound {
         self.recv_cq(qp).push(&cqe, piece.solicited);
     }
 
+    /// The message is longer than the taken receive. Who sends datagrams is nobody that the receiver chose, and shall not stop it:
+    /// they are dropped, and the receive waits for the next one (class D).
+    #[cold]
+    fn too_long(&mut self, qp: &Qp) -> Verdict {
+        if qp.kind != Kind::Ud {
+            return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
+        }
+        if let Some(srq) = &qp.srq {
+            // Others receive from it, too.
+            self.taken = false;
+            srq.give_back(&self.receive);
+        }
+        Verdict::Dropped
+    }
+
+    /// A WRITE that cannot be done. The receive that one with immediate data takes says so (IBTA vol 1, 11.6.2: local access
+    /// error), if there is one.
+    #[cold]
+    pub(super) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
+        if immediate && nak == Nak::Access && qp.kind.is_reliable() {
+            self.taken = self.taken || self.take_receive(qp);
+            if self.taken {
+                return self.spoiled(qp, IBV_WC_LOC_ACCESS_ERR, nak);
+            }
+        }
+        self.unservable(qp, nak)
+    }
+
     /// The taken receive does not take the message: it completes with `status`, and the sender hears `nak`.
     fn spoiled(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
+        self.spoil(qp, status);
+        if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
+    }
+
+    /// The taken receive completes with `status`, an error.
+    fn spoil(&mut self, qp: &Qp, status: u32) {
         self.taken = false;
         let cqe = Cqe {
             wr_id: self.receive.wr_id,
@@ -392,7 +428,6 @@ impl Inbound {
             ..Cqe::default()
         };
         self.recv_cq(qp).push(&cqe, false);
-        if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
     /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already.
@@ -429,7 +464,7 @@ impl Inbound {
                 }
                 // SAFETY: the source by contract.
                 Ok(Place::There(imported, va)) => unsafe { imported.write(va, source, len) },
-                Err(nak) => return self.unservable(qp, nak),
+                Err(nak) => return self.unwritable(qp, piece.imm.is_some(), nak),
             };
             if !placed {
                 return self.unservable(qp, Nak::Operation);

@@ -305,9 +305,12 @@ impl Requester {
     /// A responder would have refused request `n` and gone to error. So it shall: the request fails when it answers.
     #[cold]
     pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: u32) {
+        // Of a WRITE with immediate data there is a receive to tell.
+        let entry = self.queue.entry(n);
+        let immediate = entry.request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
         let piece = Piece {
             op: Op::Fault,
-            flags: FIRST | LAST,
+            flags: FIRST | LAST | if immediate { IMM } else { 0 },
             carrier: Carrier::Inline,
             count: 0,
             imm: nak,
@@ -374,7 +377,8 @@ impl Requester {
             };
             body[1] = halves(spot.rkey, len as u32);
             let end = offset + len == total;
-            let flags = first | if end { last } else { 0 };
+            // All pieces say that there is immediate data: what is refused takes a receive then.
+            let flags = first | if end { last } else { last & IMM };
             let piece = Piece {
                 op: Op::Write,
                 flags,

@@ -13,6 +13,13 @@ pub(crate) struct Receive {
     pub(crate) sges: ArrayVec<ibv_sge, MAX_SGE>,
 }
 
+impl Receive {
+    /// Bytes that it takes.
+    pub(crate) fn room(&self) -> usize {
+        self.sges.iter().map(|sge| sge.length as usize).sum()
+    }
+}
+
 /// A posted receive without its list.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {

@@ -243,6 +243,24 @@ impl Regions {
         list.iter().all(|sge| self.resolve_one(ranges, pd, sge, need).is_some())
     }
 
+    /// As [`Regions::resolve_into`], of the first `len` bytes of a list that has as many. What is behind them does not matter.
+    pub(crate) fn resolve_first(
+        &self,
+        ranges: &mut Ranges,
+        pd: u32,
+        list: &[ibv_sge],
+        need: u32,
+        len: usize,
+    ) -> bool {
+        let mut left = len;
+        list.iter().all(|sge| {
+            let used = left.min(sge.length as usize);
+            left -= used;
+            let used = ibv_sge { length: used as u32, ..*sge };
+            self.resolve_one(ranges, pd, &used, need).is_some()
+        })
+    }
+
     /// What `lkey` covers, if it is a key of an ordinary region of `pd` with the right `need`; `None`: [`Regions::resolve`] knows more.
     /// It stays so until the QP's lock is let go, which deregistration waits for.
     #[inline]
@@ -545,6 +563,24 @@ mod tests {
         let round = Extent { iova: u64::MAX - 3, ..extent(LOCAL_WRITE) };
         let round = regions.register(&round).expect("room");
         assert!(regions.covered(1, round.lkey, 0).is_none(), "round the end");
+    }
+
+    #[test]
+    fn what_is_behind_the_bytes_that_are_used_does_not_matter() {
+        let regions = Regions::new(mock::view(), true);
+        let keys = regions.register(&extent(0x1000, 16, LOCAL_WRITE)).expect("room");
+        let list = [sge(0x1000, 8, keys.lkey), sge(0x1008, 100, keys.lkey), sge(0, 4, 0)];
+        let first = |len| {
+            let mut ranges = Ranges::new();
+            let all = regions.resolve_first(&mut ranges, 1, &list, LOCAL_WRITE, len);
+            all.then(|| ranges.total())
+        };
+        assert!(regions.resolve(1, &list, LOCAL_WRITE).is_none());
+        for len in [0, 5, 8, 9, 16] {
+            assert_eq!(first(len), Some(len));
+        }
+        assert_eq!(first(17), None, "beyond the region");
+        assert_eq!(first(109), None, "a key that nobody has");
     }
 
     #[test]

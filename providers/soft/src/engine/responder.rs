@@ -324,7 +324,11 @@ impl Responder {
         if head.op == Op::Fault {
             // What the sender acknowledged before its request failed was done.
             qp.note_acked_along(head.ack);
-            return Verdict::Refuse(Nak::from_raw(head.imm).unwrap_or(Nak::Invalid));
+            let nak = Nak::from_raw(head.imm).unwrap_or(Nak::Invalid);
+            return match head.has(IMM) {
+                true => self.inbound.unwritable(qp, true, nak),
+                false => Verdict::Refuse(nak),
+            };
         }
         if !self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn)) {
             return Verdict::Stale;
@@ -410,7 +414,7 @@ impl Responder {
         if piece.first && head.carrier == Carrier::Chunk && total > len as u64 {
             let whole = self.inbound.may(qp, spot, total, REMOTE_WRITE);
             if let Err(nak) = whole {
-                return self.inbound.unservable(qp, nak);
+                return self.inbound.unwritable(qp, piece.imm.is_some(), nak);
             }
         }
         // SAFETY: the slot's words or a chunk of the sender's segment (mapped while the link lives), with `len` bytes by the

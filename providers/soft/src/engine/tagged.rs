@@ -9,6 +9,7 @@ use super::completion::Cqe;
 use super::inbound::{Inbound, Message, Nak, Piece, Source, Verdict};
 use super::qp::Qp;
 use super::ranges::{Range, Ranges};
+use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
 use super::state::State;
 use super::tagging::{Fetch, MAX_RNDV_HEADERS, TagMatching, Tagging, Tags, tagged};
@@ -85,9 +86,9 @@ impl Inbound {
         }
         let mut tags = locked.unwrap_or_else(|| tm.lock());
         match brought {
-            Err(Misfit::Spoiled(status, nak)) => {
+            Err(Misfit::Spoiled(status, verdict)) => {
                 self.finish(qp, &mut tags, piece, status, 0);
-                Verdict::Refuse(nak)
+                verdict
             }
             _ => {
                 let len = brought.map_or(0, |len| message.done + len);
@@ -155,7 +156,7 @@ impl Inbound {
         (handle, tagged, offer): (u32, Tagged, Offer),
     ) -> Verdict {
         let Some(receive) = &self.matched else { return Verdict::Done };
-        let room: u64 = receive.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let room = receive.room() as u64;
         let can_read = matches!(qp.state(), State::Rts | State::Sqd);
         if u64::from(offer.len) <= room && can_read {
             let cqe = self.completion(qp, piece, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
@@ -165,14 +166,14 @@ impl Inbound {
             return Verdict::Done;
         }
         // Software has to do it: it gets the headers.
-        let Some(ranges) = self.ranges(qp) else {
-            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
-            return Verdict::Refuse(Nak::Operation);
-        };
-        if ranges.total() < HEADERS_LEN {
+        if room < HEADERS_LEN as u64 {
             self.finish(qp, tags, piece, IBV_WC_LOC_LEN_ERR, 0);
             return Verdict::Refuse(Nak::Invalid);
         }
+        let Some(ranges) = self.ranges(qp, HEADERS_LEN) else {
+            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
+            return Verdict::Refuse(Nak::Operation);
+        };
         let mut headers = fin(tagged, offer);
         headers[0] = IBV_TMH_RNDV as u8;
         // SAFETY: the headers are an array of HEADERS_LEN bytes; the ranges were checked against their keys just now, and
@@ -185,13 +186,21 @@ impl Inbound {
         Verdict::Done
     }
 
-    /// The memory that the message goes to.
-    fn ranges(&self, qp: &Qp) -> Option<Ranges> {
-        let receive = match (&self.arrival, &self.matched) {
+    /// What the message goes to.
+    fn target(&self) -> &Receive {
+        match (&self.arrival, &self.matched) {
             (Arrival::Matched { .. }, Some(matched)) => matched,
             _ => &self.receive,
-        };
-        let mut ranges = qp.adapter.regions.resolve(qp.receive_pd(), &receive.sges, LOCAL_WRITE)?;
+        }
+    }
+
+    /// The memory that its first `len` bytes go to.
+    fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges> {
+        let (mut ranges, list) = (Ranges::new(), &self.target().sges);
+        let (regions, pd) = (&qp.adapter.regions, qp.receive_pd());
+        if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, len) {
+            return None;
+        }
         ranges.take_care(self.careful);
         Some(ranges)
     }
@@ -204,25 +213,27 @@ impl Inbound {
         piece: &Piece,
         source: &impl Source,
     ) -> Result<usize, Misfit> {
-        let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Nak::Operation);
-        let mut ranges = self.ranges(qp).ok_or(prot)?;
+        let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Verdict::Refuse(Nak::Operation));
         // The header of a matched message goes nowhere.
+        let is_matched = matches!(self.arrival, Arrival::Matched { .. });
+        let kept = message.total.saturating_sub(if is_matched { TMH_LEN } else { 0 });
+        if kept > self.target().room() {
+            return Err(Misfit::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
+        }
+        let mut ranges = self.ranges(qp, kept).ok_or(prot)?;
         let mut header = [0; TMH_LEN];
-        if let Arrival::Matched { .. } = self.arrival {
+        if is_matched {
             let mut whole = Ranges::new();
             whole.push(Range { base: header.as_mut_ptr(), len: TMH_LEN });
             // MAX_TAG_SGE of them at most: there is room.
             whole.extend(&ranges);
             ranges = whole;
         }
-        if message.total > ranges.total() {
-            return Err(Misfit::Spoiled(IBV_WC_LOC_LEN_ERR, Nak::Invalid));
-        }
         match piece.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
             None | Some(Done::Yes) => {}
             Some(Done::Later) => return Err(Misfit::Later),
             Some(Done::Refused) => {
-                return Err(Misfit::Spoiled(IBV_WC_REM_INV_REQ_ERR, Nak::Access));
+                return Err(Misfit::Spoiled(IBV_WC_REM_INV_REQ_ERR, Verdict::Broken));
             }
         }
         let len = source.bring(&ranges, message.done, message.total).map_err(Misfit::NotBrought)?;
@@ -293,8 +304,8 @@ impl Inbound {
 /// Why a piece was not placed.
 #[derive(Clone, Copy, Debug)]
 enum Misfit {
-    /// The receive does not take it: status, and what the sender hears.
-    Spoiled(u32, Nak),
+    /// The receive does not take it: status, and what becomes of the message.
+    Spoiled(u32, Verdict),
     NotBrought(Errno),
     /// It can be placed when a key that it takes back is not used any more.
     Later,

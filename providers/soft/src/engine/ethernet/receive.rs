@@ -143,19 +143,21 @@ impl Sink<'_> {
         let removed = if stripped.is_some() { VLAN } else { 0 };
         let fcs = if self.appends_fcs { frame_check(frame).to_vec() } else { vec![] };
         let len = frame.len() - removed + fcs.len();
-        let placed = match self.adapter.regions.resolve(self.pd, &receive.sges, LOCAL_WRITE) {
-            None => IBV_WC_LOC_PROT_ERR,
-            Some(ranges) if len > ranges.total() => IBV_WC_LOC_LEN_ERR,
-            Some(mut ranges) => {
-                ranges.take_care(arrival.careful);
-                // Without tag, the addresses and then what is behind it.
-                let (addresses, rest) = frame.split_at(ETHERNET - 2);
-                let rest = rest.get(removed..).unwrap_or_default();
-                let good = scatter(&ranges, 0, addresses)
-                    && scatter(&ranges, addresses.len(), rest)
-                    && scatter(&ranges, len - fcs.len(), &fcs);
-                if good { IBV_WC_SUCCESS } else { IBV_WC_LOC_PROT_ERR }
-            }
+        let (mut ranges, list) = (Ranges::new(), &receive.sges);
+        let regions = &self.adapter.regions;
+        let placed = if len > receive.room() {
+            IBV_WC_LOC_LEN_ERR
+        } else if !regions.resolve_first(&mut ranges, self.pd, list, LOCAL_WRITE, len) {
+            IBV_WC_LOC_PROT_ERR
+        } else {
+            ranges.take_care(arrival.careful);
+            // Without tag, the addresses and then what is behind it.
+            let (addresses, rest) = frame.split_at(ETHERNET - 2);
+            let rest = rest.get(removed..).unwrap_or_default();
+            let good = scatter(&ranges, 0, addresses)
+                && scatter(&ranges, addresses.len(), rest)
+                && scatter(&ranges, len - fcs.len(), &fcs);
+            if good { IBV_WC_SUCCESS } else { IBV_WC_LOC_PROT_ERR }
         };
         let good = placed == IBV_WC_SUCCESS;
         let right = good && arrival.checksums_are_right;
