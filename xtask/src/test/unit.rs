@@ -29,8 +29,24 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("unit: cargo test");
     // As `Over::own_job`.
     job = job.env("FERROVERBS_SOFT_KEYS", "distinct");
+    let before = folders_of_tests();
     record(&job.run(&bench.scratch, LIMIT)?, tally);
+    let left: Vec<_> = folders_of_tests().into_iter().filter(|f| !before.contains(f)).collect();
+    let clean = left.is_empty().then_some(()).ok_or_else(|| format!("left behind: {left:?}"));
+    tally.record("nothing is left in the temporary directory", clean);
     Ok(())
+}
+
+/// Fabric directories of test programs that are over.
+fn folders_of_tests() -> Vec<String> {
+    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_over = |name: &String| {
+        let pid = name.strip_prefix("ferroverbs-test-").and_then(|rest| rest.split('-').next());
+        // Another test run may be under way.
+        pid.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists())
+    };
+    names.filter(is_over).collect()
 }
 
 /// Takes what a `cargo test` with libtest's pretty output found.

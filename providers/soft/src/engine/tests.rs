@@ -13,8 +13,9 @@ use crate::adapter::Adapter;
 use crate::fabric::FabricConfig;
 use crate::net::Gids;
 use abi::*;
-use std::sync::Arc;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Once, Weak};
 
 mod answers;
 mod counting;
@@ -40,15 +41,46 @@ fn adapter(cma: bool) -> Arc<Adapter> {
     let mut config = FabricConfig::new(std::env::temp_dir().join(name));
     config.dir_is_ours = true;
     config.cma = cma;
-    Adapter::join(config).expect("a fabric in the temporary directory")
+    join(config)
+}
+
+fn join(config: FabricConfig) -> Arc<Adapter> {
+    static CLEAN: Once = Once::new();
+    CLEAN.call_once(|| {
+        remove_what_the_dead_left();
+        // SAFETY: a function without captures, of the program itself.
+        unsafe { libc::atexit(leave_all) };
+    });
+    let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
+    JOINED.lock().push(Arc::downgrade(&adapter));
+    adapter
+}
+
+/// Members that may still be there when all tests are over: a failed test does not take its QPs down, which hold them.
+static JOINED: Mutex<Vec<Weak<Adapter>>> = Mutex::new(vec![]);
+
+extern "C" fn leave_all() {
+    for adapter in JOINED.lock().iter().filter_map(Weak::upgrade) {
+        adapter.fabric.leave();
+    }
+}
+
+/// Directories of test programs that were killed.
+fn remove_what_the_dead_left() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix("ferroverbs-test-")?.split('-').next());
+        if pid.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Two members of such a fabric.
 fn adapters() -> [Arc<Adapter>; 2] {
     let first = adapter(true);
-    let mut config = first.fabric.config().clone();
-    config.dir_is_ours = false;
-    let second = Adapter::join(config).expect("the same fabric");
+    let second = join(first.fabric.config().clone());
     [first, second]
 }
 
