@@ -58,7 +58,7 @@ static void same_place(void)
 	uint64_t place = 2;
 	const char *dir = getenv("FERROVERBS_FABRIC_DIR");
 	glob_t found;
-	if (!dir || snprintf(pattern, sizeof pattern, "%s/net-*/slots", dir) >= (int)sizeof pattern || glob(pattern, 0, NULL, &found))
+	if (!dir || snprintf(pattern, sizeof pattern, "%s/*/slots", dir) >= (int)sizeof pattern || glob(pattern, 0, NULL, &found))
 		return;
 	int fd = open(found.gl_pathv[0], O_WRONLY);
 	if (fd < 0 || pwrite(fd, &place, sizeof place, 0) != sizeof place)

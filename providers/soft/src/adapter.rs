@@ -192,6 +192,7 @@ impl Adapter {
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
             adapter.datagrams.add_peer(&own, &adapter.view);
         }
+        adapter.publish_addresses();
         // Whoever met us before now was not heard: catch up. Twice is harmless for those in between.
         let _ = service.0.set(Arc::downgrade(&adapter));
         adapter.fabric.for_each_peer(|peer| adapter.datagrams.add_peer(peer, &adapter.view));
@@ -209,6 +210,12 @@ impl Adapter {
             });
             borrowed
         })
+    }
+
+    /// Looks at what a peer publishes.
+    pub(crate) fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
+        // SAFETY: all fabric segments are made with the lengths of shm::layout; the view is gone before the borrow is.
+        look(&unsafe { View::new(peer.tables().base(), peer.rings().base()) })
     }
 
     /// A free place in the QP table, and the QP number that goes with it.

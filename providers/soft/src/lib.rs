@@ -4,6 +4,7 @@
 //! is what the adapter does; `shm` the memory that processes share; `fabric` how they meet; `sys` the system calls.
 
 mod adapter;
+mod addresses;
 mod attention;
 mod config;
 mod control;

@@ -1,6 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
-use crate::guid::Identity;
+use crate::guid::{DEVICES, Identity};
 use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -107,6 +107,17 @@ impl Gids {
     /// Entry `index`, if it is in use.
     pub(crate) fn get(&self, index: usize) -> Option<&Gid> {
         self.entries.get(index)
+    }
+
+    /// Whether `gid` is that of the GUID of a device of the same adapter as the device whose GID 0 is `first`.
+    pub(crate) fn is_of_one_adapter(gid: &[u8; 16], first: &[u8; 16]) -> bool {
+        let bits = !(u128::from(DEVICES) - 1);
+        u128::from_be_bytes(*gid) & bits == u128::from_be_bytes(*first) & bits
+    }
+
+    /// All entries in use.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &[u8; 16]> {
+        self.entries.iter().map(|entry| &entry.raw)
     }
 
     /// Whether `raw` is an address of this host, or of a device of this adapter.

@@ -177,6 +177,7 @@ impl Adapter {
             Order::PortUp => self.show_port(false, None),
             Order::PortEvent(event) => {
                 if event == IBV_EVENT_GID_CHANGE {
+                    self.publish_addresses();
                     // Who hears of it and looks finds the new table.
                     self.port.gid_changes.fetch_add(1, Ordering::Release);
                 }

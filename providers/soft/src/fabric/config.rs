@@ -15,8 +15,10 @@ use crate::sys::{Errno, dir, process};
 /// `slots` and `group`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// The directory; processes of one network namespace meet in a sub-directory of it.
+    /// The directory; processes meet in a sub-directory of it.
     pub dir: PathBuf,
+    /// Whether processes of all network namespaces meet there. Otherwise those of one do.
+    pub spans_namespaces: bool,
     /// Whether `dir` is of our own making, so that the last process to leave removes it, and so
     /// that it must not be a symbolic link.
     pub dir_is_ours: bool,
@@ -40,6 +42,7 @@ impl FabricConfig {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
+            spans_namespaces: false,
             dir_is_ours: false,
             slots: DEFAULT_SLOTS,
             first_slot: None,
@@ -78,7 +81,10 @@ impl FabricConfig {
             None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
         };
         let cma = !lookup(CMA_VARIABLE).is_some_and(|value| is_off(&value));
-        Ok(Self { dir_is_ours, group, cma, ..Self::new(dir) })
+        // Who names a directory for several containers wants them to meet, and they have namespaces of their own. A default is one
+        // for all hosts that are made of namespaces.
+        let spans_namespaces = !dir_is_ours;
+        Ok(Self { spans_namespaces, dir_is_ours, group, cma, ..Self::new(dir) })
     }
 }
 
@@ -132,7 +138,9 @@ mod tests {
     fn without_settings_a_user_has_a_directory_of_their_own() {
         let config = config(&[]).unwrap();
         assert_eq!(config.dir, PathBuf::from(format!("/tmp/ferroverbs-{}", process::user())));
-        assert!(config.dir_is_ours && config.cma && config.group.is_none());
+        assert!(
+            config.dir_is_ours && !config.spans_namespaces && config.cma && config.group.is_none()
+        );
     }
 
     #[test]
@@ -149,6 +157,7 @@ mod tests {
     fn a_named_directory_is_taken_as_it_is_and_never_removed() {
         let named = config(&[("FERROVERBS_FABRIC_DIR", "/run/x")]).unwrap();
         assert_eq!((named.dir, named.dir_is_ours), ("/run/x".into(), false));
+        assert!(named.spans_namespaces, "for containers");
         let relative = config(&[("FERROVERBS_FABRIC_DIR", "x")]).unwrap();
         assert_eq!(relative.dir, env::current_dir().unwrap().join("x"));
     }

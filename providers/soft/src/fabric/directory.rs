@@ -17,7 +17,7 @@ use crate::sys::{
     host, process,
 };
 
-/// The open directory of one network namespace.
+/// The open directory of one host or network namespace.
 #[derive(Debug)]
 pub(super) struct Directory {
     base: PathBuf,
@@ -30,9 +30,14 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Opens the directory that the settings name, and makes what is missing of it: `dir` itself
-    /// (but not its parents), and the sub-directory of this network namespace.
+    /// (but not its parents), and the sub-directory of this host or network namespace.
     pub(super) fn open(config: &FabricConfig) -> Result<Self, FabricError> {
-        let name = PathBuf::from(format!("{STEM}{}", host::network_namespace()));
+        let name = PathBuf::from(if config.spans_namespaces {
+            // A folder may be of several hosts, too, which share no memory.
+            format!("{HOST_STEM}{}", host::boot())
+        } else {
+            format!("{STEM}{}", host::network_namespace())
+        });
         let path = config.dir.join(&name);
         // The last process to leave may remove a directory at any moment.
         for _ in 0..RETRIES {
@@ -80,7 +85,7 @@ impl Directory {
         share(file, self.file_mode(), self.group)
     }
 
-    /// Directories of other network namespaces beside it, and of other users if it is where a user's is by default.
+    /// Directories of other hosts and network namespaces beside it, and of other users if it is where a user's is by default.
     pub(super) fn others(&self) -> Vec<PathBuf> {
         let beside = |dir: &Path, own: &OsStr, stem: &str| {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -90,6 +95,7 @@ impl Directory {
             others.map(|name| dir.join(name)).collect::<Vec<_>>()
         };
         let mut all = beside(&self.base, self.name.as_os_str(), STEM);
+        all.extend(beside(&self.base, self.name.as_os_str(), HOST_STEM));
         if self.base_is_ours
             && let (Some(around), Some(own)) = (self.base.parent(), self.base.file_name())
         {
@@ -242,6 +248,8 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
     FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
 }
 
+/// What names of the directories begin with in which all of a host meet.
+const HOST_STEM: &str = "host-";
 /// What names of the directories of network namespaces begin with.
 const STEM: &str = "net-";
 

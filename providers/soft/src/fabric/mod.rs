@@ -197,12 +197,12 @@ impl Fabric {
         &self.core.config
     }
 
-    /// The directory of this network namespace, in which the processes meet.
+    /// The directory in which the processes of this host, or of this network namespace, meet.
     pub fn directory(&self) -> &Path {
         self.core.lease.directory().path()
     }
 
-    /// Directories beside that one in which other processes may meet: of other network namespaces, and of other users.
+    /// Directories beside that one in which other processes may meet: of other hosts, network namespaces and users.
     pub fn others(&self) -> Vec<PathBuf> {
         self.core.lease.directory().others()
     }

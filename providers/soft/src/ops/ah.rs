@@ -4,7 +4,7 @@ use super::context::Context;
 use super::pd::Pd;
 use super::query::MAX_AH;
 use super::{object, status};
-use crate::adapter::count_up;
+use crate::adapter::{Adapter, count_up};
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
 use crate::sys::Errno;
@@ -32,12 +32,16 @@ impl Ah {
     }
 }
 
-/// Checks an address vector; returns its route and whether that leads to another host. Without a global route
+/// Checks an address vector; returns its route and whether that leads to another host than those of this fabric. Without a global route
 /// the address means this host; a multicast group reaches this host's processes.
 ///
 /// # Errors
 /// `EINVAL` no such port or source GID.
-pub(super) fn resolve(gids: &Gids, attr: &ibv_ah_attr) -> Result<(Option<Route>, bool), Errno> {
+pub(super) fn resolve(
+    adapter: &Adapter,
+    gids: &Gids,
+    attr: &ibv_ah_attr,
+) -> Result<(Option<Route>, bool), Errno> {
     if attr.port_num != 1 {
         return Err(Errno::EINVAL);
     }
@@ -54,7 +58,7 @@ pub(super) fn resolve(gids: &Gids, attr: &ibv_ah_attr) -> Result<(Option<Route>,
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
     };
-    Ok((Some(route), !gids.contains(&dgid) && !is_multicast(&dgid)))
+    Ok((Some(route), !is_multicast(&dgid) && !adapter.is_here(gids, &dgid)))
 }
 
 /// ibv_create_ah(3): ENOMEM when the process has as many as the device says.
@@ -67,7 +71,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &*attr) };
         // SAFETY: a live domain's context is open.
         let gids = unsafe { Context::of(context) }.gids();
-        let (route, elsewhere) = resolve(&gids, attr)?;
+        let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
         if let (Some(route), true) = (&route, elsewhere) {
             domain.adapter.strangers.note_address(&domain.adapter, &route.dgid);
         }

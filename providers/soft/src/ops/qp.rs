@@ -388,7 +388,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 
 /// Where an address vector's far end is, as far as a connection is concerned.
 fn check_address(adapter: &Adapter, gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
-    match ah::resolve(gids, vector)? {
+    match ah::resolve(adapter, gids, vector)? {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
         // The wire to other hosts does not exist yet: say so now rather than by a timeout.
         (Some(route), true) => {

@@ -43,11 +43,13 @@ pub(crate) const RULES: usize = 1 << 15;
 pub(crate) const RULE_WORDS: usize = 18;
 /// Event channels of one process whose readers peers can wake by themselves; number 0 is nobody's.
 pub(crate) const CHANNELS: usize = 1024;
+/// Addresses that one process publishes.
+pub(crate) const ADDRESSES: usize = 32;
 /// One-sided operations that a process can have under way at once.
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softF");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softG");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -69,6 +71,8 @@ pub(crate) struct TablesHead {
     pub(crate) rules: AtomicU32,
     /// 1: a datagram of the owner found a ring full, so acknowledgements of datagrams wake it.
     pub(crate) datagrams_wait: AtomicU32,
+    /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
+    pub(crate) addresses: [[AtomicU64; 2]; ADDRESSES],
 }
 
 /// Wake this process when a request was put into one of its rings.

@@ -16,6 +16,14 @@ pub fn secret() -> Vec<u8> {
     read("/etc/machine-id").or_else(|| read(BOOT_ID)).unwrap_or_default()
 }
 
+/// Names the kernel that runs, the same in all its namespaces; "unknown" where /proc does not tell.
+pub fn boot() -> String {
+    let id = fs::read_to_string(BOOT_ID).unwrap_or_default();
+    let id = id.trim();
+    let is_name = !id.is_empty() && id.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if is_name { id.to_string() } else { "unknown".to_string() }
+}
+
 /// The number of the calling thread's network namespace; 0 where /proc does not tell.
 pub fn network_namespace() -> u64 {
     ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
