@@ -39,6 +39,11 @@ impl Directory {
             format!("{STEM}{}", host::network_namespace())
         });
         let path = config.dir.join(&name);
+        if let Some(group) = config.group.filter(|group| !process::may_give_to(*group)) {
+            let cause = format!("user {} is no member of group {group}", process::user());
+            let remedy = format!("become one, or unset {GROUP_VARIABLE}");
+            return Err(FabricError::at(&config.dir, Errno::EPERM, cause, &remedy));
+        }
         // The last process to leave may remove a directory at any moment.
         for _ in 0..RETRIES {
             let opened = open_base(config).and_then(|base| open_inner(&base, &name, &path, config));
@@ -146,9 +151,13 @@ fn open_base(config: &FabricConfig) -> Result<Dir, FabricError> {
         Err(errno) => return Err(unusable(path, errno, "cannot be created")),
     };
     let dir = Dir::open(path, links).map_err(|errno| not_opened(path, errno))?;
-    let stat = prepare(path, &dir, made, config.group)?;
-    check(path, stat, config.group, Role::Base)?;
-    Ok(dir)
+    let ready = prepare(path, &dir, made, config.group)
+        .and_then(|stat| check(path, stat, config.group, Role::Base));
+    if made && ready.is_err() {
+        // As it is now it would shut out others.
+        let _ = dir::remove_dir(path);
+    }
+    ready.map(|()| dir)
 }
 
 fn open_inner(
@@ -163,9 +172,12 @@ fn open_inner(
         Err(errno) => return Err(unusable(path, errno, "cannot be created")),
     };
     let dir = base.open_dir(name).map_err(|errno| not_opened(path, errno))?;
-    let stat = prepare(path, &dir, made, config.group)?;
-    check(path, stat, config.group, Role::Inner)?;
-    Ok(dir)
+    let ready = prepare(path, &dir, made, config.group)
+        .and_then(|stat| check(path, stat, config.group, Role::Inner));
+    if made && ready.is_err() {
+        let _ = base.remove_dir(name);
+    }
+    ready.map(|()| dir)
 }
 
 /// Sets the permissions of a directory that we have just made.

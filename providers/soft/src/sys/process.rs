@@ -65,6 +65,24 @@ pub fn random_below(limit: usize) -> usize {
     random().map_or(0, |number| (number % limit.max(1) as u64) as usize)
 }
 
+/// Whether this process may give its files to a group: it is a member, or root (`chown(2)`). Where root lacks that
+/// capability the call itself will tell.
+pub fn may_give_to(group: gid_t) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let own = unsafe { libc::getegid() };
+    if user() == 0 || own == group {
+        return true;
+    }
+    let mut groups: Vec<gid_t> = vec![0; NGROUPS_MAX];
+    // SAFETY: `groups` has room for as many as are asked for.
+    let count = unsafe { libc::getgroups(NGROUPS_MAX as libc::c_int, groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups.contains(&group)
+}
+
+/// Most groups that a process can be a member of (`getgroups(2)`).
+const NGROUPS_MAX: usize = 65536;
+
 /// The number of the group called `name` (`getgrnam_r(3)`), if there is one.
 pub fn group_named(name: &str) -> Option<gid_t> {
     let name = CString::new(name).ok()?;

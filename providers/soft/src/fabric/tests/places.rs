@@ -238,6 +238,11 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     assert_eq!(one.ask(&format!("become 51001 {GROUP}")), "true");
     assert_eq!(two.ask(&format!("become 51002 {GROUP}")), "true");
     assert_eq!(stranger.ask("become 51003 51003"), "true");
+    // Whoever is no member leaves nothing that would keep members out.
+    let line = stranger.ask(&join_command(&config));
+    let expected = format!("user 51003 is no member of group {GROUP}; become one, or unset");
+    assert!(line.contains(&expected), "{line}");
+    assert!(place.is_clean());
     assert_eq!(one.ask(&join_command(&config)), "1");
     assert_eq!(two.ask(&join_command(&config)), "2");
     let met = one.ask("peer 2");
@@ -245,8 +250,7 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     assert_eq!(met, format!("pid {} attach false", two.pid()));
     one.ask("put 2 5 50");
     assert_eq!(two.ask("get 5"), "50");
-    let line = stranger.ask(&join_command(&config));
-    assert!(line.contains("Permission denied"), "{line}");
+    assert!(stranger.ask(&join_command(&config)).contains("is no member of group"));
     drop(one);
     two.ask("deaths 1");
     two.ask("leave");
