@@ -89,7 +89,10 @@ fn source_of(folder: &Path, suite: &str, package: &str, root: &Path) -> Result<(
 }
 
 /// The running system's release.
-fn running() -> Result<String, String> {
+///
+/// # Errors
+/// When it does not say which it is.
+pub fn running() -> Result<String, String> {
     let text = fs::read_to_string("/etc/os-release").map_err(|error| error.to_string())?;
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(|name| name.trim_matches('"').to_owned()).ok_or_else(|| "no Debian release".into())

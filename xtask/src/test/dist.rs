@@ -178,6 +178,8 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
         if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
     };
     // Where this machine gets its packages from, another Debian can get its own.
+    // The packages fit the release that they were made on.
+    let running = ferroverbs_c_tests::debian::running()?;
     let targets =
         ask("apt-get", &["indextargets", "--format", "$(REPO_URI) $(CODENAME) $(CREATED_BY)"])?;
     let (uri, suite) = targets
@@ -187,10 +189,12 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
             matches!(words[..], [_, _, "Packages"])
                 .then(|| (words[0].to_owned(), words[1].to_owned()))
         })
-        .find(|(_, suite)| suite == "bookworm")
-        .ok_or(
-            "apt has no lists of Debian 12 (bookworm): apt-get update, and a Debian 12 to run on",
-        )?;
+        .find(|(_, suite)| *suite == running)
+        .ok_or_else(|| {
+            format!(
+                "apt has no lists of Debian's {running}: apt-get update, and a Debian to run on"
+            )
+        })?;
     bench.step("dist: making a small Debian (some minutes)");
     let done = Job::new("debootstrap")
         .args(["--variant=minbase", "--include=ibverbs-utils,ibverbs-providers,libibverbs-dev"])
