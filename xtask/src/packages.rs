@@ -54,7 +54,7 @@ pub(crate) const MPICH: &[Package] = &["mpich", "libmpich-dev"];
 pub(crate) const GLOO: &[Package] = &["libgloo-dev", "g++"];
 pub(crate) const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
 pub(crate) const DAPL: &[Package] = &["dapl2-utils"];
-pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common"];
+pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];

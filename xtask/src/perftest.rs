@@ -1,6 +1,8 @@
 //! What perftest's programs print: lines of numbers below a header that begins with `#bytes`.
 
 use crate::pair::Ended;
+use std::process::Command;
+use std::sync::OnceLock;
 
 /// How perftest begins to say that it could not measure the processor's clock, as happens on a busy
 /// machine. It then computes with a frequency of zero, and ends as if all were well.
@@ -71,6 +73,24 @@ impl Row {
     }
 }
 
+/// `ucx_perftest` as one side of two that meet by themselves. Where it is built over MPI (Debian 13) it otherwise takes itself for
+/// a rank of an MPI job as soon as no terminal is its input.
+pub(crate) fn ucx() -> &'static [&'static str] {
+    static WORDS: OnceLock<&[&str]> = OnceLock::new();
+    WORDS.get_or_init(|| {
+        let help = Command::new("ucx_perftest").arg("-h").output();
+        let knows = help.is_ok_and(|help| {
+            [help.stdout, help.stderr].iter().any(|text| knows_mpi(&String::from_utf8_lossy(text)))
+        });
+        if knows { &["ucx_perftest", "-P", "0"] } else { &["ucx_perftest"] }
+    })
+}
+
+/// Whether its help names the option that leaves MPI alone.
+fn knows_mpi(help: &str) -> bool {
+    help.lines().any(|line| line.trim_start().starts_with("-P <0|1>"))
+}
+
 /// All lines of all tables in an output. Lines that are no rows are passed over.
 pub(crate) fn parse(output: &str) -> Vec<Row> {
     let mut heads: Vec<String> = Vec::new();
@@ -116,6 +136,12 @@ fn split_heads(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_ucx_perftest_over_mpi_is_told_to_do_without() {
+        assert!(knows_mpi("     -P <0|1>       disable/enable MPI mode (1)\n"));
+        assert!(!knows_mpi("  Note: test can be also launched as an MPI application\n"));
+    }
     use crate::process::{End, Finished};
     use std::time::Duration;
 

@@ -112,7 +112,9 @@ impl Runner {
 
     fn ucx(&self, test: &str, bytes: u64, n: u64, unit: Unit) -> crate::Result<f64> {
         let side = |cpu: &str| {
-            Job::new("ucx_perftest")
+            let (program, first) = perftest::ucx().split_first().unwrap_or((&"ucx_perftest", &[]));
+            Job::new(program)
+                .args(first)
                 .args(["-c", cpu, "-f", "-t", test, "-s", &bytes.to_string(), "-n", &n.to_string()])
                 .env("UCX_TLS", "posix,cma,self")
         };

@@ -12,6 +12,7 @@ use super::{Bench, Fabric, Tally};
 use crate::over::DataPath;
 use crate::packages::{self, Package};
 use crate::pair::{self, Pair};
+use crate::perftest;
 use crate::process::{Finished, Job};
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
@@ -321,7 +322,7 @@ impl Stacks<'_> {
                     self.bench.step(&name);
                     let fabric = self.bench.over(path)?;
                     let port = pair::free_port()?;
-                    let server = format!("ucx_perftest -p {port}");
+                    let server = format!("{} -p {port}", perftest::ucx().join(" "));
                     let client = format!("{server} -t {test} -s {size} -n 100 -w 5 127.0.0.1");
                     let job = self.with_nodes(&fabric, "sh")?.arg(&self.pair);
                     let job = job.arg(port.to_string()).arg(server).arg(client);
@@ -334,7 +335,8 @@ impl Stacks<'_> {
         let name = "ucx_perftest rc_v, started apart";
         self.bench.step(name);
         let fabric = self.bench.over(DataPath::Default)?;
-        let job = self.with_nodes(&fabric, "ucx_perftest")?.dir(&fabric.work);
+        let (program, first) = perftest::ucx().split_first().unwrap_or((&"ucx_perftest", &[]));
+        let job = self.with_nodes(&fabric, program)?.args(first).dir(&fabric.work);
         let job = with_ucx(job.args(["-t", "tag_bw", "-s", "30000", "-n", "100"]), "rc_v");
         tally.record(name, Pair::of(job, LIMIT)?.run(&self.bench.scratch).map(drop));
         Ok(())
