@@ -147,8 +147,9 @@ impl Adapter {
         view.tables_head().magic.store(MAGIC, Ordering::Relaxed);
         view.rings_head().magic.store(MAGIC, Ordering::Relaxed);
         view.tables_head().needs_fence.store(u32::from(needs_fence), Ordering::Relaxed);
+        let helping = Helping::new(view, fabric.slot(), fabric.identity());
         if !crate::config::helps() {
-            Helping::refuse(&view);
+            helping.refuse();
         }
         let adapter = Arc::new(Self {
             view,
@@ -158,7 +159,7 @@ impl Adapter {
             windows: Windows::new(view),
             chunks: Chunks::new(),
             movers: Movers::new(view),
-            helping: Helping::new(view, fabric.slot()),
+            helping,
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
             groups: Groups::new(view),

@@ -6,7 +6,7 @@ use super::onesided::{Direction, Spot, admit};
 use super::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
-use crate::shm::layout::{Job, split_qpn};
+use crate::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use crate::shm::protocol;
 use crate::shm::view::View;
 use crate::sys::cma::{self, IoVec};
@@ -29,19 +29,22 @@ pub(super) fn help_all(adapter: &Adapter) {
     yield_to_others();
     let wanted = &adapter.view.rings_head().help_wanted.0;
     let mut leisure = Leisure::default();
-    loop {
-        // Pairs with `stop`, and with `call`, for nothing but the word itself.
+    // Anybody may write the word: it says where to look, and no more.
+    while !adapter.helping.is_leaving() {
         let who = wanted.load(Ordering::Acquire);
         match who {
-            LEAVING => return,
             0 => drop(futex::wait(wanted, 0)),
+            // Said by `stop`, which makes us leave, or by anybody.
+            LEAVING => {
+                let _ = wanted.compare_exchange(LEAVING, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
             // Callers see it and go on alone. Until the time is over, or `stop` wakes us.
             RESTING => {
                 std::thread::park_timeout(leisure.rest);
                 let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => {
-                let over = || wanted.load(Ordering::Relaxed) != who;
+                let over = || wanted.load(Ordering::Relaxed) != who || adapter.helping.is_leaving();
                 let next = match help(adapter, (who - 1) as u16, &mut leisure, over) {
                     Left::Work => continue,
                     Left::Nothing => 0,
@@ -70,11 +73,12 @@ fn help(adapter: &Adapter, slot: u16, leisure: &mut Leisure, over: impl Fn() -> 
     };
     // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
     let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-    let job = &view.rings_head().job;
+    let mut hand = Hand::new(adapter.view, view, slot);
     let begun = Begun::now();
     let (mut last, mut looks, mut left) = (begun.0, 0, Left::Work);
     while begun.0.elapsed() < CHECK {
-        if protocol::find_piece(&job.pieces).is_some_and(|found| take(adapter, &peer, job, found)) {
+        if let Some((asked, n)) = hand.take(adapter.fabric.slot()) {
+            hand.put_down(asked.fulfil(adapter, &peer, &view, n).is_some());
             (last, looks) = (Instant::now(), 0);
             continue;
         }
@@ -128,54 +132,128 @@ impl Leisure {
     }
 }
 
-/// Takes and does the piece that was `found`; `false`: it is somebody else's.
-fn take(adapter: &Adapter, peer: &Peer, job: &Job, found: u64) -> bool {
-    let own_slot = adapter.fabric.slot();
-    // Of this job, if the piece is taken after this.
-    let target = job.target.load(Ordering::Relaxed);
-    let asked = Asked {
-        qpn: job.qpn.load(Ordering::Relaxed),
-        spot: Spot {
-            addr: job.addr.load(Ordering::Relaxed),
-            rkey: job.rkey.load(Ordering::Relaxed),
-        },
-        len: job.len.load(Ordering::Relaxed),
-        piece: job.piece.load(Ordering::Relaxed).into(),
-        local: job.local.load(Ordering::Relaxed),
-        way: if job.is_read.load(Ordering::Relaxed) == 1 {
-            Direction::Read
-        } else {
-            Direction::Write
-        },
-    };
-    if target != u32::from(own_slot) {
-        return false;
+/// What a helper has of the job of another process, and says of it in its own tables: the job's number (32 bits), the process slot (12),
+/// whether a piece is in hand (1), and the first piece that it took, from the last one down (16).
+#[derive(Debug)]
+pub(super) struct Hand {
+    own: View,
+    initiator: View,
+    slot: u16,
+    number: u32,
+    /// All pieces from here on are done, or in hand.
+    back: u16,
+}
+
+/// What a word of [`Hand`] says of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) back: u16,
+    pub(super) is_busy: bool,
+}
+
+const BUSY: u64 = 1 << 16;
+
+const fn hand_word(number: u32, slot: u16, held: Held) -> u64 {
+    let busy = if held.is_busy { BUSY } else { 0 };
+    (number as u64) << 32 | (slot as u64 & 0xfff) << 20 | busy | held.back as u64
+}
+
+/// What the owner of `target` has of job `number` of process `slot`; `None`: nothing, and it takes nothing.
+pub(super) fn held(target: &View, slot: u16, number: u32) -> Option<Held> {
+    let word = protocol::look_at_hand(&target.tables_head().hand.0);
+    let held = Held { back: word as u16, is_busy: word & BUSY != 0 };
+    (word == hand_word(number, slot, held)).then_some(held)
+}
+
+impl Hand {
+    pub(super) const fn new(own: View, initiator: View, slot: u16) -> Self {
+        Self { own, initiator, slot, number: 0, back: 0 }
     }
-    let Some(n) = protocol::take_piece(&job.pieces, found) else { return false };
-    if asked.fulfil(adapter, peer, n).is_none() {
-        job.refused.fetch_add(1, Ordering::Relaxed);
+
+    fn say(&self, back: u16, is_busy: bool) -> u64 {
+        hand_word(self.number, self.slot, Held { back, is_busy })
     }
-    protocol::piece_done(&job.helped.0);
-    true
+
+    /// Takes the last piece that is left, if there is one that is for us, in slot `own_slot`.
+    pub(super) fn take(&mut self, own_slot: u16) -> Option<(Asked, u16)> {
+        let job = self.initiator.job();
+        let now = protocol::job(&job.state);
+        if now.number != self.number {
+            (self.number, self.back) = (now.number, now.count.min(JOB_PIECES as u16));
+        }
+        let n = self.back.checked_sub(1).filter(|n| *n >= now.front)?;
+        let asked = Asked::of(job);
+        if asked.target != u32::from(own_slot) {
+            return None;
+        }
+        let hand = &self.own.tables_head().hand.0;
+        if !protocol::grasp(hand, self.say(n, true), &job.state, self.number, n) {
+            protocol::open_hand(hand, self.say(self.back, false));
+            return None;
+        }
+        self.back = n;
+        Some((asked, n))
+    }
+
+    /// The piece is done, or not; then this is none of our jobs.
+    pub(super) fn put_down(&mut self, is_done: bool) {
+        let back = if is_done { self.back } else { self.back + 1 };
+        protocol::open_hand(&self.own.tables_head().hand.0, self.say(back, false));
+        if !is_done {
+            self.back = 0;
+        }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        protocol::open_hand(&self.own.tables_head().hand.0, 0);
+    }
 }
 
 /// What an initiator asks for.
-struct Asked {
+#[derive(Debug)]
+pub(super) struct Asked {
+    target: u32,
     qpn: u32,
     spot: Spot,
     len: u64,
     piece: u64,
-    local: u64,
     way: Direction,
 }
 
 impl Asked {
+    /// In its own words: they count for its own memory, and for ours what it may by the rights of its connection.
+    fn of(job: &Job) -> Self {
+        // Relaxed: of this job, if a piece of it is taken after this.
+        Self {
+            target: job.target.load(Ordering::Relaxed),
+            qpn: job.qpn.load(Ordering::Relaxed),
+            spot: Spot {
+                addr: job.addr.load(Ordering::Relaxed),
+                rkey: job.rkey.load(Ordering::Relaxed),
+            },
+            len: job.len.load(Ordering::Relaxed),
+            piece: job.piece.load(Ordering::Relaxed),
+            way: if job.is_read.load(Ordering::Relaxed) == 1 {
+                Direction::Read
+            } else {
+                Direction::Write
+            },
+        }
+    }
+
     /// Does piece `n`, if all of it is what the initiator may do; `None`: it is not, or cannot be done.
-    fn fulfil(&self, adapter: &Adapter, peer: &Peer, n: u16) -> Option<()> {
-        let offset = u64::from(n) * self.piece;
+    pub(super) fn fulfil(&self, adapter: &Adapter, peer: &Peer, view: &View, n: u16) -> Option<()> {
+        let offset = u64::from(n).checked_mul(self.piece)?;
         let len = self.len.checked_sub(offset)?.min(self.piece) as usize;
         let (slot, index) = split_qpn(self.qpn);
         if slot != adapter.fabric.slot() {
+            return None;
+        }
+        // The rights are those of the QP's peer, and of nobody else.
+        let life = Life::unpack(adapter.view.qp(index).life.load(Ordering::Acquire));
+        if split_qpn(life.dest_qpn).0 != peer.slot || !life.serves(life.dest_qpn) {
             return None;
         }
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
@@ -187,13 +265,14 @@ impl Asked {
             return None;
         }
         let here = [IoVec::new(found.va + offset, len)];
-        let there = [IoVec::new(self.local.checked_add(offset)?, len)];
+        let there = std::ptr::from_ref(view.job().parts.get(usize::from(n))?).cast();
         // SAFETY: `here` is registered memory of the application, which the initiator may read or write, and the announcement holds off
-        // its deregistration. That it is still mapped is left to the kernel to find out.
+        // its deregistration. That it is still mapped is left to the kernel to find out. `there` is in the initiator's tables, mapped as long
+        // as the peer is known; it says where the initiator's own memory is, as long as that is to be touched.
         let moved = unsafe {
             match self.way {
-                Direction::Write => cma::read(peer.pid, &here, &there),
-                Direction::Read => cma::write(peer.pid, &here, &there),
+                Direction::Write => cma::read_where(peer.pid, &here, there),
+                Direction::Read => cma::write_where(peer.pid, &here, there),
             }
         };
         (moved == Ok(len)).then_some(())

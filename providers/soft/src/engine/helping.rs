@@ -7,17 +7,21 @@
 //!
 //! The last bytes of a WRITE arrive last, as programs that watch them expect: the initiator writes them when everything else is there.
 //!
-//! A target that was stopped with a piece in hand is waited for, as long as it lives: nobody knows whether it goes on with the piece.
-//! Meanwhile the request waits (`Fault::Busy`), and a QP that is flushed waits a moment, too.
+//! What each side says of a job is in its own tables, which only it can write: where the initiator's memory is, and what the target has in
+//! hand. The target's system call names the initiator's memory by the initiator's tables, so that the kernel looks there when it begins.
+//!
+//! A target that has a piece in hand for long was stopped. The initiator takes the piece back: the target's system call, whenever it comes,
+//! finds no bytes to move. One that had begun is over in time, since no signal stops it half-way. Until then the request waits
+//! (`Fault::Busy`), and a QP that is flushed waits, too.
 
-use super::helper::help_all;
+use super::helper::{Held, held, help_all};
 use super::link::Link;
 use super::onesided::{Direction, Fault, Spot, attach_all};
 use super::ranges::{Range, Ranges};
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
-use crate::shm::layout::Job;
-use crate::shm::protocol;
+use crate::shm::layout::{JOB_PIECES, Job};
+use crate::shm::protocol::{self, Standing};
 use crate::shm::view::View;
 use crate::sys::futex;
 use crate::sys::thread::spawn_quiet;
@@ -43,7 +47,7 @@ const CALL: u64 = 512 << 10;
 const PAUSE: Duration = Duration::from_micros(100);
 /// How long an initiator waits for pieces that the target has in hand before it does something else.
 const PATIENCE: Duration = Duration::from_millis(4);
-/// How long a flush waits for them: who does not come back in that time was stopped.
+/// After so long a system call that had begun when a piece was taken back is over.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// Time after which it is decided whether help is of use.
 const TRIAL: Duration = Duration::from_millis(5);
@@ -65,6 +69,10 @@ pub(crate) struct Helping {
     is_stuck: AtomicBool,
     /// Our helper, once it was called.
     helper: Mutex<Option<JoinHandle<()>>>,
+    /// There is to be none, or no more.
+    leaving: AtomicBool,
+    #[cfg(test)]
+    pub(crate) helped: AtomicU32,
 }
 
 /// The initiator's side: one operation at a time, of whichever thread comes first.
@@ -75,11 +83,19 @@ struct Work {
     partners: HashMap<u16, Partner>,
 }
 
-/// Pieces of a job that its target has in hand.
+/// A piece of the latest job that its target has in hand, and that was taken back.
 #[derive(Debug)]
 struct Stuck {
     peer: Arc<Peer>,
-    due: u32,
+    view: View,
+    since: Instant,
+}
+
+impl Stuck {
+    /// Whether nobody is at the piece any more, though the target may still have it in hand.
+    fn is_harmless(&self) -> bool {
+        self.since.elapsed() > LONG_PATIENCE
+    }
 }
 
 /// One operation, on one range of ours.
@@ -123,19 +139,30 @@ struct Outcome {
 }
 
 impl Helping {
-    pub(crate) fn new(view: View, own_slot: u16) -> Self {
+    /// The jobs of the process with this `identity` have other numbers than those of who had its slot before.
+    pub(crate) fn new(view: View, own_slot: u16, identity: u32) -> Self {
+        let work = Work { number: identity.wrapping_mul(0x9e37_79b9), ..Work::default() };
         Self {
             view,
             own_slot,
-            work: Mutex::default(),
+            work: Mutex::new(work),
             is_stuck: AtomicBool::new(false),
             helper: Mutex::default(),
+            leaving: AtomicBool::new(false),
+            #[cfg(test)]
+            helped: AtomicU32::new(0),
         }
     }
 
     /// Nobody shall call a thread of this process: others see somebody who rests, for good.
-    pub(crate) fn refuse(own: &View) {
-        own.rings_head().help_wanted.0.store(RESTING, Ordering::Relaxed);
+    pub(crate) fn refuse(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.view.rings_head().help_wanted.0.store(RESTING, Ordering::Relaxed);
+    }
+
+    /// Whether our helper is to end.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
     /// Does a long operation, with help if there is any.
@@ -146,11 +173,11 @@ impl Helping {
         let Some(mut work) = self.work.try_lock() else { return long.alone() };
         let slot = long.link.peer.slot;
         match &work.stuck {
-            Some(stuck) if !self.is_over(stuck) => {
+            Some(stuck) if !self.is_over(stuck, work.number) => {
                 // It may be this very operation that it is a piece of.
-                let ours = stuck.peer.slot == slot;
+                let waits = stuck.peer.slot == slot && !stuck.is_harmless();
                 drop(work);
-                return if ours { Err(Fault::Busy) } else { long.alone() };
+                return if waits { Err(Fault::Busy) } else { long.alone() };
             }
             Some(_) => self.unstick(&mut work),
             None => {}
@@ -181,54 +208,68 @@ impl Helping {
         let tail = if long.way == Direction::Write { TAIL } else { 0 };
         let shared = long.local.len - tail;
         let piece = (shared / PIECES).clamp(LEAST_PIECE, MOST_PIECE).min(shared.div_ceil(2));
+        let piece = piece.max(shared.div_ceil(JOB_PIECES));
         let count = shared.div_ceil(piece);
-        let job = &self.view.rings_head().job;
+        let job = self.view.job();
         work.number = work.number.wrapping_add(1);
         job.describe(long, piece, shared);
-        protocol::open_job(&job.pieces, work.number, count as u16);
+        let mut now = Standing { number: work.number, count: count as u16, front: 0 };
+        protocol::open_job(&job.state, now);
+        let target = &long.link.view;
+        let number = work.number;
+        let theirs = || held(target, self.own_slot, number);
+        // What the target has not taken. A number that makes no sense is the target's loss, whose memory it is about.
+        let left =
+            |theirs: Option<Held>| theirs.map_or(count, |held| usize::from(held.back).min(count));
         let (mut result, mut own, mut complete) = (Ok(()), 0, false);
-        while result.is_ok()
-            && let Some(found) = protocol::find_piece(&job.pieces)
-        {
-            let Some(n) = protocol::take_piece(&job.pieces, found).map(usize::from) else {
-                continue;
-            };
-            if n >= count {
-                // Somebody wrote over it.
+        while result.is_ok() && own < left(theirs()) {
+            now.front = own as u16 + 1;
+            protocol::advance_job(&job.state, now);
+            let seen = theirs();
+            if left(seen) <= own {
+                // Both took it: it is the target's, or given back.
                 break;
             }
             call();
-            let offset = n * piece;
-            let helped = protocol::pieces_done(&job.helped.0) as usize;
-            // The last piece, and all others are done: the last bytes go with it.
-            complete = n + 1 == count && own + helped == n;
-            let end = if complete { long.local.len } else { shared.min(offset + piece) };
+            let offset = own * piece;
             own += 1;
+            // The last piece, and nobody has another one: the last bytes go with it.
+            complete = own == count && !seen.is_some_and(|held| held.is_busy);
+            let end = if complete { long.local.len } else { shared.min(offset + piece) };
             result = long.part(offset, end - offset);
         }
-        let taken = usize::from(protocol::close_job(&job.pieces)).min(count);
-        let due = taken.saturating_sub(own) as u32;
+        now.front = now.count;
+        protocol::advance_job(&job.state, now);
         let began = Instant::now();
-        if !wait(job, &long.link.peer, due, PATIENCE) {
+        let busy = || theirs().is_some_and(|held| held.is_busy);
+        if !wait(busy, &long.link.peer, PATIENCE) {
+            job.take_back(count);
             self.is_stuck.store(true, Ordering::Relaxed);
-            work.stuck = Some(Stuck { peer: Arc::clone(&long.link.peer), due });
+            let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
+            work.stuck = Some(Stuck { peer, view, since });
             return Outcome { result: Err(Fault::Busy), helped: true, waited: PATIENCE };
         }
         let waited = began.elapsed();
-        if protocol::pieces_done(&job.helped.0) < due {
+        let undone = left(theirs());
+        #[cfg(test)]
+        self.helped.fetch_add((count - undone) as u32, Ordering::Relaxed);
+        if busy() {
             result = Err(Fault::Dead);
-        } else if result.is_ok() && job.refused.load(Ordering::Relaxed) != 0 {
-            // We find out why, or do it.
-            result = long.alone();
-        } else if result.is_ok() && !complete && tail > 0 {
+        } else if result.is_ok() && own < undone {
+            // What it took and could not do: we find out why, or do it.
+            let (from, to) = (own * piece, shared.min(undone * piece));
+            result = long.part(from, to - from);
+        }
+        if result.is_ok() && !complete && tail > 0 {
             result = long.part(shared, tail);
         }
-        Outcome { result, helped: due > 0, waited }
+        Outcome { result, helped: undone < count, waited }
     }
 
-    fn is_over(&self, stuck: &Stuck) -> bool {
+    /// Whether the target has nothing of job `number` in hand any more.
+    fn is_over(&self, stuck: &Stuck, number: u32) -> bool {
         stuck.peer.is_dead()
-            || protocol::pieces_done(&self.view.rings_head().job.helped.0) >= stuck.due
+            || !held(&stuck.view, self.own_slot, number).is_some_and(|held| held.is_busy)
     }
 
     fn unstick(&self, work: &mut Work) {
@@ -247,19 +288,19 @@ impl Helping {
         self.work.lock().partners.clear();
     }
 
-    /// Requests are flushed, and their memory is the application's again: waits for pieces of them.
+    /// Requests are flushed, and their memory is the application's again: waits until nobody is at a piece of them.
     pub(super) fn settle(&self) {
         if !self.is_stuck.load(Ordering::Relaxed) {
             return;
         }
         let mut work = self.work.lock();
-        let until = Instant::now() + LONG_PATIENCE;
-        while work.stuck.as_ref().is_some_and(|stuck| !self.is_over(stuck))
-            && Instant::now() < until
-        {
+        let over =
+            |work: &Work| work.stuck.as_ref().is_none_or(|stuck| self.is_over(stuck, work.number));
+        while !over(&work) && !work.stuck.as_ref().is_some_and(Stuck::is_harmless) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if work.stuck.as_ref().is_some_and(|stuck| self.is_over(stuck)) {
+        // Otherwise nothing is shared until it is: the target may yet look at the job.
+        if over(&work) {
             self.unstick(&mut work);
         }
     }
@@ -274,7 +315,7 @@ impl Helping {
         }
         let mut helper = own.helper.lock();
         // Not after `stop`, which says that we leave under the lock.
-        if helper.is_none() && is_called() {
+        if helper.is_none() && is_called() && !own.is_leaving() {
             let adapter = Arc::clone(adapter);
             *helper = spawn_quiet("fv-helper", STACK, move || help_all(&adapter)).ok();
         }
@@ -291,6 +332,7 @@ impl Helping {
         let wanted = &own.view.rings_head().help_wanted.0;
         let helper = {
             let mut place = own.helper.lock();
+            own.leaving.store(true, Ordering::Release);
             wanted.store(LEAVING, Ordering::Release);
             place.take()
         };
@@ -308,13 +350,21 @@ impl Job {
         self.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
         self.qpn.store(long.link.qpn, Ordering::Relaxed);
         self.rkey.store(long.spot.rkey, Ordering::Relaxed);
-        self.piece.store(piece as u32, Ordering::Relaxed);
+        self.piece.store(piece as u64, Ordering::Relaxed);
         self.len.store(len as u64, Ordering::Relaxed);
         self.addr.store(long.spot.addr, Ordering::Relaxed);
-        self.local.store(long.local.base as u64, Ordering::Relaxed);
         self.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
-        self.helped.0.store(0, Ordering::Relaxed);
-        self.refused.store(0, Ordering::Relaxed);
+        for (at, part) in (0..len).step_by(piece).zip(&self.parts) {
+            part.addr.store(long.local.base.wrapping_add(at) as u64, Ordering::Relaxed);
+            part.len.store((len - at).min(piece) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Whoever begins with one of the first `count` pieces after this moves nothing.
+    fn take_back(&self, count: usize) {
+        for part in self.parts.iter().take(count) {
+            part.len.store(0, Ordering::SeqCst);
+        }
     }
 }
 
@@ -329,11 +379,11 @@ fn call(wanted: &AtomicU32, own: u32, peer: &Peer) {
     }
 }
 
-/// Whether the target's pieces are done, or never will be.
-fn wait(job: &Job, peer: &Peer, due: u32, patience: Duration) -> bool {
+/// Whether the target has nothing in hand, or never will do it.
+fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
     let began = Instant::now();
     let mut looks = 0u32;
-    while protocol::pieces_done(&job.helped.0) < due {
+    while is_busy() {
         looks += 1;
         if looks.is_multiple_of(64) {
             if peer.is_dead() {

@@ -141,8 +141,7 @@ impl Attacker {
 
     /// Calls the victim's helper, and shows it a job of ours that may make sense.
     pub(super) fn call_for_help(&mut self, victim: &Victim) {
-        let view = self.view;
-        self.forge_job(victim, &view.rings_head().job);
+        self.forge_job(victim);
         let wanted = &victim.view.rings_head().help_wanted.0;
         let who = match self.random.below(10) {
             0 => self.random.nasty() as u32,
@@ -156,23 +155,32 @@ impl Attacker {
     }
 
     /// A long operation on the victim's memory.
-    pub(super) fn forge_job(&mut self, victim: &Victim, job: &Job) {
+    pub(super) fn forge_job(&mut self, victim: &Victim) {
+        let view = self.view;
+        let job = view.job();
         let region = self.random.of(&victim.regions);
         let line = self.random.of(&victim.ours);
         let qpn = line.map_or(self.random.next() as u32, |line| victim.qpn(line.index));
         job.target.store(u32::from(victim.peer.slot), Relaxed);
         job.qpn.store(qpn, Relaxed);
         job.rkey.store(region.map_or(0, |region| region.rkey), Relaxed);
-        job.piece.store(self.random.nasty() as u32, Relaxed);
+        job.piece.store(self.random.nasty(), Relaxed);
         let len = region.map_or(0, |region| region.len);
         job.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
         let start = region.map_or(0, |region| region.iova);
         job.addr.store(if self.random.one_in(2) { start } else { self.random.nasty() }, Relaxed);
         let own = self.view.chunk(0).map_or(0, |chunk| chunk as u64);
-        job.local.store(if self.random.one_in(2) { own } else { self.random.nasty() }, Relaxed);
+        for part in &job.parts[..8] {
+            part.addr.store(if self.random.one_in(2) { own } else { self.random.nasty() }, Relaxed);
+            part.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
+        }
         job.is_read.store(self.random.below(3) as u32, Relaxed);
-        job.helped.0.store(self.random.nasty() as u32, Relaxed);
+        // What we have in hand of a job of the victim's: its present one, now and then.
+        let theirs = protocol::job(&victim.view.job().state).number;
+        let hand = u64::from(theirs) << 32 | u64::from(victim.peer.slot) << 20;
+        let hand = if self.random.one_in(2) { hand } else { self.random.nasty() };
+        view.tables_head().hand.0.store(hand | self.random.below(1 << 17) as u64, Release);
         let (number, count) = (self.random.next() as u32, self.random.nasty() as u16);
-        protocol::open_job(&job.pieces, number, count);
+        protocol::open_job(&job.state, protocol::Standing { number, count, front: 0 });
     }
 }

@@ -435,7 +435,9 @@ impl Attacker {
                 let lock = [0, u32::from(self.slot()) + 1, nasty as u32][self.random.below(3)];
                 head.atomic_lock.store(lock, Release);
             }
-            9 => self.forge_job(victim, &head.job),
+            9 => {
+                head.help_wanted.0.store([nasty as u32, u32::MAX, 1][self.random.below(3)], Release)
+            }
             10 => {
                 let at = self.random.below(64);
                 let opener = &victim.view.openers(at)[self.random.below(8)];

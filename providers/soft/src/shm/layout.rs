@@ -45,11 +45,13 @@ pub(crate) const RULE_WORDS: usize = 18;
 pub(crate) const CHANNELS: usize = 1024;
 /// Addresses that one process publishes.
 pub(crate) const ADDRESSES: usize = 32;
+/// Pieces of a long operation at most.
+pub(crate) const JOB_PIECES: usize = 1024;
 /// One-sided operations that a process can have under way at once.
 pub(crate) const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softG");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softH");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -73,6 +75,8 @@ pub(crate) struct TablesHead {
     pub(crate) datagrams_wait: AtomicU32,
     /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
     pub(crate) addresses: [[AtomicU64; 2]; ADDRESSES],
+    /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
+    pub(crate) hand: Line<AtomicU64>,
 }
 
 /// Wake this process when a request was put into one of its rings.
@@ -297,37 +301,41 @@ pub(crate) struct RingsHead {
     pub(crate) qp_bells: [AtomicU64; QPS / 64],
     /// A bit for each cold datagram ring that holds something.
     pub(crate) peer_bells: [AtomicU64; SLOTS / 64],
-    /// Slot number + 1 of the process whose long operations the owner's helper shares ([`Job`]), 0: it sleeps. Taken by whoever wants it.
+    /// Slot number + 1 of the process that calls the owner's helper ([`Job`]), 0: none does. Anybody may write it: who is called looks whether there is a job.
     pub(crate) help_wanted: Line<AtomicU32>,
-    /// The long one-sided operation that the owner has under way.
-    pub(crate) job: Job,
 }
 
-/// A long one-sided operation in pieces, which its initiator and its target do together (`engine::helping`).
+/// A long one-sided operation of the owner, in pieces, of which its target does some (`engine::helping`).
 ///
-/// Written by the initiator, but for the counts of its target. Each keeps to what it checked by itself: the target may be told
-/// anything here, and an initiator who believes a count that is wrong has been told so by the owner of the memory.
+/// In *tables*: whoever helps reads and writes memory of the owner where this says so. What the helper says of it is in its own tables
+/// ([`TablesHead::hand`]).
 #[repr(C, align(64))]
 pub(crate) struct Job {
-    /// Number of the operation (32 bits), pieces that it has (16), pieces that were taken (16).
-    pub(crate) pieces: AtomicU64,
+    /// Number of the operation (32 bits), pieces that it has (16), pieces that the owner took, from the first on (16). All: it is over.
+    pub(crate) state: AtomicU64,
     /// Process slot of the target.
     pub(crate) target: AtomicU32,
-    /// The target's QP, whose rights the initiator has.
+    /// The target's QP, whose rights the owner has.
     pub(crate) qpn: AtomicU32,
     pub(crate) rkey: AtomicU32,
-    /// Bytes of each piece but the last one.
-    pub(crate) piece: AtomicU32,
-    /// Bytes of all pieces.
-    pub(crate) len: AtomicU64,
-    /// Where they begin: the target's address, as the request names it, and the initiator's.
-    pub(crate) addr: AtomicU64,
-    pub(crate) local: AtomicU64,
-    /// 1: from the target to the initiator.
+    /// 1: from the target to the owner.
     pub(crate) is_read: AtomicU32,
-    /// Pieces that the target has done, and those of them that it could not do.
-    pub(crate) helped: Line<AtomicU32>,
-    pub(crate) refused: AtomicU32,
+    /// Bytes of each piece but the last one, and of all pieces.
+    pub(crate) piece: AtomicU64,
+    pub(crate) len: AtomicU64,
+    /// Where they begin: the target's address, as the request names it.
+    pub(crate) addr: AtomicU64,
+    /// Where each piece is in the owner's memory.
+    pub(crate) parts: [Part; JOB_PIECES],
+}
+
+/// A piece of the owner's memory, laid out as `struct iovec`: the kernel reads it when somebody is at the piece, so that the owner can take
+/// it back until then.
+#[repr(C)]
+pub(crate) struct Part {
+    pub(crate) addr: AtomicU64,
+    /// 0: taken back.
+    pub(crate) len: AtomicU64,
 }
 
 const fn pages(bytes: usize) -> usize {
@@ -347,8 +355,9 @@ pub(crate) const TABLES_SLEEPERS: usize = TABLES_GROUPS + pages(GROUPS * size_of
 pub(crate) const TABLES_RULES: usize = TABLES_SLEEPERS + pages(CHANNELS * size_of::<AtomicU32>());
 pub(crate) const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
 pub(crate) const TABLES_BORROWED: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
+pub(crate) const TABLES_JOB: usize = TABLES_BORROWED + pages(BORROWED * size_of::<AtomicU64>());
 /// Length of a *tables* segment.
-pub(crate) const TABLES_LEN: usize = TABLES_BORROWED + pages(BORROWED * size_of::<AtomicU64>());
+pub(crate) const TABLES_LEN: usize = TABLES_JOB + pages(size_of::<Job>());
 
 pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 pub(crate) const RINGS_PEER_CONTROL: usize =
@@ -369,6 +378,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
 const _: () = assert!(size_of::<MrEntry>() == 64 && size_of::<PdEntry>() == 16);
+const _: () = assert!(size_of::<Part>() == size_of::<libc::iovec>());
 const _: () = assert!(size_of::<GroupEntry>() == 32 && size_of::<RuleEntry>() == 320);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
 const _: () = assert!(MRS.trailing_zeros() + SLOTS.trailing_zeros() <= 32);

@@ -318,58 +318,64 @@ pub(crate) fn key(key: &AtomicU64) -> u64 {
     key.load(Ordering::SeqCst)
 }
 
-/// Pieces of a job, by its word: operation, pieces that it has, pieces that were taken.
-const fn job_word(number: u32, count: u16, taken: u16) -> u64 {
-    (number as u64) << 32 | (count as u64) << 16 | taken as u64
+/// How a job stands: its number, pieces that it has, and pieces that its initiator took, from the first on. Written by the initiator
+/// only; the target says in a word of its own what it has in hand. So neither can be made to believe anything by a third, and no order
+/// of them is left to chance: each first writes what it takes, then looks at what the other has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) number: u32,
+    pub(crate) count: u16,
+    pub(crate) front: u16,
 }
 
-/// Initiator: what was written of operation `number` may be read, and its `count` pieces taken. The one before is closed, and helped.
-pub(crate) fn open_job(pieces: &AtomicU64, number: u32, count: u16) {
-    // Pairs with `find_piece`.
-    pieces.store(job_word(number, count, 0), Ordering::Release);
-}
-
-/// Whether there is a piece to take; with the word, the job may be read.
-#[inline]
-pub(crate) fn find_piece(pieces: &AtomicU64) -> Option<u64> {
-    // Pairs with `open_job`.
-    let word = pieces.load(Ordering::Acquire);
-    ((word as u16) < (word >> 16) as u16).then_some(word)
-}
-
-/// Takes the piece that was found, whose number this is; `None`: somebody else did, or the job is over. If it was taken, what was
-/// read of the job is of this job: the initiator writes the next one after it saw all pieces taken.
-pub(crate) fn take_piece(pieces: &AtomicU64, found: u64) -> Option<u16> {
-    // Release: our loads of the job come before the initiator finds the piece taken (`close_job`), and writes the next one.
-    // Acquire: the initiator's, for its own next look.
-    let taken = pieces.compare_exchange(found, found + 1, Ordering::AcqRel, Ordering::Relaxed);
-    taken.is_ok().then_some(found as u16)
-}
-
-/// Initiator: nobody takes a piece from now on. Returns how many were taken.
-pub(crate) fn close_job(pieces: &AtomicU64) -> u16 {
-    let mut word = pieces.load(Ordering::Acquire);
-    loop {
-        let (count, taken) = ((word >> 16) as u16, word as u16);
-        let closed = word & !0xffff | u64::from(count);
-        // Acquire: pairs with `take_piece`, also where all pieces had been taken.
-        match pieces.compare_exchange(word, closed, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return taken,
-            Err(now) => word = now,
-        }
+impl Standing {
+    const fn word(self) -> u64 {
+        (self.number as u64) << 32 | (self.count as u64) << 16 | self.front as u64
     }
 }
 
-/// Target: a piece was done.
-pub(crate) fn piece_done(helped: &AtomicU32) {
-    // Pairs with `pieces_done`: our accesses come before whatever becomes of the memory.
-    helped.fetch_add(1, Ordering::Release);
+/// Initiator: what was written of the job may be read, and its pieces taken. The one before is over, and nobody has a piece of it in hand.
+pub(crate) fn open_job(state: &AtomicU64, now: Standing) {
+    // Pairs with `job`.
+    state.store(now.word(), Ordering::Release);
 }
 
-/// Initiator: how many pieces the target has done.
+/// Initiator: takes the pieces before `front`; all of them, and nobody takes one from now on. A look at the target's hand comes after.
+pub(crate) fn advance_job(state: &AtomicU64, now: Standing) {
+    state.store(now.word(), Ordering::Release);
+    // Pairs with the fence in `grasp`: the target finds the piece taken, or we find it in its hand.
+    fence(Ordering::SeqCst);
+}
+
+/// Target: how a job stands; what is read of it after this is of this job if `grasp` succeeds.
 #[inline]
-pub(crate) fn pieces_done(helped: &AtomicU32) -> u32 {
-    helped.load(Ordering::Acquire)
+pub(crate) fn job(state: &AtomicU64) -> Standing {
+    // Pairs with `open_job`.
+    let word = state.load(Ordering::Acquire);
+    Standing { number: (word >> 32) as u32, count: (word >> 16) as u16, front: word as u16 }
+}
+
+/// Target: takes piece `n` of the job in `hand`, by the word `own`; `false`: it is the initiator's, or the job is over, and the hand is to
+/// be opened (`open_hand`).
+pub(crate) fn grasp(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, n: u16) -> bool {
+    hand.store(own, Ordering::Release);
+    // Pairs with the fence in `advance_job`. Our reads of the job come before it, and what the initiator writes of the next job after its
+    // own: if the job is not over here, what was read is of it.
+    fence(Ordering::SeqCst);
+    let now = job(state);
+    now.number == number && now.front <= n
+}
+
+/// Target: `own` says what was done; nothing is in hand.
+pub(crate) fn open_hand(hand: &AtomicU64, own: u64) {
+    // Pairs with `look_at_hand`: our accesses come before whatever becomes of the memory.
+    hand.store(own, Ordering::Release);
+}
+
+/// Initiator: what the target has in hand, and did.
+#[inline]
+pub(crate) fn look_at_hand(hand: &AtomicU64) -> u64 {
+    hand.load(Ordering::Acquire)
 }
 
 /// Takes a free lock.

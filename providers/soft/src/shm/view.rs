@@ -79,6 +79,11 @@ impl View {
         self.table(TABLES_PDS, index, PDS)
     }
 
+    /// The long operation that the owner has under way.
+    pub(crate) fn job(&self) -> &Job {
+        self.table(TABLES_JOB, 0, 1)
+    }
+
     /// A domain of another process that the owner has objects in; 0: none.
     pub(crate) fn borrowed(&self, index: usize) -> &AtomicU64 {
         self.table(TABLES_BORROWED, index, BORROWED)

@@ -102,6 +102,44 @@ pub unsafe fn write(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usi
     })
 }
 
+/// As [`read`], from the one range that the kernel finds at `remote` when it begins: somebody else may change it until then.
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// As [`read`]; `remote` is an address of this process that stays mapped.
+pub unsafe fn read_where(
+    pid: pid_t,
+    local: &[IoVec],
+    remote: *const IoVec,
+) -> Result<usize, Errno> {
+    let (count, _) = counts(local, &[])?;
+    // SAFETY: as in `read`. Only the kernel reads what `remote` points to.
+    check_len(unsafe {
+        libc::process_vm_readv(pid, local.as_ptr().cast(), count, remote.cast(), 1, 0)
+    })
+}
+
+/// As [`write`], to the one range that the kernel finds at `remote` when it begins.
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// As [`write`], for whatever range is there; `remote` is an address of this process that stays mapped.
+pub unsafe fn write_where(
+    pid: pid_t,
+    local: &[IoVec],
+    remote: *const IoVec,
+) -> Result<usize, Errno> {
+    let (count, _) = counts(local, &[])?;
+    // SAFETY: as in `write`. Only the kernel reads what `remote` points to.
+    check_len(unsafe {
+        libc::process_vm_writev(pid, local.as_ptr().cast(), count, remote.cast(), 1, 0)
+    })
+}
+
 /// Reads the number at `address` of process `pid`.
 pub fn read_u64(pid: pid_t, address: u64) -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];

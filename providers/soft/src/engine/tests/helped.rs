@@ -1,8 +1,8 @@
 //! Long one-sided operations that two processes do together (`helping`).
 
 use super::*;
+use crate::engine::helper::Hand;
 use crate::engine::helping::Helping;
-use crate::shm::protocol::{find_piece, piece_done, take_piece};
 use std::time::{Duration, Instant};
 
 const MOST: usize = 1 << 20;
@@ -24,8 +24,6 @@ fn whole(opcode: u32, a: &Side, b: &Side, at: usize, len: usize) -> (Request, [i
 #[test]
 fn long_operations_are_whole_whoever_did_the_pieces() {
     let (mut a, mut b) = two(MOST);
-    let view = a.qp.adapter.view;
-    let job = &view.rings_head().job;
     let until = Instant::now() + Duration::from_secs(100);
     let (mut helped, mut round) = ([0, 0], 0);
     // Somebody helps sooner or later, where there are two processors.
@@ -46,8 +44,7 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
             a.memory[at..at + len] == expected && b.memory[at..at + len] == expected,
             "round {round}"
         );
-        helped[usize::from(write)] += job.helped.0.load(Ordering::Relaxed);
-        job.helped.0.store(0, Ordering::Relaxed);
+        helped[usize::from(write)] += a.qp.adapter.helping.helped.swap(0, Ordering::Relaxed);
     }
     assert!(
         !helped.contains(&0) || std::thread::available_parallelism().is_ok_and(|n| n.get() == 1),
@@ -61,7 +58,7 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
 #[test]
 fn a_process_that_does_not_want_it_has_no_helper() {
     let (mut a, b) = two(MOST);
-    Helping::refuse(&b.qp.adapter.view);
+    b.qp.adapter.helping.refuse();
     for round in 0..100 {
         fill(&mut a, round);
         let (request, list) = whole(IBV_WR_RDMA_WRITE, &a, &b, 0, MOST);
@@ -76,39 +73,38 @@ fn a_process_that_does_not_want_it_has_no_helper() {
 /// As if the helper of `b` were there: calls are not heard, and whoever takes a piece is the helper.
 fn hold_helper(a: &Side, b: &Side) {
     let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
+    b.qp.adapter.helping.refuse();
     b.qp.adapter.view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
 }
 
-/// Posts long operations, of other bytes each time, until somebody else has taken a piece of one: which.
-fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> u16 {
-    let view = a.qp.adapter.view;
-    let job = &view.rings_head().job;
+/// Posts long operations, of other bytes each time, until somebody else has taken a piece of one: the hand that has it.
+fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> Hand {
+    let slot = b.qp.adapter.fabric.slot();
     let done = std::sync::atomic::AtomicBool::new(false);
     let start = std::sync::Barrier::new(2);
     let until = Instant::now() + Duration::from_secs(100);
     for seed in 0.. {
         fill(a, seed);
         a.qp.adapter.helping.forget_partners();
+        let mut hand = hand_of(a, b);
         let (request, list) = whole(opcode, a, b, 0, MOST);
         let taken = std::thread::scope(|scope| {
             let helper = scope.spawn(|| {
                 start.wait();
                 while !done.load(Ordering::Acquire) {
-                    if let Some(n) =
-                        find_piece(&job.pieces).and_then(|found| take_piece(&job.pieces, found))
-                    {
-                        return Some(n);
+                    if hand.take(slot).is_some() {
+                        return true;
                     }
                 }
-                None
+                false
             });
             start.wait();
             a.send(request, &list);
             done.store(true, Ordering::Release);
             helper.join().expect("no panic")
         });
-        if let Some(taken) = taken {
-            return taken;
+        if taken {
+            return hand;
         }
         assert_eq!(a.wait(b).status, IBV_WC_SUCCESS);
         done.store(false, Ordering::Release);
@@ -117,21 +113,78 @@ fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> u16 {
     unreachable!("there is always another seed")
 }
 
+fn hand_of(a: &Side, b: &Side) -> Hand {
+    let [of_a, of_b] = [a, b].map(|side| &side.qp.adapter);
+    Hand::new(of_b.view, of_a.view, of_a.fabric.slot())
+}
+
 #[test]
 fn a_piece_in_the_hands_of_a_stopped_process_is_waited_for() {
     let (mut a, b) = two(MOST);
     hold_helper(&a, &b);
-    post_until_taken(&mut a, &b, IBV_WR_RDMA_WRITE);
+    let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_WRITE);
     let last = MOST - 64..;
     for _ in 0..20 {
-        assert_eq!(a.poll(), None, "it may go on with the piece at any time");
+        assert_eq!(a.poll(), None, "it may be at the piece");
         assert!(b.memory[last.clone()] != a.memory[last.clone()], "the last bytes arrive last");
         std::thread::sleep(Duration::from_millis(1));
     }
     // It goes on.
-    piece_done(&a.qp.adapter.view.rings_head().job.helped.0);
+    hand.put_down(true);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
     assert!(a.memory == b.memory, "what the other one had in hand is done, too");
+}
+
+#[test]
+fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
+    for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
+        let (mut a, mut b) = two(MOST);
+        fill(&mut b, 1000);
+        hold_helper(&a, &b);
+        let slot = b.qp.adapter.fabric.slot();
+        let mut hand = hand_of(&a, &b);
+        let asked = loop {
+            // As above, but for what it takes.
+            a.qp.adapter.helping.forget_partners();
+            let (request, list) = whole(opcode, &a, &b, 0, MOST);
+            let done = std::sync::atomic::AtomicBool::new(false);
+            let taken = std::thread::scope(|scope| {
+                let helper = scope.spawn(|| {
+                    while !done.load(Ordering::Acquire) {
+                        if let Some(taken) = hand.take(slot) {
+                            return Some(taken);
+                        }
+                    }
+                    None
+                });
+                a.send(request, &list);
+                done.store(true, Ordering::Release);
+                helper.join().expect("no panic")
+            });
+            if let Some(taken) = taken {
+                break taken;
+            }
+            assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        };
+        // It does not go on, and the request completes in the end.
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
+        assert!(a.memory == b.memory);
+        a.memory.fill(1);
+        b.memory.fill(2);
+        let (request, list) = whole(opcode, &a, &b, 0, MOST);
+        a.send(request, &list);
+        assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "without it");
+        a.memory.fill(1);
+        b.memory.fill(2);
+        // Now it goes on, with what it looked at before.
+        let (asked, n) = asked;
+        let peer = b.qp.adapter.fabric.peer(a.qp.adapter.fabric.slot()).expect("there");
+        let moved = asked.fulfil(&b.qp.adapter, &peer, &a.qp.adapter.view, n);
+        assert_eq!(moved, None);
+        hand.put_down(false);
+        let all = |part: &[u8], byte| part.iter().all(|b| *b == byte);
+        assert!(all(&a.memory, 1) && all(&b.memory, 2), "memory that was completed long ago");
+    }
 }
 
 #[test]
@@ -139,11 +192,8 @@ fn what_the_other_process_refuses_is_done_without_it() {
     let (mut a, mut b) = two(MOST);
     fill(&mut b, 1000);
     hold_helper(&a, &b);
-    post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
-    let view = a.qp.adapter.view;
-    let job = &view.rings_head().job;
-    job.refused.fetch_add(1, Ordering::Relaxed);
-    piece_done(&job.helped.0);
+    let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
+    hand.put_down(false);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
     assert!(a.memory == b.memory);
 }
@@ -152,14 +202,12 @@ fn what_the_other_process_refuses_is_done_without_it() {
 fn a_flush_waits_for_a_piece_in_hand() {
     let (mut a, b) = two(MOST);
     hold_helper(&a, &b);
-    post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
-    let view = a.qp.adapter.view;
-    let job = &view.rings_head().job;
+    let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
     let begun = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
-            piece_done(&job.helped.0);
+            hand.put_down(true);
         });
         a.modify(super::super::state::State::Err as u32, 0, Zeroed::zeroed());
     });
@@ -168,18 +216,20 @@ fn a_flush_waits_for_a_piece_in_hand() {
 }
 
 #[test]
-fn a_process_that_writes_nonsense_into_a_job_moves_no_foreign_bytes() {
+fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
     let (a, mut b) = two(MOST);
     fill(&mut b, 1);
     hold_helper(&a, &b);
-    let view = a.qp.adapter.view;
-    let job = &view.rings_head().job;
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let vandal = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                job.pieces.fetch_or(0xffff_fff0, Ordering::Relaxed);
-                job.helped.0.store(1000, Ordering::Relaxed);
+            let hand = &b.qp.adapter.view.tables_head().hand.0;
+            let job = a.qp.adapter.view.job();
+            for n in (0..u64::MAX).take_while(|_| !done.load(Ordering::Relaxed)) {
+                // Of the present job, that all is done, or more than there is.
+                let number = job.state.load(Ordering::Relaxed) & !0xffff_ffff;
+                let own = u64::from(a.qp.adapter.fabric.slot()) << 20;
+                hand.store(number | own | n * 7919 & 0xffff, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(30));
             }
         });
@@ -193,4 +243,35 @@ fn a_process_that_writes_nonsense_into_a_job_moves_no_foreign_bytes() {
     });
     let untouched = |part: &[u8]| part.iter().all(|byte| *byte == 0);
     assert!(untouched(&a.memory[..MOST / 4]) && untouched(&a.memory[MOST / 4 * 3..]));
+}
+
+/// A process that is no end of a connection asks the helper of one end for what the other may have.
+#[test]
+fn a_helper_serves_the_peer_of_its_qp_and_nobody_else() {
+    let (a, b) = two(MOST);
+    let mut config = a.qp.adapter.fabric.config().clone();
+    config.dir_is_ours = false;
+    let third = Adapter::join(config).expect("the same fabric");
+    let c = Side::new(&third, Kind::Rc, MOST);
+    // What the third one would have moved, as its own tables say.
+    for (number, (asker, read, wanted)) in
+        [(&a, 1, Some(())), (&a, 0, Some(())), (&c, 1, None), (&c, 0, None)].into_iter().enumerate()
+    {
+        let of = &asker.qp.adapter;
+        let job = of.view.job();
+        job.target.store(b.qp.adapter.fabric.slot().into(), Ordering::Relaxed);
+        job.qpn.store(b.qp.qpn, Ordering::Relaxed);
+        job.rkey.store(b.keys.rkey, Ordering::Relaxed);
+        job.addr.store(b.memory.as_ptr() as u64, Ordering::Relaxed);
+        job.len.store(4096, Ordering::Relaxed);
+        job.piece.store(4096, Ordering::Relaxed);
+        job.is_read.store(read, Ordering::Relaxed);
+        job.parts[0].addr.store(asker.memory.as_ptr() as u64, Ordering::Relaxed);
+        job.parts[0].len.store(4096, Ordering::Relaxed);
+        job.state.store((number as u64 + 5) << 32 | 1 << 16, Ordering::Release);
+        let mut hand = Hand::new(b.qp.adapter.view, of.view, of.fabric.slot());
+        let (asked, n) = hand.take(b.qp.adapter.fabric.slot()).expect("a piece");
+        let peer = b.qp.adapter.fabric.peer(of.fabric.slot()).expect("there");
+        assert_eq!(asked.fulfil(&b.qp.adapter, &peer, &of.view, n), wanted);
+    }
 }
