@@ -24,7 +24,7 @@
 //! # Where plugins are found
 //!
 //! For `<prefix>/lib/libibverbs.so.1`: configuration in `<prefix>/etc/libibverbs.d`, then
-//! `/etc/libibverbs.d`; plugins in `<prefix>/lib/libibverbs`, then the distribution's directory (Debian:
+//! `/etc/libibverbs.d` and `/usr/share/ferroverbs/libibverbs.d`; plugins in `<prefix>/lib/libibverbs`, then the distribution's directory (Debian:
 //! `/usr/lib/<multiarch>/libibverbs`), then the dynamic loader's own path. Plugins of our tree, and those
 //! whose file has the line `# ferroverbs: announces-devices`, are opened at the first listing of devices;
 //! all others only for a kernel device that needs them. A file can say that where the kernel has devices its

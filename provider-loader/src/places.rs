@@ -3,8 +3,12 @@
 //! The library finds its own tree relative to itself, so that a tree works wherever it is put: for
 //! `<prefix>/lib/libibverbs.so.1` the plugins are in `<prefix>/lib/libibverbs` and the configuration in
 //! `<prefix>/etc/libibverbs.d`. The distribution's directories come after.
+//!
+//! The system has two directories of configuration: what is in `/etc` belongs to the administrator and outlives its package, so
+//! that packages of ours put their files into `/usr/share`. There a file says nothing if `/etc` has one of the same name.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Whose directory it is.
@@ -34,6 +38,28 @@ pub struct Wishes {
     pub plugins: Option<String>,
 }
 
+/// Where the administrator's files are, and those of rdma-core's packages.
+pub const SYSTEM_CONFIG: &str = "/etc/libibverbs.d";
+
+/// Where files are that come and go with a package.
+pub const PACKAGED_CONFIG: &str = "/usr/share/ferroverbs/libibverbs.d";
+
+impl Place {
+    /// Whether a file of this directory is replaced by one of the same name in `/etc`.
+    pub fn is_replaced(&self, file: &OsStr) -> bool {
+        self.is_replaced_by(file, Path::new(PACKAGED_CONFIG), Path::new(SYSTEM_CONFIG))
+    }
+
+    fn is_replaced_by(&self, file: &OsStr, packaged: &Path, system: &Path) -> bool {
+        self.path == packaged && system.join(file).exists()
+    }
+
+    /// Whether it may be missing without anything being wrong.
+    pub fn is_optional(&self) -> bool {
+        self.path == Path::new(PACKAGED_CONFIG)
+    }
+}
+
 /// All directories, in the order in which they are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
@@ -46,7 +72,7 @@ pub struct Places {
 impl Places {
     /// The places for a library at `library` (as the loader names it).
     pub fn new(library: Option<&Path>, wishes: &Wishes) -> Self {
-        Self::with_system(library, wishes, Path::new("/etc/libibverbs.d"), &system_plugin_folders())
+        Self::with_system(library, wishes, Path::new(SYSTEM_CONFIG), &system_plugin_folders())
     }
 
     fn with_system(
@@ -73,6 +99,7 @@ impl Places {
         }
         if !only_wished {
             add(&mut config, system_config.to_owned(), Origin::System);
+            add(&mut config, PathBuf::from(PACKAGED_CONFIG), Origin::System);
         }
         for folder in system_plugins {
             add(&mut plugins, folder.clone(), Origin::System);
@@ -144,8 +171,27 @@ mod tests {
         );
         assert_eq!(
             paths(&places.config),
-            [("/opt/fv/etc/libibverbs.d", Origin::Own), (ETC, Origin::System)]
+            [
+                ("/opt/fv/etc/libibverbs.d", Origin::Own),
+                (ETC, Origin::System),
+                (PACKAGED_CONFIG, Origin::System)
+            ]
         );
+    }
+
+    #[test]
+    fn a_file_in_etc_replaces_the_one_of_a_package() {
+        let folder = std::env::temp_dir().join(format!("ferroverbs-places-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("soft.driver"), "").unwrap();
+        let place = |path: &str| Place { path: PathBuf::from(path), origin: Origin::System };
+        let replaced = |path: &str, file: &str| {
+            place(path).is_replaced_by(OsStr::new(file), Path::new("/usr/share/x"), &folder)
+        };
+        assert!(replaced("/usr/share/x", "soft.driver"));
+        assert!(!replaced("/usr/share/x", "other.driver"));
+        assert!(!replaced("/opt/fv/etc/libibverbs.d", "soft.driver"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -12,11 +12,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::PathBuf;
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
 use provider_loader::config::{self, Directive, OnlyWithout};
-use provider_loader::places::{Origin, Places, Wishes};
+use provider_loader::places::{Origin, Place, Places, Wishes};
 use provider_loader::{Failure, Loader};
 
 use super::enumerate::SysfsDev;
@@ -75,8 +74,8 @@ struct Setup {
     loader: Loader,
     /// From the environment; before all others.
     requested: Vec<String>,
-    /// Directory, whose it is, and what it says, as far as it was read; `None` when it can't be.
-    config: Vec<(PathBuf, Origin, Option<config::Contents>)>,
+    /// Directory, and what it says, as far as it was read; `None` when it can't be.
+    config: Vec<(Place, Option<config::Contents>)>,
 }
 
 impl Setup {
@@ -95,10 +94,12 @@ impl Setup {
             .map(|place| {
                 // Every program pays for what is read here.
                 let wanted = |file: &OsStr| {
-                    place.origin == Origin::Own || !is_named_after_kernel_driver(file)
+                    let named =
+                        place.origin == Origin::System && is_named_after_kernel_driver(file);
+                    !named && !place.is_replaced(file)
                 };
                 let contents = config::read(&place.path, wanted).ok();
-                (place.path, place.origin, contents)
+                (place, contents)
             })
             .collect();
         Self {
@@ -109,8 +110,9 @@ impl Setup {
     }
 
     fn directives(&self) -> impl Iterator<Item = (Origin, &Directive)> {
-        self.config.iter().flat_map(|(_, origin, contents)| {
-            contents.iter().flat_map(|contents| &contents.directives).map(|found| (*origin, found))
+        self.config.iter().flat_map(|(place, contents)| {
+            let directives = contents.iter().flat_map(|contents| &contents.directives);
+            directives.map(|found| (place.origin, found))
         })
     }
 }
@@ -144,8 +146,8 @@ impl Plugins {
             self.postponed = idle.into_iter().map(|directive| directive.name.clone()).collect();
             let asked = asked.into_iter().map(|directive| &directive.name);
             let names: Vec<String> = setup.requested.iter().chain(asked).cloned().collect();
-            for (_, origin, contents) in &setup.config {
-                if *origin == Origin::Own {
+            for (place, contents) in &setup.config {
+                if place.origin == Origin::Own {
                     contents
                         .iter()
                         .flat_map(|contents| &contents.ignored)
@@ -179,18 +181,18 @@ impl Plugins {
             return false;
         }
         let Some(setup) = &mut self.setup else { return false };
-        for (path, origin, contents) in &mut setup.config {
-            if *origin == Origin::System {
-                *contents = config::read(path, |_| true).ok();
+        for (place, contents) in &mut setup.config {
+            if place.origin != Origin::System {
+                continue;
             }
+            *contents = config::read(&place.path, |file| !place.is_replaced(file)).ok();
             match contents {
-                Some(contents) if *origin == Origin::System => {
-                    contents.ignored.iter().for_each(explain_ignored);
+                Some(contents) => contents.ignored.iter().for_each(explain_ignored),
+                None if place.is_optional() => {}
+                None => {
+                    let path = place.path.display();
+                    notice!("Warning: couldn't open config directory '{path}'.");
                 }
-                None if *origin == Origin::System => {
-                    notice!("Warning: couldn't open config directory '{}'.", path.display());
-                }
-                _ => {}
             }
         }
         let names: Vec<String> =
@@ -226,11 +228,11 @@ impl Plugins {
             );
         }
         let own = self.setup.iter().flat_map(|setup| &setup.config);
-        let own = own.filter(|(_, origin, _)| *origin == Origin::Own).map(|(path, ..)| path).next();
+        let own = own.map(|(place, _)| place).find(|place| place.origin == Origin::Own);
         match own {
-            Some(path) => format!(
+            Some(place) => format!(
                 "no RDMA device: {kernel}, and no file in {} enables a software device",
-                path.display()
+                place.path.display()
             ),
             None => format!("no RDMA device: {kernel}, and no software device is enabled"),
         }

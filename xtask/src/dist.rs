@@ -158,8 +158,8 @@ impl<'a> Dist<'a> {
         copy(&self.tree.join("lib/libibverbs").join(name), &folder.join(name))?;
         // The comment is what makes a plugin of the distribution's folder worth loading without a kernel device.
         let text = format!("# ferroverbs: announces-devices\n{}", stage::SOFT_DRIVER);
-        write(&root.join("etc/libibverbs.d/soft.driver"), &text)?;
-        write(&root.join("DEBIAN/conffiles"), "/etc/libibverbs.d/soft.driver\n")
+        // Not in /etc: what is there stays when the package goes, and every program would miss the plugin.
+        write(&root.join("usr/share/ferroverbs/libibverbs.d/soft.driver"), &text)
     }
 
     fn development(&self, root: &Path) -> crate::Result<()> {

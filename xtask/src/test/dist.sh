@@ -35,6 +35,11 @@ has_soft() {
 	"$@" ibv_devices | grep -q soft0
 }
 
+# Says nothing of the adapter, wherever plugins are listed.
+quiet() {
+	IBV_SHOW_WARNINGS=1 "$@" 2>&1 | { ! grep -i soft; }
+}
+
 files() {
 	find / -xdev \( -path /proc -o -path /dev -o -path /sys -o -path /tmp -o -path /given -o -path /var/lib/dpkg \
 		-o -path /var/log -o -path /var/cache -o -path /run \) -prune -o ! -type d -print | sort
@@ -63,7 +68,13 @@ check "no device without the adapter's package" not has_soft env
 check "the adapter's package installs" dpkg -i /given/ferroverbs-soft_*.deb
 check "ibv_rc_pingpong for all users" pingpong env
 check "headers are there" test -f /usr/include/infiniband/verbs.h
-check "they go" dpkg -P ferroverbs-soft
+mkdir -p /etc/libibverbs.d
+: > /etc/libibverbs.d/soft.driver
+check "an administrator's file takes its place" not has_soft env
+rm /etc/libibverbs.d/soft.driver
+check "it goes, and is not purged" dpkg -r ferroverbs-soft
+check "nobody misses it then" quiet ibv_devices
+check "nothing of it is left to purge" not sh -c 'dpkg-query -W -f "\${db:Status-Status}" ferroverbs-soft | grep -q config'
 check "and the others, for the distribution's" sh -c 'dpkg -P --force-depends libibverbs-dev-ferroverbs libibverbs1-ferroverbs &&
 	dpkg -i /var/cache/apt/archives/libibverbs1_*.deb /var/cache/apt/archives/libibverbs-dev_*.deb'
 check "dependencies are met as before" apt-get check
