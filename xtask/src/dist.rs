@@ -5,13 +5,14 @@
 //! - `ferroverbs-soft`: the software adapter for the programs of all users, which only those get who ask for it.
 //!
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
-//! commit.
+//! commit, or `SOURCE_DATE_EPOCH`. No binary tells where it was built ([`reproducible`]).
 
 use crate::files::entries;
 use crate::packages;
 use crate::paths::Paths;
-use crate::process::Job;
+use crate::process::{Finished, Job};
 use crate::progress::Progress;
+use crate::reproducible;
 use crate::scratch::{Scratch, copy_tree, set_mode};
 use crate::stage;
 use std::fs;
@@ -26,14 +27,30 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The release of rdma-core whose interface we offer: what dependencies on its packages are compared with.
 const UPSTREAM: &str = "65.0-0ferroverbs";
 
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Build a second time, in another folder with another CARGO_HOME, and compare: takes as long as two builds
+    #[arg(long)]
+    verify: bool,
+}
+
 /// Builds everything and says where it is.
-pub(crate) fn main() -> crate::Result<ExitCode> {
+pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let files = build(&paths, &progress)?;
+    if args.verify {
+        let sums = files.last().ok_or("dist made nothing")?;
+        let sums = fs::read_to_string(sums).map_err(|e| format!("{}: {e}", sums.display()))?;
+        reproducible::verify(&paths, &time(&paths, &Scratch::new()?), &sums, &progress)?;
+    }
     progress.clear();
     for file in files {
         println!("{}", file.display());
+    }
+    if args.verify {
+        println!("the same when built elsewhere");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -87,6 +104,18 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// Seconds since the epoch: what the caller wants, or the last commit's. Outside a repository any time will do, as long as it stays the same.
+fn time(paths: &Paths, scratch: &Scratch) -> String {
+    if let Ok(time) = std::env::var("SOURCE_DATE_EPOCH")
+        && time.parse::<u64>().is_ok()
+    {
+        return time;
+    }
+    let git = Job::new("git").args(["log", "-1", "--format=%ct"]).dir(&paths.root);
+    let done = git.run(scratch, LIMIT).ok().filter(Finished::ok);
+    done.map_or_else(|| "0".into(), |done| done.stdout.trim().to_owned())
+}
+
 struct Dist<'a> {
     paths: &'a Paths,
     scratch: &'a Scratch,
@@ -95,7 +124,7 @@ struct Dist<'a> {
     /// Debian's name of the machine, and of its library folder.
     arch: String,
     multiarch: String,
-    /// Seconds since the epoch, of the last commit.
+    /// Seconds since the epoch.
     time: String,
 }
 
@@ -117,8 +146,7 @@ impl<'a> Dist<'a> {
             tree,
             arch: ask("dpkg", &["--print-architecture"])?,
             multiarch: ask("gcc", &["-print-multiarch"])?,
-            // Outside a repository any time will do, as long as it stays the same.
-            time: ask("git", &["log", "-1", "--format=%ct"]).unwrap_or_else(|_| "0".into()),
+            time: time(paths, scratch),
         })
     }
 
@@ -219,11 +247,13 @@ impl<'a> Dist<'a> {
         (package.lay)(self, &root)?;
         let doc = root.join("usr/share/doc").join(package.name);
         copy(&self.packaging().join("copyright"), &doc.join("copyright"))?;
-        let changelog = doc.join("changelog.gz");
-        let plain = changelog.with_extension("");
-        write(&plain, &format!("ferroverbs {VERSION}: see docs/ and the commit log.\n"))?;
-        self.gzip(&plain)?;
+        let changelog = doc.join("changelog");
+        write(&changelog, &self.changelog()?)?;
+        self.gzip(&changelog)?;
         if package.library {
+            // The name says whose place it takes; by policy it would be the other package's.
+            let text = format!("{}: package-name-doesnt-match-sonames libibverbs1\n", package.name);
+            write(&root.join("usr/share/lintian/overrides").join(package.name), &text)?;
             write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
             write(&root.join("DEBIAN/shlibs"), "libibverbs 1 libibverbs1\n")?;
             copy(&self.packaging().join("postinst"), &root.join("DEBIAN/postinst"))?;
@@ -239,6 +269,20 @@ impl<'a> Dist<'a> {
             .arg(&file)
             .run(self.scratch, LIMIT)?;
         if done.ok() { Ok(file) } else { Err(done.report("dpkg-deb")) }
+    }
+
+    /// As deb-changelog(5) wants it. What changed is in the commit log, with the reasons.
+    fn changelog(&self) -> crate::Result<String> {
+        let date = ["-u", "-R", "-d", &format!("@{}", self.time)];
+        let done = self.job("date").args(date).run(self.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("date"));
+        }
+        Ok(format!(
+            "ferroverbs ({VERSION}) unstable; urgency=medium\n\n  * See the documentation and the commit log.\n\n \
+             -- The Ferroverbs authors <maintainers@ferroverbs.invalid>  {}\n",
+            done.stdout.trim()
+        ))
     }
 
     /// Control file and checksums.
@@ -346,7 +390,7 @@ fn copy(from: &Path, to: &Path) -> crate::Result<()> {
 }
 
 /// All files of a tree, in order.
-fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+pub(crate) fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in entries(folder)? {
         if path.is_dir() && !path.is_symlink() {

@@ -16,6 +16,7 @@ mod paths;
 mod perftest;
 mod process;
 mod progress;
+mod reproducible;
 mod run;
 mod scratch;
 mod soak;
@@ -58,7 +59,7 @@ enum Command {
     /// Lay an installed tree under target/stage
     Stage,
     /// Build Debian packages and a tarball under target/dist
-    Dist,
+    Dist(dist::Args),
     /// Write include/ from the abi crate
     Headers(headers::Args),
     /// Write docs/abi-matrix.md and docs/soft-coverage.md
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
         Command::Vm(args) => vm::main(&args),
         Command::Packages => packages::main(),
         Command::Stage => stage::main(),
-        Command::Dist => dist::main(),
+        Command::Dist(args) => dist::main(&args),
         Command::Headers(args) => headers::main(&args),
         Command::Matrix(args) => matrix::main(&args),
         Command::BenchInside { args } => bench::inside(&args),
@@ -159,6 +160,7 @@ mod tests {
             "bench start-up",
             "stage",
             "dist",
+            "dist --verify",
             "headers --check",
             "matrix --check",
             "bench-inside-vm program upstream ours",

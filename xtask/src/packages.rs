@@ -59,6 +59,9 @@ pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
 
+/// What judges them.
+pub(crate) const LINT: &[Package] = &["lintian"];
+
 /// What makes a Debian beside this one.
 pub(crate) const CHROOT: &[Package] =
     &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];

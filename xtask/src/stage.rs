@@ -6,6 +6,7 @@ use crate::manpage::Page;
 use crate::paths::Paths;
 use crate::process::Job;
 use crate::progress::Progress;
+use crate::reproducible;
 use crate::scratch::{Scratch, set_mode};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -63,6 +64,7 @@ const SOURCES: &[&str] = &[
     "src",
     "xtask/src/files.rs",
     "xtask/src/manpage.rs",
+    "xtask/src/reproducible.rs",
     "xtask/src/stage.rs",
 ];
 
@@ -103,16 +105,17 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
-    let done = build.run(&Scratch::new()?, Duration::from_secs(1800))?;
+    let done =
+        reproducible::settle(build, paths).run(&Scratch::new()?, Duration::from_secs(1800))?;
     if !done.ok() {
         return Err(format!("the build failed\n  $ {}\n{}", done.line, done.stderr));
     }
     progress.step("laying out target/stage");
     let mut tree = Tree { root: paths.stage(), laid: BTreeSet::new() };
     let release = paths.target.join("release");
-    tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o755)?;
+    tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o644)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
-    tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o755)?;
+    tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;

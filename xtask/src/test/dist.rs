@@ -6,8 +6,10 @@ use crate::dist;
 use crate::packages;
 use crate::pair::Pair;
 use crate::process::{self, End, Job};
+use crate::reproducible;
 use crate::scratch;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,8 +35,63 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "the same sources give the same files",
         (kept == again).then_some(()).ok_or_else(|| "SHA256SUMS changed".into()),
     );
+    no_private_paths(bench, tally, &files)?;
+    lintian(bench, tally, &files)?;
     tarball(bench, tally, &files)?;
     chroot(bench, tally, &files)
+}
+
+/// Paths of the machine that built it are nobody's business, and differ on the next machine.
+fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let private = reproducible::private_folders(&bench.paths);
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "deb" || e == "gz")) {
+        let to = bench.scratch.folder("contents", 0o755)?;
+        let job = if file.extension().is_some_and(|e| e == "deb") {
+            Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to)
+        } else {
+            Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to)
+        };
+        let done = job.run(&bench.scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("unpacking"));
+        }
+        let mut told = Vec::new();
+        for content in dist::files(&to)?.iter().filter(|f| !f.is_symlink()) {
+            let bytes = fs::read(content).map_err(|e| format!("{}: {e}", content.display()))?;
+            let found = private.iter().find(|folder| contains(&bytes, folder));
+            let inner = content.strip_prefix(&to).unwrap_or(content);
+            told.extend(found.map(|f| format!("{} speaks of {}", inner.display(), f.display())));
+        }
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        tally.record(
+            &format!("{name} does not tell where it was built"),
+            told.is_empty().then_some(()).ok_or_else(|| told.join("\n")),
+        );
+    }
+    Ok(())
+}
+
+fn contains(bytes: &[u8], folder: &Path) -> bool {
+    let wanted = [folder.as_os_str().as_bytes(), b"/"].concat();
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// Debian's own judgement, where it is installed.
+fn lintian(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
+    let name = "lintian finds no error and no warning";
+    if packages::find_program("lintian").is_none() {
+        tally.skip(name, "lintian is not installed (apt-get install lintian)");
+        return Ok(());
+    }
+    bench.step("dist: lintian");
+    let debs = files.iter().filter(|f| f.extension().is_some_and(|e| e == "deb"));
+    let done = Job::new("lintian")
+        .args(["--allow-root", "--fail-on", "error,warning"])
+        .args(debs)
+        .env("LC_ALL", "C.UTF-8")
+        .run(&bench.scratch, LIMIT)?;
+    tally.record(name, done.ok().then_some(()).ok_or_else(|| done.report("lintian")));
+    Ok(())
 }
 
 /// Unpacked anywhere, the tarball works.

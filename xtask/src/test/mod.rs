@@ -55,7 +55,7 @@ impl Group {
         match self.name {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
-            "dist" => &[packages::DIST, packages::CHROOT],
+            "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "vm" => &[packages::VM],
             _ => &[],
         }
