@@ -162,7 +162,10 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 /// Request `n` was posted and has to wait.
 #[cold]
 pub(super) fn keep(requester: &mut Requester, qp: &Qp, n: u64) {
-    if let Some(ranges) = requester.ranges(qp, n, 0) {
+    let is_segmented = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
+    // What is longer than the MTU fails when its turn comes: nobody reads the copy.
+    let fits = |ranges: &Ranges| ranges.total() <= MTU as usize || is_segmented;
+    if let Some(ranges) = requester.ranges(qp, n, 0).filter(fits) {
         requester.waiting.copy(n, &ranges);
     }
 }
