@@ -1,20 +1,139 @@
-//! Settings of the adapter that are not the fabric's, read from the environment.
+//! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
 use crate::engine::faults::{Statement, parse};
+use crate::guid::DEVICES;
 use crate::sys::notice::notice;
 use crate::sys::process;
+use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
 use std::path::{self, PathBuf};
 use std::sync::OnceLock;
 
+/// A variable of the environment, and what it may be.
+#[derive(Debug)]
+pub(crate) struct Setting<T: 'static> {
+    pub(crate) name: &'static str,
+    /// For people: what its value may be.
+    allowed: &'static str,
+    /// For people: what is done without it, and with a value that is not allowed.
+    otherwise: &'static str,
+    /// A set-user-id program heeds it, too.
+    harmless: bool,
+    parse: fn(&str) -> Option<T>,
+}
+
+impl<T> Setting<T> {
+    /// Its value; `None`: it is not set, or to something that makes no sense, which is told once.
+    pub(crate) fn get(&self) -> Option<T> {
+        if process::is_privileged() && !self.harmless {
+            return None;
+        }
+        self.understand(std::env::var_os(self.name))
+    }
+
+    /// What a value means; `None` as for [`Setting::get`].
+    pub(crate) fn understand(&self, value: Option<OsString>) -> Option<T> {
+        let value = value.filter(|value| !value.is_empty())?;
+        let meaning = value.to_str().and_then(|text| (self.parse)(text.trim()));
+        if meaning.is_none() && is_news(self.name) {
+            notice!("{}", self.complaint(&value));
+        }
+        meaning
+    }
+
+    fn complaint(&self, value: &OsStr) -> String {
+        let (name, value) = (self.name, value.to_string_lossy());
+        format!("{name}={value}: must be {}; going on {}", self.allowed, self.otherwise)
+    }
+}
+
+/// Whether nothing was said of a variable yet. Devices are listed and opened again and again.
+fn is_news(name: &'static str) -> bool {
+    static SAID: Mutex<Vec<&str>> = Mutex::new(vec![]);
+    let mut said = SAID.lock();
+    let news = !said.contains(&name);
+    if news {
+        said.push(name);
+    }
+    news
+}
+
+/// How many devices there are.
+pub(crate) const DEVICES_ASKED: Setting<usize> = Setting {
+    name: "FERROVERBS_SOFT",
+    allowed: "off, on, or a number of devices from 0 to 32",
+    otherwise: "with one device if the kernel has none",
+    harmless: true,
+    parse: |text| match switch(text) {
+        Some(on) => Some(usize::from(on)),
+        None => text.parse().ok().filter(|count| *count <= DEVICES as usize),
+    },
+};
+
 /// Messages longer than this are fetched by the receiver in one copy where it can attach to the sender; up to
-/// it they are copied twice through a bounce buffer, which costs no system call. `FERROVERBS_SOFT_EAGER`, bytes.
+/// it they are copied twice through a bounce buffer, which costs no system call.
+const EAGER: Setting<usize> = Setting {
+    name: "FERROVERBS_SOFT_EAGER",
+    allowed: "a number of bytes from 0 to 2147483648",
+    otherwise: "with 8192",
+    harmless: true,
+    parse: |text| text.parse().ok().filter(|bytes| *bytes <= 1 << 31),
+};
+
+/// Whether cross-memory attach may be used.
+pub(crate) const CMA: Setting<bool> = Setting {
+    name: "FERROVERBS_SOFT_CMA",
+    allowed: "on or off",
+    otherwise: "with on",
+    harmless: false,
+    parse: switch,
+};
+
+/// Whether a thread of this process may help others.
+const HELPER: Setting<bool> = Setting {
+    name: "FERROVERBS_SOFT_HELPER",
+    allowed: "on or off",
+    otherwise: "with on",
+    harmless: false,
+    parse: switch,
+};
+
+/// Whether a region's lkey differs from its rkey.
+const KEYS: Setting<bool> = Setting {
+    name: "FERROVERBS_SOFT_KEYS",
+    allowed: "equal or distinct",
+    otherwise: "with equal",
+    harmless: false,
+    parse: |text| match text.to_ascii_lowercase().as_str() {
+        "distinct" => Some(true),
+        "equal" => Some(false),
+        _ => None,
+    },
+};
+
+/// Names the directory in which processes meet. Who sets it wants it: where it cannot be used, no device is opened.
+pub(crate) const DIR_VARIABLE: &str = "FERROVERBS_FABRIC_DIR";
+/// Names the group whose members meet; as the directory.
+pub(crate) const GROUP_VARIABLE: &str = "FERROVERBS_FABRIC_GROUP";
+
+/// Every variable that the adapter reads, as the pages tell them.
+#[cfg(test)]
+const NAMES: [&str; 9] = [
+    DEVICES_ASKED.name,
+    DIR_VARIABLE,
+    GROUP_VARIABLE,
+    CMA.name,
+    HELPER.name,
+    EAGER.name,
+    KEYS.name,
+    FAULTS_VARIABLE,
+    CONTROL_VARIABLE,
+];
+
+/// Up to how many bytes a message is always copied twice.
 pub(crate) fn eager_bytes() -> usize {
-    static EAGER: OnceLock<usize> = OnceLock::new();
-    *EAGER.get_or_init(|| {
-        let asked = std::env::var("FERROVERBS_SOFT_EAGER").ok();
-        asked.and_then(|v| v.parse().ok()).unwrap_or(EAGER_BYTES)
-    })
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| EAGER.get().unwrap_or(EAGER_BYTES))
 }
 
 const EAGER_BYTES: usize = 8192;
@@ -22,13 +141,13 @@ const EAGER_BYTES: usize = 8192;
 /// Whether a thread of this process may help others with their long WRITEs to it and READs from it (`engine::helping`): not with
 /// `FERROVERBS_SOFT_HELPER=off`, for programs whose processors are all spoken for.
 pub(crate) fn helps() -> bool {
-    !lookup("FERROVERBS_SOFT_HELPER").is_some_and(|value| is_off(&value))
+    HELPER.get().unwrap_or(true)
 }
 
 /// Whether a region's lkey differs from its rkey: with `FERROVERBS_SOFT_KEYS=distinct`, which finds programs that confuse them. The
 /// adapters in use have one key for both.
 pub(crate) fn keys_are_distinct() -> bool {
-    lookup("FERROVERBS_SOFT_KEYS").is_some_and(|value| value.eq_ignore_ascii_case("distinct"))
+    KEYS.get().unwrap_or(false)
 }
 
 /// Whether nothing shall be said of other ends that cannot be met: `FERROVERBS_QUIET`, as for the library itself.
@@ -36,9 +155,16 @@ pub(crate) fn is_quiet() -> bool {
     std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
 }
 
-/// Whether the value of a variable turns off what it is about.
-pub(crate) fn is_off(value: &OsStr) -> bool {
-    ["off", "no", "0", "false"].iter().any(|off| value.eq_ignore_ascii_case(off))
+/// What a switch is set to, if it is.
+fn switch(text: &str) -> Option<bool> {
+    let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if is(&["off", "no", "0", "false"]) {
+        Some(false)
+    } else if is(&["on", "yes", "1", "true"]) {
+        Some(true)
+    } else {
+        None
+    }
 }
 
 /// What goes wrong on purpose.
@@ -86,10 +212,59 @@ mod tests {
     }
 
     #[test]
-    fn some_words_turn_things_off() {
-        for (value, off) in [("off", true), ("0", true), ("OFF", true), ("on", false), ("", false)]
+    fn some_words_turn_things_on_and_off() {
+        for (value, on) in [("off", false), ("0", false), ("OFF", false), ("on", true), ("1", true)]
         {
-            assert_eq!(is_off(value.as_ref()), off, "{value}");
+            assert_eq!(CMA.understand(Some(value.into())), Some(on), "{value}");
+        }
+        assert_eq!(CMA.understand(Some("".into())), None);
+        assert_eq!(CMA.understand(None), None);
+    }
+
+    #[test]
+    fn devices_are_a_switch_or_a_number() {
+        let asked = |text: &str| DEVICES_ASKED.understand(Some(text.into()));
+        assert_eq!(
+            [asked("off"), asked("on"), asked(" 3 "), asked("32")].map(Option::unwrap),
+            [0, 1, 3, 32]
+        );
+        assert_eq!([asked("maybe"), asked("33"), asked("-1")], [None; 3]);
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_told_with_what_would_and_what_is_done() {
+        assert_eq!(
+            DEVICES_ASKED.complaint(OsStr::new("maybe")),
+            "FERROVERBS_SOFT=maybe: must be off, on, or a number of devices from 0 to 32; \
+             going on with one device if the kernel has none"
+        );
+        assert_eq!(
+            EAGER.complaint(OsStr::new("banana")),
+            "FERROVERBS_SOFT_EAGER=banana: must be a number of bytes from 0 to 2147483648; going on with 8192"
+        );
+        for (setting, value) in [(&CMA, "never"), (&HELPER, "2"), (&KEYS, "both")] {
+            assert_eq!(setting.understand(Some(value.into())), None);
+            let line = setting.complaint(OsStr::new(value));
+            assert!(line.contains(value) && line.contains(setting.allowed), "{line}");
+        }
+        assert!(is_news("A_VARIABLE") && !is_news("A_VARIABLE"));
+    }
+
+    #[test]
+    fn the_pages_have_every_variable_and_no_other() {
+        let page = include_str!("../../../man/ferroverbs-soft.7");
+        let document = include_str!("../../../docs/soft-provider.md");
+        for name in NAMES {
+            assert!(page.contains(&format!(".It Ev {name}\n")), "{name} in ferroverbs-soft(7)");
+            assert!(document.contains(&format!("| `{name}` |")), "{name} in soft-provider.md");
+        }
+        let named = page.lines().filter_map(|line| line.strip_prefix(".It Ev "));
+        let named = named.chain(document.lines().filter_map(|line| {
+            let name = line.strip_prefix("| `")?.split('`').next()?;
+            name.starts_with("FERROVERBS_").then_some(name)
+        }));
+        for name in named {
+            assert!(NAMES.contains(&name), "{name} is no variable");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::error::FabricError;
-use crate::config::is_off;
+use crate::config::{self, DIR_VARIABLE, GROUP_VARIABLE};
 use crate::sys::{Errno, dir, process};
 
 /// Settings of a [`Fabric`](super::Fabric). All processes that are to meet need the same `dir`,
@@ -80,7 +80,7 @@ impl FabricConfig {
             Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
             None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
         };
-        let cma = !lookup(CMA_VARIABLE).is_some_and(|value| is_off(&value));
+        let cma = config::CMA.understand(lookup(config::CMA.name)).unwrap_or(true);
         // Who names a directory for several containers wants them to meet, and they have namespaces of their own. A default is one
         // for all hosts that are made of namespaces.
         let spans_namespaces = !dir_is_ours;
@@ -114,12 +114,6 @@ fn default_dir(group: Option<u32>, runtime_dir: Option<PathBuf>) -> PathBuf {
 
 /// What names of directories in /tmp begin with in which processes meet by default.
 pub(super) const DEFAULT_STEM: &str = "ferroverbs-";
-/// Names the directory in which processes meet.
-pub(super) const DIR_VARIABLE: &str = "FERROVERBS_FABRIC_DIR";
-/// Names the group whose members meet.
-pub(super) const GROUP_VARIABLE: &str = "FERROVERBS_FABRIC_GROUP";
-/// Turns cross-memory attach off.
-const CMA_VARIABLE: &str = "FERROVERBS_SOFT_CMA";
 
 /// 10 bits of a 24-bit QP number.
 const DEFAULT_SLOTS: u16 = 1024;

@@ -8,9 +8,10 @@ use std::{
 };
 
 use super::{
-    config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
+    config::{DEFAULT_STEM, FabricConfig},
     error::FabricError,
 };
+use crate::config::{DIR_VARIABLE, GROUP_VARIABLE};
 use crate::sys::{
     Errno,
     dir::{self, Dir, Links, Stat},
@@ -62,7 +63,10 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        Err(FabricError::at(&path, Errno::EBUSY, "keeps being removed", "try again"))
+        // Or it is on a file system that takes none, as /proc.
+        let cause = "cannot be created, or keeps being removed";
+        let remedy = format!("set {DIR_VARIABLE} to a directory that this user may write to");
+        Err(FabricError::at(&path, Errno::ENOENT, cause, &remedy))
     }
 
     /// The path of this directory.

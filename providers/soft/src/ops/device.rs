@@ -2,14 +2,12 @@
 
 use super::context;
 use super::frontend::verbs_register_driver_65;
+use crate::config;
 use crate::fabric::FabricConfig;
-use crate::guid::{DEVICES, Identity};
+use crate::guid::Identity;
 use abi::*;
 use std::ffi::{c_char, c_int};
 use std::ptr;
-
-/// Most devices that a setting can ask for.
-const MOST: usize = DEVICES as usize;
 
 /// Never matches a kernel device: ours have none.
 static NO_MATCH: [verbs_match_ent; 1] = [verbs_match_ent {
@@ -58,15 +56,6 @@ extern "C" fn register() {
 #[unsafe(link_section = ".init_array")]
 static REGISTER: extern "C" fn() = register;
 
-/// How many devices a setting asks for, if it asks: `FERROVERBS_SOFT` = off | on | a number.
-fn asked(value: Option<&str>) -> Option<usize> {
-    match value?.trim() {
-        "off" | "0" | "no" => Some(0),
-        "on" | "yes" => Some(1),
-        other => other.parse().ok().map(|n: usize| n.min(MOST)),
-    }
-}
-
 /// Announces `soft0` (and more where asked for) when the kernel has no device, or when it is forced on.
 ///
 /// # Safety
@@ -76,15 +65,14 @@ unsafe extern "C" fn announce(
     out: *mut ferroverbs_device_info,
     max: c_int,
 ) -> c_int {
-    let setting = std::env::var("FERROVERBS_SOFT").ok();
-    let wanted = asked(setting.as_deref()).unwrap_or(usize::from(kernel_devices == 0));
+    let wanted = config::DEVICES_ASKED.get().unwrap_or(usize::from(kernel_devices == 0));
     let count = wanted.min(usize::try_from(max).unwrap_or(0));
     if count == 0 {
         return 0;
     }
     // Whoever opens a device is told of settings that cannot be used.
-    let config = FabricConfig::from_env().unwrap_or_else(|_| FabricConfig::new("nowhere"));
-    let identity = Identity::of(&config);
+    let settings = FabricConfig::from_env().unwrap_or_else(|_| FabricConfig::new("nowhere"));
+    let identity = Identity::of(&settings);
     for n in 0..count {
         let mut info = ferroverbs_device_info {
             name: [0; 64],
@@ -119,19 +107,4 @@ unsafe extern "C" fn alloc_device(_sysfs_dev: *mut verbs_sysfs_dev) -> *mut verb
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
     // SAFETY: from calloc, by contract.
     unsafe { libc::free(device.cast()) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_setting_is_a_switch_or_a_number() {
-        assert_eq!(asked(None), None);
-        assert_eq!(asked(Some("off")), Some(0));
-        assert_eq!(asked(Some("on")), Some(1));
-        assert_eq!(asked(Some("3")), Some(3));
-        assert_eq!(asked(Some("1000")), Some(MOST));
-        assert_eq!(asked(Some("maybe")), None);
-    }
 }
