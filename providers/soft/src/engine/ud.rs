@@ -39,6 +39,10 @@ pub(super) fn deliver(
     head: &Head,
     body: &[u64; BODY_WORDS],
 ) -> bool {
+    // Nobody speaks for queue pairs of others.
+    if split_qpn(head.src_qpn).0 != inlet.peer.slot {
+        return false;
+    }
     let (qpn, qkey) = (low(body[0]), high(body[0]));
     let len = low(body[1]) as usize;
     let packet = match high(body[1]) {

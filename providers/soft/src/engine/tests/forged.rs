@@ -203,3 +203,26 @@ fn what_others_ask_for_is_not_kept_without_end() {
     // The service thread may be at it.
     assert!((0..2_000_000).any(|of| !adapter.xrc.hear(&adapter, slot, &head, of)));
 }
+
+#[test]
+fn a_datagram_in_the_name_of_another_processs_queue_pair_is_dropped() {
+    let [adapter, member] = adapters();
+    let side = Side::new(&adapter, Kind::Ud, 4096);
+    side.connect(0, 0);
+    side.receive(1, &[side.sge(0, 100)]);
+    side.receive(2, &[side.sge(100, 100)]);
+    member.datagrams.meet_everyone(&member);
+    let slot = adapter.fabric.slot();
+    let say = |src_qpn| {
+        let word = halves(side.qp.qpn, QKEY);
+        member.datagrams.tell(&member, slot, Op::Datagram, src_qpn, word);
+        adapter.datagrams.attend(&adapter);
+    };
+    let own = crate::shm::layout::qpn(member.fabric.slot(), 3);
+    say(side.qp.qpn);
+    say(own);
+    let got = side.poll().expect("the second one");
+    assert_eq!((got.wr_id, got.src_qp), (1, own));
+    assert!(side.poll().is_none());
+    assert_eq!(adapter.datagrams.dropped.load(Ordering::Relaxed), 1);
+}
