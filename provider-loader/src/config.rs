@@ -136,8 +136,8 @@ fn read_start(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Appends what one file says, in reading order.
-fn parse(file: &Path, text: &str, into: &mut Contents) {
-    let blank = |c: char| c.is_ascii_whitespace();
+pub(crate) fn parse(file: &Path, text: &str, into: &mut Contents) {
+    let blank = is_blank;
     let announces = text.lines().any(|line| {
         line.trim_start_matches(blank)
             .strip_prefix('#')
@@ -155,7 +155,7 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let mut words = line.split_ascii_whitespace();
+        let mut words = line.split(blank).filter(|word| !word.is_empty());
         match (words.next(), words.next()) {
             (Some("driver"), Some(name)) if name.len() <= LONGEST_NAME => {
                 into.directives.push(Directive {
@@ -174,6 +174,11 @@ fn parse(file: &Path, text: &str, into: &mut Contents) {
         let more = lines.saturating_sub(1);
         into.ignored.push(Ignored::Lines { file: file.to_owned(), line, text, more });
     }
+}
+
+/// What separates words: isspace(3), which has the vertical tab besides what Rust counts.
+pub(crate) fn is_blank(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\x0b'
 }
 
 /// The beginning of a line, without what would upset a terminal.
@@ -207,6 +212,13 @@ mod tests {
 
     fn names(contents: &Contents) -> Vec<&str> {
         contents.directives.iter().map(|directive| directive.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_vertical_tab_ends_a_name_as_it_does_for_sscanf() {
+        let contents = parsed("\x0bdriver\x0bmlx5\x0bmore\n");
+        assert_eq!(contents.directives[0].name, "mlx5");
+        assert!(contents.ignored.is_empty());
     }
 
     #[test]
