@@ -149,9 +149,10 @@ impl Victim {
 
     /// Reads what it publishes anew.
     fn study(&mut self, own_slot: u16) {
+        let tables = self.peer.tables().base().cast_const();
         self.ours.clear();
         self.theirs.clear();
-        for index in 0..STUDIED {
+        for index in resident(tables, TABLES_QPS, QPS, size_of::<QpEntry>()) {
             let life = Life::unpack(self.view.qp(index).life.load(Relaxed));
             if life.state == Life::NONE || life.dest_qpn == 0 {
                 continue;
@@ -164,7 +165,7 @@ impl Victim {
             }
         }
         self.regions.clear();
-        for index in (1..STUDIED).chain(MRS - 64..MRS) {
+        for index in resident(tables, TABLES_MRS, MRS, size_of::<MrEntry>()) {
             let entry = self.view.mr(index);
             let rkey = entry.key.load(Relaxed) as u32;
             if rkey != 0 {
@@ -179,8 +180,24 @@ impl Victim {
     }
 }
 
-/// Entries of the tables of others that are read: what lies behind is rarely in use, and reading it would fill their memory.
-const STUDIED: usize = 256;
+/// Which of `count` elements of `size` bytes at `offset` of a segment lie in pages that exist: reading the others would make them.
+fn resident(
+    base: *const u8,
+    offset: usize,
+    count: usize,
+    size: usize,
+) -> impl Iterator<Item = usize> {
+    const PAGE: usize = 4096;
+    let mut there = vec![0u8; (count * size).div_ceil(PAGE)];
+    // SAFETY: a page-aligned part of a segment, and a byte for each of its pages.
+    unsafe {
+        let from = base.add(offset).cast_mut().cast();
+        libc::mincore(from, there.len() * PAGE, there.as_mut_ptr());
+    }
+    let pages = there.into_iter().enumerate().filter(|(_, there)| there & 1 != 0);
+    let each = PAGE / size.min(PAGE);
+    pages.flat_map(move |(page, _)| page * PAGE / size..(page * PAGE / size + each).min(count))
+}
 
 /// Hears nothing: whoever is there is found by looking.
 struct Deaf;
@@ -243,7 +260,7 @@ impl Attacker {
             return;
         };
         let Some(mut victim) = self.victims.remove(&slot) else { return };
-        if self.acts.is_multiple_of(16) {
+        if self.acts.is_multiple_of(64) {
             victim.study(self.slot());
         }
         match self.random.below(100) {
@@ -264,8 +281,12 @@ impl Attacker {
     /// Meets whoever has come, forgets whoever has gone.
     fn look_around(&mut self) {
         self.victims.retain(|_, victim| !victim.peer.is_dead());
-        for slot in (1..64).filter(|slot| *slot != self.fabric.slot()) {
-            if !self.fabric.is_occupied(slot) {
+        let files = std::fs::read_dir(self.fabric.directory()).into_iter().flatten().flatten();
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        let slots: Vec<u16> =
+            names.filter_map(|name| name.strip_suffix(".sock")?.parse().ok()).collect();
+        for slot in slots {
+            if slot == self.fabric.slot() || !self.fabric.is_occupied(slot) {
                 continue;
             }
             let Ok(peer) = self.fabric.peer(slot) else { continue };

@@ -10,7 +10,8 @@ use crate::shm::protocol;
 impl Attacker {
     /// Publishes nonsense, or what looks like sense.
     pub(super) fn change_own_tables(&mut self, victim: &Victim) {
-        let head = self.view.tables_head();
+        let view = self.view;
+        let head = view.tables_head();
         let nasty = self.random.nasty();
         match self.random.below(12) {
             0 => head.attention.store(self.random.below(5) as u32, Release),
@@ -29,13 +30,13 @@ impl Attacker {
             }
             10 => {
                 let at = self.random.below(8);
-                let srq = self.view.srq(at);
-                let theirs = &victim.view.qp(self.random.below(32)).domain;
+                let srq = view.srq(at);
+                let theirs = &victim.view.qp(self.some_index(victim)).domain;
                 for (to, from) in srq.domain.iter().zip(theirs) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
                 srq.life.store(nasty, Release);
-                let pd = self.view.pd(at);
+                let pd = view.pd(at);
                 pd.number.store(self.random.nasty(), Release);
                 pd.origin.store(self.random.nasty(), Release);
                 // Not one that the victim has: a domain that others imported is not deallocated.
@@ -54,7 +55,8 @@ impl Attacker {
     fn change_qp(&mut self, victim: &Victim) {
         let line = self.random.of(&victim.ours);
         let index = line.map_or(self.random.below(64), |line| split_qpn(line.life.dest_qpn).1);
-        let entry = self.view.qp(index);
+        let view = self.view;
+        let entry = view.qp(index);
         let nasty = self.random.nasty();
         let to = line.map_or(nasty as u32, |line| victim.qpn(line.index));
         match self.random.below(12) {
@@ -69,7 +71,7 @@ impl Attacker {
             2 => entry.rnr_retry.store(nasty as u8, Release),
             3 => entry.min_rnr_timer.store(nasty as u8, Release),
             4 => {
-                let theirs = &victim.view.qp(self.random.below(32)).domain;
+                let theirs = &victim.view.qp(self.some_index(victim)).domain;
                 for (to, from) in entry.domain.iter().zip(theirs) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
@@ -127,7 +129,8 @@ impl Attacker {
             4 => ring.hot().store(self.random.below(3) as u32, Release),
             5 => self.view.rings_head().atomic_lock.store(nasty as u32, Release),
             6 => {
-                let opener = &victim.view.openers(self.random.below(64))[usize::from(self.slot())];
+                let opener =
+                    &victim.view.openers(self.some_index(victim))[usize::from(self.slot())];
                 opener.store(nasty as u32, Release);
             }
             _ => {

@@ -278,7 +278,7 @@ impl Attacker {
     }
 
     fn datagram(&mut self, victim: &Victim, seq: u32) -> ([u64; 2], [u64; BODY_WORDS]) {
-        let ops = [Op::Datagram, Op::Frame, Op::Frame, Op::XrcAsk, Op::XrcAnswer, Op::XrcAsk];
+        let ops = [Op::Datagram, Op::Frame, Op::Frame, Op::XrcAsk, Op::XrcAnswer, Op::XrcBroke];
         let op = if self.random.one_in(10) { Op::Send } else { ops[self.random.below(6)] };
         let carrier = CARRIERS[self.random.below(4)];
         let flags = self.random.below(64) as u8;
@@ -293,7 +293,7 @@ impl Attacker {
         let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
         let to = match self.random.below(4) {
             0 => 0xff_ffff,
-            _ => victim.qpn(self.random.below(32)),
+            _ => victim.qpn(self.some_index(victim)),
         };
         let len = self.length();
         match op {
@@ -312,6 +312,12 @@ impl Attacker {
         (head.emit(), body)
     }
 
+    /// The index of a queue pair of the victim's, if it has any that is connected.
+    pub(super) fn some_index(&mut self, victim: &Victim) -> usize {
+        let lines = if self.random.one_in(2) { &victim.ours } else { &victim.theirs };
+        self.random.of(lines).map_or(self.random.below(QPS), |line| line.index)
+    }
+
     /// A length: what fits, what does not quite, and what never will.
     fn length(&mut self) -> u32 {
         match self.random.below(4) {
@@ -319,6 +325,12 @@ impl Attacker {
             1 => self.random.below(64) as u32,
             _ => self.random.below(CHUNK_BYTES + 64) as u32,
         }
+    }
+
+    /// The slot of some process that is there.
+    fn some_slot(&mut self) -> u16 {
+        let slots: Vec<u16> = self.victims.keys().copied().collect();
+        self.random.of(&slots).unwrap_or(1)
     }
 
     /// A chunk of ours, filled with what may be lists of addresses; or the number of none.
@@ -412,14 +424,14 @@ impl Attacker {
                 }
             }
             5 => {
-                let ring = victim.view.peer_ring(self.random.below(8) as u16);
+                let ring = victim.view.peer_ring(self.some_slot());
                 let next = victim.next_datagram;
                 victim.next_datagram = ring.acked().load(Relaxed);
                 self.fill_datagrams(victim, &ring);
                 victim.next_datagram = next;
             }
             6 => {
-                let ring = victim.view.peer_ring(self.random.below(8) as u16);
+                let ring = victim.view.peer_ring(self.some_slot());
                 match self.random.below(3) {
                     0 => ring.acked().store(nasty as u32, Release),
                     1 => ring.nak().store(nasty as u32, Release),
@@ -427,7 +439,7 @@ impl Attacker {
                 }
             }
             7 => match self.random.below(3) {
-                0 => drop(head.qp_bells[self.random.below(8)].swap(nasty, Release)),
+                0 => drop(head.qp_bells[self.some_index(victim) / 64].swap(nasty, Release)),
                 1 => drop(head.qp_bell_summary[self.random.below(4)].swap(nasty, Release)),
                 _ => drop(head.peer_bells[self.random.below(16)].swap(nasty, Release)),
             },
@@ -439,8 +451,8 @@ impl Attacker {
                 head.help_wanted.0.store([nasty as u32, u32::MAX, 1][self.random.below(3)], Release)
             }
             10 => {
-                let at = self.random.below(64);
-                let opener = &victim.view.openers(at)[self.random.below(8)];
+                let at = self.some_index(victim);
+                let opener = &victim.view.openers(at)[usize::from(self.some_slot())];
                 opener.store(nasty as u32, Release);
             }
             _ => {

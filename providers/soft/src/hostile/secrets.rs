@@ -1,6 +1,6 @@
 //! Looks for what victims never sent or registered, in everything that the hostile process can read.
 
-use super::Attacker;
+use super::{Attacker, resident};
 use crate::shm::layout::*;
 
 /// Victims fill memory that nobody else may see with this, each byte inverted so that it is not found here.
@@ -20,12 +20,12 @@ pub(super) fn search(attacker: &Attacker) -> Option<String> {
     let others =
         attacker.victims.values().map(|v| (v.peer.slot, v.peer.rings().base().cast_const()));
     for (slot, base) in rings.chain(others) {
-        // The chunks that are in use, and the slots of the first rings: what lies behind is rarely touched.
-        for (what, start, len) in
-            [("chunk", RINGS_CHUNKS, 64 * CHUNK_BYTES), ("slot", RINGS_QP_SLOTS, 64 * RING_BYTES)]
-        {
+        for (what, start, len) in [
+            ("chunk", RINGS_CHUNKS, CHUNKS * CHUNK_BYTES),
+            ("slot", RINGS_QP_SLOTS, QPS * RING_BYTES),
+        ] {
             let mut before = 0;
-            for at in 0..len / 8 {
+            for at in resident(base, start, len / 8, 8) {
                 // SAFETY: within the segment, whose mapping lives as long as the peer; any bits are a number.
                 let word = unsafe { base.add(start).cast::<u64>().add(at).read_volatile() };
                 if before == words[0] && word == words[1] {

@@ -212,7 +212,6 @@ impl Ring {
     }
 
     /// The words of slot `seq`, for tests that put there what no producer would.
-    #[cfg(test)]
     pub(crate) fn words(&self, seq: u32) -> &[AtomicU64; 8] {
         &self.slot(seq).words
     }
