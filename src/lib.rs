@@ -33,6 +33,8 @@
 
 mod export;
 mod front;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kabi;
 mod sys;
 mod verbs;

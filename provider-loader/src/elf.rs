@@ -15,6 +15,12 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut file = std::fs::File::open(path).map_err(text)?;
     let len = file.metadata().map_err(text)?.len();
+    check_file(&mut file, len)
+}
+
+/// The same of an open file of `len` bytes.
+pub(crate) fn check_file(file: &mut (impl Read + Seek), len: u64) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
     // One read has all of it in every library that a linker made.
     let mut start = Vec::with_capacity(START);
     file.by_ref().take(START as u64).read_to_end(&mut start).map_err(text)?;

@@ -17,3 +17,29 @@ pub mod places;
 pub use dl::Plugin;
 pub use failure::Failure;
 pub use loader::Loader;
+
+/// What fuzz targets call: everything here takes any bytes and must not panic.
+#[doc(hidden)]
+pub mod fuzzing {
+    use std::path::Path;
+
+    /// A `*.driver` file.
+    pub fn driver_file(data: &[u8]) {
+        let mut contents = crate::config::Contents::default();
+        crate::config::parse(Path::new("x.driver"), &String::from_utf8_lossy(data), &mut contents);
+        for directive in &contents.directives {
+            assert!(
+                !directive.name.is_empty() && !directive.name.contains(crate::config::is_blank)
+            );
+        }
+        for ignored in &contents.ignored {
+            assert!(!ignored.to_string().contains('\n'), "one line for a person");
+        }
+        crate::config::split_list(&String::from_utf8_lossy(data));
+    }
+
+    /// A plugin's file: what passes ends where its program headers say, or behind.
+    pub fn plugin_file(data: &[u8]) {
+        let _ = crate::elf::check_file(&mut std::io::Cursor::new(data), data.len() as u64);
+    }
+}

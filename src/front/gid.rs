@@ -203,7 +203,7 @@ fn interface_index(name: &str) -> Result<u32, Errno> {
 }
 
 /// Eight groups of hexadecimal digits.
-fn parse_gid(text: &str) -> Option<ibv_gid> {
+pub(crate) fn parse_gid(text: &str) -> Option<ibv_gid> {
     let mut raw = [0; 16];
     let mut groups = text.trim().split(':');
     for pair in raw.chunks_exact_mut(2) {

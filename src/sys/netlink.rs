@@ -154,6 +154,12 @@ impl Answer {
     }
 }
 
+/// The messages of a datagram, for a fuzz target.
+pub(crate) fn messages(datagram: &[u8]) -> Vec<Message> {
+    let answers = parse(datagram).unwrap_or_default().into_iter();
+    answers.filter_map(|a| if let Answer::Message(m) = a { Some(m) } else { None }).collect()
+}
+
 /// Takes a datagram apart; `EIO` when a length does not fit.
 fn parse(mut datagram: &[u8]) -> Result<Vec<Answer>, Errno> {
     let mut answers = Vec::new();

@@ -97,7 +97,7 @@ fn request(kind: u16, attributes: &[DefaultNla]) -> Message {
     Message { kind, body }
 }
 
-fn parse_device(body: &[u8]) -> Option<IbDevice> {
+pub(crate) fn parse_device(body: &[u8]) -> Option<IbDevice> {
     Some(IbDevice {
         index: u32_attribute(body, ATTR_DEV_INDEX)?,
         name: string_attribute(body, ATTR_DEV_NAME)?,
@@ -107,7 +107,7 @@ fn parse_device(body: &[u8]) -> Option<IbDevice> {
     })
 }
 
-fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
+pub(crate) fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
     let dev = u64_attribute(body, ATTR_CHARDEV)?;
     // The kernel's own encoding of a device number.
     let major = (dev & 0xf_ff00) >> 8;

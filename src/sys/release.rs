@@ -38,7 +38,7 @@ fn of_file(path: &Path) -> Option<u32> {
 const LONGEST_CHAIN: usize = 8;
 
 /// `libX.so.<abi>.<minor>.<release>.<point>`.
-fn of_name(name: &str) -> Option<u32> {
+pub(crate) fn of_name(name: &str) -> Option<u32> {
     let (_, version) = name.split_once(".so.")?;
     let mut numbers = version.split('.');
     let release = numbers.nth(2)?.parse().ok()?;

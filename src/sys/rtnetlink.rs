@@ -85,7 +85,7 @@ fn request(kind: u16, message: &impl Emitable) -> Message {
     Message { kind, body }
 }
 
-fn parse_route(body: &[u8]) -> Option<Route> {
+pub(crate) fn parse_route(body: &[u8]) -> Option<Route> {
     let message = RouteMessage::parse(body).ok()?;
     let gateway = message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
@@ -95,7 +95,7 @@ fn parse_route(body: &[u8]) -> Option<Route> {
     Some(Route { kind: message.header.kind, gateway })
 }
 
-fn parse_link(body: &[u8]) -> Option<Link> {
+pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
     let message = LinkMessage::parse(body).ok()?;
     let mut link = Link { mac: None, vlan: None };
     for attribute in &message.attributes {
@@ -118,7 +118,7 @@ fn mac(octets: &[u8]) -> Option<Mac> {
 }
 
 /// The address in an entry for `of` on `interface` that the kernel considers good.
-fn parse_neighbour(body: &[u8], of: IpAddr, interface: u32) -> Option<Mac> {
+pub(crate) fn parse_neighbour(body: &[u8], of: IpAddr, interface: u32) -> Option<Mac> {
     let entry = NeighbourMessage::parse(body).ok()?;
     let good = matches!(
         entry.header.state,

@@ -14,7 +14,7 @@ pub(crate) fn page_size_at(address: usize) -> usize {
 }
 
 /// Looks for `KernelPageSize` of the mapping around `address`.
-fn find(smaps: impl BufRead, address: usize) -> Option<usize> {
+pub(crate) fn find(smaps: impl BufRead, address: usize) -> Option<usize> {
     let mut inside = false;
     for line in smaps.lines().map_while(Result::ok) {
         if let Some(range) = range_of(&line) {

@@ -117,7 +117,7 @@ verb! {
 }
 
 /// `{u64 element, u32 type, u32 reserved}` as the kernel writes it.
-fn decode(record: [u8; 16]) -> ibv_async_event {
+pub(crate) fn decode(record: [u8; 16]) -> ibv_async_event {
     let [e0, e1, e2, e3, e4, e5, e6, e7, t0, t1, t2, t3, _, _, _, _] = record;
     let element = u64::from_ne_bytes([e0, e1, e2, e3, e4, e5, e6, e7]);
     let event_type = u32::from_ne_bytes([t0, t1, t2, t3]);

@@ -5,6 +5,7 @@ mod coverage;
 mod demo;
 mod dist;
 mod files;
+mod fuzz;
 mod headers;
 mod hostile;
 mod manpage;
@@ -48,6 +49,8 @@ enum Command {
     Test(test::Args),
     /// Random operations over the soft adapter, checked, one seed after the other
     Soak(soak::Args),
+    /// Run fuzz targets: everything that reads what others write (docs/fuzzing.md)
+    Fuzz(fuzz::Args),
     /// Measure the soft adapter beside its peers and the machine's limits
     Bench(bench::Args),
     /// Run a command over Ferroverbs
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::main(),
         Command::Test(args) => test::main(&args),
         Command::Soak(args) => soak::main(&args),
+        Command::Fuzz(args) => fuzz::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Vm(args) => vm::main(&args),
@@ -154,6 +158,8 @@ mod tests {
             "soak 60",
             "soak 60 7",
             "soak --hostile 60 7",
+            "fuzz",
+            "fuzz frame --minutes 60",
             "bench",
             "bench --rounds 3 --write",
             "bench scale",

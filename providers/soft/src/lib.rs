@@ -11,6 +11,8 @@ mod control;
 mod engine;
 #[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
 mod fabric;
+#[doc(hidden)]
+pub mod fuzzing;
 mod guid;
 #[cfg(test)]
 mod hostile;

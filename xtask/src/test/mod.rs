@@ -8,6 +8,7 @@ mod development;
 mod diagnostics;
 mod dist;
 mod faults;
+mod fuzz;
 mod headers;
 mod hostile;
 mod inlines;
@@ -126,6 +127,11 @@ const GROUPS: &[Group] = &[
         name: "hostile",
         what: "programs beside a process that writes whatever it can, each data path",
         run: hostile::run,
+    },
+    Group {
+        name: "fuzz",
+        what: "fuzz targets, from their corpora (FERROVERBS_FUZZ_SECONDS each)",
+        run: fuzz::run,
     },
     Group {
         name: "diagnostics",

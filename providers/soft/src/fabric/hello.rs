@@ -171,6 +171,11 @@ impl Message {
     }
 }
 
+/// Whether `bytes` are no message, or the bytes of the message that they are.
+pub(crate) fn round_trip(bytes: &[u8]) -> bool {
+    !Message::parse(bytes).is_ok_and(|message| message.emit() != *bytes)
+}
+
 /// "FVfabric" in the order of the bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
 

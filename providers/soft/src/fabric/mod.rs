@@ -69,6 +69,7 @@ use crate::sys::{
     thread::spawn_quiet,
     unix::Socket,
 };
+pub(crate) use hello::round_trip;
 pub(crate) use slots::{RegistryHold, hold_registry};
 
 /// What the user of a fabric does when something happens.

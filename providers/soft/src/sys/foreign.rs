@@ -27,6 +27,11 @@ struct Area {
     path: String,
 }
 
+/// Whether a line of `/proc/<pid>/maps` tells a mapping.
+pub(crate) fn tells_mapping(line: &str) -> bool {
+    Area::parse(line).is_some_and(|area| area.start <= area.end)
+}
+
 impl Area {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(6, ' ').map(str::trim);

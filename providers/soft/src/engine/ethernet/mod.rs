@@ -13,8 +13,8 @@ mod send;
 pub(crate) mod steer;
 pub(crate) mod toeplitz;
 
-pub(super) use checksum::{Segment, make_segment};
-pub(crate) use headers::{ETHERNET, Framing, Key};
+pub(crate) use checksum::{Segment, are_right as frame_is_right, frame_check, make_segment};
+pub(crate) use headers::{ETHERNET, Framing, Key, dissect};
 pub(super) use receive::{Sink, deliver};
 pub(super) use send::{check, issue_waiting};
 

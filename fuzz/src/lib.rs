@@ -1,0 +1,45 @@
+//! Fuzz targets: each takes any bytes as what a file, the kernel, a peer or a person wrote, and panics if something is wrong. See docs/fuzzing.md.
+
+/// What a target runs.
+pub type Run = fn(&[u8]);
+
+/// All targets, by name.
+pub const TARGETS: &[(&str, Run)] = &[
+    ("driver_file", provider_loader::fuzzing::driver_file),
+    ("plugin_file", provider_loader::fuzzing::plugin_file),
+    ("plugin_name", ibverbs::fuzzing::plugin_name),
+    ("sysfs", ibverbs::fuzzing::sysfs),
+    ("smaps", ibverbs::fuzzing::smaps),
+    ("netlink", ibverbs::fuzzing::netlink),
+    ("event", ibverbs::fuzzing::event),
+    ("hello", soft::fuzzing::hello),
+    ("slot", soft::fuzzing::slot),
+    ("segments", soft::fuzzing::segments),
+    ("mapping", soft::fuzzing::mapping),
+    ("faults", soft::fuzzing::faults),
+    ("frame", soft::fuzzing::frame),
+    ("tagged", soft::fuzzing::tagged),
+    ("roce", roce),
+];
+
+/// Runs a target on some bytes.
+///
+/// # Panics
+/// There is no such target, or it found something.
+pub fn run(target: &str, data: &[u8]) {
+    let found = TARGETS.iter().find(|(name, _)| *name == target);
+    let (_, run) = found.unwrap_or_else(|| panic!("no such target: {target}"));
+    run(data);
+}
+
+/// A packet of RoCE v2, between UDP header and ICRC.
+fn roce(data: &[u8]) {
+    use ferroverbs_roce::wire::Packet;
+    if let Ok((packet, payload)) = Packet::parse(data) {
+        let mut bytes = packet.emit(payload.len()).to_vec();
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + Packet::padding(payload.len()), 0);
+        let again = Packet::parse(&bytes).expect("what is emitted is a packet");
+        assert_eq!(again, (packet, payload));
+    }
+}

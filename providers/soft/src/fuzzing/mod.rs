@@ -1,0 +1,80 @@
+//! What fuzz targets call (`fuzz/`): everything here takes any bytes and must not panic.
+
+mod segments;
+
+use crate::engine::ethernet::Framing;
+use crate::engine::ethernet::{Segment, dissect, frame_check, frame_is_right, make_segment};
+use crate::engine::faults;
+use crate::engine::tags::wire;
+use crate::fabric;
+use crate::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
+use crate::sys::foreign::tells_mapping;
+
+pub use segments::segments;
+
+/// A message of the handshake.
+pub fn hello(data: &[u8]) {
+    assert!(fabric::round_trip(data), "what is parsed is what would be emitted");
+}
+
+/// The head of a ring's slot.
+pub fn slot(data: &[u8]) {
+    let (words, _) = data.as_chunks::<8>();
+    let &[first, second, ..] = words else { return };
+    let words = [u64::from_le_bytes(first), u64::from_le_bytes(second)];
+    let head = Head::parse(words);
+    if let Some(head) = head {
+        assert_eq!(head.emit(), words, "every bit of a head means something");
+    }
+    // The short way and the general one find the same.
+    let short = Short(words);
+    if short.is_one() && short.len() <= SEND_INLINE {
+        let head = head.expect("a short one is one");
+        assert_eq!((head.op, head.carrier), (Op::Send, Carrier::Inline));
+        assert_eq!((usize::from(head.count), head.seq), (short.len(), short.seq()));
+        assert_eq!((head.src_qpn, head.ack), (short.src_qpn(), short.ack()));
+    }
+    if short.is_chunked() {
+        assert_eq!(head.map(|head| head.carrier), Some(Carrier::Chunk));
+    }
+}
+
+/// The rules of `FERROVERBS_SOFT_FAULTS`.
+pub fn faults(data: &[u8]) {
+    if let Err(why) = faults::parse(&String::from_utf8_lossy(data)) {
+        assert!(!why.contains('\n'), "one line: {why}");
+    }
+}
+
+/// An Ethernet frame, as it is taken apart, checked and segmented.
+pub fn frame(data: &[u8]) {
+    if let Some((key, places)) = dissect(data) {
+        let _ = (key.words(), key.is_multicast(), places.vlan);
+        frame_is_right(data, &places);
+    }
+    frame_check(data);
+    for framing in [Framing::Ethernet, Framing::Ipoib] {
+        for (index, last) in [(0, false), (1, false), (7, true)] {
+            let mut frame = data.to_vec();
+            make_segment(&mut frame, framing, Segment { index, offset: index * 1400, last });
+            assert_eq!(frame.len(), data.len());
+        }
+    }
+}
+
+/// The headers of a tagged message.
+pub fn tagged(data: &[u8]) {
+    match wire::Message::parse(data) {
+        wire::Message::Untagged => {}
+        wire::Message::Eager(_) => assert!(data.len() >= wire::TMH_LEN),
+        wire::Message::Rendezvous(tagged, offer) => {
+            let fin = wire::fin(tagged, offer);
+            assert_eq!(fin[4..], data[4..wire::HEADERS_LEN], "what was told is told back");
+        }
+    }
+}
+
+/// A line of `/proc/<pid>/maps`.
+pub fn mapping(data: &[u8]) {
+    tells_mapping(&String::from_utf8_lossy(data));
+}

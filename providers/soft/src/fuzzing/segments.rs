@@ -1,0 +1,340 @@
+//! An adapter that reads what another member of the fabric wrote: rings, control words, chunks, and the other's tables, from any bytes.
+//!
+//! Both are in one process, and nobody attaches: an adapter that may would write where the other says that its memory is.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use abi::*;
+
+use crate::adapter::Adapter;
+use crate::engine::channel::{Channel, Reporter};
+use crate::engine::completion::Reads;
+use crate::engine::cq::{Cq, Form};
+use crate::engine::inbound::Who;
+use crate::engine::link::Holder;
+use crate::engine::qp::{Qp, Wanted};
+use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::request::{Destination, Request};
+use crate::engine::state::{Kind, State, transition};
+use crate::fabric::{Fabric, FabricConfig, Handler, Peer};
+use crate::net::Gids;
+use crate::ops::qp::modify;
+use crate::shm::layout::*;
+use crate::shm::protocol;
+use crate::shm::view::View;
+
+/// Bytes of a record: what it is, three of what it is about, and eight words.
+const RECORD: usize = 4 + 64;
+/// Records of one input that count.
+const MOST: usize = 64;
+/// Bytes of registered memory, and of each side of it that is not.
+const MEMORY: usize = 8192;
+const BESIDE: usize = 4096;
+const QKEY: u32 = 0x1111_1111;
+const KINDS: [Kind; 3] = [Kind::Rc, Kind::Uc, Kind::Ud];
+const RECEIVES: u64 = 4;
+
+struct Deaf;
+
+impl Handler for Deaf {
+    fn on_wake(&self) -> Option<Duration> {
+        None
+    }
+    fn on_peer_joined(&self, _: &Arc<Peer>) {}
+    fn on_peer_death(&self, _: &Arc<Peer>) {}
+}
+
+/// The adapter, what it has, and the other member.
+struct World {
+    adapter: Arc<Adapter>,
+    gids: Gids,
+    cq: Arc<Cq>,
+    qps: Vec<Arc<Qp>>,
+    memory: Box<[u8]>,
+    keys: Keys,
+    other: Arc<Fabric>,
+    /// The other's segments, and the adapter's as the other has them mapped.
+    own: View,
+    victim: View,
+}
+
+impl World {
+    fn new() -> Self {
+        let name = format!("ferroverbs-fuzz-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        config.cma = false;
+        config.first_slot = Some(1);
+        let adapter = Adapter::join(config.clone()).expect("a fabric");
+        let other = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
+        // SAFETY: the fabric mapped both segments with these lengths, and the world is never dropped.
+        let own = unsafe { View::new(other.tables().base(), other.rings().base()) };
+        let peer = other.peer(adapter.fabric.slot()).expect("it is there");
+        // SAFETY: as above; the peer lives as long as the fabric that it is of.
+        let victim = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        std::mem::forget(peer);
+        let form = Form {
+            capacity: 4096,
+            reads: Reads::default(),
+            overwrites: false,
+            single_threaded: false,
+            internal: false,
+        };
+        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
+        let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone());
+        let pd = adapter.domains.create(0).expect("room").0;
+        let memory = vec![0xa5; MEMORY + 2 * BESIDE].into_boxed_slice();
+        let va = memory.as_ptr() as u64 + BESIDE as u64;
+        let access = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let extent = Extent { pd, va, iova: va, len: MEMORY as u64, access };
+        let keys = adapter.regions.register(&extent).expect("room");
+        let qps = KINDS.map(|kind| {
+            let cap = ibv_qp_cap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 2,
+                max_recv_sge: 2,
+                max_inline_data: 64,
+            };
+            let wanted = Wanted {
+                kind,
+                pd,
+                send_cq: Arc::clone(&cq),
+                recv_cq: Arc::clone(&cq),
+                srq: None,
+                domain: None,
+                stand: None,
+                opened: None,
+                cap,
+                signals_all: true,
+                create_flags: 0,
+                max_tso_header: 0,
+                rss: None,
+                report: report.clone(),
+            };
+            Qp::new(&adapter, wanted).expect("a number")
+        });
+        let gids = Gids::of_this_host(adapter.identity, 0);
+        Self { adapter, gids, cq, qps: qps.to_vec(), memory, keys, other, own, victim }
+    }
+
+    /// The number of the other's QP that one of ours is connected to.
+    fn number(&self, which: usize) -> u32 {
+        qpn(self.other.slot(), which + 1)
+    }
+
+    /// All queue pairs as after they were connected for the first time.
+    fn restart(&self) {
+        let attr = ibv_qp_attr {
+            qkey: QKEY,
+            qp_access_flags: REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC,
+            port_num: 1,
+            path_mtu: IBV_MTU_4096,
+            ah_attr: ibv_ah_attr { port_num: 1, ..Zeroed::zeroed() },
+            min_rnr_timer: 1,
+            timeout: 1,
+            ..Zeroed::zeroed()
+        };
+        for (which, qp) in self.qps.iter().enumerate() {
+            let reset = ibv_qp_attr { qp_state: State::Reset as u32, ..attr };
+            modify(qp, &self.gids, &reset, IBV_QP_STATE).expect("RESET is always allowed");
+            // What the other says of its side: as a good one does.
+            let entry = self.own.qp(which + 1);
+            let kind = qp.kind as u8;
+            let life = Life { state: Life::RTS, kind, generation: 1, dest_qpn: qp.qpn };
+            entry.rights.store(u64::from(u32::MAX), Relaxed);
+            entry.ring_base.store(RING_SLOTS, Relaxed);
+            entry.rnr_retry.store(0, Relaxed);
+            let ring = self.own.qp_ring(which + 1);
+            ring.acked().store(RING_SLOTS, Relaxed);
+            ring.nak().store(0, Relaxed);
+            ring.holder().store(0, Relaxed);
+            entry.life.store(life.pack(), Release);
+            for state in [State::Init, State::Rtr, State::Rts] {
+                let needs = transition(qp.kind, qp.state(), state).expect("the usual way").required;
+                let dest_qp_num = self.number(which);
+                let attr = ibv_qp_attr { qp_state: state as u32, dest_qp_num, ..attr };
+                modify(qp, &self.gids, &attr, needs | IBV_QP_STATE)
+                    .expect("a permitted transition");
+            }
+            Holder::new(self.other.identity(), 1).take(&self.victim.qp_ring(qp.index));
+            for id in 0..RECEIVES {
+                if let Ok(mut receives) = qp.posting() {
+                    let _ = receives.post(id, &[self.sge(id as usize * 1024, 1024)]);
+                }
+            }
+            qp.receives_posted();
+        }
+        while self.cq.poll(64, |_, _| {}) > 0 {}
+    }
+
+    fn sge(&self, at: usize, len: usize) -> ibv_sge {
+        let addr = self.memory.as_ptr() as u64 + (BESIDE + at) as u64;
+        ibv_sge { addr, length: len as u32, lkey: self.keys.lkey }
+    }
+
+    /// One record.
+    fn play(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
+        let (which, at) = (usize::from(which) % KINDS.len(), usize::from(a));
+        let qp = &self.qps[which];
+        let ring = self.victim.qp_ring(qp.index);
+        match kind % 12 {
+            // A slot where the adapter looks next: of the right sender, if bit 0 says so; with the victim's memory for an address, if bit 1 does.
+            0..3 => {
+                let seq = ring.acked().load(Relaxed);
+                let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
+                let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
+                let mut words = words;
+                words[0] = words[0] & !0xffff_ffff | u64::from(seq);
+                if b & 1 == 0 {
+                    words[1] = words[1] & !(0xff_ffff << 32) | u64::from(self.number(which)) << 32;
+                }
+                if b & 2 == 0 {
+                    let base = self.memory.as_ptr() as u64 + BESIDE as u64;
+                    words[2] = base.wrapping_add(words[2] as u16 as u64).wrapping_sub(64);
+                    words[3] = words[3] & !0xffff_ffff | u64::from(self.keys.rkey);
+                }
+                write(&ring, seq, words);
+                self.victim.ring_qp_bell(qp.index);
+            }
+            3 => {
+                let ring = self.victim.peer_ring(self.other.slot());
+                let seq = ring.acked().load(Relaxed);
+                let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
+                let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
+                let mut words = words;
+                words[0] = words[0] & !0xffff_ffff | u64::from(seq);
+                if b & 1 == 0 {
+                    let own = u64::from(self.number(which)) << 32;
+                    words[1] = words[1] & !(0xff_ffff << 32) | own;
+                    words[2] = u64::from(qp.qpn) | u64::from(QKEY) << 32;
+                }
+                write(&ring, seq, words);
+                self.victim.ring_peer_bell(self.other.slot());
+            }
+            4 => {
+                let control = [ring.acked(), ring.nak(), ring.begun(), ring.hot()];
+                control[at % 4].store(words[0] as u32, Release);
+            }
+            5 => ring.holder().store(words[0], Release),
+            6 => {
+                let ring = self.own.qp_ring(which + 1);
+                let near = ring.acked().load(Relaxed).wrapping_add(words[0] as u32 % 512);
+                match at % 4 {
+                    0 => ring.acked().store(near, Release),
+                    1 => ring.acked().store(words[0] as u32, Release),
+                    2 => ring.nak().store(words[0] as u32 % 8, Release),
+                    _ => ring.holder().store(words[0], Release),
+                }
+                self.victim.ring_qp_bell(qp.index);
+            }
+            7 => self.change_entry(which, at, &words),
+            8 => {
+                let entry = self.own.mr(1 + at % 4);
+                entry.iova.store(words[0], Relaxed);
+                entry.len.store(words[1], Relaxed);
+                entry.va.store(words[2], Relaxed);
+                entry.pd.store(words[3], Relaxed);
+                entry.qpn.store(words[4] as u32, Relaxed);
+                protocol::validate(&entry.key, words[5]);
+            }
+            9 => {
+                let Some(chunk) = self.own.chunk(u32::from(a) % 4) else { return };
+                for (n, word) in words.into_iter().enumerate() {
+                    // SAFETY: eight words at the beginning of a chunk of the other's.
+                    unsafe { chunk.cast::<u64>().add(n).write_volatile(word) };
+                }
+            }
+            10 => self.send(qp, which, a, &words),
+            _ => self.look(),
+        }
+    }
+
+    fn change_entry(&self, which: usize, at: usize, words: &[u64; 8]) {
+        let entry = self.own.qp(which + 1);
+        let word = words[0];
+        match at % 10 {
+            0 => entry.life.store(word, Release),
+            1 => entry.rights.store(word, Release),
+            2 => entry.ring_base.store(word as u32, Release),
+            3 => entry.rnr_retry.store(word as u8, Release),
+            4 => entry.rq_psn.store(word as u32, Release),
+            5 => entry.recv_channel.store(word as u16, Release),
+            6 => entry.send_channel.store(word as u16, Release),
+            7 => entry.awaits_acks.store(word as u8, Release),
+            8 => entry.chunk_worth.store(word as u32, Release),
+            _ => self.own.tables_head().attention.store(word as u32, Release),
+        }
+    }
+
+    /// The adapter sends something to the other.
+    fn send(&self, qp: &Qp, which: usize, what: u8, words: &[u64; 8]) {
+        let opcodes = [
+            IBV_WR_SEND,
+            IBV_WR_RDMA_WRITE,
+            IBV_WR_RDMA_READ,
+            IBV_WR_ATOMIC_FETCH_AND_ADD,
+            IBV_WR_RDMA_WRITE_WITH_IMM,
+            IBV_WR_SEND_WITH_IMM,
+        ];
+        let opcode = opcodes[usize::from(what) % 6];
+        let allowed = match qp.kind {
+            Kind::Rc => true,
+            Kind::Uc => !matches!(opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_FETCH_AND_ADD),
+            _ => matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM),
+        };
+        if !allowed {
+            return;
+        }
+        let len = if opcode == IBV_WR_ATOMIC_FETCH_AND_ADD { 8 } else { words[0] as usize % 4096 };
+        let request = Request {
+            wr_id: 99,
+            opcode,
+            rkey: words[1] as u32,
+            remote_addr: words[2],
+            to: Destination { qpn: self.number(which), qkey: QKEY, elsewhere: false, grh: None },
+            ..Request::default()
+        };
+        let mut requester = qp.requester.lock();
+        let _ = requester.post(qp, &request, &[self.sge(0, len)]);
+        requester.publish();
+        qp.let_go(requester);
+    }
+
+    fn look(&self) {
+        self.cq.sweep(Who::Application);
+        self.adapter.datagrams.look(&self.adapter, Who::Application);
+        self.cq.poll(64, |_, cqe| {
+            assert!(cqe.wr_id < RECEIVES || cqe.wr_id == 99, "a completion is of a request");
+            assert!(
+                cqe.byte_len as usize <= MEMORY || cqe.status != 0 || cqe.opcode != IBV_WC_RECV
+            );
+        });
+    }
+}
+
+fn write(ring: &crate::shm::view::Ring, seq: u32, words: [u64; 8]) {
+    let [first, second, body @ ..] = words;
+    protocol::publish(ring.words(seq), [first, second], &body);
+}
+
+/// Any bytes, as what another member does: records of a kind, its object, and eight words.
+pub fn segments(data: &[u8]) {
+    static WORLD: OnceLock<Mutex<World>> = OnceLock::new();
+    let world = WORLD.get_or_init(|| Mutex::new(World::new()));
+    let world = world.lock().unwrap_or_else(PoisonError::into_inner);
+    world.restart();
+    let (records, _) = data.as_chunks::<RECORD>();
+    for record in records.iter().take(MOST) {
+        let Some((what, words)) = record.split_first_chunk::<4>() else { continue };
+        let (words, _) = words.as_chunks::<8>();
+        let Ok(words) = <[[u8; 8]; 8]>::try_from(words) else { continue };
+        world.play(*what, words.map(u64::from_le_bytes));
+    }
+    world.look();
+    let (before, rest) = world.memory.split_at(BESIDE);
+    let beside = before.iter().chain(&rest[MEMORY..]);
+    assert!(beside.into_iter().all(|byte| *byte == 0xa5), "memory beside the region is as it was");
+}
