@@ -229,7 +229,7 @@ fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
                 // Of the present job, that all is done, or more than there is.
                 let number = job.state.load(Ordering::Relaxed) & !0xffff_ffff;
                 let own = u64::from(a.qp.adapter.fabric.slot()) << 20;
-                hand.store(number | own | n * 7919 & 0xffff, Ordering::Relaxed);
+                hand.store(number | own | ((n * 7919) & 0xffff), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(30));
             }
         });
