@@ -221,7 +221,9 @@ struct Apt {
 impl Apt {
     fn ask(missing: &[Package]) -> Self {
         let names = missing.iter().flat_map(|package| package.split('|'));
-        let job = Job::new("apt-cache").arg("policy").args(names).env("LC_ALL", "C");
+        // With the one that every Debian has: where not even that is known there are no lists.
+        let job =
+            Job::new("apt-cache").args(["policy", "base-files"]).args(names).env("LC_ALL", "C");
         let done = Scratch::new().and_then(|scratch| job.run(&scratch, LIMIT));
         Self::choose(missing, &candidates(&done.map(|done| done.stdout).unwrap_or_default()))
     }

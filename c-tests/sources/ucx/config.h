@@ -44,3 +44,5 @@
 #define ENABLE_PARAMS_CHECK 1
 #define ENABLE_ASSERT 1
 #define ENABLE_MT 1
+/* Its hints for valgrind need valgrind. */
+#define NVALGRIND 1
