@@ -193,6 +193,10 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<String,
         let lines = done.stdout.lines().rev();
         lines.filter_map(|line| line.split_once(mark)).map(|(_, rest)| rest.to_string()).next()
     };
+    let attacked = said(attacker, "@done ").unwrap_or_default();
+    if chosen && attacked.contains(", 0 pieces to connections of ours") {
+        return Err("the attacker found nobody to attack".into());
+    }
     let summary = [said(victim, "ok: "), said(attacker, "@done ")];
     Ok(summary.into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
