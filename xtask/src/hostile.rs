@@ -156,7 +156,9 @@ impl<'a> Camp<'a> {
             }
         };
         let limit = Duration::from_secs(attack.seconds) + GRACE;
-        let victim = grouped(job).dir(&work).run(self.scratch, limit)?;
+        // Whoever is connected to a process that says nonsense of itself, or to a killed one, may be told of it.
+        let victim =
+            grouped(job).env("FERROVERBS_QUIET", "1").dir(&work).run(self.scratch, limit)?;
         if !chosen {
             attacker.kill();
         }
