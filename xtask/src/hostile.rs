@@ -147,12 +147,12 @@ impl<'a> Camp<'a> {
         let (seed, seconds) = (attack.seed.to_string(), attack.seconds.to_string());
         let job = match attack.victim {
             Victim::Besieged => {
-                over.job(&self.besieged).args([&slot, &seconds, attack.reach.name(), &seed])
+                over.own_job(&self.besieged).args([&slot, &seconds, attack.reach.name(), &seed])
             }
             Victim::Program(program, args) => {
                 let exe = ferroverbs_c_tests::compile(program, self.scratch.path())
                     .map_err(|e| e.to_string())?;
-                over.job(exe).args(args.split_whitespace())
+                over.own_job(exe).args(args.split_whitespace())
             }
         };
         let limit = Duration::from_secs(attack.seconds) + GRACE;
