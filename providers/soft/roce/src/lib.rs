@@ -69,7 +69,8 @@
 //! congestion notification (CNP) and rises with time, first half of the way back, later beyond. Flows of ours thus share
 //! links with adapters' on known terms. The window (doubling per round trip up to where a loss was, then by a packet) is
 //! what DCQCN leaves to lossless Ethernet, which sockets do not have: a receiver's buffer is finite. As notification
-//! point, we answer marked packets with a CNP, at most one per 50 us.
+//! point, we answer marked packets with a CNP, at most one per 50 us. `docs/wire-simulation.md` of the project has
+//! figures of hundreds of hosts and ten thousand queue pairs.
 //!
 //! # Trust
 //!

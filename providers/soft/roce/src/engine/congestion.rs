@@ -37,19 +37,21 @@ pub(super) struct Congestion {
 const STEP: Duration = Duration::from_micros(300);
 /// Steps that only go back to where the rate was.
 const FAST_RECOVERY: u32 = 5;
-/// Bytes per second that the goal rises by in a step: 40 Mb/s.
+/// Most that the goal rises by in a step: 40 Mb/s, in bytes per second.
 const ADDITIVE: u64 = 5_000_000;
 /// And after five more: 400 Mb/s.
 const HYPER: u64 = 50_000_000;
+/// Least that it rises by.
+const CREEP: u64 = 20_000;
 /// Weight of the newest step in `alpha`: 1/16.
 const WEIGHT: u64 = 16;
 const ONE: u64 = 1024;
-/// The slowest rate, 1 MB/s.
-const SLOWEST: u64 = 1_000_000;
+/// The slowest rate, 100 KB/s: thousands of flows must fit into one link.
+const SLOWEST: u64 = 100_000;
 /// What may be sent at once after a pause, in time.
 const BURST: Duration = Duration::from_micros(10);
-/// The window at the start.
-const START: u64 = 64 << 10;
+/// The window at the start: small, because all begin at the rate of the line, and many may begin at once.
+const START: u64 = 16 << 10;
 
 impl Congestion {
     pub(super) fn new(tuning: &Tuning, pmtu: u32) -> Self {
@@ -157,7 +159,11 @@ impl Congestion {
             self.steps += 1;
             self.alpha -= self.alpha / WEIGHT;
             if self.steps > FAST_RECOVERY {
-                let more = if self.steps > 2 * FAST_RECOVERY { HYPER } else { ADDITIVE };
+                // By a share of itself: many slow flows together must not rise by more than the link.
+                let more = match self.steps > 2 * FAST_RECOVERY {
+                    true => (self.goal / 4).clamp(CREEP, HYPER),
+                    false => (self.goal / 16).clamp(CREEP, ADDITIVE),
+                };
                 self.goal = (self.goal + more).min(self.line_rate);
             }
             self.rate = (self.rate + self.goal).div_ceil(2);

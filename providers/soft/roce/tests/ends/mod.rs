@@ -25,6 +25,9 @@ pub struct Faults {
     pub mark: u64,
 }
 
+/// Whether a datagram is lost: the end that sent it, how many were sent by both, and its bytes.
+pub type Losing = fn(usize, u64, &[u8]) -> bool;
+
 /// Two ends and what is between them.
 pub struct World {
     pub ends: [End; 2],
@@ -35,7 +38,7 @@ pub struct World {
     network: BTreeMap<(Time, u64), (usize, Vec<u8>, bool)>,
     sent: u64,
     /// Datagrams that this says are lost, by end and count of those that it sent.
-    pub lose: Option<fn(usize, u64, &[u8]) -> bool>,
+    pub lose: Option<Losing>,
     pub log: bool,
 }
 

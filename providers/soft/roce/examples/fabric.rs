@@ -1,0 +1,38 @@
+//! Hundreds of hosts and ten thousand queue pairs, as a table for `docs/wire-simulation.md`:
+//! `cargo run --release -p ferroverbs-roce --example fabric`.
+
+#[path = "../tests/sim/mod.rs"]
+mod sim;
+
+use sim::Shape;
+use sim::scenarios::*;
+use std::time::Instant;
+
+fn main() {
+    let shape = Shape::default();
+    let unmarked = Shape { mark: false, ..shape };
+    let scenarios: [&dyn Fn() -> Report; 12] = [
+        &|| sharing(shape, 16, 1 << 20, 20),
+        &|| incast(shape, 1, 1 << 20, 4),
+        &|| incast(shape, 20, 64 << 10, 2),
+        &|| incast(unmarked, 20, 64 << 10, 2),
+        &|| read_incast(shape, 1 << 20, 4),
+        &|| shuffle(shape, 20, 64 << 10, 3),
+        &|| spine_death(shape, 20, 64 << 10, 3),
+        &|| lossy("0.1 % lost, ours", 1000, true),
+        &|| lossy("0.1 % lost, plain", 1000, false),
+        &|| lossy("1 % lost, ours", 100, true),
+        &|| lossy("1 % lost, plain", 100, false),
+        &|| lossy("5 % lost, ours", 20, true),
+    ];
+    println!("{}", Report::HEAD);
+    for scenario in scenarios {
+        let began = Instant::now();
+        let report = scenario();
+        println!("{report}");
+        if !report.complete {
+            println!("not complete: {report:?}");
+        }
+        eprintln!("{:.1} s, {} packets", began.elapsed().as_secs_f64(), report.sent);
+    }
+}

@@ -1,0 +1,53 @@
+//! Many hosts behind switches that queue, drop and mark: a small one here; `--example fabric` has the large one.
+
+mod sim;
+
+use sim::Shape;
+use sim::scenarios::*;
+
+fn small() -> Shape {
+    Shape { hosts: 24, per_rack: 8, spines: 2, ..Shape::default() }
+}
+
+fn check(report: &Report) {
+    println!("{}\n{report}", Report::HEAD);
+    assert!(report.complete, "{report:?}");
+    assert!(report.most_queued <= small().queue, "the queue is bounded by its size");
+}
+
+#[test]
+fn an_incast_ends_with_every_message_once() {
+    check(&incast(small(), 8, 16 << 10, 4));
+}
+
+#[test]
+fn an_incast_without_marks_ends_too() {
+    check(&incast(Shape { mark: false, ..small() }, 8, 16 << 10, 4));
+}
+
+#[test]
+fn a_host_that_reads_from_all_does_not_drown() {
+    let report = read_incast(small(), 256 << 10, 2);
+    check(&report);
+    assert!(report.utilisation > 0.3, "{report:?}");
+}
+
+#[test]
+fn connections_share_a_link_fairly() {
+    let report = sharing(small(), 8, 128 << 10, 12);
+    check(&report);
+    assert!(report.fairness > 0.8, "{report:?}");
+}
+
+#[test]
+fn a_dead_spine_delays_and_loses_nothing() {
+    check(&spine_death(small(), 4, 64 << 10, 8));
+}
+
+#[test]
+fn selective_recovery_sends_less_again_than_going_back() {
+    let (ours, plain) = (lossy("ours", 200, true), lossy("plain", 200, false));
+    check(&ours);
+    check(&plain);
+    assert!(ours.resent * 4 < plain.resent && ours.took < plain.took);
+}

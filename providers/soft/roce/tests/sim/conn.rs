@@ -1,0 +1,134 @@
+//! One end of a connection: it sends or reads messages of one length, and checks what comes.
+
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use std::collections::HashMap;
+
+/// One end of a connection.
+pub struct Conn {
+    pub qp: Qp,
+    pub host: usize,
+    /// The other end.
+    pub peer: usize,
+    /// Requests left to post.
+    pub left: u64,
+    pub work: Work,
+    pub posted: u64,
+    pub completed: u64,
+    pub failed: bool,
+    /// When each request that is under way was posted.
+    started: HashMap<u64, Time>,
+    /// How long each request took, in ns.
+    pub took: Vec<u64>,
+    pub finished: Option<Time>,
+    /// Bytes that came from the peer, and where in a message the next must begin.
+    pub received: u64,
+    offset: u32,
+    held: HashMap<u16, Vec<u8>>,
+    pub is_ready: bool,
+    pub timer: Option<Time>,
+}
+
+/// Requests under way of each connection.
+const DEPTH: u64 = 2;
+
+impl Conn {
+    pub fn new(qp: Qp, host: usize, peer: usize, work: Work) -> Self {
+        Self {
+            qp,
+            host,
+            peer,
+            left: 0,
+            work,
+            posted: 0,
+            completed: 0,
+            failed: false,
+            started: HashMap::new(),
+            took: Vec::new(),
+            finished: None,
+            received: 0,
+            offset: 0,
+            held: HashMap::new(),
+            is_ready: false,
+            timer: None,
+        }
+    }
+
+    /// Posts as many requests as may be under way.
+    pub fn post(&mut self, now: Time) {
+        while self.left != 0 && self.posted - self.completed < DEPTH {
+            let id = self.posted;
+            self.qp.post(Work { id, ..self.work }).expect("a request of this service");
+            self.started.insert(id, now);
+            self.posted += 1;
+            self.left -= 1;
+        }
+    }
+
+    /// A packet comes out of the socket.
+    pub fn receive(&mut self, now: Time, packet: &[u8], congested: bool) {
+        self.packet(now, packet, congested);
+        while let Some(place) = self.qp.release() {
+            let packet = self.held.remove(&place).expect("it was kept");
+            self.packet(now, &packet, false);
+        }
+        self.events(now);
+    }
+
+    fn packet(&mut self, now: Time, packet: &[u8], congested: bool) {
+        let addresses = self.qp.config().peer.expect("connected").addresses.reversed();
+        match self.qp.receive(now, &Arrival { addresses, congested, packet }) {
+            Step::Ask(ask) => {
+                match ask {
+                    Ask::Deliver { offset, payload, last, .. } => {
+                        assert_eq!(offset, self.offset, "in order, each once");
+                        self.received += payload.len() as u64;
+                        self.offset = match last {
+                            Some(_) => 0,
+                            None => offset + payload.len() as u32,
+                        };
+                    }
+                    Ask::Read { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+                self.qp.answer(Answer::Accepted);
+            }
+            Step::Place { payload, .. } => self.received += payload.len() as u64,
+            Step::Hold(place) => {
+                self.held.insert(place, packet.to_vec());
+            }
+            Step::Done | Step::Dropped(_) | Step::Original { .. } => {}
+        }
+    }
+
+    pub fn events(&mut self, now: Time) {
+        while let Some(event) = self.qp.poll_event() {
+            match event {
+                Event::Completed { work, status: Status::Success } => {
+                    assert_eq!(work, self.completed, "in order, each once");
+                    self.completed += 1;
+                    let started = self.started.remove(&work).expect("posted");
+                    self.took.push(now.since(started).as_nanos() as u64);
+                }
+                Event::Completed { .. } => self.failed = true,
+                Event::Failed(status) => {
+                    self.failed = true;
+                    println!("{status:?} after {} requests", self.completed);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.post(now);
+        if self.left == 0 && self.completed == self.posted && self.finished.is_none() {
+            self.finished = Some(now);
+        }
+    }
+
+    /// The next packet.
+    pub fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let transmit = self.qp.poll_transmit(now)?;
+        let mut bytes = transmit.head.to_vec();
+        bytes.resize(bytes.len() + transmit.payload.len() as usize + transmit.padding, 0);
+        Some(bytes)
+    }
+}

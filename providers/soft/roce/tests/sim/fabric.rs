@@ -1,0 +1,298 @@
+//! Racks of hosts, a leaf switch each, and spines between them. Packets of a connection take one spine.
+
+use super::{Conn, Port, Random};
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::*;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+/// How large, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub hosts: usize,
+    pub per_rack: usize,
+    pub spines: usize,
+    /// Bytes per second of a host's link; uplinks have four times as much.
+    pub rate: u64,
+    /// Bytes of each output queue of a switch.
+    pub queue: u64,
+    pub mark: bool,
+    /// Bytes of a receiver's socket buffer.
+    pub socket: u64,
+    /// What a packet costs the receiving process.
+    pub per_packet: Duration,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            hosts: 256,
+            per_rack: 32,
+            spines: 8,
+            rate: 3_125_000_000,
+            queue: 512 << 10,
+            mark: true,
+            socket: 1 << 20,
+            per_packet: Duration::from_nanos(200),
+        }
+    }
+}
+
+/// All of it.
+pub struct Fabric {
+    pub shape: Shape,
+    pub now: Time,
+    pub conns: Vec<Conn>,
+    pub ports: Vec<Port>,
+    pub random: Random,
+    hosts: Vec<Host>,
+    /// A spine that routes avoid.
+    pub avoid: Option<usize>,
+    events: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    /// What the numbers in `events` mean; places are used again.
+    slab: Vec<Option<What>>,
+    free: Vec<usize>,
+    count: u64,
+    pub packets: u64,
+}
+
+#[derive(Default)]
+struct Host {
+    ready: VecDeque<usize>,
+    is_sending: bool,
+}
+
+enum What {
+    Hop(Box<Flying>),
+    Send(usize),
+    Timer(usize),
+    Call(fn(&mut Fabric)),
+}
+
+struct Flying {
+    to: usize,
+    bytes: Vec<u8>,
+    marked: bool,
+    path: [usize; 4],
+    hop: usize,
+}
+
+/// Ethernet, IPv6, UDP, ICRC, preamble and gap.
+const AROUND: u64 = 14 + 40 + 8 + 4 + 24;
+/// Along one link.
+const LATENCY: Duration = Duration::from_micros(1);
+
+impl Fabric {
+    pub fn new(shape: Shape, seed: u64) -> Self {
+        let racks = shape.hosts.div_ceil(shape.per_rack);
+        let mark = |k: u64| shape.mark.then_some((k * shape.queue / 16, k * shape.queue / 4));
+        let link = Port::new(shape.rate, shape.queue, mark(1));
+        let uplink = Port::new(4 * shape.rate, 4 * shape.queue, mark(4));
+        let mut socket = Port::new(u64::MAX >> 20, shape.socket, None);
+        socket.per_packet = shape.per_packet;
+        let mut ports = vec![link; shape.hosts];
+        ports.resize(2 * shape.hosts, socket);
+        ports.resize(2 * shape.hosts + 2 * racks * shape.spines, uplink);
+        Self {
+            shape,
+            now: Time::from_ns(1),
+            conns: Vec::new(),
+            ports,
+            random: Random(seed),
+            hosts: (0..shape.hosts).map(|_| Host::default()).collect(),
+            avoid: None,
+            events: BinaryHeap::new(),
+            slab: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            packets: 0,
+        }
+    }
+
+    /// The queue in front of a host's link.
+    pub fn link(&mut self, host: usize) -> &mut Port {
+        &mut self.ports[host]
+    }
+
+    /// A host's socket buffer.
+    pub fn socket(&mut self, host: usize) -> &mut Port {
+        let hosts = self.shape.hosts;
+        &mut self.ports[hosts + host]
+    }
+
+    fn uplink(&self, rack: usize, spine: usize, down: bool) -> usize {
+        2 * self.shape.hosts + 2 * (rack * self.shape.spines + spine) + usize::from(down)
+    }
+
+    /// A spine loses everything, or works again.
+    pub fn set_spine(&mut self, spine: usize, up: bool) {
+        for rack in 0..self.shape.hosts.div_ceil(self.shape.per_rack) {
+            for down in [false, true] {
+                let port = self.uplink(rack, spine, down);
+                self.ports[port].up = up;
+            }
+        }
+    }
+
+    /// Connects two hosts; the first posts `count` requests like `work`.
+    pub fn connect(
+        &mut self,
+        from: usize,
+        to: usize,
+        work: Work,
+        count: u64,
+        tune: impl Fn(&mut Tuning, &mut Sending),
+    ) {
+        let first = self.conns.len();
+        let address = |host: usize| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1);
+        let there = Addresses::V6 { src: address(from), dst: address(to) };
+        for me in 0..2 {
+            let addresses = if me == 0 { there } else { there.reversed() };
+            let qpn = |end: usize| Qpn::new((first + end) as u32 + 2);
+            let mut config = Config::new(Service::Rc, qpn(me), Pmtu::B1024);
+            config.peer = Some(Peer { addresses, qpn: qpn(1 - me) });
+            config.access = Access { read: true, ..Access::default() };
+            config.tuning.line_rate = self.shape.rate;
+            let mut sending = Sending::default();
+            tune(&mut config.tuning, &mut sending);
+            let mut qp = Qp::new(config);
+            qp.ready_to_send(sending);
+            let host = if me == 0 { from } else { to };
+            self.conns.push(Conn::new(qp, host, first + 1 - me, work));
+        }
+        self.conns[first].left = count;
+    }
+
+    /// Lets connection `index` begin.
+    pub fn start(&mut self, index: usize) {
+        let now = self.now;
+        self.conns[index].post(now);
+        self.touch(index);
+    }
+
+    pub fn at(&mut self, time: Time, call: fn(&mut Self)) {
+        self.schedule(time, What::Call(call));
+    }
+
+    fn schedule(&mut self, at: Time, what: What) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.slab.push(None);
+            self.slab.len() - 1
+        });
+        self.slab[place] = Some(what);
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, place)));
+    }
+
+    /// A connection may have something to send, or another timer.
+    fn touch(&mut self, index: usize) {
+        let conn = &mut self.conns[index];
+        let host = conn.host;
+        // What may go at once goes when the link is free.
+        let timer = conn.qp.poll_timeout().filter(|&at| at > self.now);
+        let sooner = timer.filter(|&at| conn.timer.is_none_or(|set| at < set));
+        if sooner.is_some() {
+            conn.timer = sooner;
+        }
+        if !std::mem::replace(&mut conn.is_ready, true) {
+            self.hosts[host].ready.push_back(index);
+        }
+        if let Some(at) = sooner {
+            self.schedule(at, What::Timer(index));
+        }
+        if !std::mem::replace(&mut self.hosts[host].is_sending, true) {
+            self.schedule(self.now, What::Send(host));
+        }
+    }
+
+    /// A host's link is free: the next connection sends one packet.
+    fn send(&mut self, host: usize) {
+        while let Some(index) = self.hosts[host].ready.pop_front() {
+            let conn = &mut self.conns[index];
+            conn.is_ready = false;
+            let Some(bytes) = conn.transmit(self.now) else {
+                conn.events(self.now);
+                let timer = conn.qp.poll_timeout().map(|at| at.max(self.now));
+                if let Some(at) = timer.filter(|&at| conn.timer.is_none_or(|set| at < set)) {
+                    conn.timer = timer;
+                    self.schedule(at, What::Timer(index));
+                }
+                continue;
+            };
+            let size = bytes.len() as u64 + AROUND;
+            let (to, free) = (
+                conn.peer,
+                self.now.after(Duration::from_nanos(size * 1_000_000_000 / self.shape.rate)),
+            );
+            conn.is_ready = true;
+            self.hosts[host].ready.push_back(index);
+            self.packets += 1;
+            let path = self.path(index, host, self.conns[to].host);
+            let hop = if path[0] == usize::MAX { 2 } else { 0 };
+            let flying = Flying { to, bytes, marked: false, path, hop };
+            self.schedule(free.after(LATENCY), What::Hop(Box::new(flying)));
+            self.schedule(free, What::Send(host));
+            return;
+        }
+        self.hosts[host].is_sending = false;
+    }
+
+    fn path(&self, conn: usize, from: usize, to: usize) -> [usize; 4] {
+        let (shape, none) = (self.shape, usize::MAX);
+        let last = [to, shape.hosts + to];
+        let (here, there) = (from / shape.per_rack, to / shape.per_rack);
+        if here == there {
+            return [none, none, last[0], last[1]];
+        }
+        let mut spine = (conn / 2 * 7 + conn / 2 / 13) % shape.spines;
+        if self.avoid == Some(spine) {
+            spine = (spine + 1) % shape.spines;
+        }
+        [self.uplink(here, spine, false), self.uplink(there, spine, true), last[0], last[1]]
+    }
+
+    fn hop(&mut self, mut flying: Box<Flying>) {
+        let Some(&port) = flying.path.get(flying.hop) else {
+            let conn = &mut self.conns[flying.to];
+            conn.receive(self.now, &flying.bytes, flying.marked);
+            return self.touch(flying.to);
+        };
+        let size = flying.bytes.len() as u64 + AROUND;
+        let passed = self.ports[port].pass(self.now, size, &mut self.random);
+        let Some((leaves, marked)) = passed else { return };
+        flying.marked |= marked;
+        flying.hop += 1;
+        self.schedule(leaves.after(LATENCY), What::Hop(flying));
+    }
+
+    /// Goes on until nothing happens or `end`. Says whether all requests are completed.
+    pub fn run(&mut self, end: Time) -> bool {
+        while let Some(&Reverse((at, _, place))) = self.events.peek() {
+            if at > end {
+                break;
+            }
+            self.events.pop();
+            self.now = at;
+            self.free.push(place);
+            match self.slab[place].take() {
+                Some(What::Hop(flying)) => self.hop(flying),
+                Some(What::Send(host)) => self.send(host),
+                Some(What::Call(call)) => call(self),
+                Some(What::Timer(index)) => {
+                    let conn = &mut self.conns[index];
+                    if conn.timer == Some(at) {
+                        conn.timer = None;
+                        conn.qp.handle_timeout(at);
+                        conn.events(at);
+                        self.touch(index);
+                    }
+                }
+                None => {}
+            }
+        }
+        self.conns.iter().all(|conn| conn.left == 0 && conn.completed == conn.posted)
+    }
+}

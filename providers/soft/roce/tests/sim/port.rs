@@ -1,0 +1,73 @@
+//! A queue with a rate: the output of a switch, or a receiver's socket buffer.
+
+use super::Random;
+use ferroverbs_roce::Time;
+use std::time::Duration;
+
+/// A queue with a rate.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Bytes per second.
+    pub rate: u64,
+    /// Time that each packet costs besides its bytes.
+    pub per_packet: Duration,
+    /// Bytes that fit.
+    pub capacity: u64,
+    /// From here on some packets are marked, and from there on all.
+    pub mark: Option<(u64, u64)>,
+    /// A link that is down loses what it is given.
+    pub up: bool,
+    /// One of so many packets is lost; 0 for none.
+    pub lose_one_of: u64,
+    free: Time,
+    queued: std::collections::VecDeque<(Time, u64)>,
+    bytes: u64,
+    pub most: u64,
+    pub dropped: u64,
+    pub marked: u64,
+    pub passed: u64,
+}
+
+impl Port {
+    pub fn new(rate: u64, capacity: u64, mark: Option<(u64, u64)>) -> Self {
+        Self {
+            rate,
+            per_packet: Duration::ZERO,
+            capacity,
+            mark,
+            up: true,
+            lose_one_of: 0,
+            free: Time::default(),
+            queued: std::collections::VecDeque::new(),
+            bytes: 0,
+            most: 0,
+            dropped: 0,
+            marked: 0,
+            passed: 0,
+        }
+    }
+
+    /// When a packet of `size` bytes leaves, and whether it is marked; `None` if it is lost.
+    pub fn pass(&mut self, now: Time, size: u64, random: &mut Random) -> Option<(Time, bool)> {
+        while let Some(&(_, bytes)) = self.queued.front().filter(|(gone, _)| *gone <= now) {
+            self.bytes -= bytes;
+            self.queued.pop_front();
+        }
+        let unlucky = self.lose_one_of != 0 && random.below(self.lose_one_of) == 0;
+        if !self.up || unlucky || self.bytes + size > self.capacity {
+            self.dropped += 1;
+            return None;
+        }
+        let marked = self.mark.is_some_and(|(some, all)| {
+            self.bytes > some && random.below(all - some) < self.bytes - some
+        });
+        let takes = Duration::from_nanos(size * 1_000_000_000 / self.rate) + self.per_packet;
+        self.free = self.free.max(now).after(takes);
+        self.queued.push_back((self.free, size));
+        self.bytes += size;
+        self.most = self.most.max(self.bytes);
+        self.passed += 1;
+        self.marked += u64::from(marked);
+        Some((self.free, marked))
+    }
+}

@@ -1,0 +1,191 @@
+//! What is tried, and what is measured.
+
+use super::{Fabric, Shape};
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::Tail;
+use std::fmt;
+use std::time::Duration;
+
+/// What came out of a scenario.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub name: &'static str,
+    pub complete: bool,
+    pub connections: usize,
+    pub bytes: u64,
+    pub took: Duration,
+    /// Of what the receivers' links could carry.
+    pub utilisation: f64,
+    /// Jain's index of what connections got while all of them wanted more; 1 is fair.
+    pub fairness: f64,
+    pub median: Duration,
+    pub slowest_percent: Duration,
+    pub dropped: u64,
+    pub marked: u64,
+    pub sent: u64,
+    pub resent: u64,
+    pub timeouts: u64,
+    pub most_queued: u64,
+}
+
+impl Report {
+    /// The head of a table of reports.
+    pub const HEAD: &str = "| | QPs | MB | ms | link | fairness | median ms | 99 % ms | lost | marked | sent again | timeouts | longest queue KB |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |d: Duration| d.as_secs_f64() * 1e3;
+        write!(
+            f,
+            "| {} | {} | {} | {:.1} | {:.0} % | {:.2} | {:.2} | {:.2} | {:.2} % | {:.1} % | {:.2} % | {} | {} |",
+            self.name,
+            2 * self.connections,
+            self.bytes / 1_000_000,
+            ms(self.took),
+            self.utilisation * 100.0,
+            self.fairness,
+            ms(self.median),
+            ms(self.slowest_percent),
+            self.dropped as f64 * 100.0 / self.sent as f64,
+            self.marked as f64 * 100.0 / self.sent as f64,
+            self.resent as f64 * 100.0 / self.sent as f64,
+            self.timeouts,
+            self.most_queued >> 10,
+        )
+    }
+}
+
+/// Runs what is connected in `fabric`; `receivers` links could carry the data.
+pub fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Report {
+    let start = fabric.now;
+    let connections = fabric.conns.len() / 2;
+    for index in (0..fabric.conns.len()).step_by(2) {
+        fabric.start(index);
+    }
+    let total: u64 = fabric
+        .conns
+        .iter()
+        .map(|conn| u64::from(conn.work.len) * (conn.left + conn.posted))
+        .sum::<u64>();
+    // Fairness is looked at when half could have been carried.
+    let rate = receivers * fabric.shape.rate;
+    let half = Duration::from_secs_f64(total as f64 / rate as f64 / 2.0);
+    fabric.run(start.after(half));
+    let got: Vec<f64> = fabric
+        .conns
+        .chunks(2)
+        .map(|ends| ends.iter().map(|conn| conn.received).sum::<u64>() as f64)
+        .collect();
+    let complete = fabric.run(start.after(Duration::from_secs(60)));
+    let finished = fabric.conns.iter().filter_map(|conn| conn.finished).max();
+    let took = finished.unwrap_or(fabric.now).since(start);
+    let bytes = fabric.conns.iter().map(|conn| conn.received).sum::<u64>();
+    let mut times: Vec<u64> =
+        fabric.conns.iter().flat_map(|conn| conn.took.iter().copied()).collect();
+    times.sort_unstable();
+    let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0);
+    let sum = |count: fn(&Counters) -> u64| {
+        fabric.conns.iter().map(|conn| count(conn.qp.counters())).sum()
+    };
+    let hosts = fabric.shape.hosts;
+    Report {
+        name,
+        complete: complete && fabric.conns.iter().all(|conn| !conn.failed),
+        connections,
+        bytes,
+        took,
+        utilisation: bytes as f64 / took.as_secs_f64() / rate as f64,
+        fairness: jain(&got),
+        median: Duration::from_nanos(at(50)),
+        slowest_percent: Duration::from_nanos(at(99)),
+        dropped: fabric.ports.iter().map(|port| port.dropped).sum(),
+        marked: fabric.ports.iter().map(|port| port.marked).sum(),
+        sent: fabric.packets,
+        resent: sum(|counters| counters.resent_pkts),
+        timeouts: sum(|counters| counters.local_ack_timeout_err),
+        most_queued: fabric.ports[..hosts].iter().map(|port| port.most).max().unwrap_or(0),
+    }
+}
+
+fn jain(got: &[f64]) -> f64 {
+    let sum: f64 = got.iter().sum();
+    let squares: f64 = got.iter().map(|x| x * x).sum();
+    if squares == 0.0 { 0.0 } else { sum * sum / (got.len() as f64 * squares) }
+}
+
+fn send(len: u32) -> Work {
+    Work::new(0, Op::Send(Tail::Plain), len)
+}
+
+fn usual(_: &mut Tuning, _: &mut Sending) {}
+
+/// Every other host sends to the first, by `each` connections, `count` messages of `len` bytes.
+pub fn incast(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+    let mut fabric = Fabric::new(shape, 1);
+    for host in 1..shape.hosts {
+        (0..each).for_each(|_| fabric.connect(host, 0, send(len), count, usual));
+    }
+    let name = if shape.mark { "incast" } else { "incast, no marks" };
+    run(name, fabric, 1)
+}
+
+/// The first host reads from every other.
+pub fn read_incast(shape: Shape, len: u32, count: u64) -> Report {
+    let mut fabric = Fabric::new(shape, 2);
+    for host in 1..shape.hosts {
+        let read = Work::new(0, Op::Read { va: 0, rkey: 1 }, len);
+        fabric.connect(0, host, read, count, usual);
+    }
+    run("READ incast", fabric, 1)
+}
+
+/// Every host sends to `each` others, at random.
+pub fn shuffle(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+    let mut fabric = Fabric::new(shape, 3);
+    connect_at_random(&mut fabric, each, len, count);
+    run("shuffle", fabric, shape.hosts as u64)
+}
+
+fn connect_at_random(fabric: &mut Fabric, each: usize, len: u32, count: u64) {
+    let hosts = fabric.shape.hosts;
+    for host in 0..hosts {
+        for _ in 0..each {
+            let other = (host + 1 + fabric.random.below(hosts as u64 - 1) as usize) % hosts;
+            fabric.connect(host, other, send(len), count, usual);
+        }
+    }
+}
+
+/// The same while a spine dies silently, is avoided by routes 20 ms later, and is back after 50 ms.
+pub fn spine_death(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+    let mut fabric = Fabric::new(shape, 4);
+    connect_at_random(&mut fabric, each, len, count);
+    let ms = |ms: u64| Time::from_ns(ms * 1_000_000);
+    fabric.at(ms(2), |fabric| fabric.set_spine(0, false));
+    fabric.at(ms(22), |fabric| fabric.avoid = Some(0));
+    fabric.at(ms(52), |fabric| {
+        fabric.set_spine(0, true);
+        fabric.avoid = None;
+    });
+    run("shuffle, a spine dies", fabric, shape.hosts as u64)
+}
+
+/// One connection over a link that loses one of `one_of` packets.
+pub fn lossy(name: &'static str, one_of: u64, ours: bool) -> Report {
+    let shape = Shape { hosts: 2, ..Shape::default() };
+    let mut fabric = Fabric::new(shape, 5);
+    for host in 0..2 {
+        fabric.link(host).lose_one_of = one_of;
+    }
+    fabric.connect(0, 1, send(1 << 20), 40, |tuning, _| tuning.hello = ours);
+    run(name, fabric, 1)
+}
+
+/// Few connections share a link for long.
+pub fn sharing(shape: Shape, senders: usize, len: u32, count: u64) -> Report {
+    let mut fabric = Fabric::new(shape, 6);
+    (1..=senders).for_each(|host| fabric.connect(host, 0, send(len), count, usual));
+    run("sharing a link", fabric, 1)
+}
