@@ -122,6 +122,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("random_ops", ONE_AND_TWO, true),
     checked("storm", STORM, true),
     checked("idle", &[], false),
+    checked("queues", &[], false),
     checked("sleepers", &[], false),
     checked("cancelled", &[], false),
     checked("stopped", &[], false),

@@ -90,7 +90,7 @@ pub(crate) struct Adapter {
     pub(crate) control: Mutex<Option<Control>>,
     qps: RwLock<Table<Qp>>,
     srqs: RwLock<Table<Srq>>,
-    cqs: CqList,
+    pub(crate) cqs: CqList,
     /// Events of some queue are, or were, moderated.
     pub(crate) moderates: AtomicBool,
     /// Bytes of device memory in use.
@@ -107,6 +107,8 @@ pub(crate) struct Adapter {
     wqs: Mutex<Vec<Weak<Wq>>>,
     /// The completion queue that the next sweep of a few begins with.
     swept_to: AtomicUsize,
+    /// The completion queue that a poller of another one looked at last.
+    pub(crate) turned_to: AtomicUsize,
     /// Rounds of the service thread.
     #[cfg(test)]
     pub(crate) rounds: AtomicUsize,
@@ -184,6 +186,7 @@ impl Adapter {
             doomed: Mutex::default(),
             wqs: Mutex::default(),
             swept_to: AtomicUsize::new(0),
+            turned_to: AtomicUsize::new(0),
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),

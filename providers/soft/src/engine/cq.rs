@@ -4,6 +4,7 @@
 
 use super::channel::Channel;
 use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
+use super::elsewhere::Elsewhere;
 use super::hot::{HOT, Hot, serve_cold};
 use super::inbound::Who;
 use super::qp::Qp;
@@ -39,6 +40,7 @@ pub(crate) struct Cq {
     /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
     /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
     queued: AtomicUsize,
+    pub(super) elsewhere: Elsewhere,
     list: Mutex<List>,
     /// QPs that got something outstanding since the last look.
     inbox: Mutex<Vec<Arc<Qp>>>,
@@ -95,6 +97,7 @@ impl Cq {
             adapter,
             ring: Brief::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
             queued: AtomicUsize::new(0),
+            elsewhere: Elsewhere::default(),
             list: Mutex::default(),
             inbox: Mutex::default(),
             inbox_used: AtomicBool::new(false),
@@ -225,6 +228,20 @@ impl Cq {
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
             self.adapter.acknowledge_left(left);
         }
+        if self.elsewhere.is_due() && !self.has_queued() {
+            self.look_elsewhere();
+        }
+    }
+
+    /// Looks at everything that could complete here, unless somebody does so just now; returns whether it did.
+    pub(super) fn try_look(&self, who: Who) -> bool {
+        let list = self.list.try_lock();
+        list.map(|list| self.look(list, who)).is_some()
+    }
+
+    /// Completions there are; without the lock.
+    pub(super) fn count(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
     }
 
     /// Takes one completion with everything that the queue was created to read; drives the queue's QPs when there is none.

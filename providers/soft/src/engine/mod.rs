@@ -10,6 +10,7 @@ pub(crate) mod cq;
 pub(crate) mod datagrams;
 mod departing;
 pub(crate) mod domains;
+mod elsewhere;
 pub(crate) mod ethernet;
 pub(crate) mod faults;
 mod faulty;

@@ -1,0 +1,150 @@
+/*
+ * Nanoseconds for each message of a thread that waits at its queue of sends and then at its queue of receives, by pairs of QPs
+ * within one process: what one queue brings about is waited for at the other.
+ *
+ * usage: queues MESSAGES [one|two] [PAIRS] [THREADS]
+ *
+ * "one": both QPs of a pair have one queue. "two", the default: the sending QP has one, the receiving QP another. Each thread has its own
+ * pairs and queues, and uses its pairs in turn.
+ */
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST = 64 };
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static uint16_t lid;
+static long messages;
+static int pairs = 1, threads = 1, one_queue;
+static pthread_barrier_t ready;
+
+struct side {
+	struct ibv_cq *scq, *rcq;
+	struct ibv_qp *sender[MOST], *receiver[MOST];
+	struct ibv_mr *mr;
+	unsigned char memory[4096];
+	double ns;
+};
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void connect_qp(struct ibv_qp *q, uint32_t to)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+
+	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		fail("INIT");
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = to, .max_dest_rd_atomic = 1,
+				  .min_rnr_timer = 12, .ah_attr = { .dlid = lid, .port_num = 1 } };
+	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+					 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+		fail("RTR");
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					 IBV_QP_MAX_QP_RD_ATOMIC))
+		fail("RTS");
+}
+
+static void set_up(struct side *s)
+{
+	s->scq = ibv_create_cq(ctx, 256, NULL, NULL, 0);
+	s->rcq = one_queue ? s->scq : ibv_create_cq(ctx, 256, NULL, NULL, 0);
+	s->mr = ibv_reg_mr(pd, s->memory, sizeof s->memory, IBV_ACCESS_LOCAL_WRITE);
+	if (!s->scq || !s->rcq || !s->mr)
+		fail("queues");
+	for (int i = 0; i < pairs; i++) {
+		struct ibv_qp_init_attr from = { .send_cq = s->scq, .recv_cq = s->scq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 1, 1, 0 } };
+		struct ibv_qp_init_attr to = { .send_cq = s->rcq, .recv_cq = s->rcq, .qp_type = IBV_QPT_RC, .cap = { 16, 16, 1, 1, 0 } };
+		s->sender[i] = ibv_create_qp(pd, &from);
+		s->receiver[i] = ibv_create_qp(pd, &to);
+		if (!s->sender[i] || !s->receiver[i])
+			fail("ibv_create_qp");
+		connect_qp(s->sender[i], s->receiver[i]->qp_num);
+		connect_qp(s->receiver[i], s->sender[i]->qp_num);
+	}
+}
+
+/* Takes one completion of this kind; with one queue, they come as they come. */
+static void await(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	int n;
+
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		;
+	if (n < 0 || wc.status)
+		fail("a completion");
+}
+
+static void pass(struct side *s, long count)
+{
+	for (long n = 0; n < count; n++) {
+		struct ibv_sge sge = { (uintptr_t)s->memory, 8, s->mr->lkey };
+		struct ibv_recv_wr rw = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
+		struct ibv_send_wr sw = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
+
+		if (ibv_post_recv(s->receiver[n % pairs], &rw, &bad_recv) || ibv_post_send(s->sender[n % pairs], &sw, &bad_send))
+			fail("posting");
+		await(s->scq);
+		await(s->rcq);
+	}
+}
+
+static void *run(void *arg)
+{
+	struct side *s = arg;
+	struct timespec begin, end;
+
+	pass(s, messages / 10 + 1);
+	pthread_barrier_wait(&ready);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	pass(s, messages);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	s->ns = ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) / (double)messages;
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_port_attr port;
+	pthread_t thread[MOST];
+	static struct side side[MOST];
+	double sum = 0;
+
+	messages = argc > 1 ? atol(argv[1]) : 0;
+	one_queue = argc > 2 && !strcmp(argv[2], "one");
+	pairs = argc > 3 ? atoi(argv[3]) : 1;
+	threads = argc > 4 ? atoi(argv[4]) : 1;
+	if (messages < 1 || pairs < 1 || pairs > MOST || threads < 1 || threads > MOST) {
+		fprintf(stderr, "usage: queues MESSAGES [one|two] [PAIRS] [THREADS]\n");
+		return 2;
+	}
+	ctx = list && *list ? ibv_open_device(*list) : NULL;
+	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
+	if (!pd || ibv_query_port(ctx, 1, &port))
+		fail("the device");
+	lid = port.lid;
+	pthread_barrier_init(&ready, NULL, (unsigned)threads);
+	for (int i = 0; i < threads; i++)
+		set_up(&side[i]);
+	for (int i = 0; i < threads; i++)
+		if (pthread_create(&thread[i], NULL, run, &side[i]))
+			fail("pthread_create");
+	for (int i = 0; i < threads; i++) {
+		pthread_join(thread[i], NULL);
+		sum += side[i].ns;
+	}
+	printf("%.0f\n", sum / threads);
+	return 0;
+}
