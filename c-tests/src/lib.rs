@@ -123,6 +123,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("storm", STORM, true),
     checked("idle", &[], false),
     checked("queues", &[], false),
+    checked("refused", &[], false),
     checked("sleepers", &[], false),
     checked("cancelled", &[], false),
     checked("stopped", &[], false),

@@ -22,7 +22,7 @@ use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
-use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
+use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use crate::guid::Identity;
 use crate::port::Port;
 use crate::shm::chunks::Chunks;
@@ -322,18 +322,27 @@ impl Adapter {
 
     /// As `link`, for a connection that is only made once: a peer that is slow to answer must not be taken for nobody, or
     /// what it sends would never be served. If nobody can be met who has the QP, people are told.
-    pub(crate) fn link_patiently(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
+    ///
+    /// # Errors
+    /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
+    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<(Box<Link>, Box<Link>)>, Errno> {
         let (slot, _) = split_qpn(qpn);
-        let peer = self
-            .fabric
-            .peer_patiently(slot, PATIENCE)
-            .inspect_err(|why| self.strangers.note_failure(self, qpn, *why))
-            .ok()?;
+        let peer = match self.fabric.peer_patiently(slot, PATIENCE) {
+            Ok(peer) => peer,
+            Err(why) => {
+                self.strangers.note_failure(self, qpn, why);
+                return match why {
+                    PeerError::System(errno) => Err(errno),
+                    PeerError::Refused(Refusal::Resources) => Err(Errno::ENOMEM),
+                    _ => Ok(None),
+                };
+            }
+        };
         let links = self.link_to(&peer, qpn);
         if links.0.has_no_qp() {
             self.strangers.note_number(self, qpn);
         }
-        Some(links)
+        Ok(Some(links))
     }
 
     /// The QP `qpn` of a process that we have met, which may be dead.

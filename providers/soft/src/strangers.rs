@@ -4,7 +4,7 @@
 
 use crate::adapter::Adapter;
 use crate::config;
-use crate::fabric::PeerError;
+use crate::fabric::{PeerError, Refusal};
 use crate::sys::notice::notice;
 use crate::sys::process;
 use std::fmt::Write;
@@ -21,6 +21,8 @@ const ADDRESS: u8 = 1;
 const NUMBER: u8 = 1 << 1;
 /// There was a process that does not talk to us.
 const REFUSAL: u8 = 1 << 2;
+/// There was no room for a process.
+const RESOURCES: u8 = 1 << 3;
 
 impl Strangers {
     fn is_first(&self, kind: u8) -> bool {
@@ -45,6 +47,18 @@ impl Strangers {
     pub(crate) fn note_failure(&self, adapter: &Adapter, qpn: u32, why: PeerError) {
         match why {
             PeerError::Nobody => self.note_number(adapter, qpn),
+            PeerError::Refused(Refusal::Resources) if self.is_first(RESOURCES) => {
+                notice!(
+                    "QP {qpn:#08x} is of a process that cannot be met: it, or this one, has no memory or descriptors for it (ulimit -v, ulimit -n)"
+                );
+            }
+            PeerError::System(errno) if self.is_first(RESOURCES) => {
+                let (tables, rings) = (adapter.fabric.tables().len(), adapter.fabric.rings().len());
+                notice!(
+                    "QP {qpn:#08x} is of a process that cannot be met: {errno}; each takes {} MiB of address space and 3 descriptors (ulimit -v, ulimit -n)",
+                    (tables + rings).div_ceil(1 << 20)
+                );
+            }
             PeerError::Refused(why) if self.is_first(REFUSAL) => {
                 notice!(
                     "QP {qpn:#08x} is of a process of {} with which this one shares nothing: {why}",

@@ -178,7 +178,11 @@ impl Core {
                 return Ok(None);
             }
         };
-        let parts = self.examine(&said, fds, who).map_err(PeerError::Refused)?;
+        let parts = self.examine(&said, fds, who).map_err(|why| match why {
+            // Nobody but this process is to blame, and nobody else will do something about it.
+            Refusal::Resources => PeerError::System(Errno::ENOMEM),
+            why => PeerError::Refused(why),
+        })?;
         socket.send(&Message::Confirm { attached: parts.can_attach }.emit(), &[])?;
         Ok(Some(parts))
     }

@@ -23,6 +23,11 @@ impl FabricError {
         Self::setting(errno, format!("{}: {cause}", path.display()), remedy)
     }
 
+    /// The kernel gives no `what`.
+    pub(super) fn refused(errno: Errno, what: impl fmt::Display) -> Self {
+        Self::setting(errno, format!("{what} was refused: {errno}"), remedy(errno))
+    }
+
     /// Something that is not about a file.
     pub(super) fn setting(errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
         Self { errno, line: format!("{cause}; {remedy}") }
@@ -36,6 +41,18 @@ impl fmt::Display for FabricError {
 }
 
 impl Error for FabricError {}
+
+/// What to do about something that the kernel refuses.
+fn remedy(errno: Errno) -> &'static str {
+    match errno.raw() {
+        libc::EMFILE | libc::ENFILE => "raise the limit on open files (ulimit -n)",
+        libc::EFBIG => "raise the limit on the size of files (ulimit -f)",
+        libc::ENOMEM => "raise the limit on memory (ulimit -v)",
+        libc::EAGAIN => "raise the limit on processes (ulimit -u)",
+        libc::EPERM | libc::EACCES | libc::ENOSYS => "the kernel or a sandbox does not allow it",
+        _ => "check the limits of this process (ulimit -a)",
+    }
+}
 
 /// Why there is no peer at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

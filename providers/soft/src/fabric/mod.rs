@@ -126,24 +126,30 @@ impl Fabric {
             return Err(FabricError::setting(Errno::EINVAL, cause, "at least 2 are needed"));
         }
         let failed = |what: &'static str| {
-            move |errno: Errno| {
-                let cause = format!("fabric: cannot create {what}: {errno}");
-                FabricError::setting(errno, cause, "check the limits on memory and open files")
-            }
+            move |errno: Errno| FabricError::refused(errno, format_args!("fabric: {what}"))
         };
-        let segment = |name, len, seals| segment(name, len, seals).map_err(failed("a segment"));
+        let segment = |name, len: usize, seals| {
+            segment(name, len, seals).map_err(|errno| {
+                let mib = len.div_ceil(1 << 20);
+                let what =
+                    format_args!("fabric: a shared segment of {mib} MiB (memfd_create, mmap)");
+                FabricError::refused(errno, what)
+            })
+        };
         let (tables_file, tables) = segment(c"ferroverbs-tables", tables_len, TABLES_SEALS)?;
         let (rings_file, rings) = segment(c"ferroverbs-rings", rings_len, RINGS_SEALS)?;
-        let wake = Arc::new(EventFd::new().map_err(failed("an event counter"))?);
-        let epoll = Epoll::new().map_err(failed("an epoll set"))?;
-        let nonce = process::random().map_err(failed("a random number"))?;
+        let wake = Arc::new(EventFd::new().map_err(failed("an event counter (eventfd2)"))?);
+        let epoll = Epoll::new().map_err(failed("a set of descriptors (epoll_create1)"))?;
+        let nonce = process::random().map_err(failed("a random number (getrandom)"))?;
         let (lease, listener) = Lease::take(
             || Directory::open(&config),
             Slots { count: config.slots, first: config.first_slot },
             config.join_timeout,
             publish_socket,
         )?;
-        epoll.add(listener.as_fd(), LISTENER_TOKEN).map_err(failed("an epoll entry"))?;
+        epoll
+            .add(listener.as_fd(), LISTENER_TOKEN)
+            .map_err(failed("an entry of a set of descriptors (epoll_ctl)"))?;
         if config.cma {
             process::allow_attach();
         }
@@ -179,7 +185,7 @@ impl Fabric {
         });
         let service = Service::new(Arc::clone(&core), handler);
         let thread = spawn_quiet("fv-soft", STACK_BYTES, move || service.run())
-            .map_err(|error| failed("a thread")(error.into()))?;
+            .map_err(|error| failed("a thread (clone)")(error.into()))?;
         Ok(Arc::new(Self { core, own, thread: Mutex::new(Some(thread)) }))
     }
 

@@ -587,7 +587,7 @@ fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
     }
     let (mut sending, mut receiving) = (None, None);
     // Nobody at that slot, or nobody any more: as with a cable to nowhere, requests will find no answer.
-    if let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num) {
+    if let Some((a, b)) = qp.adapter.link_patiently(attr.dest_qp_num)? {
         sending = (qp.kind != Kind::XrcRecv).then_some(a);
         receiving = (qp.kind != Kind::XrcSend).then_some(b);
     }

@@ -9,6 +9,7 @@ use std::{
 use libc::{c_int, c_uint};
 
 use super::errno::{Errno, check, retry};
+use super::process;
 
 bitflags::bitflags! {
     /// What nobody may do to a memory file any more. A seal is never taken back.
@@ -36,7 +37,14 @@ pub struct Memfd {
 
 impl Memfd {
     /// Creates a sparse file of `len` bytes; `name` is what `/proc/self/maps` shows.
+    ///
+    /// # Errors
+    /// `EFBIG` the limit on the size of files is below that; otherwise those of `memfd_create(2)`.
     pub fn create(name: &CStr, len: usize) -> Result<Self, Errno> {
+        // Beyond the limit, ftruncate(2) sends SIGXFSZ, which ends the program.
+        if process::file_size_limit() < len as u64 {
+            return Err(Errno::from_raw(libc::EFBIG));
+        }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // Asking for "not executable" keeps kernels from 6.3 on quiet; older ones do not know it.
         let fd = match create(name, flags | MFD_NOEXEC_SEAL) {

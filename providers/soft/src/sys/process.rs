@@ -30,6 +30,14 @@ pub fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// The most bytes that a file of this process may have (`setrlimit(2)`, RLIMIT_FSIZE).
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is writable, and stays as it is should the call fail.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// A descriptor that becomes readable when the process dies (`pidfd_open(2)`, Linux 5.3).
 pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
     // SAFETY: plain integers; the descriptor comes with close-on-exec set.

@@ -1,0 +1,175 @@
+/*
+ * What a process may not have: address space, large files, descriptors, system calls. Each refusal gives an errno and a line that names
+ * what was refused; none ends the process by a signal.
+ */
+#define PARTNER_BODY
+#include "partner.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+struct outcome {
+	int signal, opened, error;
+	char line[600];
+};
+
+static void limit(int resource, rlim_t to)
+{
+	struct rlimit l = { to, to };
+	if (setrlimit(resource, &l))
+		die("setrlimit");
+}
+
+static void refuse(int call)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { 4, filter };
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		die("seccomp");
+}
+
+static void forbid_calls(long call) { refuse((int)call); }
+static void limit_files(long n) { limit(RLIMIT_NOFILE, (rlim_t)n); }
+static void limit_size(long mib) { limit(RLIMIT_FSIZE, (rlim_t)mib << 20); }
+static void limit_space(long mib) { limit(RLIMIT_AS, (rlim_t)mib << 20); }
+
+/* Opens the device in a process of which something is taken first. */
+static struct outcome open_without(void (*take)(long), long arg)
+{
+	struct outcome o = { 0 };
+	int lines[2], answer[2], status;
+	size_t got = 0;
+	if (pipe(lines) || pipe(answer))
+		die("pipe");
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		dup2(lines[1], 2);
+		for (int i = 0; i < 2; i++)
+			close(lines[i]);
+		close(answer[0]);
+		take(arg);
+		errno = 0;
+		struct ibv_device **list = ibv_get_device_list(NULL);
+		struct ibv_context *ctx = list && *list ? ibv_open_device(*list) : NULL;
+		int said[2] = { ctx != NULL, errno };
+		if (write(answer[1], said, sizeof said) != sizeof said)
+			_exit(1);
+		if (ctx)
+			ibv_close_device(ctx);
+		_exit(0);
+	}
+	close(lines[1]);
+	close(answer[1]);
+	int said[2] = { 0, 0 };
+	if (read(answer[0], said, sizeof said) == sizeof said) {
+		o.opened = said[0];
+		o.error = said[1];
+	}
+	for (ssize_t n; got < sizeof o.line - 1 && (n = read(lines[0], o.line + got, sizeof o.line - 1 - got)) > 0;)
+		got += (size_t)n;
+	close(lines[0]);
+	close(answer[0]);
+	if (waitpid(child, &status, 0) != child)
+		die("waitpid");
+	o.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+	return o;
+}
+
+static void is_told(const char *name, struct outcome o, int error, const char *what)
+{
+	check_eq(o.signal, 0, "%s: the signal that ended it", name);
+	check(!o.opened, "%s: the device does not open", name);
+	check_eq(o.error, error, "%s: errno", name);
+	check(strstr(o.line, "libibverbs: ") && strstr(o.line, what), "%s: a line names it%s%s", name, strstr(o.line, what) ? "" : ": ",
+	      strstr(o.line, what) ? "" : o.line);
+}
+
+/* However few descriptors there are: the device opens, or says what it lacks. */
+static void few_descriptors(void)
+{
+	int silent = 0, killed = 0, without = 0, opened = 0;
+	for (int n = 6; n < 40; n++) {
+		struct outcome o = open_without(limit_files, n);
+		killed += o.signal != 0;
+		opened += o.opened;
+		without += !o.opened && !o.error;
+		if (!o.opened && !strstr(o.line, "libibverbs: ")) {
+			printf("silent with %d descriptors, errno %d\n", n, o.error);
+			silent++;
+		}
+	}
+	check_eq(killed, 0, "few descriptors: processes that a signal ended");
+	check_eq(silent, 0, "few descriptors: failures without a line");
+	check_eq(without, 0, "few descriptors: failures without an errno");
+	check(opened > 0, "with more of them it opens");
+}
+
+/* A peer for which there is no room: the connection is refused, and a line tells why. */
+static void a_peer_too_many(void)
+{
+	struct ibv_context *ctx = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 } };
+	struct ibv_qp *qp = pd && cq ? ibv_create_qp(pd, &qa) : NULL;
+	struct ibv_port_attr port;
+	uint32_t mine, his;
+	if (!qp || ibv_query_port(ctx, 1, &port))
+		die("set up");
+	mine = qp->qp_num;
+	swap(&mine, &his, sizeof mine);
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		die("INIT");
+	if (role) {
+		char line[600] = "";
+		unsigned long pages = 0;
+		int lines[2], kept = dup(2);
+		FILE *f = fopen("/proc/self/statm", "r");
+		if (!f || fscanf(f, "%lu", &pages) != 1 || pipe(lines))
+			die("statm");
+		fclose(f);
+		dup2(lines[1], 2);
+		limit(RLIMIT_AS, (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (24 << 20));
+		a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = his, .max_dest_rd_atomic = 1,
+					  .min_rnr_timer = 1, .ah_attr = { .dlid = port.lid, .port_num = 1 } };
+		int error = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+							  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+		dup2(kept, 2);
+		close(lines[1]);
+		if (read(lines[0], line, sizeof line - 1) < 0)
+			die("read");
+		check_eq(error, ENOMEM, "no room for a peer: RTR");
+		check(strstr(line, "ulimit -v") != NULL, "no room for a peer: a line tells why");
+		struct ibv_qp_init_attr unused;
+		check(!ibv_query_qp(qp, &a, IBV_QP_STATE, &unused) && a.qp_state == IBV_QPS_INIT, "no room for a peer: the QP is in INIT still");
+	}
+	meet();
+	check_eq(ibv_destroy_qp(qp) | ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "everything is destroyed");
+}
+
+int main(void)
+{
+	partner_fork();
+	if (!role) {
+		is_told("ulimit -f", open_without(limit_size, 100), EFBIG, "ulimit -f");
+		is_told("ulimit -v", open_without(limit_space, 300), ENOMEM, "ulimit -v");
+		is_told("memfd_create", open_without(forbid_calls, SYS_memfd_create), EPERM, "memfd_create");
+		is_told("eventfd2", open_without(forbid_calls, SYS_eventfd2), EPERM, "eventfd2");
+		is_told("epoll_create1", open_without(forbid_calls, SYS_epoll_create1), EPERM, "epoll_create1");
+		few_descriptors();
+	}
+	meet();
+	a_peer_too_many();
+	return partner_finish();
+}
