@@ -131,8 +131,7 @@ impl Fabric {
         let segment = |name, len: usize, seals| {
             segment(name, len, seals).map_err(|errno| {
                 let mib = len.div_ceil(1 << 20);
-                let what =
-                    format_args!("fabric: a shared segment of {mib} MiB (memfd_create, mmap)");
+                let what = format!("fabric: a shared segment of {mib} MiB (memfd_create, mmap)");
                 FabricError::refused(errno, what)
             })
         };
