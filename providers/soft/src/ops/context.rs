@@ -280,7 +280,10 @@ fn identify(
         Some(given) => Ok(given),
         None => {
             let badge = Badge::new(number, &adapter.fabric)?;
-            Ok((badge, badge.write_raw()?))
+            let fd = badge.write_raw().inspect_err(|errno| {
+                notice!("a descriptor for the context (memfd_create) was refused: {errno}");
+            })?;
+            Ok((badge, fd))
         }
     }
 }
