@@ -266,6 +266,22 @@ fn the_last_packets_of_a_burst_are_asked_for_without_a_timeout() {
 }
 
 #[test]
+fn one_probe_finds_all_that_a_dead_path_lost() {
+    let mut world = world(|_, sending| sending.timeout = 20);
+    world.ends[0].post(send(0, 10));
+    assert!(world.run());
+    // The path is dead while 32 packets go, and works again afterwards.
+    world.ends[0].post(send(1, 256 * 32));
+    let now = world.now;
+    assert_eq!(packets(&mut world.ends[0], now).len(), 32);
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.last(), Some(&(1, Status::Success)));
+    let counters = world.ends[0].qp.counters();
+    assert_eq!((counters.resent_pkts, counters.local_ack_timeout_err), (32, 0));
+    assert!(counters.ack_probes <= 3, "{} probes", counters.ack_probes);
+}
+
+#[test]
 fn a_peer_that_sends_a_sequence_error_after_an_rnr_nak_is_understood() {
     let mut world = world(|config, _| without_hello(config));
     (0..3).for_each(|id| world.ends[0].post(send(id, 10)));

@@ -267,9 +267,14 @@ impl Flight {
         count != 0
     }
 
-    /// Whether something was answered behind what is not.
-    pub(super) fn has_gap(&self) -> bool {
-        self.newest.is_some_and(|(_, psn)| psn.since(self.base) > 0)
+    /// Whether something arrived that went later than what is not answered: [`infer_lost`](Self::infer_lost) may find
+    /// something. The oldest is looked at by the order of sending, because a probe is itself the oldest PSN.
+    pub(super) fn has_suspects(&self) -> bool {
+        let Some((newest, psn)) = self.newest else { return false };
+        let overtaken = |slot: &Slot| {
+            newest.wrapping_sub(slot.serial).cast_signed() >= REORDERING.cast_signed()
+        };
+        psn.since(self.base) > 0 || self.slots.front().is_some_and(overtaken)
     }
 }
 
@@ -338,7 +343,7 @@ mod tests {
         assert_eq!(flight.answered(NOW, psn(5)), None, "once");
         assert_eq!(flight.infer_lost(), 3, "0, 1 and 2; 3 and 4 may come");
         assert_eq!(flight.lost_from(psn(0), 10), 3);
-        assert!(!flight.advance() && flight.has_gap());
+        assert!(!flight.advance() && flight.has_suspects());
     }
 
     #[test]

@@ -292,14 +292,12 @@ impl Requester {
         if gain.bytes != 0 {
             shared.congestion.acknowledged(gain.bytes);
         }
-        if self.flight.has_gap() {
-            let lost = self.flight.infer_lost();
-            if lost != 0 {
-                shared.counters.implied_nak_seq_err += 1;
-                self.lost(now, shared);
-            }
+        let advanced = self.flight.advance();
+        if self.flight.has_suspects() && self.flight.infer_lost() != 0 {
+            shared.counters.implied_nak_seq_err += 1;
+            self.lost(now, shared);
         }
-        if self.flight.advance() {
+        if advanced {
             self.retries = self.sending.retry_count;
             self.rnr_retries = self.sending.rnr_retry;
             self.last_nak = None;
