@@ -15,7 +15,7 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; `attr` is readable.
     pub(crate) fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-        // SAFETY: per the contract above.
+        // SAFETY: `create` asks the same: a PD that is NULL or live, and readable attributes.
         unsafe { create(pd, attr) }
     }
 
@@ -24,9 +24,9 @@ verb! {
     /// # Safety
     /// `ah` is NULL or live, and used no more after success.
     pub(crate) fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `ah` is NULL, which is refused, or live, and a live address handle has an open context.
         let destroy = op!(unsafe { context_of(ah)? }, destroy_ah)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `destroy` is from the table of the handle's own context; the caller uses it no more after success.
         Ok(unsafe { destroy(ah) })
     }
 
@@ -43,7 +43,7 @@ verb! {
     ) -> MinusOne {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for inside.
         let found = unsafe { reply_address(context, port_num, wc, grh)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
@@ -63,9 +63,9 @@ verb! {
         grh: *mut ibv_grh,
         port_num: u8,
     ) -> *mut ibv_ah {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(pd)? };
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for inside.
         let mut attr = unsafe { reply_address(context, port_num, wc, grh)? };
         // SAFETY: a live PD and attributes of ours.
         unsafe { create(pd, &raw mut attr) }
@@ -111,10 +111,10 @@ const NO_VLAN: u16 = 0xffff;
 /// # Safety
 /// `pd` is NULL or live; `attr` is readable.
 unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
-    // SAFETY: live by the contract above.
+    // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
     let context = unsafe { context_of(pd)? };
     let create = op!(context, create_ah)?;
-    // SAFETY: the provider's operation.
+    // SAFETY: `create` is from the table of the PD's own context; `attr` is the caller's, and readable.
     let ah = unsafe { create(pd, attr) };
     if !ah.is_null() {
         // SAFETY: fresh and only ours.

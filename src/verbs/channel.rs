@@ -44,7 +44,7 @@ verb! {
     /// # Safety
     /// `channel` is NULL or live, and used no more after success.
     pub(crate) fn destroy(channel: *mut ibv_comp_channel) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `channel` is NULL, which is refused, or live; a channel's context stays open as long as the channel.
         let context = unsafe { context_of(channel)? };
         // SAFETY: the lock of an open context; fields of a live channel, under it.
         unsafe {

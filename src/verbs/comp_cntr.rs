@@ -26,7 +26,7 @@ verb! {
         // SAFETY: writable by the contract above.
         unsafe { caps.cast::<u8>().write_bytes(0, size) };
         let query = op!(context, query_comp_cntr_caps)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of this context; `caps` was written for `size` bytes above.
         Ok(unsafe { query(context.as_ptr(), caps, size) })
     }
 
@@ -41,7 +41,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_comp_cntr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `create` is from the table of this context, which is open; `attr` is the caller's, and readable.
         Ok(unsafe { create(context.as_ptr(), attr) })
     }
 
@@ -50,9 +50,9 @@ verb! {
     /// # Safety
     /// `counter` is NULL or live, and used no more after success.
     pub(crate) fn destroy(counter: *mut ibv_comp_cntr) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open context.
         let destroy = op!(unsafe { context_of(counter)? }, destroy_comp_cntr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `destroy` is from the table of the counter's own context; the caller uses it no more after success.
         Ok(unsafe { destroy(counter) })
     }
 }
@@ -66,9 +66,9 @@ macro_rules! with_value {
                 /// # Safety
                 /// `counter` is NULL or live; a result is writable.
                 pub(crate) fn $name(counter: *mut ibv_comp_cntr, value: $ty) -> c_int {
-                    // SAFETY: live by the contract above.
+                    // SAFETY: `counter` is NULL, which is refused, or live, and a live counter has an open context.
                     let operation = op!(unsafe { context_of(counter)? }, $op)?;
-                    // SAFETY: the provider's operation.
+                    // SAFETY: it is the counter's own provider's; `value` is a number, or the caller's to be written.
                     Ok(unsafe { operation(counter, value) })
                 }
             )*

@@ -30,7 +30,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_cq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `create` is from the table of this context, which is open; the caller's `channel` is NULL or live.
         let cq = unsafe { create(context.as_ptr(), cqe, channel, comp_vector) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; the channel is live.
@@ -62,7 +62,7 @@ verb! {
             return Err(Errno::EOPNOTSUPP);
         }
         let create = op!(context, create_cq_ex)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `create` is from the table of this context; `attr` was readable above, and what it names is live.
         let cq = unsafe { create(context.as_ptr(), attr) };
         if !cq.is_null() {
             // SAFETY: fresh and only ours; every ibv_cq_ex starts like an ibv_cq.
@@ -76,9 +76,9 @@ verb! {
     /// # Safety
     /// `cq` is NULL or live.
     pub(crate) fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `cq` is NULL, which is refused, or live, and a live CQ has an open context.
         let resize = op!(unsafe { context_of(cq)? }, resize_cq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `resize` is from the table of the CQ's own context, and the CQ is live.
         Ok(unsafe { resize(cq, cqe) })
     }
 
@@ -87,11 +87,11 @@ verb! {
     /// # Safety
     /// `cq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `cq` is NULL, which is refused, or live, and a live CQ has an open context.
         let destroy = op!(unsafe { context_of(cq)? }, destroy_cq)?;
         // SAFETY: read before the CQ is gone.
         let channel = unsafe { (*cq).channel };
-        // SAFETY: the provider's operation.
+        // SAFETY: `destroy` is from the table of the CQ's own context; the caller uses `cq` no more after success.
         let result = unsafe { destroy(cq) };
         if result == 0 && !channel.is_null() {
             // SAFETY: a channel outlives its CQs.
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> MinusOne {
-    // SAFETY: by the contract above.
+    // SAFETY: `next_event` asks the same of its arguments, and NULL it refuses.
     unsafe { next_event(channel, cq, cq_context) }.unwrap_or_else(MinusOne::fail)
 }
 
@@ -145,7 +145,7 @@ unsafe fn next_event(
     if channel.is_null() || cq.is_null() || cq_context.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: not NULL (checked above), so a live channel, whose context is open.
     let (context, fd) = unsafe { (context_of(channel)?, (*channel).fd) };
     if let Some(sleep) = context.private().ext.and_then(|ext| ext.await_comp_event) {
         // SAFETY: the plugin's own function with its open context and the descriptor that it made.

@@ -81,7 +81,7 @@ verb! {
         if device.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: live by the contract above.
+        // SAFETY: not NULL (checked above), so live; the name is a part of it, of which only the address is taken.
         Ok(unsafe { (&raw const (*device).name).cast() })
     }
 
@@ -90,7 +90,7 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn get_device_guid(device: *mut ibv_device) -> u64 {
-        // SAFETY: live by the contract above.
+        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
         let device = unsafe { Device::new(device.cast())? };
         if let Some(info) = ext::info(device) {
             return Ok(info.node_guid);
@@ -110,7 +110,7 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn get_device_index(device: *mut ibv_device) -> MinusOne {
-        // SAFETY: live by the contract above.
+        // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
         let device = unsafe { Device::new(device.cast())? };
         // SAFETY: owned by the live device; constant.
         Ok(MinusOne(unsafe { device.sysfs().as_ref() }.map_or(-1, |dev| dev.ibdev_idx)))
@@ -121,7 +121,7 @@ verb! {
     /// # Safety
     /// `device` is NULL or live.
     pub(crate) fn open_device(device: *mut ibv_device) -> *mut ibv_context {
-        // SAFETY: live by the contract above.
+        // SAFETY: `open` refuses NULL, and the caller's device is live; no provider needs private data.
         Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
     }
 
@@ -131,7 +131,7 @@ verb! {
     /// # Safety
     /// `device` is a live device; `private_data` is what its provider expects.
     pub(crate) fn open_device_with(device: *mut ibv_device, private_data: *mut c_void) -> *mut ibv_context {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's device is live, and `private_data` is what the device's own provider expects.
         Ok(unsafe { open(device.cast(), private_data)? }.as_ptr())
     }
 
@@ -186,7 +186,7 @@ verb! {
 /// # Safety
 /// `device` is NULL or live; `private_data` is what its provider expects.
 unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<Context, Errno> {
-    // SAFETY: live by the contract above.
+    // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a reference.
     let device = unsafe { Device::new(device)? };
     // SAFETY: constant data of a plugin that is never unloaded.
     let alloc = unsafe { (*device.ops()).alloc_context }.ok_or(Errno::EOPNOTSUPP)?;
@@ -198,7 +198,7 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
         }
         None => -1,
     };
-    // SAFETY: the provider's own operation on its live device; it owns the descriptor from here on.
+    // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
     finish(device, verbs)
 }
@@ -215,7 +215,7 @@ fn is_announced(device: Device, cmd_fd: c_int) -> bool {
 fn import(device: Device, cmd_fd: c_int) -> Result<Context, Errno> {
     // SAFETY: constant data of a plugin that is never unloaded.
     let import = unsafe { (*device.ops()).import_context }.ok_or(Errno::EOPNOTSUPP)?;
-    // SAFETY: the provider's own operation on its live device; it owns the descriptor from here on.
+    // SAFETY: the operation belongs to this listed device's driver, and it owns the descriptor from here on.
     let verbs = unsafe { import(device.as_ptr().cast(), cmd_fd) };
     let context = finish(device, verbs)?;
     // Relaxed: written before anybody else knows the context.
@@ -243,7 +243,7 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
     if !device.sysfs().is_null() && async_fd == -1 {
         match opening::alloc_async_fd(cmd_fd, context.private().driver_id) {
-            // SAFETY: as above.
+            // SAFETY: the context is open and nobody else knows it yet; the descriptor is new and now its own.
             Ok(async_fd) => unsafe { (*raw).async_fd = async_fd },
             Err(error) => {
                 close(context);
@@ -256,7 +256,7 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
 
 fn close(context: Context) {
     if let Ok(free) = op!(context, free_context) {
-        // SAFETY: the provider's own operation; it ends the context and its structure.
+        // SAFETY: the caller is done with the context, and the provider that made it ends it and its structure.
         unsafe { free(context.as_ptr()) };
     }
 }

@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> MinusOne {
-    // SAFETY: by the contract above.
+    // SAFETY: `next_event` asks the same of its arguments, and NULL it refuses.
     unsafe { next_event(context, event) }.unwrap_or_else(MinusOne::fail)
 }
 
@@ -73,7 +73,7 @@ unsafe fn next_event(
     // SAFETY: writable by the contract above.
     unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
     let notify = op!(context, async_event)?;
-    // SAFETY: the provider's operation.
+    // SAFETY: the provider of this open context looks at the event that was stored above, and may change it.
     unsafe { notify(context.as_ptr(), event) };
     Ok(MinusOne(0))
 }

@@ -152,7 +152,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_port_speed)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of this context, which is open; `speed` is the caller's to be written.
         Ok(unsafe { query(context.as_ptr(), port_num, speed) })
     }
 }

@@ -17,7 +17,7 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
-        // SAFETY: per the contract above.
+        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
         let (to, from) = unsafe {
             (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
         };
@@ -30,7 +30,7 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
-        // SAFETY: per the contract above.
+        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
         let (to, from) = unsafe {
             (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
         };
@@ -70,7 +70,7 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_from_kern(to: *mut ibv_sa_path_rec, from: *const ib_user_path_rec) {
-        // SAFETY: per the contract above.
+        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
         let (to, from) = unsafe {
             (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
         };
@@ -103,7 +103,7 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
-        // SAFETY: per the contract above.
+        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
         let (to, from) = unsafe {
             (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
         };

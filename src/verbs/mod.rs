@@ -38,7 +38,7 @@ macro_rules! objects {
     ($($ty:ident)*) => {
         $(impl Object for abi::$ty {
             unsafe fn context_field(this: *mut Self) -> *mut ibv_context {
-                // SAFETY: live by the contract of the trait.
+                // SAFETY: the trait's caller gives a live object, and the front-end or the provider set its context.
                 unsafe { (*this).context }
             }
         })*
@@ -56,6 +56,6 @@ unsafe fn context_of<T: Object>(object: *mut T) -> Result<Context, Errno> {
     if object.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: not NULL (checked above), so a live object; its context stays open while the caller uses the value.
     unsafe { Context::new(T::context_field(object)) }
 }

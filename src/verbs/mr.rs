@@ -22,7 +22,7 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; the memory stays mapped until the region is gone.
     pub(crate) fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
-        // SAFETY: per the contract above.
+        // SAFETY: `register` asks the same of PD and memory: NULL or live, and mapped as long as the region.
         unsafe { register(pd, addr, length, addr.addr() as u64, access) }
     }
 
@@ -37,7 +37,7 @@ verb! {
         iova: u64,
         access: c_int,
     ) -> *mut ibv_mr {
-        // SAFETY: per the contract above.
+        // SAFETY: `register` asks the same of PD and memory; `iova` is only a number.
         unsafe { register(pd, addr, length, iova, access) }
     }
 
@@ -52,7 +52,7 @@ verb! {
         iova: u64,
         access: u32,
     ) -> *mut ibv_mr {
-        // SAFETY: per the contract above.
+        // SAFETY: `register` asks the same of PD and memory; `iova` is only a number.
         unsafe { register(pd, addr, length, iova, access.cast_signed()) }
     }
 
@@ -68,10 +68,10 @@ verb! {
         fd: c_int,
         access: c_int,
     ) -> *mut ibv_mr {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(pd)? };
         let reg = op!(context, reg_dmabuf_mr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `reg` is from the table of the PD's own context and gets nothing but numbers beside the live PD.
         let mr = unsafe { reg(pd, offset, length, iova, fd, access) };
         let addr = core::ptr::without_provenance_mut(offset as usize);
         // SAFETY: NULL or fresh.
@@ -87,11 +87,11 @@ verb! {
     /// # Safety
     /// `pd` and what `attr` refers to are live; the memory stays mapped until the region is gone.
     pub(crate) fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(pd)? };
         // SAFETY: readable as far as its mask says (checked inside).
         let mut attr = unsafe { sanitised(attr)? };
-        // SAFETY: live by the contract above.
+        // SAFETY: our copy has the caller's buffer only if the mask names one, and then it is NULL or live.
         unsafe { resolve_buffer(pd, &mut attr)? };
         attr.access = usable_access(context, attr.access);
         let mask = MrInitMask::from_bits_retain(attr.comp_mask);
@@ -101,7 +101,7 @@ verb! {
             fork::dont_fork(attr.addr, attr.length)?;
         }
         let reg = op!(context, reg_mr_ex)?;
-        // SAFETY: the provider's operation, with our own complete copy of the attributes.
+        // SAFETY: `reg` is from the table of the PD's own context; `attr` is our own copy, and what it names is live.
         let mr = unsafe { reg(pd, &raw mut attr) };
         let addr = if mask.contains(MrInitMask::ADDR) {
             attr.addr
@@ -138,7 +138,7 @@ verb! {
             buf,
             ..ibv_mr_init_attr::zeroed()
         };
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD and buffer are live; `attr` is ours, and its range is checked inside.
         Ok(unsafe { reg_mr_ex(pd, &raw mut attr) })
     }
 
@@ -154,7 +154,7 @@ verb! {
         length: usize,
         access: c_int,
     ) -> MinusOne {
-        // SAFETY: per the contract above.
+        // SAFETY: `change` asks the same: a region that is NULL or idle, and a live PD if it is to be changed.
         Ok(MinusOne(unsafe { change(mr, flags.cast_unsigned(), pd, addr, length, access) }))
     }
 
@@ -163,13 +163,13 @@ verb! {
     /// # Safety
     /// `mr` is NULL or live, and used no more after success.
     pub(crate) fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `mr` is NULL, which is refused, or live, and a live region has an open context.
         let dereg = op!(unsafe { context_of(mr)? }, dereg_mr)?;
         let verbs: *mut verbs_mr = mr.cast();
         // SAFETY: every ibv_mr starts a verbs_mr; read before it is freed.
         let (addr, length, mr_type, access) =
             unsafe { ((*mr).addr, (*mr).length, (*verbs).mr_type, (*verbs).access) };
-        // SAFETY: the provider's operation.
+        // SAFETY: `dereg` is from the table of the region's own context; the caller uses it no more after success.
         let result = unsafe { dereg(verbs) };
         if result == 0 && mr_type == IBV_MR_TYPE_MR && !is_on_demand(access) {
             fork::do_fork(addr, length);
@@ -182,9 +182,9 @@ verb! {
     /// # Safety
     /// `pd` is NULL or an imported PD.
     pub(crate) fn import(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is live, with an open context.
         let import = op!(unsafe { context_of(pd)? }, import_mr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `import` is from the table of the PD's own context; `handle` is only a number to it.
         Ok(unsafe { import(pd, handle) })
     }
 
@@ -193,9 +193,9 @@ verb! {
     /// # Safety
     /// `mr` is NULL or an imported region that is used no more.
     pub(crate) fn unimport(mr: *mut ibv_mr) {
-        // SAFETY: live by the contract above.
+        // SAFETY: `mr` is NULL, which is refused, or an imported region that is still live, with an open context.
         let unimport = op!(unsafe { context_of(mr)? }, unimport_mr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `unimport` is from the table of the region's own context; the caller uses the region no more.
         unsafe { unimport(mr) };
         Ok(())
     }
@@ -205,12 +205,12 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; `buf` is writable.
     pub(crate) fn alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let alloc = op!(unsafe { context_of(pd)? }, alloc_buf)?;
         if buf.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the provider's operation.
+        // SAFETY: `alloc` is from the table of the PD's own context; `buf` is not NULL (checked above), so writable.
         Ok(unsafe { alloc(pd, size, buf) })
     }
 
@@ -222,9 +222,9 @@ verb! {
         if buf.is_null() {
             return Ok(());
         }
-        // SAFETY: live by the contract above.
+        // SAFETY: not NULL (checked above), so a buffer of the caller's; its PD outlives it.
         let free = op!(unsafe { context_of((*buf).pd)? }, free_buf)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `free` is from the table of the context that made the buffer; the caller uses the buffer no more.
         unsafe { free(buf) };
         Ok(())
     }
@@ -237,7 +237,7 @@ verb! {
     /// # Safety
     /// `buf` is NULL or live.
     pub(crate) fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> MinusOne {
-        // SAFETY: live by the contract above.
+        // SAFETY: `buf` is NULL, which is refused, or live, and a buffer's descriptor does not change while it lives.
         let fd = unsafe { buf.as_ref() }.ok_or(Errno::EINVAL)?.dmabuf_fd;
         if fd < 0 {
             return Err(Errno::ENODATA);
@@ -255,7 +255,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_dmah)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `alloc` is from the table of this context, which is open; `attr` is the caller's, and readable.
         Ok(unsafe { alloc(context.as_ptr(), attr) })
     }
 
@@ -264,9 +264,9 @@ verb! {
     /// # Safety
     /// `dmah` is NULL or live, and used no more after success.
     pub(crate) fn dealloc_dmah(dmah: *mut ibv_dmah) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `dmah` is NULL, which is refused, or live, and a live handle has an open context.
         let dealloc = op!(unsafe { context_of(dmah)? }, dealloc_dmah)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `dealloc` is from the table of the handle's own context; the caller uses it no more after success.
         Ok(unsafe { dealloc(dmah) })
     }
 }
@@ -280,7 +280,7 @@ unsafe fn register(
     iova: u64,
     access: c_int,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: live by the contract above.
+    // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
     let context = unsafe { context_of(pd)? };
     let reg = op!(context, reg_mr)?;
     let access = usable_access(context, access);
@@ -288,7 +288,7 @@ unsafe fn register(
     if forks {
         fork::dont_fork(addr, length)?;
     }
-    // SAFETY: the provider's operation.
+    // SAFETY: `reg` is from the table of the PD's own context; the memory stays mapped as long as the region lives.
     let mr = unsafe { reg(pd, addr, length, iova, access) };
     // SAFETY: NULL or fresh.
     unsafe { fill(mr, context, pd, addr, length) };
@@ -387,7 +387,7 @@ unsafe fn resolve_buffer(pd: *mut ibv_pd, attr: &mut ibv_mr_init_attr) -> Result
     if !mask.contains(MrInitMask::BUF) {
         return Ok(());
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: the mask names a buffer (checked above), which is NULL or live; only its fields are read here.
     let buf = unsafe { attr.buf.as_ref() }.ok_or(Errno::EINVAL)?;
     let offset = attr.addr.addr().wrapping_sub(buf.addr.addr());
     let inside = offset.checked_add(attr.length).is_some_and(|end| end <= buf.size);
@@ -428,7 +428,7 @@ unsafe fn change(
         Errno::EINVAL.set();
         IBV_REREG_MR_ERR_INPUT
     };
-    // SAFETY: live by the contract above.
+    // SAFETY: `mr` is NULL, which is refused, or live; its context stays open during this call.
     let Ok(context) = (unsafe { context_of(mr) }) else { return input_error() };
     let verbs: *mut verbs_mr = mr.cast();
     // SAFETY: every ibv_mr starts a verbs_mr.
@@ -446,9 +446,9 @@ unsafe fn change(
         error.set();
         return IBV_REREG_MR_ERR_DONT_FORK_NEW;
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: `mr` is live (NULL was refused above) and idle: nobody else changes its address meanwhile.
     let (old_addr, old_length) = unsafe { ((*mr).addr, (*mr).length) };
-    // SAFETY: the provider's operation.
+    // SAFETY: `rereg` is from the table of the region's own context; a new PD is live, and the region is idle.
     let result = unsafe { rereg(verbs, flags.cast_signed(), pd, addr, length, access) };
     if result == 0 {
         // SAFETY: live; the caller leaves it alone meanwhile.
@@ -589,7 +589,7 @@ mod tests {
                 assert_eq!(dereg_mr(mr), 0);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the same device and the same operations, which only look at numbers.
         unsafe {
             let mr = reg_mr_iova(pd, at(0x1000), 0x10, 0x8000, 1);
             assert_eq!(GIVEN.get().iova, 0x8000);

@@ -17,7 +17,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_pd)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `alloc` is from the table of this context, which is open; the provider makes the PD itself.
         let pd = unsafe { alloc(context.as_ptr()) };
         if !pd.is_null() {
             // SAFETY: fresh and only ours.
@@ -31,9 +31,9 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live, and used no more after success.
     pub(crate) fn dealloc(pd: *mut ibv_pd) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let dealloc = op!(unsafe { context_of(pd)? }, dealloc_pd)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `dealloc` is from the table of the PD's own context; the caller uses `pd` no more after success.
         Ok(unsafe { dealloc(pd) })
     }
 
@@ -45,7 +45,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let import = op!(context, import_pd)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `import` is from the table of this context, which is open; `handle` is only a number to it.
         Ok(unsafe { import(context.as_ptr(), handle) })
     }
 
@@ -54,9 +54,9 @@ verb! {
     /// # Safety
     /// `pd` is NULL or an imported PD that is used no more.
     pub(crate) fn unimport(pd: *mut ibv_pd) {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or an imported PD that is still live, with an open context.
         let unimport = op!(unsafe { context_of(pd)? }, unimport_pd)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `unimport` is from the table of the PD's own context; the caller imported `pd` and uses it no more.
         unsafe { unimport(pd) };
         Ok(())
     }

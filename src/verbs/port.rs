@@ -16,7 +16,7 @@ verb! {
         // SAFETY: open by the contract above.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_device_ex)?;
-        // SAFETY: the provider's operation; it writes no more than the size it is told.
+        // SAFETY: the provider of this open context writes no more than the size it is told, and `attr` has that.
         Ok(unsafe {
             query(context.as_ptr(), core::ptr::null(), attr.cast(), size_of::<ibv_device_attr>())
         })
@@ -31,7 +31,7 @@ verb! {
         port_num: u8,
         attr: *mut compat_ibv_port_attr,
     ) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `query` gets the caller's context and the 48 bytes that the caller lets us write.
         unsafe { query(context, port_num, attr.cast(), size_of::<compat_ibv_port_attr>()) }
     }
 
@@ -45,7 +45,7 @@ verb! {
         attr: *mut ibv_port_attr,
         len: usize,
     ) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `query` gets the caller's context, and the caller lets us write `len` bytes at `attr`.
         unsafe { query(context, port_num, attr.cast(), len) }
     }
 }
@@ -74,7 +74,7 @@ unsafe fn query(
         });
     }
     let mut whole = ibv_port_attr::zeroed();
-    // SAFETY: the provider's operation, with the newest structure.
+    // SAFETY: the provider of this open context may write all of the newest structure, which `whole` is.
     let result = unsafe { query(context.as_ptr(), port_num, &raw mut whole) };
     if result == 0 {
         // SAFETY: `attr` is writable for `len` bytes, which `whole` has.

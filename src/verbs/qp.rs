@@ -20,9 +20,9 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; `attr` is readable and what it refers to is live.
     pub(crate) fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live, and a live PD has an open context.
         let create = op!(unsafe { context_of(pd)? }, create_qp)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `create` is from the table of the PD's own context; what `attr` refers to is the caller's, and live.
         Ok(unsafe { create(pd, attr) })
     }
 
@@ -36,12 +36,12 @@ verb! {
         attr_mask: c_int,
         init_attr: *mut ibv_qp_init_attr,
     ) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_qp)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of the QP's own context and writes only the caller's two structures.
         let result = unsafe { query(qp, attr, attr_mask, init_attr) };
         if result == 0 {
-            // SAFETY: as above.
+            // SAFETY: the QP is live (NULL was refused above), and the provider has just filled the caller's `attr`.
             unsafe { remember_state(qp, attr, attr_mask) };
         }
         Ok(result)
@@ -52,12 +52,12 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `attr` is readable.
     pub(crate) fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let modify = op!(unsafe { context_of(qp)? }, modify_qp)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `modify` is from the table of the QP's own context; it reads the caller's `attr` as the mask says.
         let result = unsafe { modify(qp, attr, attr_mask) };
         if result == 0 {
-            // SAFETY: as above.
+            // SAFETY: the QP is live (NULL was refused above), and `attr` is readable where the mask names a member.
             unsafe { remember_state(qp, attr, attr_mask) };
         }
         Ok(result)
@@ -68,9 +68,9 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live, and used no more after success.
     pub(crate) fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let destroy = op!(unsafe { context_of(qp)? }, destroy_qp)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `destroy` is from the table of the QP's own context; the caller uses `qp` no more after success.
         Ok(unsafe { destroy(qp) })
     }
 
@@ -80,7 +80,7 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live.
     pub(crate) fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(qp)? };
         let offset = context.private().generation.qp_mask_offset;
         // SAFETY: providers embed every QP in a verbs_qp of their generation, whose mask is there.
@@ -101,9 +101,9 @@ verb! {
         if flags & !(CAPS | DEVICE_ONLY) != 0 || !promised {
             return Ok(0);
         }
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_qp_data_in_order)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of the QP's own context and gets numbers beside the live QP.
         let mut caps = unsafe { query(qp, opcode, flags) }.cast_unsigned();
         if caps & IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {
             caps |= IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES;
@@ -119,9 +119,9 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `gid` is readable.
     pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let attach = op!(unsafe { context_of(qp)? }, attach_mcast)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `attach` is from the table of the QP's own context; it reads the GID, which is the caller's.
         Ok(unsafe { attach(qp, gid, lid) })
     }
 
@@ -130,9 +130,9 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `gid` is readable.
     pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let detach = op!(unsafe { context_of(qp)? }, detach_mcast)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `detach` is from the table of the QP's own context; it reads the GID, which is the caller's.
         Ok(unsafe { detach(qp, gid, lid) })
     }
 
@@ -144,7 +144,7 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `ece` is readable.
     pub(crate) fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(qp)? };
         // SAFETY: readable by the contract above.
         let vendor_id = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?.vendor_id;
@@ -152,7 +152,7 @@ verb! {
             return Err(Errno::EOPNOTSUPP);
         }
         let set = op!(context, set_ece)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `set` is from the table of the QP's own context; `ece` is not NULL (checked above), so readable.
         Ok(unsafe { set(qp, ece) })
     }
 
@@ -161,9 +161,9 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live; `ece` is writable.
     pub(crate) fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let query = op!(unsafe { context_of(qp)? }, query_ece)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of the QP's own context and writes `ece`, as the caller allows.
         Ok(unsafe { query(qp, ece) })
     }
 
@@ -176,9 +176,9 @@ verb! {
         counter: *mut ibv_comp_cntr,
         attr: *mut ibv_qp_attach_comp_cntr_attr,
     ) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `qp` is NULL, which is refused, or live, and a live QP has an open context.
         let attach = op!(unsafe { context_of(qp)? }, qp_attach_comp_cntr)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `attach` is from the table of the QP's own context; the caller's counter is live, `attr` readable.
         Ok(unsafe { attach(qp, counter, attr) })
     }
 }
@@ -189,7 +189,7 @@ verb! {
 /// `qp` is live and `attr` readable when the mask names the state.
 unsafe fn remember_state(qp: *mut ibv_qp, attr: *const ibv_qp_attr, attr_mask: c_int) {
     if QpAttrMask::from_bits_retain(attr_mask.cast_unsigned()).contains(QpAttrMask::STATE) {
-        // SAFETY: per the contract above.
+        // SAFETY: the mask names the state, for which the caller gives a live QP and a readable `attr`.
         unsafe { (*qp).state = (*attr).qp_state };
     }
 }

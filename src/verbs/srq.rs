@@ -14,13 +14,13 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live; `attr` is readable and writable.
     pub(crate) fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-        // SAFETY: live by the contract above.
+        // SAFETY: `pd` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(pd)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
         let create = op!(context, create_srq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `create` is from the table of the PD's own context; `attr` is not NULL (checked), and the caller's.
         let srq = unsafe { create(pd, attr) };
         if !srq.is_null() {
             // SAFETY: fresh and only ours.
@@ -40,9 +40,9 @@ verb! {
     /// # Safety
     /// `srq` is NULL or live; `attr` is readable.
     pub(crate) fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let modify = op!(unsafe { context_of(srq)? }, modify_srq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `modify` is from the table of the SRQ's own context and reads `attr`, which is the caller's.
         Ok(unsafe { modify(srq, attr, mask) })
     }
 
@@ -51,9 +51,9 @@ verb! {
     /// # Safety
     /// `srq` is NULL or live; `attr` is writable.
     pub(crate) fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let query = op!(unsafe { context_of(srq)? }, query_srq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `query` is from the table of the SRQ's own context and writes `attr`, as the caller allows.
         Ok(unsafe { query(srq, attr) })
     }
 
@@ -62,9 +62,9 @@ verb! {
     /// # Safety
     /// `srq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-        // SAFETY: live by the contract above.
+        // SAFETY: `srq` is NULL, which is refused, or live, and a live SRQ has an open context.
         let destroy = op!(unsafe { context_of(srq)? }, destroy_srq)?;
-        // SAFETY: the provider's operation.
+        // SAFETY: `destroy` is from the table of the SRQ's own context; the caller uses the SRQ no more after success.
         Ok(unsafe { destroy(srq) })
     }
 }
