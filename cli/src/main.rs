@@ -1,5 +1,6 @@
 //! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
 
+mod doctor;
 mod link;
 mod nodes;
 mod place;
@@ -34,12 +35,15 @@ enum Command {
     /// Run a command, whatever it is called; `run` may be left out
     #[command(arg_required_else_help = true)]
     Run(run::Args),
+    /// Look at this machine, and say what keeps RDMA programs from working and what mends it
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
         Some(Command::Run(args)) => run::main(args),
+        Some(Command::Doctor(args)) => doctor::main(args),
         None if cli.place => place::main(),
         None => run::main(&cli.run),
     };
@@ -63,6 +67,7 @@ mod tests {
         let cli = parse(words).unwrap_or_else(|e| panic!("{words:?}: {e}"));
         match cli.command {
             Some(Command::Run(args)) => args,
+            Some(other) => panic!("{words:?}: {other:?}"),
             None => cli.run,
         }
     }
@@ -102,6 +107,8 @@ mod tests {
         for words in [&["--", "run", "x"][..], &["-n", "run", "x"], &["run", "run", "x"]] {
             assert_eq!(command(words).command, ["run", "x"], "{words:?}");
         }
+        assert_eq!(command(&["--", "doctor"]).command, ["doctor"]);
+        assert!(matches!(parse(&["doctor"]).unwrap().command, Some(Command::Doctor(_))));
     }
 
     #[test]

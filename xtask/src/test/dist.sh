@@ -54,6 +54,7 @@ check "its command runs" ferroverbs --version
 check "ibv_rc_pingpong by the command" pingpong ferroverbs
 check "by LD_PRELOAD too" pingpong ferroverbs -p
 check "nothing changes for other programs" not has_soft env
+check "its doctor misses nothing" ferroverbs doctor
 check "dependencies are met" apt-get check
 check "ferroverbs goes" dpkg -P ferroverbs
 files > /tmp/after

@@ -1,0 +1,169 @@
+//! The kernel's RDMA devices, as sysfs shows them (Documentation/ABI/stable/sysfs-class-infiniband of the kernel), and their nodes.
+
+use super::{Check, Machine};
+use rustix::fs::{Access, access};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// A device of the kernel.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) ports: Vec<Port>,
+    /// The plugin that serves it, as far as the kernel's driver tells.
+    pub(super) plugin: Option<&'static str>,
+}
+
+/// One port of it.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) number: u32,
+    pub(super) is_active: bool,
+    pub(super) state: String,
+    pub(super) is_ethernet: bool,
+}
+
+impl Device {
+    pub(super) fn folder(&self) -> String {
+        format!("/sys/class/infiniband/{}", self.name)
+    }
+
+    /// Made by the kernel over a network interface; everything else is a card.
+    pub(super) fn is_rxe(&self) -> bool {
+        self.plugin == Some("rxe")
+    }
+}
+
+/// Drivers of the kernel, and what the plugin for their devices is called.
+const DRIVERS: &[(&str, &str)] = &[
+    ("mlx5_core", "mlx5"),
+    ("mlx4_core", "mlx4"),
+    ("cxgb4", "cxgb4"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("idpf", "irdma"),
+    ("vmw_pvrdma", "vmw_pvrdma"),
+    ("qede", "qedr"),
+    ("hns3", "hns"),
+    ("hfi1", "hfi1verbs"),
+    ("ib_qib", "ipathverbs"),
+    ("efa", "efa"),
+    ("erdma", "erdma"),
+    ("mana", "mana"),
+];
+
+pub(super) fn find(machine: &Machine) -> Vec<Device> {
+    let names = machine.list("/sys/class/infiniband");
+    names.into_iter().map(|name| device(machine, name)).collect()
+}
+
+fn device(machine: &Machine, name: String) -> Device {
+    let folder = format!("/sys/class/infiniband/{name}");
+    let driver = machine.link(format!("{folder}/device/driver"));
+    let known = DRIVERS.iter().find(|(kernel, _)| driver.as_deref() == Some(*kernel));
+    // What stands on a network interface names it (rdma_rxe).
+    let is_rxe = driver.is_none() && machine.exists(format!("{folder}/parent"));
+    let mut ports: Vec<_> = machine
+        .list(format!("{folder}/ports"))
+        .into_iter()
+        .filter_map(|number| port(machine, &folder, number.parse().ok()?))
+        .collect();
+    ports.sort_by_key(|port| port.number);
+    Device {
+        plugin: if is_rxe { Some("rxe") } else { known.map(|(_, plugin)| *plugin) },
+        name,
+        ports,
+    }
+}
+
+fn port(machine: &Machine, folder: &str, number: u32) -> Option<Port> {
+    let folder = format!("{folder}/ports/{number}");
+    // `4: ACTIVE`
+    let state = machine.read(format!("{folder}/state"))?;
+    let layer = machine.read(format!("{folder}/link_layer"));
+    Some(Port {
+        number,
+        is_active: state.starts_with('4'),
+        state: state.split(": ").nth(1).unwrap_or(&state).to_owned(),
+        is_ethernet: layer.as_deref() == Some("Ethernet"),
+    })
+}
+
+pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
+    if devices.is_empty() {
+        return vec![none(machine)];
+    }
+    let mut checks = Vec::new();
+    for device in devices {
+        for port in &device.ports {
+            let kind = if port.is_ethernet { "RoCE" } else { "InfiniBand" };
+            let what = format!("{} port {}: {kind}, {}", device.name, port.number, port.state);
+            checks.push(match (port.is_active, port.is_ethernet) {
+                (true, _) => Check::ok("devices", what),
+                (false, true) => Check::missing("devices", what, up(machine, device, port)),
+                (false, false) => Check::missing(
+                    "devices",
+                    what,
+                    "a cable, and a subnet manager on one machine: systemctl start opensm",
+                ),
+            });
+        }
+    }
+    checks.extend(nodes(machine));
+    checks
+}
+
+fn up(machine: &Machine, device: &Device, port: &Port) -> String {
+    let folder = format!("{}/ports/{}/gid_attrs/ndevs", device.folder(), port.number);
+    let names = machine.list(&folder);
+    let interface = names.iter().find_map(|n| machine.read(format!("{folder}/{n}")));
+    format!("ip link set dev {} up", interface.as_deref().unwrap_or("INTERFACE"))
+}
+
+fn none(machine: &Machine) -> Check {
+    let kernel = if machine.exists("/sys/class/infiniband") {
+        "the kernel has no RDMA device"
+    } else {
+        "the kernel has no RDMA support loaded"
+    };
+    if machine.variable("FERROVERBS_SOFT").is_some_and(|v| v == "off" || v == "0") {
+        let finding = format!("{kernel}, and FERROVERBS_SOFT switches the software device off");
+        return Check::missing("devices", finding, "unset FERROVERBS_SOFT");
+    }
+    let finding = format!("{kernel}: programs get the software device soft0");
+    Check::ok("devices", finding)
+}
+
+/// `/dev/infiniband/uverbsN` for each device that programs can open.
+fn nodes(machine: &Machine) -> Vec<Check> {
+    let listed = machine.list("/sys/class/infiniband_verbs");
+    let names: Vec<_> = listed.iter().filter(|name| name.starts_with("uverbs")).collect();
+    if names.is_empty() {
+        let finding = "no device can be opened: the kernel's module ib_uverbs is not loaded";
+        return vec![Check::missing("nodes", finding, "modprobe ib_uverbs")];
+    }
+    names.into_iter().map(|name| node(machine, name)).collect()
+}
+
+fn node(machine: &Machine, name: &str) -> Check {
+    let node = format!("/dev/infiniband/{name}");
+    let path = machine.path(&node);
+    let Ok(data) = fs::metadata(&path) else {
+        let numbers = machine.read(format!("/sys/class/infiniband_verbs/{name}/dev"));
+        let numbers = numbers.map_or("MAJOR MINOR".into(), |n| n.replace(':', " "));
+        let make = format!("mkdir -p /dev/infiniband; mknod -m 666 {node} c {numbers}");
+        let remedy = format!("{make} (in a container: start it with --device={node})");
+        return Check::missing("nodes", format!("{node} is missing"), remedy);
+    };
+    if access(&path, Access::READ_OK | Access::WRITE_OK).is_ok() {
+        return Check::ok("nodes", format!("{node} can be opened"));
+    }
+    let finding = format!("{node} (mode {:o}) cannot be opened by you", data.mode() & 0o777);
+    let remedy = if data.mode() & 0o060 == 0o060 {
+        format!("usermod -aG \"$(stat -c %G {node})\" \"$USER\", as root, then log in again")
+    } else {
+        format!("chmod 666 {node}, as root")
+    };
+    Check::missing("nodes", finding, remedy)
+}

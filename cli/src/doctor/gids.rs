@@ -1,0 +1,111 @@
+//! GIDs and path MTU of RoCE ports: which index of the table a program should take, and how long packets can be.
+
+use super::devices::{Device, Port};
+use super::{Check, Machine};
+use std::net::Ipv6Addr;
+
+/// How much longer a frame is than what it carries: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex A17).
+const HEADERS: u32 = 80;
+
+pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for device in devices {
+        for port in device.ports.iter().filter(|port| port.is_ethernet) {
+            checks.extend(of_port(machine, device, port));
+        }
+    }
+    checks
+}
+
+/// An entry of the table that can be used between hosts.
+struct Gid {
+    index: u32,
+    address: Ipv6Addr,
+    is_v2: bool,
+    interface: Option<String>,
+}
+
+impl Gid {
+    /// The lower the better.
+    fn rank(&self) -> u32 {
+        let kind = match self.address.to_ipv4_mapped() {
+            Some(_) => 0,
+            None if self.address.is_unicast_link_local() => 2,
+            None => 1,
+        };
+        // RoCE v1 does not get through a router.
+        kind + if self.is_v2 { 0 } else { 3 }
+    }
+
+    fn text(&self) -> String {
+        let address = match self.address.to_ipv4_mapped() {
+            Some(v4) => v4.to_string(),
+            None => self.address.to_string(),
+        };
+        let version = if self.is_v2 { "RoCE v2" } else { "RoCE v1" };
+        let on = self.interface.as_deref().map_or(String::new(), |name| format!(" on {name}"));
+        format!("{version}, {address}{on}")
+    }
+}
+
+fn of_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
+    let name = format!("{} port {}", device.name, port.number);
+    let mut gids = table(machine, device, port);
+    gids.sort_by_key(Gid::rank);
+    let Some(best) = gids.first() else {
+        let finding = format!("{name} has no GID");
+        return vec![Check::missing("gids", finding, "ip addr add ADDRESS/24 dev INTERFACE")];
+    };
+    let use_it = format!("{name}: use GID index {} ({})", best.index, best.text());
+    let interface = best.interface.as_deref().unwrap_or("INTERFACE");
+    let mut checks = vec![match best.rank() {
+        0 | 1 => Check::ok("gids", use_it),
+        2 => Check::note("gids", format!("{use_it}; it reaches the same link only"))
+            .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
+        _ => Check::note(
+            "gids",
+            format!("{use_it}; there is none of RoCE v2, which routers pass on"),
+        )
+        .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
+    }];
+    let mtu = best.interface.as_deref().and_then(|interface| {
+        machine.read(format!("/sys/class/net/{interface}/mtu"))?.parse::<u32>().ok()
+    });
+    checks.extend(mtu.map(|mtu| path_mtu(&name, interface, mtu)));
+    checks
+}
+
+fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
+    let folder = format!("{}/ports/{}", device.folder(), port.number);
+    let entries = machine.list(format!("{folder}/gids"));
+    entries
+        .iter()
+        .filter_map(|entry| {
+            let index = entry.parse().ok()?;
+            let address: Ipv6Addr = machine.read(format!("{folder}/gids/{entry}"))?.parse().ok()?;
+            // An entry that is not used cannot be read, or is zero.
+            let kind = machine.read(format!("{folder}/gid_attrs/types/{entry}"))?;
+            let interface = machine.read(format!("{folder}/gid_attrs/ndevs/{entry}"));
+            let gid = Gid { index, address, is_v2: kind.ends_with("v2"), interface };
+            (!address.is_unspecified()).then_some(gid)
+        })
+        .collect()
+}
+
+fn path_mtu(name: &str, interface: &str, mtu: u32) -> Check {
+    let fits = [4096, 2048, 1024, 512, 256].into_iter().find(|path| path + HEADERS <= mtu);
+    match fits {
+        Some(4096) => Check::ok("mtu", format!("{name}: path MTU 4096 ({interface} has {mtu})")),
+        Some(path) => {
+            let finding = format!("{name}: path MTU {path} ({interface} has {mtu})");
+            let remedy = "for 4096, on all hosts and switches between:";
+            Check::note("mtu", finding)
+                .remedy(format!("{remedy} ip link set dev {interface} mtu {}", 4096 + HEADERS + 24))
+        }
+        None => Check::missing(
+            "mtu",
+            format!("{name}: no packet fits ({interface} has {mtu})"),
+            format!("ip link set dev {interface} mtu 1500"),
+        ),
+    }
+}

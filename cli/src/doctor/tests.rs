@@ -1,0 +1,237 @@
+//! Pictures of machines: folders with the files that a check reads.
+
+use super::{Check, Machine, State, examine, firewall, json, table};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A picture, gone when dropped.
+struct Picture(PathBuf);
+
+impl Picture {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferroverbs-doctor-{}-{n}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&root);
+        let picture = Self(root);
+        fs::create_dir_all(picture.0.join("tmp")).unwrap();
+        picture.file(
+            "proc/self/limits",
+            "Limit  Soft Limit  Hard Limit  Units\nMax locked memory  8388608  8388608  bytes\n",
+        )
+    }
+
+    fn file(self, path: &str, text: &str) -> Self {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn link(self, path: &str, target: &str) -> Self {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+        self
+    }
+
+    /// A card with a RoCE port, all of it well.
+    fn with_card(self) -> Self {
+        let device = "sys/class/infiniband/mlx5_0";
+        let port = format!("{device}/ports/1");
+        let multiarch = format!("usr/lib/{}-linux-gnu/libibverbs", std::env::consts::ARCH);
+        self.link(&format!("{device}/device/driver"), "/sys/bus/pci/drivers/mlx5_core")
+            .file(&format!("{port}/state"), "4: ACTIVE\n")
+            .file(&format!("{port}/link_layer"), "Ethernet\n")
+            .file(&format!("{port}/gids/0"), "fe80:0000:0000:0000:0200:00ff:fe00:0001\n")
+            .file(&format!("{port}/gid_attrs/types/0"), "IB/RoCE v1\n")
+            .file(&format!("{port}/gid_attrs/ndevs/0"), "eth0\n")
+            .file(&format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n")
+            .file(&format!("{port}/gid_attrs/types/3"), "RoCE v2\n")
+            .file(&format!("{port}/gid_attrs/ndevs/3"), "eth0\n")
+            .file(&format!("{port}/gids/4"), "0000:0000:0000:0000:0000:0000:0000:0000\n")
+            .file("sys/class/net/eth0/mtu", "9000\n")
+            .file("sys/class/infiniband_verbs/uverbs0/dev", "231:192\n")
+            .file("dev/infiniband/uverbs0", "")
+            .file(&format!("{multiarch}/libmlx5-rdmav34.so"), "")
+    }
+
+    fn checks(&self, variables: fn(&str) -> Option<OsString>) -> Vec<Check> {
+        // Not root, who has no limit; the fabric folder of this user is not there yet.
+        examine(&Machine::pictured(&self.0, 1000, variables))
+    }
+}
+
+impl Drop for Picture {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn nothing(_: &str) -> Option<OsString> {
+    None
+}
+
+fn of<'a>(checks: &'a [Check], id: &str) -> &'a Check {
+    checks.iter().find(|check| check.id == id).unwrap_or_else(|| panic!("no {id}: {checks:?}"))
+}
+
+fn missing(checks: &[Check]) -> Vec<&'static str> {
+    checks.iter().filter(|c| c.state == State::Missing).map(|c| c.id).collect()
+}
+
+#[test]
+fn a_machine_without_rdma_gets_the_software_device_and_misses_nothing() {
+    let picture = Picture::new();
+    let checks = picture.checks(nothing);
+    assert_eq!(missing(&checks), [""; 0]);
+    assert!(of(&checks, "devices").finding.contains("soft0"));
+    let checks = picture.checks(|name| (name == "FERROVERBS_SOFT").then(|| "off".into()));
+    assert_eq!(missing(&checks), ["devices"]);
+    assert_eq!(of(&checks, "devices").remedy.as_deref(), Some("unset FERROVERBS_SOFT"));
+    assert_eq!(of(&checks, "environment").finding, "FERROVERBS_SOFT=off");
+}
+
+#[test]
+fn of_a_card_only_the_limit_of_locked_memory_is_missing() {
+    let picture = Picture::new().with_card();
+    let checks = picture.checks(nothing);
+    assert_eq!(missing(&checks), ["memlock"]);
+    assert!(of(&checks, "memlock").finding.starts_with("8192 KiB"));
+    let picture =
+        picture.file("proc/self/limits", "Max locked memory  unlimited  unlimited  bytes\n");
+    assert_eq!(missing(&picture.checks(nothing)), [""; 0]);
+}
+
+#[test]
+fn the_index_of_an_ipv4_address_of_roce_v2_is_the_one_to_use() {
+    let picture = Picture::new().with_card();
+    let checks = picture.checks(nothing);
+    let finding = "mlx5_0 port 1: use GID index 3 (RoCE v2, 10.0.0.1 on eth0)";
+    assert_eq!(*of(&checks, "gids"), Check::ok("gids", finding));
+    assert!(of(&checks, "mtu").finding.contains("path MTU 4096"));
+    let picture = picture.file("sys/class/net/eth0/mtu", "1500\n");
+    let checks = picture.checks(nothing);
+    assert!(of(&checks, "mtu").finding.contains("path MTU 1024"));
+    assert!(of(&checks, "mtu").remedy.as_ref().unwrap().ends_with("ip link set dev eth0 mtu 4200"));
+    fs::remove_file(picture.0.join("sys/class/infiniband/mlx5_0/ports/1/gids/3")).unwrap();
+    let checks = picture.checks(nothing);
+    assert_eq!(of(&checks, "gids").state, State::Note);
+    assert!(of(&checks, "gids").finding.contains("index 0 (RoCE v1"));
+}
+
+#[test]
+fn what_a_card_lacks_is_told_with_the_command_that_mends_it() {
+    let picture = Picture::new().with_card();
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    let picture = picture.file(&format!("{port}/state"), "1: DOWN\n");
+    fs::remove_file(picture.0.join("dev/infiniband/uverbs0")).unwrap();
+    fs::remove_dir_all(picture.0.join("usr")).unwrap();
+    let checks = picture.checks(nothing);
+    assert_eq!(missing(&checks), ["devices", "nodes", "plugins", "memlock"]);
+    assert_eq!(of(&checks, "devices").remedy.as_deref(), Some("ip link set dev eth0 up"));
+    let node = of(&checks, "nodes").remedy.as_ref().unwrap();
+    assert!(node.contains("mknod -m 666 /dev/infiniband/uverbs0 c 231 192"), "{node}");
+    let plugin = of(&checks, "plugins").remedy.as_deref();
+    assert_eq!(plugin, Some("apt-get install ibverbs-providers"));
+    fs::remove_dir_all(picture.0.join("sys/class/infiniband_verbs")).unwrap();
+    let checks = picture.checks(nothing);
+    assert_eq!(of(&checks, "nodes").remedy.as_deref(), Some("modprobe ib_uverbs"));
+}
+
+#[test]
+fn a_plugin_of_a_generation_that_is_not_known_serves_nobody() {
+    let picture = Picture::new().with_card();
+    let folder = format!("usr/lib/{}-linux-gnu/libibverbs", std::env::consts::ARCH);
+    fs::remove_dir_all(picture.0.join(&folder)).unwrap();
+    let picture = picture.file(&format!("{folder}/libmlx5-rdmav99.so"), "");
+    let checks = picture.checks(nothing);
+    assert!(of(&checks, "plugins").finding.contains("generation 99"));
+    assert!(missing(&checks).contains(&"plugins"));
+}
+
+#[test]
+fn the_port_is_free_or_somebodys() {
+    let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+    let line = "  7: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1001        0 12345 2\n";
+    let picture = Picture::new().file("proc/net/udp", head);
+    assert_eq!(of(&picture.checks(nothing), "port").state, State::Ok);
+    let picture = picture.file("proc/net/udp", &format!("{head}{line}"));
+    let checks = picture.checks(nothing);
+    assert_eq!(of(&checks, "port").state, State::Note);
+    assert!(of(&checks, "port").finding.ends_with("user 1001"));
+    let rxe = "sys/class/infiniband/rxe0";
+    let picture = picture.file(&format!("{rxe}/parent"), "eth0\n");
+    assert!(of(&picture.checks(nothing), "port").finding.ends_with("for rxe0"));
+    let card = Picture::new().with_card();
+    assert!(of(&card.checks(nothing), "port").finding.contains("mlx5_0 takes its packets"));
+}
+
+#[test]
+fn a_filter_that_drops_all_but_what_is_named_drops_the_port() {
+    let nft = "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority 0; policy drop;\n\t\ttcp dport 22 accept\n\t}\n}\n";
+    let remedy = firewall::drops(nft).unwrap();
+    assert_eq!(remedy, "nft insert rule inet filter input udp dport 4791 accept");
+    assert_eq!(firewall::drops(&nft.replace("tcp dport 22", "udp dport 4791")), None);
+    assert_eq!(firewall::drops(&nft.replace("policy drop", "policy accept")), None);
+    let old = "*filter\n:INPUT DROP [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
+    assert!(firewall::drops(old).unwrap().starts_with("iptables -I INPUT"));
+    let picture = Picture::new().file("sys/module/nf_tables/refcnt", "1\n");
+    assert_eq!(of(&picture.checks(nothing), "firewall").state, State::Unknown);
+}
+
+#[test]
+fn settings_of_the_kernel_that_slow_soft_down_are_noted() {
+    let picture = Picture::new().file("proc/sys/kernel/yama/ptrace_scope", "1\n");
+    let checks = picture.checks(nothing);
+    assert_eq!(of(&checks, "ptrace").state, State::Ok);
+    assert_eq!(of(&checks, "namespaces").state, State::Ok);
+    let picture = picture
+        .file("proc/sys/kernel/yama/ptrace_scope", "2\n")
+        .file("proc/sys/user/max_user_namespaces", "0\n")
+        .file(".dockerenv", "");
+    let checks = picture.checks(nothing);
+    for id in ["ptrace", "namespaces", "container"] {
+        assert_eq!(of(&checks, id).state, State::Note, "{id}");
+        assert!(of(&checks, id).remedy.is_some(), "{id}");
+    }
+    assert_eq!(missing(&checks), [""; 0]);
+}
+
+#[test]
+fn the_fabric_directory_must_be_the_users_alone() {
+    let picture = Picture::new();
+    let user = rustix::process::geteuid().as_raw();
+    let fabric = picture.0.join(format!("tmp/ferroverbs-{user}"));
+    let look = || examine(&Machine::pictured(&picture.0, user, nothing));
+    assert!(of(&look(), "fabric").finding.contains("will meet"));
+    fs::create_dir(&fabric).unwrap();
+    fs::set_permissions(&fabric, fs::Permissions::from_mode(0o755)).unwrap();
+    let remedy = format!("chmod 700 /tmp/ferroverbs-{user}");
+    assert_eq!(of(&look(), "fabric").remedy.as_ref(), Some(&remedy));
+    fs::set_permissions(&fabric, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(of(&look(), "fabric").state, State::Ok);
+    fs::remove_dir(&fabric).unwrap();
+    fs::write(&fabric, "").unwrap();
+    assert!(of(&look(), "fabric").finding.ends_with("is not a folder"));
+}
+
+#[test]
+fn findings_are_for_people_and_for_programs() {
+    let checks = [
+        Check::ok("devices", "all \"well\""),
+        Check::missing("nodes", "none", "modprobe ib_uverbs"),
+    ];
+    assert_eq!(
+        table(&checks),
+        "ok       devices  all \"well\"\nmissing  nodes    none\n                    modprobe ib_uverbs\n1 thing is missing.\n"
+    );
+    let read: serde_json::Value = serde_json::from_str(&json(&checks)).unwrap();
+    assert_eq!(read["checks"][0]["finding"], "all \"well\"");
+    assert!(read["checks"][0]["remedy"].is_null());
+    assert_eq!(read["checks"][1]["state"], "missing");
+}
