@@ -160,13 +160,22 @@ pub(crate) fn free_port() -> crate::Result<u16> {
 /// Whether any process of this network namespace listens on `port`. Asking by a connection would use
 /// up the one that the server accepts.
 fn listening(port: u16) -> bool {
-    has_socket(port, LISTEN)
+    listening_at("/proc/net", port)
+}
+
+/// As `listening`, in the network namespace with these tables.
+pub(crate) fn listening_at(tables: &str, port: u16) -> bool {
+    has_socket_at(tables, port, LISTEN)
 }
 
 fn has_socket(port: u16, state: &str) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"]
+    has_socket_at("/proc/net", port, state)
+}
+
+fn has_socket_at(tables: &str, port: u16, state: &str) -> bool {
+    ["tcp", "tcp6"]
         .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
+        .filter_map(|table| fs::read_to_string(format!("{tables}/{table}")).ok())
         .any(|table| table_has(&table, port, state))
 }
 

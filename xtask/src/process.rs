@@ -170,6 +170,16 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some_and(|status| !status.success()))
     }
 
+    /// What it complained about so far.
+    pub(crate) fn complained(&self) -> String {
+        read(&self.err)
+    }
+
+    /// Whether anybody in its network namespace listens on `port`.
+    pub(crate) fn listens_on(&self, port: u16) -> bool {
+        crate::pair::listening_at(&format!("/proc/{}/net", self.child.id()), port)
+    }
+
     /// What it printed so far.
     pub(crate) fn printed(&self) -> String {
         read(&self.out)

@@ -16,6 +16,7 @@ mod kill;
 mod licences;
 mod loom;
 mod man;
+mod meeting;
 mod perf;
 mod perf_raw;
 mod programs;
@@ -128,6 +129,7 @@ const GROUPS: &[Group] = &[
         what: "programs beside a process that writes whatever it can, each data path",
         run: hostile::run,
     },
+    Group { name: "meeting", what: "programs that cannot meet say so", run: meeting::run },
     Group {
         name: "fuzz",
         what: "fuzz targets, from their corpora (FERROVERBS_FUZZ_SECONDS each)",

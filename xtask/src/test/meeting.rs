@@ -1,0 +1,204 @@
+//! Programs that cannot meet: of two directories, two users, two network namespaces. They must fail, or wait, and one of them must
+//! say why. None may talk to itself and report success. And those that can, of two network namespaces that share a folder.
+
+use super::{Bench, NOBODY, Tally};
+use crate::over::Over;
+use crate::pair::free_port;
+use crate::process::{Finished, Job, PAUSE, Running, User};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What tries to meet. The client gets the server's address as its last argument.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ibv_rc_pingpong", &[]),
+    ("ibv_uc_pingpong", &[]),
+    ("ibv_ud_pingpong", &[]),
+    ("ib_send_lat", &["-c", "UD"]),
+];
+
+/// Between namespaces: with addresses.
+const ROUTED: &[(&str, &[&str])] = &[
+    ("ibv_rc_pingpong", &["-g", "1"]),
+    ("ibv_ud_pingpong", &["-g", "1"]),
+    ("ib_send_lat", &["-c", "UD"]),
+];
+
+/// How long they may take until one says why, or until both are done.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The part of the line that all its forms have.
+const LINE: &str = "soft reaches this one only";
+
+/// Debian's `daemon` (/usr/share/base-passwd/passwd.master).
+const DAEMON: User = User { uid: 1, gid: 1 };
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (program, args) in PROGRAMS {
+        bench.step(&format!("meeting: {program}, two directories"));
+        let place = Place::new(bench, [bench.user, bench.user])?;
+        let result = place.apart(bench, program, args);
+        tally.record(&format!("{program} {}, two directories", args.join(" ")), result);
+        if bench.user.is_none() {
+            tally.skip(&format!("{program}, two users"), "only root can become two users");
+            continue;
+        }
+        bench.step(&format!("meeting: {program}, two users"));
+        let place = Place::new(bench, [Some(NOBODY), Some(DAEMON)])?;
+        let result = place.apart(bench, program, args);
+        tally.record(&format!("{program} {}, two users", args.join(" ")), result);
+    }
+    let namespaces = match Namespaces::new() {
+        Ok(namespaces) => namespaces,
+        Err(reason) => {
+            tally.skip("network namespaces", &reason);
+            return Ok(());
+        }
+    };
+    for (program, args) in ROUTED {
+        let name = format!("{program} {}", args.join(" "));
+        bench.step(&format!("meeting: {program}, two namespaces"));
+        let mut place = Place::new(bench, [None, None])?;
+        place.namespaces = Some(&namespaces);
+        tally.record(&format!("{name}, two namespaces"), place.apart(bench, program, args));
+        bench.step(&format!("meeting: {program}, two namespaces with one folder"));
+        let shared = place.dirs[0].clone();
+        place.dirs[1] = shared;
+        let result = place.together(bench, program, args);
+        tally.record(&format!("{name}, two namespaces with one folder"), result);
+    }
+    Ok(())
+}
+
+/// Where the two sides are: server, client.
+struct Place<'a> {
+    dirs: [PathBuf; 2],
+    users: [Option<User>; 2],
+    namespaces: Option<&'a Namespaces>,
+}
+
+impl Place<'_> {
+    fn new(bench: &Bench, users: [Option<User>; 2]) -> crate::Result<Self> {
+        let folder = |user: Option<User>| {
+            let dir = bench.scratch.folder("meeting", 0o700)?;
+            if let Some(user) = user {
+                std::os::unix::fs::chown(&dir, Some(user.uid), Some(user.gid))
+                    .map_err(|e| format!("cannot give {} away: {e}", dir.display()))?;
+            }
+            Ok::<_, String>(dir)
+        };
+        let [server, client] = users;
+        Ok(Self { dirs: [folder(server)?, folder(client)?], users, namespaces: None })
+    }
+
+    fn job(&self, bench: &Bench, side: usize, program: &str, args: &[&str]) -> crate::Result<Job> {
+        let over = Over::new(bench.prefix()?, &bench.paths.target)
+            .fabric(&self.dirs[side])
+            .user(self.users[side]);
+        let job = match self.namespaces {
+            None => over.job(program),
+            Some(namespaces) => {
+                over.job("ip").args(["netns", "exec", &namespaces.names[side], program])
+            }
+        };
+        Ok(job.args(args).dir(&self.dirs[side]))
+    }
+
+    /// Starts both, the client once the server listens.
+    fn start(&self, bench: &Bench, program: &str, args: &[&str]) -> crate::Result<[Running; 2]> {
+        let port = free_port()?.to_string();
+        let tell = |job: Job| job.args(["-p", &port]);
+        let mut server = tell(self.job(bench, 0, program, args)?).start(&bench.scratch)?;
+        let deadline = Instant::now() + LIMIT;
+        while !server.listens_on(port.parse().unwrap_or(0)) {
+            if server.ended() || Instant::now() > deadline {
+                return Err(server.finish(Instant::now()).report("the server did not listen"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let address = if self.namespaces.is_some() { SERVER } else { "127.0.0.1" };
+        let client = tell(self.job(bench, 1, program, args)?).arg(address).start(&bench.scratch)?;
+        Ok([server, client])
+    }
+
+    /// They do not meet, and one says why.
+    fn apart(&self, bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
+        let [mut server, mut client] = self.start(bench, program, args)?;
+        let deadline = Instant::now() + LIMIT;
+        let said = |side: &Running| side.complained().contains(LINE);
+        while !said(&server) && !said(&client) && !client.ended() && Instant::now() < deadline {
+            std::thread::sleep(PAUSE);
+        }
+        // Whoever has success to report is given the time for it.
+        let end = Instant::now() + Duration::from_millis(500);
+        while !client.ended() && !server.ended() && Instant::now() < end {
+            std::thread::sleep(PAUSE);
+        }
+        let both = [server, client].map(|side| side.finish(Instant::now()));
+        let lines = |side: &Finished| side.stderr.matches(LINE).count();
+        let told = both.iter().any(|side| lines(side) > 0);
+        if told && both.iter().all(|side| !side.ok() && lines(side) <= 1) {
+            return Ok(());
+        }
+        let [server, client] = &both;
+        Err(format!("{}{}", server.report("server"), client.report("client")))
+    }
+
+    /// They meet.
+    fn together(&self, bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
+        let both = self.start(bench, program, args)?;
+        let deadline = Instant::now() + LIMIT;
+        let both = both.map(|side| side.finish(deadline));
+        if both.iter().all(Finished::ok) {
+            return Ok(());
+        }
+        let [server, client] = &both;
+        Err(format!("{}{}", server.report("server"), client.report("client")))
+    }
+}
+
+/// Two network namespaces with a cable between them.
+struct Namespaces {
+    names: [String; 2],
+}
+
+/// Address of the server's namespace.
+const SERVER: &str = "10.99.0.1";
+
+impl Namespaces {
+    fn new() -> crate::Result<Self> {
+        let id = std::process::id();
+        let made = Self { names: [format!("fv-meet-{id}-a"), format!("fv-meet-{id}-b")] };
+        let [a, b] = &made.names;
+        let (x, y) = (format!("fva{id}"), format!("fvb{id}"));
+        let lines = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
+            format!("-n {a} address add {SERVER}/24 dev {x}"),
+            format!("-n {b} address add 10.99.0.2/24 dev {y}"),
+            format!("-n {a} link set {x} up"),
+            format!("-n {b} link set {y} up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ];
+        for line in lines {
+            ip(&line)?;
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns delete {name}"));
+        }
+    }
+}
+
+fn ip(line: &str) -> crate::Result<()> {
+    let done = std::process::Command::new("ip").args(line.split(' ')).output();
+    let done = done.map_err(|e| format!("cannot run ip: {e}"))?;
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", text.trim())) }
+}
