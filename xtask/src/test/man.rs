@@ -47,6 +47,7 @@ const OTHERS: &[&str] = &[
     "getrlimit(2)",
     "inotify(7)",
     "ld.so(8)",
+    "machine-id(5)",
     "madvise(2)",
     "mlock(2)",
     "mmap(2)",
