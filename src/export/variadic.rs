@@ -42,7 +42,7 @@ extern "C" fn log_is_wanted(level: u32) -> c_int {
 /// # Safety
 /// `text` is readable for `len` bytes.
 unsafe extern "C" fn log_write(text: *const u8, len: usize) {
-    // SAFETY: per the contract above; variadic.c keeps the text until we return.
+    // SAFETY: variadic.c made these `len` bytes with vasprintf and frees them only after we return.
     log::write(unsafe { core::slice::from_raw_parts(text, len) });
 }
 
@@ -59,7 +59,7 @@ verb! {
     ) -> cface::MinusOne {
         // SAFETY: the device's own path is a C string (stored as one when it was enumerated).
         let path = unsafe { CStr::from_ptr((&raw const (*dev).ibdev_path).cast()) };
-        // SAFETY: per the contract above.
+        // SAFETY: `name` is what variadic.c formatted, a C string, and the plugin gave it a buffer of `size` bytes.
         Ok(unsafe { crate::verbs::sysfs::read_file(path.as_ptr(), name, buf, size) })
     }
 }

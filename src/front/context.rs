@@ -128,7 +128,7 @@ impl Context {
         }
         // SAFETY: a verbs_context of this generation has its ibv_context at that offset.
         let context = unsafe { verbs.byte_add(generation.context_offset) };
-        // SAFETY: live by the contract above.
+        // SAFETY: the `ibv_context` inside the caller's `verbs_context`, which stays open while the value is used.
         unsafe { Self::new(context.cast()) }
     }
 
@@ -157,7 +157,7 @@ impl Context {
 
     /// The device of the context.
     pub(crate) fn device(self) -> *mut verbs_device {
-        // SAFETY: live by the contract of `new`; every ibv_device starts a verbs_device.
+        // SAFETY: `new` was given a context that is open now; it holds its device, which starts a verbs_device.
         unsafe { (*self.as_ptr()).device.cast() }
     }
 
@@ -334,7 +334,7 @@ const fn before(field: usize) -> usize {
 /// # Safety
 /// A word of a live table or context, which nobody touches but by this, `load`, and C code that reads it.
 unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
-    // SAFETY: by contract; such words are aligned. Release: what the function stands on was made before.
+    // SAFETY: a live, aligned word, which C code only reads. Release: what the function stands on was made before.
     unsafe { AtomicPtr::from_ptr(entry) }.store(function, Ordering::Release);
 }
 
@@ -344,7 +344,7 @@ unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
 /// As `store`; `F` is a nullable function pointer.
 pub(crate) unsafe fn load<F: Copy>(entry: *const F) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: by contract. Acquire: pairs with `store`.
+    // SAFETY: a live, aligned word that others only change by `store`. Acquire: pairs with that.
     let function = unsafe { AtomicPtr::<c_void>::from_ptr(entry.cast_mut().cast()) };
     let function = function.load(Ordering::Acquire);
     // SAFETY: as large, and by contract any such word is an F.

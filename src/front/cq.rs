@@ -25,7 +25,7 @@ pub(crate) unsafe fn init(
         lock::init(&raw mut (*cq).mutex, &raw mut (*cq).cond);
     }
     if !channel.is_null() {
-        // SAFETY: live by the contract above.
+        // SAFETY: not NULL (checked), so the caller's channel, which is live; the lock is that of its open context.
         unsafe { count(channel, 1) };
     }
 }

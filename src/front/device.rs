@@ -34,18 +34,18 @@ impl Device {
 
     /// What its driver registered.
     pub(crate) fn ops(self) -> *const verbs_device_ops {
-        // SAFETY: live by the contract of `new`; constant after creation.
+        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after creation.
         unsafe { (*self.as_ptr()).ops }
     }
 
     /// The kernel device behind it; NULL when there is none.
     pub(crate) fn sysfs(self) -> *mut verbs_sysfs_dev {
-        // SAFETY: live by the contract of `new`; constant after creation.
+        // SAFETY: whoever called `new` keeps the device referenced; this field is constant after creation.
         unsafe { (*self.as_ptr()).sysfs }
     }
 
     fn count(&self) -> &AtomicI32 {
-        // SAFETY: live by the contract of `new`; the field is only ever used as an atomic, here and in
+        // SAFETY: the caller of `new` keeps the device; the field is only ever used as an atomic, here and in
         // the C providers that declare it so.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.as_ptr()).refcount) }
     }

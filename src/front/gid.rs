@@ -150,7 +150,7 @@ fn ports(context: Context) -> Result<u32, Errno> {
     let query = op!(context, query_device_ex)?;
     let mut attr = abi::ibv_device_attr_ex::zeroed();
     let size = size_of::<abi::ibv_device_attr>();
-    // SAFETY: the provider's operation; it writes no more than the size it is told.
+    // SAFETY: the provider of this open context writes no more than the size it is told, and `attr` is larger.
     let error = unsafe { query(context.as_ptr(), core::ptr::null(), &raw mut attr, size) };
     if error == 0 {
         Ok(u32::from(attr.orig_attr.phys_port_cnt))
@@ -163,7 +163,7 @@ fn port_attr(context: Context, port: u32) -> Result<ibv_port_attr, Errno> {
     let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     let query = op!(context, query_port)?;
     let mut attr = ibv_port_attr::zeroed();
-    // SAFETY: the provider's operation, with the newest structure.
+    // SAFETY: the provider of this open context may write all of the newest structure, which `attr` is.
     let error = unsafe { query(context.as_ptr(), port, &raw mut attr) };
     if error == 0 { Ok(attr) } else { Err(Errno::from_raw(error)) }
 }

@@ -360,7 +360,7 @@ mod tests {
         let adopted = unsafe { ext::adopt(&raw const old) };
         assert!(adopted.announce.is_some() && adopted.query_gid.is_none());
         let bare = ferroverbs_plugin_ext { size: 8, ..EXT };
-        // SAFETY: as above.
+        // SAFETY: a complete table of ours, of which only the first field is claimed.
         let adopted = unsafe { ext::adopt(&raw const bare) };
         assert!(ext::announced(adopted, 0).is_empty());
     }

@@ -18,7 +18,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let shadow = Fresh::new()?;
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the caller's `attr` is readable.
         let real_ah = made(unsafe { ah::create_ah(real(pd), attr) })?;
         // SAFETY: the PD is live (not NULL), the handle fresh.
         let (context, handle) = unsafe { ((*pd).context, (*real_ah).handle) };
@@ -30,7 +30,7 @@ verb! {
     /// # Safety
     /// `ah` is NULL or live, and used no more after success.
     pub(crate) fn destroy_ah(ah: *mut ibv_ah_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or what the live shadow stands for; the caller uses it no more.
         Ok(end(ah, unsafe { ah::destroy_ah(real(ah)) }))
     }
 }

@@ -22,7 +22,7 @@ verb! {
     ) -> *mut ibv_cq_1_0 {
         let shadow = Fresh::<ibv_cq_1_0>::new()?;
         let back = shadow.as_ptr().cast();
-        // SAFETY: per the contract above; `back` lives as long as the CQ.
+        // SAFETY: the context behind the shadow is open, `channel` is NULL or live, and `back` lives as long as the CQ.
         let real_cq = made(unsafe { cq::create_cq(real(context), cqe, back, channel, comp_vector) })?;
         // SAFETY: fresh.
         let (handle, cqe) = unsafe { ((*real_cq).handle, (*real_cq).cqe) };
@@ -41,7 +41,7 @@ verb! {
     /// # Safety
     /// `cq` is NULL or live.
     pub(crate) fn resize_cq(cq: *mut ibv_cq_1_0, cqe: c_int) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the CQ behind the caller's live shadow.
         let result = unsafe { cq::resize_cq(real(cq), cqe) };
         if result == 0 {
             // SAFETY: NULL would have been refused, so live.
@@ -55,7 +55,7 @@ verb! {
     /// # Safety
     /// `cq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_cq(cq: *mut ibv_cq_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the CQ behind the live shadow; the caller uses it no more.
         Ok(end(cq, unsafe { cq::destroy_cq(real(cq)) }))
     }
 
@@ -72,7 +72,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let (mut found, mut back) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: per the contract above, with results of ours.
+        // SAFETY: the caller's channel is NULL, which is refused, or live, and the results are variables of ours.
         let result = unsafe { cq::get_cq_event(channel, &raw mut found, &raw mut back) };
         if result == MinusOne(0) {
             let shadow: *mut ibv_cq_1_0 = back.cast();
@@ -100,7 +100,7 @@ pub(super) unsafe fn shadow_of(cq: *mut ibv_cq) -> *mut ibv_cq_1_0 {
     if cq.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: not NULL (checked above), so a live CQ of 1.0: `create_cq` stored the shadow in its `cq_context`.
     unsafe { (*cq).cq_context.cast() }
 }
 
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: live by the contract above, its context with it; the operation is the provider's.
+    // SAFETY: the shadow is live, and with it CQ and context, whose own `poll` it is; `wc` is the caller's.
     unsafe {
         let real_cq = (*cq).real_cq;
         match (*(*real_cq).context).ops.poll_cq {
@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// # Safety
 /// `cq` is live.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq_1_0, solicited_only: c_int) -> c_int {
-    // SAFETY: live by the contract above, its context with it; the operation is the provider's.
+    // SAFETY: the shadow is live, and with it the CQ and its context; `notify` is that provider's for its own CQ.
     unsafe {
         let real_cq = (*cq).real_cq;
         match (*(*real_cq).context).ops.req_notify_cq {

@@ -52,7 +52,7 @@ verb! {
     /// `list` is NULL or came from `get_device_list`, and is used no more.
     pub(crate) fn free_device_list(list: *mut *mut ibv_device_1_0) {
         if !list.is_null() {
-            // SAFETY: per the contract above.
+            // SAFETY: not NULL, so an array of `get_device_list`, which the caller gives back here and uses no more.
             unsafe { free_shadow_list(list) };
         }
         Ok(())
@@ -64,7 +64,7 @@ verb! {
     /// `device` is NULL or live.
     pub(crate) fn open_device(device: *mut ibv_device_1_0) -> *mut ibv_context_1_0 {
         let shadow = Fresh::<Shadow>::new()?;
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the device behind the caller's live shadow.
         let real_context = made(unsafe { device::open_device(real(device)) })?;
         let ops = ibv_context_ops_1_0 {
             poll_cq: Some(cq::poll_cq),
@@ -95,7 +95,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open, and nobody uses it any more.
     pub(crate) fn close_device(context: *mut ibv_context_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which nobody uses any more.
         let result = unsafe { device::close_device(real(context)) };
         if result == 0 {
             // SAFETY: NULL would have been refused; the reference that open_device took.

@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context_1_0,
     event: *mut ibv_async_event,
 ) -> MinusOne {
-    // SAFETY: per the contract above.
+    // SAFETY: `real` gives NULL, which is refused, or the open context behind the shadow; `event` is the caller's.
     let result = unsafe { event::get_async_event(real(context), event) };
     if result == MinusOne(0) {
         // SAFETY: just filled, so not NULL. The type tells the valid view; the object is one of 1.0

@@ -226,7 +226,7 @@ unsafe extern "C" fn post_send(
     // SAFETY: a list of readable requests, with the views that the QP's type and the opcode tell.
     while let Some(request) = unsafe { wr.as_ref() } {
         let (id, opcode, flags) = (request.wr_id, request.opcode, request.send_flags);
-        // SAFETY: as above.
+        // SAFETY: QP type and opcode tell the view that the test filled; a handle is NULL or the test's own.
         let rest = unsafe {
             if datagrams {
                 let ud = request.wr.ud;

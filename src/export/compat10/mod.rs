@@ -49,7 +49,7 @@ macro_rules! shadows {
         $(impl ShadowOf for $shadow {
             type Real = $real;
             unsafe fn real_field(this: *mut Self) -> *mut $real {
-                // SAFETY: live by the contract of the trait.
+                // SAFETY: the trait's caller gives a live shadow, whose member `finish` has filled.
                 unsafe { (*this).$field }
             }
         })*
@@ -132,7 +132,7 @@ macro_rules! forward {
             /// # Safety
             /// The object is NULL or live; otherwise as the function of today.
             pub(crate) unsafe extern "C" fn $name($object: *mut $shadow $(, $arg: $ty)*) $(-> $ret)? {
-                // SAFETY: per the contract above.
+                // SAFETY: `real` gives NULL or what a live shadow stands for; the rest is as today's.
                 unsafe { $today($crate::export::compat10::real($object) $(, $arg)*) }
             }
         )*

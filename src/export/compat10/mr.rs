@@ -23,7 +23,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let shadow = Fresh::new()?;
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL); the caller keeps the memory mapped.
         let real_mr = made(unsafe { mr::reg_mr(real(pd), addr, length, access) })?;
         // SAFETY: the PD is live (not NULL), the region fresh.
         let (context, mr) = unsafe { ((*pd).context, &*real_mr) };
@@ -36,7 +36,7 @@ verb! {
     /// # Safety
     /// `mr` is NULL or live, and used no more after success.
     pub(crate) fn dereg_mr(mr: *mut ibv_mr_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or what the live shadow stands for; the caller uses it no more.
         Ok(end(mr, unsafe { mr::dereg_mr(real(mr)) }))
     }
 }

@@ -15,7 +15,7 @@ verb! {
     /// `context` is NULL or open.
     pub(crate) fn alloc(context: *mut ibv_context_1_0) -> *mut ibv_pd_1_0 {
         let shadow = Fresh::new()?;
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which is open as long as that.
         let real_pd = made(unsafe { pd::alloc(real(context)) })?;
         // SAFETY: fresh.
         let handle = unsafe { (*real_pd).handle };
@@ -27,7 +27,7 @@ verb! {
     /// # Safety
     /// `pd` is NULL or live, and used no more after success.
     pub(crate) fn dealloc(pd: *mut ibv_pd_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the PD behind the live shadow; the caller uses it no more.
         Ok(end(pd, unsafe { pd::dealloc(real(pd)) }))
     }
 }

@@ -39,7 +39,7 @@ verb! {
             };
             (wanted, todays)
         };
-        // SAFETY: per the contract above, with attributes of ours.
+        // SAFETY: `real` gives the live PD behind the caller's; `todays` is ours and names real objects.
         let real_qp = made(unsafe { qp::create_qp(real(pd), &raw mut todays) })?;
         // SAFETY: writable by the contract above; the provider tells what it made there. The PD is
         // live, the QP fresh.
@@ -115,7 +115,7 @@ verb! {
         let mut todays = unsafe { attr_of_1_0(attr) };
         // SAFETY: a live QP, with attributes of ours.
         let result = unsafe { qp::modify_qp((*qp).real_qp, &raw mut todays, attr_mask) };
-        // SAFETY: as above.
+        // SAFETY: the shadow is live (not NULL), and the real QP lives as long as its shadow.
         unsafe { (*qp).state = (*(*qp).real_qp).state };
         Ok(result)
     }
@@ -125,7 +125,7 @@ verb! {
     /// # Safety
     /// `qp` is NULL or live, and used no more after success.
     pub(crate) fn destroy_qp(qp: *mut ibv_qp_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the QP behind the live shadow; the caller uses it no more.
         Ok(end(qp, unsafe { qp::destroy_qp(real(qp)) }))
     }
 }
@@ -159,7 +159,7 @@ pub(super) unsafe fn shadow_of(qp: *mut ibv_qp) -> *mut ibv_qp_1_0 {
     if qp.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: not NULL (checked above), so a live QP of 1.0: `create_qp` stored the shadow in its `qp_context`.
     unsafe { (*qp).qp_context.cast() }
 }
 
@@ -172,13 +172,13 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr_1_0,
     bad_wr: *mut *mut ibv_send_wr_1_0,
 ) -> c_int {
-    // SAFETY: live by the contract above, its context with it.
+    // SAFETY: the caller's shadow is live, and so are the QP behind it and that QP's context.
     let (real_qp, operation) = unsafe {
         let real_qp = (*qp).real_qp;
         (real_qp, (*(*real_qp).context).ops.post_send)
     };
     let Some(operation) = operation else { return Errno::EOPNOTSUPP.raw() };
-    // SAFETY: as above.
+    // SAFETY: the QP behind the caller's live shadow; its type does not change while it lives.
     let datagrams = unsafe { (*real_qp).qp_type } == IBV_QPT_UD;
     // SAFETY: the requests are readable by the contract above; the operation is the provider's.
     unsafe { post::list(wr, bad_wr, datagrams, |wr, bad_wr| operation(real_qp, wr, bad_wr)) }
@@ -193,7 +193,7 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr_1_0,
     bad_wr: *mut *mut ibv_recv_wr_1_0,
 ) -> c_int {
-    // SAFETY: live by the contract above, its context with it.
+    // SAFETY: the caller's shadow is live, and so are the QP behind it and that QP's context.
     let (real_qp, operation) = unsafe {
         let real_qp = (*qp).real_qp;
         (real_qp, (*(*real_qp).context).ops.post_recv)

@@ -24,7 +24,7 @@ verb! {
         let mut todays = unsafe { *attr };
         let srq_context = todays.srq_context;
         todays.srq_context = shadow.as_ptr().cast();
-        // SAFETY: per the contract above, with attributes of ours.
+        // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the attributes are a copy of ours.
         let real_srq = made(unsafe { srq::create_srq(real(pd), &raw mut todays) })?;
         // SAFETY: writable by the contract above; the provider tells what it made there. The PD is
         // live, the SRQ fresh.
@@ -47,7 +47,7 @@ verb! {
     /// # Safety
     /// `srq` is NULL or live, and used no more after success.
     pub(crate) fn destroy_srq(srq: *mut ibv_srq_1_0) -> c_int {
-        // SAFETY: per the contract above.
+        // SAFETY: `real` gives NULL, which is refused, or the SRQ behind the live shadow; the caller uses it no more.
         Ok(end(srq, unsafe { srq::destroy_srq(real(srq)) }))
     }
 }
@@ -69,7 +69,7 @@ pub(super) unsafe fn shadow_of(srq: *mut ibv_srq) -> *mut ibv_srq_1_0 {
     if srq.is_null() {
         return core::ptr::null_mut();
     }
-    // SAFETY: live by the contract above.
+    // SAFETY: not NULL (checked above), so a live SRQ of 1.0: `create_srq` stored the shadow in its `srq_context`.
     unsafe { (*srq).srq_context.cast() }
 }
 
@@ -82,7 +82,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr_1_0,
     bad_wr: *mut *mut ibv_recv_wr_1_0,
 ) -> c_int {
-    // SAFETY: live by the contract above, its context with it.
+    // SAFETY: the caller's shadow is live, and so are the SRQ behind it and that SRQ's context.
     let (real_srq, operation) = unsafe {
         let real_srq = (*srq).real_srq;
         (real_srq, (*(*real_srq).context).ops.post_srq_recv)

@@ -303,7 +303,7 @@ impl Buffer {
     }
 
     fn get(&self) -> ibv_command_buffer {
-        // SAFETY: live by the contract of `Chain::new`; a copy, so that no reference spans the
+        // SAFETY: a live buffer of the provider's chain (see `Chain::new`); a copy, so that no reference spans the
         // attributes.
         unsafe { self.0.as_ptr().read() }
     }
@@ -417,7 +417,7 @@ mod tests {
         let result: Result<(), TooLong> = command.send(14, |message| {
             // SAFETY: a header with as many attributes behind it as it says.
             let hdr = unsafe { message.read() };
-            // SAFETY: as above.
+            // SAFETY: `send` passes the message in one piece: as many attributes behind the header as it says.
             let attrs = unsafe {
                 core::slice::from_raw_parts(
                     message.add(1).cast::<ib_uverbs_attr>(),
