@@ -31,7 +31,7 @@ verb! {
         member_offset: *mut verbs_context,
         driver_id: u32,
     ) -> *mut c_void {
-        // SAFETY: per the contract above; every ibv_device starts a verbs_device.
+        // SAFETY: the provider's device is NULL, which is refused, or live; every ibv_device starts a verbs_device.
         match unsafe { init_and_alloc_inner(device.cast(), PABI, cmd_fd, alloc_size, member_offset.addr(), driver_id) } {
             Ok(memory) => Ok(memory.as_ptr()),
             Err(error) => {
@@ -47,7 +47,7 @@ verb! {
     /// `context` is a live `verbs_context` and `ops` a table, both of this private ABI.
     pub(crate) fn set_ops<const PABI: u32>(context: *mut verbs_context, ops: *const verbs_context_ops) {
         let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
-        // SAFETY: per the contract above.
+        // SAFETY: NULL, which is refused, or the provider's own, of this private ABI, which `init_and_alloc` readied.
         let context = unsafe { Context::from_verbs(context, generation)? };
         if !ops.is_null() {
             // SAFETY: a table of this private ABI, per the contract above.
@@ -63,7 +63,7 @@ verb! {
     /// `context` is a `verbs_context` of this private ABI that nobody uses any more.
     pub(crate) fn uninit<const PABI: u32>(context: *mut verbs_context) {
         let generation = generation::of_pabi(PABI).ok_or(Errno::EINVAL)?;
-        // SAFETY: per the contract above.
+        // SAFETY: NULL, which is refused, or the provider's own, of this private ABI, which it frees only after this.
         let context = unsafe { Context::from_verbs(context, generation)? };
         let raw = context.as_ptr();
         // SAFETY: the context's memory is still the provider's, and live.
@@ -89,7 +89,7 @@ unsafe fn init_and_alloc_inner(
     member_offset: usize,
     driver_id: u32,
 ) -> Result<NonNull<c_void>, Errno> {
-    // SAFETY: per the contract above.
+    // SAFETY: `device` is NULL, which is refused, or live: whoever opens it holds a reference until we take our own.
     let device = unsafe { Device::new(device)? };
     // A driver's own number decides; a device that a plugin made by itself has no registered driver.
     let generation = registry::find(device.ops())

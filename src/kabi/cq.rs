@@ -21,7 +21,7 @@ verb! {
         if cq.is_null() || context.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: neither is NULL (checked); the provider made `cq` just now, and `channel` is NULL or live.
         unsafe { front::cq::init(cq, context, channel, cq_context) };
         Ok(())
     }

@@ -35,7 +35,7 @@ verb! {
         if resp_size < size_of::<ib_uverbs_create_ah_resp>() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live and its attributes are readable; both are copied.
         let (raw_context, pd_handle, attr) = unsafe { ((*pd).context, (*pd).handle, *attr) };
         // SAFETY: the context of a live PD is live.
         let context = unsafe { super::context_of(raw_context)? };
@@ -77,7 +77,7 @@ verb! {
     /// # Safety
     /// `ah` is live.
     pub(crate) fn destroy_ah(ah: *mut ibv_ah) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's `ah` is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*ah).context)?, (*ah).handle) };
         let destroy = Destroy {
             op: Op::destroy_ah,

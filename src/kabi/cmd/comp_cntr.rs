@@ -43,7 +43,7 @@ verb! {
         comp_cntr: *mut ibv_comp_cntr,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(link)) };
         // SAFETY: the provider's to fill, per the contract above.
         unsafe { (*comp_cntr).context = context };
@@ -64,7 +64,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live.
     pub(crate) fn destroy(comp_cntr: *mut ibv_comp_cntr) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's counter is live, so its context and handle can be read.
         let (context, handle) =
             unsafe { (super::context_of((*comp_cntr).context)?, (*comp_cntr).handle) };
         let mut command = Command::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_DESTROY);
@@ -81,7 +81,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live.
     pub(crate) fn set(comp_cntr: *mut ibv_comp_cntr, value: u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: `modify` only needs the live counter that the provider gives.
         unsafe { modify(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_COMP, IB_UVERBS_COMP_CNTR_MODIFY_OP_SET, value) }
     }
 
@@ -93,7 +93,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live.
     pub(crate) fn set_err(comp_cntr: *mut ibv_comp_cntr, value: u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: `modify` only needs the live counter that the provider gives.
         unsafe { modify(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_ERR, IB_UVERBS_COMP_CNTR_MODIFY_OP_SET, value) }
     }
 
@@ -105,7 +105,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live.
     pub(crate) fn inc(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: `modify` only needs the live counter that the provider gives.
         unsafe { modify(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_COMP, IB_UVERBS_COMP_CNTR_MODIFY_OP_INC, amount) }
     }
 
@@ -117,7 +117,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live.
     pub(crate) fn inc_err(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: `modify` only needs the live counter that the provider gives.
         unsafe { modify(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_ERR, IB_UVERBS_COMP_CNTR_MODIFY_OP_INC, amount) }
     }
 
@@ -129,7 +129,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live, `value` can be written.
     pub(crate) fn read(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the caller's to be written.
         unsafe { read_entry(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_COMP, value) }
     }
 
@@ -141,7 +141,7 @@ verb! {
     /// # Safety
     /// `comp_cntr` is live, `value` can be written.
     pub(crate) fn read_err(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's counter is live; `value` is NULL, which is refused, or the caller's to be written.
         unsafe { read_entry(comp_cntr, IB_UVERBS_COMP_CNTR_ENTRY_ERR, value) }
     }
 
@@ -158,7 +158,7 @@ verb! {
         comp_cntr: *mut ibv_comp_cntr,
         attr: *mut ibv_qp_attach_comp_cntr_attr,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: QP and counter are live and `attr` is readable, so these four members can be read.
         let (context, qp, counter, operations) = unsafe {
             (super::context_of((*qp).context)?, (*qp).handle, (*comp_cntr).handle, (*attr).op_mask)
         };
@@ -185,7 +185,7 @@ verb! {
         if caps_size < size_of::<ibv_comp_cntr_caps>() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the context is live; `caps` is NULL, which is refused, or has room for the structure (checked above).
         let (context, caps) =
             unsafe { (super::context_of(context)?, caps.as_mut().ok_or(Errno::EINVAL)?) };
         let mut operations = 0_u32;
@@ -207,7 +207,7 @@ unsafe fn modify(
     operation: ib_uverbs_comp_cntr_modify_op,
     value: u64,
 ) -> Result<Status, Errno> {
-    // SAFETY: per the contract.
+    // SAFETY: the counter is live with each of our callers, so its context and handle can be read.
     let (context, handle) =
         unsafe { (super::context_of((*comp_cntr).context)?, (*comp_cntr).handle) };
     let mut command = Command::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_MODIFY);
@@ -226,7 +226,7 @@ unsafe fn read_entry(
     entry: ib_uverbs_comp_cntr_entry,
     value: *mut u64,
 ) -> Result<Status, Errno> {
-    // SAFETY: per the contract.
+    // SAFETY: the counter is live; `value` is NULL, which is refused, or the caller's, and only we write it now.
     let (context, handle, value) = unsafe {
         (
             super::context_of((*comp_cntr).context)?,

@@ -40,7 +40,7 @@ verb! {
         resp: *mut ib_uverbs_get_context_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider is opening `context`, so it is live; `cmd` and `resp` are as long as their sizes say.
         let (context, driver) = unsafe {
             (of_verbs(context, 34)?, Driver::behind(cmd, cmd_size, resp, resp_size))
         };
@@ -63,7 +63,7 @@ verb! {
         resp: *mut ib_uverbs_get_context_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider is opening `context`; `cmd` and `resp` have their sizes, `fd_arr` is NULL or readable.
         let (context, driver, fds) = unsafe {
             (of_verbs(context, PABI)?, Driver::behind(cmd, cmd_size, resp, resp_size), fd_arr.as_ref())
         };
@@ -83,7 +83,7 @@ verb! {
     /// # Safety
     /// `context` is live; `driver` is NULL or a chain of command buffers.
     pub(crate) fn query_context(context: *mut ibv_context, driver: *mut ibv_command_buffer) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider is opening `context`, so it is live; `driver` is NULL or its chain of command buffers.
         let (context, chain) = unsafe { (super::context_of(context)?, Chain::new(driver)) };
         let mut facts = Facts::default();
         let mut command =
@@ -100,7 +100,7 @@ verb! {
 /// `context` is NULL or a live `verbs_context` of private ABI `pabi`.
 unsafe fn of_verbs(context: *mut verbs_context, pabi: u32) -> Result<Context, Errno> {
     let generation = generation::of_pabi(pabi).ok_or(Errno::EINVAL)?;
-    // SAFETY: per the contract.
+    // SAFETY: NULL, which is refused, or a live `verbs_context`, in which this ABI's generation knows the offset.
     unsafe { Context::from_verbs(context, generation) }
 }
 

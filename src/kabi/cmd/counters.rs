@@ -30,11 +30,11 @@ verb! {
         vcounters: *mut verbs_counters,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's `init_attr` is readable, and every release has the mask.
         if unsafe { (*init_attr).comp_mask } != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `link` is NULL or its chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(link)) };
         let mut command =
             Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE).with_chain(chain);
@@ -56,7 +56,7 @@ verb! {
     /// # Safety
     /// `vcounters` is live.
     pub(crate) fn destroy_counters(vcounters: *mut verbs_counters) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's counters are live, so their context and handle can be read.
         let (context, handle) =
             unsafe { (super::context_of((*vcounters).counters.context)?, (*vcounters).handle) };
         let mut command = Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_DESTROY);
@@ -80,7 +80,7 @@ verb! {
         flags: u32,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's counters are live; `link` is NULL or its chain of command buffers.
         let (context, handle, chain) = unsafe {
             (super::context_of((*vcounters).counters.context)?, (*vcounters).handle, Chain::new(link))
         };

@@ -67,7 +67,7 @@ verb! {
             flags: 0,
             cmd_flags: 0,
         };
-        // SAFETY: per the contract above.
+        // SAFETY: context and channel are live or NULL, `cq` is there to be filled, `cmd` and `resp` have their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(context, wish, None, cq, driver, Chain::NONE)
@@ -91,7 +91,7 @@ verb! {
         resp_size: usize,
         cmd_flags: u32,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_cq`: live objects, a CQ to fill, sizes that are true; `cq_attr` is readable.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(context, Wish::new(cq_attr, cmd_flags)?, None, cq.cast(), driver, Chain::NONE)
@@ -118,7 +118,7 @@ verb! {
         resp_size: usize,
         cmd_flags: u32,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_cq_ex_34`; `prov_attr` is NULL or the provider's, which leaves it alone meanwhile.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             let wish = Wish::new(cq_attr, cmd_flags)?;
@@ -145,7 +145,7 @@ verb! {
         cmd_flags: u32,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_cq_ex_34`; `driver` is NULL or the provider's chain of command buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             let wish = Wish::new(cq_attr, cmd_flags)?;
@@ -172,7 +172,7 @@ verb! {
         cmd_flags: u32,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_cq_ex`; `driver` is NULL or the provider's chain of command buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             let wish = Wish::new(cq_attr, cmd_flags)?;
@@ -188,7 +188,7 @@ verb! {
     /// # Safety
     /// `cq` is live and initialised by `verbs_init_cq`.
     pub(crate) fn destroy_cq(cq: *mut ibv_cq) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's CQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*cq).context)?, (*cq).handle) };
         let mut reported = ib_uverbs_destroy_cq_resp::zeroed();
         let mut response = ib_uverbs_destroy_cq_resp::zeroed();
@@ -234,7 +234,7 @@ verb! {
         resp: *mut ib_uverbs_resize_cq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's CQ is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
         let (context, handle, frame) = unsafe {
             (super::context_of((*cq).context)?, (*cq).handle, Frame::new(cmd, cmd_size, resp, resp_size)?)
         };
@@ -245,7 +245,7 @@ verb! {
             .response(Out::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
-        // SAFETY: live, per the contract above.
+        // SAFETY: the CQ is still live: the provider gave it for the whole call.
         unsafe { (*cq).cqe = frame.resp.cqe.cast_signed() };
         Ok(Status::DONE)
     }
@@ -263,12 +263,12 @@ verb! {
         cmd: *mut ibv_modify_cq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's CQ is live, and its attributes are readable; they are copied.
         let (context, handle, attr) = unsafe { (super::context_of((*cq).context)?, (*cq).handle, *attr) };
         if attr.attr_mask >= IBV_CQ_ATTR_RESERVED {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares with the structure.
         let (cmd, driver) = unsafe { frame::request(cmd, cmd_size)? };
         let core = &mut cmd.core_payload;
         core.cq_handle = handle;
@@ -300,7 +300,7 @@ impl Wish {
     /// # Safety
     /// `attr` is readable.
     unsafe fn new(attr: *const ibv_cq_init_attr_ex, cmd_flags: u32) -> Result<Self, Errno> {
-        // SAFETY: by the contract.
+        // SAFETY: our callers promise that all of `attr` is readable; it is copied.
         let attr = unsafe { *attr };
         if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -344,7 +344,7 @@ unsafe fn create(
     driver: Driver<'_>,
     chain: Chain<'_>,
 ) -> Result<Status, Errno> {
-    // SAFETY: live, by the contract.
+    // SAFETY: each caller got the context from its provider: NULL, which is refused, or live.
     let context = unsafe { super::context_of(raw_context)? };
     // SAFETY: NULL or live, by the contract.
     let channel = unsafe { wish.channel.as_ref() };

@@ -48,7 +48,7 @@ verb! {
         cmd: *mut ibv_query_port,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live during this call.
         let context = unsafe { super::context_of(context)? };
         let mut response = ib_uverbs_query_port_resp_ex::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
@@ -65,7 +65,7 @@ verb! {
                 }
             }
             Way::Write | Way::WriteEx => {
-                // SAFETY: per the contract above.
+                // SAFETY: the provider's `cmd` is as long as `cmd_size`, which `request` compares with the structure.
                 let (cmd, driver) = unsafe { frame::request(cmd, cmd_size)? };
                 let core = &mut cmd.core_payload;
                 core.port_num = port_num;
@@ -112,7 +112,7 @@ verb! {
     /// # Safety
     /// `context` is live, `speed` can be written.
     pub(crate) fn query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the context is live, and `speed` is NULL, which is refused, or the caller's to be written.
         let (context, speed) = unsafe { (super::context_of(context)?, speed.as_mut().ok_or(Errno::EINVAL)?) };
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT_SPEED);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, port_num.into());
@@ -140,7 +140,7 @@ verb! {
         resp: *mut ib_uverbs_ex_query_device_resp,
         resp_size: *mut usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `input` is NULL or readable.
         let (context, input) = unsafe { (super::context_of(context)?, input.as_ref()) };
         if input.is_some_and(|input| input.comp_mask != 0) || attr_size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);

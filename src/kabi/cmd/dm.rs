@@ -34,7 +34,7 @@ verb! {
         dm: *mut verbs_dm,
         link: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is live or NULL, `dm_attr` is readable, `link` is NULL or a chain of buffers.
         let (live, attr, chain) = unsafe { (super::context_of(context)?, *dm_attr, Chain::new(link)) };
         let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_ALLOC_DM_HANDLE);
@@ -59,7 +59,7 @@ verb! {
     /// # Safety
     /// `dm` is live.
     pub(crate) fn free_dm(dm: *mut verbs_dm) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's device memory is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*dm).dm.context)?, (*dm).handle) };
         let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE);
         command.object_in(UVERBS_ATTR_FREE_DM_HANDLE, handle);
@@ -87,7 +87,7 @@ verb! {
         if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: per the contract above.
+        // SAFETY: PD and device memory are live, so their members can be read; `link` is NULL or a chain of buffers.
         let (raw_context, pd_handle, dm_handle, chain) =
             unsafe { ((*pd).context, (*pd).handle, (*dm).handle, Chain::new(link)) };
         // SAFETY: the context of a live PD is live.

@@ -25,7 +25,7 @@ verb! {
     /// # Safety
     /// `context` is live.
     pub(crate) fn export_fd(context: *mut ibv_context, page_offset: libc::off_t) -> MinusOne {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live during this call.
         let context = unsafe { super::context_of(context)? };
         let mut command = Command::new(UVERBS_OBJECT_DMABUF, UVERBS_METHOD_DMABUF_ALLOC);
         let fd = command.fd_out(UVERBS_ATTR_ALLOC_DMABUF_HANDLE);
@@ -56,7 +56,7 @@ verb! {
     /// # Safety
     /// `heap` is NULL or live, `dmabuf_fd` NULL or writable.
     pub(crate) fn heap_alloc(heap: *mut ibv_dmabuf_heap, size: usize, dmabuf_fd: *mut c_int) -> *mut c_void {
-        // SAFETY: per the contract above.
+        // SAFETY: `heap` is NULL, which is refused, or live; `dmabuf_fd` is not looked at yet.
         let (heap, out) = unsafe { (heap.as_ref().ok_or(Errno::EINVAL)?, NonNull::new(dmabuf_fd).ok_or(Errno::EINVAL)?) };
         let mut request = dma_heap_allocation_data::zeroed();
         request.len = size as u64;
@@ -97,7 +97,7 @@ verb! {
     /// `heap` is NULL or from [`heap_cc_shared_init`], used no more.
     pub(crate) fn heap_destroy(heap: *mut ibv_dmabuf_heap) {
         if !heap.is_null() {
-            // SAFETY: live, per the contract above.
+            // SAFETY: not NULL (checked above), so a heap of `heap_cc_shared_init` that is not freed yet.
             fd::close(unsafe { (*heap).heap_fd });
             // SAFETY: heap_cc_shared_init took it from calloc; the caller gives it back.
             unsafe { mem::free(heap.cast()) };

@@ -27,7 +27,7 @@ verb! {
         dmah: *mut verbs_dmah,
         attr: *mut ibv_dmah_init_attr,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `attr` is readable, and copied.
         let (live, attr) = unsafe { (super::context_of(context)?, *attr) };
         let has = |member: u32| attr.comp_mask & member != 0;
         let mut command = Command::new(UVERBS_OBJECT_DMAH, UVERBS_METHOD_DMAH_ALLOC);
@@ -58,7 +58,7 @@ verb! {
     /// # Safety
     /// `dmah` is live.
     pub(crate) fn free_dmah(dmah: *mut verbs_dmah) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's DMA handle is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*dmah).dmah.context)?, (*dmah).handle) };
         let mut command = Command::new(UVERBS_OBJECT_DMAH, UVERBS_METHOD_DMAH_FREE);
         command.object_in(UVERBS_ATTR_FREE_DMA_HANDLE, handle);

@@ -21,9 +21,9 @@ verb! {
     /// `context` is live; `cmd` is a chain of command buffers whose attributes name memory that the
     /// kernel may use as they say.
     pub(crate) fn execute_ioctl(context: *mut ibv_context, cmd: *mut ibv_command_buffer) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live during this call.
         let context = unsafe { super::context_of(context)? };
-        // SAFETY: per the contract above.
+        // SAFETY: not NULL (checked), so the head of a chain that inline code of rdma-core built and keeps meanwhile.
         let mut buffer = unsafe { Buffer::new(NonNull::new(cmd).ok_or(Errno::EINVAL)?) };
         if buffer.has_error() {
             return Err(set(Errno::EINVAL));
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn final_num_attrs(
     num_attrs: c_uint,
     link: *mut ibv_command_buffer,
 ) -> c_uint {
-    // SAFETY: per the contract above.
+    // SAFETY: NULL or a chain that inline code of rdma-core built; it is only counted here.
     let chain = unsafe { Chain::new(link) };
     num_attrs.saturating_add(c_uint::try_from(chain.attribute_count()).unwrap_or(c_uint::MAX))
 }

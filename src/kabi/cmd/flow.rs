@@ -37,7 +37,7 @@ verb! {
         ucmd: *mut c_void,
         ucmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, and `flow_attr` is readable; its head is copied.
         let (raw_context, qp_handle, attr) = unsafe { ((*qp).context, (*qp).handle, *flow_attr) };
         // SAFETY: the context of a live QP is live.
         let context = unsafe { super::context_of(raw_context)? };
@@ -78,7 +78,7 @@ verb! {
     /// # Safety
     /// `flow_id` is live.
     pub(crate) fn destroy_flow(flow_id: *mut ibv_flow) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's flow is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*flow_id).context)?, (*flow_id).handle) };
         let destroy = Destroy {
             // Shared with address handles, as in rdma-core: the kernel learned both at once.

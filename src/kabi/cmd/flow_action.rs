@@ -33,12 +33,12 @@ verb! {
         flow_action: *mut verbs_flow_action,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live; `driver` is NULL or its chain of buffers.
         let (live, chain) = unsafe { (super::context_of(context)?, Chain::new(driver)) };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_CREATE)
             .with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE);
-        // SAFETY: per the contract above.
+        // SAFETY: `attr` and what it names stay readable until this call returns, and the command ends before.
         unsafe { add_esp(&mut command, attr) };
         command.run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
@@ -63,14 +63,14 @@ verb! {
         attr: *mut ibv_flow_action_esp_attr,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's flow action is live, and `driver` is NULL or its chain of command buffers.
         let (context, handle, chain) = unsafe {
             (super::context_of((*flow_action).action.context)?, (*flow_action).handle, Chain::new(driver))
         };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_ESP_MODIFY)
             .with_chain(chain);
         command.object_in(UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_HANDLE, handle);
-        // SAFETY: per the contract above.
+        // SAFETY: `attr` and what it names stay readable until this call returns, and the command ends before.
         unsafe { add_esp(&mut command, attr) };
         command.run(context)?;
         Ok(Status::DONE)
@@ -84,7 +84,7 @@ verb! {
     /// # Safety
     /// `flow_action` is live.
     pub(crate) fn destroy(flow_action: *mut verbs_flow_action) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's flow action is live, so its context and handle can be read.
         let (context, handle) =
             unsafe { (super::context_of((*flow_action).action.context)?, (*flow_action).handle) };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_DESTROY);
@@ -97,7 +97,7 @@ verb! {
 /// # Safety
 /// `attr` and what it names are readable as long as the command is used.
 unsafe fn add_esp(command: &mut Command<'_>, attr: *const ibv_flow_action_esp_attr) {
-    // SAFETY: by the contract.
+    // SAFETY: both callers pass on attributes of the application, which are readable; they are copied.
     let attr = unsafe { *attr };
     if attr.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0 {
         command.u32_in(UVERBS_ATTR_FLOW_ACTION_ESP_ESN, attr.esn);

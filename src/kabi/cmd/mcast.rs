@@ -22,7 +22,7 @@ verb! {
     /// # Safety
     /// `qp` is live, `gid` is readable.
     pub(crate) fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, and its GID is readable; both are only read.
         let (context, handle, gid) =
             unsafe { (super::context_of((*qp).context)?, (*qp).handle, (*gid).bytes()) };
         let mut request = ib_uverbs_attach_mcast::zeroed();
@@ -41,7 +41,7 @@ verb! {
     /// # Safety
     /// `qp` is live, `gid` is readable.
     pub(crate) fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, and its GID is readable; both are only read.
         let (context, handle, gid) =
             unsafe { (super::context_of((*qp).context)?, (*qp).handle, (*gid).bytes()) };
         let mut request = ib_uverbs_detach_mcast::zeroed();

@@ -58,9 +58,9 @@ verb! {
         resp: *mut ib_uverbs_reg_mr_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (raw_context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
-        // SAFETY: per the contract above; the context of a live PD is live.
+        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes, checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -106,9 +106,9 @@ verb! {
         resp: *mut ib_uverbs_rereg_mr_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's region is live, so its context and handle can be read.
         let (raw_context, handle) = unsafe { ((*vmr).ibv_mr.context, (*vmr).ibv_mr.handle) };
-        // SAFETY: per the contract above; the context of a live region is live.
+        // SAFETY: the context of a live region is live; `cmd` and `resp` are as long as their sizes, checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -128,7 +128,7 @@ verb! {
             .response(Out::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
-        // SAFETY: live, per the contract above.
+        // SAFETY: the region is the provider's and live for the whole call, and so is a PD that is to be set.
         unsafe {
             (*vmr).ibv_mr.lkey = frame.resp.lkey;
             (*vmr).ibv_mr.rkey = frame.resp.rkey;
@@ -147,7 +147,7 @@ verb! {
     /// # Safety
     /// `vmr` is live.
     pub(crate) fn dereg_mr(vmr: *mut verbs_mr) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's region is live, so its context and handle can be read.
         let (context, handle) =
             unsafe { (super::context_of((*vmr).ibv_mr.context)?, (*vmr).ibv_mr.handle) };
         let destroy = Destroy {
@@ -173,7 +173,7 @@ verb! {
         sg_list: *mut ibv_sge,
         num_sge: u32,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*pd).context)?, (*pd).handle) };
         // No overflow: 2^32 elements of 16 bytes fit a usize.
         let bytes = num_sge as usize * size_of::<ibv_sge>();
@@ -195,7 +195,7 @@ verb! {
     /// # Safety
     /// `pd` is live, `vmr` is the provider's to fill.
     pub(crate) fn query_mr(pd: *mut ibv_pd, vmr: *mut verbs_mr, mr_handle: u32) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context can be read.
         let raw_context = unsafe { (*pd).context };
         // SAFETY: the context of a live PD is live.
         let context = unsafe { super::context_of(raw_context)? };
@@ -240,7 +240,7 @@ verb! {
         vmr: *mut verbs_mr,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (raw_context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
         // SAFETY: the context of a live PD is live.
         let context = unsafe { super::context_of(raw_context)? };
@@ -287,7 +287,7 @@ verb! {
     /// # Safety
     /// `pd` and the DMA handle in `mr_init_attr` are live, `vmr` is the provider's to fill.
     pub(crate) fn reg_mr_ex(pd: *mut ibv_pd, vmr: *mut verbs_mr, mr_init_attr: *mut ibv_mr_init_attr) -> Status {
-        // SAFETY: per the contract above; only members that providers of every generation know are read.
+        // SAFETY: the PD and `mr_init_attr` are live; only members that providers of every generation know are read.
         let (raw_context, pd_handle, wish) =
             unsafe { ((*pd).context, (*pd).handle, Wish::new(mr_init_attr)?) };
         // SAFETY: the context of a live PD is live.
@@ -382,11 +382,11 @@ impl Wish {
     /// # Safety
     /// `attr` and the DMA handle it names are live. Only the members of rdma-core 59 are read.
     unsafe fn new(attr: *const ibv_mr_init_attr) -> Result<Self, Errno> {
-        // SAFETY: live, by the contract.
+        // SAFETY: the caller's `attr` is live, and each release has these three members.
         let (mask, access, length) = unsafe {
             (MrInitMask::from_bits_retain((*attr).comp_mask), (*attr).access, (*attr).length)
         };
-        // SAFETY: live, by the contract.
+        // SAFETY: the caller's `attr` is live, and the structure had these members from the start.
         let (addr, iova) = unsafe { ((*attr).addr, (*attr).iova) };
         let refuse = || Err(set(Errno::EINVAL));
         let (source, iova, length) = if mask.contains(MrInitMask::FD) {
@@ -395,7 +395,7 @@ impl Wish {
             {
                 return refuse();
             }
-            // SAFETY: live, by the contract.
+            // SAFETY: the caller's `attr` is live, and the structure had these members from the start.
             let source = unsafe { Source::Fd { fd: (*attr).fd, offset: (*attr).fd_offset } };
             (source, iova, length as u64)
         } else {

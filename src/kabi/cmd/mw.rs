@@ -33,9 +33,9 @@ verb! {
         resp: *mut ib_uverbs_alloc_mw_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (raw_context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
-        // SAFETY: per the contract above; the context of a live PD is live.
+        // SAFETY: the context of a live PD is live; `cmd` and `resp` are as long as their sizes, checked inside.
         let (context, frame) =
             unsafe { (super::context_of(raw_context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -66,7 +66,7 @@ verb! {
     /// # Safety
     /// `mw` is live.
     pub(crate) fn dealloc_mw(mw: *mut ibv_mw) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's window is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*mw).context)?, (*mw).handle) };
         let destroy = Destroy {
             op: Op::dealloc_mw,

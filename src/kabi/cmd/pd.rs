@@ -32,7 +32,7 @@ verb! {
         resp: *mut ib_uverbs_alloc_pd_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
         let (live, frame) = unsafe { (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_PD), In::of(&frame.cmd.core_payload))
             .response(Out::of(&mut *frame.resp))
@@ -54,7 +54,7 @@ verb! {
     /// # Safety
     /// `pd` is live.
     pub(crate) fn dealloc_pd(pd: *mut ibv_pd) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*pd).context)?, (*pd).handle) };
         let destroy = Destroy {
             op: Op::dealloc_pd,

@@ -24,7 +24,7 @@ verb! {
     /// # Safety
     /// `cq` is live, `wc` has room for `ne` completions.
     pub(crate) fn poll_cq(cq: *mut ibv_cq, ne: c_int, wc: *mut ibv_wc) -> MinusOne {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's CQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*cq).context)?, (*cq).handle) };
         let room = usize::try_from(ne).map_err(|_| Errno::EINVAL)?;
         let mut response = Vec::new();
@@ -52,7 +52,7 @@ verb! {
     /// # Safety
     /// `cq` is live.
     pub(crate) fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's CQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*cq).context)?, (*cq).handle) };
         let request = ib_uverbs_req_notify_cq {
             cq_handle: handle,
@@ -70,7 +70,7 @@ const EACH: usize = size_of::<ib_uverbs_wc>() / size_of::<u64>();
 /// # Safety
 /// `to` can be written.
 unsafe fn store(from: &ib_uverbs_wc, to: *mut ibv_wc) {
-    // SAFETY: by the contract; padding of a caller's array stays as it is.
+    // SAFETY: `poll_cq` gives places within the caller's array only; padding there stays as it is.
     unsafe {
         (*to).wr_id = from.wr_id;
         (*to).status = from.status;

@@ -34,7 +34,7 @@ verb! {
         wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, so its context, handle and type can be read.
         let (context, handle, is_ud) =
             unsafe { (super::context_of((*qp).context)?, (*qp).handle, (*qp).qp_type == IBV_QPT_UD) };
         let mut list = List::new(size_of::<ib_uverbs_send_wr>());
@@ -63,9 +63,9 @@ verb! {
         wr: *mut ibv_recv_wr,
         bad_wr: *mut *mut ibv_recv_wr,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*qp).context)?, (*qp).handle) };
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the caller's to be written.
         unsafe { post_receives(context, IB_USER_VERBS_CMD_POST_RECV, handle, wr, bad_wr) }
     }
 
@@ -81,9 +81,9 @@ verb! {
         wr: *mut ibv_recv_wr,
         bad_wr: *mut *mut ibv_recv_wr,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's SRQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*srq).context)?, (*srq).handle) };
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's list ends with NULL and lives until we return; `bad_wr` is the caller's to be written.
         unsafe { post_receives(context, IB_USER_VERBS_CMD_POST_SRQ_RECV, handle, wr, bad_wr) }
     }
 }

@@ -59,7 +59,7 @@ verb! {
         resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's PD is live, and the application's attributes are readable; they are copied.
         let (raw_context, classic) = unsafe { ((*pd).context, *attr) };
         let mut wish = ibv_qp_init_attr_ex::zeroed();
         wish.qp_context = classic.qp_context;
@@ -71,7 +71,7 @@ verb! {
         wish.sq_sig_all = classic.sq_sig_all;
         wish.comp_mask = IBV_QP_INIT_ATTR_PD;
         wish.pd = pd;
-        // SAFETY: per the contract above.
+        // SAFETY: the PD's context is live, `qp` and `attr` are there to be filled, `cmd` and `resp` have their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(raw_context, qp, None, &mut wish, driver, Chain::NONE)?;
@@ -98,7 +98,7 @@ verb! {
         resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: what `attr_ex` names is live; `qp` may be written, `cmd` and `resp` are as long as their sizes.
         unsafe {
             let wish = attr_ex.as_mut().ok_or(Errno::EINVAL)?;
             only_members(wish, PLAIN_MEMBERS)?;
@@ -124,7 +124,7 @@ verb! {
         resp: *mut ib_uverbs_ex_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_qp_ex`: live objects, a QP to fill, and memory as long as the sizes.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::NONE)
@@ -148,7 +148,7 @@ verb! {
         resp_size: usize,
         driver: *mut ibv_command_buffer,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: as for `create_qp_ex`; `driver` is NULL or the provider's chain of command buffers.
         unsafe {
             let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::new(driver))
@@ -174,7 +174,7 @@ verb! {
         resp: *mut ib_uverbs_create_qp_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's attributes are readable; they are copied.
         let attr = unsafe { *attr };
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -184,7 +184,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let xrcd: *mut verbs_xrcd = attr.xrcd.cast();
-        // SAFETY: per the contract above; providers embed each domain in a verbs_xrcd.
+        // SAFETY: the mask names the domain, so it is live, in a verbs_xrcd as with all providers; sizes are checked.
         let (live, frame, xrcd_handle) = unsafe {
             (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?, (*xrcd).handle)
         };
@@ -235,7 +235,7 @@ verb! {
     /// # Safety
     /// `qp` is live.
     pub(crate) fn destroy_qp(qp: *mut ibv_qp) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*qp).context)?, (*qp).handle) };
         let mut reported = ib_uverbs_destroy_qp_resp::zeroed();
         let mut response = ib_uverbs_destroy_qp_resp::zeroed();
@@ -280,7 +280,7 @@ unsafe fn create_extended(
     driver: Driver<'_>,
     chain: Chain<'_>,
 ) -> Result<Status, Errno> {
-    // SAFETY: per the contract.
+    // SAFETY: both callers promise a live context, live objects in `attr`, and a QP that the provider lets us fill.
     unsafe {
         let wish = attr.as_mut().ok_or(Errno::EINVAL)?;
         only_members(wish, EXTENDED_MEMBERS)?;

@@ -46,7 +46,7 @@ verb! {
         if mask >= RATE_LIMIT {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live and `attr` readable; `cmd` is as long as its size, which `request` checks.
         let (context, handle, attr, (cmd, driver)) = unsafe {
             (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame::request(cmd, cmd_size)?)
         };
@@ -82,7 +82,7 @@ verb! {
         if cmd_size < size_of::<ibv_modify_qp_ex>() {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live, `attr` readable, and `cmd` and `resp` are as long as their sizes (checked).
         let (context, handle, attr, frame) = unsafe {
             let frame = Frame::new(cmd, cmd_size, resp, resp_size)?;
             (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame)
@@ -118,7 +118,7 @@ verb! {
         if mask >= RATE_LIMIT {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's QP is live; `cmd` is as long as its size, which `request` checks.
         let (context, handle, (cmd, driver)) =
             unsafe { (super::context_of((*qp).context)?, (*qp).handle, frame::request(cmd, cmd_size)?) };
         let mut response = ib_uverbs_query_qp_resp::zeroed();

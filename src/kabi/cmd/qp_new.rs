@@ -65,7 +65,7 @@ impl Parts {
             | IBV_QPT_DRIVER
                 if has(IBV_QP_INIT_ATTR_PD) =>
             {
-                // SAFETY: live, by the contract.
+                // SAFETY: the mask names the PD (checked by the guard), and what `wish` names is live.
                 unsafe { (*wish.pd).handle }
             }
             _ => return Err(set(Errno::EINVAL)),
@@ -92,7 +92,7 @@ impl Parts {
             {
                 return Err(set(Errno::EINVAL));
             }
-            // SAFETY: live, by the contract.
+            // SAFETY: the mask names the table (checked above), and what `wish` names is live.
             parts.ind_table = Some(unsafe { (*wish.rwq_ind_tbl).ind_tbl_handle }.cast_unsigned());
             parts.needs_extended = true;
             if wish.cap.max_send_wr != 0 {
@@ -137,11 +137,11 @@ pub(super) unsafe fn create(
     driver: Driver<'_>,
     chain: Chain<'_>,
 ) -> Result<Status, Errno> {
-    // SAFETY: live, by the contract.
+    // SAFETY: the provider's context is NULL, which is refused, or live during this call.
     let context = unsafe { super::context_of(raw_context)? };
     // SAFETY: the provider's to fill, by the contract.
     unsafe { (*qp).context = raw_context };
-    // SAFETY: live, by the contract.
+    // SAFETY: our caller promises that all objects in `wish` are live, which is what `Parts::new` asks.
     let parts = unsafe { Parts::new(wish)? };
     if wish.qp_type == IBV_QPT_XRC_SEND {
         wish.cap.max_recv_wr = 0;

@@ -60,7 +60,7 @@ verb! {
         resp: *mut ib_uverbs_create_srq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: PD and attributes are live, `srq` is there to be filled, `cmd` and `resp` are as long as their sizes.
         unsafe {
             let mut wish = ibv_srq_init_attr_ex::zeroed();
             wish.attr = (*attr).attr;
@@ -91,7 +91,7 @@ verb! {
         resp: *mut ib_uverbs_create_srq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: NULL, which is refused, or attributes that only this call uses now.
         let wish = unsafe { attr_ex.as_mut() }.ok_or(Errno::EINVAL)?;
         if wish.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
             return Err(set(Errno::EOPNOTSUPP));
@@ -99,7 +99,7 @@ verb! {
         if wish.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: per the contract above.
+        // SAFETY: what `wish` names is live; `srq` is there to be filled, `cmd` and `resp` are as long as their sizes.
         unsafe {
             let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
             create(context, &raw mut (*srq).srq, Some(srq), wish, driver)?;
@@ -115,7 +115,7 @@ verb! {
     /// # Safety
     /// `srq` is live.
     pub(crate) fn destroy_srq(srq: *mut ibv_srq) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's SRQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*srq).context)?, (*srq).handle) };
         let mut reported = ib_uverbs_destroy_srq_resp::zeroed();
         let mut response = ib_uverbs_destroy_srq_resp::zeroed();
@@ -160,7 +160,7 @@ verb! {
         cmd: *mut ibv_modify_srq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's SRQ is live, `srq_attr` readable, and `cmd` as long as its size, which `request` checks.
         let (context, handle, attr, (cmd, driver)) = unsafe {
             (super::context_of((*srq).context)?, (*srq).handle, *srq_attr, frame::request(cmd, cmd_size)?)
         };
@@ -196,7 +196,7 @@ verb! {
         cmd: *mut ibv_query_srq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's SRQ is live, and `cmd` is as long as its size, which `request` checks.
         let (context, handle, (cmd, driver)) =
             unsafe { (super::context_of((*srq).context)?, (*srq).handle, frame::request(cmd, cmd_size)?) };
         let mut response = ib_uverbs_query_srq_resp::zeroed();
@@ -236,7 +236,7 @@ impl Parts {
     unsafe fn new(wish: &ibv_srq_init_attr_ex) -> Result<Self, Errno> {
         let has = |members: u32| wish.comp_mask & members == members;
         let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { wish.srq_type } else { IBV_SRQT_BASIC };
-        // SAFETY: live, by the contract.
+        // SAFETY: there is a live PD in each case: `create_srq` sets it, `create_srq_ex` checks the mask for it.
         let pd = unsafe { (*wish.pd).handle };
         let mut parts = Self { kind, pd, xrcd: 0, cq: 0, max_num_tags: 0 };
         match kind {
@@ -254,7 +254,7 @@ impl Parts {
                 {
                     return Err(set(Errno::EINVAL));
                 }
-                // SAFETY: live, by the contract.
+                // SAFETY: the mask names the CQ (checked above), and what `wish` names is live.
                 parts.cq = unsafe { (*wish.cq).handle };
                 parts.max_num_tags = wish.tm_cap.max_num_tags;
             }
@@ -274,7 +274,7 @@ unsafe fn create(
     wish: &mut ibv_srq_init_attr_ex,
     driver: Driver<'_>,
 ) -> Result<(), Errno> {
-    // SAFETY: live, by the contract.
+    // SAFETY: the provider's context is NULL, which is refused, or live during this call.
     let context = unsafe { super::context_of(raw_context)? };
     // SAFETY: the provider's to fill, by the contract.
     unsafe {
@@ -282,7 +282,7 @@ unsafe fn create(
         (*srq).pd = wish.pd;
         lock::init(&raw mut (*srq).mutex, &raw mut (*srq).cond);
     }
-    // SAFETY: live, by the contract.
+    // SAFETY: our caller promises that all objects in `wish` are live, which is what `Parts::new` asks.
     let parts = unsafe { Parts::new(wish)? };
     let created = command(context, srq.expose_provenance() as u64, &parts, wish.attr, driver)?;
     if let Some((max_wr, max_sge)) = created.capacity {
@@ -293,7 +293,7 @@ unsafe fn create(
     unsafe { (*srq).handle = created.handle };
     // The plain write command knows no types, and leaves those members to the provider.
     if let (Some(extended), Some(srq_num)) = (extended, created.srq_num) {
-        // SAFETY: as above.
+        // SAFETY: the same object as `srq`, which its provider made a `verbs_srq` and lets us fill.
         unsafe {
             (*extended).srq_type = parts.kind;
             if parts.kind == IBV_SRQT_XRC {

@@ -56,7 +56,7 @@ verb! {
         resp: *mut ib_uverbs_ex_create_wq_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's attributes are readable; they are copied.
         let wish = unsafe { *attr };
         if wish.comp_mask >= IBV_WQ_INIT_ATTR_RESERVED {
             return Err(set(Errno::EINVAL));
@@ -75,12 +75,12 @@ verb! {
             }
             flags = wish.create_flags;
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the context is live or NULL, which is refused, and the attributes name a live PD and a live CQ.
         let (live, pd, cq) =
             unsafe { (super::context_of(context)?, (*wish.pd).handle, (*wish.cq).handle) };
         let user_handle = wq.expose_provenance() as u64;
         let (mut max_wr, mut max_sge, mut wq_num) = (0_u32, 0_u32, 0_u32);
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's `cmd` and `resp` are as long as their sizes, and nobody else uses them meanwhile.
         let driver = unsafe { Driver::behind(cmd, cmd_size, resp, resp_size) };
         let mut command = Command::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE).with_driver(driver);
         command.require_ex();
@@ -136,7 +136,7 @@ verb! {
     /// # Safety
     /// `wq` is live.
     pub(crate) fn destroy_wq(wq: *mut ibv_wq) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's WQ is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*wq).context)?, (*wq).handle) };
         let mut reported = 0_u32;
         let mut response = ib_uverbs_ex_destroy_wq_resp::zeroed();
@@ -181,12 +181,12 @@ verb! {
         cmd: *mut ibv_modify_wq,
         cmd_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's attributes are readable; they are copied.
         let attr = unsafe { *attr };
         if attr.attr_mask >= IBV_WQ_ATTR_RESERVED {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's WQ is live, and `cmd` is as long as its size, which `request` checks.
         let (context, handle, (cmd, driver)) =
             unsafe { (super::context_of((*wq).context)?, (*wq).handle, frame::request(cmd, cmd_size)?) };
         let core = &mut cmd.core_payload;
@@ -201,7 +201,7 @@ verb! {
         core.attr_mask = attr.attr_mask;
         Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_WQ), In::of(core)).driver(driver).run(context)?;
         if attr.attr_mask & IBV_WQ_ATTR_STATE != 0 {
-            // SAFETY: live, per the contract above.
+            // SAFETY: the WQ is still live: the provider gave it for the whole call.
             unsafe { (*wq).state = attr.wq_state };
         }
         Ok(Status::DONE)
@@ -222,7 +222,7 @@ verb! {
         resp: *mut ib_uverbs_ex_create_rwq_ind_table_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's attributes are readable; they are copied.
         let init_attr = unsafe { *init_attr };
         if init_attr.comp_mask >= IBV_CREATE_IND_TABLE_RESERVED {
             return Err(Errno::EINVAL);
@@ -230,7 +230,7 @@ verb! {
         if resp_size < size_of::<ib_uverbs_ex_create_rwq_ind_table_resp>() {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's context is NULL, which is refused, or live during this call.
         let live = unsafe { super::context_of(context)? };
         // SAFETY: 2^log WQs, per the contract above.
         let request = unsafe { ind_table_request(&init_attr)? };
@@ -257,7 +257,7 @@ verb! {
     /// # Safety
     /// `table` is live.
     pub(crate) fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the caller's table is live, so its context and handle can be read.
         let (context, handle) =
             unsafe { (super::context_of((*table).context)?, (*table).ind_tbl_handle.cast_unsigned()) };
         let destroy = Destroy {

@@ -40,7 +40,7 @@ verb! {
         resp: *mut ib_uverbs_open_xrcd_resp,
         resp_size: usize,
     ) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the application's attributes are readable; they are copied.
         let attr = unsafe { *attr };
         if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -49,7 +49,7 @@ verb! {
         if attr.comp_mask & needed != needed {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: per the contract above.
+        // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which `Frame::new` checks.
         let (live, frame) =
             unsafe { (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
         let core = &mut frame.cmd.core_payload;
@@ -80,7 +80,7 @@ verb! {
     /// # Safety
     /// `xrcd` is live.
     pub(crate) fn close_xrcd(xrcd: *mut verbs_xrcd) -> Status {
-        // SAFETY: per the contract above.
+        // SAFETY: the provider's domain is live, so its context and handle can be read.
         let (context, handle) = unsafe { (super::context_of((*xrcd).xrcd.context)?, (*xrcd).handle) };
         let destroy = Destroy {
             op: Op::close_xrcd,
