@@ -573,7 +573,7 @@ impl Adapter {
         let mut buried = self.buried.lock();
         buried.retain_mut(|b| {
             let gone = !matches!(b.link.standing(b.own_qpn), Standing::Serving(_));
-            let acked = b.link.ring.acked().load(Ordering::Acquire);
+            let acked = b.link.ring.told().as_said();
             while let Some(lent) = b.lent.front()
                 && (gone || acked.wrapping_sub(lent.seq) as i32 > 0)
             {

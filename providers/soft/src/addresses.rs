@@ -38,7 +38,7 @@ impl Adapter {
 
 fn publish(head: &TablesHead, gids: &Gids) {
     let mut entries = gids.entries();
-    for to in &head.addresses {
+    for to in head.addresses.iter() {
         let halves = entries.next().map_or([0; 2], halves);
         // Readers see old and new halves for a moment, which are an address of nobody.
         for (to, half) in to.iter().zip(halves) {
@@ -51,7 +51,7 @@ fn publish(head: &TablesHead, gids: &Gids) {
 fn has(head: &TablesHead, gid: &[u8; 16]) -> bool {
     let wanted = halves(gid);
     let read = |entry: &[AtomicU64; 2]| entry.each_ref().map(|half| half.load(Ordering::Acquire));
-    let [first, others @ ..] = &head.addresses;
+    let [first, others @ ..] = &*head.addresses;
     wanted != [0; 2]
         && (Gids::is_of_one_adapter(gid, &whole(read(first)))
             || others.iter().any(|entry| read(entry) == wanted))

@@ -278,7 +278,7 @@ impl Datagrams {
                 // SAFETY: as in `outlet`.
                 let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
                 self.note(&peer, view);
-                let ready = || view.peer_ring(own).nak().load(Ordering::Acquire) == identity;
+                let ready = || view.peer_ring(own).nak().load(Ordering::Acquire).is(identity);
                 while !ready() && !peer.is_dead() && Instant::now() < deadline {
                     peer.kick();
                     std::thread::sleep(Duration::from_micros(50));
@@ -397,7 +397,7 @@ impl Inlets {
             count += 1;
         }
         if count > 0 {
-            protocol::acknowledge(inlet.ring.acked(), inlet.next);
+            protocol::acknowledge(inlet.ring.acked().word(), inlet.next);
             publication_fence(&inlet.view);
             let attention = &inlet.view.tables_head().attention;
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {
@@ -412,17 +412,12 @@ impl Inlets {
 }
 
 /// Sorts out one slot.
-fn deliver(
-    adapter: &Adapter,
-    inlet: &mut Inlet,
-    words: [u64; 2],
-    body: &[u64; BODY_WORDS],
-) -> Fate {
+fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -> Fate {
     match Head::parse(words) {
         Some(Head { op: Op::Datagram | Op::Frame, .. }) if adapter.port.is_down() => Fate::Dropped,
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
-        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body[0]).into(),
+        Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body.word(0)).into(),
         None => Fate::Dropped,
     }
 }
@@ -512,21 +507,19 @@ impl OutletState {
     fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
         let Some((next, acked)) = self.place else {
             let own = adapter.fabric.identity();
-            if outlet.ring.nak().load(Ordering::Acquire) != own {
+            if !outlet.ring.nak().load(Ordering::Acquire).is(own) {
                 return None;
             }
-            let first = outlet.ring.acked().load(Ordering::Relaxed);
+            let first = outlet.ring.acked().load(Ordering::Relaxed).as_said();
             self.place = Some((first, first));
             return Some(first);
         };
         if next.wrapping_sub(acked) < RING_SLOTS / 2 {
             return Some(next);
         }
-        let acked = protocol::acknowledged(outlet.ring.acked());
-        if next.wrapping_sub(acked) > RING_SLOTS {
-            // Not a number that a sane receiver writes.
-            return None;
-        }
+        // Another is no number that a sane receiver writes.
+        let sane = |acked| (next.wrapping_sub(acked) <= RING_SLOTS).then_some(acked);
+        let acked = outlet.ring.told().check(sane)?;
         self.place = Some((next, acked));
         while let Some(&(seq, chunk)) = self.lent.front()
             && acked.wrapping_sub(seq) as i32 > 0

@@ -50,13 +50,14 @@ impl Holder {
     /// Who holds `ring`, if anybody does.
     pub(crate) fn of(ring: &Ring) -> Option<Self> {
         // Pairs with the Release in `take`: pieces are there after their holder.
-        let word = ring.holder().load(Ordering::Acquire);
+        let word = ring.holder().load(Ordering::Acquire).as_said();
         (word & 1 != 0).then_some(Self(word))
     }
 
     /// Takes `ring` for it; `false`: somebody else sent in it before.
     pub(crate) fn take(self, ring: &Ring) -> bool {
-        let taken = ring.holder().compare_exchange(0, self.0, Ordering::AcqRel, Ordering::Acquire);
+        let taken =
+            ring.holder().word().compare_exchange(0, self.0, Ordering::AcqRel, Ordering::Acquire);
         taken.is_ok() || taken == Err(self.0)
     }
 
@@ -65,7 +66,7 @@ impl Holder {
         // The receiver is a lap beyond what it acknowledged at most, and so is what lies there; or, if it has not followed another one
         // who took the ring over, beyond that one's beginning.
         let (acked, before) =
-            (ring.acked().load(Ordering::Acquire), ring.begun().load(Ordering::Relaxed));
+            (ring.told().as_said(), ring.begun().load(Ordering::Relaxed).as_said());
         let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
         let begun = last.wrapping_add(2 * RING_SLOTS);
         ring.begun().store(begun, Ordering::Relaxed);

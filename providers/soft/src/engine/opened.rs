@@ -51,7 +51,8 @@ pub(super) struct OpenQps {
 
 /// The processes that have QP `index` of the owner of `view` open: slot and identity.
 fn openers(view: &View, index: usize) -> impl Iterator<Item = (u16, u32)> {
-    let noted = view.openers(index).iter().map(|identity| identity.load(Ordering::Acquire));
+    let noted =
+        view.openers(index).iter().map(|identity| identity.load(Ordering::Acquire).as_said());
     noted.zip(0..).filter(|(identity, _)| *identity != 0).map(|(identity, slot)| (slot, identity))
 }
 
@@ -65,7 +66,7 @@ fn note(view: &View, index: usize, slot: u16, identity: u32) {
 /// Withdraws it, unless it is another process by now.
 fn withdraw(view: &View, index: usize, slot: u16, identity: u32) {
     if let Some(noted) = view.openers(index).get(usize::from(slot)) {
-        let _ = noted.compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
+        let _ = noted.word().compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 }
 

@@ -295,16 +295,19 @@ impl Responder {
         }
         let Some(life) = self.life_of_sender(qp, link, head) else { return false };
         let Some(lot) = self.ring.lot(self.next) else { return false };
-        let len = lot.len as usize;
-        let from = link.view.chunk(lot.chunk).filter(|_| len <= CHUNK_BYTES);
-        let Some(from) = from.filter(|_| lot.total == u64::from(lot.len)) else { return false };
+        let lot = lot.check(|lot| {
+            let whole = lot.len as usize <= CHUNK_BYTES && lot.total == u64::from(lot.len);
+            link.view.chunk(lot.chunk).filter(|_| whole).map(|from| (from, lot.len))
+        });
+        let Some((from, byte_len)) = lot else { return false };
+        let len = byte_len as usize;
         if !qp.has_noted(head.ack()) {
             // Takes the requester's lock, which comes before those that follow.
             qp.note_acked_along(head.ack());
         }
         let mut receives = qp.receives.lock();
         let Some((wr_id, &[sge])) = receives.front() else { return false };
-        let to = if lot.len <= sge.length {
+        let to = if byte_len <= sge.length {
             let region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE);
             region.and_then(|region| region.find(&sge))
         } else {
@@ -326,7 +329,7 @@ impl Responder {
             self.inbound.keep(wr_id, sge);
             return false;
         }
-        let cqe = received(qp, head, wr_id, lot.len);
+        let cqe = received(qp, head, wr_id, byte_len);
         qp.recv_cq.push(&cqe, head.is_solicited());
         self.inbound.moved += len;
         self.next = self.next.wrapping_add(1);

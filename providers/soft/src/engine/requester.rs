@@ -22,7 +22,6 @@ use super::waiting::Waiting;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use crate::shm::layout::{Life, RING_SLOTS};
-use crate::shm::protocol;
 use abi::*;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -480,7 +479,7 @@ impl Requester {
         // Release in Responder::refuse, so with a nak comes the `acked` that it is about.
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.next.wrapping_sub(self.acked);
-        let told = protocol::acknowledged(link.ring.acked()).wrapping_sub(self.acked);
+        let told = link.ring.told().as_said().wrapping_sub(self.acked);
         let along = qp.acked_along(self.acked);
         // What is beyond our pieces is older than what we know, or no number that our peer could have reached.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
@@ -502,7 +501,7 @@ impl Requester {
             }
             self.acked = acked;
         }
-        if let Some(nak) = Nak::from_raw(nak)
+        if let Some(nak) = nak.check(Nak::from_raw)
             && self.acked != self.next
         {
             self.refuse_at(self.acked, nak.requester_status());

@@ -15,6 +15,7 @@ use super::tags::wire::HEADERS_LEN;
 use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
 use crate::shm::protocol;
 use crate::shm::slot::*;
+use crate::shm::trust::Claim;
 use crate::shm::view::Ring;
 use crate::sys::Errno;
 use crate::sys::cma::{self, IoVec};
@@ -241,7 +242,7 @@ impl Responder {
             return;
         }
         self.sender = holder;
-        let begun = self.ring.begun().load(Ordering::Relaxed);
+        let begun = self.ring.begun().load(Ordering::Relaxed).as_said();
         if begun.wrapping_sub(self.next) as i32 > 0 {
             self.inbound.abandon(qp);
             self.rnr_since = None;
@@ -259,7 +260,7 @@ impl Responder {
         self.acked = self.next;
         qp.acknowledged(self.next);
         // Pairs with the Acquire in Requester::absorb: what was acknowledged was done.
-        protocol::acknowledge(self.ring.acked(), self.next);
+        protocol::acknowledge(self.ring.acked().word(), self.next);
         if let Some(link) = &self.link {
             link.acks_published();
         }
@@ -271,7 +272,7 @@ impl Responder {
         self.acked = self.next;
         let (ring, next) = (self.ring, self.next);
         let say = || {
-            protocol::acknowledge(ring.acked(), next);
+            protocol::acknowledge(ring.acked().word(), next);
             // Pairs with the Acquire in Requester::absorb, which loads it before `acked`: who sees the refusal sees where.
             ring.nak().store(nak as u32, Ordering::Release);
         };
@@ -307,13 +308,7 @@ impl Responder {
         false
     }
 
-    fn serve(
-        &mut self,
-        qp: &Qp,
-        link: &Link,
-        words: [u64; 2],
-        body: &[u64; BODY_WORDS],
-    ) -> Verdict {
+    fn serve(&mut self, qp: &Qp, link: &Link, words: [u64; 2], body: &Body) -> Verdict {
         let Some(head) = Head::parse(words) else {
             return self.inbound.unservable(qp, Nak::Invalid);
         };
@@ -343,7 +338,7 @@ impl Responder {
             return Verdict::Dropped;
         }
         if head.op == Op::Address && qp.kind == Kind::XrcRecv {
-            self.inbound.address(qp, low(body[0]));
+            self.inbound.address(qp, body.low(0).as_said());
             return Verdict::Done;
         }
         if !self.inbound.is_addressed(qp) {
@@ -351,8 +346,9 @@ impl Responder {
         }
         let total = match head.carrier {
             Carrier::Inline => usize::from(head.count),
-            Carrier::Chunk | Carrier::AttachList => low(body[1]) as usize,
-            Carrier::Attach => high(body[ATTACH_SGES + 1]) as usize,
+            // Against the receive in `Inbound::send`.
+            Carrier::Chunk | Carrier::AttachList => body.low(1).as_said() as usize,
+            Carrier::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
         };
         let piece = Piece {
             first: head.has(FIRST),
@@ -378,13 +374,10 @@ impl Responder {
             }
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
-            Op::AtomicWrite => {
-                let spot = Spot { addr: body[0], rkey: low(body[1]) };
-                self.inbound.store(qp, spot, body[2])
-            }
+            Op::AtomicWrite => self.inbound.store(qp, spot(body), body.word(2).as_said()),
             Op::Flush => {
-                let spot = Spot { addr: body[0], rkey: low(body[1]) };
-                self.inbound.flush(qp, spot, body[2], high(body[1]))
+                let (len, what) = (body.word(2).as_said(), body.high(1).as_said());
+                self.inbound.flush(qp, spot(body), len, what)
             }
             _ => self.inbound.unservable(qp, Nak::Invalid),
         }
@@ -396,21 +389,24 @@ impl Responder {
         link: &Link,
         head: &Head,
         piece: &Piece,
-        body: &[u64; BODY_WORDS],
+        body: &Body,
     ) -> Verdict {
-        let spot = Spot { addr: body[0], rkey: low(body[1]) };
-        let len = high(body[1]) as usize;
+        let spot = spot(body);
+        // What was placed moves nothing more.
+        let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
             _ if head.has(PLACED) => None,
-            Carrier::Inline if len <= ADDRESSED_INLINE => Some(body[2..].as_ptr().cast::<u8>()),
-            Carrier::Chunk if len <= CHUNK_BYTES => match link.view.chunk(low(body[2])) {
-                Some(chunk) => Some(chunk.cast_const()),
-                None => return self.inbound.unservable(qp, Nak::Invalid),
-            },
+            Carrier::Inline if len <= ADDRESSED_INLINE => Some(body.bytes(2)),
+            Carrier::Chunk if len <= CHUNK_BYTES => {
+                match body.low(2).check(|chunk| link.view.chunk(chunk)) {
+                    Some(chunk) => Some(chunk.cast_const()),
+                    None => return self.inbound.unservable(qp, Nak::Invalid),
+                }
+            }
             _ => return self.inbound.unservable(qp, Nak::Invalid),
         };
         // All of it is refused before any of it is placed.
-        let total = u64::from(high(body[2]));
+        let total = u64::from(body.high(2).as_said());
         if piece.first && head.carrier == Carrier::Chunk && total > len as u64 {
             let whole = self.inbound.may(qp, spot, total, REMOTE_WRITE);
             if let Err(nak) = whole {
@@ -423,25 +419,22 @@ impl Responder {
     }
 
     /// Requests whose answer goes into a chunk that the requester lent.
-    fn serve_answered(
-        &mut self,
-        qp: &Qp,
-        link: &Link,
-        head: &Head,
-        body: &[u64; BODY_WORDS],
-    ) -> Verdict {
-        let spot = Spot { addr: body[0], rkey: low(body[1]) };
+    fn serve_answered(&mut self, qp: &Qp, link: &Link, head: &Head, body: &Body) -> Verdict {
+        let spot = spot(body);
         let is_read = head.op == Op::Read;
-        let (chunk, len) =
-            if is_read { (low(body[2]), high(body[1]) as usize) } else { (high(body[1]), 8) };
-        let Some(answer) = link.view.chunk(chunk).filter(|_| len <= CHUNK_BYTES) else {
+        let (chunk, len) = if is_read {
+            (body.low(2), body.high(1).at_most(CHUNK_BYTES))
+        } else {
+            (body.high(1), Some(size_of::<u64>()))
+        };
+        let (Some(answer), Some(len)) = (chunk.check(|chunk| link.view.chunk(chunk)), len) else {
             return self.inbound.unservable(qp, Nak::Invalid);
         };
         let swaps = head.op == Op::CompareSwap;
         // SAFETY: a chunk has CHUNK_BYTES bytes and their alignment; it is lent to us until we acknowledge.
         unsafe {
             if is_read {
-                let total = u64::from(high(body[2]));
+                let total = u64::from(body.high(2).as_said());
                 let whole = if head.has(FIRST) && total > len as u64 {
                     self.inbound.may(qp, spot, total, REMOTE_READ)
                 } else {
@@ -452,10 +445,16 @@ impl Responder {
                     Err(nak) => self.inbound.unservable(qp, nak),
                 };
             }
-            let change = |old| changed(swaps, old, body[2], body[3]);
+            let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
+            let change = |old| changed(swaps, old, compare_add, swap);
             self.inbound.atomic(qp, spot, change, answer.cast())
         }
     }
+}
+
+/// What a one-sided request is about: nothing before `Inbound::admit` finds it covered.
+fn spot(body: &Body) -> Spot {
+    Spot { addr: body.word(0).as_said(), rkey: body.low(1).as_said() }
 }
 
 /// A SEND piece in a slot of our ring, or where the slot says.
@@ -465,7 +464,7 @@ struct Slotted<'a> {
     sender: Option<Holder>,
     costs: &'a Costs,
     head: &'a Head,
-    body: &'a [u64; BODY_WORDS],
+    body: &'a Body,
     /// What the sender offered, if it is a QP of this process.
     own: Option<Ranges>,
 }
@@ -513,11 +512,13 @@ impl Slotted<'_> {
             Carrier::Inline => {
                 let len = usize::from(head.count).min(ranges.total());
                 // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                placed(unsafe { ranges.scatter(0, body.as_ptr().cast(), len) }, len)
+                placed(unsafe { ranges.scatter(0, body.bytes(0), len) }, len)
             }
             Carrier::Chunk => {
-                let len = (high(body[0]) as usize).min(ranges.total());
-                let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
+                let len = body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?;
+                let len = len.min(ranges.total());
+                let chunk = body.low(0).check(|chunk| link.view.chunk(chunk));
+                let chunk = chunk.ok_or(Errno::EPROTO)?;
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is longer than the headers.
                 placed(unsafe { ranges.scatter(0, chunk, len) }, len)
             }
@@ -553,16 +554,14 @@ impl Slotted<'_> {
     fn attached(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
         let Self { link, head, body, .. } = *self;
         if head.carrier == Carrier::Attach {
-            let lens = [low(body[3]), high(body[3]), low(body[4])];
-            return Ok((0..usize::from(head.count))
-                .map(|i| IoVec::new(body[i], lens[i] as usize))
-                .collect());
+            let lens = [body.low(3), body.high(3), body.low(4)];
+            // Of its memory, not of ours: for the kernel.
+            let range = |(at, len)| IoVec::new(body.word(at).as_said(), len as usize);
+            let lens = lens.map(Claim::as_said).into_iter().take(usize::from(head.count));
+            return Ok(lens.enumerate().map(range).collect());
         }
-        let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
-        let count = high(body[0]) as usize;
-        if count > MAX_SGE {
-            return Err(Errno::EPROTO);
-        }
+        let chunk = body.low(0).check(|chunk| link.view.chunk(chunk)).ok_or(Errno::EPROTO)?;
+        let count = body.high(0).at_most(MAX_SGE).ok_or(Errno::EPROTO)?;
         Ok((0..count)
             .map(|i| {
                 // SAFETY: MAX_SGE pairs of words lie within a chunk; any bits are two numbers.
@@ -581,14 +580,12 @@ impl Slotted<'_> {
             Carrier::Inline => {
                 let len = fits(usize::from(head.count))?;
                 // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                placed(unsafe { ranges.scatter(offset, body.as_ptr().cast(), len) }, len)
+                placed(unsafe { ranges.scatter(offset, body.bytes(0), len) }, len)
             }
             Carrier::Chunk => {
-                let len = fits(high(body[0]) as usize)?;
-                let chunk = link.view.chunk(low(body[0])).ok_or(Errno::EPROTO)?;
-                if len > CHUNK_BYTES {
-                    return Err(Errno::EPROTO);
-                }
+                let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
+                let chunk = body.low(0).check(|chunk| link.view.chunk(chunk));
+                let chunk = chunk.ok_or(Errno::EPROTO)?;
                 let tells = total > self.qp.adapter.eager_bytes && tells(offset, len, total);
                 let begun = tells.then(Instant::now);
                 // SAFETY: a chunk of the sender's segment, mapped while the link lives, is CHUNK_BYTES long.

@@ -33,30 +33,22 @@ const IPV4: u32 = 8 | 2;
 const MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// Brings one datagram to its receive, or to those of a group; `false`: nobody took it.
-pub(super) fn deliver(
-    adapter: &Adapter,
-    inlet: &Inlet,
-    head: &Head,
-    body: &[u64; BODY_WORDS],
-) -> bool {
+pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body) -> bool {
     // Nobody speaks for queue pairs of others.
     if split_qpn(head.src_qpn).0 != inlet.peer.slot {
         return false;
     }
-    let (qpn, qkey) = (low(body[0]), high(body[0]));
-    let len = low(body[1]) as usize;
-    let packet = match high(body[1]) {
+    let (qpn, qkey) = (body.low(0).as_said(), body.high(0).as_said());
+    let packet = match body.high(1).as_said() {
         0 => 0,
         IPV4 => IPV4 as u8,
         _ => IPV6 as u8,
     };
     let routed = packet != 0;
-    if len > MTU as usize {
-        return false;
-    }
+    let Some(len) = body.low(1).at_most(MTU as usize) else { return false };
     let source = match head.carrier {
-        Carrier::Inline if len <= ADDRESSED_INLINE && !routed => body[2..].as_ptr().cast::<u8>(),
-        Carrier::Chunk => match inlet.view.chunk(low(body[2])) {
+        Carrier::Inline if len <= ADDRESSED_INLINE && !routed => body.bytes(2),
+        Carrier::Chunk => match body.low(2).check(|chunk| inlet.view.chunk(chunk)) {
             Some(chunk) => chunk.cast_const(),
             None => return false,
         },
@@ -79,7 +71,7 @@ pub(super) fn deliver(
         }
         let mut taken = false;
         let careful = inlet.careful;
-        adapter.groups.for_members([body[3], body[4]], |qp| {
+        adapter.groups.for_members([3, 4].map(|at| body.word(at).as_said()), |qp| {
             if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
                 taken |= receive(qp, qkey, &piece, &datagram, careful);
             }

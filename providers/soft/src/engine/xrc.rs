@@ -15,6 +15,7 @@ use super::state::Kind;
 use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QPS, SrqEntry, qpn, split_qpn};
 use crate::shm::slot::{Head, Op, halves, high, low};
+use crate::shm::trust::Claim;
 use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
@@ -266,7 +267,9 @@ impl Xrc {
 
     /// Somebody has something to say in the ring of process `slot`; `false`: it makes no sense, or comes with too much else. Anybody may
     /// have written there, so that what is said is checked against tables before it counts.
-    pub(super) fn hear(&self, adapter: &Adapter, slot: u16, head: &Head, word: u64) -> bool {
+    pub(super) fn hear(&self, adapter: &Adapter, slot: u16, head: &Head, word: Claim<u64>) -> bool {
+        // Numbers of QPs, and of an event: each is looked at below, or before its task is done.
+        let word = word.as_said();
         let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
             Op::XrcAsk if split_qpn(by).0 == slot => Task::Answer { slot, of, by },

@@ -183,7 +183,7 @@ impl World {
         match kind % 12 {
             // A slot where the adapter looks next: of the right sender, if bit 0 says so; with the victim's memory for an address, if bit 1 does.
             0..3 => {
-                let seq = ring.acked().load(Relaxed);
+                let seq = ring.acked().load(Relaxed).as_said();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
                 let mut words = words;
@@ -201,7 +201,7 @@ impl World {
             }
             3 => {
                 let ring = self.victim.peer_ring(self.other.slot());
-                let seq = ring.acked().load(Relaxed);
+                let seq = ring.acked().load(Relaxed).as_said();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
                 let mut words = words;
@@ -215,13 +215,14 @@ impl World {
                 self.victim.ring_peer_bell(self.other.slot());
             }
             4 => {
-                let control = [ring.acked(), ring.nak(), ring.begun(), ring.hot()];
+                let control =
+                    [ring.acked().word(), ring.nak().word(), ring.begun().word(), &**ring.hot()];
                 control[at % 4].store(words[0] as u32, Release);
             }
             5 => ring.holder().store(words[0], Release),
             6 => {
                 let ring = self.own.qp_ring(which + 1);
-                let near = ring.acked().load(Relaxed).wrapping_add(words[0] as u32 % 512);
+                let near = ring.acked().load(Relaxed).as_said().wrapping_add(words[0] as u32 % 512);
                 match at % 4 {
                     0 => ring.acked().store(near, Release),
                     1 => ring.acked().store(words[0] as u32, Release),

@@ -32,7 +32,7 @@ impl Attacker {
                 let at = self.random.below(8);
                 let srq = view.srq(at);
                 let theirs = &victim.view.qp(self.some_index(victim)).domain;
-                for (to, from) in srq.domain.iter().zip(theirs) {
+                for (to, from) in srq.domain.iter().zip(theirs.iter()) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
                 srq.life.store(nasty, Release);
@@ -72,7 +72,7 @@ impl Attacker {
             3 => entry.min_rnr_timer.store(nasty as u8, Release),
             4 => {
                 let theirs = &victim.view.qp(self.some_index(victim)).domain;
-                for (to, from) in entry.domain.iter().zip(theirs) {
+                for (to, from) in entry.domain.iter().zip(theirs.iter()) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
             }
@@ -122,7 +122,7 @@ impl Attacker {
             0 => ring.acked().store(nasty as u32, Release),
             1 => {
                 let more = self.random.below(300) as u32;
-                ring.acked().fetch_add(more, Release);
+                ring.acked().word().fetch_add(more, Release);
             }
             2 => self.welcome(victim),
             3 => ring.nak().store(nasty as u32, Release),

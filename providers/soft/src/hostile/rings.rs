@@ -58,7 +58,7 @@ impl Attacker {
 
     /// Puts a few pieces where the receiver looks next; returns how many.
     pub(super) fn fill(&mut self, victim: &Victim, line: Line, ring: &Ring, src_qpn: u32) -> u64 {
-        let acked = ring.acked().load(Relaxed);
+        let acked = ring.acked().load(Relaxed).as_said();
         // Where it is: at the number acknowledged, or a bit further.
         let seq = (0..RING_SLOTS)
             .map(|more| acked.wrapping_add(more))
@@ -213,7 +213,7 @@ impl Attacker {
     fn sent_to_us(&self, line: Line) -> u32 {
         let (_, index) = split_qpn(line.life.dest_qpn);
         let ring = self.view.qp_ring(index);
-        let acked = ring.acked().load(Relaxed);
+        let acked = ring.acked().load(Relaxed).as_said();
         let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
         acked.wrapping_add(sent as u32)
     }
@@ -225,7 +225,7 @@ impl Attacker {
         let ring = self.view.qp_ring(index);
         let entry = self.view.qp(index);
         // Where the victim begins when it connects anew.
-        if ring.acked().load(Relaxed) == 0 {
+        if ring.acked().load(Relaxed).as_said() == 0 {
             entry.ring_base.store(RING_SLOTS, Relaxed);
             ring.acked().store(RING_SLOTS, Relaxed);
         }
@@ -265,7 +265,7 @@ impl Attacker {
 
     /// The same in any datagram ring.
     pub(super) fn fill_datagrams(&mut self, victim: &mut Victim, ring: &Ring) {
-        let acked = ring.acked().load(Relaxed);
+        let acked = ring.acked().load(Relaxed).as_said();
         if victim.next_datagram.wrapping_sub(acked) >= RING_SLOTS {
             victim.next_datagram = acked;
         }
@@ -413,7 +413,11 @@ impl Attacker {
             4 => {
                 let Some(line) = line else { return };
                 let ring = victim.view.qp_ring(line.index);
-                let near = ring.acked().load(Relaxed).wrapping_add(self.random.below(600) as u32);
+                let near = ring
+                    .acked()
+                    .load(Relaxed)
+                    .as_said()
+                    .wrapping_add(self.random.below(600) as u32);
                 match self.random.below(6) {
                     0 => ring.acked().store(nasty as u32, Release),
                     1 => ring.acked().store(near.wrapping_sub(300), Release),
@@ -426,7 +430,7 @@ impl Attacker {
             5 => {
                 let ring = victim.view.peer_ring(self.some_slot());
                 let next = victim.next_datagram;
-                victim.next_datagram = ring.acked().load(Relaxed);
+                victim.next_datagram = ring.acked().load(Relaxed).as_said();
                 self.fill_datagrams(victim, &ring);
                 victim.next_datagram = next;
             }

@@ -11,6 +11,7 @@
 //! Both are sparse: a page exists once it is touched. All offsets are constants, so that finding
 //! a peer's QP, region or ring is an addition.
 
+use super::trust::{FromPeer, Hint, Owned};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Processes of one fabric; slot 0 is never given out, so that QP numbers 0 and 1 stay special.
@@ -60,23 +61,23 @@ pub(crate) struct Line<T>(pub(crate) T);
 /// First page of *tables*.
 #[repr(C, align(64))]
 pub(crate) struct TablesHead {
-    pub(crate) magic: AtomicU64,
+    pub(crate) magic: Owned<AtomicU64>,
     /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
-    pub(crate) attention: AtomicU32,
+    pub(crate) attention: Owned<AtomicU32>,
     /// Counts the owner's polls, so that peers can tell whether it still looks. Written at every poll: on a line of its own.
-    pub(crate) polls: Line<AtomicU32>,
+    pub(crate) polls: Line<Owned<AtomicU32>>,
     /// 1: the owner cannot use one-sided barriers, so whoever publishes to it must fence.
-    pub(crate) needs_fence: AtomicU32,
+    pub(crate) needs_fence: Owned<AtomicU32>,
     /// All multicast groups of the owner are in entries before this one.
-    pub(crate) groups: AtomicU32,
+    pub(crate) groups: Owned<AtomicU32>,
     /// All steering rules of the owner are in entries before this one.
-    pub(crate) rules: AtomicU32,
+    pub(crate) rules: Owned<AtomicU32>,
     /// 1: a datagram of the owner found a ring full, so acknowledgements of datagrams wake it.
-    pub(crate) datagrams_wait: AtomicU32,
+    pub(crate) datagrams_wait: Owned<AtomicU32>,
     /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
-    pub(crate) addresses: [[AtomicU64; 2]; ADDRESSES],
+    pub(crate) addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
-    pub(crate) hand: Line<AtomicU64>,
+    pub(crate) hand: Line<Owned<AtomicU64>>,
 }
 
 /// Wake this process when a request was put into one of its rings.
@@ -89,32 +90,32 @@ pub(crate) const ATTENTION_ACKS: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct QpEntry {
     /// [`Life`] of the QP, one word so that it is seen whole.
-    pub(crate) life: AtomicU64,
+    pub(crate) life: Owned<AtomicU64>,
     /// Protection domain number (upper half) and `IBV_ACCESS_*` flags (lower half).
-    pub(crate) rights: AtomicU64,
+    pub(crate) rights: Owned<AtomicU64>,
     /// Sequence number that the first slot of the present connection must carry.
-    pub(crate) ring_base: AtomicU32,
+    pub(crate) ring_base: Owned<AtomicU32>,
     /// `rnr_retry` of ibv_qp_attr: how often a responder may find no receive; 7 is for ever.
-    pub(crate) rnr_retry: AtomicU8,
+    pub(crate) rnr_retry: Owned<AtomicU8>,
     /// `min_rnr_timer` of an XRC receive QP, for those who stand for it.
-    pub(crate) min_rnr_timer: AtomicU8,
+    pub(crate) min_rnr_timer: Owned<AtomicU8>,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
-    pub(crate) domain: [AtomicU64; 2],
+    pub(crate) domain: Owned<[AtomicU64; 2]>,
     /// `rq_psn` of ibv_qp_attr: the PSN that the first request of the present connection must have.
-    pub(crate) rq_psn: AtomicU32,
+    pub(crate) rq_psn: Owned<AtomicU32>,
     /// An XRC receive QP that is being destroyed ([`CLOSING`]), or that its creator has destroyed while others have it open
     /// ([`ORPHANED`]).
-    pub(crate) closing: AtomicU8,
+    pub(crate) closing: Owned<AtomicU8>,
     /// An XRC receive QP, or one that stands for it in this process: its number.
-    pub(crate) stands_for: AtomicU32,
+    pub(crate) stands_for: Owned<AtomicU32>,
     /// Event channels of the queues that receives and sends complete on ([`CHANNELS`]); 0: none.
-    pub(crate) recv_channel: AtomicU16,
-    pub(crate) send_channel: AtomicU16,
+    pub(crate) recv_channel: Owned<AtomicU16>,
+    pub(crate) send_channel: Owned<AtomicU16>,
     /// 1: acknowledgements to the QP wake its process, as attention says. Otherwise whoever polls finds them.
-    pub(crate) awaits_acks: AtomicU8,
+    pub(crate) awaits_acks: Owned<AtomicU8>,
     /// Nanoseconds that whoever sends to the QP may need to fill a chunk, if that shall be better than letting it fetch long messages
     /// itself; 0: not known.
-    pub(crate) chunk_worth: AtomicU32,
+    pub(crate) chunk_worth: Owned<AtomicU32>,
 }
 
 /// Of `QpEntry::closing`.
@@ -126,9 +127,9 @@ pub(crate) const ORPHANED: u8 = 2;
 #[repr(C, align(64))]
 pub(crate) struct SrqEntry {
     /// Protection domain number (lower half), 1 above it; 0: no XRC queue. Written last, cleared first.
-    pub(crate) life: AtomicU64,
+    pub(crate) life: Owned<AtomicU64>,
     /// As in [`QpEntry`].
-    pub(crate) domain: [AtomicU64; 2],
+    pub(crate) domain: Owned<[AtomicU64; 2]>,
 }
 
 /// State, kind, incarnation and destination of a QP in one word.
@@ -203,30 +204,30 @@ impl Life {
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
     /// rkey (lower half; 0: no region) and `IBV_ACCESS_*` flags (upper half).
-    pub(crate) key: AtomicU64,
+    pub(crate) key: Owned<AtomicU64>,
     /// First address that a work request names.
-    pub(crate) iova: AtomicU64,
+    pub(crate) iova: Owned<AtomicU64>,
     /// Bytes.
-    pub(crate) len: AtomicU64,
+    pub(crate) len: Owned<AtomicU64>,
     /// Where `iova` lies in the owner's address space.
-    pub(crate) va: AtomicU64,
+    pub(crate) va: Owned<AtomicU64>,
     /// Protection domain number.
-    pub(crate) pd: AtomicU64,
+    pub(crate) pd: Owned<AtomicU64>,
     /// A window of type 2: the owner's QP that it is bound to; 0: any of the domain.
-    pub(crate) qpn: AtomicU32,
+    pub(crate) qpn: Owned<AtomicU32>,
     /// Counts the owner's registrations: a key may come again, this does not.
-    pub(crate) born: AtomicU64,
+    pub(crate) born: Owned<AtomicU64>,
     /// The context whose importers may have the region ([`PdEntry::origin`]); 0: nobody may.
-    pub(crate) origin: AtomicU64,
+    pub(crate) origin: Owned<AtomicU64>,
 }
 
 /// What peers may know of one protection domain: ibv_import_pd(3) asks.
 #[repr(C, align(16))]
 pub(crate) struct PdEntry {
     /// Its number; 0: no domain. Written last, cleared first.
-    pub(crate) number: AtomicU64,
+    pub(crate) number: Owned<AtomicU64>,
     /// The context that it belongs to, by the number in that context's descriptor (`ops::badge`).
-    pub(crate) origin: AtomicU64,
+    pub(crate) origin: Owned<AtomicU64>,
 }
 
 /// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,
@@ -234,9 +235,9 @@ pub(crate) struct PdEntry {
 #[repr(C, align(32))]
 pub(crate) struct GroupEntry {
     /// The group's GID, as two native words of its bytes; `members` is 0 while they change.
-    pub(crate) gid: [AtomicU64; 2],
+    pub(crate) gid: Owned<[AtomicU64; 2]>,
     /// Attached QPs; 0: a free entry.
-    pub(crate) members: AtomicU64,
+    pub(crate) members: Owned<AtomicU64>,
     _pad: u64,
 }
 
@@ -244,18 +245,18 @@ pub(crate) struct GroupEntry {
 #[repr(C, align(64))]
 pub(crate) struct RuleEntry {
     /// Precedence and kind; 0: no rule. Written last and cleared first.
-    pub(crate) rank: AtomicU64,
+    pub(crate) rank: Owned<AtomicU64>,
     /// When it was made, in nanoseconds of the host's monotonic clock.
-    pub(crate) born: AtomicU64,
-    pub(crate) value: [AtomicU64; RULE_WORDS],
-    pub(crate) mask: [AtomicU64; RULE_WORDS],
+    pub(crate) born: Owned<AtomicU64>,
+    pub(crate) value: Owned<[AtomicU64; RULE_WORDS]>,
+    pub(crate) mask: Owned<[AtomicU64; RULE_WORDS]>,
     _pad: [u64; 2],
 }
 
 /// Announces a one-sided operation under way: target slot + 1 (upper half) and rkey; 0: free.
 #[repr(C, align(64))]
 pub(crate) struct Mover {
-    pub(crate) target: AtomicU64,
+    pub(crate) target: Owned<AtomicU64>,
 }
 
 /// The control words of a ring; the slots lie apart.
@@ -263,25 +264,25 @@ pub(crate) struct Mover {
 pub(crate) struct RingControl {
     /// Sequence number of the first slot not yet processed. Written by the receiver; all before are
     /// acknowledged.
-    pub(crate) acked: AtomicU32,
+    pub(crate) acked: FromPeer<AtomicU32>,
     /// Why slot `acked` was refused (`Nak` code), 0 if it was not. Written by the receiver before
     /// it stops. In a datagram ring: the identity of the process that it was made ready for.
-    pub(crate) nak: AtomicU32,
+    pub(crate) nak: FromPeer<AtomicU32>,
     /// Which incarnation of the remote QP puts pieces here (`engine::link::Holder`); 0: none has yet. Taken by the first one that
     /// sends on the connection, and given back by nobody but the receiver, when it begins another.
-    pub(crate) holder: AtomicU64,
+    pub(crate) holder: FromPeer<AtomicU64>,
     /// Unreliable connections: with which slot a holder began that was not the first. Written before `holder`.
-    pub(crate) begun: AtomicU32,
+    pub(crate) begun: FromPeer<AtomicU32>,
     _pad: [u32; 11],
     /// 1 while the receiver looks at this ring by itself; otherwise a doorbell must be rung.
     /// Rarely written, so senders keep it cached.
-    pub(crate) hot: AtomicU32,
+    pub(crate) hot: Hint<AtomicU32>,
 }
 
 /// 64 bytes of a ring: words 0 and 1 are the head, the rest is payload. Word 0 is stored last.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    pub(crate) words: [AtomicU64; 8],
+    pub(crate) words: FromPeer<[AtomicU64; 8]>,
 }
 
 /// First page of *rings*.
@@ -290,19 +291,19 @@ pub(crate) struct RingsHead {
     pub(crate) magic: AtomicU64,
     _pad: [u64; 7],
     /// Slot number + 1 of the process that does an atomic on our memory, 0: free.
-    pub(crate) atomic_lock: AtomicU32,
+    pub(crate) atomic_lock: Hint<AtomicU32>,
     _pad2: [u32; 15],
     /// Which words of `qp_bells` may be non-zero.
-    pub(crate) qp_bell_summary: [AtomicU64; QPS / 64 / 64],
+    pub(crate) qp_bell_summary: Hint<[AtomicU64; QPS / 64 / 64]>,
     /// Which words of `peer_bells` may be non-zero, one bit each.
-    pub(crate) peer_bell_summary: AtomicU64,
+    pub(crate) peer_bell_summary: Hint<AtomicU64>,
     _pad3: [u64; 3],
     /// A bit for each QP that has something to serve or to absorb and that nobody looks at by himself.
-    pub(crate) qp_bells: [AtomicU64; QPS / 64],
+    pub(crate) qp_bells: Hint<[AtomicU64; QPS / 64]>,
     /// A bit for each cold datagram ring that holds something.
-    pub(crate) peer_bells: [AtomicU64; SLOTS / 64],
+    pub(crate) peer_bells: Hint<[AtomicU64; SLOTS / 64]>,
     /// Slot number + 1 of the process that calls the owner's helper ([`Job`]), 0: none does. Anybody may write it: who is called looks whether there is a job.
-    pub(crate) help_wanted: Line<AtomicU32>,
+    pub(crate) help_wanted: Line<Hint<AtomicU32>>,
 }
 
 /// A long one-sided operation of the owner, in pieces, of which its target does some (`engine::helping`).
@@ -312,19 +313,19 @@ pub(crate) struct RingsHead {
 #[repr(C, align(64))]
 pub(crate) struct Job {
     /// Number of the operation (32 bits), pieces that it has (16), pieces that the owner took, from the first on (16). All: it is over.
-    pub(crate) state: AtomicU64,
+    pub(crate) state: Owned<AtomicU64>,
     /// Process slot of the target.
-    pub(crate) target: AtomicU32,
+    pub(crate) target: Owned<AtomicU32>,
     /// The target's QP, whose rights the owner has.
-    pub(crate) qpn: AtomicU32,
-    pub(crate) rkey: AtomicU32,
+    pub(crate) qpn: Owned<AtomicU32>,
+    pub(crate) rkey: Owned<AtomicU32>,
     /// 1: from the target to the owner.
-    pub(crate) is_read: AtomicU32,
+    pub(crate) is_read: Owned<AtomicU32>,
     /// Bytes of each piece but the last one, and of all pieces.
-    pub(crate) piece: AtomicU64,
-    pub(crate) len: AtomicU64,
+    pub(crate) piece: Owned<AtomicU64>,
+    pub(crate) len: Owned<AtomicU64>,
     /// Where they begin: the target's address, as the request names it.
-    pub(crate) addr: AtomicU64,
+    pub(crate) addr: Owned<AtomicU64>,
     /// Where each piece is in the owner's memory.
     pub(crate) parts: [Part; JOB_PIECES],
 }
@@ -333,9 +334,9 @@ pub(crate) struct Job {
 /// it back until then.
 #[repr(C)]
 pub(crate) struct Part {
-    pub(crate) addr: AtomicU64,
+    pub(crate) addr: Owned<AtomicU64>,
     /// 0: taken back.
-    pub(crate) len: AtomicU64,
+    pub(crate) len: Owned<AtomicU64>,
 }
 
 const fn pages(bytes: usize) -> usize {

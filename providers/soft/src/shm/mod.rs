@@ -6,4 +6,5 @@ pub(crate) mod protocol;
 mod short;
 pub(crate) mod slot;
 pub(crate) mod sync;
+pub(crate) mod trust;
 pub(crate) mod view;

@@ -3,13 +3,14 @@
 use super::layout::Slot;
 use super::protocol;
 use super::slot::{BODY_WORDS, Lot, SEND_INLINE, Short};
+use super::trust::Claim;
 use super::view::Ring;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The payload words of a slot.
 #[inline]
 fn body(slot: &Slot) -> &[AtomicU64] {
-    slot.words.last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
+    slot.words.word().last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
 }
 
 impl Ring {
@@ -21,7 +22,7 @@ impl Ring {
     pub(crate) unsafe fn fill(&self, head: Short, from: *const u8, len: usize) {
         debug_assert!(len <= SEND_INLINE);
         let slot = self.slot(head.seq());
-        slot.words[1].store(head.0[1], Ordering::Relaxed);
+        slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
         for (word, at) in body(slot).iter().zip((0..).step_by(8)) {
             let rest = len.saturating_sub(at);
             if rest < 8 {
@@ -40,20 +41,21 @@ impl Ring {
     /// Producer: publishes the slot that `head` is for, which was filled.
     #[inline]
     pub(crate) fn show(&self, head: Short) {
-        protocol::show(&self.slot(head.seq()).words, head.0[0]);
+        protocol::show(self.slot(head.seq()).words.word(), head.0[0]);
     }
 
     /// Consumer: the head of slot `seq`; `None` when it was not published yet.
     #[inline]
     pub(crate) fn head(&self, seq: u32) -> Option<Short> {
-        protocol::head(&self.slot(seq).words, seq).map(Short)
+        protocol::head(self.slot(seq).words.word(), seq).map(Short)
     }
 
     /// Consumer: where the bytes of slot `seq` are, which was published and says that they are in a chunk.
     #[inline]
-    pub(crate) fn lot(&self, seq: u32) -> Option<Lot> {
+    pub(crate) fn lot(&self, seq: u32) -> Option<Claim<Lot>> {
         let [at, total, ..] = body(self.slot(seq)) else { return None };
-        Some(Lot::parse([at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)]))
+        let words = [at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)];
+        Some(Claim::new(Lot::parse(words)))
     }
 
     /// Consumer: copies the first `len` payload bytes of slot `seq`, which was published.
@@ -179,7 +181,8 @@ mod tests {
         unsafe { ring.fill(head, text.as_ptr(), text.len()) };
         ring.show(head);
         let (_, body) = ring.take(RING_SLOTS).expect("shown");
-        let bytes: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let words = (0..BODY_WORDS).map(|at| body.word(at).as_said());
+        let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         assert_eq!(bytes[..11], text);
     }
 }

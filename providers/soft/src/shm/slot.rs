@@ -5,6 +5,8 @@
 //! operation-specific payload follow. A slot carries one *piece* of a message, as a packet does on a wire.
 #![forbid(unsafe_code)]
 
+use super::trust::Claim;
+
 /// Payload words of a slot.
 pub(crate) const BODY_WORDS: usize = 6;
 /// Bytes that a SEND piece can carry inside its slot.
@@ -164,6 +166,38 @@ impl Head {
 
     pub(crate) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+}
+
+/// The payload words of a slot that was published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body([u64; BODY_WORDS]);
+
+impl Body {
+    #[inline]
+    pub(crate) const fn new(words: [u64; BODY_WORDS]) -> Self {
+        Self(words)
+    }
+
+    #[inline]
+    pub(crate) const fn word(&self, at: usize) -> Claim<u64> {
+        Claim::new(self.0[at])
+    }
+
+    #[inline]
+    pub(crate) const fn low(&self, at: usize) -> Claim<u32> {
+        Claim::new(low(self.0[at]))
+    }
+
+    #[inline]
+    pub(crate) const fn high(&self, at: usize) -> Claim<u32> {
+        Claim::new(high(self.0[at]))
+    }
+
+    /// Bytes that travel in the words from `at` on.
+    #[inline]
+    pub(crate) fn bytes(&self, at: usize) -> *const u8 {
+        self.0[at..].as_ptr().cast()
     }
 }
 

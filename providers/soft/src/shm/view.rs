@@ -5,7 +5,8 @@
 
 use super::layout::*;
 use super::protocol::{self, take_bits};
-use super::slot::{BODY_WORDS, Head};
+use super::slot::{Body, Head};
+use super::trust::{Claim, FromPeer, Hint, Owned};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
@@ -85,7 +86,7 @@ impl View {
     }
 
     /// A domain of another process that the owner has objects in; 0: none.
-    pub(crate) fn borrowed(&self, index: usize) -> &AtomicU64 {
+    pub(crate) fn borrowed(&self, index: usize) -> &Owned<AtomicU64> {
         self.table(TABLES_BORROWED, index, BORROWED)
     }
 
@@ -109,18 +110,18 @@ impl View {
     }
 
     /// The processes that have the owner's QP `index` open.
-    pub(crate) fn openers(&self, index: usize) -> &[AtomicU32; SLOTS] {
+    pub(crate) fn openers(&self, index: usize) -> &[FromPeer<AtomicU32>; SLOTS] {
         self.ring(RINGS_OPENERS, index, QPS)
     }
 
     /// How many threads sleep on event channel `number`; `None`: there is no such channel.
-    pub(crate) fn sleepers(&self, number: u16) -> Option<&AtomicU32> {
+    pub(crate) fn sleepers(&self, number: u16) -> Option<&Owned<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.table(TABLES_SLEEPERS, usize::from(number), CHANNELS))
     }
 
     /// What the sleepers of event channel `number` wait on; `None`: there is no such channel.
-    pub(crate) fn alarm(&self, number: u16) -> Option<&AtomicU32> {
+    pub(crate) fn alarm(&self, number: u16) -> Option<&Hint<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
     }
@@ -213,45 +214,52 @@ impl Ring {
 
     /// The words of slot `seq`, for tests that put there what no producer would.
     pub(crate) fn words(&self, seq: u32) -> &[AtomicU64; 8] {
-        &self.slot(seq).words
+        self.slot(seq).words.word()
     }
 
-    pub(crate) fn acked(&self) -> &AtomicU32 {
+    pub(crate) fn acked(&self) -> &FromPeer<AtomicU32> {
         &self.control().acked
     }
 
-    pub(crate) fn nak(&self) -> &AtomicU32 {
+    /// Producer: how far the consumer says that it got.
+    #[inline]
+    pub(crate) fn told(&self) -> Claim<u32> {
+        Claim::new(protocol::acknowledged(self.acked().word()))
+    }
+
+    pub(crate) fn nak(&self) -> &FromPeer<AtomicU32> {
         &self.control().nak
     }
 
-    pub(crate) fn holder(&self) -> &AtomicU64 {
+    pub(crate) fn holder(&self) -> &FromPeer<AtomicU64> {
         &self.control().holder
     }
 
-    pub(crate) fn begun(&self) -> &AtomicU32 {
+    pub(crate) fn begun(&self) -> &FromPeer<AtomicU32> {
         &self.control().begun
     }
 
-    pub(crate) fn hot(&self) -> &AtomicU32 {
+    pub(crate) fn hot(&self) -> &Hint<AtomicU32> {
         &self.control().hot
     }
 
     /// Producer: publishes one piece in the slot that `head.seq` names.
     #[inline]
     pub(crate) fn put(&self, head: &Head, body: &[u64]) {
-        protocol::publish(&self.slot(head.seq).words, head.emit(), body);
+        protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
     }
 
     /// Consumer: whether slot `seq` was published.
     #[inline]
     pub(crate) fn ready(&self, seq: u32) -> bool {
-        protocol::is_published(&self.slot(seq).words, seq)
+        protocol::is_published(self.slot(seq).words.word(), seq)
     }
 
     /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
     #[inline]
-    pub(crate) fn take(&self, seq: u32) -> Option<([u64; 2], [u64; BODY_WORDS])> {
-        protocol::consume(&self.slot(seq).words, seq)
+    pub(crate) fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
+        let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
+        Some((head, Body::new(body)))
     }
 }
 
@@ -304,7 +312,7 @@ mod tests {
         ring.put(&head(RING_SLOTS), &[42]);
         let (words, body) = ring.take(RING_SLOTS).expect("published");
         assert_eq!(Head::parse(words), Some(head(RING_SLOTS)));
-        assert_eq!(body[0], 42);
+        assert!(body.word(0).is(42));
         assert!(!ring.ready(2 * RING_SLOTS), "same slot, next lap");
     }
 

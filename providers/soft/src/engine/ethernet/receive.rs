@@ -40,24 +40,20 @@ pub(crate) struct Sink<'a> {
 }
 
 /// Brings one frame to its receives, or to none if one of them may still come.
-pub(crate) fn deliver(
-    adapter: &Adapter,
-    inlet: &mut Inlet,
-    head: &Head,
-    body: &[u64; BODY_WORDS],
-) -> Fate {
-    let len = low(body[0]) as usize;
-    if !(ETHERNET..=MAX_FRAME).contains(&len) || head.carrier != Carrier::Chunk {
+pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Fate {
+    let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
+    let chunk = body.low(2).check(|chunk| inlet.view.chunk(chunk));
+    let (Some(len), Some(chunk), Carrier::Chunk) = (len, chunk, head.carrier) else {
         return Fate::Dropped;
-    }
-    let Some(chunk) = inlet.view.chunk(low(body[2])) else { return Fate::Dropped };
+    };
     // The sender could change it while we look.
     inlet.frame.resize(MAX_FRAME, 0);
     // SAFETY: a chunk has more than MAX_FRAME bytes, the copy has as many; `len` was checked.
     unsafe { inlet.frame.as_mut_ptr().copy_from_nonoverlapping(chunk, len) };
     let Some(frame) = inlet.frame.get(..len) else { return Fate::Dropped };
     let Some((key, places)) = dissect(frame) else { return Fate::Dropped };
-    let winner = Winner { precedence: low(body[1]), shape: body[3], born: 0 };
+    let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
+    let winner = Winner { precedence, shape, born: 0 };
     let takers = adapter.segment.takers(&key.words(), &winner);
     if takers.is_empty() {
         return Fate::Dropped;

@@ -52,14 +52,15 @@ struct Rules {
 /// Rank and age of a published rule, if it matches.
 fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
     let rank = Rank::unpack(entry.rank.load(Ordering::Acquire))?;
-    let matches = key.iter().zip(&entry.mask).zip(&entry.value).all(|((key, mask), value)| {
-        key & mask.load(Ordering::Relaxed) == value.load(Ordering::Relaxed)
-    });
+    let matches =
+        key.iter().zip(entry.mask.iter()).zip(entry.value.iter()).all(|((key, mask), value)| {
+            key & mask.load(Ordering::Relaxed) == value.load(Ordering::Relaxed)
+        });
     matches.then(|| (rank, entry.born.load(Ordering::Relaxed)))
 }
 
 fn shape_of(entry: &RuleEntry) -> u64 {
-    shape(entry.value.iter().chain(&entry.mask).map(|word| word.load(Ordering::Relaxed)))
+    shape(entry.value.iter().chain(entry.mask.iter()).map(|word| word.load(Ordering::Relaxed)))
 }
 
 /// The published rules of a process.

@@ -79,7 +79,7 @@ fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
                 while matches!(link.standing(a.qp.qpn), Standing::Serving(_)) {
                     std::hint::spin_loop();
                 }
-                begun.load(Ordering::Acquire) == 1 && link.ring.nak().load(Ordering::Acquire) != 0
+                begun.load(Ordering::Acquire) == 1 && !link.ring.nak().load(Ordering::Acquire).is(0)
             });
             while ready.load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();

@@ -3,6 +3,7 @@
 use super::answers::End;
 use super::*;
 use crate::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
+use crate::shm::trust::Claim;
 
 /// Puts what a forger wrote into the ring of `to`, where the next piece of `from` would be.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
@@ -128,7 +129,7 @@ fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
         src_qpn: about,
         ack: 0,
     };
-    let heard = to.xrc.hear(to, slot, &head, word);
+    let heard = to.xrc.hear(to, slot, &head, Claim::new(word));
     to.xrc.work(to);
     heard
 }
@@ -201,7 +202,7 @@ fn what_others_ask_for_is_not_kept_without_end() {
         ack: 0,
     };
     // The service thread may be at it.
-    assert!((0..2_000_000).any(|of| !adapter.xrc.hear(&adapter, slot, &head, of)));
+    assert!((0..2_000_000).any(|of| !adapter.xrc.hear(&adapter, slot, &head, Claim::new(of))));
 }
 
 #[test]
