@@ -41,14 +41,14 @@ verb! {
         grh: *mut ibv_grh,
         attr: *mut ibv_ah_attr,
     ) -> MinusOne {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         // SAFETY: the caller's `wc` and `grh` are readable during this call; NULL is looked for inside.
         let found = unsafe { reply_address(context, port_num, wc, grh)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: writable by the contract above.
+        // SAFETY: `attr` is not NULL (checked above), so the caller's to be written.
         unsafe { *attr = found };
         Ok(MinusOne(0))
     }
@@ -86,15 +86,15 @@ verb! {
         mac: *mut [u8; 6],
         vid: *mut u16,
     ) -> Negative<c_int> {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
-        // SAFETY: readable by the contract above.
+        // SAFETY: `attr` is NULL, which is refused, or the caller's, who leaves it alone during this call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if mac.is_null() {
             return Err(Errno::EINVAL);
         }
         let found = eth::resolve(context, attr)?;
-        // SAFETY: writable by the contract above.
+        // SAFETY: `mac` is not NULL (checked above), and `vid` only used when it is not: the caller's to be written.
         unsafe {
             *mac = found.mac;
             if !vid.is_null() {
@@ -134,7 +134,7 @@ unsafe fn reply_address(
     wc: *const ibv_wc,
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr, Errno> {
-    // SAFETY: readable by the contract above.
+    // SAFETY: `wc` is NULL, which is refused, or a completion of the caller's, who leaves it alone meanwhile.
     let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
     let mut attr = ibv_ah_attr::zeroed();
     attr.dlid = wc.slid;

@@ -17,7 +17,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn create(context: *mut ibv_context) -> *mut ibv_comp_channel {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let channel = mem::calloc::<ibv_comp_channel>()?;
         match open(context) {

@@ -18,12 +18,12 @@ verb! {
         caps: *mut ibv_comp_cntr_caps,
         size: usize,
     ) -> c_int {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         if caps.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: writable by the contract above.
+        // SAFETY: not NULL (checked above), and the caller lets us write `size` bytes.
         unsafe { caps.cast::<u8>().write_bytes(0, size) };
         let query = op!(context, query_comp_cntr_caps)?;
         // SAFETY: `query` is from the table of this context; `caps` was written for `size` bytes above.
@@ -38,7 +38,7 @@ verb! {
         context: *mut ibv_context,
         attr: *mut ibv_comp_cntr_init_attr,
     ) -> *mut ibv_comp_cntr {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_comp_cntr)?;
         // SAFETY: `create` is from the table of this context, which is open; `attr` is the caller's, and readable.

@@ -27,7 +27,7 @@ verb! {
         channel: *mut ibv_comp_channel,
         comp_vector: c_int,
     ) -> *mut ibv_cq {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let create = op!(context, create_cq)?;
         // SAFETY: `create` is from the table of this context, which is open; the caller's `channel` is NULL or live.
@@ -50,12 +50,12 @@ verb! {
         context: *mut ibv_context,
         attr: *mut ibv_cq_init_attr_ex,
     ) -> *mut ibv_cq_ex {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: readable by the contract above.
+        // SAFETY: not NULL (checked above), so readable; these members are in every release's structure.
         let (wc_flags, channel, cq_context) =
             unsafe { ((*attr).wc_flags, (*attr).channel, (*attr).cq_context) };
         if wc_flags & !u64::from(IBV_CREATE_CQ_SUP_WC_FLAGS) != 0 {

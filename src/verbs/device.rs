@@ -25,7 +25,7 @@ verb! {
     /// `num_devices` is NULL or writable.
     pub(crate) fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
         if !num_devices.is_null() {
-            // SAFETY: writable by the contract above.
+            // SAFETY: not NULL (checked above), so the caller's to be written.
             unsafe { *num_devices = 0 };
         }
         let devices = list::devices()?;
@@ -43,7 +43,7 @@ verb! {
             unsafe { array.add(index).write(device.as_ptr().cast()) };
         }
         if !num_devices.is_null() {
-            // SAFETY: writable by the contract above.
+            // SAFETY: not NULL (checked above), so the caller's to be written.
             unsafe { *num_devices = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
         }
         Ok(array.as_ptr())
@@ -140,7 +140,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open, and nobody uses it any more.
     pub(crate) fn close_device(context: *mut ibv_context) -> c_int {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open, and given up by the caller.
         let context = unsafe { Context::new(context)? };
         close(context);
         Ok(0)

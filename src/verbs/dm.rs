@@ -13,7 +13,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let import = op!(context, import_dm)?;
         // SAFETY: `import` is from the table of this context, which is open; `handle` is only a number to it.

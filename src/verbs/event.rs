@@ -63,14 +63,14 @@ unsafe fn next_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> Result<MinusOne, Errno> {
-    // SAFETY: open by the contract above.
+    // SAFETY: `context` is NULL, which is refused, or open during this call.
     let context = unsafe { Context::new(context)? };
     if event.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: open by the contract above.
+    // SAFETY: the context is open (see above), and the descriptor does not change while it is.
     let async_fd = unsafe { (*context.as_ptr()).async_fd };
-    // SAFETY: writable by the contract above.
+    // SAFETY: `event` is not NULL (checked above), so the caller's to be written.
     unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
     let notify = op!(context, async_event)?;
     // SAFETY: the provider of this open context looks at the event that was stored above, and may change it.
@@ -84,7 +84,7 @@ verb! {
     /// # Safety
     /// `event` is NULL or an event from `ibv_get_async_event`, acknowledged once.
     pub(crate) fn ack_async_event(event: *mut ibv_async_event) {
-        // SAFETY: readable by the contract above.
+        // SAFETY: `event` is NULL, which is refused, or what `get_async_event` filled.
         let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: the type tells the valid view; the object lives until its event is acknowledged.
         unsafe {

@@ -20,7 +20,7 @@ verb! {
         index: c_int,
         gid: *mut ibv_gid,
     ) -> MinusOne {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         // Who knows the table refuses a negative index.
         let index = index.cast_unsigned();
@@ -28,7 +28,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let found = gid::gid_or_zeros(context, u32::from(port_num), index)?;
-        // SAFETY: writable by the contract above.
+        // SAFETY: `gid` is not NULL (checked above), so the caller's to be written.
         unsafe { *gid = found };
         Ok(MinusOne(0))
     }
@@ -48,7 +48,7 @@ verb! {
         flags: u32,
         entry_size: usize,
     ) -> c_int {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         if entry.is_null() {
             return Err(Errno::EINVAL);
@@ -74,7 +74,7 @@ verb! {
         flags: u32,
         entry_size: usize,
     ) -> Negative<isize> {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         if entries.is_null() && max_entries != 0 {
             return Err(Errno::EINVAL);
@@ -97,13 +97,13 @@ verb! {
         index: u32,
         gid_type: *mut ibv_gid_type_sysfs,
     ) -> MinusOne {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let found = gid::type_as_sysfs(context, u32::from(port_num), index)?;
         if gid_type.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: writable by the contract above.
+        // SAFETY: `gid_type` is not NULL (checked above), so the caller's to be written.
         unsafe { *gid_type = found };
         Ok(MinusOne(0))
     }
@@ -118,13 +118,13 @@ verb! {
         index: c_int,
         pkey: *mut be16,
     ) -> MinusOne {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         if pkey.is_null() {
             return Err(Errno::EINVAL);
         }
         let found = gid::pkey(context, port_num, index)?;
-        // SAFETY: writable by the contract above.
+        // SAFETY: `pkey` is not NULL (checked above), so the caller's to be written.
         unsafe { *pkey = found };
         Ok(MinusOne(0))
     }
@@ -134,7 +134,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn get_pkey_index(context: *mut ibv_context, port_num: u8, pkey: be16) -> MinusOne {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         for index in 0..=c_int::from(u16::MAX) {
             if gid::pkey(context, port_num, index)? == pkey {
@@ -149,7 +149,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open; `speed` is writable.
     pub(crate) fn query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> c_int {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_port_speed)?;
         // SAFETY: `query` is from the table of this context, which is open; `speed` is the caller's to be written.

@@ -252,7 +252,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open; `attr` is readable.
     pub(crate) fn alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_dmah)?;
         // SAFETY: `alloc` is from the table of this context, which is open; `attr` is the caller's, and readable.

@@ -14,7 +14,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn alloc(context: *mut ibv_context) -> *mut ibv_pd {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let alloc = op!(context, alloc_pd)?;
         // SAFETY: `alloc` is from the table of this context, which is open; the provider makes the PD itself.
@@ -42,7 +42,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open.
     pub(crate) fn import(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let import = op!(context, import_pd)?;
         // SAFETY: `import` is from the table of this context, which is open; `handle` is only a number to it.

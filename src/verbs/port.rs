@@ -13,7 +13,7 @@ verb! {
     /// # Safety
     /// `context` is NULL or open; `attr` is writable.
     pub(crate) fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-        // SAFETY: open by the contract above.
+        // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { Context::new(context)? };
         let query = op!(context, query_device_ex)?;
         // SAFETY: the provider of this open context writes no more than the size it is told, and `attr` has that.
@@ -60,7 +60,7 @@ unsafe fn query(
     attr: *mut u8,
     len: usize,
 ) -> Result<c_int, Errno> {
-    // SAFETY: open by the contract above.
+    // SAFETY: `context` is NULL, which is refused, or open during this call.
     let context = unsafe { Context::new(context)? };
     let query = op!(context, query_port)?;
     if attr.is_null() {

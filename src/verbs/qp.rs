@@ -146,7 +146,7 @@ verb! {
     pub(crate) fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
         // SAFETY: `qp` is NULL, which is refused, or live; its context stays open during this call.
         let context = unsafe { context_of(qp)? };
-        // SAFETY: readable by the contract above.
+        // SAFETY: `ece` is NULL, which is refused, or the caller's and readable; only one member is copied.
         let vendor_id = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?.vendor_id;
         if vendor_id == 0 {
             return Err(Errno::EOPNOTSUPP);

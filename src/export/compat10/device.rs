@@ -40,7 +40,7 @@ verb! {
             Err(error) => Err(error),
         };
         if !num_devices.is_null() {
-            // SAFETY: writable by the contract above.
+            // SAFETY: not NULL (checked above), so the caller's to be written.
             unsafe { *num_devices = if shadows.is_ok() { count } else { 0 } };
         }
         shadows

@@ -94,7 +94,7 @@ pub(super) unsafe fn list<T: Request>(
     datagrams: bool,
     operation: impl FnOnce(*mut T::Todays, *mut *mut T::Todays) -> c_int,
 ) -> c_int {
-    // SAFETY: readable by the contract above.
+    // SAFETY: NULL, an empty list, or the caller's list, which stays as it is until we return.
     let count = unsafe { requests(first) }.count();
     let mut on_stack = [const { MaybeUninit::<T::Todays>::uninit() }; ON_STACK];
     let mut on_heap = Vec::new();
@@ -103,7 +103,7 @@ pub(super) unsafe fn list<T: Request>(
         None if on_heap.try_reserve_exact(count).is_ok() => on_heap.spare_capacity_mut(),
         None => {
             if !bad.is_null() {
-                // SAFETY: writable by the contract above.
+                // SAFETY: not NULL (checked), so the caller's to be written.
                 unsafe { *bad = first };
             }
             return Errno::ENOMEM.raw();
@@ -111,7 +111,7 @@ pub(super) unsafe fn list<T: Request>(
     };
     let start: *mut T::Todays =
         if count == 0 { core::ptr::null_mut() } else { room.as_mut_ptr().cast() };
-    // SAFETY: readable by the contract above.
+    // SAFETY: the caller's list again, unchanged since it was counted.
     for (index, (request, todays)) in unsafe { requests(first) }.zip(room).enumerate() {
         // SAFETY: readable, and its address handle live, by the contract above.
         let mut translated = unsafe { (*request).translate(datagrams) };
@@ -124,10 +124,10 @@ pub(super) unsafe fn list<T: Request>(
     let result = operation(start, &raw mut failed);
     if result != 0 && !bad.is_null() {
         // Requests of both lists have the same positions; the first stands for what nobody told.
-        // SAFETY: readable by the contract above.
+        // SAFETY: the caller's list, which no operation of today has seen: that got our translation.
         let mut old = unsafe { requests(first) };
         let position = (0..count).find(|&index| start.wrapping_add(index) == failed);
-        // SAFETY: writable by the contract above.
+        // SAFETY: not NULL (checked above), so the caller's to be written.
         unsafe { *bad = position.and_then(|position| old.nth(position)).unwrap_or(first) };
     }
     result

@@ -20,7 +20,7 @@ verb! {
             return Err(Errno::EINVAL);
         }
         let shadow = Fresh::<ibv_srq_1_0>::new()?;
-        // SAFETY: readable by the contract above.
+        // SAFETY: not NULL (checked above), so the caller's and readable; it is copied.
         let mut todays = unsafe { *attr };
         let srq_context = todays.srq_context;
         todays.srq_context = shadow.as_ptr().cast();

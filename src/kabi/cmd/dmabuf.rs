@@ -75,7 +75,7 @@ verb! {
         if memory == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        // SAFETY: writable, per the contract above.
+        // SAFETY: not NULL (checked above), so the caller's to be written.
         unsafe { out.write(buffer.into_raw_fd()) };
         Ok(memory)
     }

@@ -183,7 +183,7 @@ unsafe fn blame<W>(
             // SAFETY: an element of the list.
             request = unsafe { next(request) };
         }
-        // SAFETY: writable, by the contract.
+        // SAFETY: both callers pass on the `bad_wr` of their caller, which may be written.
         unsafe { bad_wr.write(request) };
     }
     result.map(|()| Status::DONE)

@@ -129,7 +129,7 @@ verb! {
             .response(Out::of(&mut response))
             .driver(driver)
             .run(context)?;
-        // SAFETY: writable, per the contract above.
+        // SAFETY: the QP is live, and both structures are the caller's to be written.
         unsafe {
             qp_attr::from_kernel(&response, &mut *attr);
             (*init_attr).qp_context = (*qp).qp_context;

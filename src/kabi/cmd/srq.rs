@@ -207,7 +207,7 @@ verb! {
             .response(Out::of(&mut response))
             .driver(driver)
             .run(context)?;
-        // SAFETY: writable, per the contract above.
+        // SAFETY: `srq_attr` is the caller's to be written, and nobody else does meanwhile.
         unsafe {
             (*srq_attr).max_wr = response.max_wr;
             (*srq_attr).max_sge = response.max_sge;
