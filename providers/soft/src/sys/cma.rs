@@ -121,13 +121,13 @@ pub unsafe fn read_where(
     })
 }
 
-/// As [`write`], to the one range that the kernel finds at `remote` when it begins.
+/// As [`write()`], to the one range that the kernel finds at `remote` when it begins.
 ///
 /// # Errors
 /// As [`read`].
 ///
 /// # Safety
-/// As [`write`], for whatever range is there; `remote` is an address of this process that stays mapped.
+/// As [`write()`], for whatever range is there; `remote` is an address of this process that stays mapped.
 pub unsafe fn write_where(
     pid: pid_t,
     local: &[IoVec],
