@@ -300,30 +300,30 @@ impl Wish {
     /// # Safety
     /// `attr` is readable.
     unsafe fn new(attr: *const ibv_cq_init_attr_ex, cmd_flags: u32) -> Result<Self, Errno> {
-        // SAFETY: our callers promise that all of `attr` is readable; it is copied.
-        let attr = unsafe { *attr };
-        if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
+        // SAFETY: the caller's structure is readable, and these members are in every release's.
+        let (mask, wc_flags) = unsafe { ((*attr).comp_mask, (*attr).wc_flags) };
+        if mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let time_stamps = u64::from(
             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
         );
         let mut flags = 0;
-        if attr.wc_flags & time_stamps != 0 {
+        if wc_flags & time_stamps != 0 {
             flags |= IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION;
         }
-        if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
-            && attr.flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0
-        {
+        let wished = match mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
+            0 => 0,
+            // SAFETY: a caller that sets this bit has the member; the structure of an older one ends before it.
+            _ => unsafe { (*attr).flags },
+        };
+        if wished & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
             flags |= IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
         }
-        Ok(Self {
-            cqe: attr.cqe,
-            channel: attr.channel,
-            comp_vector: attr.comp_vector,
-            flags,
-            cmd_flags,
-        })
+        // SAFETY: readable as the mask is, and in every release's structure.
+        let (cqe, channel, comp_vector) =
+            unsafe { ((*attr).cqe, (*attr).channel, (*attr).comp_vector) };
+        Ok(Self { cqe, channel, comp_vector, flags, cmd_flags })
     }
 
     /// Whether a kernel without extended commands would miss something: it may ignore a wish for time
