@@ -10,7 +10,7 @@ use crate::engine::ethernet::segment::Segment;
 use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
 use crate::engine::inbound::Who;
-use crate::engine::link::{Link, Standing, publication_fence};
+use crate::engine::link::{Halves, Link, Standing, publication_fence};
 use crate::engine::movers::Movers;
 use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
@@ -314,7 +314,7 @@ impl Adapter {
 
     /// The QP `qpn` of a process of this host, for the sending and the receiving half of a connection. `None` twice: nobody
     /// is there, and requests will find no answer.
-    pub(crate) fn link(&self, qpn: u32) -> Option<(Box<Link>, Box<Link>)> {
+    pub(crate) fn link(&self, qpn: u32) -> Option<Halves> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
         Some(self.link_to(&peer, qpn))
@@ -325,7 +325,7 @@ impl Adapter {
     ///
     /// # Errors
     /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
-    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<(Box<Link>, Box<Link>)>, Errno> {
+    pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<Halves>, Errno> {
         let (slot, _) = split_qpn(qpn);
         let peer = match self.fabric.peer_patiently(slot, PATIENCE) {
             Ok(peer) => peer,
@@ -346,7 +346,7 @@ impl Adapter {
     }
 
     /// The QP `qpn` of a process that we have met, which may be dead.
-    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> (Box<Link>, Box<Link>) {
+    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Halves {
         let own = self.fabric.slot();
         // SAFETY: all fabric segments are made with the lengths of shm::layout.
         let make = || unsafe { Link::new(Arc::clone(peer), qpn, own) };

@@ -47,13 +47,13 @@ impl Strangers {
     pub(crate) fn note_failure(&self, adapter: &Adapter, qpn: u32, why: PeerError) {
         match why {
             PeerError::Nobody => self.note_number(adapter, qpn),
-            PeerError::Refused(Refusal::Resources) => {
-                if self.is_first(RESOURCES) {
-                    notice!(
-                        "QP {qpn:#08x} is of a process that cannot be met: it, or this one, has no memory or descriptors for it (ulimit -v, ulimit -n)"
-                    );
-                }
+            PeerError::Refused(Refusal::Resources) if self.is_first(RESOURCES) => {
+                notice!(
+                    "QP {qpn:#08x} is of a process that cannot be met: it, or this one, has no memory or descriptors for it (ulimit -v, ulimit -n)"
+                );
             }
+            // Told already, and no refusal of the other kind.
+            PeerError::Refused(Refusal::Resources) => {}
             PeerError::System(errno) if self.is_first(RESOURCES) => {
                 let (tables, rings) = (adapter.fabric.tables().len(), adapter.fabric.rings().len());
                 notice!(

@@ -21,6 +21,9 @@ pub(crate) enum Reach {
     No,
 }
 
+/// The QP at the other end of a connection: for the sending half, and for the receiving one.
+pub(crate) type Halves = (Box<Link>, Box<Link>);
+
 /// A QP of a process that was found.
 #[derive(Debug)]
 pub(crate) struct Link {
