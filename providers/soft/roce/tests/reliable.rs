@@ -134,10 +134,10 @@ fn torture(
     let mut oracles = [Oracle::new(&world.ends[1]), Oracle::new(&world.ends[0])];
     world.ends.iter_mut().for_each(|end| end.receives = 0);
     while oracles[..senders].iter().any(|oracle| oracle.posted < requests) {
-        for me in 0..senders {
-            let depth = oracles[me].posted as usize - world.ends[me].completions.len();
-            if oracles[me].posted < requests && depth < 40 && world.random.below(3) == 0 {
-                let work = oracles[me].request(&mut world.random, xrc);
+        for (me, oracle) in oracles.iter_mut().enumerate().take(senders) {
+            let depth = oracle.posted as usize - world.ends[me].completions.len();
+            if oracle.posted < requests && depth < 40 && world.random.below(3) == 0 {
+                let work = oracle.request(&mut world.random, xrc);
                 world.ends[me].post(work);
             }
         }
@@ -155,8 +155,8 @@ fn torture(
         end.qp.set_receives(end.receives);
     }
     assert!(world.run(), "it ends");
-    for me in 0..senders {
-        oracles[me].check(&world.ends[me], &world.ends[1 - me]);
+    for (me, oracle) in oracles.iter().enumerate().take(senders) {
+        oracle.check(&world.ends[me], &world.ends[1 - me]);
     }
     *world.ends[0].qp.counters()
 }
