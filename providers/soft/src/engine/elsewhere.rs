@@ -9,6 +9,7 @@
 use super::cq::Cq;
 use super::inbound::Who;
 use crate::adapter::Adapter;
+use arrayvec::ArrayVec;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FEW: u32 = 4;
 const MANY: u32 = 64;
 const ALONE: u32 = 1024;
+/// Queues that others poll, or that go, which one look passes by.
+const PASSED: usize = 4;
 
 /// What a look at another queue brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +76,7 @@ impl Cq {
     #[cold]
     pub(super) fn look_elsewhere(&self) {
         let found = match self.adapter.next_other(self.key()) {
-            Ok(other) if !other.elsewhere.was_polled() => other.look_for_others(),
-            Ok(_) => Found::Nothing,
+            Ok(other) => other.look_for_others(),
             Err(found) => found,
         };
         self.elsewhere.note(found);
@@ -92,18 +94,26 @@ impl Cq {
 }
 
 impl Adapter {
-    /// The completion queues in turn, but for queue `own`.
+    /// The next of the completion queues, in turn, that nobody polls; never queue `own`.
     fn next_other(&self, own: usize) -> Result<Arc<Cq>, Found> {
+        // Declared before the lock, so that they go after it: a queue that ends takes itself off the list.
+        let mut passed: ArrayVec<Arc<Cq>, PASSED> = ArrayVec::new();
         // Whoever changes the list now may take his time.
         let cqs = self.cqs.try_lock().ok_or(Found::Nothing)?;
         if cqs.len() < 2 {
             return Err(Found::Alone);
         }
         let last = self.turned_to.load(Ordering::Relaxed);
-        let mut turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
-        let next = turn.find(|(key, _)| **key != own).ok_or(Found::Alone)?;
-        self.turned_to.store(*next.0, Ordering::Relaxed);
-        next.1.upgrade().ok_or(Found::Nothing)
+        let turn = cqs.range((Excluded(last), Unbounded)).chain(cqs.range(..=last));
+        for (key, cq) in turn.filter(|(key, _)| **key != own).take(PASSED) {
+            self.turned_to.store(*key, Ordering::Relaxed);
+            let Some(cq) = cq.upgrade() else { continue };
+            if !cq.elsewhere.was_polled() {
+                return Ok(cq);
+            }
+            passed.push(cq);
+        }
+        Err(Found::Nothing)
     }
 }
 
