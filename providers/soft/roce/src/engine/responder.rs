@@ -5,7 +5,7 @@ use super::answers::{Answered, Answers};
 use super::shared::Shared;
 use super::{Answer, Ask, Drop, Refusal, Status, Step};
 use crate::wire::{
-    Atomic, Bth, Credits, Held, Nak, Number, Packet, Psn, Request, Reth, Send, Syndrome, Write,
+    Atomic, Bth, Credits, Held, Nak, Number, Packet, Psn, Request, Reth, Send, Syndrome,
 };
 use std::ops::Range;
 
@@ -229,12 +229,7 @@ impl Responder {
                 (Ask::Deliver { srq, offset, payload, first, last, solicited }, one(after))
             }
             (Request::Write(write), partial) => {
-                let (first, last) = match write {
-                    Write::First(reth) => (Some(reth), None),
-                    Write::Middle => (None, None),
-                    Write::Last(immediate) => (None, Some(immediate)),
-                    Write::Only(reth, immediate) => (Some(reth), Some(immediate)),
-                };
+                let (first, last) = write.ends();
                 let (region, offset) = match (first, partial) {
                     (Some(region), None) => (region, 0),
                     (None, Some(Partial::Write { region, offset })) => (region, offset),

@@ -221,12 +221,7 @@ impl Receiver {
                 (Ask::Deliver { srq, offset, payload, first: begins, last, solicited }, after)
             }
             (OneWay::Write(write), partial) => {
-                let (first, last) = match write {
-                    Write::First(reth) => (Some(reth), None),
-                    Write::Middle => (None, None),
-                    Write::Last(immediate) => (None, Some(immediate)),
-                    Write::Only(reth, immediate) => (Some(reth), Some(immediate)),
-                };
+                let (first, last) = write.ends();
                 let (region, offset) = match (first, partial) {
                     (Some(region), _) => (region, 0),
                     (None, Some(Partial::Write { region, offset })) => (region, offset),

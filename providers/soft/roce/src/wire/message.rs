@@ -89,6 +89,18 @@ pub enum Write {
     Only(Reth, Option<Immediate>),
 }
 
+impl Write {
+    /// What it brings if it begins a message, and if it ends one.
+    pub const fn ends(self) -> (Option<Reth>, Option<Option<Immediate>>) {
+        match self {
+            Self::First(reth) => (Some(reth), None),
+            Self::Middle => (None, None),
+            Self::Last(immediate) => (None, Some(immediate)),
+            Self::Only(reth, immediate) => (Some(reth), Some(immediate)),
+        }
+    }
+}
+
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
