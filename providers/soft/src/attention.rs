@@ -12,7 +12,7 @@ use crate::fabric::Fabric;
 use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
 use crate::shm::protocol::Alert;
 use crate::shm::view::View;
-use crate::sys::membarrier;
+use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

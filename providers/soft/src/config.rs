@@ -2,9 +2,9 @@
 
 use crate::engine::faults::{Statement, parse};
 use crate::guid::DEVICES;
-use crate::sys::notice::notice;
-use crate::sys::process;
 use parking_lot::Mutex;
+use soft_sys::notice;
+use soft_sys::process;
 use std::ffi::{OsStr, OsString};
 use std::path::{self, PathBuf};
 use std::sync::OnceLock;

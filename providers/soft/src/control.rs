@@ -4,11 +4,11 @@
 use crate::adapter::Adapter;
 use crate::config::{CONTROL_VARIABLE, control_path};
 use crate::engine::faults::parse;
-use crate::sys::eventfd::EventFd;
-use crate::sys::fifo::Fifo;
-use crate::sys::notice::notice;
-use crate::sys::poll;
-use crate::sys::thread::spawn_quiet;
+use soft_sys::eventfd::EventFd;
+use soft_sys::fifo::Fifo;
+use soft_sys::notice;
+use soft_sys::poll;
+use soft_sys::thread::spawn_quiet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 use crate::fabric::FabricConfig;
-use crate::sys::{host, process};
 use hmac_sha256::HMAC;
+use soft_sys::{host, process};
 use std::os::unix::ffi::OsStrExt;
 
 /// An adapter, whose devices have GUIDs in a row.

@@ -1,7 +1,8 @@
 //! `soft`: a software RDMA adapter in user space, as a provider plugin of libibverbs.
 //!
 //! See `docs/soft-provider.md`. From the outside in: `ops` are the entry points that libibverbs and applications call; `engine`
-//! is what the adapter does; `shm` the memory that processes share; `fabric` how they meet; `sys` the system calls.
+//! is what the adapter does; `shm` the memory that processes share; `fabric` how they meet. The crate `soft_sys` has the system calls,
+//! `soft_memory` what touches memory of an application.
 
 mod adapter;
 mod addresses;
@@ -21,6 +22,4 @@ mod ops;
 mod port;
 mod shm;
 mod strangers;
-#[allow(dead_code, unreachable_pub, reason = "as the fabric")]
-mod sys;
 mod table;

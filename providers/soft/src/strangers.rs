@@ -5,8 +5,8 @@
 use crate::adapter::Adapter;
 use crate::config;
 use crate::fabric::{PeerError, Refusal};
-use crate::sys::notice::notice;
-use crate::sys::process;
+use soft_sys::notice;
+use soft_sys::process;
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,7 +1,7 @@
 //! The numbered objects of a process: which numbers are taken, and what has them.
 #![forbid(unsafe_code)]
 
-use crate::sys::process;
+use soft_sys::process;
 use std::sync::Arc;
 
 /// Where numbers begin: `count` places in a row, the first of which has any of the numbers. Numbers of another process are then

@@ -2,10 +2,10 @@
 
 use super::alarm::{self, Alarm};
 use crate::adapter::Adapter;
-use crate::sys::errno::Errno;
-use crate::sys::poll;
 use cface::cancel::Uncancelled;
 use parking_lot::Mutex;
+use soft_sys::errno::Errno;
+use soft_sys::poll;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;

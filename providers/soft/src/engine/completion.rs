@@ -1,8 +1,8 @@
 //! A completion queue's ring of entries and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
 #![forbid(unsafe_code)]
 
-use crate::sys::clock;
 use abi::*;
+use soft_sys::clock;
 use std::time::{Duration, Instant};
 
 /// One completion, as all ways of polling need it: what every completion has. Forty bytes, since each is copied twice.

@@ -1,8 +1,8 @@
 //! Counters of steering rules (ibv_create_counters(3)).
 
-use crate::sys::Errno;
 use abi::*;
 use parking_lot::Mutex;
+use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

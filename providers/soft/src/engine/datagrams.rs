@@ -13,9 +13,9 @@ use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
 use crate::shm::protocol;
 use crate::shm::slot::*;
 use crate::shm::view::{Ring, View};
-use crate::sys::{clock, membarrier};
 use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use soft_sys::{clock, membarrier};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -99,7 +99,7 @@ pub(super) struct Inlet {
     next: u32,
     /// For frames: a copy that nobody else can change.
     pub(super) frame: Vec<u8>,
-    /// Who serves at present does so unasked (`sys::careful`).
+    /// Who serves at present does so unasked (`soft_memory::careful`).
     pub(super) careful: bool,
 }
 

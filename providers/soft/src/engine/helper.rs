@@ -9,9 +9,9 @@ use crate::fabric::Peer;
 use crate::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use crate::shm::protocol;
 use crate::shm::view::View;
-use crate::sys::cma::{self, IoVec};
-use crate::sys::thread::yield_to_others;
-use crate::sys::{clock, futex};
+use soft_memory::cma::{self, IoVec};
+use soft_sys::thread::yield_to_others;
+use soft_sys::{clock, futex};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

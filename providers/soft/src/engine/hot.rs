@@ -5,7 +5,7 @@ use super::inbound::Who;
 use super::qp::Qp;
 use crate::adapter::Adapter;
 use crate::shm::protocol;
-use crate::sys::membarrier;
+use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -11,7 +11,7 @@ use super::movers::Movers;
 use super::onesided::{AtomicLock, Fault};
 use crate::fabric::Peer;
 use crate::shm::view::View;
-use crate::sys::cma::{self, IoVec};
+use soft_memory::cma::{self, IoVec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

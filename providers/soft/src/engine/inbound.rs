@@ -21,10 +21,10 @@ use super::state::Kind;
 use super::tagged::Arrival;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
-use crate::sys::Errno;
-use crate::sys::careful;
-use crate::sys::memory::is_mapped;
 use abi::*;
+use soft_memory::careful;
+use soft_memory::pages::is_mapped;
+use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Who {
     /// The application, in one of its calls about messages.
     Application,
-    /// A thread of ours, or a call that ends things: memory of the application's may be gone (`sys::careful`).
+    /// A thread of ours, or a call that ends things: memory of the application's may be gone (`soft_memory::careful`).
     Stranger,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Inbound {
     skipping: bool,
     /// Bytes moved since the transport last cleared it.
     pub(crate) moved: usize,
-    /// Who serves at present does so unasked: the application's memory may be gone (`sys::careful`).
+    /// Who serves at present does so unasked: the application's memory may be gone (`soft_memory::careful`).
     pub(super) careful: bool,
 }
 

@@ -6,7 +6,7 @@ use crate::shm::layout::{
 };
 use crate::shm::protocol;
 use crate::shm::view::{Ring, View};
-use crate::sys::{futex, membarrier};
+use soft_sys::{futex, membarrier};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 

@@ -7,8 +7,8 @@
 use super::link::Link;
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
 use crate::fabric::Peer;
-use crate::sys::foreign::Foreign;
 use arrayvec::ArrayVec;
+use soft_memory::foreign::Foreign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 

@@ -8,7 +8,7 @@ use super::movers::is_moving;
 use crate::adapter::Adapter;
 use crate::fabric::Peer;
 use crate::shm::view::View;
-use crate::sys::notice::notice;
+use soft_sys::notice;
 use std::fmt::Display;
 use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@
 use super::qp::Qp;
 use crate::shm::layout::{GROUPS, GroupEntry};
 use crate::shm::view::View;
-use crate::sys::Errno;
 use parking_lot::Mutex;
+use soft_sys::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

@@ -13,9 +13,9 @@ use super::xrc::{DomainId, names};
 use crate::shm::layout::{QpEntry, split_qpn};
 use crate::shm::protocol;
 use crate::shm::view::View;
-use crate::sys::cma::{self, IoVec};
-use crate::sys::errno::Errno;
 use arrayvec::ArrayVec;
+use soft_memory::cma::{self, IoVec};
+use soft_sys::errno::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

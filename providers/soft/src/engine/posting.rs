@@ -6,8 +6,8 @@ use super::request::Request;
 use super::requester::{MAX_MESSAGE, Requester};
 use super::runs::is_small_move;
 use super::state::{Kind, State};
-use crate::sys::errno::Errno;
 use abi::*;
+use soft_sys::errno::Errno;
 
 impl Requester {
     /// Queues one request and issues it if nothing is before it.

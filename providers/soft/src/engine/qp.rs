@@ -26,10 +26,10 @@ use crate::adapter::Adapter;
 use crate::shm::layout::{Life, QpEntry};
 use crate::shm::protocol::Quiet;
 use crate::shm::view::Ring;
-use crate::sys::brief::{Brief, BriefGuard};
-use crate::sys::{Errno, membarrier};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
+use soft_sys::brief::{Brief, BriefGuard};
+use soft_sys::{Errno, membarrier};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -562,7 +562,7 @@ impl Qp {
         }
     }
 
-    /// Whether the memory of the next receive was unmapped (`sys::careful`); those behind it are of its kind.
+    /// Whether the memory of the next receive was unmapped (`soft_memory::careful`); those behind it are of its kind.
     #[cold]
     pub(super) fn lost_receives(&self) -> bool {
         let receives = self.receives.lock();

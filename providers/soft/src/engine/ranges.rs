@@ -3,9 +3,9 @@
 //! The application may touch that memory at any time, so it is only ever copied through raw pointers.
 
 use super::imported::Imported;
-use crate::sys::careful;
-use crate::sys::memory::is_mapped;
 use arrayvec::ArrayVec;
+use soft_memory::careful;
+use soft_memory::pages::is_mapped;
 use std::sync::Arc;
 
 /// Ranges that one work request may name (`max_sge` of the device).
@@ -26,7 +26,7 @@ pub(crate) struct Ranges {
     total: usize,
     /// Those of imported regions, if any are.
     abroad: Option<Box<Abroad>>,
-    /// Copied to by somebody whom the application does not know of (`sys::careful`).
+    /// Copied to by somebody whom the application does not know of (`soft_memory::careful`).
     careful: bool,
 }
 

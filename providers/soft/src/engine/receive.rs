@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::ranges::MAX_SGE;
-use crate::sys::Errno;
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
+use soft_sys::Errno;
 
 /// A posted receive.
 #[derive(Clone, Debug, Default)]

@@ -17,10 +17,10 @@ use crate::shm::protocol;
 use crate::shm::slot::*;
 use crate::shm::trust::Claim;
 use crate::shm::view::Ring;
-use crate::sys::Errno;
-use crate::sys::cma::{self, IoVec};
 use abi::*;
 use arrayvec::ArrayVec;
+use soft_memory::cma::{self, IoVec};
+use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -645,7 +645,7 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
             .collect();
         // SAFETY: the ranges are posted receive buffers, checked against their keys.
         match unsafe { cma::read(link.peer.pid, &own, &rest) } {
-            // As `sys::careful` does it.
+            // As `soft_memory::careful` does it.
             Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),
             Ok(0) => return Err(Errno::EFAULT),
             Ok(n) => {

@@ -10,9 +10,9 @@ use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, Request};
 use super::requester::Requester;
 use super::state::Kind;
-use crate::sys::cma::{self, IoVec};
 use abi::*;
 use arrayvec::ArrayVec;
+use soft_memory::cma::{self, IoVec};
 use std::sync::atomic::Ordering;
 
 /// Requests of one run.

@@ -15,8 +15,8 @@ use super::state::State;
 use super::tagging::{Fetch, MAX_RNDV_HEADERS, TagMatching, Tagging, Tags, tagged};
 use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use super::windows::Done;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 
 /// What the message under way turned out to be.
 #[derive(Clone, Copy, Debug, Default)]

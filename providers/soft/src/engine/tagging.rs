@@ -8,9 +8,9 @@ use super::cq::Cq;
 use super::qp::Qp;
 use super::tags::wire::{Offer, Tagged};
 use super::tags::{Removal, Restored, TagList};
-use crate::sys::Errno;
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
+use soft_sys::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ pub(crate) enum What<'a> {
 
 impl TagMatching {
     pub(crate) fn new(cq: Arc<Cq>, max_tags: usize, max_ops: usize) -> Self {
-        let seed = crate::sys::process::random().unwrap_or_default();
+        let seed = soft_sys::process::random().unwrap_or_default();
         let tags = Tags {
             list: TagList::new(max_tags, MAX_TAG_SGE, seed),
             signaled: VecDeque::with_capacity(max_ops),

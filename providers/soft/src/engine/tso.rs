@@ -7,8 +7,8 @@ use super::ranges::Ranges;
 use super::request::Request;
 use super::requester::Requester;
 use super::state::Kind;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 
 /// Payload of a segmented send.
 pub(crate) const MAX_TSO: u32 = 256 * 1024;

@@ -12,10 +12,10 @@ use super::request::Request;
 use crate::shm::layout::{MRS, MWS};
 use crate::shm::protocol;
 use crate::shm::view::View;
-use crate::sys::process;
 use crate::table::Places;
 use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
 use parking_lot::Mutex;
+use soft_sys::process;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -17,7 +17,7 @@ use super::{
     lock,
     peer::Parts,
 };
-use crate::sys::{
+use soft_sys::{
     Errno, poll,
     unix::{Credentials, Socket},
 };

@@ -9,7 +9,7 @@ use std::{
 
 use super::error::FabricError;
 use crate::config::{self, DIR_VARIABLE, GROUP_VARIABLE};
-use crate::sys::{Errno, dir, process};
+use soft_sys::{Errno, dir, process};
 
 /// Settings of a [`Fabric`](super::Fabric). All processes that are to meet need the same `dir`,
 /// `slots` and `group`.

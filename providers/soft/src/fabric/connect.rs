@@ -15,7 +15,7 @@ use super::{
     peer::{Known, Parts, Peer},
     slots::socket_name,
 };
-use crate::sys::{Errno, unix::Socket};
+use soft_sys::{Errno, unix::Socket};
 
 /// A connection being made; other threads that want the same peer wait for it.
 #[derive(Default)]

@@ -17,7 +17,7 @@ use super::{
     peer::{Parts, Peer, PeerTable},
     slots::Lease,
 };
-use crate::sys::{Mapping, eventfd::EventFd, memfd::Memfd, poll::Epoll, process, unix::Socket};
+use soft_sys::{Mapping, eventfd::EventFd, memfd::Memfd, poll::Epoll, process, unix::Socket};
 
 /// See the module. Lock order, outer first: `acceptor` > the peer table's > `inbox`; `flights`
 /// and those of its entries are held for no other lock. No lock is held while a handler runs.

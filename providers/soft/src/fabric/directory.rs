@@ -12,7 +12,7 @@ use super::{
     error::FabricError,
 };
 use crate::config::{DIR_VARIABLE, GROUP_VARIABLE};
-use crate::sys::{
+use soft_sys::{
     Errno,
     dir::{self, Dir, Links, Stat},
     host, process,

@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, path::Path};
 
 use super::hello::Refusal;
-use crate::sys::Errno;
+use soft_sys::Errno;
 
 /// Why a process could not join. Its text is one line: where, what, and what to do about it.
 #[derive(Clone, Debug)]

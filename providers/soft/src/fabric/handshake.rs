@@ -10,8 +10,9 @@ use super::{
     hello::{Introduction, Message, Refusal},
     peer::Parts,
 };
-use crate::sys::{
-    Errno, Mapping, cma,
+use soft_memory::cma;
+use soft_sys::{
+    Errno, Mapping,
     eventfd::EventFd,
     map::Access,
     memfd::{Memfd, Seals},

@@ -59,7 +59,9 @@ pub use self::{
 };
 use cface::cancel::Uncancelled;
 
-use crate::sys::{
+pub(crate) use hello::round_trip;
+pub(crate) use slots::{RegistryHold, hold_registry};
+use soft_sys::{
     Errno, Mapping, dir,
     eventfd::EventFd,
     map::Access,
@@ -69,8 +71,6 @@ use crate::sys::{
     thread::spawn_quiet,
     unix::Socket,
 };
-pub(crate) use hello::round_trip;
-pub(crate) use slots::{RegistryHold, hold_registry};
 
 /// What the user of a fabric does when something happens.
 ///

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use crate::sys::{Mapping, eventfd::EventFd};
+use soft_sys::{Mapping, eventfd::EventFd};
 
 /// A process of the fabric: its segments, whether it lives, and how to wake it.
 ///
@@ -212,7 +212,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::sys::{map::Access, memfd::Memfd};
+    use soft_sys::{map::Access, memfd::Memfd};
 
     fn parts(slot: u16, nonce: u64) -> Parts {
         let file = Memfd::create(c"fv-test", 4096).unwrap();

@@ -17,7 +17,7 @@ use super::{
     lock,
     peer::Peer,
 };
-use crate::sys::{poll, process, unix::Socket};
+use soft_sys::{poll, process, unix::Socket};
 
 /// State of the thread.
 pub(super) struct Service {

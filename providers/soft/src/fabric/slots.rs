@@ -27,7 +27,7 @@ use super::{
     error::FabricError,
     lock,
 };
-use crate::sys::{
+use soft_sys::{
     Errno, dir,
     lock::{holder, is_held_at, share_at, try_lock, unlock, unlock_at},
     process,

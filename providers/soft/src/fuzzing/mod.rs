@@ -8,7 +8,7 @@ use crate::engine::faults;
 use crate::engine::tags::wire;
 use crate::fabric;
 use crate::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
-use crate::sys::foreign::tells_mapping;
+use soft_memory::foreign::tells_mapping;
 
 pub use segments::segments;
 

@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use super::{Attacker, Victim};
-use crate::sys::dir::{Dir, Links};
-use crate::sys::eventfd::EventFd;
-use crate::sys::memfd::Memfd;
-use crate::sys::unix::Socket;
+use soft_sys::dir::{Dir, Links};
+use soft_sys::eventfd::EventFd;
+use soft_sys::memfd::Memfd;
+use soft_sys::unix::Socket;
 
 impl Attacker {
     /// Connects as a stranger does, and says something.

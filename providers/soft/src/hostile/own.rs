@@ -153,7 +153,7 @@ impl Attacker {
         // Whoever rests or leaves is left alone: it would not come back.
         if wanted.load(Relaxed) < 0xffff_fff0 && who < 0xffff_fff0 {
             wanted.store(who, Release);
-            crate::sys::futex::wake(wanted);
+            soft_sys::futex::wake(wanted);
         }
     }
 

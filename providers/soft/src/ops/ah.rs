@@ -7,8 +7,8 @@ use super::{object, status};
 use crate::adapter::{Adapter, count_up};
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 

@@ -2,9 +2,9 @@
 //! opens the same device in the same fabric, and may import the objects of that context, and of others that were imported by it.
 
 use crate::fabric::{Fabric, Peer};
-use crate::sys::Errno;
-use crate::sys::memfd::{Memfd, Seals};
-use crate::sys::process;
+use soft_sys::Errno;
+use soft_sys::memfd::{Memfd, Seals};
+use soft_sys::process;
 use std::ffi::c_int;
 use std::fs::File;
 use std::mem::ManuallyDrop;

@@ -3,10 +3,10 @@
 
 use super::dm::memory;
 use super::object;
-use crate::sys::Errno;
-use crate::sys::map::Mapping;
-use crate::sys::memfd::Memfd;
 use abi::*;
+use soft_sys::Errno;
+use soft_sys::map::Mapping;
+use soft_sys::memfd::Memfd;
 use std::ffi::c_void;
 
 const PAGE: usize = 4096;

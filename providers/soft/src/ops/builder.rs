@@ -11,11 +11,11 @@ use crate::engine::quick::Quick;
 use crate::engine::ranges::MAX_SGE;
 use crate::engine::request::{Request, WORD_WITHIN};
 use crate::engine::state::{Kind, State};
-use crate::sys::Errno;
 use abi::*;
 use arrayvec::ArrayVec;
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
+use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 

@@ -2,8 +2,8 @@
 
 use super::{object, status};
 use crate::engine::counters::Counters;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

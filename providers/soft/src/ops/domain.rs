@@ -7,8 +7,8 @@
 use super::context::Context;
 use super::pd::{Pd, Standing};
 use super::{object, status};
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,8 +4,8 @@ use super::status;
 use crate::engine::qp::Qp;
 use crate::engine::state::Kind;
 use crate::net::is_multicast;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 
 /// The QP and the group that a call names.

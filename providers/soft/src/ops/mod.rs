@@ -26,7 +26,7 @@ mod tags;
 mod wq;
 mod xrcd;
 
-use crate::sys::Errno;
+use soft_sys::Errno;
 use std::ffi::c_int;
 
 /// The `int` convention: 0, or the positive errno, with errno set as well: where a kernel serves a verb, the system call

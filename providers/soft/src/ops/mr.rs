@@ -8,9 +8,9 @@ use crate::engine::regions::{
     Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,
 };
 use crate::shm::layout::mr_handle;
-use crate::sys::Errno;
-use crate::sys::memory::populate;
 use abi::*;
+use soft_memory::pages::populate;
+use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 

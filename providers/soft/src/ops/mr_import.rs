@@ -9,8 +9,8 @@ use crate::engine::imported::Imported;
 use crate::engine::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
 use crate::shm::layout::{MRS, MWS, split_mr_handle};
 use crate::shm::view::View;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

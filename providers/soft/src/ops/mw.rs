@@ -7,8 +7,8 @@ use crate::engine::qp::Qp;
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::Request;
 use crate::engine::windows::Bind;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 
 /// What a window may allow.

@@ -8,8 +8,8 @@ use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
 use crate::engine::request::{Destination, Request};
 use crate::engine::state::Kind;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 
 impl Qp {

@@ -14,8 +14,8 @@ use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
 use crate::guid::Identity;
 use crate::net::GID_TABLE;
 use crate::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::{c_char, c_int};
 
 /// Work requests of a send or receive queue.
@@ -224,7 +224,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
             return Err(Errno::EINVAL);
         }
         if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            let tv_nsec = crate::sys::clock::device_ns() as libc::c_long;
+            let tv_nsec = soft_sys::clock::device_ns() as libc::c_long;
             values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec };
         }
         Ok(())

@@ -4,8 +4,8 @@ use super::failed;
 use super::post::elements;
 use crate::engine::srq::Srq;
 use crate::engine::tagging::{Operation, TagMatching, What};
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 use std::ffi::c_int;
 
 /// ibv_post_srq_ops(3): operations before the first bad one are done. EINVAL for a queue that matches no tags, an opcode that is

@@ -9,9 +9,9 @@ use crate::engine::datagrams::Receivers;
 use crate::engine::qp::Qp;
 use crate::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use crate::shm::view::View;
-use crate::sys::{Errno, clock};
 use arrayvec::ArrayVec;
 use parking_lot::RwLock;
+use soft_sys::{Errno, clock};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

@@ -9,8 +9,8 @@ use crate::engine::qp::Qp;
 use crate::engine::request::Phase;
 use crate::engine::requester::Requester;
 use crate::shm::slot::*;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 
 /// Whether a request that is no segmented send makes a frame that can be sent.
 ///

@@ -6,8 +6,8 @@ use super::headers::{
     TCP, TUNNEL_GRE, TUNNEL_MPLS, TUNNEL_VXLAN, UDP, at,
 };
 use crate::shm::layout::RULE_WORDS;
-use crate::sys::Errno;
 use abi::*;
+use soft_sys::Errno;
 
 /// Which bits of a key must have which values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! Memory that the application unmapped before it took it back (`sys::careful`).
+//! Memory that the application unmapped before it took it back (`soft_memory::careful`).
 
 use super::*;
-use crate::sys::memory::tests::remote_pages;
+use soft_memory::testing::remote_pages;
 
 const PAGE: usize = 4096;
 

@@ -327,7 +327,7 @@ const HARD_LIMIT: u64 = 1024;
 /// Locks a directory as a process does that was stopped in the middle of joining.
 fn hold(path: &str) -> String {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let locked = crate::sys::lock::try_lock(file.as_fd(), 0);
+    let locked = soft_sys::lock::try_lock(file.as_fd(), 0);
     std::mem::forget(file);
     format!("{locked:?}")
 }

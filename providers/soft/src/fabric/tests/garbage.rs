@@ -8,7 +8,7 @@ use super::{
     hello::{Introduction, Message},
     *,
 };
-use crate::sys::poll;
+use soft_sys::poll;
 
 /// A fabric, a good peer of it that lives in another process, and a place for troublemakers.
 struct Scene {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::errno::Errno;
+use soft_sys::Errno;
 
 /// Since Linux 5.14; not in the libc crate for every target.
 const MADV_POPULATE_READ: c_int = 22;
@@ -103,21 +103,9 @@ impl Void {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// Pages where the kernel puts no other mapping, so that a part can be unmapped and nobody else gets it.
-    pub(crate) fn remote_pages(n: usize) -> *mut u8 {
-        static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
-        let at = NEXT.fetch_add((n + 1) * 4096, Ordering::Relaxed);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: fresh anonymous memory, in place of nothing.
-        let got = unsafe { libc::mmap(at as *mut c_void, n * 4096, protection, flags, -1, 0) };
-        assert_eq!(got as usize, at);
-        got.cast()
-    }
+    use crate::testing::remote_pages;
 
     /// Two pages, the second of them with `protection`.
     fn pages(protection: c_int) -> *mut c_void {

@@ -5,15 +5,15 @@ use std::io::Write;
 
 /// One line on stderr, with the library's name in front, in one piece: processes of a job often share stderr, and
 /// tell of the same thing at once. A stderr that takes nothing is no reason to fail (`eprintln!` would panic).
+#[macro_export]
 macro_rules! notice {
     ($($arg:tt)*) => {
-        $crate::sys::notice::write_line(&mut ::std::io::stderr(), ::core::format_args!($($arg)*))
+        $crate::notice::write_line(&mut ::std::io::stderr(), ::core::format_args!($($arg)*))
     };
 }
-pub(crate) use notice;
 
 /// Behind [`notice!`].
-pub(crate) fn write_line(to: &mut impl Write, text: Arguments<'_>) {
+pub fn write_line(to: &mut impl Write, text: Arguments<'_>) {
     let _whole = cface::cancel::Uncancelled::begin();
     let _ = to.write_all(format!("libibverbs: soft: {text}\n").as_bytes());
 }

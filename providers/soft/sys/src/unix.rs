@@ -23,7 +23,7 @@ use super::{
 pub struct Socket(OwnedFd);
 
 /// Something else that poses as one.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
@@ -306,7 +306,7 @@ const SO_PEERPIDFD: c_int = 77;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::{dir, dir::Links, eventfd::EventFd, process};
+    use crate::{dir, dir::Links, eventfd::EventFd, process};
 
     #[test]
     fn a_message_arrives_whole_with_its_descriptors() {

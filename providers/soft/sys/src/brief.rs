@@ -16,11 +16,12 @@ const SLEEP: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct RawBrief(AtomicBool);
+pub struct RawBrief(AtomicBool);
 
 /// A mutex that is only held briefly.
-pub(crate) type Brief<T> = parking_lot::lock_api::Mutex<RawBrief, T>;
-pub(crate) type BriefGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawBrief, T>;
+pub type Brief<T> = parking_lot::lock_api::Mutex<RawBrief, T>;
+/// Who holds it.
+pub type BriefGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawBrief, T>;
 
 // SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the swap that changes the word from
 // false to true is the only way in. It acquires what `unlock` released.

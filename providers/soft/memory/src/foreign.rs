@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 
 use libc::{c_int, c_void, pid_t};
 
-use super::memfd::{Memfd, Seals};
 use cface::cancel::Uncancelled;
+use soft_sys::memfd::{Memfd, Seals};
 
 /// One line of `/proc/<pid>/maps`.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct Area {
 }
 
 /// Whether a line of `/proc/<pid>/maps` tells a mapping.
-pub(crate) fn tells_mapping(line: &str) -> bool {
+pub fn tells_mapping(line: &str) -> bool {
     Area::parse(line).is_some_and(|area| area.start <= area.end)
 }
 
@@ -200,8 +200,8 @@ impl Drop for Foreign {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::map::{Access, Mapping};
-    use crate::sys::process;
+    use soft_sys::map::{Access, Mapping};
+    use soft_sys::process;
     use std::os::fd::AsFd;
 
     #[test]

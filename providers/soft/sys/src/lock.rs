@@ -86,7 +86,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::sys::memfd::Memfd;
+    use crate::memfd::Memfd;
 
     #[test]
     fn our_own_lock_is_no_obstacle_and_has_no_other_holder() {

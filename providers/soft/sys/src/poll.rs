@@ -115,7 +115,7 @@ fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::eventfd::EventFd;
+    use crate::eventfd::EventFd;
 
     #[test]
     fn only_what_is_ready_is_reported() {

@@ -93,7 +93,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::sys::memfd::Memfd;
+    use crate::memfd::Memfd;
 
     #[test]
     fn two_mappings_of_a_file_show_the_same_bytes() {

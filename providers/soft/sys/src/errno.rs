@@ -5,17 +5,17 @@ use libc::c_int;
 pub use cface::Errno;
 
 /// The result of a call that returns -1 and sets `errno`.
-pub(super) fn check(ret: c_int) -> Result<c_int, Errno> {
+pub fn check(ret: c_int) -> Result<c_int, Errno> {
     if ret < 0 { Err(Errno::last()) } else { Ok(ret) }
 }
 
 /// Like [`check`], for calls that return a number of bytes.
-pub(super) fn check_len(ret: isize) -> Result<usize, Errno> {
+pub fn check_len(ret: isize) -> Result<usize, Errno> {
     usize::try_from(ret).map_err(|_| Errno::last())
 }
 
 /// Repeats a call for as long as a signal interrupts it.
-pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::EINTR) => {}

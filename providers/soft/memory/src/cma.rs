@@ -5,7 +5,7 @@ use std::fmt;
 
 use libc::{c_ulong, c_void, pid_t};
 
-use super::errno::{Errno, check_len};
+use soft_sys::errno::{Errno, check_len};
 
 /// A range of addresses in this process or in another, laid out as `struct iovec`.
 #[derive(Clone, Copy)]
@@ -159,7 +159,7 @@ fn counts(local: &[IoVec], remote: &[IoVec]) -> Result<(c_ulong, c_ulong), Errno
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::process;
+    use soft_sys::process;
 
     #[test]
     fn bytes_move_both_ways_across_unequal_ranges() {

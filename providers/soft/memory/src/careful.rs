@@ -8,7 +8,7 @@
 //!
 //! Who copies is passed down as `careful`: a plugin takes longer to read a variable of the thread than to take a message.
 
-use super::memory::is_mapped;
+use crate::pages::is_mapped;
 
 /// Copies `len` bytes to `to`, memory of the application, unless some of it is not mapped any more.
 ///
@@ -25,7 +25,7 @@ pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::memory::tests::remote_pages;
+    use crate::testing::remote_pages;
 
     #[test]
     fn what_is_unmapped_is_left_out() {

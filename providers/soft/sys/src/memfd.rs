@@ -128,7 +128,7 @@ const MFD_NOEXEC_SEAL: c_uint = 0x8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::map::{Access, Mapping};
+    use crate::map::{Access, Mapping};
 
     const SIZE: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL);
 
