@@ -1,0 +1,60 @@
+//! The messages of communication management, as bytes and as values.
+//!
+//! A MAD of the class is parsed into a value that cannot be wrong, and every value can be emitted. Layouts are of IBTA vol 1,
+//! chapter 12 (messages), 13.4 (the common header of MADs) and annex A11 (the header of IP addressing); where the extensions of
+//! enhanced connection establishment (ECE) lie is as the kernel has it (include/rdma/ibta_vol1_c12.h).
+
+mod body;
+mod disconnect;
+mod ip;
+mod mad;
+mod number;
+mod path;
+mod private;
+mod reject;
+mod reply;
+mod request;
+mod sidr;
+
+pub use disconnect::{DisconnectReply, DisconnectRequest};
+pub use ip::{IP_HEADER_LEN, IpHeader, PortSpace, ServiceId};
+pub use mad::{MAD_LEN, Mad, Message};
+pub use number::{Bits, CommId, Gid, Guid, Psn, Qpn, TimeCode};
+pub use path::{LoadPath, Path, PathReply};
+pub use private::{Private, TooLong};
+pub use reject::{Acknowledge, Information, Reason, Reject, Rejected};
+pub use reply::{Ready, Reply};
+pub use request::{Ece, Request, Transport};
+pub use sidr::{DatagramReply, DatagramRequest, DatagramStatus};
+
+/// Why bytes are no message of communication management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Not the 256 bytes of a MAD.
+    Length(usize),
+    /// Another version of MADs or of the class, or another class.
+    Class,
+    /// Not the method Send, or a status: nothing that this class has.
+    Method,
+    /// No message has this attribute.
+    Attribute(u16),
+    /// A length inside the message that is larger than what it measures.
+    Inner,
+    /// A value that the specification reserves, where nothing sensible can be assumed.
+    Reserved,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Length(bytes) => write!(f, "{bytes} bytes instead of 256"),
+            Self::Class => f.write_str("another class of MADs, or another version of it"),
+            Self::Method => f.write_str("a method or a status that the class has not"),
+            Self::Attribute(attribute) => write!(f, "no message has attribute {attribute:#06x}"),
+            Self::Inner => f.write_str("an inner length beyond its field"),
+            Self::Reserved => f.write_str("a reserved value"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}

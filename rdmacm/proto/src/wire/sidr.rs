@@ -1,0 +1,101 @@
+//! SIDR_REQ and SIDR_REP: which queue pair has a service? (IBTA vol 1, 12.11)
+
+use super::body::Body;
+use super::{Bits, CommId, Ece, Malformed, Private, Qpn, ServiceId};
+
+/// SIDR_REQ: which queue pair has a service?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramRequest {
+    /// The sender's name for the request.
+    pub id: CommId,
+    /// Partition.
+    pub pkey: u16,
+    /// The service.
+    pub service: ServiceId,
+    /// The application's, behind the header of IP addressing for services of IP port spaces.
+    pub private: Private<216>,
+}
+
+impl DatagramRequest {
+    pub(super) fn parse(body: &Body) -> Self {
+        Self {
+            id: CommId(body.u32::<0>()),
+            pkey: body.u16::<4>(),
+            service: ServiceId(body.u64::<8>()),
+            private: Private::from_bytes(body.bytes::<16, 216>()),
+        }
+    }
+
+    pub(super) fn emit(&self, body: &mut Body) {
+        body.put::<0, 4>(self.id.0.to_be_bytes());
+        body.put::<4, 2>(self.pkey.to_be_bytes());
+        body.put::<8, 8>(self.service.0.to_be_bytes());
+        body.put::<16, 216>(*self.private.bytes());
+    }
+}
+
+/// What became of a request. Numbers without a name here are failures, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramStatus(pub u8);
+
+impl DatagramStatus {
+    /// The queue pair is named.
+    pub const SUCCESS: Self = Self(0);
+    /// Nobody listens on that service.
+    pub const UNSUPPORTED: Self = Self(1);
+    /// By the application.
+    pub const REJECTED: Self = Self(2);
+    /// There is no queue pair for it.
+    pub const NO_QP: Self = Self(3);
+}
+
+/// SIDR_REP: this one. The information that some statuses bring is not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramReply {
+    /// The receiver's name for the request.
+    pub id: CommId,
+    /// Whether there is one.
+    pub status: DatagramStatus,
+    /// ECE.
+    pub ece: Ece,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// The service.
+    pub service: ServiceId,
+    /// What datagrams to it must have.
+    pub qkey: u32,
+    /// The application's.
+    pub private: Private<136>,
+}
+
+impl DatagramReply {
+    pub(super) fn parse(body: &Body, options: u32) -> Result<Self, Malformed> {
+        if body.u8::<5>() > 72 {
+            return Err(Malformed::Inner);
+        }
+        let vendor = u32::from(body.u16::<6>()) << 8 | u32::from(body.u8::<11>());
+        Ok(Self {
+            id: CommId(body.u32::<0>()),
+            status: DatagramStatus(body.u8::<4>()),
+            ece: Ece { vendor: Bits::new(vendor), options },
+            qpn: body.u24::<8>(),
+            service: ServiceId(body.u64::<12>()),
+            qkey: body.u32::<20>(),
+            private: Private::from_bytes(body.bytes::<96, 136>()),
+        })
+    }
+
+    /// Returns the options of ECE, which are in the header.
+    pub(super) fn emit(&self, body: &mut Body) -> u32 {
+        let [_, high, middle, low] = self.ece.vendor.raw().to_be_bytes();
+        body.put::<0, 4>(self.id.0.to_be_bytes());
+        body.put::<4, 1>([self.status.0]);
+        body.put::<6, 2>([high, middle]);
+        body.put_u24::<8>(self.qpn);
+        body.put::<11, 1>([low]);
+        body.put::<12, 8>(self.service.0.to_be_bytes());
+        body.put::<20, 4>(self.qkey.to_be_bytes());
+        body.put::<96, 136>(*self.private.bytes());
+        self.ece.options
+    }
+}
