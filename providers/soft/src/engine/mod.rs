@@ -21,6 +21,7 @@ pub(crate) mod imported;
 pub(crate) mod inbound;
 mod issue;
 mod lanes;
+pub(crate) mod life;
 pub(crate) mod link;
 pub(crate) mod mapped;
 mod moved;
@@ -41,7 +42,6 @@ mod requests;
 pub(crate) mod responder;
 mod runs;
 pub(crate) mod srq;
-pub(crate) mod state;
 mod tagged;
 pub(crate) mod tagging;
 pub(crate) mod tags;
@@ -51,6 +51,8 @@ mod waiting;
 pub(crate) mod windows;
 pub(crate) mod wq;
 pub(crate) mod xrc;
+
+pub(crate) use soft_semantics::state;
 
 #[cfg(test)]
 mod tests;

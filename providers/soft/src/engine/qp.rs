@@ -8,6 +8,7 @@ use super::cq::{Cq, Form};
 use super::datagrams::Dry;
 use super::ethernet::{Framing, MAX_FRAME};
 use super::inbound::Who;
+use super::life::shared;
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
@@ -434,7 +435,7 @@ impl Qp {
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
         first();
-        self.publish_life(&incarnation, state.shared(self.adapter.port.is_down()));
+        self.publish_life(&incarnation, shared(state, self.adapter.port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if before && !self.is_receiving() && self.kind.is_connected() {
@@ -467,7 +468,7 @@ impl Qp {
             return;
         }
         let down = self.adapter.port.is_down();
-        self.publish_life(&incarnation, self.state().shared(down));
+        self.publish_life(&incarnation, shared(self.state(), down));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         if down && self.kind.is_connected() {

@@ -8,6 +8,7 @@ use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
 use crate::adapter::Adapter;
 use crate::engine::cq::Cq;
+use crate::engine::life::from_shared;
 use crate::engine::opened::Opened;
 use crate::engine::qp::{Attributes, Qp, Wanted};
 use crate::engine::requester::Patience;
@@ -607,7 +608,7 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match &qp.opened {
         Some(Opened { local: None, home }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
-            let state = State::from_shared(life.state).unwrap_or(State::Reset) as u32;
+            let state = from_shared(life.state).unwrap_or(State::Reset) as u32;
             let attr = ibv_qp_attr {
                 qp_state: state,
                 cur_qp_state: state,

@@ -1,25 +1,31 @@
 //! The state machine of a QP: which transitions exist, and which attributes each requires and allows
 //! (ibv_modify_qp(3), table of transitions; IBTA vol 1, 10.3.1).
-#![forbid(unsafe_code)]
 
-use crate::shm::layout::Life;
 use abi::*;
 
 /// `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum State {
+pub enum State {
+    /// Nothing is posted, nobody is connected.
     Reset = 0,
+    /// Receives can be posted.
     Init = 1,
+    /// Ready to receive: the other end is known.
     Rtr = 2,
+    /// Ready to send.
     Rts = 3,
+    /// The send queue drains: what was begun is done, nothing else is.
     Sqd = 4,
+    /// The send queue of an unreliable QP failed; it still receives.
     Sqe = 5,
+    /// Everything that is posted is flushed.
     Err = 6,
 }
 
 impl State {
-    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
+    /// From `ibv_qp_state`; `None`: there is no such state.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             0 => Self::Reset,
             1 => Self::Init,
@@ -31,46 +37,19 @@ impl State {
             _ => return None,
         })
     }
-
-    /// How the shared QP table spells it, and whether the port is down.
-    pub(crate) const fn shared(self, down: bool) -> u8 {
-        match self {
-            Self::Reset => Life::RESET,
-            Self::Init => Life::INIT,
-            Self::Rtr if down => Life::RTR_DOWN,
-            Self::Rtr => Life::RTR,
-            Self::Rts if down => Life::RTS_DOWN,
-            Self::Rts => Life::RTS,
-            Self::Sqd if down => Life::SQD_DOWN,
-            Self::Sqd => Life::SQD,
-            Self::Sqe if down => Life::SQE_DOWN,
-            Self::Sqe => Life::SQE,
-            Self::Err => Life::ERR,
-        }
-    }
-
-    /// What the shared QP table says; `None`: there is no QP.
-    pub(crate) const fn from_shared(shared: u8) -> Option<Self> {
-        Some(match shared {
-            Life::RESET => Self::Reset,
-            Life::INIT => Self::Init,
-            Life::RTR | Life::RTR_DOWN => Self::Rtr,
-            Life::RTS | Life::RTS_DOWN => Self::Rts,
-            Life::SQD | Life::SQD_DOWN => Self::Sqd,
-            Life::SQE | Life::SQE_DOWN => Self::Sqe,
-            Life::ERR => Self::Err,
-            _ => return None,
-        })
-    }
 }
 
 /// Transports that this adapter offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Reliable connection.
     Rc = 2,
+    /// Unreliable connection.
     Uc = 3,
+    /// Datagrams.
     Ud = 4,
+    /// Ethernet frames (`IBV_QPT_RAW_PACKET`).
     Raw = 8,
     /// The sending end of an XRC connection (`IBV_QPT_XRC_SEND`).
     XrcSend = 9,
@@ -80,7 +59,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// From `ibv_qp_type`.
-    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
+    pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             2 => Self::Rc,
             3 => Self::Uc,
@@ -92,21 +71,24 @@ impl Kind {
         })
     }
 
-    pub(crate) const fn is_connected(self) -> bool {
+    /// Whether it has one other end, named when it goes to RTR.
+    pub const fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Raw)
     }
 
     /// Whether requests are acknowledged, and refused with a reason.
-    pub(crate) const fn is_reliable(self) -> bool {
+    pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 }
 
 /// Attributes that a transition requires and allows besides `IBV_QP_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attributes {
-    pub(crate) required: u32,
-    pub(crate) optional: u32,
+pub struct Attributes {
+    /// `IBV_QP_*` bits without which it is EINVAL.
+    pub required: u32,
+    /// `IBV_QP_*` bits that may be there.
+    pub optional: u32,
 }
 
 /// Where the other end is.
@@ -125,7 +107,7 @@ const DRAINED: u32 =
     IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE;
 
 /// What the transition `from` -> `to` of a QP of `kind` takes, or `None` when it does not exist.
-pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
+pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
     use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
     use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let (required, optional) = match (from, to, kind) {
@@ -168,7 +150,7 @@ pub(crate) const fn transition(kind: Kind, from: State, to: State) -> Option<Att
 
 /// What the kernel's verbs take out of a mask before they look at it: an XRC QP is half of an RC one, and what is for the
 /// other half is ignored, so that applications can treat all alike.
-pub(crate) const fn ignored(kind: Kind) -> u32 {
+pub const fn ignored(kind: Kind) -> u32 {
     match kind {
         Kind::XrcSend => RESPONDER,
         Kind::XrcRecv => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
@@ -177,7 +159,7 @@ pub(crate) const fn ignored(kind: Kind) -> u32 {
 }
 
 /// Checks `given` (the mask of ibv_modify_qp) against the transition; `false` is EINVAL.
-pub(crate) const fn permits(kind: Kind, from: State, to: State, given: u32) -> bool {
+pub const fn permits(kind: Kind, from: State, to: State, given: u32) -> bool {
     match transition(kind, from, to) {
         None => false,
         Some(Attributes { required, optional }) => {
@@ -188,7 +170,7 @@ pub(crate) const fn permits(kind: Kind, from: State, to: State, given: u32) -> b
 
 /// How long a responder without a receive asks to wait, in microseconds, by the 5-bit code of
 /// `min_rnr_timer` (IBTA vol 1, table 45).
-pub(crate) const fn rnr_timer_us(code: u8) -> u32 {
+pub const fn rnr_timer_us(code: u8) -> u32 {
     const HUNDREDTHS_OF_MS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -198,7 +180,7 @@ pub(crate) const fn rnr_timer_us(code: u8) -> u32 {
 
 /// How long a requester waits in all for an answer before it gives up, in microseconds: `timeout` is the 5-bit exponent of
 /// ibv_qp_attr (4.096 us times two to its power; 0: for ever), tried once and `retry_cnt` times again (IBTA vol 1, 9.7.6.1.3).
-pub(crate) const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
+pub const fn give_up_us(timeout: u8, retry_cnt: u8) -> Option<u64> {
     if timeout & 31 == 0 {
         return None;
     }
@@ -252,27 +234,6 @@ mod tests {
             assert_eq!(transition(kind, State::Rtr, State::Rtr), None);
         }
         assert_eq!(transition(Kind::Rc, State::Sqe, State::Rts), None, "RC has no SQE");
-    }
-
-    #[test]
-    fn peers_read_the_state_whether_the_port_is_up_or_not_and_are_served_only_if_it_is() {
-        let life = |state| Life { state, kind: 2, generation: 0, dest_qpn: 7 };
-        for state in STATES {
-            let (up, down) = (state.shared(false), state.shared(true));
-            assert_eq!(State::from_shared(up), Some(state));
-            assert_eq!(State::from_shared(down), Some(state));
-            let serving = matches!(state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
-            assert_eq!(life(up).serves(7), serving);
-            assert!(!life(up).serves(8) && !life(down).serves(7));
-            assert_eq!(life(up).is_connected_to(7), serving);
-            assert_eq!(life(down).is_connected_to(7), serving, "it is, with nobody to be heard");
-            assert!(!life(up).is_connected_to(8) && !life(down).is_connected_to(8));
-            let sending = matches!(state, State::Rts | State::Sqd);
-            assert_eq!(life(up).may_send(7), sending);
-            assert_eq!(life(down).may_send(7), sending, "what was sent before it went down counts");
-            assert!(!life(up).may_send(8));
-        }
-        assert_eq!(State::from_shared(Life::NONE), None);
     }
 
     #[test]

@@ -1,0 +1,7 @@
+//! What verbs mean: the states of queue pairs, queues, keys, tags, frames and faults, as values and functions.
+//!
+//! Nothing here reads a clock, draws a random number, takes a lock, starts a thread, or touches memory that somebody else can change, a file or
+//! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
+#![forbid(unsafe_code)]
+
+pub mod state;
