@@ -4,4 +4,10 @@
 //! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
 #![forbid(unsafe_code)]
 
+pub mod receive;
+mod refused;
+pub mod request;
 pub mod state;
+pub mod tags;
+
+pub use refused::Refused;

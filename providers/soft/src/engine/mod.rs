@@ -33,10 +33,9 @@ mod posting;
 pub(crate) mod qp;
 pub(crate) mod quick;
 pub(crate) mod ranges;
-pub(crate) mod receive;
+pub(crate) mod refused;
 pub(crate) mod regions;
 mod rendezvous;
-pub(crate) mod request;
 pub(crate) mod requester;
 mod requests;
 pub(crate) mod responder;
@@ -44,7 +43,6 @@ mod runs;
 pub(crate) mod srq;
 mod tagged;
 pub(crate) mod tagging;
-pub(crate) mod tags;
 pub(crate) mod tso;
 pub(crate) mod ud;
 mod waiting;
@@ -52,7 +50,7 @@ pub(crate) mod windows;
 pub(crate) mod wq;
 pub(crate) mod xrc;
 
-pub(crate) use soft_semantics::state;
+pub(crate) use soft_semantics::{receive, request, state, tags};
 
 #[cfg(test)]
 mod tests;

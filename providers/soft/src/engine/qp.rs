@@ -12,6 +12,7 @@ use super::life::shared;
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
+use super::refused::errno;
 use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
 use super::requester::Requester;
@@ -494,7 +495,7 @@ impl Qp {
     /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue is full.
     #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
-        Ok(self.posting()?.post(wr_id, sges)?)
+        self.posting()?.post(wr_id, sges).map_err(errno)
     }
 
     /// The queue to post receives to.

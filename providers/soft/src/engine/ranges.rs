@@ -9,7 +9,7 @@ use soft_memory::pages::is_mapped;
 use std::sync::Arc;
 
 /// Ranges that one work request may name (`max_sge` of the device).
-pub(crate) const MAX_SGE: usize = 32;
+pub(crate) use super::receive::MAX_SGE;
 
 /// Registered memory of this process. Whoever makes one has checked the key that covers it and holds off
 /// deregistration (see `Adapter::quiesce`) while using it.

@@ -4,7 +4,8 @@ use super::channel::Reporter;
 use super::cq::Cq;
 use super::inbound::Who;
 use super::qp::Qp;
-use super::receive::{Receive, ReceiveQueue, Refused};
+use super::receive::{Receive, ReceiveQueue};
+use super::refused::errno;
 use super::tagging::TagMatching;
 use super::xrc::DomainId;
 use crate::adapter::Adapter;
@@ -156,8 +157,8 @@ impl Srq {
         self.verbs.get().cast()
     }
 
-    pub(crate) fn post(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
-        self.queue.lock().queue.post(wr_id, sges)
+    pub(crate) fn post(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
+        self.queue.lock().queue.post(wr_id, sges).map_err(errno)
     }
 
     /// After receives were posted: lets QPs go on that waited for one.

@@ -7,7 +7,7 @@ use super::completion::{Cqe, Rare};
 use super::cq::Cq;
 use super::qp::Qp;
 use super::tags::wire::{Offer, Tagged};
-use super::tags::{Removal, Restored, TagList};
+use super::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
 use soft_sys::Errno;
@@ -15,8 +15,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ranges that a tag list's entry may name: with the place that a header takes up, no more than the engine's lists have.
-pub(crate) const MAX_TAG_SGE: usize = 16;
 /// Bytes of a rendezvous request, user data included.
 pub(crate) const MAX_RNDV_HEADERS: usize = 1024;
 /// Signaled operations whose completions were not polled yet.

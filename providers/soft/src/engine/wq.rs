@@ -7,6 +7,7 @@ use super::datagrams::Dry;
 use super::ethernet::toeplitz::Hash;
 use super::ethernet::{Key, Sink};
 use super::receive::{Receive, ReceiveQueue};
+use super::refused::errno;
 use crate::adapter::Adapter;
 use abi::*;
 use parking_lot::Mutex;
@@ -105,7 +106,7 @@ impl Wq {
         if self.state() == IBV_WQS_RESET {
             return Err(Errno::EINVAL);
         }
-        self.queue.lock().post(wr_id, sges).map_err(Errno::from)
+        self.queue.lock().post(wr_id, sges).map_err(errno)
     }
 
     /// After receives were posted: they may be too late.

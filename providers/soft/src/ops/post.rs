@@ -6,6 +6,7 @@ use super::failed;
 use super::mw::bind_request;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
+use crate::engine::refused::errno;
 use crate::engine::request::{Destination, Request};
 use crate::engine::state::Kind;
 use abi::*;
@@ -73,7 +74,9 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: by contract.
     let result = unsafe {
         match queue.posting() {
-            Ok(mut receives) => post_list(wr, bad_wr, |id, list| Ok(receives.post(id, list)?)),
+            Ok(mut receives) => {
+                post_list(wr, bad_wr, |id, list| receives.post(id, list).map_err(errno))
+            }
             Err(errno) => post_list(wr, bad_wr, |_, _| Err(errno)),
         }
     };

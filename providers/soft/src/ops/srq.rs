@@ -256,9 +256,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     // SAFETY: by contract.
     let queue = unsafe { Srq::of(srq) };
     // SAFETY: by contract.
-    let result = unsafe {
-        post_list(wr, bad_wr, |wr_id, sges| queue.post(wr_id, sges).map_err(Errno::from))
-    };
+    let result = unsafe { post_list(wr, bad_wr, |wr_id, sges| queue.post(wr_id, sges)) };
     queue.posted();
     result
 }

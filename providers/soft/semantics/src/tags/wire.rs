@@ -3,32 +3,35 @@
 use abi::{IBV_TMH_EAGER, IBV_TMH_FIN, IBV_TMH_RNDV};
 
 /// Bytes of a tag matching header.
-pub(crate) const TMH_LEN: usize = 16;
+pub const TMH_LEN: usize = 16;
 /// Bytes of a rendezvous header.
-pub(crate) const RVH_LEN: usize = 16;
+pub const RVH_LEN: usize = 16;
 /// What must be known of a message before it can be matched.
-pub(crate) const HEADERS_LEN: usize = TMH_LEN + RVH_LEN;
+pub const HEADERS_LEN: usize = TMH_LEN + RVH_LEN;
 
 /// What a sender tags a message with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tagged {
-    pub(crate) tag: u64,
+pub struct Tagged {
+    /// What is matched.
+    pub tag: u64,
     /// Handed through to the receiver.
-    pub(crate) app_ctx: u32,
+    pub app_ctx: u32,
 }
 
 /// Where the data of a rendezvous lies in the sender's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offer {
-    pub(crate) va: u64,
-    pub(crate) rkey: u32,
+pub struct Offer {
+    /// Remote address.
+    pub va: u64,
+    /// Its key.
+    pub rkey: u32,
     /// Bytes.
-    pub(crate) len: u32,
+    pub len: u32,
 }
 
 /// What the first bytes of a message say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// Not to be matched: it asks for that, is the answer to a rendezvous, or makes no sense, so that software shall see it.
     Untagged,
     /// The payload follows the header.
@@ -39,7 +42,7 @@ pub(crate) enum Message {
 
 impl Message {
     /// Reads the headers at the beginning of a message. `start` has [`HEADERS_LEN`] bytes of it, or all.
-    pub(crate) fn parse(start: &[u8]) -> Self {
+    pub fn parse(start: &[u8]) -> Self {
         let Some((&[opcode, _, _, _, a, b, c, d, ref tag @ ..], rest)) =
             start.split_first_chunk::<TMH_LEN>()
         else {
@@ -70,7 +73,7 @@ impl Offer {
 }
 
 /// The message that tells a rendezvous' sender that its data was fetched.
-pub(crate) fn fin(tagged: Tagged, offer: Offer) -> [u8; HEADERS_LEN] {
+pub fn fin(tagged: Tagged, offer: Offer) -> [u8; HEADERS_LEN] {
     headers(IBV_TMH_FIN as u8, tagged, offer)
 }
 

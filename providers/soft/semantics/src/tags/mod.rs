@@ -11,25 +11,27 @@
 //! unexpected messages wait aside; once it has, they go into the table, in order.
 //!
 //! Nothing is allocated after creation but up to as many entries as are in use at the same time.
-#![forbid(unsafe_code)]
 
-pub(crate) mod wire;
+pub mod wire;
 
-use super::receive::Receive;
+use crate::receive::Receive;
 use abi::ibv_sge;
 
 #[cfg(test)]
 mod tests;
 
 /// Entries that a list can have: as many as a handle has indices.
-pub(crate) const MAX_TAGS: usize = 1 << 16;
+pub const MAX_TAGS: usize = 1 << 16;
+
+/// Ranges that a tag list's entry may name: with the place that a header takes up, no more than the engine's lists have.
+pub const MAX_TAG_SGE: usize = 16;
 
 /// No entry: links are an index plus one.
 const NONE: u32 = 0;
 
 /// A tag list.
 #[derive(Debug)]
-pub(crate) struct TagList {
+pub struct TagList {
     capacity: usize,
     max_sge: usize,
     /// All entries that were ever in use.
@@ -101,7 +103,7 @@ struct Entry {
 
 /// What became of an attempt to remove an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
+pub enum Removal {
     /// It is gone: no message will have it.
     Removed,
     /// A message had it, or it was removed before.
@@ -112,7 +114,7 @@ pub(crate) enum Removal {
 
 /// What becomes of an entry whose message was not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restored {
+pub enum Restored {
     /// It is in the list as before.
     Listed,
     /// Its removal was refused on the ground that its receive would complete: so it must, and this is its `recv_wr_id`.
@@ -122,7 +124,7 @@ pub(crate) enum Restored {
 impl TagList {
     /// A list of up to `capacity` entries of up to `max_sge` ranges each. `seed` keeps those who choose tags from choosing
     /// where they meet in the table.
-    pub(crate) fn new(capacity: usize, max_sge: usize, seed: u64) -> Self {
+    pub fn new(capacity: usize, max_sge: usize, seed: u64) -> Self {
         let capacity = capacity.min(MAX_TAGS);
         Self {
             capacity,
@@ -140,12 +142,12 @@ impl TagList {
     }
 
     /// Whether no entry can be added.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.free.head == NONE && self.entries.len() == self.capacity
     }
 
     /// Adds an entry and returns its handle; `None` when the list is full.
-    pub(crate) fn add(&mut self, tag: u64, mask: u64, wr_id: u64, list: &[ibv_sge]) -> Option<u32> {
+    pub fn add(&mut self, tag: u64, mask: u64, wr_id: u64, list: &[ibv_sge]) -> Option<u32> {
         debug_assert!(list.len() <= self.max_sge, "checked where operations are posted");
         let place = self.unused()?;
         let at = index(place);
@@ -191,7 +193,7 @@ impl TagList {
     }
 
     /// Takes the entry of `handle` away, unless a message has it.
-    pub(crate) fn remove(&mut self, handle: u32) -> Removal {
+    pub fn remove(&mut self, handle: u32) -> Removal {
         let place = (handle & 0xffff) + 1;
         let Some(entry) = self.entries.get_mut(index(place)) else { return Removal::Unknown };
         let generation = (handle >> 16) as u16;
@@ -215,7 +217,7 @@ impl TagList {
     }
 
     /// Finds the entry for a message with `tag` and takes it; its handle.
-    pub(crate) fn take(&mut self, tag: u64) -> Option<u32> {
+    pub fn take(&mut self, tag: u64) -> Option<u32> {
         let mut found = NONE;
         let mut order = u64::MAX;
         for (mask, _) in &self.masks {
@@ -235,7 +237,7 @@ impl TagList {
     }
 
     /// Copies the receive of a taken entry to `to`; `false` when there is no such entry.
-    pub(crate) fn describe(&self, handle: u32, to: &mut Receive) -> bool {
+    pub fn describe(&self, handle: u32, to: &mut Receive) -> bool {
         let Some(place) = self.taken(handle) else { return false };
         let entry = &self.entries[index(place)];
         let list = &self.sges[index(place) * self.max_sge..][..usize::from(entry.sges)];
@@ -245,14 +247,14 @@ impl TagList {
     }
 
     /// A taken entry's message is complete: its place is free. Returns its `recv_wr_id`.
-    pub(crate) fn finish(&mut self, handle: u32) -> Option<u64> {
+    pub fn finish(&mut self, handle: u32) -> Option<u64> {
         let place = self.taken(handle)?;
         self.release(place);
         Some(self.entries[index(place)].wr_id)
     }
 
     /// A taken entry's message will not be finished.
-    pub(crate) fn restore(&mut self, handle: u32) -> Option<Restored> {
+    pub fn restore(&mut self, handle: u32) -> Option<Restored> {
         let place = self.taken(handle)?;
         let Entry { wr_id, state, .. } = self.entries[index(place)];
         if state == (State::Taken { refused_removal: true }) {
@@ -271,13 +273,13 @@ impl TagList {
     }
 
     /// A tagged message found no entry.
-    pub(crate) fn count_unexpected(&mut self) {
+    pub fn count_unexpected(&mut self) {
         self.phase.unexpected = self.phase.unexpected.wrapping_add(1);
         self.phase.unreported += 1;
     }
 
     /// An unexpected message was not finished: nobody will hear of it.
-    pub(crate) fn discount_unexpected(&mut self) {
+    pub fn discount_unexpected(&mut self) {
         self.phase.unexpected = self.phase.unexpected.wrapping_sub(1);
         // It was not reported yet, unless software counts wrongly.
         let unreported = self.phase.unreported;
@@ -286,13 +288,13 @@ impl TagList {
     }
 
     /// Software says how many unexpected messages it has seen, modulo 2^16.
-    pub(crate) fn sync(&mut self, seen: u32) {
+    pub fn sync(&mut self, seen: u32) {
         self.phase.unreported = u64::from(self.phase.unexpected.wrapping_sub(seen as u16));
         self.settle();
     }
 
     /// Whether software has reported every unexpected message.
-    pub(crate) const fn in_step(&self) -> bool {
+    pub const fn in_step(&self) -> bool {
         self.phase.unreported == 0
     }
 

@@ -1,21 +1,24 @@
 //! Receive queues: posted receives, in order. One kind serves a QP's own queue and a shared one.
-#![forbid(unsafe_code)]
 
-use super::ranges::MAX_SGE;
+use crate::Refused;
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
-use soft_sys::Errno;
+
+/// Ranges that a list of memory may have.
+pub const MAX_SGE: usize = 32;
 
 /// A posted receive.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receive {
-    pub(crate) wr_id: u64,
-    pub(crate) sges: ArrayVec<ibv_sge, MAX_SGE>,
+pub struct Receive {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: ArrayVec<ibv_sge, MAX_SGE>,
 }
 
 impl Receive {
     /// Bytes that it takes.
-    pub(crate) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         self.sges.iter().map(|sge| sge.length as usize).sum()
     }
 }
@@ -30,7 +33,7 @@ struct Head {
 
 /// A ring of receives without allocation after its creation.
 #[derive(Debug)]
-pub(crate) struct ReceiveQueue {
+pub struct ReceiveQueue {
     /// A power of two of places: that of a receive is found without a division.
     heads: Box<[Head]>,
     sges: Box<[ibv_sge]>,
@@ -42,27 +45,9 @@ pub(crate) struct ReceiveQueue {
     posted: u64,
 }
 
-/// Why a receive was not posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The queue is full: ENOMEM.
-    Full,
-    /// More ranges than the queue was made for: EINVAL.
-    TooManySges,
-}
-
-impl From<Refused> for Errno {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Full => Self::ENOMEM,
-            Refused::TooManySges => Self::EINVAL,
-        }
-    }
-}
-
 impl ReceiveQueue {
     /// Room for `max_wr` receives of `max_sge` ranges each.
-    pub(crate) fn new(max_wr: usize, max_sge: usize) -> Self {
+    pub fn new(max_wr: usize, max_sge: usize) -> Self {
         let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let places = max_wr.next_power_of_two();
         Self {
@@ -82,12 +67,12 @@ impl ReceiveQueue {
     }
 
     /// Receives waiting.
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         (self.posted - self.taken) as usize
     }
 
     /// Room for `max_wr` receives from now on; `false`: those that wait do not fit.
-    pub(crate) fn resize(&mut self, max_wr: usize) -> bool {
+    pub fn resize(&mut self, max_wr: usize) -> bool {
         if self.len() > max_wr {
             return false;
         }
@@ -101,13 +86,17 @@ impl ReceiveQueue {
         true
     }
 
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// `Full` there is no room; `Invalid` more ranges than the queue was made for.
     #[inline]
-    pub(crate) fn post(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
+    pub fn post(&mut self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Refused> {
         if self.len() == self.max_wr {
             return Err(Refused::Full);
         }
         if sges.len() > self.max_sge {
-            return Err(Refused::TooManySges);
+            return Err(Refused::Invalid);
         }
         let at = self.at(self.posted);
         self.heads[at] = Head { wr_id, count: sges.len() as u8 };
@@ -121,7 +110,7 @@ impl ReceiveQueue {
 
     /// The oldest receive, number and list, which stays where it is.
     #[inline]
-    pub(crate) fn front(&self) -> Option<(u64, &[ibv_sge])> {
+    pub fn front(&self) -> Option<(u64, &[ibv_sge])> {
         if self.len() == 0 {
             return None;
         }
@@ -133,7 +122,7 @@ impl ReceiveQueue {
 
     /// The oldest receive, if there is one, is no longer there.
     #[inline]
-    pub(crate) const fn drop_front(&mut self) {
+    pub const fn drop_front(&mut self) {
         if self.len() > 0 {
             self.taken += 1;
         }
@@ -141,7 +130,7 @@ impl ReceiveQueue {
 
     /// Takes the oldest receive into `to`; `false`: there is none.
     #[inline]
-    pub(crate) fn take(&mut self, to: &mut Receive) -> bool {
+    pub fn take(&mut self, to: &mut Receive) -> bool {
         let Some((wr_id, list)) = self.front() else { return false };
         to.wr_id = wr_id;
         to.sges.clear();
@@ -203,7 +192,7 @@ mod tests {
     #[test]
     fn limits_are_those_asked_for() {
         let mut queue = ReceiveQueue::new(2, 1);
-        assert_eq!(queue.post(0, &sges(2)), Err(Refused::TooManySges));
+        assert_eq!(queue.post(0, &sges(2)), Err(Refused::Invalid));
         assert_eq!(queue.post(0, &sges(1)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Ok(()));
         assert_eq!(queue.post(0, &sges(0)), Err(Refused::Full));

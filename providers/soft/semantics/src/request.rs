@@ -1,83 +1,96 @@
 //! Send requests: what was asked for, and the queue that remembers it until it is complete.
-#![forbid(unsafe_code)]
 
-use super::tagging::MAX_TAG_SGE;
-use super::tags::wire::HEADERS_LEN;
+use crate::tags::MAX_TAG_SGE;
+use crate::tags::wire::HEADERS_LEN;
 use abi::*;
 
 /// A send request, however it was posted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) wr_id: u64,
+pub struct Request {
+    /// The application's name for it.
+    pub wr_id: u64,
     /// `ibv_wr_opcode`.
-    pub(crate) opcode: u32,
+    pub opcode: u32,
     /// `ibv_send_flags`.
-    pub(crate) flags: u32,
+    pub flags: u32,
     /// Immediate data in network order, or the rkey to invalidate.
-    pub(crate) imm: u32,
+    pub imm: u32,
     /// Of a segmented send: what `set_tso` says; so `remote_addr`.
-    pub(crate) rkey: u32,
-    pub(crate) remote_addr: u64,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
+    pub rkey: u32,
+    /// Of one-sided requests; of a binding, where the window begins.
+    pub remote_addr: u64,
+    /// Of an atomic: what is compared or added.
+    pub compare_add: u64,
+    /// Of a compare-and-swap: what is put there.
+    pub swap: u64,
     /// XRC: the shared receive queue at the other end.
-    pub(crate) srqn: u32,
+    pub srqn: u32,
     /// Destination of a datagram.
-    pub(crate) to: Destination,
+    pub to: Destination,
 }
 
-/// `opcode` of a request that the remote QP is to refuse, by the [`Nak`](super::inbound::Nak) in `imm` (`faulty`), while it
+/// `opcode` of a request that the remote QP is to refuse, by the `Nak` in `imm` (`faulty`), while it
 /// is being issued.
-pub(crate) const REFUSED: u32 = 16;
+pub const REFUSED: u32 = 16;
 const _: () = assert!(REFUSED > IBV_WR_ATOMIC_WRITE);
 
 /// In `swap` of an atomic write: its word is `compare_add`, rather than in a scatter/gather list.
-pub(crate) const WORD_WITHIN: u64 = 1;
+pub const WORD_WITHIN: u64 = 1;
 
 impl Request {
     /// Makes it a segmented send: `header` bytes at `address` before each segment of up to `mss` bytes.
-    pub(crate) fn set_tso(&mut self, address: u64, header: u16, mss: u16) {
+    pub fn set_tso(&mut self, address: u64, header: u16, mss: u16) {
         self.remote_addr = address;
         self.rkey = u32::from(header) | u32::from(mss) << 16;
     }
 
-    pub(crate) const fn tso_header_len(&self) -> usize {
+    /// Of a segmented send: bytes of its header.
+    pub const fn tso_header_len(&self) -> usize {
         (self.rkey & 0xffff) as usize
     }
 
-    pub(crate) const fn tso_segment(&self) -> usize {
+    /// Of a segmented send: payload of each segment but the last.
+    pub const fn tso_segment(&self) -> usize {
         (self.rkey >> 16) as usize
     }
 }
 
 /// Where a datagram goes, taken from its address handle when it is posted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Destination {
-    pub(crate) qpn: u32,
-    pub(crate) qkey: u32,
+pub struct Destination {
+    /// The QP that gets it.
+    pub qpn: u32,
+    /// The Q_Key that it carries.
+    pub qkey: u32,
     /// The address handle leads to a host that this wire does not reach.
-    pub(crate) elsewhere: bool,
+    pub elsewhere: bool,
     /// Global route, if the address handle has one.
-    pub(crate) grh: Option<Route>,
+    pub grh: Option<Route>,
 }
 
 /// The fields of a global route header that a receiver sees.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Route {
-    pub(crate) sgid: [u8; 16],
-    pub(crate) dgid: [u8; 16],
-    pub(crate) flow_label: u32,
-    pub(crate) hop_limit: u8,
-    pub(crate) traffic_class: u8,
+pub struct Route {
+    /// Source.
+    pub sgid: [u8; 16],
+    /// Destination.
+    pub dgid: [u8; 16],
+    /// 20 bits.
+    pub flow_label: u32,
+    /// Hops that it may take.
+    pub hop_limit: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
 }
 
 /// How far a queued request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Not (wholly) issued; `offset` bytes are.
     Waiting,
     /// Everything was put into the ring; complete when slot `end - 1` is acknowledged.
     Published,
+    /// It succeeded, or nobody will ever know.
     Done,
     /// Completes with this `ibv_wc_status`, and takes the QP to error.
     Failed(u32),
@@ -85,32 +98,35 @@ pub(crate) enum Phase {
 
 /// A request in the send queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) request: Request,
-    pub(crate) phase: Phase,
+pub struct Entry {
+    /// What was asked for.
+    pub request: Request,
+    /// How far it is.
+    pub phase: Phase,
     /// Number of scatter/gather elements.
-    pub(crate) sges: u8,
+    pub sges: u8,
     /// Inline data was copied into the queue.
-    pub(crate) kept: bool,
+    pub kept: bool,
     /// Not the application's: the shared receive queue's (tag matching).
-    pub(crate) own: bool,
+    pub own: bool,
     /// Bytes of the whole message.
-    pub(crate) len: u32,
+    pub len: u32,
     /// Bytes issued so far.
-    pub(crate) offset: u32,
+    pub offset: u32,
     /// Sequence number behind the last slot used.
-    pub(crate) end: u32,
+    pub end: u32,
 }
 
 impl Entry {
-    pub(crate) const fn has(&self, flag: u32) -> bool {
+    /// Whether it was posted with this `ibv_send_flags` bit.
+    pub const fn has(&self, flag: u32) -> bool {
         self.request.flags & flag != 0
     }
 }
 
 /// The send queue: entries with their lists and inline data, without allocation after creation.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub struct SendQueue {
     entries: Box<[Entry]>,
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
@@ -118,22 +134,26 @@ pub(crate) struct SendQueue {
     max_wr: usize,
     /// So many of the application's requests in the queue want care before another is posted: `max_wr`, or 0 when each does.
     brim: usize,
-    pub(crate) max_sge: usize,
-    pub(crate) max_inline: usize,
+    /// Ranges of one request's list.
+    pub max_sge: usize,
+    /// Bytes of inline data of one request.
+    pub max_inline: usize,
     sge_room: usize,
     inline_room: usize,
     /// Room for requests that are not the application's, and how many there are.
     max_own: usize,
     own: usize,
-    /// Requests ever posted, issued in full, and completed.
-    pub(crate) posted: u64,
-    pub(crate) issued: u64,
-    pub(crate) completed: u64,
+    /// Requests ever posted.
+    pub posted: u64,
+    /// Of these, issued in full.
+    pub issued: u64,
+    /// Of these, completed.
+    pub completed: u64,
 }
 
 impl SendQueue {
     /// A queue with room for `max_own` requests of a tag matching shared receive queue besides the application's.
-    pub(crate) fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Self {
+    pub fn new(max_wr: usize, max_sge: usize, max_inline: usize, max_own: usize) -> Self {
         let tagged = |n| if max_own > 0 { n } else { 0 };
         // A power of two: the place of a request is found without a division.
         let room = (max_wr + max_own).next_power_of_two();
@@ -175,82 +195,85 @@ impl SendQueue {
 
     /// Requests that can be posted now.
     #[inline]
-    pub(crate) const fn room(&self) -> usize {
+    pub const fn room(&self) -> usize {
         self.max_wr - self.in_use()
     }
 
     /// Whether the queue is full, or every request wants care (`set_careful`).
     #[inline]
-    pub(crate) const fn wants_care(&self) -> bool {
+    pub const fn wants_care(&self) -> bool {
         self.in_use() >= self.brim
     }
 
     /// Whether every request wants care; so it is, too, where there is no room for even one short message.
     #[inline]
-    pub(crate) const fn is_careful(&self) -> bool {
+    pub const fn is_careful(&self) -> bool {
         self.brim == 0
     }
 
     /// From now on every request wants care, or only one that finds the queue full.
-    pub(crate) const fn set_careful(&mut self, careful: bool) {
+    pub const fn set_careful(&mut self, careful: bool) {
         self.brim = if careful || self.max_sge == 0 { 0 } else { self.max_wr };
     }
 
     /// Requests of the shared receive queue that can be queued now.
-    pub(crate) const fn own_room(&self) -> usize {
+    pub const fn own_room(&self) -> usize {
         self.max_own - self.own
     }
 
     /// The oldest request is complete; whether it was the shared receive queue's.
     #[inline]
-    pub(crate) const fn complete_oldest(&mut self, own: bool) {
+    pub const fn complete_oldest(&mut self, own: bool) {
         self.own -= own as usize;
         self.completed += 1;
     }
 
     /// All requests are forgotten.
-    pub(crate) const fn forget(&mut self) {
+    pub const fn forget(&mut self) {
         self.issued = self.posted;
         self.completed = self.posted;
         self.own = 0;
     }
 
+    /// Whether the application can post nothing.
     #[inline]
-    pub(crate) const fn is_full(&self) -> bool {
+    pub const fn is_full(&self) -> bool {
         self.room() == 0
     }
 
+    /// Whether everything that was posted is complete.
     #[inline]
-    pub(crate) const fn is_idle(&self) -> bool {
+    pub const fn is_idle(&self) -> bool {
         self.posted == self.completed
     }
 
     /// The place of request `n`.
     #[inline]
-    pub(super) const fn at(&self, n: u64) -> usize {
+    pub const fn at(&self, n: u64) -> usize {
         n as usize & (self.entries.len() - 1)
     }
 
+    /// Request `n`, or whichever has its place now.
     #[inline]
-    pub(crate) fn entry(&mut self, n: u64) -> &mut Entry {
+    pub fn entry(&mut self, n: u64) -> &mut Entry {
         let at = self.at(n);
         &mut self.entries[at]
     }
 
     /// The scatter/gather list of request `n`.
-    pub(crate) fn list(&self, n: u64) -> &[ibv_sge] {
+    pub fn list(&self, n: u64) -> &[ibv_sge] {
         let at = self.at(n);
         &self.sges[at * self.sge_room..][..usize::from(self.entries[at].sges)]
     }
 
     /// Where inline data of request `n` is kept.
-    pub(crate) fn inline_mut(&mut self, n: u64) -> &mut [u8] {
+    pub fn inline_mut(&mut self, n: u64) -> &mut [u8] {
         let at = self.at(n);
         &mut self.inline[at * self.inline_room..][..self.inline_room]
     }
 
     /// Queues a request. The queue is not full, and the list not longer than `max_sge`: the caller checked.
-    pub(crate) fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
+    pub fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.posted;
         let at = self.at(n);
         self.sges[at * self.sge_room..][..list.len()].copy_from_slice(list);
@@ -270,14 +293,7 @@ impl SendQueue {
 
     /// Queues a SEND of `len` bytes whose only slot is the one before `end`. The queue is not full, and nothing in it waits.
     #[inline]
-    pub(super) fn push_published(
-        &mut self,
-        wr_id: u64,
-        opcode: u32,
-        flags: u32,
-        len: u32,
-        end: u32,
-    ) {
+    pub fn push_published(&mut self, wr_id: u64, opcode: u32, flags: u32, len: u32, end: u32) {
         let entry = self.entry(self.posted);
         // Nobody reads the rest of the request of a SEND that needs nothing any more.
         entry.request.wr_id = wr_id;
@@ -297,7 +313,7 @@ impl SendQueue {
 
 impl SendQueue {
     /// Queues a request of the shared receive queue: there is `own_room`, and the list has up to MAX_TAG_SGE elements.
-    pub(crate) fn push_own(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
+    pub fn push_own(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.push(request, list, len);
         self.entry(n).own = true;
         self.own += 1;
@@ -306,7 +322,7 @@ impl SendQueue {
 }
 
 /// `ibv_wc_opcode` of a send-side completion.
-pub(crate) const fn completion_opcode(opcode: u32) -> u32 {
+pub const fn completion_opcode(opcode: u32) -> u32 {
     match opcode {
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
         IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
