@@ -4,6 +4,7 @@
 //! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
 #![forbid(unsafe_code)]
 
+pub mod frames;
 pub mod receive;
 mod refused;
 pub mod request;

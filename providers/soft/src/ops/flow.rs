@@ -5,6 +5,7 @@ use crate::engine::counters::Counters;
 use crate::engine::ethernet::segment::Rule;
 use crate::engine::ethernet::steer::{self, Spec, spec_size};
 use crate::engine::qp::Qp;
+use crate::engine::refused::errno;
 use crate::engine::state::Kind;
 use abi::*;
 use soft_sys::Errno;
@@ -100,7 +101,7 @@ pub(super) unsafe extern "C" fn create_flow(
         }
         // SAFETY: by contract.
         let list = unsafe { specs(attr.add(1).cast(), head.num_of_specs)? };
-        let wanted = steer::check(head.type_, head.flags, head.priority, &list)?;
+        let wanted = steer::check(head.type_, head.flags, head.priority, &list).map_err(errno)?;
         let counting = list.iter().filter(|spec| spec.kind == IBV_FLOW_SPEC_ACTION_COUNT);
         // SAFETY: by contract.
         let counters: Vec<_> =

@@ -5,18 +5,16 @@
 //! and puts one copy into the datagram ring of each process with a rule that gets the frame; that process takes it apart again and
 //! brings it to its queues (`receive`).
 
-mod checksum;
-mod headers;
 mod receive;
 pub(crate) mod segment;
 mod send;
-pub(crate) mod steer;
-pub(crate) mod toeplitz;
 
-pub(crate) use checksum::{Segment, are_right as frame_is_right, frame_check, make_segment};
-pub(crate) use headers::{ETHERNET, Framing, Key, dissect};
 pub(super) use receive::{Sink, deliver};
 pub(super) use send::{check, issue_waiting};
+pub(crate) use soft_semantics::frames::{
+    Framing, Key, Segment, are_right as frame_is_right, dissect, frame_check, make_segment, steer,
+    toeplitz,
+};
 
 /// Longest frame, without frame check sequence: a jumbo frame of 9216 bytes with Ethernet header and two VLAN tags.
 pub(crate) const MAX_FRAME: usize = 9216 + 22;

@@ -1,10 +1,7 @@
 //! Bringing a frame that arrived to the queues that rules name.
 
 use super::MAX_FRAME;
-use super::checksum::{are_right, frame_check};
-use super::headers::{ETHERNET, Key, Places, VLAN, dissect};
 use super::segment::Rule;
-use super::steer::Winner;
 use crate::adapter::Adapter;
 use crate::engine::completion::{Cqe, Rare};
 use crate::engine::cq::Cq;
@@ -16,6 +13,8 @@ use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::wq::Wq;
 use crate::shm::slot::*;
 use abi::*;
+use soft_semantics::frames::steer::Winner;
+use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 
 /// A frame in our own memory.
 pub(crate) struct Arrival<'a> {

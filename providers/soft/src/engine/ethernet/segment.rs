@@ -11,9 +11,13 @@ use crate::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use crate::shm::view::View;
 use arrayvec::ArrayVec;
 use parking_lot::RwLock;
+use soft_semantics::frames::KEY_WORDS;
 use soft_sys::{Errno, clock};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+
+/// A steering rule has a place for all of a key.
+const _: () = assert!(RULE_WORDS == KEY_WORDS);
 
 /// Rules of one process that one frame can go to.
 const MOST_TAKERS: usize = 256;

@@ -1,15 +1,14 @@
 //! Sending frames: from a request of a RAW_PACKET QP to the rings of those whose rules take them.
 
-use super::checksum::fill;
-use super::headers::dissect;
+use super::MAX_FRAME;
 use super::segment::contest;
-use super::{ETHERNET, MAX_FRAME};
 use crate::engine::datagrams::{Letter, Sent};
 use crate::engine::qp::Qp;
 use crate::engine::request::Phase;
 use crate::engine::requester::Requester;
 use crate::shm::slot::*;
 use abi::*;
+use soft_semantics::frames::{ETHERNET, dissect, fill};
 use soft_sys::Errno;
 
 /// Whether a request that is no segmented send makes a frame that can be sent.

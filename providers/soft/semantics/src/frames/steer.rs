@@ -1,44 +1,47 @@
 //! Steering rules (ibv_create_flow(3)): a pattern over the fields of a frame, and a rank among all rules of the segment.
-#![forbid(unsafe_code)]
 
 use super::headers::{
-    ESP, GRE, IPV4, IPV6, Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP, LAYER_VLAN,
-    TCP, TUNNEL_GRE, TUNNEL_MPLS, TUNNEL_VXLAN, UDP, at,
+    ESP, GRE, IPV4, IPV6, KEY_WORDS, Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP,
+    LAYER_VLAN, TCP, TUNNEL_GRE, TUNNEL_MPLS, TUNNEL_VXLAN, UDP, at,
 };
-use crate::shm::layout::RULE_WORDS;
+use crate::Refused;
 use abi::*;
-use soft_sys::Errno;
 
 /// Which bits of a key must have which values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     /// 0 wherever `mask` is.
-    pub(crate) value: [u64; RULE_WORDS],
-    pub(crate) mask: [u64; RULE_WORDS],
+    pub value: [u64; KEY_WORDS],
+    /// Which bits count.
+    pub mask: [u64; KEY_WORDS],
 }
 
 impl Pattern {
-    pub(crate) fn matches(&self, key: &[u64; RULE_WORDS]) -> bool {
+    /// Whether a frame with this key is meant.
+    pub fn matches(&self, key: &[u64; KEY_WORDS]) -> bool {
         key.iter().zip(&self.mask).zip(&self.value).all(|((k, m), v)| k & m == *v)
     }
 
     /// Tells patterns apart: two that are equal have the same.
-    pub(crate) fn shape(&self) -> u64 {
+    pub fn shape(&self) -> u64 {
         shape(self.value.iter().chain(&self.mask).copied())
     }
 }
 
 /// FNV-1a over words.
-pub(crate) fn shape(words: impl Iterator<Item = u64>) -> u64 {
+pub fn shape(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3))
 }
 
 /// What kind of rule: `ibv_flow_attr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Class {
+pub enum Class {
+    /// What its pattern matches.
     Normal = 0,
+    /// Whatever no other rule got.
     AllDefault = 1,
+    /// As that, of frames for more than one station.
     MulticastDefault = 2,
     /// Gets a copy of everything, whatever the others do.
     Sniffer = 3,
@@ -46,22 +49,23 @@ pub(crate) enum Class {
 
 /// Where a rule stands among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rank {
-    pub(crate) class: Class,
+pub struct Rank {
+    /// What kind of rule.
+    pub class: Class,
     /// The frame goes on to rules behind this one as well.
-    pub(crate) dont_trap: bool,
+    pub dont_trap: bool,
     /// 0 is first.
-    pub(crate) priority: u16,
+    pub priority: u16,
 }
 
 impl Rank {
     /// Never 0.
-    pub(crate) const fn pack(self) -> u64 {
+    pub const fn pack(self) -> u64 {
         1 << 63 | (self.dont_trap as u64) << 24 | (self.class as u64) << 16 | self.priority as u64
     }
 
     /// `None`: not a rule.
-    pub(crate) const fn unpack(word: u64) -> Option<Self> {
+    pub const fn unpack(word: u64) -> Option<Self> {
         if word >> 63 == 0 {
             return None;
         }
@@ -76,7 +80,7 @@ impl Rank {
     }
 
     /// Smaller comes first: rules in order of priority, then the default ones, all alike.
-    pub(crate) const fn precedence(self) -> u32 {
+    pub const fn precedence(self) -> u32 {
         match self.class {
             Class::Normal => self.priority as u32,
             _ => 1 << 16,
@@ -86,19 +90,21 @@ impl Rank {
 
 /// The rule that a frame stops at: it goes to all rules of this precedence and pattern, and to no later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Winner {
-    pub(crate) precedence: u32,
+pub struct Winner {
+    /// Of its rank.
+    pub precedence: u32,
     /// Of the pattern; 0 among default rules, which do not compete.
-    pub(crate) shape: u64,
-    pub(crate) born: u64,
+    pub shape: u64,
+    /// When the rule was made, in the order of all rules.
+    pub born: u64,
 }
 
 impl Winner {
     /// No rule: nothing stops the frame.
-    pub(crate) const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
+    pub const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
 
     /// Takes part in the contest for a frame that a rule matches. Among rules of one priority the oldest wins.
-    pub(crate) fn challenge(&mut self, rank: Rank, born: u64, shape: impl FnOnce() -> u64) {
+    pub fn challenge(&mut self, rank: Rank, born: u64, shape: impl FnOnce() -> u64) {
         if rank.class == Class::Sniffer || rank.dont_trap {
             return;
         }
@@ -110,7 +116,7 @@ impl Winner {
     }
 
     /// Whether a rule that matches gets the frame.
-    pub(crate) fn lets(&self, rank: Rank, shape: impl FnOnce() -> u64) -> bool {
+    pub fn lets(&self, rank: Rank, shape: impl FnOnce() -> u64) -> bool {
         match rank.class {
             Class::Sniffer => true,
             _ if rank.dont_trap => rank.precedence() <= self.precedence,
@@ -122,22 +128,28 @@ impl Winner {
 
 /// A rule as an application asks for it, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) rank: Rank,
-    pub(crate) pattern: Pattern,
-    pub(crate) tag: Option<u32>,
-    pub(crate) drop: bool,
+pub struct Wanted {
+    /// Where it stands.
+    pub rank: Rank,
+    /// What it matches.
+    pub pattern: Pattern,
+    /// What completions of matching frames say.
+    pub tag: Option<u32>,
+    /// Matching frames are dropped.
+    pub drop: bool,
 }
 
 /// One specification of ibv_create_flow(3): its type, and its bytes behind type and size (six bytes).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spec<'a> {
-    pub(crate) kind: u32,
-    pub(crate) body: &'a [u8],
+pub struct Spec<'a> {
+    /// `ibv_flow_spec_type`.
+    pub kind: u32,
+    /// What follows type and size.
+    pub body: &'a [u8],
 }
 
 /// Bytes of a specification of this type, head included; `None`: there is no such type. Those that grew over time may be longer.
-pub(crate) const fn spec_size(kind: u32) -> Option<usize> {
+pub const fn spec_size(kind: u32) -> Option<usize> {
     Some(match kind & !IBV_FLOW_SPEC_INNER {
         IBV_FLOW_SPEC_ETH => size_of::<ibv_flow_spec_eth>(),
         IBV_FLOW_SPEC_IPV4 => size_of::<ibv_flow_spec_ipv4>(),
@@ -168,15 +180,15 @@ impl Draft {
     /// Demands `value` under `mask`.
     ///
     /// # Errors
-    /// `EINVAL` something else was demanded there before.
-    fn demand(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Errno> {
+    /// `Invalid` something else was demanded there before.
+    fn demand(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Refused> {
         for (i, (value, mask)) in value.iter().zip(mask).enumerate() {
             let (Some(v), Some(m)) = (self.value.0.get_mut(at + i), self.mask.0.get_mut(at + i))
             else {
-                return Err(Errno::EINVAL);
+                return Err(Refused::Invalid);
             };
             if (*v ^ value) & *m & mask != 0 {
-                return Err(Errno::EINVAL);
+                return Err(Refused::Invalid);
             }
             *v |= value & mask;
             *m |= mask;
@@ -185,12 +197,12 @@ impl Draft {
     }
 
     /// Demands exactly this.
-    fn exactly(&mut self, at: usize, value: &[u8]) -> Result<(), Errno> {
+    fn exactly(&mut self, at: usize, value: &[u8]) -> Result<(), Refused> {
         value.iter().enumerate().try_for_each(|(i, byte)| self.demand(at + i, &[*byte], &[0xff]))
     }
 
     /// Demands bits.
-    fn bit(&mut self, at: usize, bit: u8) -> Result<(), Errno> {
+    fn bit(&mut self, at: usize, bit: u8) -> Result<(), Refused> {
         self.demand(at, &[bit], &[bit])
     }
 
@@ -201,18 +213,18 @@ impl Draft {
         filter: &Filter<'_>,
         from: usize,
         len: usize,
-    ) -> Result<(), Errno> {
-        let value = filter.value.get(from..from + len).ok_or(Errno::EINVAL)?;
-        let mask = filter.mask.get(from..from + len).ok_or(Errno::EINVAL)?;
+    ) -> Result<(), Refused> {
+        let value = filter.value.get(from..from + len).ok_or(Refused::Invalid)?;
+        let mask = filter.mask.get(from..from + len).ok_or(Refused::Invalid)?;
         self.demand(at, value, mask)
     }
 
-    fn protocol(&mut self, base: usize, proto: u8, layer: u8) -> Result<(), Errno> {
+    fn protocol(&mut self, base: usize, proto: u8, layer: u8) -> Result<(), Refused> {
         self.exactly(base + at::PROTO, &[proto])?;
         if layer == 0 { Ok(()) } else { self.bit(base + at::LAYERS, layer) }
     }
 
-    fn version(&mut self, base: usize, ether_type: u16, layer: u8) -> Result<(), Errno> {
+    fn version(&mut self, base: usize, ether_type: u16, layer: u8) -> Result<(), Refused> {
         if base == 0 {
             self.exactly(at::ETHER_TYPE, &ether_type.to_be_bytes())?;
         }
@@ -239,30 +251,25 @@ impl Filter<'_> {
 /// Checks a rule.
 ///
 /// # Errors
-/// `EINVAL` an unknown type, specifications that contradict each other, or a default rule with any; `EOPNOTSUPP` something that no rule can do
+/// `Invalid` an unknown type, specifications that contradict each other, or a default rule with any; `Unsupported` something that no rule can do
 /// here: matching ESP sequence numbers or labels within tunnels, actions with handles, egress rules.
-pub(crate) fn check(
-    kind: u32,
-    flags: u32,
-    priority: u16,
-    specs: &[Spec<'_>],
-) -> Result<Wanted, Errno> {
+pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result<Wanted, Refused> {
     let class = match kind {
         IBV_FLOW_ATTR_NORMAL => Class::Normal,
         IBV_FLOW_ATTR_ALL_DEFAULT => Class::AllDefault,
         IBV_FLOW_ATTR_MC_DEFAULT => Class::MulticastDefault,
         IBV_FLOW_ATTR_SNIFFER => Class::Sniffer,
-        _ => return Err(Errno::EINVAL),
+        _ => return Err(Refused::Invalid),
     };
     if flags & !(IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS) != 0 {
-        return Err(Errno::EINVAL);
+        return Err(Refused::Invalid);
     }
     if flags & IBV_FLOW_ATTR_FLAGS_EGRESS != 0 {
-        return Err(Errno::EOPNOTSUPP);
+        return Err(Refused::Unsupported);
     }
     let dont_trap = flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
     if dont_trap && class != Class::Normal {
-        return Err(Errno::EINVAL);
+        return Err(Refused::Invalid);
     }
     let mut draft = Draft { value: Key::EMPTY, mask: Key::EMPTY };
     if class == Class::MulticastDefault {
@@ -273,28 +280,28 @@ pub(crate) fn check(
         match spec.kind {
             IBV_FLOW_SPEC_ACTION_TAG => {
                 let bytes: &[u8; 4] =
-                    spec.body.get(2..6).and_then(|b| b.try_into().ok()).ok_or(Errno::EINVAL)?;
+                    spec.body.get(2..6).and_then(|b| b.try_into().ok()).ok_or(Refused::Invalid)?;
                 // 24 bits, as much as a completion of an adapter has room for.
                 tag = Some(u32::from_ne_bytes(*bytes)).filter(|tag| *tag < 1 << 24);
                 if tag.is_none() {
-                    return Err(Errno::EINVAL);
+                    return Err(Refused::Invalid);
                 }
             }
             IBV_FLOW_SPEC_ACTION_DROP => drop = true,
             IBV_FLOW_SPEC_ACTION_COUNT => {}
-            IBV_FLOW_SPEC_ACTION_HANDLE => return Err(Errno::EOPNOTSUPP),
-            _ if class != Class::Normal => return Err(Errno::EINVAL),
+            IBV_FLOW_SPEC_ACTION_HANDLE => return Err(Refused::Unsupported),
+            _ if class != Class::Normal => return Err(Refused::Invalid),
             _ => demand(&mut draft, spec)?,
         }
     }
     if drop && dont_trap {
-        return Err(Errno::EINVAL);
+        return Err(Refused::Invalid);
     }
     Ok(Wanted { rank: Rank { class, dont_trap, priority }, pattern: draft.finish(), tag, drop })
 }
 
 /// What one specification demands.
-fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Errno> {
+fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Refused> {
     let base = if spec.kind & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
     let kind = spec.kind & !IBV_FLOW_SPEC_INNER;
     // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple of four.
@@ -308,11 +315,11 @@ fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Errno> {
         IBV_FLOW_SPEC_VXLAN_TUNNEL => (2, size_of::<ibv_flow_tunnel_filter>()),
         IBV_FLOW_SPEC_GRE => (2, size_of::<ibv_flow_gre_filter>()),
         IBV_FLOW_SPEC_MPLS => (2, size_of::<ibv_flow_mpls_filter>()),
-        _ => return Err(Errno::EINVAL),
+        _ => return Err(Refused::Invalid),
     };
     let filter = Filter {
-        value: spec.body.get(from..from + len).ok_or(Errno::EINVAL)?,
-        mask: spec.body.get(from + len..from + 2 * len).ok_or(Errno::EINVAL)?,
+        value: spec.body.get(from..from + len).ok_or(Refused::Invalid)?,
+        mask: spec.body.get(from + len..from + 2 * len).ok_or(Refused::Invalid)?,
     };
     let filter = &filter;
     match kind {
@@ -355,12 +362,12 @@ fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Errno> {
         }
         IBV_FLOW_SPEC_ESP => {
             if filter.asks_for(4, 4) {
-                return Err(Errno::EOPNOTSUPP);
+                return Err(Refused::Unsupported);
             }
             draft.protocol(base, ESP, LAYER_ESP)?;
             draft.field(base + at::DST_PORT, filter, 0, 4)
         }
-        _ if base != 0 => Err(Errno::EOPNOTSUPP),
+        _ if base != 0 => Err(Refused::Unsupported),
         IBV_FLOW_SPEC_VXLAN_TUNNEL => {
             draft.protocol(0, UDP, LAYER_UDP)?;
             draft.bit(at::TUNNELS, TUNNEL_VXLAN)?;
@@ -390,7 +397,7 @@ mod tests {
         [&vec![0; skip][..], value, mask].concat()
     }
 
-    fn normal(specs: &[(u32, Vec<u8>)]) -> Result<Wanted, Errno> {
+    fn normal(specs: &[(u32, Vec<u8>)]) -> Result<Wanted, Refused> {
         let specs: Vec<Spec<'_>> =
             specs.iter().map(|(kind, body)| Spec { kind: *kind, body }).collect();
         check(IBV_FLOW_ATTR_NORMAL, 0, 0, &specs)
@@ -470,29 +477,29 @@ mod tests {
         ip6_type.1[12..14].copy_from_slice(&[0x86, 0xdd]);
         ip6_type.1[28..30].fill(0xff);
         let v4 = (IBV_FLOW_SPEC_IPV4, spec(2, &[0; 8], &[0; 8]));
-        assert_eq!(normal(&[ip6_type, v4.clone()]).err(), Some(Errno::EINVAL));
+        assert_eq!(normal(&[ip6_type, v4.clone()]).err(), Some(Refused::Invalid));
         let tcp = (IBV_FLOW_SPEC_TCP, spec(0, &[0; 4], &[0; 4]));
-        assert_eq!(normal(&[tcp, udp(1)]).err(), Some(Errno::EINVAL));
-        assert_eq!(normal(&[(7, vec![0; 90])]).err(), Some(Errno::EINVAL));
-        assert_eq!(normal(&[(IBV_FLOW_SPEC_IPV4, vec![0; 3])]).err(), Some(Errno::EINVAL));
+        assert_eq!(normal(&[tcp, udp(1)]).err(), Some(Refused::Invalid));
+        assert_eq!(normal(&[(7, vec![0; 90])]).err(), Some(Refused::Invalid));
+        assert_eq!(normal(&[(IBV_FLOW_SPEC_IPV4, vec![0; 3])]).err(), Some(Refused::Invalid));
         let seq = (IBV_FLOW_SPEC_ESP, spec(2, &[0; 8], &[0xff; 8]));
-        assert_eq!(normal(&[seq]).err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(normal(&[seq]).err(), Some(Refused::Unsupported));
         assert_eq!(
             normal(&[(IBV_FLOW_SPEC_ACTION_HANDLE, vec![0; 12])]).err(),
-            Some(Errno::EOPNOTSUPP)
+            Some(Refused::Unsupported)
         );
         let of = |kind, flags, specs: &[Spec<'_>]| check(kind, flags, 0, specs).err();
-        assert_eq!(of(4, 0, &[]), Some(Errno::EINVAL));
-        assert_eq!(of(0, 1, &[]), Some(Errno::EINVAL));
-        assert_eq!(of(0, IBV_FLOW_ATTR_FLAGS_EGRESS, &[]), Some(Errno::EOPNOTSUPP));
+        assert_eq!(of(4, 0, &[]), Some(Refused::Invalid));
+        assert_eq!(of(0, 1, &[]), Some(Refused::Invalid));
+        assert_eq!(of(0, IBV_FLOW_ATTR_FLAGS_EGRESS, &[]), Some(Refused::Unsupported));
         assert_eq!(
             of(IBV_FLOW_ATTR_SNIFFER, IBV_FLOW_ATTR_FLAGS_DONT_TRAP, &[]),
-            Some(Errno::EINVAL)
+            Some(Refused::Invalid)
         );
         let (kind, body) = v4;
         assert_eq!(
             of(IBV_FLOW_ATTR_ALL_DEFAULT, 0, &[Spec { kind, body: &body }]),
-            Some(Errno::EINVAL)
+            Some(Refused::Invalid)
         );
     }
 

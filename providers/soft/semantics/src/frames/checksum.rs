@@ -1,6 +1,5 @@
 //! Checksums of IPv4 headers, TCP and UDP (RFC 1071), what an adapter does about them, the frame check sequence, and cutting a long TCP packet
 //! into frames (segmentation offload).
-#![forbid(unsafe_code)]
 
 use super::headers::{Framing, IPV4, IPV6, Ip, Places, TCP, UDP, packet};
 
@@ -37,7 +36,7 @@ fn pseudo(frame: &[u8], ip: &Ip) -> u32 {
 }
 
 /// Whether the checksums of an IPv4 header and of TCP or UDP in it are right: what `IBV_WC_IP_CSUM_OK` says. A UDP packet without one is right.
-pub(crate) fn are_right(frame: &[u8], places: &Places) -> bool {
+pub fn are_right(frame: &[u8], places: &Places) -> bool {
     let Some(ip) = places.ip.filter(|ip| !ip.is_v6 && !ip.fragment) else { return false };
     let Some(at) = field(ip.proto) else { return false };
     let (Some(header), Some(payload)) =
@@ -51,7 +50,7 @@ pub(crate) fn are_right(frame: &[u8], places: &Places) -> bool {
 }
 
 /// Fills in the checksums of the outer packet: of an IPv4 header, and of TCP or UDP over either version (`IBV_SEND_IP_CSUM`).
-pub(crate) fn fill(frame: &mut [u8], places: &Places) {
+pub fn fill(frame: &mut [u8], places: &Places) {
     let Some(ip) = places.ip else { return };
     if !ip.is_v6
         && let Some(header) = frame.get_mut(ip.at..)
@@ -81,7 +80,7 @@ pub(crate) fn fill(frame: &mut [u8], places: &Places) {
 }
 
 /// The frame check sequence as it follows a frame on a wire (IEEE 802.3, 3.2.9).
-pub(crate) fn frame_check(frame: &[u8]) -> [u8; 4] {
+pub fn frame_check(frame: &[u8]) -> [u8; 4] {
     let crc = frame.iter().fold(u32::MAX, |crc, byte| {
         let at = (crc ^ u32::from(*byte)) & 0xff;
         crc >> 8 ^ CRC.get(at as usize).copied().unwrap_or(0)
@@ -107,12 +106,13 @@ const CRC: [u32; 256] = {
 
 /// Which part of a segmented send a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub struct Segment {
     /// Frames before it.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Bytes of payload before it.
-    pub(crate) offset: u32,
-    pub(crate) last: bool,
+    pub offset: u32,
+    /// No frame follows it.
+    pub last: bool,
 }
 
 const FIN_PSH: u8 = 0x09;
@@ -120,7 +120,7 @@ const CWR: u8 = 0x80;
 
 /// Makes `frame`, which begins with the headers given for the whole send, one of its segments: lengths, the IPv4 identification, TCP sequence
 /// number and flags (FIN and PSH with the last segment only, CWR with the first), and checksums.
-pub(crate) fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
+pub fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
     let len = frame.len();
     // The lengths in the header given may be anything.
     let Some((start, ether_type)) = framing.network_layer(frame) else { return };

@@ -1,23 +1,23 @@
 //! The hash by which frames are spread over receive queues: Toeplitz, as Microsoft's "Receive Side Scaling" specifies it.
-#![forbid(unsafe_code)]
 
 use super::headers::{Key, LAYER_ESP, LAYER_IPV4, LAYER_IPV6, LAYER_TCP, LAYER_UDP, at};
 use abi::*;
 use arrayvec::ArrayVec;
 
 /// Bytes of a hash key: enough for two IPv6 addresses and two ports.
-pub(crate) const KEY_BYTES: usize = 40;
+pub const KEY_BYTES: usize = 40;
 
 /// Which fields are hashed with which key.
 #[derive(Clone, Debug)]
-pub(crate) struct Hash {
-    pub(crate) key: [u8; KEY_BYTES],
+pub struct Hash {
+    /// The secret.
+    pub key: [u8; KEY_BYTES],
     /// `ibv_rx_hash_fields`.
-    pub(crate) fields: u32,
+    pub fields: u32,
 }
 
 /// Fields that can be asked for.
-pub(crate) const FIELDS: u32 = IBV_RX_HASH_SRC_IPV4
+pub const FIELDS: u32 = IBV_RX_HASH_SRC_IPV4
     | IBV_RX_HASH_DST_IPV4
     | IBV_RX_HASH_SRC_IPV6
     | IBV_RX_HASH_DST_IPV6
@@ -30,7 +30,7 @@ pub(crate) const FIELDS: u32 = IBV_RX_HASH_SRC_IPV4
 
 impl Hash {
     /// Whether a set of fields makes sense: one version of IP, one protocol above it, as adapters have it.
-    pub(crate) const fn permits(fields: u32) -> bool {
+    pub const fn permits(fields: u32) -> bool {
         let v4 = fields & (IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4) != 0;
         let v6 = fields & (IBV_RX_HASH_SRC_IPV6 | IBV_RX_HASH_DST_IPV6) != 0;
         let tcp = fields & (IBV_RX_HASH_SRC_PORT_TCP | IBV_RX_HASH_DST_PORT_TCP) != 0;
@@ -40,7 +40,7 @@ impl Hash {
     }
 
     /// The hash of a frame: of those of the fields that it has, in the specification's order.
-    pub(crate) fn of(&self, key: &Key) -> u32 {
+    pub fn of(&self, key: &Key) -> u32 {
         let base = if self.fields & IBV_RX_HASH_INNER != 0 { at::INNER } else { 0 };
         let mut data = ArrayVec::<u8, KEY_BYTES>::new();
         let mut add = |field: u32, layer: u8, bytes: &[u8]| {

@@ -1,15 +1,15 @@
 //! What a frame says: Ethernet, VLAN, IPv4 (RFC 791), IPv6 (RFC 8200), TCP, UDP, ESP, and the tunnels VXLAN (RFC 7348), GRE (RFC 2784 and
 //! 2890) and MPLS (RFC 3032), taken apart into a [`Key`] of fixed places. Steering rules are patterns over keys.
-#![forbid(unsafe_code)]
 
-use crate::shm::layout::RULE_WORDS;
+/// Words of a [`Key`].
+pub const KEY_WORDS: usize = 18;
 
 /// Bytes of an Ethernet header without tags: what every frame has.
-pub(crate) const ETHERNET: usize = 14;
+pub const ETHERNET: usize = 14;
 /// Bytes of the header of IP over InfiniBand.
 const IPOIB: usize = 4;
 /// Bytes of a VLAN tag.
-pub(crate) const VLAN: usize = 4;
+pub const VLAN: usize = 4;
 
 pub(super) const IPV4: u16 = 0x0800;
 pub(super) const IPV6: u16 = 0x86dd;
@@ -71,14 +71,14 @@ pub(super) const TUNNEL_MPLS: u8 = 4;
 
 /// All fields of a frame that a rule can name, each at its place; 0 where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(pub(super) [u8; RULE_WORDS * 8]);
+pub struct Key(pub(super) [u8; KEY_WORDS * 8]);
 
 impl Key {
-    pub(super) const EMPTY: Self = Self([0; RULE_WORDS * 8]);
+    pub(super) const EMPTY: Self = Self([0; KEY_WORDS * 8]);
 
     /// In units for comparison.
-    pub(crate) fn words(&self) -> [u64; RULE_WORDS] {
-        let mut words = [0; RULE_WORDS];
+    pub fn words(&self) -> [u64; KEY_WORDS] {
+        let mut words = [0; KEY_WORDS];
         for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
@@ -106,16 +106,16 @@ impl Key {
     }
 
     /// Whether the frame is for more than one station.
-    pub(crate) fn is_multicast(&self) -> bool {
+    pub fn is_multicast(&self) -> bool {
         self.has(at::DST_MAC, 1)
     }
 }
 
 /// Where the outer packet of a frame lies in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub struct Places {
     /// The tag control information of the outermost VLAN tag, which lies at byte 12.
-    pub(crate) vlan: Option<u16>,
+    pub vlan: Option<u16>,
     /// The IP header.
     pub(super) ip: Option<Ip>,
 }
@@ -144,7 +144,8 @@ fn be16(frame: &[u8], at: usize) -> Option<u16> {
 
 /// What stands before the network layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
+    /// Two addresses and an EtherType.
     #[default]
     Ethernet,
     /// Of IP over InfiniBand: an EtherType, and two bytes that are reserved (RFC 4391, 6).
@@ -153,7 +154,7 @@ pub(crate) enum Framing {
 
 impl Framing {
     /// Bytes of it, without tags.
-    pub(crate) const fn len(self) -> usize {
+    pub const fn len(self) -> usize {
         match self {
             Self::Ethernet => ETHERNET,
             Self::Ipoib => IPOIB,
@@ -175,7 +176,7 @@ pub(super) fn packet(frame: &[u8], start: usize, ether_type: u16) -> Option<Ip> 
 }
 
 /// Takes a frame apart; `None` when it has no Ethernet header. What is cut off or makes no sense further in is as if it were not there.
-pub(crate) fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
+pub fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
     let mut key = Key::EMPTY;
     let mut places = Places::default();
     let (at, ether_type) = ethernet(frame, 0, 0, &mut key)?;

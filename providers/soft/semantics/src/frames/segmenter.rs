@@ -1,0 +1,119 @@
+//! What a QP makes the frames or datagrams of a segmented send with (`IBV_WR_TSO`, ibv_post_send(3)).
+
+use super::headers::Framing;
+use crate::Refused;
+use crate::request::Request;
+use abi::*;
+
+/// Payload of a segmented send.
+pub const MAX_TSO: u32 = 256 * 1024;
+/// Headers of a segmented send.
+pub const MAX_TSO_HEADER: u16 = 512;
+
+/// What a QP makes segments with.
+#[derive(Debug, Default)]
+pub struct Segmenter {
+    /// What each begins with.
+    pub framing: Framing,
+    /// Bytes that a frame or a datagram may have.
+    longest: usize,
+    /// The one that is being made.
+    pub frame: Vec<u8>,
+    /// Headers of requests that wait, one place for each request of the queue.
+    headers: Vec<u8>,
+    max_header: usize,
+}
+
+impl Segmenter {
+    /// For a queue of `max_wr` requests with headers of up to `max_header` bytes, which become frames or datagrams of up to `longest` bytes.
+    pub fn new(framing: Framing, longest: usize, max_wr: usize, max_header: usize) -> Self {
+        // As many places as the send queue has.
+        let places = max_wr.next_power_of_two();
+        let headers = vec![0; places * max_header];
+        Self { framing, longest, frame: vec![0; longest], headers, max_header }
+    }
+
+    /// Whether a segmented send of `len` bytes can be carried out.
+    ///
+    /// # Errors
+    /// `Invalid` no header, or one that is too short for its link layer or longer than the QP was made for; segments of no bytes, or of
+    /// more than there is room for; too much data, or inline data.
+    pub fn check(&self, request: &Request, len: u64) -> Result<(), Refused> {
+        let (header, mss) = (request.tso_header_len(), request.tso_segment());
+        let good = request.flags & IBV_SEND_INLINE == 0
+            && request.remote_addr != 0
+            && (self.framing.len()..=self.max_header).contains(&header)
+            && mss > 0
+            && header + mss <= self.longest
+            && len <= u64::from(MAX_TSO);
+        if good { Ok(()) } else { Err(Refused::Invalid) }
+    }
+
+    /// The place of a kept header.
+    pub fn place(&mut self, slot: usize) -> &mut [u8] {
+        let at = slot * self.max_header;
+        self.headers.get_mut(at..at + self.max_header).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: usize = 4096;
+
+    fn tso(header: u16, mss: u16) -> Request {
+        let mut request = Request { opcode: IBV_WR_TSO, ..Request::default() };
+        request.set_tso(0x1000, header, mss);
+        request
+    }
+
+    #[test]
+    fn what_makes_no_datagrams_is_refused() {
+        let segmenter = Segmenter::new(Framing::Ipoib, MTU, 3, 64);
+        let check = |request: &Request, len| segmenter.check(request, len);
+        let most = u64::from(MAX_TSO);
+        for (header, mss, len) in [(4, 1, 0), (64, 4032, most), (44, 4052, 1), (64, 1, most)] {
+            assert_eq!(check(&tso(header, mss), len), Ok(()), "{header} {mss} {len}");
+        }
+        for (header, mss, len) in [
+            (0, 100, 1),
+            (3, 100, 1),
+            (65, 100, 1),
+            (44, 0, 1),
+            (64, 4033, 1),
+            (44, 4053, 1),
+            (44, u16::MAX, 1),
+            (44, 100, most + 1),
+        ] {
+            assert_eq!(
+                check(&tso(header, mss), len),
+                Err(Refused::Invalid),
+                "{header} {mss} {len}"
+            );
+        }
+        let inline = Request { flags: IBV_SEND_INLINE, ..tso(44, 100) };
+        assert_eq!(check(&inline, 10), Err(Refused::Invalid));
+        let nowhere = Request { remote_addr: 0, ..tso(44, 100) };
+        assert_eq!(check(&nowhere, 10), Err(Refused::Invalid));
+    }
+
+    #[test]
+    fn a_queue_pair_that_was_made_without_room_for_headers_takes_none() {
+        for header in [0, 4, 14, 44, 54] {
+            let none = Segmenter::default();
+            assert_eq!(none.check(&tso(header, 100), 10), Err(Refused::Invalid));
+        }
+    }
+
+    #[test]
+    fn each_request_of_the_queue_has_a_place_for_its_header() {
+        let mut segmenter = Segmenter::new(Framing::Ipoib, MTU, 5, 44);
+        for slot in 0..8u8 {
+            segmenter.place(usize::from(slot)).fill(slot);
+        }
+        for slot in 0..8u8 {
+            assert_eq!(segmenter.place(usize::from(slot)), [slot; 44]);
+        }
+    }
+}
