@@ -1,8 +1,8 @@
 //! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
-use crate::engine::faults::{Statement, parse};
 use crate::guid::DEVICES;
 use parking_lot::Mutex;
+use soft_semantics::faults::{Statement, parse};
 use soft_sys::notice;
 use soft_sys::process;
 use std::ffi::{OsStr, OsString};

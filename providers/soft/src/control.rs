@@ -1,9 +1,9 @@
 //! Telling a running process what shall go wrong: lines in a named pipe that `FERROVERBS_SOFT_CONTROL` names, in the language of
-//! `FERROVERBS_SOFT_FAULTS` (`engine::faults`). A thread that sleeps in the kernel reads them; without the setting there is none.
+//! `FERROVERBS_SOFT_FAULTS` (`soft_semantics::faults`). A thread that sleeps in the kernel reads them; without the setting there is none.
 
 use crate::adapter::Adapter;
 use crate::config::{CONTROL_VARIABLE, control_path};
-use crate::engine::faults::parse;
+use soft_semantics::faults::parse;
 use soft_sys::eventfd::EventFd;
 use soft_sys::fifo::Fifo;
 use soft_sys::notice;

@@ -1,12 +1,13 @@
 //! The adapter's port, which goes down and comes up on request only, and everything else that is done on request: orders are carried
-//! out by the service thread, one after the other (`engine::faults`).
+//! out by the service thread, one after the other (`soft_semantics::faults`).
 
 use crate::adapter::Adapter;
-use crate::engine::faults::{Order, Plan, Rule, Statement};
+use crate::engine::faulty::Plan;
 use crate::engine::inbound::Who;
 use crate::engine::qp::Qp;
 use abi::*;
 use parking_lot::Mutex;
+use soft_semantics::faults::{Order, Rule, Statement};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -79,7 +80,7 @@ impl Adapter {
         self.fabric.wake_self();
     }
 
-    /// Does what a person said (`engine::faults::parse`).
+    /// Does what a person said (`soft_semantics::faults::parse`).
     pub(crate) fn obey(&self, statements: &[Statement]) {
         for statement in statements {
             match *statement {

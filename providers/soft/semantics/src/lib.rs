@@ -4,7 +4,9 @@
 //! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
 #![forbid(unsafe_code)]
 
+pub mod faults;
 pub mod frames;
+pub mod inbound;
 pub mod receive;
 mod refused;
 pub mod request;

@@ -4,16 +4,30 @@
 //! their request's turn comes; what is before it goes on, and what is behind it waits, as on a wire that keeps the order.
 #![forbid(unsafe_code)]
 
-use super::faults::{Fault, Ordeal, Order, Plan, Stream};
 use super::link::Link;
 use super::qp::Qp;
 use super::request::{Phase, REFUSED};
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
+use soft_semantics::faults::{self, Count, Fault, Ordeal, Order};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// The rules of an adapter, and where one of its queue pairs is with them.
+pub(crate) type Plan = faults::Plan<SharedCount>;
+type Stream = faults::Stream<SharedCount>;
+
+/// A count that all queue pairs of a process share.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCount(AtomicU64);
+
+impl Count for SharedCount {
+    fn count(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
 
 /// How a QP's requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use super::windows::Done;
 use abi::*;
 use soft_memory::careful;
 use soft_memory::pages::is_mapped;
+pub(crate) use soft_semantics::inbound::{Nak, Piece, Verdict};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,81 +36,6 @@ pub(crate) enum Who {
     Application,
     /// A thread of ours, or a call that ends things: memory of the application's may be gone (`soft_memory::careful`).
     Stranger,
-}
-
-/// Why a request was refused (IBTA vol 1, table 57: syndromes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Nak {
-    Invalid = 1,
-    Access = 2,
-    Operation = 3,
-    /// No receive was posted for as long as the requester was willing to wait.
-    Rnr = 4,
-    /// XRC: no such shared receive queue in the QP's domain (IBTA vol 1, A14.5: as for reliable datagrams).
-    InvalidRd = 5,
-}
-
-impl Nak {
-    pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            1 => Self::Invalid,
-            2 => Self::Access,
-            3 => Self::Operation,
-            4 => Self::Rnr,
-            5 => Self::InvalidRd,
-            _ => return None,
-        })
-    }
-
-    /// The status that the requester's completion gets.
-    pub(crate) const fn requester_status(self) -> u32 {
-        match self {
-            Self::Invalid => IBV_WC_REM_INV_REQ_ERR,
-            Self::Access => IBV_WC_REM_ACCESS_ERR,
-            Self::Operation => IBV_WC_REM_OP_ERR,
-            Self::Rnr => IBV_WC_RNR_RETRY_EXC_ERR,
-            Self::InvalidRd => IBV_WC_REM_INV_RD_REQ_ERR,
-        }
-    }
-}
-
-/// What a transport is to do about one piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Done: it can be acknowledged.
-    Done,
-    /// Not done and not missed: an unreliable transport counts it and goes on.
-    Dropped,
-    /// No receive is posted: the same piece again later.
-    NotReady,
-    /// The lock of atomics is held: the same piece again later.
-    Busy,
-    /// Refused; the QP is in error unless this is `Nak::Rnr`.
-    Refuse(Nak),
-    /// A receive completed with an error, so the QP is in error; an unreliable sender never knows.
-    Broken,
-    /// The sender went away while its bytes were fetched: what it sent does not count.
-    Stale,
-    /// The sender died, and the message with it.
-    Gone,
-}
-
-/// What the headers of a piece say.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    pub(crate) first: bool,
-    pub(crate) last: bool,
-    /// Immediate data in network order; with the last piece of a SEND, and all of a WRITE.
-    pub(crate) imm: Option<u32>,
-    /// rkey of ours to take back before the receive completes; with the last piece of a SEND.
-    pub(crate) invalidate: Option<u32>,
-    pub(crate) solicited: bool,
-    /// Bytes of the whole message; with the first piece.
-    pub(crate) total: usize,
-    pub(crate) src_qpn: u32,
-    /// The receive begins with a global route header, of this kind of packet; 0: it does not.
-    pub(crate) packet: u8,
 }
 
 /// Where the bytes of a piece come from.
@@ -621,17 +547,4 @@ enum Place {
 /// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.
 fn announce(qp: &Qp, spot: Spot) -> Option<Announced<'_>> {
     is_window(spot.rkey).then(|| qp.adapter.movers.announce(qp.adapter.fabric.slot(), spot.rkey))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_survives_its_word() {
-        for nak in [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr, Nak::InvalidRd] {
-            assert_eq!(Nak::from_raw(nak as u32), Some(nak));
-        }
-        assert_eq!(Nak::from_raw(0), None);
-    }
 }

@@ -2,31 +2,37 @@
 //!
 //! A [`Plan`] has the rules of the whole adapter. Each queue pair goes through them with a [`Stream`] of its own, which is asked
 //! once for each request that is posted, in the order of posting: the answer depends on that order and on nothing else.
-#![forbid(unsafe_code)]
 
 mod parse;
 
-pub(crate) use parse::parse;
+pub use parse::parse;
 
-use super::inbound::Nak;
-use super::state::{Kind, give_up_us, rnr_timer_us};
+use crate::inbound::Nak;
+use crate::state::{Kind, give_up_us, rnr_timer_us};
 use abi::*;
+use std::cell::Cell;
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Of `times`: until the sender gives up.
-pub(crate) const ALL: u32 = u32::MAX;
+pub const ALL: u32 = u32::MAX;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// It is lost this many times in a row.
-    Drop { times: u32 },
+    Drop {
+        /// Or [`ALL`].
+        times: u32,
+    },
     /// It leaves later, and with it what is behind it.
     Delay(Duration),
     /// The receiver says this many times in a row that it has no receive for it.
-    Rnr { times: u32 },
+    Rnr {
+        /// Or [`ALL`].
+        times: u32,
+    },
     /// The remote queue pair refuses it.
     Refuse(Nak),
     /// Its own list of memory is found wrong (`IBV_WC_LOC_PROT_ERR`).
@@ -41,74 +47,100 @@ pub(crate) enum Fault {
 
 /// To which of the operations that a rule counts it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub enum When {
     /// To this one; the first is 1.
     Nth(u64),
     /// To each whose number this divides.
     Every(u64),
     /// To `hits` in `of`, by a stream of pseudo-random numbers.
-    Rate { hits: u32, of: u32, seed: u64 },
+    Rate {
+        /// So many are struck,
+        hits: u32,
+        /// of so many.
+        of: u32,
+        /// What the numbers come from.
+        seed: u64,
+    },
 }
 
 /// Classes of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
+    /// SENDs of all kinds.
     Send,
+    /// RDMA WRITEs and atomic writes.
     Write,
+    /// RDMA READs.
     Read,
+    /// Compare-and-swap and fetch-and-add.
     Atomic,
+    /// Flushes.
     Flush,
 }
 
 /// Kinds of queue pairs as a rule names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub enum Transport {
+    /// Reliable connection.
     Rc,
+    /// Unreliable connection.
     Uc,
+    /// Datagrams.
     Ud,
+    /// Ethernet frames.
     Raw,
+    /// The sending end of an XRC connection.
     Xrc,
 }
 
 /// One rule: what, when, and for which requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) fault: Fault,
-    pub(crate) when: When,
+pub struct Rule {
+    /// What happens.
+    pub fault: Fault,
+    /// When.
+    pub when: When,
     /// Only queue pair number so-and-so of this process in the order of creation; the first is 1.
-    pub(crate) qp: Option<u32>,
-    pub(crate) class: Option<Class>,
-    pub(crate) transport: Option<Transport>,
+    pub qp: Option<u32>,
+    /// Only requests of this class.
+    pub class: Option<Class>,
+    /// Only queue pairs of this kind.
+    pub transport: Option<Transport>,
     /// Operations of all queue pairs are counted together.
-    pub(crate) per_device: bool,
+    pub per_device: bool,
 }
 
 /// A completion queue that is to overrun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Overrun {
+pub struct Overrun {
     /// The completion that finds no room; the first is 1.
-    pub(crate) nth: u64,
+    pub nth: u64,
     /// Only completion queue number so-and-so of this process; the first is 1.
-    pub(crate) cq: Option<u32>,
+    pub cq: Option<u32>,
 }
 
 /// What is done at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// The port goes down; for ever, or for so long.
     PortDown(Option<Duration>),
+    /// The port comes up.
     PortUp,
     /// An `ibv_event_type` of the port is reported. Where it is of GIDs, the host's addresses are looked for again; nothing else
     /// changes.
     PortEvent(u32),
+    /// The device breaks (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }
 
 /// What a person can say in one statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Statement {
+pub enum Statement {
+    /// From now on.
     Rule(Rule),
+    /// Of a completion queue, once.
     Overrun(Overrun),
+    /// At once.
     Order(Order),
     /// All rules are forgotten.
     Clear,
@@ -116,42 +148,64 @@ pub(crate) enum Statement {
 
 /// A rule with its count for the whole device.
 #[derive(Debug)]
-struct Live {
+struct Live<C> {
     rule: Rule,
     /// Its place among the rules: each draws random numbers of its own.
     index: u64,
-    counted: AtomicU64,
+    counted: C,
+}
+
+/// A count that the streams of one device share. Who goes through them in several threads brings one that threads can share.
+pub trait Count: Debug + Default {
+    /// Counts one more, and says the how manieth that is; the first is 1.
+    fn count(&self) -> u64;
+}
+
+impl Count for Cell<u64> {
+    fn count(&self) -> u64 {
+        self.set(self.get() + 1);
+        self.get()
+    }
 }
 
 /// All rules of an adapter, in the order in which they were given.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
-    rules: Vec<Arc<Live>>,
+#[derive(Debug)]
+pub struct Plan<C = Cell<u64>> {
+    rules: Vec<Arc<Live<C>>>,
     overruns: Vec<Overrun>,
 }
 
-impl Plan {
-    pub(crate) fn add(&mut self, rule: Rule) {
+impl<C> Default for Plan<C> {
+    fn default() -> Self {
+        Self { rules: vec![], overruns: vec![] }
+    }
+}
+
+impl<C: Count> Plan<C> {
+    /// Adds a rule behind all others.
+    pub fn add(&mut self, rule: Rule) {
         let index = self.rules.len() as u64;
-        self.rules.push(Arc::new(Live { rule, index, counted: AtomicU64::new(0) }));
+        self.rules.push(Arc::new(Live { rule, index, counted: C::default() }));
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    /// Whether it says nothing.
+    pub const fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.overruns.is_empty()
     }
 
-    pub(crate) fn add_overrun(&mut self, overrun: Overrun) {
+    /// Adds a completion queue that is to overrun.
+    pub fn add_overrun(&mut self, overrun: Overrun) {
         self.overruns.push(overrun);
     }
 
     /// At which of its completions queue number `cq` overruns, if at any.
-    pub(crate) fn overrun_of(&self, cq: u32) -> Option<u64> {
+    pub fn overrun_of(&self, cq: u32) -> Option<u64> {
         let meant = self.overruns.iter().filter(|o| o.cq.is_none_or(|only| only == cq));
         meant.map(|o| o.nth).min()
     }
 
     /// The way of queue pair number `qp` through the rules that concern it; `None`: none does.
-    pub(crate) fn stream(&self, qp: u32, kind: Kind) -> Option<Stream> {
+    pub fn stream(&self, qp: u32, kind: Kind) -> Option<Stream<C>> {
         let mut stream = Stream { qp, kind, rules: vec![], seen: 0 };
         stream.extend(self);
         (!stream.rules.is_empty()).then_some(stream)
@@ -160,18 +214,18 @@ impl Plan {
 
 /// Where one queue pair is with the rules.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream<C = Cell<u64>> {
     qp: u32,
     kind: Kind,
     /// With how many operations of this queue pair each has counted.
-    rules: Vec<(Arc<Live>, u64)>,
+    rules: Vec<(Arc<Live<C>>, u64)>,
     /// Rules of the plan that were looked at.
     seen: usize,
 }
 
-impl Stream {
+impl<C: Count> Stream<C> {
     /// Takes up rules that were added since; they begin to count now.
-    pub(crate) fn extend(&mut self, plan: &Plan) {
+    pub fn extend(&mut self, plan: &Plan<C>) {
         for live in plan.rules.iter().skip(self.seen) {
             if live.rule.concerns(self.qp, self.kind) {
                 self.rules.push((Arc::clone(live), 0));
@@ -181,7 +235,7 @@ impl Stream {
     }
 
     /// What happens to the request that is posted next. All rules count it, and the first that applies is carried out.
-    pub(crate) fn next(&mut self, opcode: u32) -> Option<Fault> {
+    pub fn next(&mut self, opcode: u32) -> Option<Fault> {
         let class = Class::of(opcode)?;
         let mut struck = None;
         for (live, own) in &mut self.rules {
@@ -190,7 +244,7 @@ impl Stream {
                 continue;
             }
             let (number, whose) = if per_device {
-                (live.counted.fetch_add(1, Ordering::Relaxed) + 1, 0)
+                (live.counted.count(), 0)
             } else {
                 *own += 1;
                 (*own, self.qp)
@@ -233,7 +287,7 @@ impl When {
 
 impl Class {
     /// The class of a request with this `ibv_wr_opcode`; `None` for what never leaves the queue pair's own adapter.
-    pub(crate) const fn of(opcode: u32) -> Option<Self> {
+    pub const fn of(opcode: u32) -> Option<Self> {
         Some(match opcode {
             IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => return None,
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_ATOMIC_WRITE => Self::Write,
@@ -261,17 +315,17 @@ impl Transport {
 
 /// How long a request is held up by failures of the wire, and how that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ordeal {
+pub struct Ordeal {
     /// `None`: for ever.
-    pub(crate) span: Option<Duration>,
+    pub span: Option<Duration>,
     /// The status that it fails with; `None`: then it leaves after all.
-    pub(crate) status: Option<u32>,
+    pub status: Option<u32>,
 }
 
 impl Ordeal {
     /// A request that is lost `times` in a row: each costs the time-out of `ibv_qp_attr` (0: for ever), and it is sent again
     /// up to `retry_cnt` times.
-    pub(crate) fn lost(times: u32, timeout: u8, retry_cnt: u8) -> Self {
+    pub fn lost(times: u32, timeout: u8, retry_cnt: u8) -> Self {
         let survives = times <= u32::from(retry_cnt);
         let waits = if survives { times as u8 } else { retry_cnt.saturating_add(1) };
         let span = give_up_us(timeout, waits.saturating_sub(1)).map(Duration::from_micros);
@@ -280,7 +334,7 @@ impl Ordeal {
 
     /// A request that finds no receive `times` in a row: each costs the receiver's `min_rnr_timer`, and it is sent again up to
     /// `rnr_retry` times (7: for ever).
-    pub(crate) fn not_ready(times: u32, min_rnr_timer: u8, rnr_retry: u8) -> Self {
+    pub fn not_ready(times: u32, min_rnr_timer: u8, rnr_retry: u8) -> Self {
         let survives = rnr_retry >= 7 || times <= u32::from(rnr_retry);
         let waits = if survives { times } else { u32::from(rnr_retry) };
         let us = u64::from(rnr_timer_us(min_rnr_timer)) * u64::from(waits);
@@ -288,7 +342,8 @@ impl Ordeal {
         Self { span, status: (!survives).then_some(IBV_WC_RNR_RETRY_EXC_ERR) }
     }
 
-    pub(crate) const fn delay(span: Duration) -> Self {
+    /// A request that leaves so much later.
+    pub const fn delay(span: Duration) -> Self {
         Self { span: Some(span), status: None }
     }
 }
@@ -306,7 +361,7 @@ mod tests {
     use super::*;
 
     fn plan(text: &str) -> Plan {
-        let mut plan = Plan::default();
+        let mut plan: Plan = Plan::default();
         for statement in parse(text).unwrap() {
             match statement {
                 Statement::Rule(rule) => plan.add(rule),
@@ -411,7 +466,7 @@ mod tests {
     fn a_completion_queue_overruns_at_the_first_of_its_numbers() {
         let plan = plan("cq-overrun nth=100; cq-overrun cq=2 nth=7");
         assert_eq!((plan.overrun_of(1), plan.overrun_of(2)), (Some(100), Some(7)));
-        assert_eq!(Plan::default().overrun_of(1), None);
+        assert_eq!(Plan::<Cell<u64>>::default().overrun_of(1), None);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The language of faults (ferroverbs-soft(7), "Faults"): statements between semicolons or line ends, each a word that says what,
 //! then `name=value`. Strict: whatever is not understood is an error, as a test that believes in a fault must not run without.
-#![forbid(unsafe_code)]
 
 use super::{ALL, Class, Fault, Order, Overrun, Rule, Statement, Transport, When};
-use crate::engine::inbound::Nak;
+use crate::inbound::Nak;
 use abi::*;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// One line: the statement, what is wrong with it, and what would be right.
-pub(crate) fn parse(text: &str) -> Result<Vec<Statement>, String> {
+pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
     let statements = text.split([';', '\n']).map(str::trim);
     let told = statements.filter(|s| !s.is_empty());
     told.map(|s| statement(s).map_err(|why| format!("\"{}\": {why}", s.escape_debug()))).collect()
