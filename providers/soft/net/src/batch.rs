@@ -1,0 +1,427 @@
+//! Packets that go in one system call, and as few datagrams as the kernel cuts up for us.
+
+use crate::control::Control;
+use crate::hint::Hint;
+use crate::lane::Lanes;
+use crate::sys::{self, Bytes, Outgoing, Part, Piece};
+use crate::{Ecn, Family, Lane, Path};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+/// Packets that the kernel cuts out of one send at most (older ones; newer ones 128).
+pub const SEGMENTS_MAX: usize = 64;
+/// Datagrams of a batch.
+const MESSAGES: usize = 128;
+/// Packets of a batch.
+const PACKETS: usize = 512;
+/// Parts of all packets.
+const PARTS: usize = 4 * PACKETS;
+/// Parts of a datagram (UIO_MAXIOV).
+const MESSAGE_PARTS: usize = 1024;
+/// Parts of a packet: its payload's, headers and trailer.
+const PACKET_PARTS: usize = 34;
+/// Bytes of a packet's headers and trailer.
+const PACKET_OWN: usize = 128;
+/// Bytes of those of all packets.
+const OWN: usize = PACKET_OWN * PACKETS;
+/// Bytes of a datagram: 64 KiB with the headers of either family.
+const DATAGRAM: usize = 0xffff - 8 - 40;
+
+/// Sends packets.
+#[derive(Debug)]
+pub struct Sender {
+    lanes: Lanes,
+    /// Packets that may go in one datagram; 1 if the kernel does not cut.
+    segments: usize,
+    outgoing: Outgoing,
+    store: Store,
+}
+
+/// What a batch consists of, to be used again.
+#[derive(Debug)]
+struct Store {
+    messages: Vec<Message>,
+    packets: Vec<Packet>,
+    parts: Vec<Part<'static>>,
+    own: Box<[u8]>,
+}
+
+/// A datagram of one or more packets.
+#[derive(Debug)]
+struct Message {
+    path: Path,
+    ecn: Ecn,
+    control: Control,
+    /// Its first packet.
+    first: usize,
+    packets: usize,
+    /// Bytes of each packet but the last.
+    size: usize,
+    /// Of all together.
+    bytes: usize,
+    parts: usize,
+    /// Nothing can follow a packet that is shorter.
+    is_closed: bool,
+}
+
+/// Where the parts of a packet are.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    first: usize,
+    parts: usize,
+}
+
+/// Packets that go together. Dropping it forgets what was not sent.
+#[derive(Debug)]
+pub struct Batch<'a, 'p> {
+    sender: &'a mut Sender,
+    parts: Vec<Part<'p>>,
+    used: usize,
+}
+
+/// Room for a packet.
+#[derive(Debug)]
+pub struct Place<'b, 'a, 'p> {
+    batch: &'b mut Batch<'a, 'p>,
+    path: &'b Path,
+    ecn: Ecn,
+    len: usize,
+    joins: bool,
+    identification: u16,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Sent {
+    /// Packets that the kernel took.
+    pub packets: usize,
+    /// Packets that it refused. They are gone; a transport sends them again, or not.
+    pub refused: usize,
+    /// Why the last of these was refused.
+    pub error: Option<io::Error>,
+    /// The kernel's queue is full: the rest is still in the batch. The lane's descriptor becomes writable.
+    pub is_blocked: bool,
+}
+
+/// A packet was not as long as was said, or has too many parts, or too much around its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Bytes that were announced.
+    pub announced: usize,
+    /// Bytes that came.
+    pub came: usize,
+}
+
+impl Sender {
+    /// Without any lane. `segment` is whether the kernel may cut a datagram into packets, where it can: some adapters number those of IPv4 in their own
+    /// way, and the peer finds their ICRC wrong.
+    #[must_use]
+    pub fn new(segment: bool) -> Self {
+        let probe = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None);
+        let can = segment && probe().is_ok_and(|socket| sys::option::can_segment(&socket));
+        let store = Store {
+            messages: Vec::with_capacity(MESSAGES),
+            packets: Vec::with_capacity(PACKETS),
+            parts: Vec::with_capacity(PARTS),
+            own: vec![0; OWN].into(),
+        };
+        let segments = if can { SEGMENTS_MAX } else { 1 };
+        Self { lanes: Lanes::default(), segments, outgoing: Outgoing::new(MESSAGES, PARTS), store }
+    }
+
+    /// The lane for packets to an address of this family. `entropy` spreads; a QP takes what is always the same for it, such as both QPNs.
+    ///
+    /// # Errors
+    /// There is no socket.
+    pub fn lane(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
+        self.lanes.open(address, entropy)
+    }
+
+    /// Whether the kernel cuts datagrams. It may turn out that it cannot after all.
+    #[must_use]
+    pub fn segments(&self) -> bool {
+        self.segments > 1
+    }
+
+    /// An empty batch of packets whose payloads live for `'p`.
+    pub fn batch<'p>(&mut self) -> Batch<'_, 'p> {
+        let parts = recycle(std::mem::take(&mut self.store.parts));
+        self.store.messages.clear();
+        self.store.packets.clear();
+        Batch { sender: self, parts, used: 0 }
+    }
+
+    /// The next thing that was said of what was sent. To be asked for now and then, or after a refusal.
+    pub fn hint(&mut self) -> Option<Hint> {
+        self.lanes.sockets().find_map(|socket| {
+            let (name, control) = sys::error_queue(sys::fd(socket)).ok()?;
+            Hint::new(&name, &control)
+        })
+    }
+}
+
+/// The same room, for parts that live otherwise.
+fn recycle<'p>(mut parts: Vec<Part<'_>>) -> Vec<Part<'p>> {
+    parts.clear();
+    // None is left to be converted; collecting in place keeps the room (a test holds that).
+    let converted = parts.into_iter().map(|part| match part {
+        Part::Own(at, len) => Part::Own(at, len),
+        Part::Outside(_) => Part::Own(0, 0),
+    });
+    converted.collect()
+}
+
+impl<'a, 'p> Batch<'a, 'p> {
+    /// Room for a packet of `len` bytes, ICRC included; `None` if the batch is full, or the packet longer than any can be, or empty. Packets of a path go
+    /// in order.
+    pub fn place<'b>(
+        &'b mut self,
+        path: &'b Path,
+        ecn: Ecn,
+        len: usize,
+    ) -> Option<Place<'b, 'a, 'p>> {
+        let store = &self.sender.store;
+        let most = self.sender.segments;
+        let last = store.messages.last().filter(|last| {
+            last.packets < most
+                && !last.is_closed
+                && len <= last.size
+                && last.bytes + len <= DATAGRAM
+                && last.parts + PACKET_PARTS <= MESSAGE_PARTS
+                && last.ecn == ecn
+                && last.path.is_same(path)
+        });
+        let full = store.packets.len() == PACKETS
+            || self.parts.capacity() - self.parts.len() < PACKET_PARTS
+            || OWN - self.used < PACKET_OWN
+            || !(1..=DATAGRAM).contains(&len);
+        if full || (last.is_none() && store.messages.len() == MESSAGES) {
+            return None;
+        }
+        let (joins, number) = (last.is_some(), last.map_or(0, |last| last.packets));
+        let identification = if path.family == Family::V4 { number as u16 } else { 0 };
+        Some(Place { batch: self, path, ecn, len, joins, identification })
+    }
+
+    /// How many packets it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sender.store.messages.iter().map(|message| message.packets).sum()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sender.store.messages.is_empty()
+    }
+
+    /// Sends what it has.
+    pub fn send(&mut self) -> Sent {
+        let mut sent = Sent::default();
+        let mut tried = false;
+        let mut done = 0;
+        for message in &mut self.sender.store.messages {
+            message.finish();
+        }
+        while let Some(message) = self.sender.store.messages.get(done) {
+            let Some(socket) = self.sender.lanes.socket(message.path.lane) else {
+                let why = io::Error::new(io::ErrorKind::InvalidInput, "a lane of another sender");
+                (sent.refused, sent.error) = (sent.refused + message.packets, Some(why));
+                done += 1;
+                continue;
+            };
+            let (lane, store) = (message.path.lane, &self.sender.store);
+            let run = store.messages.get(done..).unwrap_or_default().iter();
+            let run = run.take_while(|message| message.path.lane == lane);
+            let pieces = run.map(|message| Piece {
+                name: &message.path.name,
+                control: &message.control,
+                parts: store.parts_of(message, &self.parts),
+            });
+            match self.sender.outgoing.send(sys::fd(socket), pieces, &store.own) {
+                Ok(count) => {
+                    let taken = store.messages.get(done..done + count).unwrap_or_default();
+                    sent.packets += taken.iter().map(|message| message.packets).sum::<usize>();
+                    (done, tried) = (done + count, false);
+                    if count == 0 {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    sent.is_blocked = true;
+                    break;
+                }
+                Err(error) if message.packets > 1 && cannot_segment(&error) => {
+                    self.sender.segments = 1;
+                    self.send_singly(done, &mut sent);
+                    done += 1;
+                }
+                // What ICMP said of earlier packets stops one send, once.
+                Err(error)
+                    if error.raw_os_error() != Some(libc::EMSGSIZE)
+                        && !std::mem::replace(&mut tried, true) => {}
+                Err(error) => {
+                    (sent.refused, sent.error) = (sent.refused + message.packets, Some(error));
+                    (done, tried) = (done + 1, false);
+                }
+            }
+        }
+        self.sender.store.messages.drain(..done);
+        if self.sender.store.messages.is_empty() {
+            self.sender.store.packets.clear();
+            self.parts.clear();
+            self.used = 0;
+        }
+        sent
+    }
+
+    /// The packets of a datagram that the kernel did not cut, each by itself. Those of IPv4 have another identification than was told, so a peer may find
+    /// the ICRC wrong; it is once in the life of a sender.
+    fn send_singly(&mut self, index: usize, sent: &mut Sent) {
+        let Sender { lanes, outgoing, store, .. } = &mut *self.sender;
+        let Some(message) = store.messages.get_mut(index) else { return };
+        message.control = message.path.control_of(message.ecn);
+        let Some(socket) = lanes.socket(message.path.lane) else { return };
+        for packet in store.packets.iter().skip(message.first).take(message.packets) {
+            let parts = self.parts.get(packet.first..).and_then(|parts| parts.get(..packet.parts));
+            let parts = parts.unwrap_or_default();
+            let (name, control) = (&message.path.name, &message.control);
+            let piece = Piece { name, control, parts };
+            match outgoing.send(sys::fd(socket), std::iter::once(piece), &store.own) {
+                Ok(_) => sent.packets += 1,
+                Err(error) => (sent.refused, sent.error) = (sent.refused + 1, Some(error)),
+            }
+        }
+    }
+}
+
+/// Whether a send failed because the kernel, or the interface, does not cut datagrams.
+fn cannot_segment(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
+}
+
+impl Drop for Batch<'_, '_> {
+    fn drop(&mut self) {
+        self.sender.store.parts = recycle(std::mem::take(&mut self.parts));
+    }
+}
+
+impl<'p> Place<'_, '_, 'p> {
+    /// What the IPv4 header will have as identification, which the ICRC covers; 0 by IPv6.
+    #[must_use]
+    pub fn identification(&self) -> u16 {
+        self.identification
+    }
+
+    /// Puts the packet there: its headers, its payload, and what follows that (padding and ICRC). Headers and trailer are copied.
+    ///
+    /// # Errors
+    /// It is not as long as was said, has more than 32 parts of payload, or more than 128 bytes around it. The batch is as before.
+    pub fn put(self, head: &[u8], payload: &[Bytes<'p>], trailer: &[u8]) -> Result<(), Misfit> {
+        let Self { batch, path, ecn, len, joins, .. } = self;
+        let came = head.len() + payload.iter().map(Bytes::len).sum::<usize>() + trailer.len();
+        let count = payload.len() + 2;
+        let misfit = Misfit { announced: len, came };
+        let first = batch.parts.len();
+        let own = head.len() + trailer.len();
+        if came != len || count > PACKET_PARTS || own > PACKET_OWN {
+            return Err(misfit);
+        }
+        let own = batch.sender.store.own.get_mut(batch.used..batch.used + own).ok_or(misfit)?;
+        let (before, after) = own.split_at_mut(head.len());
+        before.copy_from_slice(head);
+        after.copy_from_slice(trailer);
+        let store = &mut batch.sender.store;
+        let index = store.packets.len();
+        let joins =
+            joins && store.messages.last().is_some_and(|m| m.parts + count <= MESSAGE_PARTS);
+        batch.parts.push(Part::Own(batch.used as u32, head.len() as u32));
+        batch.parts.extend(payload.iter().map(|&bytes| Part::Outside(bytes)));
+        batch.used += head.len();
+        batch.parts.push(Part::Own(batch.used as u32, trailer.len() as u32));
+        batch.used += trailer.len();
+        store.packets.push(Packet { first, parts: count });
+        match store.messages.last_mut().filter(|_| joins) {
+            Some(message) => {
+                message.packets += 1;
+                message.bytes += len;
+                message.parts += count;
+                message.is_closed = len < message.size;
+            }
+            None => store.messages.push(Message {
+                path: path.clone(),
+                ecn,
+                control: Control::EMPTY,
+                first: index,
+                packets: 1,
+                size: len,
+                bytes: len,
+                parts: count,
+                is_closed: false,
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// The parts of a datagram.
+    fn parts_of<'b, 'p>(&self, message: &Message, parts: &'b [Part<'p>]) -> &'b [Part<'p>] {
+        let first = self.packets.get(message.first).map_or(0, |packet| packet.first);
+        parts.get(first..first + message.parts).unwrap_or_default()
+    }
+}
+
+impl Message {
+    /// Sets what goes beside it.
+    fn finish(&mut self) {
+        self.control = self.path.control_of(self.ecn);
+        if self.packets > 1 {
+            let size = self.size as u16;
+            self.control.push(libc::IPPROTO_UDP, sys::option::SEGMENT, size.to_ne_bytes());
+        }
+    }
+}
+
+impl Path {
+    /// What goes beside a packet.
+    fn control_of(&self, ecn: Ecn) -> Control {
+        let mut control = self.control;
+        let class = i32::from(self.traffic_class | ecn as u8).to_ne_bytes();
+        match self.family {
+            Family::V4 => control.push(libc::IPPROTO_IP, libc::IP_TOS, class),
+            Family::V6 => control.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
+        }
+        control
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { announced, came } = self;
+        write!(f, "a packet of {came} bytes, or with too many parts; {announced} were announced")
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_has_the_room_of_the_one_before() {
+        let mut sender = Sender::new(true);
+        let room = sender.store.parts.as_ptr();
+        for _ in 0..3 {
+            let bytes = [1; 10];
+            let mut batch = sender.batch();
+            batch.parts.push(Part::Outside(Bytes::from(&bytes[..])));
+            drop(batch);
+            assert!(sender.store.parts.is_empty() && sender.store.parts.capacity() == PARTS);
+            assert_eq!(sender.store.parts.as_ptr(), room, "nothing was allocated");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Sending sockets, one for each source port.
+
+use crate::{Family, sys};
+use socket2::{Domain, Socket, Type};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Lanes of a family: as many ways as a path of many hops has, and few enough descriptors.
+pub const LANES: usize = 16;
+
+/// A source port. Whoever always uses the same one has its packets in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    family: Family,
+    index: u8,
+    port: u16,
+}
+
+impl Lane {
+    /// The source port, which the ICRC covers.
+    #[must_use]
+    pub const fn port(self) -> u16 {
+        self.port
+    }
+
+    pub(crate) const fn family(self) -> Family {
+        self.family
+    }
+}
+
+/// All lanes.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    v4: [Option<(Socket, u16)>; LANES],
+    v6: [Option<(Socket, u16)>; LANES],
+}
+
+/// Where adapters have their source ports.
+const FIRST_PORT: u16 = 0xc000;
+const PORTS: u64 = 0x4000;
+/// Ports that are tried before the kernel chooses one.
+const TRIES: u64 = 64;
+/// Bytes that wait in the kernel at most: some bursts of all QPs of a lane.
+const SEND_BUFFER: usize = 4 << 20;
+
+impl Lanes {
+    /// The lane of `entropy`, opened if it is not.
+    pub(crate) fn open(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
+        let family = Family::of(address);
+        let index = entropy.wrapping_mul(0x9e37_79b9) as usize >> 28;
+        let place = match family {
+            Family::V4 => &mut self.v4[index % LANES],
+            Family::V6 => &mut self.v6[index % LANES],
+        };
+        let port = match place {
+            Some((_, port)) => *port,
+            None => place.insert(socket(family)?).1,
+        };
+        Ok(Lane { family, index: (index % LANES) as u8, port })
+    }
+
+    /// The socket of a lane; `None` if it is another sender's.
+    pub(crate) fn socket(&self, lane: Lane) -> Option<&Socket> {
+        let lanes = if lane.family == Family::V4 { &self.v4 } else { &self.v6 };
+        let (socket, port) = lanes.get(usize::from(lane.index))?.as_ref()?;
+        (*port == lane.port).then_some(socket)
+    }
+
+    /// All sockets that are open.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.v4.iter().chain(&self.v6).flatten().map(|(socket, _)| socket)
+    }
+}
+
+/// A socket that sends from a port of the usual range.
+fn socket(family: Family) -> io::Result<(Socket, u16)> {
+    let (domain, any) = match family {
+        Family::V4 => (Domain::IPV4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        Family::V6 => (Domain::IPV6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+    };
+    let socket = Socket::new(domain, Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    if family == Family::V6 {
+        socket.set_only_v6(true)?;
+    }
+    sys::option::never_fragment(&socket, family)?;
+    sys::option::queue_errors(&socket, family)?;
+    sys::option::send_buffer(&socket, SEND_BUFFER)?;
+    // Nobody sends to it; what comes nevertheless is not to take memory.
+    socket.set_recv_buffer_size(0)?;
+    let start = RandomState::new().hash_one(0);
+    for offset in 0..TRIES {
+        let port = FIRST_PORT + ((start.wrapping_add(offset)) % PORTS) as u16;
+        match socket.bind(&SocketAddr::new(any, port).into()) {
+            Ok(()) => return Ok((socket, port)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    socket.bind(&SocketAddr::new(any, 0).into())?;
+    let port = socket.local_addr()?.as_socket().map_or(0, |address| address.port());
+    Ok((socket, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qp_always_has_the_same_port_and_many_share_few() {
+        let mut lanes = Lanes::default();
+        let any = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let ports: std::collections::BTreeSet<_> =
+            (0..1000).map(|qpn| lanes.open(any, qpn).expect("a lane").port()).collect();
+        assert_eq!(ports.len(), LANES, "{ports:?}");
+        assert_eq!(lanes.sockets().count(), LANES);
+        let once = lanes.open(any, 77).expect("a lane");
+        assert_eq!(lanes.open(any, 77).expect("a lane"), once);
+        assert!(ports.range(FIRST_PORT..).count() > 0);
+    }
+
+    #[test]
+    fn a_lane_of_another_sender_is_not_ours() {
+        let (mut ours, mut theirs) = (Lanes::default(), Lanes::default());
+        let any = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let lane = theirs.open(any, 1).expect("a lane");
+        assert!(ours.socket(lane).is_none());
+        ours.open(any, 1).expect("a lane");
+        assert!(ours.socket(lane).is_none(), "it has another port");
+    }
+}

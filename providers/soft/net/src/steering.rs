@@ -1,0 +1,161 @@
+//! Whose datagram is whose, among the processes that share a port.
+//!
+//! The kernel asks a program of classic BPF for the place of a socket in the group (SO_ATTACH_REUSEPORT_CBPF, socket(7); no privilege is needed). Places are
+//! given in the order of binding; when a socket is closed, the last one takes its place, and nobody is told. So the answer is a hint, and processes have
+//! to ask which place is theirs: each that gets a [`probe`] knows that it is in the place that the probe names. A place that does not exist is answered by
+//! the kernel's own choice, so who asks must know how many there are.
+
+use libc::sock_filter;
+use std::io;
+
+/// The lowest bits of a QPN name a process: so many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits(pub u8);
+
+/// An opcode that is left to manufacturers and belongs to no transport, as that of the engine's own packets.
+const PROBE: u8 = 0xc1;
+const MARK: [u8; 4] = *b"fvrb";
+/// Where the place is in a probe.
+const PLACE_AT: u32 = 8;
+/// Where a base header has the QPN, with a byte before it.
+const QPN_AT: u32 = 4;
+/// Instructions of a program at most (BPF_MAXINSNS).
+const MOST: usize = 4096;
+/// A place that no group has.
+const NOWHERE: u32 = u32::MAX;
+
+/// A datagram for the socket in `place`. To be sent to the shared address.
+#[must_use]
+pub fn probe(place: u16) -> [u8; 12] {
+    let ([m0, m1, m2, m3], [p1, p0]) = (MARK, place.to_be_bytes());
+    [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0]
+}
+
+/// The place that a probe names; `None` if it is something else.
+#[must_use]
+pub fn probed(datagram: &[u8]) -> Option<u16> {
+    match *datagram {
+        [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0] if [m0, m1, m2, m3] == MARK => {
+            Some(u16::from_be_bytes([p1, p0]))
+        }
+        _ => None,
+    }
+}
+
+/// A program that sends QPNs with these low bits to these places. `table` has the bits of each process, and its place.
+///
+/// # Errors
+/// Two rows have the same bits, or a row has bits that cannot be, or there are more rows than a program has room for.
+pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<sock_filter>> {
+    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let mask = match bits.0 {
+        1..=24 => (1_u32 << bits.0) - 1,
+        _ => return Err(invalid("a QPN has 24 bits, of which at least one names a process")),
+    };
+    table.sort_unstable();
+    if table.iter().any(|&(value, _)| value & !mask != 0) {
+        return Err(invalid("a process is named by more bits than are looked at"));
+    }
+    if table.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err(invalid("two processes have the same bits"));
+    }
+    let mut code = Vec::new();
+    let op = |code, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    code.push(op(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0));
+    code.push(sock_filter { jf: 2, ..op(libc::BPF_JMP | libc::BPF_JEQ, PROBE.into()) });
+    code.push(op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, PLACE_AT));
+    code.push(op(libc::BPF_RET | RET_A, 0));
+    code.push(op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, QPN_AT));
+    code.push(op(libc::BPF_ALU | libc::BPF_AND, mask));
+    search(table, &mut code);
+    match code.len() <= MOST {
+        true => Ok(code),
+        false => Err(invalid("more processes than a program of the kernel has room for")),
+    }
+}
+
+/// `BPF_A`: what a program returns is in the accumulator.
+const RET_A: u32 = 0x10;
+
+/// Halves the table until one row is left. What is in no row goes to a neighbour: a hint may be wrong.
+fn search(table: &[(u32, u16)], code: &mut Vec<sock_filter>) {
+    let op = |code, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    match *table {
+        [] => code.push(op(libc::BPF_RET, NOWHERE)),
+        [(_, place)] => code.push(op(libc::BPF_RET, place.into())),
+        _ => {
+            let (low, high) = table.split_at(table.len() / 2);
+            // A conditional jump goes 255 instructions at most, an unconditional one anywhere.
+            let pivot = high.first().map_or(0, |row| row.0);
+            code.push(sock_filter { jf: 1, ..op(libc::BPF_JMP | libc::BPF_JGE, pivot) });
+            let jump = code.len();
+            code.push(op(libc::BPF_JMP | libc::BPF_JA, 0));
+            search(low, code);
+            let distance = code.len() - jump - 1;
+            if let Some(jump) = code.get_mut(jump) {
+                jump.k = distance as u32;
+            }
+            search(high, code);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would do.
+    fn run(code: &[sock_filter], packet: &[u8]) -> u32 {
+        let (mut at, mut a) = (0_usize, 0_u32);
+        loop {
+            let sock_filter { code: op, jt, jf, k } = code[at];
+            at += 1;
+            let from = k as usize;
+            match u32::from(op) {
+                0x30 => a = packet[from].into(),
+                0x28 => a = u16::from_be_bytes([packet[from], packet[from + 1]]).into(),
+                0x20 => a = u32::from_be_bytes(packet[from..from + 4].try_into().expect("4")),
+                0x54 => a &= k,
+                0x05 => at += from,
+                0x15 => at += usize::from(if a == k { jt } else { jf }),
+                0x35 => at += usize::from(if a >= k { jt } else { jf }),
+                0x06 => return k,
+                0x16 => return a,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn packet(qpn: u32) -> [u8; 12] {
+        let [_, q2, q1, q0] = qpn.to_be_bytes();
+        [4, 0x40, 0xff, 0xff, 0xff, q2, q1, q0, 0, 0, 0, 0]
+    }
+
+    #[test]
+    fn each_process_has_its_packets() {
+        let mut table: Vec<_> = (0..1024).map(|value| (value, 1023 - value as u16)).collect();
+        let code = program(Bits(10), &mut table).expect("it fits");
+        for qpn in (0..1 << 24).step_by(4099) {
+            assert_eq!(run(&code, &packet(qpn)), 1023 - (qpn & 1023), "{qpn:#x}");
+        }
+        assert_eq!(run(&code, &probe(77)), 77);
+        assert_eq!(probed(&probe(77)), Some(77));
+        assert_eq!(probed(&packet(77)), None);
+    }
+
+    #[test]
+    fn an_empty_table_names_no_place_and_a_wrong_one_is_refused() {
+        let code = program(Bits(10), &mut []).expect("it fits");
+        assert_eq!(run(&code, &packet(5)), NOWHERE);
+        for (bits, mut table) in [
+            (10, vec![(1, 0), (1, 1)]),
+            (10, vec![(1024, 0)]),
+            (0, vec![(0, 0)]),
+            (25, vec![]),
+            (24, (0..2000).map(|value| (value, 0)).collect()),
+        ] {
+            let refused = program(Bits(bits), &mut table).expect_err("it cannot be");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

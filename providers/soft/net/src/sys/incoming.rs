@@ -1,0 +1,124 @@
+//! recvmmsg(2) into buffers that are used again, and the queue of errors.
+
+use crate::control::{CONTROL_MAX, Control};
+use crate::name::{NAME_MAX, Name};
+use libc::{c_int, iovec, mmsghdr};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Datagrams as they came.
+pub(crate) struct Incoming {
+    buffers: Box<[u8]>,
+    /// Bytes of each buffer.
+    size: usize,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+    headers: Box<[mmsghdr]>,
+    iovecs: Box<[iovec]>,
+    /// Those of the last call.
+    count: usize,
+}
+
+// SAFETY: its pointers are written and used within one call of `receive`, and point into boxes of its own.
+unsafe impl Send for Incoming {}
+
+/// A datagram as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) control: &'a [u8],
+    pub(crate) flags: c_int,
+}
+
+impl Incoming {
+    /// Room for `count` datagrams of `size` bytes.
+    pub(crate) fn new(count: usize, size: usize) -> Self {
+        // SAFETY: a structure of integers and pointers, for which zeroes are values.
+        let header: mmsghdr = unsafe { std::mem::zeroed() };
+        let iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self {
+            buffers: vec![0; count * size].into(),
+            size,
+            names: vec![Name::default(); count].into(),
+            controls: vec![Control::EMPTY; count].into(),
+            headers: vec![header; count].into(),
+            iovecs: vec![iovec; count].into(),
+            count: 0,
+        }
+    }
+
+    /// Takes what is there, without waiting. Says how many datagrams that were.
+    ///
+    /// # Errors
+    /// There was none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.count = 0;
+        let beside = self.names.iter_mut().zip(&mut self.controls);
+        let buffers = self.buffers.chunks_exact_mut(self.size).zip(beside);
+        let shown = self.headers.iter_mut().zip(&mut self.iovecs);
+        for ((buffer, (name, control)), (header, iovec)) in buffers.zip(shown) {
+            iovec.iov_base = buffer.as_mut_ptr().cast();
+            iovec.iov_len = buffer.len();
+            let header = &mut header.msg_hdr;
+            header.msg_iov = iovec;
+            header.msg_iovlen = 1;
+            header.msg_name = name.bytes.as_mut_ptr().cast();
+            header.msg_namelen = NAME_MAX as u32;
+            header.msg_control = control.bytes.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_MAX as _;
+        }
+        let (headers, room) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
+        let (fd, flags, no_time) = (fd.as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
+        // SAFETY: each of the `room` headers names a buffer, a name and control bytes with their lengths, set just now, which are boxed here and borrowed
+        // by nobody else: we are borrowed mutably.
+        let taken = unsafe { libc::recvmmsg(fd, headers, room, flags, no_time) };
+        self.count = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+        Ok(self.count)
+    }
+
+    /// A datagram of the last call.
+    pub(crate) fn get(&self, index: usize) -> Option<Received<'_>> {
+        let header = self.headers.get(..self.count)?.get(index)?;
+        let buffer = self.buffers.get(index * self.size..)?;
+        let len = (header.msg_len as usize).min(self.size);
+        let name = &self.names.get(index)?.bytes;
+        let control = &self.controls.get(index)?.bytes;
+        Some(Received {
+            bytes: buffer.get(..len)?,
+            name: name.get(..header.msg_hdr.msg_namelen as usize)?,
+            control: control.get(..header.msg_hdr.msg_controllen as _)?,
+            flags: header.msg_hdr.msg_flags,
+        })
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (buffers, size) = (self.headers.len(), self.size);
+        f.debug_struct("Incoming").field("buffers", &buffers).field("size", &size).finish()
+    }
+}
+
+/// The oldest entry of a socket's queue of errors: whom the datagram was for, and the control messages.
+///
+/// # Errors
+/// There is none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+pub(crate) fn error_queue(fd: BorrowedFd<'_>) -> io::Result<(Name, Control)> {
+    let (mut name, mut control) = (Name::default(), Control::EMPTY);
+    // SAFETY: a structure of integers and pointers, for which zeroes are values.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = name.bytes.as_mut_ptr().cast();
+    header.msg_namelen = NAME_MAX as u32;
+    header.msg_control = control.bytes.as_mut_ptr().cast();
+    header.msg_controllen = CONTROL_MAX as _;
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: the header names buffers of this frame with their lengths, and no bytes of the datagram are asked for.
+    if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    name.len = (header.msg_namelen as usize).min(NAME_MAX);
+    control.len = (header.msg_controllen as usize).min(CONTROL_MAX);
+    Ok((name, control))
+}

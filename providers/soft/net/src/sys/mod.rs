@@ -1,0 +1,16 @@
+//! System calls. All `unsafe` code of the crate is here.
+
+mod incoming;
+pub(crate) mod option;
+mod outgoing;
+
+pub(crate) use incoming::{Incoming, Received, error_queue};
+pub use outgoing::Bytes;
+pub(crate) use outgoing::{Outgoing, Part, Piece};
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// The descriptor of a socket.
+pub(crate) fn fd(socket: &socket2::Socket) -> BorrowedFd<'_> {
+    socket.as_fd()
+}

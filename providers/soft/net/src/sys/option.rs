@@ -1,0 +1,108 @@
+//! Options that socket2 does not have, and those that differ by family.
+
+use crate::Family;
+use libc::{c_int, c_void, socklen_t};
+use socket2::Socket;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Level and number of an option.
+pub(crate) type Name = (c_int, c_int);
+
+// linux/udp.h; libc has them for some targets only.
+const NO_CHECK6_RX: c_int = 102;
+pub(crate) const SEGMENT: c_int = 103;
+pub(crate) const GRO: c_int = 104;
+
+/// Sets an option that is a number.
+pub(crate) fn set(fd: BorrowedFd<'_>, name: Name, value: c_int) -> io::Result<()> {
+    let (len, value) = (size_of::<c_int>() as socklen_t, (&raw const value).cast::<c_void>());
+    // SAFETY: `value` points to `len` bytes of this frame, which the call only reads.
+    match unsafe { libc::setsockopt(fd.as_raw_fd(), name.0, name.1, value, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An option that is a number.
+pub(crate) fn get(fd: BorrowedFd<'_>, name: Name) -> io::Result<c_int> {
+    let (mut value, mut len): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
+    let to = (&raw mut value).cast::<c_void>();
+    // SAFETY: `to` points to `len` bytes of this frame, and `len` is one of it; the call writes no more than that.
+    match unsafe { libc::getsockopt(fd.as_raw_fd(), name.0, name.1, to, &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Steers the datagrams of all sockets that share this one's port.
+pub(crate) fn steer(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // The kernel reads it; the pointer is not const for other uses of the structure.
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let (name, size) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of_val(&program) as socklen_t);
+    let value = (&raw const program).cast::<c_void>();
+    // SAFETY: `value` points to a sock_fprog of this frame, which names `len` instructions of a slice that is borrowed meanwhile; all is only read.
+    match unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, value, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// DF always, and identification 0; what is too long is an error (ip(7), `IP_PMTUDISC_PROBE`).
+pub(crate) fn never_fragment(socket: &Socket, family: Family) -> io::Result<()> {
+    let (name, value) = match family {
+        Family::V4 => ((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), libc::IP_PMTUDISC_PROBE),
+        Family::V6 => ((libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER), libc::IPV6_PMTUDISC_PROBE),
+    };
+    set(super::fd(socket), name, value)
+}
+
+/// What ICMP says is kept to be asked for.
+pub(crate) fn queue_errors(socket: &Socket, family: Family) -> io::Result<()> {
+    let name = match family {
+        Family::V4 => (libc::IPPROTO_IP, libc::IP_RECVERR),
+        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    };
+    set(super::fd(socket), name, 1)
+}
+
+/// What the IP header of each datagram said is told.
+pub(crate) fn tell_headers(socket: &Socket, family: Family) -> io::Result<()> {
+    let names = match family {
+        Family::V4 => [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_RECVTTL]
+            .map(|option| (libc::IPPROTO_IP, option)),
+        Family::V6 => [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT]
+            .map(|option| (libc::IPPROTO_IPV6, option)),
+    };
+    names.into_iter().try_for_each(|name| set(super::fd(socket), name, 1))
+}
+
+/// Datagrams without a checksum are taken by IPv6 as well: adapters and the kernel's rxe send none.
+pub(crate) fn take_without_checksum(socket: &Socket) -> io::Result<()> {
+    set(super::fd(socket), (libc::IPPROTO_UDP, NO_CHECK6_RX), 1)
+}
+
+/// Datagrams of one sender may come as one (UDP_GRO). Says whether the kernel does that.
+pub(crate) fn merge(socket: &Socket) -> bool {
+    set(super::fd(socket), (libc::IPPROTO_UDP, GRO), 1).is_ok()
+}
+
+/// Whether the kernel cuts a send into segments (UDP_SEGMENT).
+pub(crate) fn can_segment(socket: &Socket) -> bool {
+    set(super::fd(socket), (libc::IPPROTO_UDP, SEGMENT), 0).is_ok()
+}
+
+/// Room for datagrams to be sent: what is wanted, or what a user may have.
+pub(crate) fn send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
+    let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE), wanted)
+        .or_else(|_| socket.set_send_buffer_size(bytes))
+}
+
+/// Room for datagrams that came: what is wanted, or what a user may have.
+pub(crate) fn receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
+    let wanted = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), wanted)
+        .or_else(|_| socket.set_recv_buffer_size(bytes))
+}

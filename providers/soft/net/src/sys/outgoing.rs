@@ -1,0 +1,141 @@
+//! sendmmsg(2), with the bytes of each datagram scattered.
+
+use crate::control::Control;
+use crate::name::Name;
+use libc::{iovec, mmsghdr};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Bytes of somebody else that are to be sent. Only the kernel reads them.
+#[derive(Clone, Copy)]
+pub struct Bytes<'a> {
+    start: *const u8,
+    len: usize,
+    lives: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: it is a shared slice of bytes that nothing here reads, only names to the kernel.
+unsafe impl Send for Bytes<'_> {}
+
+impl Bytes<'_> {
+    /// Memory that no reference may name, because others write to it meanwhile. If it is not mapped when it is sent, the datagram is refused (EFAULT).
+    ///
+    /// # Safety
+    /// If it is mapped at any time during `'a`, then the kernel may read it and send it to the peer.
+    #[must_use]
+    pub const unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self { start, len, lives: PhantomData }
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<'a> From<&'a [u8]> for Bytes<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { start: bytes.as_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
+/// A part of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part<'a> {
+    /// Bytes of the batch itself: where they begin, and how many.
+    Own(u32, u32),
+    /// Bytes of somebody else.
+    Outside(Bytes<'a>),
+}
+
+/// One message of a call: to whom, what beside it, and which parts.
+#[derive(Debug)]
+pub(crate) struct Piece<'a, 'p> {
+    pub(crate) name: &'a Name,
+    pub(crate) control: &'a Control,
+    pub(crate) parts: &'a [Part<'p>],
+}
+
+/// What the kernel is shown in a call.
+pub(crate) struct Outgoing {
+    headers: Vec<mmsghdr>,
+    iovecs: Vec<iovec>,
+}
+
+// SAFETY: its pointers are written and used within one call of `send`; between calls they mean nothing.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    /// Room for so many messages and parts in a call.
+    pub(crate) fn new(messages: usize, parts: usize) -> Self {
+        Self { headers: Vec::with_capacity(messages), iovecs: Vec::with_capacity(parts) }
+    }
+
+    /// Sends messages; `own` is what [`Part::Own`] is of. Says how many the kernel took, at least one.
+    ///
+    /// # Errors
+    /// Of the first message.
+    pub(crate) fn send<'a, 'p: 'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        pieces: impl Iterator<Item = Piece<'a, 'p>>,
+        own: &[u8],
+    ) -> io::Result<usize> {
+        self.headers.clear();
+        self.iovecs.clear();
+        for piece in pieces {
+            let fits = self.iovecs.capacity() - self.iovecs.len() >= piece.parts.len();
+            if !fits || self.headers.len() == self.headers.capacity() {
+                break;
+            }
+            let first = self.iovecs.len();
+            self.iovecs.extend(piece.parts.iter().map(|part| {
+                let (start, len) = match *part {
+                    Part::Own(at, len) => {
+                        let bytes = own.get(at as usize..).and_then(|own| own.get(..len as usize));
+                        let bytes = bytes.unwrap_or_default();
+                        (bytes.as_ptr(), bytes.len())
+                    }
+                    Part::Outside(bytes) => (bytes.start, bytes.len),
+                };
+                iovec { iov_base: start.cast_mut().cast(), iov_len: len }
+            }));
+            // SAFETY: a structure of integers and pointers, for which zeroes are values.
+            let mut header: mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_name = piece.name.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_namelen = piece.name.len as u32;
+            header.msg_hdr.msg_control = piece.control.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_controllen = piece.control.len as _;
+            // The vector has room for all of it, so what is in it does not move.
+            header.msg_hdr.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(first);
+            header.msg_hdr.msg_iovlen = piece.parts.len() as _;
+            self.headers.push(header);
+        }
+        let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
+        // SAFETY: `headers` are `count` structures whose names, control bytes and own parts are borrowed until the end of this function, and whose
+        // other parts live as long as `'p` by the contract of `Bytes`, which is longer. The call reads them, and writes to the structures only.
+        let taken = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count, libc::MSG_DONTWAIT) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing").field("messages", &self.headers.capacity()).finish()
+    }
+}

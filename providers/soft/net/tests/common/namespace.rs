@@ -1,0 +1,135 @@
+//! Two network namespaces of our own with a cable (veth) between them, in two processes. No privilege is needed where user namespaces are allowed.
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Which process this is.
+const ROLE: &str = "FERROVERBS_NET_TEST_ROLE";
+
+/// Runs `near` and `far` in two namespaces; the test named `test` must call this and nothing else. Where namespaces are refused it says so.
+pub fn pair(test: &str, near: impl FnOnce(Far), far: impl FnOnce()) {
+    match std::env::var(ROLE).as_deref() {
+        Ok("near") => near(Far::start(test)),
+        Ok(_) => {
+            println!("ready");
+            wait_for_line();
+            run("ip link set lo up");
+            far();
+        }
+        Err(_) => {
+            let refused = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
+            let why = match refused {
+                Ok(output) if output.status.success() => None,
+                Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+                Err(error) => Some(format!("unshare: {error}")),
+            };
+            if let Some(why) = why {
+                println!("skipped: no namespaces of our own here: {why}");
+                return;
+            }
+            let mut again = Command::new("unshare");
+            again.arg("-Urn").args(again_as(test)).env(ROLE, "near");
+            let status = again.status().expect("unshare");
+            assert!(status.success(), "{test} in a namespace: {status}");
+        }
+    }
+}
+
+fn again_as(test: &str) -> Vec<String> {
+    let program = std::env::current_exe().expect("our file");
+    let program = program.to_str().expect("a name").to_owned();
+    vec![program, test.into(), "--exact".into(), "--nocapture".into()]
+}
+
+fn wait_for_line() {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line).expect("stdin");
+    assert_ne!(read, 0, "the other process is gone");
+}
+
+/// Runs a command of several words.
+pub fn run(command: &str) {
+    assert!(try_run(command), "{command}");
+}
+
+/// Runs a command of several words. Says whether it went well.
+pub fn try_run(command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    let status = Command::new(words.next().expect("a word")).args(words).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// The process in the other namespace.
+pub struct Far {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Far {
+    /// With `veth0` here and `veth1` there, both down and without addresses.
+    fn start(test: &str) -> Self {
+        let mut command = Command::new("unshare");
+        command.arg("-n").args(again_as(test)).env(ROLE, "far");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut far = Self { child, output };
+        far.wait_for("ready");
+        run("ip link set lo up");
+        run(&format!("ip link add veth0 type veth peer name veth1 netns {}", far.child.id()));
+        far.tell("go");
+        far
+    }
+
+    /// Waits until the other process printed this line.
+    pub fn wait_for(&mut self, wanted: &str) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let read = self.output.read_line(&mut line).expect("a pipe");
+            assert_ne!(read, 0, "the other process ended instead of saying {wanted:?}");
+            if line.trim_end().ends_with(wanted) {
+                return;
+            }
+            print!("far: {line}");
+        }
+    }
+
+    /// Gives the other process a line.
+    pub fn tell(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{line}").expect("the other process takes it");
+    }
+
+    /// Waits for its end, which must be good.
+    pub fn finish(mut self) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().expect("a process");
+        assert!(status.success(), "the other process: {status}");
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Tells the near process, and waits for its answer.
+pub fn meet(word: &str) {
+    println!("{word}");
+    wait_for_line();
+}
+
+/// Brings an interface up, with these addresses.
+pub fn configure(interface: &str, addresses: &[&str], mtu: u32) {
+    for address in addresses {
+        let nodad = if address.contains(':') { "nodad" } else { "" };
+        run(&format!("ip addr add {address} dev {interface} {nodad}"));
+    }
+    run(&format!("ip link set {interface} mtu {mtu} up"));
+}

@@ -1,0 +1,235 @@
+//! Packets to ourselves, by both families, with and without the kernel's help.
+
+mod common;
+
+use common::*;
+use ferroverbs_net::*;
+use ferroverbs_roce::wire::{Check, Verdict};
+use std::net::IpAddr;
+use std::time::Duration;
+
+const FAMILIES: [&str; 2] = ["127.0.0.1", "::1"];
+
+#[test]
+fn packets_arrive_as_they_were_sent_with_the_right_icrc_in_each_segment() {
+    for (address, segment, merge) in FAMILIES
+        .into_iter()
+        .flat_map(|a| [(false, false), (false, true), (true, false), (true, true)].map(|o| (a, o)))
+        .map(|(a, (segment, merge))| (a, segment, merge))
+    {
+        let mut ends = Ends::new(address, segment, merge);
+        let wanted: Vec<Vec<u8>> =
+            (0..70).map(|i| body(i, if i == 69 { 36 } else { 1024 })).collect();
+        let mut batch = ends.sender.batch();
+        for bytes in &wanted {
+            put(&mut batch, &ends.path, Ecn::Capable, bytes);
+        }
+        assert_eq!(batch.len(), 70);
+        let sent = batch.send();
+        assert_eq!((sent.packets, sent.refused, sent.is_blocked), (70, 0, false), "{sent:?}");
+        drop(batch);
+        let came = ends.receive(70);
+        let name = format!("{address} segment {segment} merge {merge}");
+        for (index, (came, wanted)) in came.iter().zip(&wanted).enumerate() {
+            assert_eq!(came.from.ip(), ends.address, "{name}");
+            assert_eq!(
+                (came.to, came.from.port()),
+                (ends.address, ends.path.source_port()),
+                "{name}"
+            );
+            assert_eq!((came.hop_limit, came.traffic_class), (HOPS, CLASS | 2), "{name}");
+            let number =
+                if segment && ends.address.is_ipv4() { index % SEGMENTS_MAX.min(62) } else { 0 };
+            let (packet, verdict) =
+                came.envelope(number as u16).open(&came.bytes, Check::Full).expect("long enough");
+            assert_eq!(verdict, Verdict::Intact, "{name}, packet {index}");
+            assert_eq!(packet[12..], wanted[..], "{name}, packet {index}");
+        }
+        let merged = came.iter().any(|packet| packet.merged);
+        assert_eq!(merged, segment && merge, "{name}");
+    }
+}
+
+#[test]
+fn a_mark_of_congestion_is_seen() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, true, true);
+        for ecn in [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable, Ecn::Congested] {
+            let bytes = body(1, 8);
+            let mut batch = ends.sender.batch();
+            put(&mut batch, &ends.path, ecn, &bytes);
+            assert_eq!(batch.send().packets, 1);
+            drop(batch);
+            assert_eq!(Ecn::of(ends.receive(1)[0].traffic_class), ecn);
+        }
+    }
+}
+
+#[test]
+fn packets_that_cannot_go_together_do_not() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let (long, short) = (body(0, 512), body(1, 64));
+    let mut batch = ends.sender.batch();
+    // A shorter one ends a datagram, a longer one begins another, as another mark does.
+    for (bytes, ecn) in [
+        (&long, Ecn::Capable),
+        (&short, Ecn::Capable),
+        (&short, Ecn::Capable),
+        (&long, Ecn::Capable),
+        (&long, Ecn::NotCapable),
+    ] {
+        put(&mut batch, &ends.path, ecn, bytes);
+    }
+    assert_eq!(batch.send().packets, 5);
+    drop(batch);
+    let came = ends.receive(5);
+    let lens: Vec<_> = came.iter().map(|packet| packet.bytes.len() - 16).collect();
+    assert_eq!(lens, [512, 64, 64, 512, 512]);
+    let merged: Vec<_> = came.iter().map(|packet| packet.merged).collect();
+    assert_eq!(merged, [true, true, false, false, false]);
+}
+
+#[test]
+fn a_payload_may_be_scattered() {
+    let mut ends = Ends::new("::1", true, true);
+    let bytes = body(7, 1000);
+    let parts: Vec<Bytes<'_>> = bytes.chunks(37).map(Bytes::from).collect();
+    let mut batch = ends.sender.batch();
+    let place = batch.place(&ends.path, Ecn::Capable, 12 + 1000 + 4).expect("room");
+    place.put(&[4; 12], &parts, &[0; 4]).expect("as long as said");
+    assert_eq!(batch.send().packets, 1);
+    drop(batch);
+    assert_eq!(ends.receive(1)[0].bytes[12..1012], bytes);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_the_rest_goes() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let bytes = body(1, 100);
+    let mut other = Sender::new(true);
+    let foreign = other.lane(ends.address, 3).expect("a lane");
+    let target = ends.target;
+    let astray = Path::new(&target, foreign).expect("it looks well").to_port(ends.port);
+    let mut batch = ends.sender.batch();
+    put(&mut batch, &astray, Ecn::Capable, &bytes);
+    put(&mut batch, &ends.path, Ecn::Capable, &bytes);
+    let place = batch.place(&ends.path, Ecn::Capable, 50).expect("room");
+    let misfit =
+        place.put(&[1; 12], &[Bytes::from(&bytes[..])], &[]).expect_err("longer than said");
+    assert_eq!((misfit.announced, misfit.came), (50, 112));
+    let place = batch.place(&ends.path, Ecn::Capable, 200).expect("room");
+    assert!(place.put(&[1; 200], &[], &[]).is_err(), "too much around it");
+    assert!(batch.place(&ends.path, Ecn::Capable, 0).is_none(), "an empty one");
+    assert!(batch.place(&ends.path, Ecn::Capable, 70_000).is_none(), "longer than any");
+    let sent = batch.send();
+    assert_eq!((sent.packets, sent.refused), (1, 1), "{sent:?}");
+    assert!(batch.is_empty());
+    drop(batch);
+    assert_eq!(ends.receive(1).len(), 1);
+}
+
+#[test]
+fn a_full_batch_says_so_and_is_empty_when_it_is_sent() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let bytes = body(1, 4);
+    for _ in 0..2 {
+        let mut batch = ends.sender.batch();
+        let mut count = 0;
+        while batch.place(&ends.path, Ecn::Capable, 20).is_some() {
+            put(&mut batch, &ends.path, Ecn::Capable, &bytes);
+            count += 1;
+            assert!(count < 100_000, "it is never full");
+        }
+        let sent = batch.send();
+        assert_eq!((sent.packets, sent.refused), (count, 0), "{sent:?}");
+        assert!(batch.place(&ends.path, Ecn::Capable, 20).is_some());
+        drop(batch);
+        assert_eq!(ends.receive(count).len(), count);
+    }
+}
+
+#[test]
+fn paths_that_lead_nowhere_are_refused() {
+    let mut sender = Sender::new(true);
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let (v4, v6) = (
+        sender.lane(ip("::ffff:10.0.0.1"), 1).expect("a lane"),
+        sender.lane(ip("::1"), 1).expect("a lane"),
+    );
+    let target = |from, to| Target {
+        from: ip(from),
+        to: ip(to),
+        interface: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+    };
+    let refused = |from, to, lane| Path::new(&target(from, to), lane).expect_err("nowhere");
+    assert_eq!(refused("127.0.0.1", "::1", v6), PathError::Families);
+    assert_eq!(refused("127.0.0.1", "127.0.0.2", v6), PathError::Families);
+    assert_eq!(refused("0.0.0.0", "127.0.0.2", v4), PathError::Address(ip("0.0.0.0")));
+    assert_eq!(refused("127.0.0.2", "0.0.0.0", v4), PathError::Address(ip("0.0.0.0")));
+    assert_eq!(refused("ff02::1", "::1", v6), PathError::Address(ip("ff02::1")));
+    assert_eq!(refused("fe80::1", "fe80::2", v6), PathError::Interface(ip("fe80::1")));
+    Path::new(&target("::ffff:127.0.0.1", "::ffff:127.0.0.2"), v4).expect("GIDs of IPv4");
+}
+
+#[test]
+fn an_address_that_is_not_ours_is_not_sent_from() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let target = Target { from: "192.0.2.1".parse().expect("an address"), ..ends.target };
+    let lane = ends.sender.lane(ends.address, 0).expect("a lane");
+    let path = Path::new(&target, lane).expect("it looks well").to_port(ends.port);
+    let bytes = body(1, 8);
+    let mut batch = ends.sender.batch();
+    put(&mut batch, &path, Ecn::Capable, &bytes);
+    let sent = batch.send();
+    assert_eq!((sent.packets, sent.refused), (0, 1), "{sent:?}");
+}
+
+#[test]
+fn that_nobody_listens_is_a_hint_and_stops_nothing() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, true, true);
+        let closed = { Ends::new(address, true, true).port };
+        let nowhere = ends.path.clone().to_port(closed);
+        let bytes = body(1, 8);
+        for _ in 0..5 {
+            let mut batch = ends.sender.batch();
+            put(&mut batch, &nowhere, Ecn::Capable, &bytes);
+            put(&mut batch, &ends.path, Ecn::Capable, &bytes);
+            let sent = batch.send();
+            assert_eq!((sent.packets, sent.refused), (2, 0), "{sent:?}");
+        }
+        assert_eq!(ends.receive(5).len(), 5);
+        let hint = wait_for(|| ends.sender.hint());
+        assert_eq!(
+            (hint.to.ip(), hint.to.port(), hint.reason),
+            (ends.address, closed, Reason::Refused)
+        );
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_and_a_shared_one_is_not() {
+    let address = "127.0.0.1".parse().expect("an address");
+    let bind = Bind { port: 0, ..Bind::new(address) };
+    let first = Receiver::bind(bind).expect("a port");
+    let port = first.port().expect("bound");
+    let again = Receiver::bind(Bind { port, ..bind }).expect_err("taken");
+    assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
+    let again = Receiver::bind(Bind { port, share: true, ..bind }).expect_err("not shared");
+    assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
+    drop(first);
+    let bind = Bind { port, share: true, ..bind };
+    let both = [bind, bind].map(|bind| Receiver::bind(bind).expect("shared"));
+    assert!(both[0].buffer().expect("a size") > 0);
+    let elsewhere = Bind::new("192.0.2.1".parse().expect("an address"));
+    assert!(Receiver::bind(elsewhere).is_err(), "not our address");
+}
+
+#[test]
+fn nothing_there_is_no_error() {
+    let mut ends = Ends::new("::1", true, true);
+    assert!(ends.receiver.receive().expect("a socket").is_empty());
+    assert!(!wait_readable(&ends.receiver, Duration::ZERO));
+}

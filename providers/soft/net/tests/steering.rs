@@ -1,0 +1,115 @@
+//! Several sockets of one port: each gets the packets of its QPNs, also after others went.
+
+mod common;
+
+use common::*;
+use ferroverbs_net::steering::{Bits, probe, probed};
+use ferroverbs_net::*;
+
+/// Sockets of one port.
+fn group(count: usize) -> Vec<Receiver> {
+    let address = "127.0.0.1".parse().expect("an address");
+    let mut bind = Bind { port: 0, share: true, ..Bind::new(address) };
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let receiver = Receiver::bind(bind).expect("a shared port");
+        bind.port = receiver.port().expect("bound");
+        all.push(receiver);
+    }
+    all
+}
+
+fn send(port: u16, datagrams: &[Vec<u8>]) {
+    let mut ends = Ends::new("127.0.0.1", false, false);
+    let path = ends.path.clone().to_port(port);
+    let mut batch = ends.sender.batch();
+    for bytes in datagrams {
+        let place = batch.place(&path, Ecn::Capable, bytes.len()).expect("room");
+        place.put(bytes, &[], &[]).expect("as long as said");
+    }
+    assert_eq!(batch.send().packets, datagrams.len());
+}
+
+fn packet(qpn: u32) -> Vec<u8> {
+    let [_, q2, q1, q0] = qpn.to_be_bytes();
+    vec![4, 0x40, 0xff, 0xff, 0, q2, q1, q0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// What came at each socket. Loopback delivers within the send.
+fn came(group: &mut [Receiver]) -> Vec<Vec<Vec<u8>>> {
+    let all = group.iter_mut().map(|receiver| {
+        let mut all = Vec::new();
+        loop {
+            let datagrams = receiver.receive().expect("a socket");
+            if datagrams.is_empty() {
+                return all;
+            }
+            all.extend(datagrams.map(|datagram| datagram.bytes.to_vec()));
+        }
+    });
+    all.collect()
+}
+
+/// The place of each socket, as a probe tells it.
+fn places(group: &mut [Receiver]) -> Vec<u16> {
+    let port = group[0].port().expect("bound");
+    let probes: Vec<_> = (0..group.len() as u16).map(|place| probe(place).to_vec()).collect();
+    send(port, &probes);
+    let places = came(group).into_iter().map(|came| {
+        assert_eq!(came.len(), 1, "one probe each");
+        probed(&came[0]).expect("a probe")
+    });
+    places.collect()
+}
+
+#[test]
+fn each_process_gets_its_packets_also_when_others_are_gone() {
+    let mut group = group(5);
+    let port = group[0].port().expect("bound");
+    // Who is called how: bits of its QPNs that have nothing to do with places.
+    let mut names = vec![900_u32, 3, 512, 77, 4];
+    group[0].steer(Bits(10), &mut []).expect("probes only");
+    loop {
+        let places = places(&mut group);
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..group.len() as u16), "{places:?}");
+        let mut table: Vec<_> = names.iter().copied().zip(places).collect();
+        group[0].steer(Bits(10), &mut table).expect("a program");
+        let qpn = |name: u32, i: u32| ((i * 7919) << 10 | name) & 0xff_ffff;
+        let packets: Vec<_> =
+            (0..20).flat_map(|i| names.iter().map(move |&name| packet(qpn(name, i)))).collect();
+        send(port, &packets);
+        for (came, &name) in came(&mut group).iter().zip(&names) {
+            let wanted: Vec<_> = (0..20).map(|i| packet(qpn(name, i))).collect();
+            assert_eq!(*came, wanted, "QPNs of {name}");
+        }
+        if group.len() == 2 {
+            break;
+        }
+        // The last takes the place of the one that goes.
+        group.remove(1);
+        names.remove(1);
+    }
+}
+
+#[test]
+fn a_wrong_table_only_misdirects() {
+    let mut group = group(3);
+    let port = group[0].port().expect("bound");
+    group[1].steer(Bits(10), &mut [(1, 200), (2, 7)]).expect("places that do not exist");
+    let packets: Vec<_> = (0..30).map(|i| packet((i << 10) | (i % 4))).collect();
+    send(port, &packets);
+    let mut all: Vec<_> = came(&mut group).concat();
+    all.sort();
+    let mut wanted = packets;
+    wanted.sort();
+    assert_eq!(all, wanted, "nothing is lost");
+}
+
+#[test]
+fn who_is_not_shared_cannot_be_steered() {
+    let alone = Bind { port: 0, ..Bind::new("127.0.0.1".parse().expect("an address")) };
+    let alone = Receiver::bind(alone).expect("a port");
+    assert!(alone.steer(Bits(10), &mut [(1, 1), (1, 2)]).is_err(), "one name, two places");
+}
