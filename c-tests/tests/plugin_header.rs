@@ -1,11 +1,12 @@
-//! The header of the plugin extension: a C compiler takes it in every standard, and lays it out as the Rust form.
+//! The headers of the plugin extension and of layers: a C compiler takes them in every standard, and lays them out as the Rust forms.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Sizes and offsets that `abi/src/ext.rs` asserts for its form.
+/// Sizes and offsets that `abi/src/ext.rs` and `abi/src/layer.rs` assert for their forms.
 const PROGRAM: &str = r"
 #include <infiniband/ferroverbs_plugin.h>
+#include <infiniband-provider/ferroverbs_layer.h>
 #include <stddef.h>
 #define AT(type, field, offset) (offsetof(struct type, field) == (offset))
 int main(void)
@@ -17,7 +18,11 @@ int main(void)
 		&& AT(ferroverbs_plugin_ext, device_ops, 8) && AT(ferroverbs_plugin_ext, announce, 16)
 		&& AT(ferroverbs_plugin_ext, query_gid, 24) && AT(ferroverbs_plugin_ext, query_pkey, 32)
 		&& AT(ferroverbs_plugin_ext, create_comp_channel, 40)
-		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48));
+		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48)
+		&& sizeof(struct ferroverbs_layer) == 32
+		&& AT(ferroverbs_layer, generation, 8) && AT(ferroverbs_layer, reserved, 12)
+		&& AT(ferroverbs_layer, name, 16) && AT(ferroverbs_layer, attach, 24)
+		&& sizeof(struct verbs_context_ops) == 744);
 }
 ";
 

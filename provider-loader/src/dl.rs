@@ -25,6 +25,14 @@ impl Plugin {
         }
     }
 
+    /// Opens a shared object that is no provider plugin, such as a layer, by its path.
+    ///
+    /// # Errors
+    /// The dynamic loader's text.
+    pub fn open_path(file: &Path) -> Result<Self, String> {
+        Self::open(file.as_os_str())
+    }
+
     /// The file as it was opened.
     pub fn file(&self) -> &Path {
         &self.file

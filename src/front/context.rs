@@ -15,7 +15,10 @@ use abi::{
     verbs_context, verbs_context_ops, verbs_device,
 };
 
+use once_cell::sync::OnceCell;
+
 use super::generation::Generation;
+use super::layers::Chain;
 use super::op::{OP_COUNT, OPS, Slot, operations};
 use cface::Errno;
 
@@ -37,6 +40,8 @@ pub(crate) struct Private {
     unsupported: [AtomicU64; OP_COUNT.div_ceil(64)],
     /// Canonical table. Only touched by [`load`] and [`store`]: a provider may replace entries at any time.
     ops: core::cell::UnsafeCell<verbs_context_ops>,
+    /// What stands between the table above and the provider; set while the context is opened, if ever.
+    chain: OnceCell<Chain>,
 }
 
 // SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`); all else is atomic or constant.
@@ -57,7 +62,13 @@ impl Private {
             imported: AtomicBool::new(false),
             unsupported: [const { AtomicU64::new(0) }; OP_COUNT.div_ceil(64)],
             ops: core::cell::UnsafeCell::new(verbs_context_ops::zeroed()),
+            chain: OnceCell::new(),
         }
+    }
+
+    /// The layers of the context; unset when there are none.
+    pub(crate) fn chain(&self) -> &OnceCell<Chain> {
+        &self.chain
     }
 
     /// The canonical table; [`load`] single entries, never form a reference to it.
@@ -177,7 +188,6 @@ impl Context {
     /// # Safety
     /// `table` is an operations table of that generation.
     pub(crate) unsafe fn install(self, table: *const verbs_context_ops, generation: &Generation) {
-        let ours: *mut *mut c_void = self.private().ops.get().cast();
         let table: *const *mut c_void = table.cast();
         for (index, op) in operations(generation).enumerate() {
             // SAFETY: the table of this generation has an entry per operation it knows.
@@ -185,21 +195,29 @@ impl Context {
             if function.is_null() {
                 continue;
             }
-            // SAFETY: `op` numbers an entry of the newest table, which ours is.
-            unsafe { store(ours.add(op), function) };
-            match OPS.get(op).map(|info| info.slot) {
-                Some(Slot::Extended(distance))
-                    if distance <= self.private().generation.context_offset =>
-                {
-                    // SAFETY: within the extended context of this generation (checked).
-                    unsafe { store(self.slot_before(distance), function) };
-                }
-                Some(Slot::Inline(offset)) => {
-                    // SAFETY: the offset of a pointer field of ibv_context.
-                    unsafe { store(self.as_ptr().byte_add(offset).cast(), function) };
-                }
-                _ => {}
+            match self.private().chain.get() {
+                Some(chain) => chain.install(op, function, |top| self.install_one(op, top)),
+                None => self.install_one(op, function),
             }
+        }
+    }
+
+    /// Makes `function` what operation number `op` is called by: in our table, and where inline code looks for it.
+    pub(super) fn install_one(self, op: usize, function: *mut c_void) {
+        let Some(info) = OPS.get(op) else { return };
+        let ours: *mut *mut c_void = self.private().ops.get().cast();
+        // SAFETY: `op` numbers an entry of the newest table (checked), which ours is.
+        unsafe { store(ours.add(op), function) };
+        match info.slot {
+            Slot::Extended(distance) if distance <= self.private().generation.context_offset => {
+                // SAFETY: within the extended context of this generation (checked).
+                unsafe { store(self.slot_before(distance), function) };
+            }
+            Slot::Inline(offset) => {
+                // SAFETY: the offset of a pointer field of ibv_context.
+                unsafe { store(self.as_ptr().byte_add(offset).cast(), function) };
+            }
+            _ => {}
         }
     }
 
@@ -333,7 +351,7 @@ const fn before(field: usize) -> usize {
 ///
 /// # Safety
 /// A word of a live table or context, which nobody touches but by this, `load`, and C code that reads it.
-unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
+pub(super) unsafe fn store(entry: *mut *mut c_void, function: *mut c_void) {
     // SAFETY: a live, aligned word, which C code only reads. Release: what the function stands on was made before.
     unsafe { AtomicPtr::from_ptr(entry) }.store(function, Ordering::Release);
 }

@@ -17,6 +17,7 @@ mod fork_map;
 pub(crate) mod generation;
 pub(crate) mod gid;
 mod init;
+pub(crate) mod layers;
 pub(crate) mod list;
 mod matching;
 pub(crate) mod op;

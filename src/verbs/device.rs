@@ -11,7 +11,7 @@ use crate::front::command::opening;
 use crate::front::context::{Context, FrontEnd, op};
 use crate::front::device::Device;
 use crate::front::generation::NEWEST;
-use crate::front::{ext, list, registry};
+use crate::front::{ext, layers, list, registry};
 use crate::sys::{chardev, fd, sysfs};
 use cface::{Errno, MinusOne, chars, mem, verb};
 
@@ -232,12 +232,6 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
         registry::find(device.ops()).and_then(|driver| driver.generation()).unwrap_or(NEWEST);
     // SAFETY: the provider's fresh context, made by init_and_alloc with the same generation.
     let context = unsafe { Context::from_verbs(verbs, generation)? };
-    context.install_front_end(&FrontEnd {
-        query_port: super::port::query_port_sized as *const c_void,
-        create_cq_ex: super::cq::create_cq_ex as *const c_void,
-        compat_query_port: super::port::query_port as *const c_void,
-        compat_query_device: super::port::query_device as *const c_void,
-    });
     let raw = context.as_ptr();
     // SAFETY: open, and only ours so far.
     let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
@@ -251,6 +245,13 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
             }
         }
     }
+    layers::attach(context);
+    context.install_front_end(&FrontEnd {
+        query_port: super::port::query_port_sized as *const c_void,
+        create_cq_ex: super::cq::create_cq_ex as *const c_void,
+        compat_query_port: super::port::query_port as *const c_void,
+        compat_query_device: super::port::query_device as *const c_void,
+    });
     Ok(context)
 }
 

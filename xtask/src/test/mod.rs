@@ -13,6 +13,7 @@ mod headers;
 mod hostile;
 mod inlines;
 mod kill;
+mod layers;
 mod licences;
 mod loom;
 mod man;
@@ -108,6 +109,11 @@ const GROUPS: &[Group] = &[
     },
     Group { name: "symbols", what: "the library's symbols and versions", run: symbols::run },
     Group { name: "c", what: "C programs, each data path", run: c_programs::run },
+    Group {
+        name: "layers",
+        what: "layers between a program and its provider, and nothing without them",
+        run: layers::run,
+    },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },

@@ -1,0 +1,48 @@
+/* A layer in C: counts what is posted and polled, and says so when the device is closed. Compiled with -DNAME, once for each place in the chain. */
+#include <infiniband-provider/ferroverbs_layer.h>
+#include <stdio.h>
+
+static const struct verbs_context_ops *next;
+static unsigned posted, polled;
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	posted++;
+	return next->post_send(qp, wr, bad);
+}
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int found = next->poll_cq(cq, n, wc);
+	if (found > 0)
+		polled += (unsigned)found;
+	return found;
+}
+
+static void free_context(struct ibv_context *context)
+{
+	/* The table is gone when this returns. */
+	next->free_context(context);
+	printf("%s: %u posted, %u polled\n", NAME, posted, polled);
+}
+
+static int attach(struct ibv_context *context, const struct verbs_context_ops *beneath, struct verbs_context_ops *mine)
+{
+	(void)context;
+	next = beneath;
+	mine->post_send = post_send;
+	mine->poll_cq = poll_cq;
+	mine->free_context = free_context;
+	return 0;
+}
+
+const struct ferroverbs_layer ferroverbs_layer_v1 = {
+	.size = sizeof(struct ferroverbs_layer),
+#ifdef WRONG_GENERATION
+	.generation = 12,
+#else
+	.generation = FERROVERBS_LAYER_GENERATION,
+#endif
+	.name = NAME,
+	.attach = attach,
+};

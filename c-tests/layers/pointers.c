@@ -1,0 +1,72 @@
+/* Prints which file each operation is in that inline functions call, sends one message to itself, and closes the device. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void show(const char *name, void *function)
+{
+	Dl_info info;
+	const char *file = "nobody", *slash;
+	if (function && dladdr(function, &info)) {
+		file = info.dli_fname;
+		slash = strrchr(file, '/');
+		if (slash)
+			file = slash + 1;
+	}
+	printf("%s %s\n", name, file);
+}
+
+static void want(int ok, const char *what)
+{
+	if (!ok) {
+		perror(what);
+		exit(1);
+	}
+}
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	want(list && list[0], "a device");
+	struct ibv_context *context = ibv_open_device(list[0]);
+	want(context != NULL, "ibv_open_device");
+	show("post_send", (void *)context->ops.post_send);
+	show("post_recv", (void *)context->ops.post_recv);
+	show("post_srq_recv", (void *)context->ops.post_srq_recv);
+	show("poll_cq", (void *)context->ops.poll_cq);
+	show("req_notify_cq", (void *)context->ops.req_notify_cq);
+	show("bind_mw", (void *)context->ops.bind_mw);
+	show("create_qp_ex", (void *)verbs_get_ctx(context)->create_qp_ex);
+	show("query_device_ex", (void *)verbs_get_ctx(context)->query_device_ex);
+
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	want(pd && cq, "a PD and a CQ");
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 2, 2, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	want(qp != NULL, "ibv_create_qp");
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };
+	want(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "INIT");
+	attr.qp_state = IBV_QPS_RTR;
+	want(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
+	attr.qp_state = IBV_QPS_RTS;
+	want(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
+	want(!ibv_query_gid(context, 1, 0, &to.grh.dgid), "ibv_query_gid");
+	struct ibv_ah *ah = ibv_create_ah(pd, &to);
+	want(ah != NULL, "ibv_create_ah");
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .wr.ud = { ah, qp->qp_num, 7 } }, *bad;
+	want(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	struct ibv_wc wc;
+	int n;
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		;
+	want(n == 1 && wc.status == IBV_WC_SUCCESS, "the completion");
+	want(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd), "destroying");
+	want(!ibv_close_device(context), "ibv_close_device");
+	ibv_free_device_list(list);
+	return 0;
+}

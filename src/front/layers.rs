@@ -1,0 +1,406 @@
+//! Layers: shared objects between a program and its provider, named by `FERROVERBS_LAYERS` (docs/layers.md).
+//!
+//! Each layer of a context has two tables of operations: `next`, what lies beneath it, and `mine`, what it puts in place of that. What is
+//! called in the end lies where it always does: in the context's own table and where inline functions look. So nothing is added to a
+//! call, and without layers nothing is different at all. What a provider installs while a chain is there goes under it.
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_void};
+use core::mem::offset_of;
+use std::path::PathBuf;
+
+use abi::{LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
+use once_cell::sync::OnceCell;
+use provider_loader::Plugin;
+use provider_loader::places::{Places, Wishes};
+
+use super::context::{Context, load, store};
+use super::generation::NEWEST;
+use super::op::OP_COUNT;
+use crate::sys::log::notice;
+use crate::sys::{dl, env};
+
+/// Names or paths of layers, a comma between; the first is nearest to the program.
+const SETTING: &str = "FERROVERBS_LAYERS";
+/// More than anybody means.
+const MAX_LAYERS: usize = 16;
+
+/// The layers of one context, from the provider up.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    levels: Vec<Level>,
+    /// Providers install one operation at a time.
+    lock: std::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Level {
+    layer: &'static ferroverbs_layer,
+    next: Box<Table>,
+    mine: Box<Table>,
+}
+
+/// A table that a layer reads or writes. Only touched entry by entry.
+#[derive(Debug)]
+struct Table(UnsafeCell<verbs_context_ops>);
+
+// SAFETY: plain words, each read and written at once (`load`, `store`).
+unsafe impl Sync for Table {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl Send for Table {}
+
+impl Table {
+    fn empty() -> Box<Self> {
+        Box::new(Self(UnsafeCell::new(verbs_context_ops::zeroed())))
+    }
+
+    /// Entry number `op`; below `OP_COUNT`.
+    fn entry(&self, op: usize) -> *mut *mut c_void {
+        debug_assert!(op < OP_COUNT);
+        self.0.get().cast::<*mut c_void>().wrapping_add(op)
+    }
+
+    fn get(&self, op: usize) -> *mut c_void {
+        // SAFETY: an entry of our own table, which is only changed by `store`, or by a layer in its `attach`.
+        unsafe { load(self.entry(op)) }
+    }
+
+    fn set(&self, op: usize, function: *mut c_void) {
+        // SAFETY: an entry of our own table.
+        unsafe { store(self.entry(op), function) };
+    }
+}
+
+impl Chain {
+    fn new(layers: &[&'static ferroverbs_layer]) -> Self {
+        let level = |layer| Level { layer, next: Table::empty(), mine: Table::empty() };
+        // The list begins at the program's end, we at the provider's.
+        let levels = layers.iter().rev().map(|layer| level(*layer)).collect();
+        Self { levels, lock: std::sync::Mutex::new(()) }
+    }
+
+    /// Puts what a provider installs under all layers; `top` is called with what the program is to call, if that changed.
+    pub(super) fn install(&self, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
+        // Nothing is left half done by a panic: each word is complete.
+        let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.raise(0, op, function, top);
+    }
+
+    /// `function` is what lies beneath level `from`.
+    fn raise(&self, from: usize, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
+        for level in self.levels.iter().skip(from) {
+            level.next.set(op, function);
+            if !level.mine.get(op).is_null() {
+                return;
+            }
+        }
+        top(function);
+    }
+
+    /// Asks each layer for what it wants to be called for.
+    fn attach(&self, context: Context) {
+        for (index, level) in self.levels.iter().enumerate() {
+            let Some(attach) = level.layer.attach else { continue };
+            // SAFETY: a layer's function with an open context and its two tables of this generation, which live as long as the context.
+            let error = unsafe { attach(context.as_ptr(), level.next.0.get(), level.mine.0.get()) };
+            if error != 0 {
+                let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
+                let name = name_of(level.layer);
+                notice!(
+                    "Warning: the layer {name} does not go with this device ({error}); left out"
+                );
+                for op in 0..OP_COUNT {
+                    level.mine.set(op, core::ptr::null_mut());
+                }
+                continue;
+            }
+            let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            for op in 0..OP_COUNT {
+                let mine = level.mine.get(op);
+                if !mine.is_null() {
+                    self.raise(index + 1, op, mine, |top| context.install_one(op, top));
+                }
+            }
+        }
+    }
+}
+
+/// Puts the layers between a fresh context and its provider.
+pub(crate) fn attach(context: Context) {
+    attach_these(context, active());
+}
+
+fn attach_these(context: Context, layers: &[&'static ferroverbs_layer]) {
+    if layers.is_empty() {
+        return;
+    }
+    let private = context.private();
+    let chain = private.chain().get_or_init(|| {
+        let chain = Chain::new(layers);
+        let provider: *const *mut c_void = private.ops().cast();
+        for op in 0..OP_COUNT {
+            // SAFETY: the context's own table has so many entries.
+            let function = unsafe { load(provider.add(op)) };
+            chain.raise(0, op, function, |_| ());
+        }
+        chain
+    });
+    chain.attach(context);
+}
+
+/// The layers of this process: found, opened and checked at the first context that is opened.
+fn active() -> &'static [&'static ferroverbs_layer] {
+    static ACTIVE: OnceCell<Vec<&'static ferroverbs_layer>> = OnceCell::new();
+    ACTIVE.get_or_init(|| {
+        let Some(value) = env::trusted(SETTING) else { return Vec::new() };
+        let text = value.to_string_lossy();
+        let mut names: Vec<&str> = Vec::new();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.len() > MAX_LAYERS {
+            notice!(
+                "Warning: {SETTING} names {} layers; the first {MAX_LAYERS} are used",
+                names.len()
+            );
+            names.truncate(MAX_LAYERS);
+        }
+        let found = names.into_iter().filter_map(|name| match open(name) {
+            Ok(layer) => Some(layer),
+            Err(why) => {
+                // Whatever is in it: one line, and not a long one.
+                let name: String = name.chars().take(200).collect();
+                notice!("Warning: the layer {name:?} of {SETTING} is left out: {why}");
+                None
+            }
+        });
+        found.collect()
+    })
+}
+
+/// Opens a layer by its name, among our own files, or by its path.
+fn open(name: &str) -> Result<&'static ferroverbs_layer, String> {
+    let file = find(name)?;
+    let plugin = Plugin::open_path(&file)?;
+    let missing = || format!("{} has no symbol {}", file.display(), LAYER_SYMBOL.to_string_lossy());
+    let table = plugin.data::<ferroverbs_layer>(LAYER_SYMBOL).ok_or_else(missing)?;
+    // SAFETY: constant data of an object that is never closed; `size` is in every version of it.
+    let size = unsafe { (&raw const (*table).size).read() };
+    if size < size_of::<ferroverbs_layer>() {
+        let file = file.display();
+        return Err(format!("{} in {file} has {size} bytes", LAYER_SYMBOL.to_string_lossy()));
+    }
+    // SAFETY: as large as ours (checked), constant, never unloaded.
+    let layer = unsafe { &*table };
+    if layer.generation != NEWEST.pabi {
+        return Err(format!(
+            "{} was built for tables of generation {}, this library has {}: build it again",
+            file.display(),
+            layer.generation,
+            NEWEST.pabi
+        ));
+    }
+    if layer.attach.is_none() || layer.name.is_null() {
+        let member = offset_of!(ferroverbs_layer, name);
+        return Err(format!(
+            "{} has a NULL in {} (from byte {member})",
+            file.display(),
+            LAYER_SYMBOL.to_string_lossy()
+        ));
+    }
+    Ok(layer)
+}
+
+/// Which file a word of the setting means.
+fn find(name: &str) -> Result<PathBuf, String> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let folders = folders();
+    let file = format!("libferroverbs-layer-{name}.so");
+    let found = folders.iter().map(|folder| folder.join(&file)).find(|path| path.exists());
+    found.ok_or_else(|| {
+        let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        format!(
+            "there is no {file} in {}; other layers are named by their path",
+            folders.join(", ")
+        )
+    })
+}
+
+/// Where our own layers are: beside the plugins.
+fn folders() -> Vec<PathBuf> {
+    let plugins =
+        env::trusted("FERROVERBS_PROVIDER_DIR").and_then(|value| value.into_string().ok());
+    let library = dl::file_of(folders as *const c_void);
+    let places = Places::new(library.as_deref(), &Wishes { config: None, plugins });
+    places.plugins.into_iter().map(|place| place.path).collect()
+}
+
+fn name_of(layer: &ferroverbs_layer) -> String {
+    // SAFETY: not NULL (`open` looked), and constant data of the layer that ends with a NUL.
+    unsafe { CStr::from_ptr(layer.name) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dummies::DUMMIES;
+    use super::super::generation::GENERATIONS;
+    use super::super::op::{OPS, Op, Slot};
+    use super::super::testing::TestContext;
+    use super::*;
+    use abi::ibv_context;
+    use core::ffi::c_int;
+
+    const POST: usize = Op::post_send as usize;
+    const QUERY: usize = Op::query_device_ex as usize;
+    const POLL: usize = Op::poll_cq as usize;
+
+    /// What a layer of these tests puts into its table: a number instead of a function, which nobody calls.
+    unsafe fn fill(mine: *mut verbs_context_ops, entries: &[(usize, usize)]) {
+        for &(op, value) in entries {
+            // SAFETY: `op` is an operation's number, and the table is the layer's to write.
+            unsafe { mine.cast::<usize>().add(op).write(value) };
+        }
+    }
+
+    unsafe extern "C" fn first(
+        _: *mut ibv_context,
+        _: *const verbs_context_ops,
+        mine: *mut verbs_context_ops,
+    ) -> c_int {
+        // SAFETY: the chain's table for us.
+        unsafe { fill(mine, &[(POST, 0x100)]) };
+        0
+    }
+
+    unsafe extern "C" fn second(
+        _: *mut ibv_context,
+        _: *const verbs_context_ops,
+        mine: *mut verbs_context_ops,
+    ) -> c_int {
+        // SAFETY: the chain's table for us.
+        unsafe { fill(mine, &[(POST, 0x200), (QUERY, 0x201)]) };
+        0
+    }
+
+    unsafe extern "C" fn refusing(
+        _: *mut ibv_context,
+        _: *const verbs_context_ops,
+        mine: *mut verbs_context_ops,
+    ) -> c_int {
+        // SAFETY: the chain's table for us.
+        unsafe { fill(mine, &[(POST, 0x300)]) };
+        libc::ENOTSUP
+    }
+
+    const fn layer(
+        attach: unsafe extern "C" fn(
+            *mut ibv_context,
+            *const verbs_context_ops,
+            *mut verbs_context_ops,
+        ) -> c_int,
+    ) -> ferroverbs_layer {
+        ferroverbs_layer {
+            size: size_of::<ferroverbs_layer>(),
+            generation: NEWEST.pabi,
+            reserved: 0,
+            name: c"test".as_ptr(),
+            attach: Some(attach),
+        }
+    }
+    static FIRST: ferroverbs_layer = layer(first);
+    static SECOND: ferroverbs_layer = layer(second);
+    static REFUSING: ferroverbs_layer = layer(refusing);
+
+    fn chained(test: &TestContext, layers: &[&'static ferroverbs_layer]) {
+        attach_these(test.context(), layers);
+    }
+
+    /// What lies beneath a level, counted from the provider.
+    fn next(test: &TestContext, level: usize, op: usize) -> usize {
+        let context = test.context();
+        let chain = context.private().chain().get().expect("a chain");
+        chain.levels[level].next.get(op).addr()
+    }
+
+    /// Operation `op` in the internal table, and where inline functions look.
+    fn seen(test: &TestContext, op: usize) -> (usize, Option<usize>) {
+        let ours: *const usize = test.context().private().ops().cast();
+        // SAFETY: an entry of the context's table.
+        let internal = unsafe { ours.add(op).read() };
+        let inline = match OPS[op].slot {
+            Slot::Inline(offset) => {
+                // SAFETY: a word inside the live ibv_context.
+                Some(unsafe { test.context().as_ptr().byte_add(offset).cast::<usize>().read() })
+            }
+            Slot::Extended(distance) => Some(test.word_before(distance)),
+            Slot::Private => None,
+        };
+        (internal, inline)
+    }
+
+    fn dummy(op: usize) -> usize {
+        let dummies: *const usize = (&raw const DUMMIES).cast();
+        // SAFETY: an entry of the table.
+        unsafe { dummies.add(op).read() }
+    }
+
+    #[test]
+    fn the_first_layer_of_the_list_is_called_first_and_what_it_leaves_falls_through() {
+        for generation in &GENERATIONS {
+            let test = TestContext::new(generation);
+            chained(&test, &[&FIRST, &SECOND]);
+            assert_eq!(seen(&test, POST), (0x100, Some(0x100)));
+            assert_eq!(seen(&test, QUERY), (0x201, Some(0x201)));
+            assert_eq!(seen(&test, POLL), (dummy(POLL), Some(dummy(POLL))));
+            // From the provider up: SECOND, FIRST.
+            assert_eq!((next(&test, 1, POST), next(&test, 0, POST)), (0x200, dummy(POST)));
+            assert_eq!((next(&test, 1, QUERY), next(&test, 0, QUERY)), (0x201, dummy(QUERY)));
+            let none = |level| (0..OP_COUNT).any(|op| next(&test, level, op) == 0);
+            assert!(!none(0) && !none(1));
+            assert!(test.fences_hold());
+        }
+    }
+
+    #[test]
+    fn what_a_provider_installs_later_goes_under_the_layers() {
+        let test = TestContext::new(NEWEST);
+        chained(&test, &[&FIRST, &SECOND]);
+        let mut later = [0_usize; OP_COUNT];
+        later[POST] = 0x1000;
+        later[POLL] = 0x1001;
+        // SAFETY: a table of this generation; nothing is called.
+        unsafe { test.context().install(later.as_ptr().cast(), NEWEST) };
+        assert_eq!(seen(&test, POST), (0x100, Some(0x100)));
+        assert_eq!(seen(&test, POLL), (0x1001, Some(0x1001)));
+        assert_eq!((next(&test, 0, POST), next(&test, 1, POST)), (0x1000, 0x200));
+        assert_eq!((next(&test, 0, POLL), next(&test, 1, POLL)), (0x1001, 0x1001));
+    }
+
+    #[test]
+    fn a_layer_that_refuses_is_left_out_of_the_context() {
+        let test = TestContext::new(NEWEST);
+        chained(&test, &[&REFUSING, &SECOND]);
+        assert_eq!(seen(&test, POST), (0x200, Some(0x200)));
+        let alone = TestContext::new(NEWEST);
+        chained(&alone, &[&REFUSING]);
+        assert_eq!(seen(&alone, POST), (dummy(POST), Some(dummy(POST))));
+    }
+
+    #[test]
+    fn what_cannot_be_a_layer_is_told_in_one_line() {
+        let missing = open("no-such-layer").expect_err("a name of nothing");
+        assert!(
+            missing.starts_with("there is no libferroverbs-layer-no-such-layer.so in "),
+            "{missing}"
+        );
+        let other = open("/proc/self/exe").expect_err("no shared object");
+        assert!(!other.is_empty() && !other.contains('\n'), "{other}");
+        let library = dl::file_of(libc::malloc as *const c_void).expect("the C library");
+        let none = open(&library.to_string_lossy()).expect_err("no layer");
+        assert!(none.ends_with("has no symbol ferroverbs_layer_v1"), "{none}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Layers between a program and its provider: what is replaced with them and without them, written in C by the header that is installed;
+//! and what is said about one that is no layer.
+
+use super::{Bench, Tally};
+use crate::over::DataPath;
+use crate::process::{Finished, Job};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+const SETTING: &str = "FERROVERBS_LAYERS";
+const PROVIDER: &str = "libsoft-rdmav65.so";
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let files = Files::compile(bench)?;
+    let run = |layers: Option<&str>| -> crate::Result<Finished> {
+        let fabric = bench.over(DataPath::Default)?;
+        let mut job = fabric.over.own_job(&files.program);
+        if let Some(layers) = layers {
+            job = job.env(SETTING, layers);
+        }
+        job.dir(&fabric.work).run(&bench.scratch, LIMIT)
+    };
+    let path = |file: &Path| file.to_string_lossy().into_owned();
+
+    let bare = run(None)?;
+    tally.record("without layers, inline functions call the provider", bare_is_bare(&bare));
+    let empty = run(Some(" , "))?;
+    tally.record("an empty list is none", bare_is_bare(&empty));
+
+    let two = run(Some(&format!("{}, {}", path(&files.first), path(&files.second))))?;
+    tally.record("two layers are called in turn, and only for what they want", chained(&two));
+
+    for (name, value, part) in [
+        ("one that is not there", "/not/there/layer.so".to_owned(), "/not/there/layer.so"),
+        ("a name that is none of ours", "no-such".to_owned(), "libferroverbs-layer-no-such.so"),
+        ("one without the symbol", "/lib/x86_64-linux-gnu/libm.so.6".into(), "ferroverbs_layer_v1"),
+        ("one of another generation", path(&files.wrong), "generation 12"),
+    ] {
+        // Those that are whole are used all the same.
+        let done = run(Some(&format!("{value},{}", path(&files.first))))?;
+        tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
+    }
+    Ok(())
+}
+
+struct Files {
+    program: PathBuf,
+    first: PathBuf,
+    second: PathBuf,
+    wrong: PathBuf,
+}
+
+impl Files {
+    fn compile(bench: &Bench) -> crate::Result<Self> {
+        let prefix = bench.prefix()?;
+        let folder = bench.scratch.folder("layers", 0o755)?;
+        let compile = |source: &str, output: &str, options: &[&str]| -> crate::Result<PathBuf> {
+            let file = folder.join(output);
+            let done = Job::new("gcc")
+                .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+                .arg(prefix.join("include"))
+                .args(options)
+                .arg(bench.paths.root.join("c-tests/layers").join(source))
+                .arg("-o")
+                .arg(&file)
+                .arg("-L")
+                .arg(prefix.join("lib"))
+                .arg("-libverbs")
+                .run(&bench.scratch, LIMIT)?;
+            if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
+        };
+        let layer = |name: &str, more: &[&str]| {
+            let define = format!("-DNAME=\"{name}\"");
+            let options: Vec<&str> =
+                ["-shared", &define].into_iter().chain(more.iter().copied()).collect();
+            compile("counting.c", &format!("{name}.so"), &options)
+        };
+        Ok(Self {
+            program: compile("pointers.c", "pointers", &[])?,
+            first: layer("first", &[])?,
+            second: layer("second", &[])?,
+            wrong: layer("wrong", &["-DWRONG_GENERATION"])?,
+        })
+    }
+}
+
+/// The file that each line of the program's output names.
+fn owners(done: &Finished) -> Vec<(&str, &str)> {
+    done.stdout
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| !name.ends_with(':'))
+        .collect()
+}
+
+fn bare_is_bare(done: &Finished) -> Result<(), String> {
+    let owners = owners(done);
+    let all = owners.len() == 8 && owners.iter().all(|(_, file)| *file == PROVIDER);
+    if done.ok() && done.stderr.is_empty() && all {
+        Ok(())
+    } else {
+        Err(done.report("the program"))
+    }
+}
+
+fn chained(done: &Finished) -> Result<(), String> {
+    let right = |(name, file): &(&str, &str)| match *name {
+        "post_send" | "poll_cq" => *file == "first.so",
+        _ => *file == PROVIDER,
+    };
+    let owners = owners(done);
+    // What is nearest to the provider closes first.
+    let said = done.stdout.ends_with("second: 1 posted, 1 polled\nfirst: 1 posted, 1 polled\n");
+    let all = owners.len() == 8 && owners.iter().all(right);
+    if done.ok() && done.stderr.is_empty() && all && said {
+        Ok(())
+    } else {
+        Err(done.report("the program"))
+    }
+}
+
+/// One line that says what is wrong, and the rest works.
+fn told(done: &Finished, part: &str) -> Result<(), String> {
+    let one = done.stderr.lines().count() == 1
+        && done.stderr.contains(part)
+        && done.stderr.contains(SETTING);
+    let rest = done.stdout.ends_with("first: 1 posted, 1 polled\n");
+    if done.ok() && one && rest { Ok(()) } else { Err(done.report("the program")) }
+}
