@@ -22,19 +22,19 @@ use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
-use crate::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use crate::guid::Identity;
 use crate::port::Port;
-use crate::shm::chunks::Chunks;
-use crate::shm::layout::{
-    ATTENTION_ACKS, CHUNK_BYTES, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn,
-};
-use crate::shm::protocol;
-use crate::shm::slot::SEND_INLINE;
-use crate::shm::view::View;
 use crate::strangers::Strangers;
 use crate::table::{Places, Table};
 use parking_lot::{Mutex, RwLock};
+use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
+use soft_local::shm::chunks::Chunks;
+use soft_local::shm::layout::{
+    ATTENTION_ACKS, CHUNK_BYTES, MAGIC, QPS, RINGS_LEN, SRQS, TABLES_LEN, qpn, split_qpn,
+};
+use soft_local::shm::protocol;
+use soft_local::shm::slot::SEND_INLINE;
+use soft_local::shm::view::View;
 use soft_sys::{Errno, membarrier};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};

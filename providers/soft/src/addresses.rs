@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use crate::adapter::Adapter;
-use crate::fabric::Peer;
 use crate::net::{GID_TABLE, Gids};
-use crate::shm::layout::{ADDRESSES, TablesHead};
+use soft_local::fabric::Peer;
+use soft_local::shm::layout::{ADDRESSES, TablesHead};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(ADDRESSES == GID_TABLE);
@@ -69,9 +69,9 @@ fn whole([low, high]: [u64; 2]) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::FabricConfig;
     use crate::guid::Identity;
-    use crate::shm::view::mock;
+    use soft_local::fabric::FabricConfig;
+    use soft_local::shm::view::mock;
 
     #[test]
     fn what_one_process_publishes_another_finds() {

@@ -8,10 +8,10 @@
 //! The service thread notices that polling stopped by looking at queues now and then, a few of many at a time, as long as
 //! attention is down; with attention up it sleeps without a timer, so an idle process uses no CPU.
 
-use crate::fabric::Fabric;
-use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
-use crate::shm::protocol::Alert;
-use crate::shm::view::View;
+use soft_local::fabric::Fabric;
+use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS};
+use soft_local::shm::protocol::Alert;
+use soft_local::shm::view::View;
 use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -230,8 +230,8 @@ impl Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{FabricConfig, Handler, Peer};
-    use crate::shm::view::mock;
+    use soft_local::fabric::{FabricConfig, Handler, Peer};
+    use soft_local::shm::view::mock;
     use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
@@ -259,10 +259,10 @@ mod tests {
         assert_eq!(left.due(8, now.wrapping_add(Left::POLLS - 1)), None, "its own may be next");
         assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), Some(0));
         assert_eq!(left.due(8, now.wrapping_add(Left::POLLS)), None);
-        left.note(crate::shm::layout::QPS - 1, u16::MAX, now);
+        left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
         assert_eq!(left.due(u16::MAX, now.wrapping_add(Left::POLLS)), None, "its own");
-        left.note(crate::shm::layout::QPS - 1, u16::MAX, now);
-        assert_eq!(left.due(0, now.wrapping_add(100)), Some(crate::shm::layout::QPS - 1));
+        left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
+        assert_eq!(left.due(0, now.wrapping_add(100)), Some(soft_local::shm::layout::QPS - 1));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use crate::guid::DEVICES;
 use parking_lot::Mutex;
+use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
 use soft_semantics::faults::{Statement, parse};
-use soft_sys::notice;
-use soft_sys::process;
+use soft_sys::{Errno, dir, notice, process};
 use std::ffi::{OsStr, OsString};
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::OnceLock;
 
 /// A variable of the environment, and what it may be.
@@ -111,11 +111,6 @@ const KEYS: Setting<bool> = Setting {
     },
 };
 
-/// Names the directory in which processes meet. Who sets it wants it: where it cannot be used, no device is opened.
-pub(crate) const DIR_VARIABLE: &str = "FERROVERBS_FABRIC_DIR";
-/// Names the group whose members meet; as the directory.
-pub(crate) const GROUP_VARIABLE: &str = "FERROVERBS_FABRIC_GROUP";
-
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
 const NAMES: [&str; 9] = [
@@ -153,6 +148,64 @@ pub(crate) fn keys_are_distinct() -> bool {
 /// Whether nothing shall be said of other ends that cannot be met: `FERROVERBS_QUIET`, as for the library itself.
 pub(crate) fn is_quiet() -> bool {
     std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
+}
+
+/// Where and how processes meet:
+///
+/// - `FERROVERBS_FABRIC_DIR`: the directory. Otherwise `$XDG_RUNTIME_DIR/ferroverbs` if that
+///   runtime directory is this user's, otherwise `/tmp/ferroverbs-<uid>`.
+/// - `FERROVERBS_FABRIC_GROUP`: a group's name or number: its members meet (by default in
+///   `/tmp/ferroverbs-g<gid>`).
+/// - `FERROVERBS_SOFT_CMA=off`: no cross-memory attach.
+///
+/// A set-user-id program ignores all of them.
+///
+/// # Errors
+/// `EINVAL` there is no such group.
+pub(crate) fn fabric() -> Result<FabricConfig, FabricError> {
+    if process::is_privileged() {
+        return fabric_from(|_| None);
+    }
+    fabric_from(|name| std::env::var_os(name))
+}
+
+fn fabric_from(lookup: impl Fn(&str) -> Option<OsString>) -> Result<FabricConfig, FabricError> {
+    let lookup = |name| lookup(name).filter(|value| !value.is_empty());
+    let group = lookup(GROUP_VARIABLE).map(|value| parse_group(&value)).transpose()?;
+    let (dir, dir_is_ours) = match lookup(DIR_VARIABLE) {
+        // Absolute, as the program may go elsewhere.
+        Some(dir) => (path::absolute(&dir).unwrap_or(dir.into()), false),
+        None => (default_dir(group, lookup("XDG_RUNTIME_DIR").map(PathBuf::from)), true),
+    };
+    let cma = CMA.understand(lookup(CMA.name)).unwrap_or(true);
+    // Who names a directory for several containers wants them to meet, and they have namespaces of their own. A default is one
+    // for all hosts that are made of namespaces.
+    let spans_namespaces = !dir_is_ours;
+    Ok(FabricConfig { spans_namespaces, dir_is_ours, group, cma, ..FabricConfig::new(dir) })
+}
+
+fn parse_group(value: &OsStr) -> Result<u32, FabricError> {
+    let name = value.to_str().unwrap_or_default();
+    let number = name.parse().ok().or_else(|| process::group_named(name));
+    number.ok_or_else(|| {
+        FabricError::setting(
+            Errno::EINVAL,
+            format!("{GROUP_VARIABLE}={}: no such group", value.display()),
+            "name a group of this host, or unset it",
+        )
+    })
+}
+
+fn default_dir(group: Option<u32>, runtime_dir: Option<PathBuf>) -> PathBuf {
+    if let Some(group) = group {
+        return format!("/tmp/{DEFAULT_STEM}g{group}").into();
+    }
+    // After su(1) it may well be someone else's.
+    let ours = |dir: &Path| dir::stat(dir).is_ok_and(|s| s.is_dir() && s.uid == process::user());
+    match runtime_dir.filter(|dir| dir.is_absolute() && ours(dir)) {
+        Some(dir) => dir.join("ferroverbs"),
+        None => format!("/tmp/{DEFAULT_STEM}{}", process::user()).into(),
+    }
 }
 
 /// What a switch is set to, if it is.
@@ -265,6 +318,57 @@ mod tests {
         }));
         for name in named {
             assert!(NAMES.contains(&name), "{name} is no variable");
+        }
+    }
+
+    fn fabric_with(vars: &[(&str, &str)]) -> Result<FabricConfig, FabricError> {
+        fabric_from(|name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn without_settings_a_user_has_a_directory_of_their_own() {
+        let config = fabric_with(&[]).unwrap();
+        assert_eq!(config.dir, PathBuf::from(format!("/tmp/ferroverbs-{}", process::user())));
+        assert!(
+            config.dir_is_ours && !config.spans_namespaces && config.cma && config.group.is_none()
+        );
+    }
+
+    #[test]
+    fn the_runtime_directory_is_used_only_if_it_is_there() {
+        let dir = std::env::temp_dir().join(format!("fv-run-{}", process::id()));
+        let vars = [("XDG_RUNTIME_DIR", dir.to_str().unwrap())];
+        assert!(fabric_with(&vars).unwrap().dir.starts_with("/tmp"));
+        std::fs::create_dir(&dir).unwrap();
+        assert_eq!(fabric_with(&vars).unwrap().dir, dir.join("ferroverbs"));
+        std::fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_named_directory_is_taken_as_it_is_and_never_removed() {
+        let named = fabric_with(&[("FERROVERBS_FABRIC_DIR", "/run/x")]).unwrap();
+        assert_eq!((named.dir, named.dir_is_ours), ("/run/x".into(), false));
+        assert!(named.spans_namespaces, "for containers");
+        let relative = fabric_with(&[("FERROVERBS_FABRIC_DIR", "x")]).unwrap();
+        assert_eq!(relative.dir, std::env::current_dir().unwrap().join("x"));
+    }
+
+    #[test]
+    fn a_group_has_a_directory_of_its_own_and_must_exist() {
+        let members = fabric_with(&[("FERROVERBS_FABRIC_GROUP", "root")]).unwrap();
+        assert_eq!((members.dir, members.group), ("/tmp/ferroverbs-g0".into(), Some(0)));
+        let line = fabric_with(&[("FERROVERBS_FABRIC_GROUP", "nosuch")]).unwrap_err().to_string();
+        assert_eq!(
+            line,
+            "FERROVERBS_FABRIC_GROUP=nosuch: no such group; name a group of this host, or unset it"
+        );
+    }
+
+    #[test]
+    fn attach_can_be_turned_off() {
+        for (value, cma) in [("off", false), ("0", false), ("OFF", false), ("on", true), ("", true)]
+        {
+            assert_eq!(fabric_with(&[("FERROVERBS_SOFT_CMA", value)]).unwrap().cma, cma);
         }
     }
 }

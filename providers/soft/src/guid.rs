@@ -5,8 +5,8 @@
 //! so it is only the key of a hash (`machine-id(5)`).
 #![forbid(unsafe_code)]
 
-use crate::fabric::FabricConfig;
 use hmac_sha256::HMAC;
+use soft_local::fabric::FabricConfig;
 use soft_sys::{host, process};
 use std::os::unix::ffi::OsStrExt;
 

@@ -1,8 +1,8 @@
 //! `soft`: a software RDMA adapter in user space, as a provider plugin of libibverbs.
 //!
 //! See `docs/soft-provider.md`. From the outside in: `ops` are the entry points that libibverbs and applications call; `engine`
-//! is what the adapter does; `shm` the memory that processes share; `fabric` how they meet. The crate `soft_sys` has the system calls,
-//! `soft_memory` what touches memory of an application.
+//! is what the adapter does. The crate `soft_local` has the wire of one host: how processes meet and the memory that they share;
+//! `soft_memory` what touches memory of an application; `soft_sys` the system calls.
 
 mod adapter;
 mod addresses;
@@ -10,8 +10,6 @@ mod attention;
 mod config;
 mod control;
 mod engine;
-#[allow(dead_code, unreachable_pub, reason = "the fabric is a library of its own within the crate")]
-mod fabric;
 #[doc(hidden)]
 pub mod fuzzing;
 mod guid;
@@ -20,6 +18,5 @@ mod hostile;
 mod net;
 mod ops;
 mod port;
-mod shm;
 mod strangers;
 mod table;

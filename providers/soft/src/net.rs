@@ -206,7 +206,7 @@ fn interfaces() -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::FabricConfig;
+    use soft_local::fabric::FabricConfig;
 
     fn identity() -> Identity {
         Identity::of(&FabricConfig::new("/run/one"))

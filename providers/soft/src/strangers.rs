@@ -4,7 +4,7 @@
 
 use crate::adapter::Adapter;
 use crate::config;
-use crate::fabric::{PeerError, Refusal};
+use soft_local::fabric::{PeerError, Refusal};
 use soft_sys::notice;
 use soft_sys::process;
 use std::fmt::Write;

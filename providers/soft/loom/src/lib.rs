@@ -9,10 +9,10 @@
 //! Each model is also run with its orders, or its barrier, weakened, and must fail then.
 #![cfg(all(loom, test))]
 
-#[path = "../../src/shm/chunks.rs"]
+#[path = "../../local/src/shm/chunks.rs"]
 #[allow(dead_code)]
 mod chunks;
-#[path = "../../src/shm/protocol.rs"]
+#[path = "../../local/src/shm/protocol.rs"]
 #[allow(dead_code)]
 mod protocol;
 mod sync;

@@ -20,21 +20,25 @@ unsafe impl Sync for IoVec {}
 
 impl IoVec {
     /// `len` bytes from `address` on, of whichever process the range is used with.
+    #[inline]
     pub const fn new(address: u64, len: usize) -> Self {
         Self(libc::iovec { iov_base: address as usize as *mut c_void, iov_len: len })
     }
 
     /// First address.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.0.iov_base as usize as u64
     }
 
     /// Length in bytes.
+    #[inline]
     pub const fn len(&self) -> usize {
         self.0.iov_len
     }
 
     /// Whether the range has no bytes.
+    #[inline]
     pub const fn is_empty(&self) -> bool {
         self.0.iov_len == 0
     }

@@ -4,7 +4,7 @@
 
 use super::inbound::Who;
 use super::qp::Qp;
-use crate::shm::slot::ACK_BITS;
+use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
 
 /// Looks without an arrival after which an acknowledgement waits no longer.

@@ -8,9 +8,9 @@
 
 use super::channel::Channel;
 use crate::adapter::Adapter;
-use crate::shm::layout::CHANNELS;
-use crate::shm::protocol;
 use parking_lot::Mutex;
+use soft_local::shm::layout::CHANNELS;
+use soft_local::shm::protocol;
 use soft_sys::futex;
 use std::cell::RefCell;
 use std::sync::Arc;

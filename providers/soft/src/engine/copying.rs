@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::qp::Qp;
-use crate::shm::layout::CHUNK_BYTES;
+use soft_local::shm::layout::CHUNK_BYTES;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -8,13 +8,13 @@ use super::inbound::Who;
 use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
-use crate::fabric::{Peer, PeerError};
-use crate::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
-use crate::shm::protocol;
-use crate::shm::slot::*;
-use crate::shm::view::{Ring, View};
 use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use soft_local::fabric::{Peer, PeerError};
+use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
+use soft_local::shm::protocol;
+use soft_local::shm::slot::*;
+use soft_local::shm::view::{Ring, View};
 use soft_sys::{clock, membarrier};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -534,7 +534,7 @@ impl OutletState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::FabricConfig;
+    use soft_local::fabric::FabricConfig;
 
     /// Two fabric members.
     fn pair(what: &str) -> [Arc<Adapter>; 2] {

@@ -7,8 +7,8 @@ use super::qp::Qp;
 use super::receive::Receive;
 use super::rendezvous::drop_fetches;
 use super::state::{Kind, State};
-use crate::shm::layout::{Life, qpn};
 use abi::*;
+use soft_local::shm::layout::{Life, qpn};
 use std::sync::atomic::Ordering;
 
 impl Qp {

@@ -1,9 +1,9 @@
 //! The protection domains of this process: their numbers, which the whole fabric knows them by, and who uses them.
 #![forbid(unsafe_code)]
 
-use crate::shm::layout::{BORROWED, PD_SLOT_SHIFT, PDS, split_pd};
-use crate::shm::view::View;
 use parking_lot::Mutex;
+use soft_local::shm::layout::{BORROWED, PD_SLOT_SHIFT, PDS, split_pd};
+use soft_local::shm::view::View;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,7 +126,7 @@ pub(crate) fn origin_of(view: &View, number: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::view::mock;
+    use soft_local::shm::view::mock;
 
     #[test]
     fn a_domain_is_found_while_it_is_there_and_its_number_stays_unused_for_long() {

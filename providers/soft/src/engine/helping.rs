@@ -19,11 +19,11 @@ use super::link::Link;
 use super::onesided::{Direction, Fault, Spot, attach_all};
 use super::ranges::{Range, Ranges};
 use crate::adapter::Adapter;
-use crate::fabric::Peer;
-use crate::shm::layout::{JOB_PIECES, Job};
-use crate::shm::protocol::{self, Standing};
-use crate::shm::view::View;
 use parking_lot::Mutex;
+use soft_local::fabric::Peer;
+use soft_local::shm::layout::{JOB_PIECES, Job};
+use soft_local::shm::protocol::{self, Standing};
+use soft_local::shm::view::View;
 use soft_sys::futex;
 use soft_sys::thread::spawn_quiet;
 use std::collections::HashMap;
@@ -212,7 +212,7 @@ impl Helping {
         let count = shared.div_ceil(piece);
         let job = self.view.job();
         work.number = work.number.wrapping_add(1);
-        job.describe(long, piece, shared);
+        describe(job, long, piece, shared);
         let mut now = Standing { number: work.number, count: count as u16, front: 0 };
         protocol::open_job(&job.state, now);
         let target = &long.link.view;
@@ -243,7 +243,7 @@ impl Helping {
         let began = Instant::now();
         let busy = || theirs().is_some_and(|held| held.is_busy);
         if !wait(busy, &long.link.peer, PATIENCE) {
-            job.take_back(count);
+            take_back(job, count);
             self.is_stuck.store(true, Ordering::Relaxed);
             let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
             work.stuck = Some(Stuck { peer, view, since });
@@ -344,27 +344,26 @@ impl Helping {
     }
 }
 
-impl Job {
-    fn describe(&self, long: &Long<'_>, piece: usize, len: usize) {
-        // Relaxed: `open_job` comes after.
-        self.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
-        self.qpn.store(long.link.qpn, Ordering::Relaxed);
-        self.rkey.store(long.spot.rkey, Ordering::Relaxed);
-        self.piece.store(piece as u64, Ordering::Relaxed);
-        self.len.store(len as u64, Ordering::Relaxed);
-        self.addr.store(long.spot.addr, Ordering::Relaxed);
-        self.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
-        for (at, part) in (0..len).step_by(piece).zip(&self.parts) {
-            part.addr.store(long.local.base.wrapping_add(at) as u64, Ordering::Relaxed);
-            part.len.store((len - at).min(piece) as u64, Ordering::Relaxed);
-        }
+/// Says in our tables what is to be done.
+fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize) {
+    // Relaxed: `open_job` comes after.
+    job.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
+    job.qpn.store(long.link.qpn, Ordering::Relaxed);
+    job.rkey.store(long.spot.rkey, Ordering::Relaxed);
+    job.piece.store(piece as u64, Ordering::Relaxed);
+    job.len.store(len as u64, Ordering::Relaxed);
+    job.addr.store(long.spot.addr, Ordering::Relaxed);
+    job.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
+    for (at, part) in (0..len).step_by(piece).zip(&job.parts) {
+        part.addr.store(long.local.base.wrapping_add(at) as u64, Ordering::Relaxed);
+        part.len.store((len - at).min(piece) as u64, Ordering::Relaxed);
     }
+}
 
-    /// Whoever begins with one of the first `count` pieces after this moves nothing.
-    fn take_back(&self, count: usize) {
-        for part in self.parts.iter().take(count) {
-            part.len.store(0, Ordering::SeqCst);
-        }
+/// Whoever begins with one of the first `count` pieces after this moves nothing.
+fn take_back(job: &Job, count: usize) {
+    for part in job.parts.iter().take(count) {
+        part.len.store(0, Ordering::SeqCst);
     }
 }
 

@@ -4,7 +4,7 @@
 use super::inbound::Who;
 use super::qp::Qp;
 use crate::adapter::Adapter;
-use crate::shm::protocol;
+use soft_local::shm::protocol;
 use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

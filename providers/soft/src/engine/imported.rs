@@ -9,8 +9,8 @@
 
 use super::movers::Movers;
 use super::onesided::{AtomicLock, Fault};
-use crate::fabric::Peer;
-use crate::shm::view::View;
+use soft_local::fabric::Peer;
+use soft_local::shm::view::View;
 use soft_memory::cma::{self, IoVec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -11,9 +11,9 @@ use super::request::{Phase, REFUSED, WORD_WITHIN};
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
 use super::windows::{Bind, Done};
-use crate::shm::layout::CHUNK_BYTES;
-use crate::shm::slot::*;
 use abi::*;
+use soft_local::shm::layout::CHUNK_BYTES;
+use soft_local::shm::slot::*;
 use std::cell::RefCell;
 use std::time::Instant;
 

@@ -13,8 +13,8 @@ use super::link::{Link, Standing};
 use super::qp::Qp;
 use super::requester::Requester;
 use super::xrc::{DomainId, names};
-use crate::shm::layout::split_qpn;
-use crate::shm::slot::{Carrier, FIRST, LAST, Op};
+use soft_local::shm::layout::split_qpn;
+use soft_local::shm::slot::{Carrier, FIRST, LAST, Op};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take until the question is put again.

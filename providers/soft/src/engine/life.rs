@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::state::State;
-use crate::shm::layout::Life;
+use soft_local::shm::layout::Life;
 
 /// As the shared QP table spells `state`, and whether the port is down.
 pub(crate) const fn shared(state: State, down: bool) -> u8 {

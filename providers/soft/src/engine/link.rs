@@ -1,11 +1,11 @@
 //! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
 
-use crate::fabric::Peer;
-use crate::shm::layout::{
+use soft_local::fabric::Peer;
+use soft_local::shm::layout::{
     ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, RING_SLOTS, split_qpn,
 };
-use crate::shm::protocol;
-use crate::shm::view::{Ring, View};
+use soft_local::shm::protocol;
+use soft_local::shm::view::{Ring, View};
 use soft_sys::{futex, membarrier};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};

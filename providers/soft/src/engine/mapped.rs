@@ -6,8 +6,8 @@
 
 use super::link::Link;
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
-use crate::fabric::Peer;
 use arrayvec::ArrayVec;
+use soft_local::fabric::Peer;
 use soft_memory::foreign::Foreign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};

@@ -6,8 +6,8 @@
 
 use super::movers::is_moving;
 use crate::adapter::Adapter;
-use crate::fabric::Peer;
-use crate::shm::view::View;
+use soft_local::fabric::Peer;
+use soft_local::shm::view::View;
 use soft_sys::notice;
 use std::fmt::Display;
 use std::thread::{sleep, yield_now};

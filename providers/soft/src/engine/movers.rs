@@ -4,9 +4,9 @@
 //! withdraws. A target first takes the key back, then looks at the announcements of all peers. All four accesses
 //! are sequentially consistent, so either the initiator finds the key gone or the target finds the announcement.
 
-use crate::shm::layout::MOVERS;
-use crate::shm::protocol;
-use crate::shm::view::View;
+use soft_local::shm::layout::MOVERS;
+use soft_local::shm::protocol;
+use soft_local::shm::view::View;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Our own announcements.
@@ -62,7 +62,7 @@ pub(crate) fn is_moving(view: &View, target: u16, rkey: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::view::mock;
+    use soft_local::shm::view::mock;
 
     #[test]
     fn an_announcement_is_seen_until_it_is_dropped() {

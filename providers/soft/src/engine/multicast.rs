@@ -3,9 +3,9 @@
 //! Each process publishes its groups; a sender looks at everyone's and sends one copy to each process with members.
 
 use super::qp::Qp;
-use crate::shm::layout::{GROUPS, GroupEntry};
-use crate::shm::view::View;
 use parking_lot::Mutex;
+use soft_local::shm::layout::{GROUPS, GroupEntry};
+use soft_local::shm::view::View;
 use soft_sys::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -131,7 +131,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::view::mock;
+    use soft_local::shm::view::mock;
 
     #[test]
     fn a_group_is_seen_while_it_has_members_and_no_other_is() {

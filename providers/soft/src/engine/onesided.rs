@@ -10,10 +10,10 @@ use super::regions::{
     Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up, right_to_flush,
 };
 use super::xrc::{DomainId, names};
-use crate::shm::layout::{QpEntry, split_qpn};
-use crate::shm::protocol;
-use crate::shm::view::View;
 use arrayvec::ArrayVec;
+use soft_local::shm::layout::{QpEntry, split_qpn};
+use soft_local::shm::protocol;
+use soft_local::shm::view::View;
 use soft_memory::cma::{self, IoVec};
 use soft_sys::errno::Errno;
 use std::cell::RefCell;

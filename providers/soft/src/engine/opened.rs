@@ -10,9 +10,9 @@ use super::qp::Qp;
 use super::state::Kind;
 use super::xrc::{DomainId, Task, Xrc};
 use crate::adapter::Adapter;
-use crate::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
-use crate::shm::view::View;
 use parking_lot::Mutex;
+use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
+use soft_local::shm::view::View;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
@@ -262,7 +262,7 @@ pub(super) fn is_orphaned(home: &Link) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::FabricConfig;
+    use soft_local::fabric::FabricConfig;
     use std::sync::Arc;
 
     #[test]

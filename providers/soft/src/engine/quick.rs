@@ -12,10 +12,10 @@ use super::regions::{Covered, LOCAL_WRITE};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::state::State;
-use crate::shm::layout::{CHUNK_BYTES, RING_SLOTS};
-use crate::shm::slot::{Lot, SEND_INLINE, Short};
-use crate::shm::view::Ring;
 use abi::*;
+use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS};
+use soft_local::shm::slot::{Lot, SEND_INLINE, Short};
+use soft_local::shm::view::Ring;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 

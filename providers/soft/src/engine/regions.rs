@@ -5,12 +5,12 @@
 
 use super::imported::Imported;
 use super::ranges::{Range, Ranges};
-use crate::shm::layout::{MRS, MWS, MrEntry};
-use crate::shm::protocol;
-use crate::shm::view::View;
 use crate::table::Places;
 use abi::{IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, ibv_sge};
 use parking_lot::{Mutex, RwLock};
+use soft_local::shm::layout::{MRS, MWS, MrEntry};
+use soft_local::shm::protocol;
+use soft_local::shm::view::View;
 use soft_memory::pages::{Void, populate};
 use soft_sys::Errno;
 use soft_sys::process;
@@ -436,7 +436,7 @@ mod tests {
     ) -> Option<u64> {
         look_up(view, rkey, qpn, pd, addr, len, need).map(|found| found.va)
     }
-    use crate::shm::view::mock;
+    use soft_local::shm::view::mock;
 
     fn extent(va: u64, len: u64, access: u32) -> Extent {
         Extent { pd: 1, va, iova: va, len, access }

@@ -10,10 +10,10 @@ use super::request::{Destination, Request};
 use super::srq::{Srq, WantedSrq};
 use super::state::Kind;
 use crate::adapter::Adapter;
-use crate::fabric::FabricConfig;
 use crate::net::Gids;
 use abi::*;
 use parking_lot::Mutex;
+use soft_local::fabric::FabricConfig;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
 

@@ -9,12 +9,12 @@ use super::regions::{
     FIRST_WINDOW, Found, INDEX_SHIFT, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_WRITE,
 };
 use super::request::Request;
-use crate::shm::layout::{MRS, MWS};
-use crate::shm::protocol;
-use crate::shm::view::View;
 use crate::table::Places;
 use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
 use parking_lot::Mutex;
+use soft_local::shm::layout::{MRS, MWS};
+use soft_local::shm::protocol;
+use soft_local::shm::view::View;
 use soft_sys::process;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -342,7 +342,7 @@ impl Windows {
 mod tests {
     use super::super::regions::{Extent, Keys, REMOTE_READ, Regions, look_up};
     use super::*;
-    use crate::shm::view::mock;
+    use soft_local::shm::view::mock;
 
     const ALL: u32 = LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 

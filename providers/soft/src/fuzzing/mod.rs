@@ -5,8 +5,8 @@ mod segments;
 use crate::engine::ethernet::Framing;
 use crate::engine::ethernet::{Segment, dissect, frame_check, frame_is_right, make_segment};
 use crate::engine::tags::wire;
-use crate::fabric;
-use crate::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
+use soft_local::fabric;
+use soft_local::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
 use soft_memory::foreign::tells_mapping;
 use soft_semantics::faults;
 

@@ -18,12 +18,12 @@ use crate::engine::qp::{Qp, Wanted};
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Destination, Request};
 use crate::engine::state::{Kind, State, transition};
-use crate::fabric::{Fabric, FabricConfig, Handler, Peer};
 use crate::net::Gids;
 use crate::ops::qp::modify;
-use crate::shm::layout::*;
-use crate::shm::protocol;
-use crate::shm::view::View;
+use soft_local::fabric::{Fabric, FabricConfig, Handler, Peer};
+use soft_local::shm::layout::*;
+use soft_local::shm::protocol;
+use soft_local::shm::view::View;
 
 /// Bytes of a record: what it is, three of what it is about, and eight words.
 const RECORD: usize = 4 + 64;
@@ -316,7 +316,7 @@ impl World {
     }
 }
 
-fn write(ring: &crate::shm::view::Ring, seq: u32, words: [u64; 8]) {
+fn write(ring: &soft_local::shm::view::Ring, seq: u32, words: [u64; 8]) {
     let [first, second, body @ ..] = words;
     protocol::publish(ring.words(seq), [first, second], &body);
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::fabric::{Fabric, FabricConfig, Handler, Peer};
-use crate::shm::layout::*;
-use crate::shm::view::View;
+use soft_local::fabric::{Fabric, Handler, Peer};
+use soft_local::shm::layout::*;
+use soft_local::shm::view::View;
 
 /// What the process is asked to do: seed, seconds, and reach.
 const MARK: &str = "FERROVERBS_HOSTILE";
@@ -225,7 +225,7 @@ struct Attacker {
 
 impl Attacker {
     fn join(seed: u64, reach: Reach) -> Self {
-        let config = FabricConfig::from_env().expect("the fabric's settings");
+        let config = crate::config::fabric().expect("the fabric's settings");
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
         // SAFETY: the fabric mapped both segments with these lengths, and is never left.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };

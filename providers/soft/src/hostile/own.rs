@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Victim};
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::shm::layout::*;
-use crate::shm::protocol;
+use soft_local::shm::layout::*;
+use soft_local::shm::protocol;
 
 impl Attacker {
     /// Publishes nonsense, or what looks like sense.

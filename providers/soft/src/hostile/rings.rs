@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Line, Victim};
 use crate::engine::link::Holder;
-use crate::shm::layout::*;
-use crate::shm::slot::*;
-use crate::shm::view::Ring;
+use soft_local::shm::layout::*;
+use soft_local::shm::slot::*;
+use soft_local::shm::view::Ring;
 
 /// Operations of connections, those of datagram rings, and none at all.
 const OPS: [Op; 15] = [
@@ -471,5 +471,5 @@ impl Attacker {
 
 /// Stores a slot as a producer does, its first word last.
 fn write_slot(ring: &Ring, seq: u32, words: [u64; 2], body: &[u64; BODY_WORDS]) {
-    crate::shm::protocol::publish(ring.words(seq), words, body);
+    soft_local::shm::protocol::publish(ring.words(seq), words, body);
 }

@@ -1,7 +1,7 @@
 //! Looks for what victims never sent or registered, in everything that the hostile process can read.
 
 use super::{Attacker, resident};
-use crate::shm::layout::*;
+use soft_local::shm::layout::*;
 
 /// Victims fill memory that nobody else may see with this, each byte inverted so that it is not found here.
 const INVERTED: [u8; 16] = [

@@ -1,7 +1,7 @@
 //! What the `cmd_fd` of a context is here: a sealed memory file that says whose context it is. Whoever gets it (ibv_import_device(3))
 //! opens the same device in the same fabric, and may import the objects of that context, and of others that were imported by it.
 
-use crate::fabric::{Fabric, Peer};
+use soft_local::fabric::{Fabric, Peer};
 use soft_sys::Errno;
 use soft_sys::memfd::{Memfd, Seals};
 use soft_sys::process;

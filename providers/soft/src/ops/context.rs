@@ -10,12 +10,12 @@ use crate::adapter::Adapter;
 use crate::engine::alarm;
 use crate::engine::channel::{Channel, Reporter};
 use crate::engine::helping::Helping;
-use crate::fabric::{FabricConfig, RegistryHold, hold_registry};
 use crate::net::{GidTable, Gids};
 use crate::{config, control};
 use abi::*;
 use cface::cancel::Uncancelled;
 use parking_lot::Mutex;
+use soft_local::fabric::{RegistryHold, hold_registry};
 use soft_sys::notice;
 use soft_sys::{Errno, futex};
 use std::cell::RefCell;
@@ -108,7 +108,7 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
         *count += 1;
         return Ok(Arc::clone(adapter));
     }
-    let adapter = FabricConfig::from_env().and_then(Adapter::join).map_err(|error| {
+    let adapter = config::fabric().and_then(Adapter::join).map_err(|error| {
         notice!("{error}");
         error.errno()
     })?;

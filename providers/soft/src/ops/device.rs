@@ -3,9 +3,9 @@
 use super::context;
 use super::frontend::verbs_register_driver_65;
 use crate::config;
-use crate::fabric::FabricConfig;
 use crate::guid::Identity;
 use abi::*;
+use soft_local::fabric::FabricConfig;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
@@ -71,7 +71,7 @@ unsafe extern "C" fn announce(
         return 0;
     }
     // Whoever opens a device is told of settings that cannot be used.
-    let settings = FabricConfig::from_env().unwrap_or_else(|_| FabricConfig::new("nowhere"));
+    let settings = config::fabric().unwrap_or_else(|_| FabricConfig::new("nowhere"));
     let identity = Identity::of(&settings);
     for n in 0..count {
         let mut info = ferroverbs_device_info {

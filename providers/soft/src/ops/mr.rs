@@ -7,8 +7,8 @@ use super::{object, status};
 use crate::engine::regions::{
     Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,
 };
-use crate::shm::layout::mr_handle;
 use abi::*;
+use soft_local::shm::layout::mr_handle;
 use soft_memory::pages::populate;
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};

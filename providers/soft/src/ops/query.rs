@@ -13,8 +13,8 @@ use crate::engine::tso::MAX_TSO;
 use crate::engine::wq::{MAX_TABLE, MAX_TABLES};
 use crate::guid::Identity;
 use crate::net::GID_TABLE;
-use crate::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
 use abi::*;
+use soft_local::shm::layout::{GROUPS, MRS, MWS, PDS, QPS, SRQS};
 use soft_sys::Errno;
 use std::ffi::{c_char, c_int};
 

@@ -2,22 +2,26 @@
 
 /// The device's clock: nanoseconds of CLOCK_MONOTONIC_RAW, which nobody sets or slews.
 #[must_use]
+#[inline]
 pub fn device_ns() -> u64 {
     now(libc::CLOCK_MONOTONIC_RAW)
 }
 
 /// Nanoseconds since the epoch.
 #[must_use]
+#[inline]
 pub fn wallclock_ns() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
 /// Processor time of this thread, in nanoseconds.
 #[must_use]
+#[inline]
 pub fn thread_ns() -> u64 {
     now(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+#[inline]
 fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is ours; the clocks exist on every Linux, so this cannot fail.

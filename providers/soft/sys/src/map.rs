@@ -53,11 +53,13 @@ impl Mapping {
 
     /// First byte; page aligned, and valid for as long as the mapping lives. A store through it
     /// faults if the mapping [is not writable](Self::is_writable).
+    #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
     /// Length in bytes; never 0.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -23,6 +23,7 @@ pub fn register() -> bool {
 }
 
 /// Whether [`register`] succeeded.
+#[inline]
 pub fn is_registered() -> bool {
     REGISTERED.load(Ordering::Relaxed)
 }

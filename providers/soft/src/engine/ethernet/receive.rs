@@ -11,8 +11,8 @@ use crate::engine::ranges::Ranges;
 use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::wq::Wq;
-use crate::shm::slot::*;
 use abi::*;
+use soft_local::shm::slot::*;
 use soft_semantics::frames::steer::Winner;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 

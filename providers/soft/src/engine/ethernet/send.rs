@@ -6,8 +6,8 @@ use crate::engine::datagrams::{Letter, Sent};
 use crate::engine::qp::Qp;
 use crate::engine::request::Phase;
 use crate::engine::requester::Requester;
-use crate::shm::slot::*;
 use abi::*;
+use soft_local::shm::slot::*;
 use soft_semantics::frames::{ETHERNET, dissect, fill};
 use soft_sys::Errno;
 

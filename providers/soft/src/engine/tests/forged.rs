@@ -2,8 +2,8 @@
 
 use super::answers::End;
 use super::*;
-use crate::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
-use crate::shm::trust::Claim;
+use soft_local::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
+use soft_local::shm::trust::Claim;
 
 /// Puts what a forger wrote into the ring of `to`, where the next piece of `from` would be.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
@@ -145,7 +145,7 @@ fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
     let events = || qp.events.load(Ordering::Relaxed);
     let slot = other.fabric.slot();
     let forger = Side::new(&other, Kind::Rc, 64);
-    let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, crate::shm::layout::qpn(slot, 7)];
+    let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, soft_local::shm::layout::qpn(slot, 7)];
     for event in (0..40).chain([u32::MAX]) {
         for by in names {
             for from in [slot, home.fabric.slot(), 99] {
@@ -175,7 +175,7 @@ fn answers_to_what_nobody_asked_are_not_kept() {
     let adapter = adapter(true);
     let a = Side::new(&adapter, Kind::XrcSend, 64);
     let slot = 99;
-    let number = crate::shm::layout::qpn(slot, 5);
+    let number = soft_local::shm::layout::qpn(slot, 5);
     let answer = |by| tell(&adapter, slot, Op::XrcAnswer, 0, halves(number, by));
     for by in 0..1000 {
         assert!(!answer(by));
@@ -190,7 +190,7 @@ fn answers_to_what_nobody_asked_are_not_kept() {
 fn what_others_ask_for_is_not_kept_without_end() {
     let adapter = adapter(true);
     let slot = 99;
-    let by = crate::shm::layout::qpn(slot, 5);
+    let by = soft_local::shm::layout::qpn(slot, 5);
     let head = Head {
         seq: 0,
         op: Op::XrcAsk,
@@ -219,7 +219,7 @@ fn a_datagram_in_the_name_of_another_processs_queue_pair_is_dropped() {
         member.datagrams.tell(&member, slot, Op::Datagram, src_qpn, word);
         adapter.datagrams.attend(&adapter);
     };
-    let own = crate::shm::layout::qpn(member.fabric.slot(), 3);
+    let own = soft_local::shm::layout::qpn(member.fabric.slot(), 3);
     say(side.qp.qpn);
     say(own);
     let got = side.poll().expect("the second one");

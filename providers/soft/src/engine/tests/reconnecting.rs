@@ -180,7 +180,10 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
     }
     {
         let requester = a.qp.requester.lock();
-        assert_eq!(requester.next.wrapping_sub(requester.acked), crate::shm::layout::RING_SLOTS);
+        assert_eq!(
+            requester.next.wrapping_sub(requester.acked),
+            soft_local::shm::layout::RING_SLOTS
+        );
     }
     reset(&b);
     b.connect_as(a.qp.qpn, impatient(9, 7));

@@ -56,7 +56,7 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
 #[test]
 fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
     let adapter = adapter(true);
-    let nobody = crate::shm::layout::qpn(1000, 1);
+    let nobody = soft_local::shm::layout::qpn(1000, 1);
     for kind in [Kind::Rc, Kind::Uc] {
         let a = Side::new(&adapter, kind, 64);
         a.connect(nobody, 7);

@@ -15,148 +15,157 @@ use super::trust::{FromPeer, Hint, Owned};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Processes of one fabric; slot 0 is never given out, so that QP numbers 0 and 1 stay special.
-pub(crate) const SLOTS: usize = 1024;
+pub const SLOTS: usize = 1024;
 /// Bits of a QP number (24) that index the owner's QP table; the upper ten name the process slot.
-pub(crate) const QP_INDEX_BITS: u32 = 14;
+pub const QP_INDEX_BITS: u32 = 14;
 /// QPs of one process.
-pub(crate) const QPS: usize = 1 << QP_INDEX_BITS;
+pub const QPS: usize = 1 << QP_INDEX_BITS;
 /// Shared receive queues of one process: their numbers are made as those of QPs.
-pub(crate) const SRQS: usize = QPS;
+pub const SRQS: usize = QPS;
 /// Protection domains of one process.
-pub(crate) const PDS: usize = 1 << 16;
+pub const PDS: usize = 1 << 16;
 /// Protection domains of others that one process is known to use.
-pub(crate) const BORROWED: usize = 512;
+pub const BORROWED: usize = 512;
 /// Memory regions and windows of one process; entry 0 is never used, so that no key is 0.
-pub(crate) const MRS: usize = 1 << 18;
+pub const MRS: usize = 1 << 18;
 /// Memory windows among them: the last entries.
-pub(crate) const MWS: usize = 1 << 16;
+pub const MWS: usize = 1 << 16;
 /// Slots of a ring: enough to keep two CPUs apart, few enough to stay in the second-level cache.
-pub(crate) const RING_SLOTS: u32 = 256;
+pub const RING_SLOTS: u32 = 256;
 /// Bytes of a bounce buffer: the largest piece that travels by copying twice.
-pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+pub const CHUNK_BYTES: usize = 16 * 1024;
 /// Bounce buffers of one process.
-pub(crate) const CHUNKS: usize = 1 << 14;
+pub const CHUNKS: usize = 1 << 14;
 /// Multicast groups that QPs of one process can be attached to.
-pub(crate) const GROUPS: usize = 1024;
+pub const GROUPS: usize = 1024;
 /// Steering rules of one process.
-pub(crate) const RULES: usize = 1 << 15;
+pub const RULES: usize = 1 << 15;
 /// Words that a steering rule compares.
-pub(crate) const RULE_WORDS: usize = 18;
+pub const RULE_WORDS: usize = 18;
 /// Event channels of one process whose readers peers can wake by themselves; number 0 is nobody's.
-pub(crate) const CHANNELS: usize = 1024;
+pub const CHANNELS: usize = 1024;
 /// Addresses that one process publishes.
-pub(crate) const ADDRESSES: usize = 32;
+pub const ADDRESSES: usize = 32;
 /// Pieces of a long operation at most.
-pub(crate) const JOB_PIECES: usize = 1024;
+pub const JOB_PIECES: usize = 1024;
 /// One-sided operations that a process can have under way at once.
-pub(crate) const MOVERS: usize = 64;
+pub const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fv-softH");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softH");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
-pub(crate) struct Line<T>(pub(crate) T);
+#[derive(Debug)]
+pub struct Line<T>(pub T);
 
 /// First page of *tables*.
 #[repr(C, align(64))]
-pub(crate) struct TablesHead {
-    pub(crate) magic: Owned<AtomicU64>,
+#[derive(Debug)]
+pub struct TablesHead {
+    /// [`MAGIC`].
+    pub magic: Owned<AtomicU64>,
     /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
-    pub(crate) attention: Owned<AtomicU32>,
+    pub attention: Owned<AtomicU32>,
     /// Counts the owner's polls, so that peers can tell whether it still looks. Written at every poll: on a line of its own.
-    pub(crate) polls: Line<Owned<AtomicU32>>,
+    pub polls: Line<Owned<AtomicU32>>,
     /// 1: the owner cannot use one-sided barriers, so whoever publishes to it must fence.
-    pub(crate) needs_fence: Owned<AtomicU32>,
+    pub needs_fence: Owned<AtomicU32>,
     /// All multicast groups of the owner are in entries before this one.
-    pub(crate) groups: Owned<AtomicU32>,
+    pub groups: Owned<AtomicU32>,
     /// All steering rules of the owner are in entries before this one.
-    pub(crate) rules: Owned<AtomicU32>,
+    pub rules: Owned<AtomicU32>,
     /// 1: a datagram of the owner found a ring full, so acknowledgements of datagrams wake it.
-    pub(crate) datagrams_wait: Owned<AtomicU32>,
+    pub datagrams_wait: Owned<AtomicU32>,
     /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
-    pub(crate) addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
+    pub addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
-    pub(crate) hand: Line<Owned<AtomicU64>>,
+    pub hand: Line<Owned<AtomicU64>>,
 }
 
 /// Wake this process when a request was put into one of its rings.
-pub(crate) const ATTENTION_REQUESTS: u32 = 1;
+pub const ATTENTION_REQUESTS: u32 = 1;
 /// Wake this process when an acknowledgement to it was published.
-pub(crate) const ATTENTION_ACKS: u32 = 2;
+pub const ATTENTION_ACKS: u32 = 2;
 
 /// What peers may know of one QP.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(crate) struct QpEntry {
+pub struct QpEntry {
     /// [`Life`] of the QP, one word so that it is seen whole.
-    pub(crate) life: Owned<AtomicU64>,
+    pub life: Owned<AtomicU64>,
     /// Protection domain number (upper half) and `IBV_ACCESS_*` flags (lower half).
-    pub(crate) rights: Owned<AtomicU64>,
+    pub rights: Owned<AtomicU64>,
     /// Sequence number that the first slot of the present connection must carry.
-    pub(crate) ring_base: Owned<AtomicU32>,
+    pub ring_base: Owned<AtomicU32>,
     /// `rnr_retry` of ibv_qp_attr: how often a responder may find no receive; 7 is for ever.
-    pub(crate) rnr_retry: Owned<AtomicU8>,
+    pub rnr_retry: Owned<AtomicU8>,
     /// `min_rnr_timer` of an XRC receive QP, for those who stand for it.
-    pub(crate) min_rnr_timer: Owned<AtomicU8>,
+    pub min_rnr_timer: Owned<AtomicU8>,
     /// The XRC domain of an XRC receive QP (`engine::xrc::DomainId`).
-    pub(crate) domain: Owned<[AtomicU64; 2]>,
+    pub domain: Owned<[AtomicU64; 2]>,
     /// `rq_psn` of ibv_qp_attr: the PSN that the first request of the present connection must have.
-    pub(crate) rq_psn: Owned<AtomicU32>,
+    pub rq_psn: Owned<AtomicU32>,
     /// An XRC receive QP that is being destroyed ([`CLOSING`]), or that its creator has destroyed while others have it open
     /// ([`ORPHANED`]).
-    pub(crate) closing: Owned<AtomicU8>,
+    pub closing: Owned<AtomicU8>,
     /// An XRC receive QP, or one that stands for it in this process: its number.
-    pub(crate) stands_for: Owned<AtomicU32>,
+    pub stands_for: Owned<AtomicU32>,
     /// Event channels of the queues that receives and sends complete on ([`CHANNELS`]); 0: none.
-    pub(crate) recv_channel: Owned<AtomicU16>,
-    pub(crate) send_channel: Owned<AtomicU16>,
+    pub recv_channel: Owned<AtomicU16>,
+    /// As `recv_channel`, of sends.
+    pub send_channel: Owned<AtomicU16>,
     /// 1: acknowledgements to the QP wake its process, as attention says. Otherwise whoever polls finds them.
-    pub(crate) awaits_acks: Owned<AtomicU8>,
+    pub awaits_acks: Owned<AtomicU8>,
     /// Nanoseconds that whoever sends to the QP may need to fill a chunk, if that shall be better than letting it fetch long messages
     /// itself; 0: not known.
-    pub(crate) chunk_worth: Owned<AtomicU32>,
+    pub chunk_worth: Owned<AtomicU32>,
 }
 
 /// Of `QpEntry::closing`.
-pub(crate) const CLOSING: u8 = 1;
+pub const CLOSING: u8 = 1;
 /// Of `QpEntry::closing`.
-pub(crate) const ORPHANED: u8 = 2;
+pub const ORPHANED: u8 = 2;
 
 /// What peers may know of one XRC shared receive queue.
 #[repr(C, align(64))]
-pub(crate) struct SrqEntry {
+#[derive(Debug)]
+pub struct SrqEntry {
     /// Protection domain number (lower half), 1 above it; 0: no XRC queue. Written last, cleared first.
-    pub(crate) life: Owned<AtomicU64>,
+    pub life: Owned<AtomicU64>,
     /// As in [`QpEntry`].
-    pub(crate) domain: Owned<[AtomicU64; 2]>,
+    pub domain: Owned<[AtomicU64; 2]>,
 }
 
 /// State, kind, incarnation and destination of a QP in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub struct Life {
     /// One of the constants: state of the QP, and of its port where that matters.
-    pub(crate) state: u8,
+    pub state: u8,
     /// `ibv_qp_type` value.
-    pub(crate) kind: u8,
+    pub kind: u8,
     /// Counts the connections of this table entry.
-    pub(crate) generation: u16,
+    pub generation: u16,
     /// QP number at the other end, 24 bits; 0 before RTR.
-    pub(crate) dest_qpn: u32,
+    pub dest_qpn: u32,
 }
 
 impl Life {
     /// `state` of an entry without a QP: zeroed memory reads as this.
-    pub(crate) const NONE: u8 = 0;
+    pub const NONE: u8 = 0;
 
-    pub(crate) const fn pack(self) -> u64 {
+    /// The word of a QP's entry that says it.
+    #[inline]
+    pub const fn pack(self) -> u64 {
         (self.state as u64) << 56
             | (self.kind as u64) << 48
             | (self.generation as u64) << 32
             | self.dest_qpn as u64
     }
 
-    pub(crate) const fn unpack(word: u64) -> Self {
+    /// What such a word says.
+    #[inline]
+    pub const fn unpack(word: u64) -> Self {
         Self {
             state: (word >> 56) as u8,
             kind: (word >> 48) as u8,
@@ -166,12 +175,14 @@ impl Life {
     }
 
     /// Whether requests of `qpn` are served: the QP is connected to it and can receive.
-    pub(crate) const fn serves(self, qpn: u32) -> bool {
+    #[inline]
+    pub const fn serves(self, qpn: u32) -> bool {
         matches!(self.state, Self::RTR | Self::RTS | Self::SQD | Self::SQE) && self.dest_qpn == qpn
     }
 
     /// Whether the QP is connected to `qpn`, be its port up or down.
-    pub(crate) const fn is_connected_to(self, qpn: u32) -> bool {
+    #[inline]
+    pub const fn is_connected_to(self, qpn: u32) -> bool {
         self.serves(qpn)
             || matches!(
                 self.state,
@@ -181,129 +192,153 @@ impl Life {
 
     /// Whether the QP may have sent to `qpn` what lies there from it.
     #[inline]
-    pub(crate) const fn may_send(self, qpn: u32) -> bool {
+    pub const fn may_send(self, qpn: u32) -> bool {
         matches!(self.state, Self::RTS | Self::SQD | Self::RTS_DOWN | Self::SQD_DOWN)
             && self.dest_qpn == qpn
     }
 
     // In this order, those that serve and those that may send are ranges.
-    pub(crate) const RESET: u8 = 1;
-    pub(crate) const INIT: u8 = 2;
-    pub(crate) const RTR: u8 = 3;
-    pub(crate) const SQE: u8 = 4;
-    pub(crate) const RTS: u8 = 5;
-    pub(crate) const SQD: u8 = 6;
-    pub(crate) const RTS_DOWN: u8 = 7;
-    pub(crate) const SQD_DOWN: u8 = 8;
-    pub(crate) const ERR: u8 = 9;
-    pub(crate) const RTR_DOWN: u8 = 10;
-    pub(crate) const SQE_DOWN: u8 = 11;
+    /// The QP state RESET.
+    pub const RESET: u8 = 1;
+    /// The QP state INIT.
+    pub const INIT: u8 = 2;
+    /// The QP state RTR.
+    pub const RTR: u8 = 3;
+    /// The QP state SQE: its sends failed.
+    pub const SQE: u8 = 4;
+    /// The QP state RTS.
+    pub const RTS: u8 = 5;
+    /// The QP state SQD: its sends are drained.
+    pub const SQD: u8 = 6;
+    /// RTS, and the port is down.
+    pub const RTS_DOWN: u8 = 7;
+    /// SQD, and the port is down.
+    pub const SQD_DOWN: u8 = 8;
+    /// The QP state ERR.
+    pub const ERR: u8 = 9;
+    /// RTR, and the port is down.
+    pub const RTR_DOWN: u8 = 10;
+    /// SQE, and the port is down.
+    pub const SQE_DOWN: u8 = 11;
 }
 
 /// What peers may know of one memory region or window. `key` is written last and cleared first.
 #[repr(C, align(64))]
-pub(crate) struct MrEntry {
+#[derive(Debug)]
+pub struct MrEntry {
     /// rkey (lower half; 0: no region) and `IBV_ACCESS_*` flags (upper half).
-    pub(crate) key: Owned<AtomicU64>,
+    pub key: Owned<AtomicU64>,
     /// First address that a work request names.
-    pub(crate) iova: Owned<AtomicU64>,
+    pub iova: Owned<AtomicU64>,
     /// Bytes.
-    pub(crate) len: Owned<AtomicU64>,
+    pub len: Owned<AtomicU64>,
     /// Where `iova` lies in the owner's address space.
-    pub(crate) va: Owned<AtomicU64>,
+    pub va: Owned<AtomicU64>,
     /// Protection domain number.
-    pub(crate) pd: Owned<AtomicU64>,
+    pub pd: Owned<AtomicU64>,
     /// A window of type 2: the owner's QP that it is bound to; 0: any of the domain.
-    pub(crate) qpn: Owned<AtomicU32>,
+    pub qpn: Owned<AtomicU32>,
     /// Counts the owner's registrations: a key may come again, this does not.
-    pub(crate) born: Owned<AtomicU64>,
+    pub born: Owned<AtomicU64>,
     /// The context whose importers may have the region ([`PdEntry::origin`]); 0: nobody may.
-    pub(crate) origin: Owned<AtomicU64>,
+    pub origin: Owned<AtomicU64>,
 }
 
 /// What peers may know of one protection domain: ibv_import_pd(3) asks.
 #[repr(C, align(16))]
-pub(crate) struct PdEntry {
+#[derive(Debug)]
+pub struct PdEntry {
     /// Its number; 0: no domain. Written last, cleared first.
-    pub(crate) number: Owned<AtomicU64>,
+    pub number: Owned<AtomicU64>,
     /// The context that it belongs to, by the number in that context's descriptor (`ops::badge`).
-    pub(crate) origin: Owned<AtomicU64>,
+    pub origin: Owned<AtomicU64>,
 }
 
 /// A multicast group that QPs of the owner are attached to. Senders read it while it changes: what it says is a hint, and the owner,
 /// to whom they send then, knows better.
 #[repr(C, align(32))]
-pub(crate) struct GroupEntry {
+#[derive(Debug)]
+pub struct GroupEntry {
     /// The group's GID, as two native words of its bytes; `members` is 0 while they change.
-    pub(crate) gid: Owned<[AtomicU64; 2]>,
+    pub gid: Owned<[AtomicU64; 2]>,
     /// Attached QPs; 0: a free entry.
-    pub(crate) members: Owned<AtomicU64>,
+    pub members: Owned<AtomicU64>,
     _pad: u64,
 }
 
 /// A steering rule of the owner (`engine::ethernet::steer`). A hint to senders, as [`GroupEntry`].
 #[repr(C, align(64))]
-pub(crate) struct RuleEntry {
+#[derive(Debug)]
+pub struct RuleEntry {
     /// Precedence and kind; 0: no rule. Written last and cleared first.
-    pub(crate) rank: Owned<AtomicU64>,
+    pub rank: Owned<AtomicU64>,
     /// When it was made, in nanoseconds of the host's monotonic clock.
-    pub(crate) born: Owned<AtomicU64>,
-    pub(crate) value: Owned<[AtomicU64; RULE_WORDS]>,
-    pub(crate) mask: Owned<[AtomicU64; RULE_WORDS]>,
+    pub born: Owned<AtomicU64>,
+    /// What the words of a frame's key must be, where `mask` has a bit.
+    pub value: Owned<[AtomicU64; RULE_WORDS]>,
+    /// Which bits of a frame's key count.
+    pub mask: Owned<[AtomicU64; RULE_WORDS]>,
     _pad: [u64; 2],
 }
 
 /// Announces a one-sided operation under way: target slot + 1 (upper half) and rkey; 0: free.
 #[repr(C, align(64))]
-pub(crate) struct Mover {
-    pub(crate) target: Owned<AtomicU64>,
+#[derive(Debug)]
+pub struct Mover {
+    /// The one word; see the type.
+    pub target: Owned<AtomicU64>,
 }
 
 /// The control words of a ring; the slots lie apart.
 #[repr(C, align(64))]
-pub(crate) struct RingControl {
+#[derive(Debug)]
+pub struct RingControl {
     /// Sequence number of the first slot not yet processed. Written by the receiver; all before are
     /// acknowledged.
-    pub(crate) acked: FromPeer<AtomicU32>,
+    pub acked: FromPeer<AtomicU32>,
     /// Why slot `acked` was refused (`Nak` code), 0 if it was not. Written by the receiver before
     /// it stops. In a datagram ring: the identity of the process that it was made ready for.
-    pub(crate) nak: FromPeer<AtomicU32>,
+    pub nak: FromPeer<AtomicU32>,
     /// Which incarnation of the remote QP puts pieces here (`engine::link::Holder`); 0: none has yet. Taken by the first one that
     /// sends on the connection, and given back by nobody but the receiver, when it begins another.
-    pub(crate) holder: FromPeer<AtomicU64>,
+    pub holder: FromPeer<AtomicU64>,
     /// Unreliable connections: with which slot a holder began that was not the first. Written before `holder`.
-    pub(crate) begun: FromPeer<AtomicU32>,
+    pub begun: FromPeer<AtomicU32>,
     _pad: [u32; 11],
     /// 1 while the receiver looks at this ring by itself; otherwise a doorbell must be rung.
     /// Rarely written, so senders keep it cached.
-    pub(crate) hot: Hint<AtomicU32>,
+    pub hot: Hint<AtomicU32>,
 }
 
 /// 64 bytes of a ring: words 0 and 1 are the head, the rest is payload. Word 0 is stored last.
 #[repr(C, align(64))]
-pub(crate) struct Slot {
-    pub(crate) words: FromPeer<[AtomicU64; 8]>,
+#[derive(Debug)]
+pub struct Slot {
+    /// All of it.
+    pub words: FromPeer<[AtomicU64; 8]>,
 }
 
 /// First page of *rings*.
 #[repr(C, align(64))]
-pub(crate) struct RingsHead {
-    pub(crate) magic: AtomicU64,
+#[derive(Debug)]
+pub struct RingsHead {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
     _pad: [u64; 7],
     /// Slot number + 1 of the process that does an atomic on our memory, 0: free.
-    pub(crate) atomic_lock: Hint<AtomicU32>,
+    pub atomic_lock: Hint<AtomicU32>,
     _pad2: [u32; 15],
     /// Which words of `qp_bells` may be non-zero.
-    pub(crate) qp_bell_summary: Hint<[AtomicU64; QPS / 64 / 64]>,
+    pub qp_bell_summary: Hint<[AtomicU64; QPS / 64 / 64]>,
     /// Which words of `peer_bells` may be non-zero, one bit each.
-    pub(crate) peer_bell_summary: Hint<AtomicU64>,
+    pub peer_bell_summary: Hint<AtomicU64>,
     _pad3: [u64; 3],
     /// A bit for each QP that has something to serve or to absorb and that nobody looks at by himself.
-    pub(crate) qp_bells: Hint<[AtomicU64; QPS / 64]>,
+    pub qp_bells: Hint<[AtomicU64; QPS / 64]>,
     /// A bit for each cold datagram ring that holds something.
-    pub(crate) peer_bells: Hint<[AtomicU64; SLOTS / 64]>,
+    pub peer_bells: Hint<[AtomicU64; SLOTS / 64]>,
     /// Slot number + 1 of the process that calls the owner's helper ([`Job`]), 0: none does. Anybody may write it: who is called looks whether there is a job.
-    pub(crate) help_wanted: Line<Hint<AtomicU32>>,
+    pub help_wanted: Line<Hint<AtomicU32>>,
 }
 
 /// A long one-sided operation of the owner, in pieces, of which its target does some (`engine::helping`).
@@ -311,32 +346,37 @@ pub(crate) struct RingsHead {
 /// In *tables*: whoever helps reads and writes memory of the owner where this says so. What the helper says of it is in its own tables
 /// ([`TablesHead::hand`]).
 #[repr(C, align(64))]
-pub(crate) struct Job {
+#[derive(Debug)]
+pub struct Job {
     /// Number of the operation (32 bits), pieces that it has (16), pieces that the owner took, from the first on (16). All: it is over.
-    pub(crate) state: Owned<AtomicU64>,
+    pub state: Owned<AtomicU64>,
     /// Process slot of the target.
-    pub(crate) target: Owned<AtomicU32>,
+    pub target: Owned<AtomicU32>,
     /// The target's QP, whose rights the owner has.
-    pub(crate) qpn: Owned<AtomicU32>,
-    pub(crate) rkey: Owned<AtomicU32>,
+    pub qpn: Owned<AtomicU32>,
+    /// The key that the owner's request names.
+    pub rkey: Owned<AtomicU32>,
     /// 1: from the target to the owner.
-    pub(crate) is_read: Owned<AtomicU32>,
-    /// Bytes of each piece but the last one, and of all pieces.
-    pub(crate) piece: Owned<AtomicU64>,
-    pub(crate) len: Owned<AtomicU64>,
+    pub is_read: Owned<AtomicU32>,
+    /// Bytes of each piece but the last one.
+    pub piece: Owned<AtomicU64>,
+    /// Bytes of all pieces.
+    pub len: Owned<AtomicU64>,
     /// Where they begin: the target's address, as the request names it.
-    pub(crate) addr: Owned<AtomicU64>,
+    pub addr: Owned<AtomicU64>,
     /// Where each piece is in the owner's memory.
-    pub(crate) parts: [Part; JOB_PIECES],
+    pub parts: [Part; JOB_PIECES],
 }
 
 /// A piece of the owner's memory, laid out as `struct iovec`: the kernel reads it when somebody is at the piece, so that the owner can take
 /// it back until then.
 #[repr(C)]
-pub(crate) struct Part {
-    pub(crate) addr: Owned<AtomicU64>,
+#[derive(Debug)]
+pub struct Part {
+    /// Where it begins.
+    pub addr: Owned<AtomicU64>,
     /// 0: taken back.
-    pub(crate) len: Owned<AtomicU64>,
+    pub len: Owned<AtomicU64>,
 }
 
 const fn pages(bytes: usize) -> usize {
@@ -344,36 +384,48 @@ const fn pages(bytes: usize) -> usize {
 }
 
 /// Bytes of one ring's slots.
-pub(crate) const RING_BYTES: usize = RING_SLOTS as usize * size_of::<Slot>();
+pub const RING_BYTES: usize = RING_SLOTS as usize * size_of::<Slot>();
 
-pub(crate) const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
-pub(crate) const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
-pub(crate) const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
-pub(crate) const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
-pub(crate) const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
+/// Where the [`Mover`]s are in *tables*; the first behind its head.
+pub const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
+/// Where the [`QpEntry`]s are.
+pub const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
+/// Where the [`SrqEntry`]s are.
+pub const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
+/// Where the [`MrEntry`]s are.
+pub const TABLES_MRS: usize = TABLES_SRQS + pages(SRQS * size_of::<SrqEntry>());
+/// Where the [`GroupEntry`]s are.
+pub const TABLES_GROUPS: usize = TABLES_MRS + pages(MRS * size_of::<MrEntry>());
 /// For each event channel how many threads sleep in ibv_get_cq_event(3).
-pub(crate) const TABLES_SLEEPERS: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
-pub(crate) const TABLES_RULES: usize = TABLES_SLEEPERS + pages(CHANNELS * size_of::<AtomicU32>());
-pub(crate) const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
-pub(crate) const TABLES_BORROWED: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
-pub(crate) const TABLES_JOB: usize = TABLES_BORROWED + pages(BORROWED * size_of::<AtomicU64>());
+pub const TABLES_SLEEPERS: usize = TABLES_GROUPS + pages(GROUPS * size_of::<GroupEntry>());
+/// Where the [`RuleEntry`]s are.
+pub const TABLES_RULES: usize = TABLES_SLEEPERS + pages(CHANNELS * size_of::<AtomicU32>());
+/// Where the [`PdEntry`]s are.
+pub const TABLES_PDS: usize = TABLES_RULES + pages(RULES * size_of::<RuleEntry>());
+/// Where the domains of others are that the owner has objects in.
+pub const TABLES_BORROWED: usize = TABLES_PDS + pages(PDS * size_of::<PdEntry>());
+/// Where the [`Job`] is.
+pub const TABLES_JOB: usize = TABLES_BORROWED + pages(BORROWED * size_of::<AtomicU64>());
 /// Length of a *tables* segment.
-pub(crate) const TABLES_LEN: usize = TABLES_JOB + pages(size_of::<Job>());
+pub const TABLES_LEN: usize = TABLES_JOB + pages(size_of::<Job>());
 
-pub(crate) const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
-pub(crate) const RINGS_PEER_CONTROL: usize =
-    RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
+/// Where the [`RingControl`]s of QPs are in *rings*; the first behind its head.
+pub const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
+/// Where the [`RingControl`]s of datagram rings are.
+pub const RINGS_PEER_CONTROL: usize = RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
 /// For each QP the processes that have it open (ibv_open_qp(3)): by slot, their identities, which tell later owners of the slot
 /// from them; 0: not this one.
-pub(crate) const RINGS_OPENERS: usize =
-    RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
+pub const RINGS_OPENERS: usize = RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
 /// For each event channel a word that those who sleep there wait on (futex(2)).
-pub(crate) const RINGS_ALARMS: usize = RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
-pub(crate) const RINGS_QP_SLOTS: usize = RINGS_ALARMS + pages(CHANNELS * size_of::<AtomicU32>());
-pub(crate) const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
-pub(crate) const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
+pub const RINGS_ALARMS: usize = RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
+/// Where the slots of QPs' rings are.
+pub const RINGS_QP_SLOTS: usize = RINGS_ALARMS + pages(CHANNELS * size_of::<AtomicU32>());
+/// Where the slots of datagram rings are.
+pub const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
+/// Where the bounce buffers are.
+pub const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
 /// Length of a *rings* segment.
-pub(crate) const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
+pub const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
 
 const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
@@ -386,30 +438,35 @@ const _: () = assert!(MRS.trailing_zeros() + SLOTS.trailing_zeros() <= 32);
 const _: () = assert!(PD_SLOT_SHIFT + SLOTS.trailing_zeros() == 32);
 
 /// Number of the QP, or shared receive queue, that is entry `index` in the table of process `slot`.
-pub(crate) const fn qpn(slot: u16, index: usize) -> u32 {
+#[inline]
+pub const fn qpn(slot: u16, index: usize) -> u32 {
     (slot as u32) << QP_INDEX_BITS | index as u32
 }
 
 /// Process slot and table index of a QP's or shared receive queue's number.
-pub(crate) const fn split_qpn(qpn: u32) -> (u16, usize) {
+#[inline]
+pub const fn split_qpn(qpn: u32) -> (u16, usize) {
     (((qpn & 0xff_ffff) >> QP_INDEX_BITS) as u16, qpn as usize & (QPS - 1))
 }
 
 /// Bits of a protection domain's number below the process slot: table index, and above it uses of that entry.
-pub(crate) const PD_SLOT_SHIFT: u32 = 22;
+pub const PD_SLOT_SHIFT: u32 = 22;
 
 /// Process slot and table index of a protection domain's number, which is its handle, too.
-pub(crate) const fn split_pd(number: u32) -> (u16, usize) {
+#[inline]
+pub const fn split_pd(number: u32) -> (u16, usize) {
     ((number >> PD_SLOT_SHIFT) as u16, number as usize & (PDS - 1))
 }
 
 /// The handle of the memory region, or device memory, that is entry `index` in the table of process `slot`.
-pub(crate) const fn mr_handle(slot: u16, index: usize) -> u32 {
+#[inline]
+pub const fn mr_handle(slot: u16, index: usize) -> u32 {
     (slot as u32) << MRS.trailing_zeros() | index as u32
 }
 
 /// Process slot and table index of such a handle.
-pub(crate) const fn split_mr_handle(handle: u32) -> (u16, usize) {
+#[inline]
+pub const fn split_mr_handle(handle: u32) -> (u16, usize) {
     ((handle >> MRS.trailing_zeros()) as u16, handle as usize & (MRS - 1))
 }
 

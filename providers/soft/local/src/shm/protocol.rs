@@ -8,7 +8,7 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering
 
 /// Producer of a ring: fills a slot; whoever finds its sequence number (`head[0]`, lower half) finds the rest.
 #[inline]
-pub(crate) fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
+pub fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
     // Relaxed: the consumer was done with the slot's last lap (`acknowledge` and `acknowledged`), and does not read
     // these words again before it sees the store below.
     for (to, from) in words[2..].iter().zip(body) {
@@ -20,20 +20,20 @@ pub(crate) fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
 
 /// Producer: shows a slot that was filled but for its first word.
 #[inline]
-pub(crate) fn show(words: &[AtomicU64; 8], first: u64) {
+pub fn show(words: &[AtomicU64; 8], first: u64) {
     // Pairs with the Acquire in `is_published` and `head`.
     words[0].store(first, Ordering::Release);
 }
 
 /// Consumer of a ring: whether slot `seq` was published. Pairs with `publish`.
 #[inline]
-pub(crate) fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
+pub fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
     words[0].load(Ordering::Acquire) as u32 == seq
 }
 
 /// Consumer of a ring: the head of slot `seq`, if it was published; its body may be read then.
 #[inline]
-pub(crate) fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
+pub fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
     // Pairs with the Release in `show`, for the Relaxed loads behind it.
     let first = words[0].load(Ordering::Acquire);
     (first as u32 == seq).then(|| [first, words[1].load(Ordering::Relaxed)])
@@ -41,7 +41,7 @@ pub(crate) fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
 
 /// Consumer of a ring: head and body of slot `seq`, if it was published.
 #[inline]
-pub(crate) fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])> {
+pub fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u64; 6])> {
     let head = head(words, seq)?;
     let mut body = [0; 6];
     for (to, from) in body.iter_mut().zip(&words[2..]) {
@@ -52,7 +52,7 @@ pub(crate) fn consume(words: &[AtomicU64; 8], seq: u32) -> Option<([u64; 2], [u6
 
 /// Consumer of a ring: all before `next` are done with, their slots and chunks the producer's again.
 #[inline]
-pub(crate) fn acknowledge(acked: &AtomicU32, next: u32) {
+pub fn acknowledge(acked: &AtomicU32, next: u32) {
     // Pairs with `acknowledged`: our reads of slots and chunks come before the producer's next use of them, and our
     // answers in chunks before its look at them.
     acked.store(next, Ordering::Release);
@@ -62,17 +62,24 @@ pub(crate) fn acknowledge(acked: &AtomicU32, next: u32) {
 /// more is due after so many looks. Both numbers are in one word, so that no order among pollers matters: a count that is for
 /// another slot is none.
 #[derive(Debug)]
-pub(crate) struct Quiet(AtomicU64);
+pub struct Quiet(AtomicU64);
+
+impl Default for Quiet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Quiet {
-    pub(crate) fn new() -> Self {
+    /// No look yet.
+    pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// A poller looked and found nothing, when the consumer expected slot `next`. Returns whether it was the last of `most` looks: it
     /// acknowledges.
     #[inline]
-    pub(crate) fn look(&self, next: u32, most: u32) -> bool {
+    pub fn look(&self, next: u32, most: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let looks = if (word >> 32) as u32 == next { word as u32 + 1 } else { 1 };
         if looks <= most {
@@ -83,7 +90,7 @@ impl Quiet {
 
     /// Whether pollers looked for slot `next` as often as that.
     #[inline]
-    pub(crate) fn lasts(&self, next: u32, most: u32) -> bool {
+    pub fn lasts(&self, next: u32, most: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         (word >> 32) as u32 == next && word as u32 >= most
     }
@@ -91,12 +98,12 @@ impl Quiet {
 
 /// Producer of a ring: how far the consumer got. Pairs with `acknowledge`.
 #[inline]
-pub(crate) fn acknowledged(acked: &AtomicU32) -> u32 {
+pub fn acknowledged(acked: &AtomicU32) -> u32 {
     acked.load(Ordering::Acquire)
 }
 
 /// Sets a bell, and in `summary` the bit of the word that it is in.
-pub(crate) fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usize) {
+pub fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usize) {
     // Release, in this order: whoever takes the summary's bit finds the bell, and whoever takes the bell finds the slot that it
     // rang for. Both pair with the swap in `take_bits`.
     bells.fetch_or(1 << bell, Ordering::AcqRel);
@@ -105,7 +112,7 @@ pub(crate) fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, wor
 
 /// Clears `word` and calls `f` with the number of each bit that was set.
 #[inline]
-pub(crate) fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
+pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     // Relaxed: nothing follows from a bit seen here, and one not seen yet is seen by the next look. In a word under a
     // summary it is seen, since taking the summary's bit ordered us after the bell.
     if word.load(Ordering::Relaxed) == 0 {
@@ -123,7 +130,7 @@ pub(crate) fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
 /// its attention asks for it. `barrier` is half of a full barrier, the other half of which is the owner's: see `cool`
 /// and [`Alert::raise`].
 #[inline]
-pub(crate) fn tell(
+pub fn tell(
     hot: &AtomicU32,
     attention: &AtomicU32,
     bit: u32,
@@ -151,7 +158,7 @@ pub(crate) fn tell(
 /// As `tell`, of what nobody looks for by a bell of its own: `wake` follows if `bit` of the owner's attention asks for it. The caller
 /// has passed the barrier.
 #[inline]
-pub(crate) fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
+pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     // Relaxed: ordered after what was published by the barrier before, against the store in `Alert::raise`.
     if attention.load(Ordering::Relaxed) & bit != 0 {
         wake();
@@ -160,7 +167,7 @@ pub(crate) fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce(
 
 /// After a bell: wakes one of those who sleep on the alarm, or else calls `kick`, which wakes the service thread. `wake` is the
 /// system call; it says whether anybody slept.
-pub(crate) fn wake_one(
+pub fn wake_one(
     sleepers: &AtomicU32,
     alarm: &AtomicU32,
     wake: impl FnOnce() -> bool,
@@ -178,13 +185,13 @@ pub(crate) fn wake_one(
 }
 
 /// What to fall asleep with, before the last look: an alarm that goes off after this lets nobody sleep.
-pub(crate) fn prepare_sleep(alarm: &AtomicU32) -> u32 {
+pub fn prepare_sleep(alarm: &AtomicU32) -> u32 {
     alarm.load(Ordering::Acquire)
 }
 
 /// Owner of a ring: has its producer ring the bell from now on. The caller looks at the ring afterwards: what was put
 /// there by a producer that still saw it hot is visible by then.
-pub(crate) fn cool(hot: &AtomicU32, barrier: impl FnOnce()) {
+pub fn cool(hot: &AtomicU32, barrier: impl FnOnce()) {
     hot.store(0, Ordering::Relaxed);
     // The store before the caller's look; pairs with the barrier in `tell`.
     barrier();
@@ -192,7 +199,7 @@ pub(crate) fn cool(hot: &AtomicU32, barrier: impl FnOnce()) {
 
 /// Whether everybody who publishes must wake this process.
 #[derive(Debug)]
-pub(crate) struct Alert {
+pub struct Alert {
     /// Those who wait for an event.
     armed: AtomicUsize,
     /// Attention is up *and* the barrier after raising it is complete.
@@ -203,9 +210,15 @@ pub(crate) struct Alert {
     change: Mutex<()>,
 }
 
+impl Default for Alert {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Alert {
     /// Attention is up from the start: nobody publishes to a process that has not said where it is.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             armed: AtomicUsize::new(0),
             complete: AtomicBool::new(true),
@@ -215,26 +228,26 @@ impl Alert {
     }
 
     /// One more waits for an event; attention is not lowered meanwhile.
-    pub(crate) fn arm(&self) {
+    pub fn arm(&self) {
         // Relaxed: ordered before the look at `complete` by the fence in `raise`.
         self.armed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One less does.
-    pub(crate) fn disarm(&self) {
+    pub fn disarm(&self) {
         // Relaxed: who lowers attention a moment too late or early for this harms nobody.
         self.armed.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether nobody waits: a hint.
     #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.armed.load(Ordering::Relaxed) == 0
     }
 
     /// Raises `word` to `to`. The caller looks at the rings afterwards: a publisher sees attention up, or the caller sees what it
     /// published. That needs the barrier, even where somebody else raised the word and is yet to pass it. Returns whether it was down.
-    pub(crate) fn raise(&self, word: &AtomicU32, to: u32, barrier: impl FnOnce()) -> bool {
+    pub fn raise(&self, word: &AtomicU32, to: u32, barrier: impl FnOnce()) -> bool {
         // Pairs with the fence in `lower`: we find attention about to go down, or it finds us armed.
         fence(Ordering::SeqCst);
         // Pairs with the Release below: the barrier was passed before we look at the rings.
@@ -257,13 +270,13 @@ impl Alert {
 
     /// Which raise it is that attention is up since, and that everybody who publishes knows of; `None`: it is down. Whoever looks at
     /// all rings after this, and finds the same number later, has missed nothing that no bell rang for.
-    pub(crate) fn raised(&self) -> Option<u32> {
+    pub fn raised(&self) -> Option<u32> {
         // Both pair with the Release stores in `raise`: the barrier was passed.
         self.complete.load(Ordering::Acquire).then(|| self.raises.load(Ordering::Acquire))
     }
 
     /// Lowers `word` unless somebody waits for an event; returns whether it did.
-    pub(crate) fn lower(&self, word: &AtomicU32) -> bool {
+    pub fn lower(&self, word: &AtomicU32) -> bool {
         let _changing = self.change.lock();
         self.complete.store(false, Ordering::Relaxed);
         // Pairs with the fence in `raise`.
@@ -281,7 +294,7 @@ impl Alert {
 
 /// Initiator of a one-sided operation: announces it in `cell` if that is free. The look at the key comes after.
 #[inline]
-pub(crate) fn announce(cell: &AtomicU64, word: u64) -> bool {
+pub fn announce(cell: &AtomicU64, word: u64) -> bool {
     // SeqCst against `revoke`: this before `key`, as `revoke` before `is_announced`, in one order of all four.
     cell.load(Ordering::Relaxed) == 0
         && cell.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -289,32 +302,32 @@ pub(crate) fn announce(cell: &AtomicU64, word: u64) -> bool {
 
 /// Initiator: the operation is over.
 #[inline]
-pub(crate) fn withdraw(cell: &AtomicU64) {
+pub fn withdraw(cell: &AtomicU64) {
     // Pairs with `is_announced`: our accesses come before whatever becomes of the memory.
     cell.store(0, Ordering::Release);
 }
 
 /// Owner of a region, after `revoke`: whether the operation is under way. If not, it is over, or will find the key gone.
-pub(crate) fn is_announced(cell: &AtomicU64, word: u64) -> bool {
+pub fn is_announced(cell: &AtomicU64, word: u64) -> bool {
     // SeqCst against `announce`, and therefore an Acquire of `withdraw`, also through later announcements (read-modify-writes).
     cell.load(Ordering::SeqCst) == word
 }
 
 /// Owner of a region: what the entry says counts from now on.
-pub(crate) fn validate(key: &AtomicU64, value: u64) {
+pub fn validate(key: &AtomicU64, value: u64) {
     // Pairs with `key`: who sees the key sees the Relaxed stores before it. The fields of the next region
     // come after the wait for all who announced this one, so whoever is announced and saw the key sees no later ones.
     key.store(value, Ordering::Release);
 }
 
 /// Owner of a region: takes the key back, before a look at announcements.
-pub(crate) fn revoke(key: &AtomicU64) {
+pub fn revoke(key: &AtomicU64) {
     key.store(0, Ordering::SeqCst);
 }
 
 /// The key of an entry, before the other fields are read. SeqCst for the sake of `announce`; no dearer than Acquire.
 #[inline]
-pub(crate) fn key(key: &AtomicU64) -> u64 {
+pub fn key(key: &AtomicU64) -> u64 {
     key.load(Ordering::SeqCst)
 }
 
@@ -322,10 +335,13 @@ pub(crate) fn key(key: &AtomicU64) -> u64 {
 /// only; the target says in a word of its own what it has in hand. So neither can be made to believe anything by a third, and no order
 /// of them is left to chance: each first writes what it takes, then looks at what the other has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
-    pub(crate) number: u32,
-    pub(crate) count: u16,
-    pub(crate) front: u16,
+pub struct Standing {
+    /// Number of the operation.
+    pub number: u32,
+    /// Pieces that it has.
+    pub count: u16,
+    /// Pieces that its initiator took, from the first on.
+    pub front: u16,
 }
 
 impl Standing {
@@ -335,13 +351,13 @@ impl Standing {
 }
 
 /// Initiator: what was written of the job may be read, and its pieces taken. The one before is over, and nobody has a piece of it in hand.
-pub(crate) fn open_job(state: &AtomicU64, now: Standing) {
+pub fn open_job(state: &AtomicU64, now: Standing) {
     // Pairs with `job`.
     state.store(now.word(), Ordering::Release);
 }
 
 /// Initiator: takes the pieces before `front`; all of them, and nobody takes one from now on. A look at the target's hand comes after.
-pub(crate) fn advance_job(state: &AtomicU64, now: Standing) {
+pub fn advance_job(state: &AtomicU64, now: Standing) {
     state.store(now.word(), Ordering::Release);
     // Pairs with the fence in `grasp`: the target finds the piece taken, or we find it in its hand.
     fence(Ordering::SeqCst);
@@ -349,7 +365,7 @@ pub(crate) fn advance_job(state: &AtomicU64, now: Standing) {
 
 /// Target: how a job stands; what is read of it after this is of this job if `grasp` succeeds.
 #[inline]
-pub(crate) fn job(state: &AtomicU64) -> Standing {
+pub fn job(state: &AtomicU64) -> Standing {
     // Pairs with `open_job`.
     let word = state.load(Ordering::Acquire);
     Standing { number: (word >> 32) as u32, count: (word >> 16) as u16, front: word as u16 }
@@ -357,7 +373,7 @@ pub(crate) fn job(state: &AtomicU64) -> Standing {
 
 /// Target: takes piece `n` of the job in `hand`, by the word `own`; `false`: it is the initiator's, or the job is over, and the hand is to
 /// be opened (`open_hand`).
-pub(crate) fn grasp(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, n: u16) -> bool {
+pub fn grasp(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, n: u16) -> bool {
     hand.store(own, Ordering::Release);
     // Pairs with the fence in `advance_job`. Our reads of the job come before it, and what the initiator writes of the next job after its
     // own: if the job is not over here, what was read is of it.
@@ -367,31 +383,31 @@ pub(crate) fn grasp(hand: &AtomicU64, own: u64, state: &AtomicU64, number: u32, 
 }
 
 /// Target: `own` says what was done; nothing is in hand.
-pub(crate) fn open_hand(hand: &AtomicU64, own: u64) {
+pub fn open_hand(hand: &AtomicU64, own: u64) {
     // Pairs with `look_at_hand`: our accesses come before whatever becomes of the memory.
     hand.store(own, Ordering::Release);
 }
 
 /// Initiator: what the target has in hand, and did.
 #[inline]
-pub(crate) fn look_at_hand(hand: &AtomicU64) -> u64 {
+pub fn look_at_hand(hand: &AtomicU64) -> u64 {
     hand.load(Ordering::Acquire)
 }
 
 /// Takes a free lock.
 #[inline]
-pub(crate) fn try_lock(lock: &AtomicU32, own: u32) -> bool {
+pub fn try_lock(lock: &AtomicU32, own: u32) -> bool {
     // Acquire: pairs with `unlock` and with `break_lock`, so the last holder's changes are seen.
     lock.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Gives a lock back.
 #[inline]
-pub(crate) fn unlock(lock: &AtomicU32) {
+pub fn unlock(lock: &AtomicU32) {
     lock.store(0, Ordering::Release);
 }
 
 /// Frees a lock that `dead` holds. Release, so that who takes it next is ordered after whoever found the holder dead.
-pub(crate) fn break_lock(lock: &AtomicU32, dead: u32) {
+pub fn break_lock(lock: &AtomicU32, dead: u32) {
     let _ = lock.compare_exchange(dead, 0, Ordering::AcqRel, Ordering::Relaxed);
 }

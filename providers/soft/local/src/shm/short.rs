@@ -19,7 +19,7 @@ impl Ring {
     /// # Safety
     /// `from` is readable for `len` bytes.
     #[inline]
-    pub(crate) unsafe fn fill(&self, head: Short, from: *const u8, len: usize) {
+    pub unsafe fn fill(&self, head: Short, from: *const u8, len: usize) {
         debug_assert!(len <= SEND_INLINE);
         let slot = self.slot(head.seq());
         slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
@@ -40,19 +40,19 @@ impl Ring {
 
     /// Producer: publishes the slot that `head` is for, which was filled.
     #[inline]
-    pub(crate) fn show(&self, head: Short) {
+    pub fn show(&self, head: Short) {
         protocol::show(self.slot(head.seq()).words.word(), head.0[0]);
     }
 
     /// Consumer: the head of slot `seq`; `None` when it was not published yet.
     #[inline]
-    pub(crate) fn head(&self, seq: u32) -> Option<Short> {
+    pub fn head(&self, seq: u32) -> Option<Short> {
         protocol::head(self.slot(seq).words.word(), seq).map(Short)
     }
 
     /// Consumer: where the bytes of slot `seq` are, which was published and says that they are in a chunk.
     #[inline]
-    pub(crate) fn lot(&self, seq: u32) -> Option<Claim<Lot>> {
+    pub fn lot(&self, seq: u32) -> Option<Claim<Lot>> {
         let [at, total, ..] = body(self.slot(seq)) else { return None };
         let words = [at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)];
         Some(Claim::new(Lot::parse(words)))
@@ -63,7 +63,7 @@ impl Ring {
     /// # Safety
     /// `to` is writable for `len` bytes.
     #[inline]
-    pub(crate) unsafe fn pour(&self, seq: u32, to: *mut u8, len: usize) {
+    pub unsafe fn pour(&self, seq: u32, to: *mut u8, len: usize) {
         debug_assert!(len <= SEND_INLINE);
         for (word, at) in body(self.slot(seq)).iter().zip((0..).step_by(8)) {
             let rest = len.saturating_sub(at);

@@ -29,7 +29,7 @@ impl FabricError {
     }
 
     /// Something that is not about a file.
-    pub(super) fn setting(errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
+    pub fn setting(errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
         Self { errno, line: format!("{cause}; {remedy}") }
     }
 }

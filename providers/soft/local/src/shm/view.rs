@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
+pub struct View {
     tables: *const u8,
     rings: *mut u8,
 }
@@ -25,11 +25,13 @@ impl View {
     /// # Safety
     /// `tables` is mapped readable (writable where the owner uses the view) for `TABLES_LEN` bytes and `rings`
     /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view is used.
-    pub(crate) const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
+    #[inline]
+    pub const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
         Self { tables, rings }
     }
 
     /// `index` below `count`: the element of an array at `offset` of *tables*.
+    #[inline]
     fn table<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
         // SAFETY: in the mapped segment (layout constants, index checked); T consists of atomics, for which any bits are
@@ -38,60 +40,82 @@ impl View {
     }
 
     /// `index` below `count`: the element of an array at `offset` of *rings*.
+    #[inline]
     fn ring<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
         // SAFETY: as in `table`.
         unsafe { &*self.rings.add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
-    pub(crate) fn tables_head(&self) -> &TablesHead {
+    /// The head of *tables*.
+    #[inline]
+    pub fn tables_head(&self) -> &TablesHead {
         self.table(0, 0, 1)
     }
 
-    pub(crate) fn rings_head(&self) -> &RingsHead {
+    /// The head of *rings*.
+    #[inline]
+    pub fn rings_head(&self) -> &RingsHead {
         self.ring(0, 0, 1)
     }
 
-    pub(crate) fn qp(&self, index: usize) -> &QpEntry {
+    /// What the owner says of its QP `index`.
+    #[inline]
+    pub fn qp(&self, index: usize) -> &QpEntry {
         self.table(TABLES_QPS, index, QPS)
     }
 
-    pub(crate) fn srq(&self, index: usize) -> &SrqEntry {
+    /// What the owner says of its shared receive queue `index`.
+    #[inline]
+    pub fn srq(&self, index: usize) -> &SrqEntry {
         self.table(TABLES_SRQS, index, SRQS)
     }
 
-    pub(crate) fn mr(&self, index: usize) -> &MrEntry {
+    /// What the owner says of its region or window `index`.
+    #[inline]
+    pub fn mr(&self, index: usize) -> &MrEntry {
         self.table(TABLES_MRS, index, MRS)
     }
 
-    pub(crate) fn mover(&self, index: usize) -> &Mover {
+    /// A one-sided operation that the owner may have under way.
+    #[inline]
+    pub fn mover(&self, index: usize) -> &Mover {
         self.table(TABLES_MOVERS, index, MOVERS)
     }
 
-    pub(crate) fn group(&self, index: usize) -> &GroupEntry {
+    /// Multicast group `index` of the owner.
+    #[inline]
+    pub fn group(&self, index: usize) -> &GroupEntry {
         self.table(TABLES_GROUPS, index, GROUPS)
     }
 
-    pub(crate) fn rule(&self, index: usize) -> &RuleEntry {
+    /// Steering rule `index` of the owner.
+    #[inline]
+    pub fn rule(&self, index: usize) -> &RuleEntry {
         self.table(TABLES_RULES, index, RULES)
     }
 
-    pub(crate) fn pd(&self, index: usize) -> &PdEntry {
+    /// What the owner says of its protection domain `index`.
+    #[inline]
+    pub fn pd(&self, index: usize) -> &PdEntry {
         self.table(TABLES_PDS, index, PDS)
     }
 
     /// The long operation that the owner has under way.
-    pub(crate) fn job(&self) -> &Job {
+    #[inline]
+    pub fn job(&self) -> &Job {
         self.table(TABLES_JOB, 0, 1)
     }
 
     /// A domain of another process that the owner has objects in; 0: none.
-    pub(crate) fn borrowed(&self, index: usize) -> &Owned<AtomicU64> {
+    #[inline]
+    pub fn borrowed(&self, index: usize) -> &Owned<AtomicU64> {
         self.table(TABLES_BORROWED, index, BORROWED)
     }
 
     /// The receive ring of the owner's QP `index`.
-    pub(crate) fn qp_ring(&self, index: usize) -> Ring {
+    #[inline]
+    pub fn qp_ring(&self, index: usize) -> Ring {
         Ring {
             control: self.ring::<RingControl>(RINGS_QP_CONTROL, index, QPS),
             slots: self.ring::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS).as_ptr(),
@@ -99,7 +123,8 @@ impl View {
     }
 
     /// The ring of the owner for datagrams from process `slot`.
-    pub(crate) fn peer_ring(&self, slot: u16) -> Ring {
+    #[inline]
+    pub fn peer_ring(&self, slot: u16) -> Ring {
         let index = usize::from(slot);
         Ring {
             control: self.ring::<RingControl>(RINGS_PEER_CONTROL, index, SLOTS),
@@ -110,31 +135,36 @@ impl View {
     }
 
     /// The processes that have the owner's QP `index` open.
-    pub(crate) fn openers(&self, index: usize) -> &[FromPeer<AtomicU32>; SLOTS] {
+    #[inline]
+    pub fn openers(&self, index: usize) -> &[FromPeer<AtomicU32>; SLOTS] {
         self.ring(RINGS_OPENERS, index, QPS)
     }
 
     /// How many threads sleep on event channel `number`; `None`: there is no such channel.
-    pub(crate) fn sleepers(&self, number: u16) -> Option<&Owned<AtomicU32>> {
+    #[inline]
+    pub fn sleepers(&self, number: u16) -> Option<&Owned<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.table(TABLES_SLEEPERS, usize::from(number), CHANNELS))
     }
 
     /// What the sleepers of event channel `number` wait on; `None`: there is no such channel.
-    pub(crate) fn alarm(&self, number: u16) -> Option<&Hint<AtomicU32>> {
+    #[inline]
+    pub fn alarm(&self, number: u16) -> Option<&Hint<AtomicU32>> {
         let known = (1..CHANNELS).contains(&usize::from(number));
         known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
     }
 
     /// First byte of chunk `index`, or `None` when there is no such chunk (the index came from a peer).
-    pub(crate) fn chunk(&self, index: u32) -> Option<*mut u8> {
+    #[inline]
+    pub fn chunk(&self, index: u32) -> Option<*mut u8> {
         let index = index as usize;
         // SAFETY: in the mapped segment by the check before.
         (index < CHUNKS).then(|| unsafe { self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES) })
     }
 
     /// Rings the bell of QP `index`: there is something for it and nobody looks by himself.
-    pub(crate) fn ring_qp_bell(&self, index: usize) {
+    #[inline]
+    pub fn ring_qp_bell(&self, index: usize) {
         let head = self.rings_head();
         let word = index / 64;
         if let (Some(bells), Some(summary)) =
@@ -145,7 +175,8 @@ impl View {
     }
 
     /// Rings the bell of the datagram ring of process `slot`.
-    pub(crate) fn ring_peer_bell(&self, slot: u16) {
+    #[inline]
+    pub fn ring_peer_bell(&self, slot: u16) {
         let head = self.rings_head();
         let word = usize::from(slot) / 64;
         if let Some(bells) = head.peer_bells.get(word) {
@@ -155,7 +186,7 @@ impl View {
 
     /// Takes all bells of QPs and hands each index to `f`. One load per 4096 QPs when none rang.
     #[inline]
-    pub(crate) fn take_qp_bells(&self, f: impl FnMut(usize)) {
+    pub fn take_qp_bells(&self, f: impl FnMut(usize)) {
         let summaries = &self.rings_head().qp_bell_summary;
         if summaries.iter().fold(0, |all, one| all | one.load(Ordering::Relaxed)) != 0 {
             self.take_rung(f);
@@ -174,7 +205,8 @@ impl View {
     }
 
     /// Takes all bells of datagram rings and hands each process slot to `f`.
-    pub(crate) fn take_peer_bells(&self, mut f: impl FnMut(u16)) {
+    #[inline]
+    pub fn take_peer_bells(&self, mut f: impl FnMut(u16)) {
         let head = self.rings_head();
         take_bits(&head.peer_bell_summary, |word| {
             if let Some(bells) = head.peer_bells.get(word) {
@@ -190,7 +222,7 @@ impl View {
 /// loads word 0 with Acquire. Sequence numbers count up for ever, and a new connection begins a whole lap later,
 /// so that a slot left over from before never looks new.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring {
+pub struct Ring {
     control: *const RingControl,
     slots: *const Slot,
 }
@@ -201,6 +233,7 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Ring {
+    #[inline]
     fn control(&self) -> &RingControl {
         // SAFETY: from View::qp_ring or peer_ring, in a live mapping; consists of atomics.
         unsafe { &*self.control }
@@ -213,58 +246,69 @@ impl Ring {
     }
 
     /// The words of slot `seq`, for tests that put there what no producer would.
-    pub(crate) fn words(&self, seq: u32) -> &[AtomicU64; 8] {
+    #[inline]
+    pub fn words(&self, seq: u32) -> &[AtomicU64; 8] {
         self.slot(seq).words.word()
     }
 
-    pub(crate) fn acked(&self) -> &FromPeer<AtomicU32> {
+    /// [`RingControl::acked`].
+    #[inline]
+    pub fn acked(&self) -> &FromPeer<AtomicU32> {
         &self.control().acked
     }
 
     /// Producer: how far the consumer says that it got.
     #[inline]
-    pub(crate) fn told(&self) -> Claim<u32> {
+    pub fn told(&self) -> Claim<u32> {
         Claim::new(protocol::acknowledged(self.acked().word()))
     }
 
-    pub(crate) fn nak(&self) -> &FromPeer<AtomicU32> {
+    /// [`RingControl::nak`].
+    #[inline]
+    pub fn nak(&self) -> &FromPeer<AtomicU32> {
         &self.control().nak
     }
 
-    pub(crate) fn holder(&self) -> &FromPeer<AtomicU64> {
+    /// [`RingControl::holder`].
+    #[inline]
+    pub fn holder(&self) -> &FromPeer<AtomicU64> {
         &self.control().holder
     }
 
-    pub(crate) fn begun(&self) -> &FromPeer<AtomicU32> {
+    /// [`RingControl::begun`].
+    #[inline]
+    pub fn begun(&self) -> &FromPeer<AtomicU32> {
         &self.control().begun
     }
 
-    pub(crate) fn hot(&self) -> &Hint<AtomicU32> {
+    /// [`RingControl::hot`].
+    #[inline]
+    pub fn hot(&self) -> &Hint<AtomicU32> {
         &self.control().hot
     }
 
     /// Producer: publishes one piece in the slot that `head.seq` names.
     #[inline]
-    pub(crate) fn put(&self, head: &Head, body: &[u64]) {
+    pub fn put(&self, head: &Head, body: &[u64]) {
         protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
     }
 
     /// Consumer: whether slot `seq` was published.
     #[inline]
-    pub(crate) fn ready(&self, seq: u32) -> bool {
+    pub fn ready(&self, seq: u32) -> bool {
         protocol::is_published(self.slot(seq).words.word(), seq)
     }
 
     /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
     #[inline]
-    pub(crate) fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
+    pub fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
         let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
         Some((head, Body::new(body)))
     }
 }
 
-#[cfg(test)]
-pub(crate) mod mock {
+#[cfg(any(test, feature = "testing"))]
+pub mod mock {
     //! Segments in ordinary memory, for tests of what stands on them.
     use super::*;
     use std::alloc::{Layout, alloc_zeroed};
@@ -272,7 +316,7 @@ pub(crate) mod mock {
     const PAGE: usize = 4096;
 
     /// A view of fresh zeroed segments, leaked: untouched pages cost nothing.
-    pub(crate) fn view() -> View {
+    pub fn view() -> View {
         // With an alignment of its own the allocator would write the zeros itself, and so touch all pages.
         let make = |len| {
             let layout = Layout::from_size_align(len + PAGE, 16).expect("constant layout");

@@ -8,10 +8,9 @@ use std::{
 };
 
 use super::{
-    config::{DEFAULT_STEM, FabricConfig},
+    config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
     error::FabricError,
 };
-use crate::config::{DIR_VARIABLE, GROUP_VARIABLE};
 use soft_sys::{
     Errno,
     dir::{self, Dir, Links, Stat},

@@ -6,7 +6,7 @@ use super::sync::Mutex;
 
 /// Free list, last in first out: a buffer used a moment ago is still in the cache.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub struct Chunks {
     free: Mutex<Free>,
 }
 
@@ -17,13 +17,21 @@ struct Free {
     untouched: u32,
 }
 
+impl Default for Chunks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Chunks {
-    pub(crate) fn new() -> Self {
+    /// All of them free.
+    pub fn new() -> Self {
         Self { free: Mutex::new(Free { returned: Vec::with_capacity(CHUNKS), untouched: 0 }) }
     }
 
     /// A chunk for the caller alone, or `None` when all are in use.
-    pub(crate) fn take(&self) -> Option<u32> {
+    #[inline]
+    pub fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
         if let Some(index) = free.returned.pop() {
             return Some(index);
@@ -36,13 +44,15 @@ impl Chunks {
     }
 
     /// Whether more than half of all are free: who could do without shall leave the rest to those who cannot.
-    pub(crate) fn are_plenty(&self) -> bool {
+    #[inline]
+    pub fn are_plenty(&self) -> bool {
         let free = self.free.lock();
         CHUNKS - free.untouched as usize + free.returned.len() > CHUNKS / 2
     }
 
     /// Gives `index` back; it came from `take`.
-    pub(crate) fn give(&self, index: u32) {
+    #[inline]
+    pub fn give(&self, index: u32) {
         self.free.lock().returned.push(index);
     }
 }

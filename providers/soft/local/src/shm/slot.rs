@@ -8,20 +8,25 @@
 use super::trust::Claim;
 
 /// Payload words of a slot.
-pub(crate) const BODY_WORDS: usize = 6;
+pub const BODY_WORDS: usize = 6;
 /// Bytes that a SEND piece can carry inside its slot.
-pub(crate) const SEND_INLINE: usize = BODY_WORDS * 8;
+pub const SEND_INLINE: usize = BODY_WORDS * 8;
 /// Bytes that a one-sided piece or a datagram can carry inside its slot, behind two words of address.
-pub(crate) const ADDRESSED_INLINE: usize = SEND_INLINE - 16;
+pub const ADDRESSED_INLINE: usize = SEND_INLINE - 16;
 
 /// What a piece asks of the responder (IBTA vol 1, 9.3: the operations of the transports).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Op {
+pub enum Op {
+    /// A SEND.
     Send = 1,
+    /// An RDMA WRITE.
     Write = 2,
+    /// An RDMA READ.
     Read = 3,
+    /// An atomic compare and swap of eight bytes.
     CompareSwap = 4,
+    /// An atomic addition to eight bytes.
     FetchAdd = 5,
     /// The requester found, acting for us, that this connection broke its rights.
     Fault = 6,
@@ -44,6 +49,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    #[inline]
     const fn from_raw(raw: u8) -> Option<Self> {
         Some(match raw {
             1 => Self::Send,
@@ -66,22 +72,22 @@ impl Op {
 }
 
 /// First piece of its message.
-pub(crate) const FIRST: u8 = 1 << 0;
+pub const FIRST: u8 = 1 << 0;
 /// Last piece of its message.
-pub(crate) const LAST: u8 = 1 << 1;
+pub const LAST: u8 = 1 << 1;
 /// The immediate word counts; only with `LAST`.
-pub(crate) const IMM: u8 = 1 << 2;
+pub const IMM: u8 = 1 << 2;
 /// A solicited event is asked for; only with `LAST`.
-pub(crate) const SOLICITED: u8 = 1 << 4;
+pub const SOLICITED: u8 = 1 << 4;
 /// The immediate word is an rkey that the responder takes back; only with `LAST` of a SEND.
-pub(crate) const INVALIDATE: u8 = 1 << 5;
+pub const INVALIDATE: u8 = 1 << 5;
 /// The data was already placed by the requester: only the completion is left to do.
-pub(crate) const PLACED: u8 = 1 << 3;
+pub const PLACED: u8 = 1 << 3;
 
 /// Where the bytes of a piece are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Carrier {
+pub enum Carrier {
     /// In the slot.
     Inline = 0,
     /// In a chunk of the sender's rings segment.
@@ -95,33 +101,39 @@ pub(crate) enum Carrier {
 /// The largest count that a head has room for.
 const COUNT: u8 = 0x3f;
 /// Bits of a sequence number that come along as an acknowledgement.
-pub(crate) const ACK_BITS: u32 = 22;
+pub const ACK_BITS: u32 = 22;
 const ACK_MASK: u32 = (1 << ACK_BITS) - 1;
 
 /// Ranges of sender memory that fit into a slot.
-pub(crate) const ATTACH_SGES: usize = 3;
+pub const ATTACH_SGES: usize = 3;
 
 /// The decoded head of a slot. `len` is the length of this piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) seq: u32,
-    pub(crate) op: Op,
-    pub(crate) flags: u8,
-    pub(crate) carrier: Carrier,
+pub struct Head {
+    /// Sequence number in the ring.
+    pub seq: u32,
+    /// What is asked for.
+    pub op: Op,
+    /// [`FIRST`] and the like.
+    pub flags: u8,
+    /// Where the bytes are.
+    pub carrier: Carrier,
     /// Bytes in the slot itself (0..=48) or ranges of an `Attach`.
-    pub(crate) count: u8,
-    pub(crate) imm: u32,
+    pub count: u8,
+    /// Immediate data, or the rkey that is taken back.
+    pub imm: u32,
     /// Sender's QP number.
-    pub(crate) src_qpn: u32,
+    pub src_qpn: u32,
     /// The first sequence number (`ACK_BITS` of it) that the sender, as a responder, has not served yet: an
     /// acknowledgement that costs nothing.
-    pub(crate) ack: u32,
+    pub ack: u32,
 }
 
 impl Head {
     /// Words 0 and 1. Word 0 from the bottom: sequence number (32 bits), operation (4), carrier (2), flags (6), count (6), low
     /// part of the acknowledgement (14); word 1: immediate (32), QP number (24), high part of the acknowledgement (8).
-    pub(crate) const fn emit(&self) -> [u64; 2] {
+    #[inline]
+    pub const fn emit(&self) -> [u64; 2] {
         let what = self.op as u64
             | (self.carrier as u64) << 4
             | (self.flags as u64 & 0x3f) << 6
@@ -134,7 +146,8 @@ impl Head {
     }
 
     /// `None` when the words are not a head that this version writes.
-    pub(crate) fn parse(words: [u64; 2]) -> Option<Self> {
+    #[inline]
+    pub fn parse(words: [u64; 2]) -> Option<Self> {
         let [w0, w1] = words;
         let what = (w0 >> 32) as u32;
         let carrier = match what >> 4 & 3 {
@@ -164,67 +177,77 @@ impl Head {
         })
     }
 
-    pub(crate) const fn has(&self, flag: u8) -> bool {
+    /// Whether it has a flag.
+    #[inline]
+    pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
 /// The payload words of a slot that was published.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Body([u64; BODY_WORDS]);
+pub struct Body([u64; BODY_WORDS]);
 
 impl Body {
+    /// Of words that were read once.
     #[inline]
-    pub(crate) const fn new(words: [u64; BODY_WORDS]) -> Self {
+    pub const fn new(words: [u64; BODY_WORDS]) -> Self {
         Self(words)
     }
 
+    /// Word `at`.
     #[inline]
-    pub(crate) const fn word(&self, at: usize) -> Claim<u64> {
+    pub const fn word(&self, at: usize) -> Claim<u64> {
         Claim::new(self.0[at])
     }
 
+    /// Lower half of word `at`.
     #[inline]
-    pub(crate) const fn low(&self, at: usize) -> Claim<u32> {
+    pub const fn low(&self, at: usize) -> Claim<u32> {
         Claim::new(low(self.0[at]))
     }
 
+    /// Upper half of word `at`.
     #[inline]
-    pub(crate) const fn high(&self, at: usize) -> Claim<u32> {
+    pub const fn high(&self, at: usize) -> Claim<u32> {
         Claim::new(high(self.0[at]))
     }
 
     /// Bytes that travel in the words from `at` on.
     #[inline]
-    pub(crate) fn bytes(&self, at: usize) -> *const u8 {
+    pub fn bytes(&self, at: usize) -> *const u8 {
         self.0[at..].as_ptr().cast()
     }
 }
 
 /// Bytes in a chunk of the sender's, as the body of a slot says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lot {
-    pub(crate) chunk: u32,
-    pub(crate) len: u32,
+pub struct Lot {
+    /// Index of the chunk.
+    pub chunk: u32,
+    /// Bytes in it.
+    pub len: u32,
     /// Bytes of the whole message.
-    pub(crate) total: u64,
+    pub total: u64,
 }
 
 impl Lot {
+    /// Two words of a body.
     #[inline]
-    pub(crate) const fn emit(self) -> [u64; 2] {
+    pub const fn emit(self) -> [u64; 2] {
         [halves(self.chunk, self.len), self.total]
     }
 
+    /// What such words say.
     #[inline]
-    pub(crate) const fn parse([at, total]: [u64; 2]) -> Self {
+    pub const fn parse([at, total]: [u64; 2]) -> Self {
         Self { chunk: low(at), len: high(at), total }
     }
 }
 
 /// The head words of what may be a SEND in one slot, which is most of what comes: looked at as they are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Short(pub(crate) [u64; 2]);
+pub struct Short(pub [u64; 2]);
 
 impl Short {
     /// A SEND, inline, first and last piece, with nothing else but perhaps immediate data and a solicited event.
@@ -236,7 +259,7 @@ impl Short {
 
     /// The part that all heads from a QP with the same acknowledgement have.
     #[inline]
-    pub(crate) const fn from(src_qpn: u32, ack: u32) -> Self {
+    pub const fn from(src_qpn: u32, ack: u32) -> Self {
         let ack = (ack & ACK_MASK) as u64;
         let sender = (src_qpn as u64 & 0xff_ffff) << 32;
         Self([Self::KIND << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
@@ -244,13 +267,7 @@ impl Short {
 
     /// The head of one, from what `from` gave.
     #[inline]
-    pub(crate) const fn with(
-        self,
-        seq: u32,
-        len: usize,
-        imm: Option<u32>,
-        solicited: bool,
-    ) -> Self {
+    pub const fn with(self, seq: u32, len: usize, imm: Option<u32>, solicited: bool) -> Self {
         let solicited = (solicited as u64 * SOLICITED as u64) << 38;
         let (flag, imm) = match imm {
             Some(imm) => ((IMM as u64) << 38, imm as u64),
@@ -263,70 +280,83 @@ impl Short {
 
     /// The same, of bytes that are in a chunk, which the body names: see [`Lot`].
     #[inline]
-    pub(crate) const fn chunked(self) -> Self {
+    pub const fn chunked(self) -> Self {
         let Self([first, second]) = self;
         Self([first | (Self::CHUNKED ^ Self::KIND) << 32, second])
     }
 
+    /// Whether it is a SEND of one piece in a chunk.
     #[inline]
-    pub(crate) const fn is_chunked(self) -> bool {
+    pub const fn is_chunked(self) -> bool {
         self.0[0] >> 32 & Self::KIND_MASK == Self::CHUNKED
     }
 
+    /// Sequence number in the ring.
     #[inline]
-    pub(crate) const fn seq(self) -> u32 {
+    pub const fn seq(self) -> u32 {
         self.0[0] as u32
     }
 
+    /// Whether it is a SEND in one slot.
     #[inline]
-    pub(crate) const fn is_one(self) -> bool {
+    pub const fn is_one(self) -> bool {
         self.0[0] >> 32 & Self::KIND_MASK == Self::KIND
     }
 
     /// Whether it is one as `first`, which is one: from the same sender, with the same acknowledgement.
     #[inline]
-    pub(crate) const fn is_as(self, first: Self) -> bool {
+    pub const fn is_as(self, first: Self) -> bool {
         let mask = Self::KIND_MASK << 32 | u64::MAX << Self::ACK_SHIFT;
         (self.0[0] ^ first.0[0]) & mask | (self.0[1] ^ first.0[1]) >> 32 == 0
     }
 
     /// Bytes in the slot, if there can be so many.
     #[inline]
-    pub(crate) const fn len(self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "one without bytes is as any other")]
+    pub const fn len(self) -> usize {
         (self.0[0] >> 44) as usize & COUNT as usize
     }
 
+    /// Immediate data.
     #[inline]
-    pub(crate) const fn imm(self) -> Option<u32> {
+    pub const fn imm(self) -> Option<u32> {
         if self.0[0] >> 38 & IMM as u64 == 0 { None } else { Some(self.0[1] as u32) }
     }
 
+    /// Whether a solicited event is asked for.
     #[inline]
-    pub(crate) const fn is_solicited(self) -> bool {
+    pub const fn is_solicited(self) -> bool {
         self.0[0] >> 38 & SOLICITED as u64 != 0
     }
 
+    /// The sender's QP number.
     #[inline]
-    pub(crate) const fn src_qpn(self) -> u32 {
+    pub const fn src_qpn(self) -> u32 {
         (self.0[1] >> 32) as u32 & 0xff_ffff
     }
 
+    /// As [`Head::ack`].
     #[inline]
-    pub(crate) const fn ack(self) -> u32 {
+    pub const fn ack(self) -> u32 {
         (self.0[0] >> Self::ACK_SHIFT) as u32 | (self.0[1] >> 56 << 14) as u32
     }
 }
 
 /// A word of two halves, as bodies use them: low first.
-pub(crate) const fn halves(low: u32, high: u32) -> u64 {
+#[inline]
+pub const fn halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-pub(crate) const fn low(word: u64) -> u32 {
+/// The lower half of a word.
+#[inline]
+pub const fn low(word: u64) -> u32 {
     word as u32
 }
 
-pub(crate) const fn high(word: u64) -> u32 {
+/// The upper half of a word.
+#[inline]
+pub const fn high(word: u64) -> u32 {
     (word >> 32) as u32
 }
 

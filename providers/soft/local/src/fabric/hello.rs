@@ -172,7 +172,7 @@ impl Message {
 }
 
 /// Whether `bytes` are no message, or the bytes of the message that they are.
-pub(crate) fn round_trip(bytes: &[u8]) -> bool {
+pub fn round_trip(bytes: &[u8]) -> bool {
     !Message::parse(bytes).is_ok_and(|message| message.emit() != *bytes)
 }
 

@@ -265,8 +265,9 @@ impl SlotFile {
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
 
 /// The registry's lock, while the process forks; see [`hold_registry`].
+#[derive(Debug)]
 pub struct RegistryHold(
-    #[allow(dead_code, reason = "held, not read")] MutexGuard<'static, Registry>,
+    #[expect(dead_code, reason = "held, not read")] MutexGuard<'static, Registry>,
 );
 
 /// Waits until no other thread joins, leaves or looks for slots, and keeps it so until the result is dropped: to be
@@ -275,6 +276,7 @@ pub fn hold_registry() -> RegistryHold {
     RegistryHold(lock(&REGISTRY))
 }
 
+#[derive(Debug)]
 struct Registry(Vec<Arc<SlotFile>>);
 
 impl Registry {

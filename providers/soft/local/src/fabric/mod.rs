@@ -52,15 +52,15 @@ use self::{
     slots::{Lease, Slots, socket_name},
 };
 pub use self::{
-    config::FabricConfig,
+    config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
     error::{FabricError, PeerError},
     hello::Refusal,
     peer::Peer,
 };
 use cface::cancel::Uncancelled;
 
-pub(crate) use hello::round_trip;
-pub(crate) use slots::{RegistryHold, hold_registry};
+pub use hello::round_trip;
+pub use slots::{RegistryHold, hold_registry};
 use soft_sys::{
     Errno, Mapping, dir,
     eventfd::EventFd,

@@ -1,10 +1,9 @@
 //! Other processes, as this one sees them.
 
 use std::{
-    any::Any,
     fmt,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -32,7 +31,6 @@ pub struct Peer {
     attaches_to_us: AtomicBool,
     /// Set once; who sees it set must look no further.
     dead: AtomicBool,
-    attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Service thread only: whether the handler has been told that it joined, and that it died.
     pub(super) announced: AtomicBool,
     pub(super) mourned: AtomicBool,
@@ -64,7 +62,6 @@ impl Peer {
             can_attach: parts.can_attach,
             attaches_to_us: AtomicBool::new(parts.attaches_to_us),
             dead: AtomicBool::new(false),
-            attachment: OnceLock::new(),
             announced: AtomicBool::new(false),
             mourned: AtomicBool::new(false),
         })
@@ -77,17 +74,20 @@ impl Peer {
 
     /// What it publishes, as long as our own; read-only here, unless it is ourselves. It writes at
     /// any time.
+    #[inline]
     pub fn tables(&self) -> &Mapping {
         &self.tables
     }
 
     /// Its rings, as long as our own, which both sides write.
+    #[inline]
     pub fn rings(&self) -> &Mapping {
         &self.rings
     }
 
     /// Whether the process has died or left; never false again. One relaxed load. Known a moment
     /// after the death, and always before [`Handler::on_peer_death`](super::Handler::on_peer_death).
+    #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
     }
@@ -99,19 +99,16 @@ impl Peer {
 
     /// Whether cross-memory attach from us to it works: tried out when we met. False if either
     /// side's settings forbid it, or the kernel does.
+    #[inline]
     pub fn can_attach(&self) -> bool {
         self.can_attach
     }
 
     /// Whether cross-memory attach from it to us works, as it says. It says so when the handshake
     /// is over on its side, so that this may turn true a moment after the peer is first seen.
+    #[inline]
     pub fn attaches_to_us(&self) -> bool {
         self.attaches_to_us.load(Relaxed)
-    }
-
-    /// A place for the user of the fabric to keep what belongs to this peer.
-    pub fn attachment(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
-        &self.attachment
     }
 
     pub(super) fn set_dead(&self) {
@@ -202,7 +199,7 @@ impl PeerTable {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let known = std::mem::take(&mut *table);
         drop(table);
-        // Unmapping takes long, and may run the destructors of attachments.
+        // Unmapping takes long.
         drop(known);
     }
 }

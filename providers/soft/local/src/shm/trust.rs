@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// an index or a sum made of it is checked as any.
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub(crate) struct Owned<T>(T);
+pub struct Owned<T>(T);
 
 impl<T> Deref for Owned<T> {
     type Target = T;
@@ -24,7 +24,7 @@ impl<T> Deref for Owned<T> {
 /// A word of *rings* that tells where or when to look, or excludes others for a while: anybody may write it, and a wrong one costs time.
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub(crate) struct Hint<T>(T);
+pub struct Hint<T>(T);
 
 impl<T> Deref for Hint<T> {
     type Target = T;
@@ -38,47 +38,52 @@ impl<T> Deref for Hint<T> {
 /// A word of *rings* that says something: one peer, or the owner, is meant to write it, and anybody may have.
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub(crate) struct FromPeer<T>(T);
+pub struct FromPeer<T>(T);
 
 impl<T> FromPeer<T> {
     /// The word, for whoever writes it, and for the steps of `protocol`.
     #[inline(always)]
-    pub(crate) const fn word(&self) -> &T {
+    pub const fn word(&self) -> &T {
         &self.0
     }
 }
 
 impl FromPeer<AtomicU32> {
+    /// What somebody said.
     #[inline(always)]
-    pub(crate) fn load(&self, order: Ordering) -> Claim<u32> {
+    pub fn load(&self, order: Ordering) -> Claim<u32> {
         Claim(self.0.load(order))
     }
 
+    /// Says something.
     #[inline(always)]
-    pub(crate) fn store(&self, value: u32, order: Ordering) {
+    pub fn store(&self, value: u32, order: Ordering) {
         self.0.store(value, order);
     }
 }
 
 impl FromPeer<AtomicU64> {
+    /// What somebody said.
     #[inline(always)]
-    pub(crate) fn load(&self, order: Ordering) -> Claim<u64> {
+    pub fn load(&self, order: Ordering) -> Claim<u64> {
         Claim(self.0.load(order))
     }
 
+    /// Says something.
     #[inline(always)]
-    pub(crate) fn store(&self, value: u64, order: Ordering) {
+    pub fn store(&self, value: u64, order: Ordering) {
         self.0.store(value, order);
     }
 }
 
 /// What somebody said who may be anybody: it is nothing before it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim<T>(T);
+pub struct Claim<T>(T);
 
 impl<T> Claim<T> {
+    /// Of something that came from elsewhere.
     #[inline(always)]
-    pub(crate) const fn new(said: T) -> Self {
+    pub const fn new(said: T) -> Self {
         Self(said)
     }
 }
@@ -86,20 +91,20 @@ impl<T> Claim<T> {
 impl<T: Copy + PartialEq> Claim<T> {
     /// What it is by a rule that refuses all that makes no sense.
     #[inline(always)]
-    pub(crate) fn check<R>(self, rule: impl FnOnce(T) -> Option<R>) -> Option<R> {
+    pub fn check<R>(self, rule: impl FnOnce(T) -> Option<R>) -> Option<R> {
         rule(self.0)
     }
 
     /// Whether it is this.
     #[inline(always)]
-    pub(crate) fn is(self, value: T) -> bool {
+    pub fn is(self, value: T) -> bool {
         self.0 == value
     }
 
     /// As it was said: where it concerns nothing but a message or a connection, whose peer may say so, or where it goes on to a check that
     /// takes plain numbers (`admit`, a table, the kernel). Never for an address, a length or an event of ours.
     #[inline(always)]
-    pub(crate) const fn as_said(self) -> T {
+    pub const fn as_said(self) -> T {
         self.0
     }
 }
@@ -107,7 +112,7 @@ impl<T: Copy + PartialEq> Claim<T> {
 impl Claim<u32> {
     /// As a number of bytes or of things, if there can be so many.
     #[inline(always)]
-    pub(crate) const fn at_most(self, most: usize) -> Option<usize> {
+    pub const fn at_most(self, most: usize) -> Option<usize> {
         if self.0 as usize <= most { Some(self.0 as usize) } else { None }
     }
 }

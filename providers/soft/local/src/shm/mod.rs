@@ -1,0 +1,10 @@
+//! The memory that processes share: layout, access, and the pieces that travel in it.
+
+pub mod chunks;
+pub mod layout;
+pub mod protocol;
+mod short;
+pub mod slot;
+pub mod sync;
+pub mod trust;
+pub mod view;
