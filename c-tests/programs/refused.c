@@ -4,6 +4,7 @@
  */
 #define PARTNER_BODY
 #include "partner.h"
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -24,20 +25,28 @@ static void limit(int resource, rlim_t to)
 		die("setrlimit");
 }
 
-static void refuse(int call)
+/* System call `call` fails; where `command` is not ANY, only with that as its second argument. */
+enum { ANY = -1 };
+
+static void refuse(int call, int command)
 {
+	/* The lower half of the argument: it is an int. */
+	unsigned half = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 4 : 0;
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, args[1]) + half),
+		BPF_JUMP(BPF_JMP | (command == ANY ? BPF_JGE : BPF_JEQ) | BPF_K, command == ANY ? 0 : (unsigned)command, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { 4, filter };
+	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
 		die("seccomp");
 }
 
-static void forbid_calls(long call) { refuse((int)call); }
+static void forbid_calls(long call) { refuse((int)call, ANY); }
+static void forbid_fcntl(long command) { refuse(SYS_fcntl, (int)command); }
 static void limit_files(long n) { limit(RLIMIT_NOFILE, (rlim_t)n); }
 static void limit_size(long mib) { limit(RLIMIT_FSIZE, (rlim_t)mib << 20); }
 static void limit_space(long mib) { limit(RLIMIT_AS, (rlim_t)mib << 20); }
@@ -168,6 +177,8 @@ int main(void)
 		is_told("ulimit -v", open_without(limit_space, 300), ENOMEM, "ulimit -v");
 		is_told("memfd_create", open_without(forbid_calls, SYS_memfd_create), EPERM, "memfd_create");
 		is_told("eventfd2", open_without(forbid_calls, SYS_eventfd2), EPERM, "eventfd2");
+		/* Without a descriptor for asynchronous events, which is a copy of another one: not a device whose async_fd is -1. */
+		is_told("fcntl", open_without(forbid_fcntl, F_DUPFD_CLOEXEC), EPERM, "asynchronous events");
 		is_told("epoll_create1", open_without(forbid_calls, SYS_epoll_create1), EPERM, "epoll_create1");
 		few_descriptors();
 	}
