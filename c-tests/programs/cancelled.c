@@ -2,7 +2,9 @@
  * Threads that are cancelled (pthread_cancel(3)) in calls of the library: one that sleeps for an event ends at once, as in read(2); one
  * that is busy with messages or objects ends between two calls, and leaves nothing locked.
  */
+#define _GNU_SOURCE
 #include "rig.h"
+#include <dlfcn.h>
 
 enum { ROUNDS = 200, SIZE = 64 };
 
@@ -103,6 +105,18 @@ static void *waits_for_completion(void *unused)
 	return unused;
 }
 
+/* What a binary of 2006 calls. No event comes, so that it does not matter that the queues are of today. */
+static int (*get_cq_event_1_0)(struct ibv_comp_channel *, struct ibv_cq **, void **);
+
+static void *waits_as_of_old(void *unused)
+{
+	struct ibv_cq *of;
+	void *context;
+	begun = 1;
+	get_cq_event_1_0(channel, &of, &context);
+	return unused;
+}
+
 static void *waits_for_event(void *unused)
 {
 	struct ibv_async_event event;
@@ -154,6 +168,10 @@ int main(void)
 	set_up();
 	cancel("in ibv_get_async_event", waits_for_event);
 	cancel("in ibv_get_cq_event", waits_for_completion);
+	get_cq_event_1_0 = (int (*)(struct ibv_comp_channel *, struct ibv_cq **, void **))dlvsym(RTLD_DEFAULT, "ibv_get_cq_event", "IBVERBS_1.0");
+	if (!get_cq_event_1_0)
+		die("no ibv_get_cq_event@IBVERBS_1.0");
+	cancel("in ibv_get_cq_event of libibverbs 1.0", waits_as_of_old);
 	cancel("sending and polling", sends);
 	cancel("making objects", makes_objects);
 	cancel("opening the device", opens);

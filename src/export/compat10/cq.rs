@@ -6,7 +6,7 @@ use abi::{Zeroed, ibv_comp_channel, ibv_context_1_0, ibv_cq, ibv_cq_1_0, ibv_wc}
 
 use super::{Fresh, end, forward, made, real};
 use crate::verbs::cq;
-use cface::{Errno, MinusOne, verb};
+use cface::{Errno, MinusOne, Ret, verb};
 
 verb! {
     /// `ibv_create_cq@IBVERBS_1.0`.
@@ -58,33 +58,33 @@ verb! {
         // SAFETY: `real` gives NULL, which is refused, or the CQ behind the live shadow; the caller uses it no more.
         Ok(end(cq, unsafe { cq::destroy_cq(real(cq)) }))
     }
+}
 
-    /// `ibv_get_cq_event@IBVERBS_1.0`.
-    ///
-    /// # Safety
-    /// `channel` is NULL or live, with CQs of 1.0 only; both results are writable.
-    pub(crate) fn get_cq_event(
-        channel: *mut ibv_comp_channel,
-        cq: *mut *mut ibv_cq_1_0,
-        cq_context: *mut *mut c_void,
-    ) -> MinusOne {
-        if cq.is_null() || cq_context.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        let (mut found, mut back) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the caller's channel is NULL, which is refused, or live, and the results are variables of ours.
-        let result = unsafe { cq::get_cq_event(channel, &raw mut found, &raw mut back) };
-        if result == MinusOne(0) {
-            let shadow: *mut ibv_cq_1_0 = back.cast();
-            // SAFETY: what create_cq stored in the CQ, which lives until its event is acknowledged; the
-            // results are writable by the contract above.
-            unsafe {
-                *cq = shadow;
-                *cq_context = (*shadow).cq_context;
-            }
-        }
-        Ok(result)
+/// `ibv_get_cq_event@IBVERBS_1.0`. As today's, a thread may be cancelled in it; so no `verb!`, and nothing here panics.
+///
+/// # Safety
+/// `channel` is NULL or live, with CQs of 1.0 only; both results are writable.
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq_1_0,
+    cq_context: *mut *mut c_void,
+) -> MinusOne {
+    if cq.is_null() || cq_context.is_null() {
+        return MinusOne::fail(Errno::EINVAL);
     }
+    let (mut found, mut back) = (core::ptr::null_mut(), core::ptr::null_mut());
+    // SAFETY: the caller's channel is NULL, which is refused, or live, and the results are variables of ours.
+    let result = unsafe { cq::get_cq_event(channel, &raw mut found, &raw mut back) };
+    if result == MinusOne(0) {
+        let shadow: *mut ibv_cq_1_0 = back.cast();
+        // SAFETY: what create_cq stored in the CQ, which lives until its event is acknowledged; the
+        // results are writable by the contract above.
+        unsafe {
+            *cq = shadow;
+            *cq_context = (*shadow).cq_context;
+        }
+    }
+    result
 }
 
 forward! {
