@@ -46,12 +46,14 @@ verb! {
         if mask >= RATE_LIMIT {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the caller's QP is live and `attr` readable; `cmd` is as long as its size, which `request` checks.
+        // SAFETY: the caller's QP is live and `attr` readable as far as its release has it; `cmd` is as long as its size, which `request`
+        // checks.
         let (context, handle, attr, (cmd, driver)) = unsafe {
-            (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame::request(cmd, cmd_size)?)
+            let attr = qp_attr::read(attr, QpAttrMask::from_bits_retain(mask));
+            (super::context_of((*qp).context)?, (*qp).handle, attr, frame::request(cmd, cmd_size)?)
         };
         let core = &mut cmd.core_payload;
-        fill(core, handle, attr, mask);
+        fill(core, handle, &attr, mask);
         Write::new(Number::Plain(IB_USER_VERBS_CMD_MODIFY_QP), In::of(core)).driver(driver).run(context)?;
         Ok(Status::DONE)
     }
@@ -82,13 +84,15 @@ verb! {
         if cmd_size < size_of::<ibv_modify_qp_ex>() {
             return Err(set(Errno::EINVAL));
         }
-        // SAFETY: the caller's QP is live, `attr` readable, and `cmd` and `resp` are as long as their sizes (checked).
+        // SAFETY: the caller's QP is live, `attr` readable as far as its release has it, with the rate limit if the mask selects that, and
+        // `cmd` and `resp` are as long as their sizes (checked).
         let (context, handle, attr, frame) = unsafe {
             let frame = Frame::new(cmd, cmd_size, resp, resp_size)?;
-            (super::context_of((*qp).context)?, (*qp).handle, &*attr, frame)
+            let attr = qp_attr::read(attr, QpAttrMask::from_bits_retain(mask));
+            (super::context_of((*qp).context)?, (*qp).handle, attr, frame)
         };
         let core = &mut frame.cmd.core_payload;
-        fill(&mut core.base, handle, attr, mask);
+        fill(&mut core.base, handle, &attr, mask);
         if mask & RATE_LIMIT != 0 {
             core.rate_limit = attr.rate_limit;
         }
@@ -131,7 +135,7 @@ verb! {
             .run(context)?;
         // SAFETY: the QP is live, and both structures are the caller's to be written.
         unsafe {
-            qp_attr::from_kernel(&response, &mut *attr);
+            qp_attr::from_kernel(&response, attr);
             (*init_attr).qp_context = (*qp).qp_context;
             (*init_attr).send_cq = (*qp).send_cq;
             (*init_attr).recv_cq = (*qp).recv_cq;
