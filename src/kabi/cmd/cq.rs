@@ -346,8 +346,9 @@ unsafe fn create(
 ) -> Result<Status, Errno> {
     // SAFETY: each caller got the context from its provider: NULL, which is refused, or live.
     let context = unsafe { super::context_of(raw_context)? };
-    // SAFETY: NULL or live, by the contract.
-    let channel = unsafe { wish.channel.as_ref() };
+    let channel = wish.channel;
+    // SAFETY: not NULL (checked), so live by the contract. No reference: other threads count its users in it.
+    let channel = (!channel.is_null()).then(|| unsafe { (*channel).fd });
     // SAFETY: the provider's to fill, by the contract.
     unsafe { (*cq).context = raw_context };
 
@@ -361,7 +362,7 @@ unsafe fn create(
     command.u32_in(UVERBS_ATTR_CREATE_CQ_CQE, wish.cqe);
     command.u64_in(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, user_handle);
     if let Some(channel) = channel {
-        command.fd_in(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, channel.fd);
+        command.fd_in(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, channel);
     }
     command.u32_in(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, wish.comp_vector);
     let event_fd = command.fd_in(UVERBS_ATTR_CREATE_CQ_EVENT_FD, async_fd(context));
@@ -386,7 +387,7 @@ unsafe fn create(
             request.user_handle = user_handle;
             request.cqe = wish.cqe;
             request.comp_vector = wish.comp_vector;
-            request.comp_channel = channel.map_or(-1, |channel| channel.fd);
+            request.comp_channel = channel.unwrap_or(-1);
             let mut response = ib_uverbs_create_cq_resp::zeroed();
             command.write_resp(
                 context,
@@ -402,7 +403,7 @@ unsafe fn create(
             request.user_handle = user_handle;
             request.cqe = wish.cqe;
             request.comp_vector = wish.comp_vector;
-            request.comp_channel = channel.map_or(-1, |channel| channel.fd);
+            request.comp_channel = channel.unwrap_or(-1);
             request.flags = wish.flags;
             let mut response = ib_uverbs_ex_create_cq_resp::zeroed();
             let number = Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_CQ);

@@ -16,7 +16,7 @@ use abi::{
     UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_TYPE,
     UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE, UVERBS_METHOD_QP_CREATE,
     UVERBS_OBJECT_QP, Zeroed, ib_uverbs_create_qp, ib_uverbs_create_qp_resp,
-    ib_uverbs_ex_create_qp, ib_uverbs_ex_create_qp_resp, ib_uverbs_qp_cap, ibv_context,
+    ib_uverbs_ex_create_qp, ib_uverbs_ex_create_qp_resp, ib_uverbs_qp_cap, ibv_context, ibv_cq,
     ibv_create_qp_resp_v3, ibv_create_qp_resp_v4, ibv_qp, ibv_qp_cap, ibv_qp_init_attr_ex,
     verbs_qp, verbs_xrcd,
 };
@@ -70,15 +70,18 @@ impl Parts {
             }
             _ => return Err(set(Errno::EINVAL)),
         };
-        // SAFETY: NULL or live, by the contract.
-        let (send_cq, recv_cq, srq) =
-            unsafe { (wish.send_cq.as_ref(), wish.recv_cq.as_ref(), wish.srq.as_ref()) };
-        let (send_cq, recv_cq) = (send_cq.map(|cq| cq.handle), recv_cq.map(|cq| cq.handle));
+        let cq_handle = |cq: *mut ibv_cq| {
+            // SAFETY: not NULL (checked), so live by the contract. No reference: other threads count events in it.
+            (!cq.is_null()).then(|| unsafe { (*cq).handle })
+        };
+        let (send_cq, recv_cq) = (cq_handle(wish.send_cq), cq_handle(wish.recv_cq));
+        // SAFETY: not NULL (checked), so live by the contract; as above.
+        let srq = (!wish.srq.is_null()).then(|| unsafe { (*wish.srq).handle });
         let mut parts = Self {
             domain,
             send_cq: None,
             recv_cq: None,
-            srq: srq.map(|srq| srq.handle),
+            srq,
             ind_table: None,
             flags: 0,
             source_qpn: None,
@@ -380,7 +383,6 @@ const CREATE_FLAGS: u32 = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::ibv_cq;
 
     fn live<T: Zeroed>() -> &'static mut T {
         Box::leak(Box::new(T::zeroed()))
