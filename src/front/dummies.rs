@@ -138,15 +138,31 @@ unsafe extern "C" fn alloc_buf(
     })
 }
 
-/// Undoes [`alloc_buf`].
+/// Undoes [`alloc_buf`]. A buffer of a provider that allocates and does not free stays: it alone knows where that came from.
 unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
-    if buf.is_null() {
+    // SAFETY: NULL, or a buffer of the caller's, which its PD outlives.
+    if buf.is_null() || !unsafe { is_ours((*buf).pd) } {
         return;
     }
-    // SAFETY: came from alloc_buf above, which is the only one when this is the installed free_buf.
+    // SAFETY: came from alloc_buf above, which is the one installed for its PD.
     unsafe { mem::free((*buf).addr) };
     // SAFETY: alloc_buf took the structure from calloc; the caller gives it back.
     unsafe { mem::free(buf.cast()) };
+}
+
+/// Whether buffers of this domain come from [`alloc_buf`].
+///
+/// # Safety
+/// `pd` is NULL or live.
+unsafe fn is_ours(pd: *mut ibv_pd) -> bool {
+    if pd.is_null() {
+        return true;
+    }
+    // SAFETY: not NULL (checked), so live, and with it its context.
+    let Ok(context) = (unsafe { Context::new((*pd).context) }) else { return false };
+    let installed = op!(context, alloc_buf).ok();
+    // Both from the table: of a function there may be several addresses.
+    installed.zip(DUMMIES.alloc_buf).is_some_and(|(one, other)| core::ptr::fn_addr_eq(one, other))
 }
 
 /// `ibv_reg_mr_ex(3)` for providers that only have the older operations: a DMA-BUF registration or a

@@ -721,4 +721,32 @@ mod tests {
             free_buf(core::ptr::null_mut());
         }
     }
+
+    #[test]
+    fn a_buffer_of_a_provider_that_frees_none_is_left_alone() {
+        static MEMORY: [u64; 2] = [7; 2];
+        unsafe extern "C" fn alloc(
+            pd: *mut ibv_pd,
+            size: usize,
+            out: *mut *mut ibv_buf,
+        ) -> *mut c_void {
+            let addr = (&raw const MEMORY).cast_mut().cast();
+            let buf = Box::new(ibv_buf { addr, size, pd, dmabuf_fd: -1 });
+            // SAFETY: the caller's to receive one pointer.
+            unsafe { out.write(Box::into_raw(buf)) };
+            addr
+        }
+        let (test, mut pd) = bench();
+        let ops = verbs_context_ops { alloc_buf: Some(alloc), ..verbs_context_ops::zeroed() };
+        // SAFETY: a canonical table.
+        unsafe { test.context().install(&raw const ops, NEWEST) };
+        let mut buf = core::ptr::null_mut();
+        // SAFETY: objects of ours; what is not memory of malloc would end the process if it were freed.
+        unsafe {
+            assert!(!alloc_buf(&raw mut pd, 16, &raw mut buf).is_null());
+            free_buf(buf);
+            assert_eq!(((*buf).size, MEMORY), (16, [7; 2]));
+            drop(Box::from_raw(buf));
+        }
+    }
 }
