@@ -1,6 +1,6 @@
 //! Copies between the kernel's and the application's form of the same structures, for librdmacm:
 //! `ibv_copy_ah_attr_from_kern`, `ibv_copy_qp_attr_from_kern`, `ibv_copy_path_rec_from_kern`,
-//! `ibv_copy_path_rec_to_kern`. Nothing is byte-swapped.
+//! `ibv_copy_path_rec_to_kern`. Nothing is byte-swapped. Both forms may lie in the same memory.
 
 use core::ffi::c_int;
 
@@ -17,11 +17,13 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
-        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
-        let (to, from) = unsafe {
-            (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
-        };
-        copy_ah_attr(to, from);
+        if to.is_null() || from.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        let from = unsafe { from.read() };
+        // SAFETY: not NULL (checked above), so the caller's to be written; `from` is elsewhere.
+        unsafe { copy_ah_attr(&mut *to, &from) };
         Ok(())
     }
 
@@ -30,38 +32,43 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
-        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
-        let (to, from) = unsafe {
-            (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
-        };
-        to.cur_qp_state = from.cur_qp_state;
-        to.path_mtu = from.path_mtu;
-        to.path_mig_state = from.path_mig_state;
-        to.qkey = from.qkey;
-        to.rq_psn = from.rq_psn;
-        to.sq_psn = from.sq_psn;
-        to.dest_qp_num = from.dest_qp_num;
-        to.qp_access_flags = from.qp_access_flags;
-        to.cap.max_send_wr = from.max_send_wr;
-        to.cap.max_recv_wr = from.max_recv_wr;
-        to.cap.max_send_sge = from.max_send_sge;
-        to.cap.max_recv_sge = from.max_recv_sge;
-        to.cap.max_inline_data = from.max_inline_data;
-        copy_ah_attr(&mut to.ah_attr, &from.ah_attr);
-        copy_ah_attr(&mut to.alt_ah_attr, &from.alt_ah_attr);
-        to.pkey_index = from.pkey_index;
-        to.alt_pkey_index = from.alt_pkey_index;
-        to.en_sqd_async_notify = from.en_sqd_async_notify;
-        to.sq_draining = from.sq_draining;
-        to.max_rd_atomic = from.max_rd_atomic;
-        to.max_dest_rd_atomic = from.max_dest_rd_atomic;
-        to.min_rnr_timer = from.min_rnr_timer;
-        to.port_num = from.port_num;
-        to.timeout = from.timeout;
-        to.retry_cnt = from.retry_cnt;
-        to.rnr_retry = from.rnr_retry;
-        to.alt_port_num = from.alt_port_num;
-        to.alt_timeout = from.alt_timeout;
+        if to.is_null() || from.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        let from = unsafe { from.read() };
+        // SAFETY: not NULL (checked above), so the caller's to be written: each of these members is in the structure of every release, but
+        // not `rate_limit`, so that there is no reference to all of it.
+        unsafe {
+            (*to).cur_qp_state = from.cur_qp_state;
+            (*to).path_mtu = from.path_mtu;
+            (*to).path_mig_state = from.path_mig_state;
+            (*to).qkey = from.qkey;
+            (*to).rq_psn = from.rq_psn;
+            (*to).sq_psn = from.sq_psn;
+            (*to).dest_qp_num = from.dest_qp_num;
+            (*to).qp_access_flags = from.qp_access_flags;
+            (*to).cap.max_send_wr = from.max_send_wr;
+            (*to).cap.max_recv_wr = from.max_recv_wr;
+            (*to).cap.max_send_sge = from.max_send_sge;
+            (*to).cap.max_recv_sge = from.max_recv_sge;
+            (*to).cap.max_inline_data = from.max_inline_data;
+            copy_ah_attr(&mut (*to).ah_attr, &from.ah_attr);
+            copy_ah_attr(&mut (*to).alt_ah_attr, &from.alt_ah_attr);
+            (*to).pkey_index = from.pkey_index;
+            (*to).alt_pkey_index = from.alt_pkey_index;
+            (*to).en_sqd_async_notify = from.en_sqd_async_notify;
+            (*to).sq_draining = from.sq_draining;
+            (*to).max_rd_atomic = from.max_rd_atomic;
+            (*to).max_dest_rd_atomic = from.max_dest_rd_atomic;
+            (*to).min_rnr_timer = from.min_rnr_timer;
+            (*to).port_num = from.port_num;
+            (*to).timeout = from.timeout;
+            (*to).retry_cnt = from.retry_cnt;
+            (*to).rnr_retry = from.rnr_retry;
+            (*to).alt_port_num = from.alt_port_num;
+            (*to).alt_timeout = from.alt_timeout;
+        }
         Ok(())
     }
 
@@ -70,11 +77,12 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_from_kern(to: *mut ibv_sa_path_rec, from: *const ib_user_path_rec) {
-        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
-        let (to, from) = unsafe {
-            (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
-        };
-        *to = ibv_sa_path_rec {
+        if to.is_null() || from.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        let from = unsafe { from.read() };
+        let record = ibv_sa_path_rec {
             dgid: ibv_gid { raw: from.dgid },
             sgid: ibv_gid { raw: from.sgid },
             dlid: from.dlid,
@@ -95,6 +103,8 @@ verb! {
             packet_life_time: from.packet_life_time,
             preference: from.preference,
         };
+        // SAFETY: not NULL (checked above), so the caller's to be written.
+        unsafe { to.write(record) };
         Ok(())
     }
 
@@ -103,11 +113,12 @@ verb! {
     /// # Safety
     /// `to` is writable, `from` readable.
     pub(crate) fn path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
-        // SAFETY: each is NULL, which is refused, or the caller's structure; objects of two types do not overlap.
-        let (to, from) = unsafe {
-            (to.as_mut().ok_or(Errno::EINVAL)?, from.as_ref().ok_or(Errno::EINVAL)?)
-        };
-        *to = ib_user_path_rec {
+        if to.is_null() || from.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
+        let from = unsafe { from.read() };
+        let record = ib_user_path_rec {
             dgid: from.dgid.bytes(),
             sgid: from.sgid.bytes(),
             dlid: from.dlid,
@@ -128,6 +139,8 @@ verb! {
             packet_life_time: from.packet_life_time,
             preference: from.preference,
         };
+        // SAFETY: not NULL (checked above), so the caller's to be written.
+        unsafe { to.write(record) };
         Ok(())
     }
 }
@@ -150,6 +163,41 @@ fn copy_ah_attr(to: &mut ibv_ah_attr, from: &ib_uverbs_ah_attr) {
 mod tests {
     use super::*;
     use abi::Zeroed;
+
+    /// What `convert` makes of `bytes` in place, and elsewhere.
+    fn both_ways<T: Copy, F>(
+        bytes: &[u8; 256],
+        convert: unsafe extern "C" fn(*mut T, *const F),
+    ) -> [Vec<u8>; 2] {
+        assert!(size_of::<T>() <= 256 && size_of::<F>() <= 256);
+        [true, false].map(|in_place| {
+            let words = |bytes: &[u8; 256]| -> [u64; 32] {
+                core::array::from_fn(|n| {
+                    u64::from_ne_bytes(core::array::from_fn(|i| bytes[n * 8 + i]))
+                })
+            };
+            let (mut from, mut to) = (words(bytes), words(bytes));
+            let to = if in_place { from.as_mut_ptr() } else { to.as_mut_ptr() };
+            // SAFETY: both are memory of 256 bytes, enough for either form; `to` may be the same as `from`.
+            unsafe {
+                convert(to.cast(), from.as_mut_ptr().cast_const().cast());
+                core::slice::from_raw_parts(to.cast::<u8>(), size_of::<T>()).to_vec()
+            }
+        })
+    }
+
+    #[test]
+    fn both_forms_may_lie_in_the_same_memory() {
+        let bytes = core::array::from_fn(|index| (index * 7) as u8);
+        let [here, there] = both_ways(&bytes, qp_attr_from_kern);
+        assert_eq!(here, there);
+        let [here, there] = both_ways(&bytes, ah_attr_from_kern);
+        assert_eq!(here, there);
+        let [here, there] = both_ways(&bytes, path_rec_from_kern);
+        assert_eq!(here, there);
+        let [here, there] = both_ways(&bytes, path_rec_to_kern);
+        assert_eq!(here, there);
+    }
 
     #[test]
     fn a_path_record_survives_the_way_to_the_kernel_and_back() {
