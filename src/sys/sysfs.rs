@@ -1,7 +1,7 @@
 //! Reading sysfs: where it is, and its one-line files.
 
 use std::ffi::{CString, OsStr};
-use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -33,27 +33,37 @@ pub(crate) fn class(name: &str) -> PathBuf {
     Path::new(OsStr::from_bytes(root().to_bytes())).join("class").join(name)
 }
 
+/// As [`read_raw`], into a buffer of ours.
+pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: a buffer that we may write.
+    unsafe { read_raw(path, buffer.as_mut_ptr(), buffer.len()) }
+}
+
 /// The one primitive of rdma-core: one `read` into `buffer`; a newline at the end becomes NUL, otherwise
 /// a NUL is added if there is room. Returns the length of the text.
 ///
 /// # Errors
 /// Of `open` and `read`; `EMSGSIZE` when the file fills the buffer without a newline.
-pub(crate) fn read_into(path: &Path, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let mut file = std::fs::File::open(path)?;
-    let len = file.read(buffer)?;
-    if let Some(last) = len.checked_sub(1).and_then(|last| buffer.get_mut(last))
-        && *last == b'\n'
-    {
-        *last = 0;
-        return Ok(len - 1);
-    }
-    match buffer.get_mut(len) {
-        Some(end) => {
-            *end = 0;
-            Ok(len)
+///
+/// # Safety
+/// `buffer` is writable for `size` bytes, or for the content of the file and one more.
+pub(crate) unsafe fn read_raw(path: &Path, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
+    let file = std::fs::File::open(path)?;
+    // SAFETY: the kernel writes what the file has, and no more than `size` bytes: by the contract there is room.
+    let len = unsafe { libc::read(file.as_raw_fd(), buffer.cast(), size) };
+    let len = usize::try_from(len).map_err(|_| Errno::last())?;
+    // SAFETY: the byte before `len` was just read, if there is one; the one at `len` is within `size` bytes where it is used.
+    unsafe {
+        if len > 0 && *buffer.add(len - 1) == b'\n' {
+            *buffer.add(len - 1) = 0;
+            return Ok(len - 1);
         }
-        None => Err(Errno::EMSGSIZE),
+        if len == size {
+            return Err(Errno::EMSGSIZE);
+        }
+        *buffer.add(len) = 0;
     }
+    Ok(len)
 }
 
 /// A short text file without its newline.

@@ -32,12 +32,8 @@ verb! {
         // With a slash in any case: a name that starts with one is below `dir` too.
         let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
         let path = Path::new(OsStr::from_bytes(&path));
-        // SAFETY: writable for `size` bytes; only this call uses it meanwhile.
-        let buffer = unsafe {
-            buf.write_bytes(0, size);
-            core::slice::from_raw_parts_mut(buf.cast::<u8>(), size)
-        };
-        let len = sysfs::read_into(path, buffer)?;
+        // SAFETY: writable for `size` bytes. A caller that names more than there is has room for the file.
+        let len = unsafe { sysfs::read_raw(path, buf.cast(), size)? };
         Ok(MinusOne(c_int::try_from(len).unwrap_or(c_int::MAX)))
     }
 }
@@ -63,6 +59,10 @@ mod tests {
         assert_eq!(read(c"/file", 8), MinusOne(3));
         assert_eq!(read(c"file", 2), MinusOne(-1));
         assert_eq!(read(c"none", 8), MinusOne(-1));
+        // Of a caller that knows what the file has, and names more than there is: nothing else is touched.
+        assert_eq!(read(c"file", 1 << 30), MinusOne(3));
+        assert_eq!(read(c"file", usize::MAX), MinusOne(-1));
+        assert_eq!(buffer[3..], [0, c_char::MAX, c_char::MAX, c_char::MAX, c_char::MAX]);
         std::fs::remove_dir_all(folder).expect("cleaning up");
         // SAFETY: NULL is refused.
         let null = unsafe { read_file(core::ptr::null(), c"x".as_ptr(), core::ptr::null_mut(), 0) };
