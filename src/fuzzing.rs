@@ -1,5 +1,7 @@
 //! What fuzz targets call (`fuzz/`): everything here takes any bytes and must not panic.
 
+pub mod commands;
+
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -1,5 +1,7 @@
 //! Fuzz targets: each takes any bytes as what a file, the kernel, a peer or a person wrote, and panics if something is wrong. See docs/fuzzing.md.
 
+mod kernel;
+
 /// What a target runs.
 pub type Run = fn(&[u8]);
 
@@ -20,6 +22,7 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("frame", soft::fuzzing::frame),
     ("tagged", soft::fuzzing::tagged),
     ("roce", roce),
+    ("commands", kernel::run),
 ];
 
 /// Runs a target on some bytes.
