@@ -348,8 +348,10 @@ impl Adapter {
     /// The QP `qpn` of a process that we have met, which may be dead.
     pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Halves {
         let own = self.fabric.slot();
+        let here = self.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
+        let here = here.map_or_else(Weak::new, |qp| qp.me());
         // SAFETY: all fabric segments are made with the lengths of shm::layout.
-        let make = || unsafe { Link::new(Arc::clone(peer), qpn, own) };
+        let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
         (Box::new(make()), Box::new(make()))
     }
 

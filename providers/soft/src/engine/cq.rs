@@ -220,7 +220,7 @@ impl Cq {
         self.queued.load(Ordering::Relaxed) != 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn drive(&self) {
         if let Some(list) = self.list.try_lock() {
             self.look(list, Who::Application);
@@ -237,6 +237,15 @@ impl Cq {
     pub(super) fn try_look(&self, who: Who) -> bool {
         let list = self.list.try_lock();
         list.map(|list| self.look(list, who)).is_some()
+    }
+
+    /// Calls `look` for up to `most` of the QPs that have something outstanding here, beginning with another one for each `turn`, unless
+    /// somebody looks at the queue just now.
+    pub(super) fn each_sender(&self, turn: usize, most: usize, look: impl FnMut(&Arc<Qp>)) {
+        let Some(list) = self.list.try_lock() else { return };
+        let from = turn.checked_rem(list.senders.len()).unwrap_or(0);
+        let (late, early) = list.senders.split_at(from);
+        early.iter().chain(late).filter(|qp| qp.has_outstanding()).take(most).for_each(look);
     }
 
     /// Completions there are; without the lock.

@@ -4,18 +4,24 @@
 //! while the messages that it sent wait at the queue of its receives, or at the other end of the connection two such threads
 //! wait for each other. So a poller that finds nothing looks now and then at a queue that was not polled since it last looked,
 //! in its turn. The service thread does so too, but milliseconds later.
+//!
+//! What its own sends wait for comes first: where the remote QP is one of this process, that QP is looked at and no queue is searched. So
+//! threads that have queues of their own leave those of the others alone.
 #![forbid(unsafe_code)]
 
 use super::cq::Cq;
+use super::hot::HOT;
 use super::inbound::Who;
+use super::qp::Qp;
 use crate::adapter::Adapter;
 use arrayvec::ArrayVec;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Fruitless polls between two looks: where the last look brought something, at most, and where there is no other queue. A look at a
-/// queue that others poll takes its cache lines from them.
+/// Of how many fruitless polls one looks, powers of two: where the last look brought something, where it did not, at most, and where
+/// there is no other queue. A look at a queue that others poll takes its cache lines from them.
+const ONE: u32 = 1;
 const FEW: u32 = 4;
 const MANY: u32 = 64;
 const ALONE: u32 = 1024;
@@ -36,9 +42,8 @@ pub(super) enum Found {
 pub(super) struct Elsewhere {
     /// Fruitless polls of this queue.
     polls: AtomicU32,
-    /// The count at which the next look is due, and how long that was put off.
-    due: AtomicU32,
-    pause: AtomicU32,
+    /// Looks are due at multiples of a power of two, of which this is one less.
+    between: AtomicU32,
     /// The count of polls when somebody who polls another queue last looked.
     seen: AtomicU32,
 }
@@ -49,19 +54,17 @@ impl Elsewhere {
     pub(super) fn is_due(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
-        polls.wrapping_sub(self.due.load(Ordering::Relaxed)) as i32 >= 0
+        polls & self.between.load(Ordering::Relaxed) == 0
     }
 
     /// Puts the next look off.
     fn note(&self, found: Found) {
-        let pause = match found {
-            Found::Completions => FEW,
-            Found::Nothing => (self.pause.load(Ordering::Relaxed) * 2).clamp(FEW, MANY),
+        let every = match found {
+            Found::Completions => ONE,
+            Found::Nothing => ((self.between.load(Ordering::Relaxed) + 1) * 2).clamp(FEW, MANY),
             Found::Alone => ALONE,
         };
-        self.pause.store(pause, Ordering::Relaxed);
-        let polls = self.polls.load(Ordering::Relaxed);
-        self.due.store(polls.wrapping_add(pause), Ordering::Relaxed);
+        self.between.store(every - 1, Ordering::Relaxed);
     }
 
     /// Whether the queue was polled since this was last asked.
@@ -72,14 +75,34 @@ impl Elsewhere {
 }
 
 impl Cq {
-    /// Looks at the next other queue of the process.
+    /// Looks at what the sends of this queue wait for, or else at the next other queue of the process.
     #[cold]
     pub(super) fn look_elsewhere(&self) {
-        let found = match self.adapter.next_other(self.key()) {
-            Ok(other) => other.look_for_others(),
-            Err(found) => found,
+        let found = if self.serve_remotes() {
+            Found::Completions
+        } else {
+            match self.adapter.next_other(self.key()) {
+                Ok(other) => other.look_for_others(),
+                Err(found) => found,
+            }
         };
         self.elsewhere.note(found);
+    }
+
+    /// Serves what the QPs of this queue sent to others of this process that nobody polls; whether there was anything.
+    fn serve_remotes(&self) -> bool {
+        // From another one each time: what the first few wait for may be a receive, which nobody has posted.
+        let turn = self.elsewhere.polls.load(Ordering::Relaxed) as usize;
+        let mut any = false;
+        self.each_sender(turn, HOT, |qp| {
+            if let Some(remote) = qp.remote_here()
+                && remote.serve_for_sender(self)
+            {
+                qp.advance_send();
+                any = true;
+            }
+        });
+        any
     }
 
     /// For somebody who polls another queue.
@@ -90,6 +113,28 @@ impl Cq {
         } else {
             Found::Nothing
         }
+    }
+}
+
+impl Qp {
+    /// The other end of the connection that requests go to, where it is in this process.
+    fn remote_here(&self) -> Option<Arc<Self>> {
+        self.requester.lock().remote_here()
+    }
+
+    /// Serves what arrived here, for its sender, whose thread polls `queue`, if nobody polls for this QP; whether there was anything.
+    fn serve_for_sender(&self, queue: &Cq) -> bool {
+        if std::ptr::eq(Arc::as_ptr(&self.recv_cq), queue)
+            || !self.has_arrivals()
+            || self.recv_cq.elsewhere.was_polled()
+        {
+            return false;
+        }
+        let before = self.next_arrival.load(Ordering::Relaxed);
+        self.advance_receive(Who::Stranger);
+        // No answer shall take that along: its sender waits for it.
+        self.acknowledge();
+        self.next_arrival.load(Ordering::Relaxed) != before
     }
 }
 
@@ -121,28 +166,28 @@ impl Adapter {
 mod tests {
     use super::*;
 
-    fn polls_until_due(of: &Elsewhere) -> u32 {
-        (1..).find(|_| of.is_due()).expect("due in the end")
+    fn looks_in(of: &Elsewhere, polls: u32) -> usize {
+        (0..polls).filter(|_| of.is_due()).count()
     }
 
     #[test]
     fn looks_that_bring_nothing_become_rare_and_one_that_does_makes_them_frequent() {
         let of = Elsewhere::default();
-        assert_eq!(polls_until_due(&of), 1);
+        assert_eq!(looks_in(&of, ALONE), ALONE as usize);
         for expected in [FEW, 2 * FEW, 4 * FEW] {
             of.note(Found::Nothing);
-            assert_eq!(polls_until_due(&of), expected);
+            assert_eq!(looks_in(&of, ALONE), (ALONE / expected) as usize);
         }
         for _ in 0..10 {
             of.note(Found::Nothing);
         }
-        assert_eq!(polls_until_due(&of), MANY);
+        assert_eq!(looks_in(&of, ALONE), (ALONE / MANY) as usize);
         of.note(Found::Completions);
-        assert_eq!(polls_until_due(&of), FEW);
+        assert_eq!(looks_in(&of, ALONE), ALONE as usize);
         of.note(Found::Alone);
-        assert_eq!(polls_until_due(&of), ALONE);
+        assert_eq!(looks_in(&of, ALONE), 1);
         of.note(Found::Nothing);
-        assert_eq!(polls_until_due(&of), MANY);
+        assert_eq!(looks_in(&of, ALONE), (ALONE / MANY) as usize);
     }
 
     #[test]

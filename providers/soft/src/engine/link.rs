@@ -1,5 +1,6 @@
 //! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
 
+use super::qp::Qp;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{
     ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, RING_SLOTS, split_qpn,
@@ -7,8 +8,8 @@ use soft_local::shm::layout::{
 use soft_local::shm::protocol;
 use soft_local::shm::view::{Ring, View};
 use soft_sys::{futex, membarrier};
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::sync::{Arc, Weak};
 
 /// How a peer's memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(crate) struct Link {
     pub(crate) ring: Ring,
     /// Our process slot, as the peer knows us.
     own_slot: u16,
+    /// The remote QP itself, where it is one of this process.
+    pub(super) here: Weak<Qp>,
 }
 
 /// Who sends on a connection: an incarnation of a QP, in a process of which there was no other. What another incarnation sends has
@@ -97,12 +100,12 @@ pub(crate) enum Standing {
 impl Link {
     /// # Safety
     /// The peer's mappings have the lengths of `shm::layout`; `Arc<Peer>` keeps them.
-    pub(crate) unsafe fn new(peer: Arc<Peer>, qpn: u32, own_slot: u16) -> Self {
+    pub(crate) unsafe fn new(peer: Arc<Peer>, qpn: u32, own_slot: u16, here: Weak<Qp>) -> Self {
         // SAFETY: lengths by contract; the mappings live as long as the Arc beside the view.
         let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
         let (_, index) = split_qpn(qpn);
         let ring = view.qp_ring(index);
-        Self { peer, view, qpn, index, ring, own_slot }
+        Self { peer, view, qpn, index, ring, own_slot, here }
     }
 
     /// The slot of this process in the fabric.

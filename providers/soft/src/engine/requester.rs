@@ -24,6 +24,7 @@ use crate::engine::cq::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -217,6 +218,11 @@ impl Requester {
         self.attach_refused = false;
         self.out_of_sequence = false;
         self.stalled = None;
+    }
+
+    /// The remote QP, where it is one of this process.
+    pub(super) fn remote_here(&self) -> Option<Arc<Qp>> {
+        self.link.as_ref()?.here.upgrade()
     }
 
     /// Forgets everything that was posted (to RESET).
