@@ -18,6 +18,31 @@ fn left_alone(side: &Side) -> Option<u32> {
     None
 }
 
+/// What was searched for one queue after the other took many polls where there are many queues, and other threads took turns with it.
+#[test]
+fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobody_polls() {
+    const MESSAGES: u64 = 100;
+    let adapter = adapter(true);
+    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    a.connect(b.qp.qpn, 7);
+    b.connect(a.qp.qpn, 7);
+    let _others: Vec<Side> = (0..200).map(|_| Side::new(&adapter, Kind::Rc, 64)).collect();
+    while !adapter.attention.is_down() {
+        a.poll();
+    }
+    let slow = (0..MESSAGES).filter(|n| {
+        b.receive(*n, &[b.sge(0, 8)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(8, 8)]);
+        let (polls, sent) = (1..).find_map(|polls| Some((polls, a.poll()?))).expect("in the end");
+        assert_eq!(sent.status, IBV_WC_SUCCESS);
+        assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.wr_id), Some(*n));
+        polls > 64
+    });
+    // The service thread holds the list now and then, for as long as others have its processor.
+    let slow = slow.count();
+    assert!(slow < 10, "{slow} of {MESSAGES} took long");
+}
+
 #[test]
 fn requests_that_wait_for_movers_go_on_without_polls() {
     let adapter = adapter(true);
