@@ -4,40 +4,12 @@
  *
  * usage: fastpath COUNT
  */
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "one_process.h"
 
 static struct ibv_cq *scq, *rcq;
 static struct ibv_qp *qp[2];
 static struct ibv_mr *mr;
 static unsigned char memory[8192];
-
-__attribute__((noinline)) static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void connect_qp(struct ibv_qp *q, uint32_t to, uint16_t lid)
-{
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1,
-				 .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
-
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		fail("INIT");
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = to, .max_dest_rd_atomic = 1,
-				  .min_rnr_timer = 12, .ah_attr = { .dlid = lid, .port_num = 1 } };
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		fail("RTR");
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-					 IBV_QP_MAX_QP_RD_ATOMIC))
-		fail("RTS");
-}
 
 __attribute__((noinline)) void measured_post_recv(int n)
 {
@@ -150,13 +122,8 @@ int main(int argc, char **argv)
 {
 	int count = argc > 1 ? atoi(argv[1]) : 1000;
 	enum { BATCH = 50 };
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_context *ctx = list && list[0] ? ibv_open_device(list[0]) : NULL;
-	struct ibv_pd *pd = ctx ? ibv_alloc_pd(ctx) : NULL;
-	struct ibv_port_attr port;
 
-	if (!pd || ibv_query_port(ctx, 1, &port))
-		fail("no device");
+	open_device();
 	scq = ibv_create_cq(ctx, 4 * BATCH, NULL, NULL, 0);
 	rcq = ibv_create_cq(ctx, 4 * BATCH, NULL, NULL, 0);
 	mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
@@ -170,8 +137,8 @@ int main(int argc, char **argv)
 		if (!qp[i] || !mr)
 			fail("no QP");
 	}
-	connect_qp(qp[0], qp[1]->qp_num, port.lid);
-	connect_qp(qp[1], qp[0]->qp_num, port.lid);
+	connect_qp(qp[0], qp[1]->qp_num);
+	connect_qp(qp[1], qp[0]->qp_num);
 	for (int done = 0; done < count; done += BATCH) {
 		measured_post_recv(BATCH);
 		measured_post_send(BATCH);

@@ -7,19 +7,12 @@
  * "one": both QPs of a pair have one queue. "two", the default: the sending QP has one, the receiving QP another. Each thread has its own
  * pairs and queues, and uses its pairs in turn.
  */
-#include <infiniband/verbs.h>
+#include "one_process.h"
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { MOST = 64 };
 
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-static uint16_t lid;
 static long messages;
 static int pairs = 1, threads = 1, one_queue;
 static pthread_barrier_t ready;
@@ -31,29 +24,6 @@ struct side {
 	unsigned char memory[4096];
 	double ns;
 };
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static void connect_qp(struct ibv_qp *q, uint32_t to)
-{
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		fail("INIT");
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = to, .max_dest_rd_atomic = 1,
-				  .min_rnr_timer = 12, .ah_attr = { .dlid = lid, .port_num = 1 } };
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		fail("RTR");
-	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	if (ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-					 IBV_QP_MAX_QP_RD_ATOMIC))
-		fail("RTS");
-}
 
 static void set_up(struct side *s)
 {
@@ -116,8 +86,6 @@ static void *run(void *arg)
 
 int main(int argc, char **argv)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_port_attr port;
 	pthread_t thread[MOST];
 	static struct side side[MOST];
 	double sum = 0;
@@ -130,11 +98,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: queues MESSAGES [one|two] [PAIRS] [THREADS]\n");
 		return 2;
 	}
-	ctx = list && *list ? ibv_open_device(*list) : NULL;
-	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
-	if (!pd || ibv_query_port(ctx, 1, &port))
-		fail("the device");
-	lid = port.lid;
+	open_device();
 	pthread_barrier_init(&ready, NULL, (unsigned)threads);
 	for (int i = 0; i < threads; i++)
 		set_up(&side[i]);
