@@ -37,6 +37,8 @@ pub(super) enum Contender {
     Ferroverbs(&'static str, &'static [&'static str]),
     /// `c-tests/bench/mapped.c` over Ferroverbs: bytes, iterations.
     FerroverbsMapped(u64, u64),
+    /// `c-tests/bench/queues.c` over Ferroverbs: its arguments.
+    FerroverbsQueues([&'static str; 4]),
     /// `ucx_perftest` over shared memory: test, bytes, iterations.
     Ucx(&'static str, u64, u64),
     /// `fi_pingpong` over libfabric's shm provider: bytes, iterations.
@@ -50,7 +52,9 @@ pub(super) enum Contender {
 impl Contender {
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Ferroverbs(..) | Self::FerroverbsMapped(..) => "Ferroverbs",
+            Self::Ferroverbs(..) | Self::FerroverbsMapped(..) | Self::FerroverbsQueues(..) => {
+                "Ferroverbs"
+            }
             Self::Ucx(..) => "UCX",
             Self::Fabric(..) => "libfabric",
             Self::OpenMpi(..) => "Open MPI",
@@ -73,7 +77,7 @@ pub(super) struct Metric {
     pub(super) goal: f64,
 }
 
-use Contender::{Fabric, Ferroverbs, FerroverbsMapped, Mpich, OpenMpi, Ucx};
+use Contender::{Fabric, Ferroverbs, FerroverbsMapped, FerroverbsQueues, Mpich, OpenMpi, Ucx};
 
 const KIB64: u64 = 65536;
 const MIB: u64 = 1 << 20;
@@ -256,6 +260,14 @@ pub(super) const METRICS: &[Metric] = &[
         &["attach_read_8M"],
         10.0,
     ),
+    queues("one queue, 1 pair", ["one", "1", "1"]),
+    queues("two queues, 1 pair", ["two", "1", "1"]),
+    queues("one queue, 4 pairs", ["one", "4", "1"]),
+    queues("two queues, 4 pairs", ["two", "4", "1"]),
+    queues("one queue, 1 pair, 2 threads", ["one", "1", "2"]),
+    queues("two queues, 1 pair, 2 threads", ["two", "1", "2"]),
+    queues("one queue, 4 pairs, 2 threads", ["one", "4", "2"]),
+    queues("two queues, 4 pairs, 2 threads", ["two", "4", "2"]),
 ];
 
 const fn bandwidth(
@@ -277,6 +289,20 @@ const fn bandwidth(
         _ => &[Ucx("tag_bw", 8 * MIB, 400), OpenMpi("bw", 8 * MIB, 320), Mpich("bw", 8 * MIB, 320)],
     };
     Metric { what, bytes, unit: Unit::GBs, ours: Ferroverbs(program, args), peers, limit, goal }
+}
+
+/// Messages between QPs of one process, of threads that wait at the queue of their sends and then at that of their receives: queues,
+/// pairs of QPs of each thread, threads.
+const fn queues(what: &'static str, [queues, pairs, threads]: [&'static str; 3]) -> Metric {
+    let ours = FerroverbsQueues(["300000", queues, pairs, threads]);
+    Metric { what, bytes: 8, unit: Unit::Us, ours, peers: &[], limit: &[], goal: 1.0 }
+}
+
+impl Metric {
+    /// Whether it is one of those of queues within a process.
+    pub(super) const fn is_of_queues(&self) -> bool {
+        matches!(self.ours, FerroverbsQueues(..))
+    }
 }
 
 /// Sizes of the plots.

@@ -48,6 +48,8 @@ pub(crate) struct Args {
 enum Only {
     /// What grows with the number of QPs, CQs, regions and processes; what events cost
     Scale,
+    /// Messages within a process whose threads wait at one queue or at two
+    Queues,
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
     /// This build beside another one, in turns: what got worse by more than its noise
@@ -65,7 +67,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match args.only {
         Some(Only::StartUp) => return start_up::main(),
         Some(Only::Scale) => return scale::main(),
-        Some(Only::Against { .. }) | None => {}
+        Some(Only::Queues | Only::Against { .. }) | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
@@ -79,10 +81,15 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         return against::main(&paths, runner, stage, usize::from(*rounds), &progress);
     }
     let bench = Bench { runner, progress, rounds: args.rounds.get() };
+    if matches!(args.only, Some(Only::Queues)) {
+        let report = bench.queues();
+        bench.progress.clear();
+        print!("{}", report.metrics());
+        return Ok(ended(&report));
+    }
     let report = bench.run(&paths)?;
     bench.progress.clear();
     print!("{}", report.text());
-    let failures = report.failures();
     if args.write {
         let page = paths.root.join("docs/benchmarks.md");
         let picture = paths.root.join("docs/benchmarks.svg");
@@ -91,11 +98,18 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md, docs/benchmarks.svg");
     }
-    if failures > 0 {
-        eprintln!("\nxtask: {failures} measurements of Ferroverbs failed, see above");
-        return Ok(ExitCode::FAILURE);
+    Ok(ended(&report))
+}
+
+/// What the command ends with.
+fn ended(report: &Report) -> ExitCode {
+    match report.failures() {
+        0 => ExitCode::SUCCESS,
+        failures => {
+            eprintln!("\nxtask: {failures} measurements of Ferroverbs failed, see above");
+            ExitCode::FAILURE
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 struct Bench {
@@ -124,6 +138,24 @@ impl Bench {
         self.progress.step("instruction counts");
         let instructions = instructions::count(&self.runner, paths)?;
         Ok(Report { rounds: self.rounds, rows, limits, curves, instructions })
+    }
+
+    /// The rows of queues within a process, and nothing else.
+    fn queues(&self) -> Report {
+        let metrics = METRICS.iter().filter(|metric| metric.is_of_queues());
+        let mut rows: Vec<(&Metric, Row)> = metrics.map(|m| (m, Row::new(m))).collect();
+        for round in 1..=self.rounds {
+            for (metric, row) in &mut rows {
+                self.ask_all(round, metric, row, &mut BTreeMap::new());
+            }
+        }
+        Report {
+            rounds: self.rounds,
+            rows: rows.into_iter().map(|(_, row)| row).collect(),
+            limits: BTreeMap::new(),
+            curves: Vec::new(),
+            instructions: Vec::new(),
+        }
     }
 
     /// Asks all contenders of a row; a peer that is in several rows with the same question, once a round: what it said is in `known`.

@@ -123,8 +123,8 @@ impl Report {
         ]
     }
 
-    /// For a terminal.
-    pub(super) fn text(&self) -> String {
+    /// The table of metrics, for a terminal.
+    pub(super) fn metrics(&self) -> String {
         let mut table = Table::new(&[
             ("what", Align::Left),
             ("bytes", Align::Right),
@@ -139,7 +139,12 @@ impl Report {
         for row in &self.rows {
             table.row(self.cells(row));
         }
-        let mut text = format!("{}\n{LEGEND}\n\n", table.render());
+        table.render()
+    }
+
+    /// For a terminal.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{}\n{LEGEND}\n\n", self.metrics());
         let mut counts = Table::new(&[
             ("instructions of one", Align::Left),
             ("all", Align::Right),

@@ -25,6 +25,8 @@ pub(super) struct Runner {
     limits: PathBuf,
     /// WRITE between segments that both sides can map.
     mapped: PathBuf,
+    /// What waits at one queue after the other.
+    queues: PathBuf,
 }
 
 impl Runner {
@@ -34,7 +36,11 @@ impl Runner {
             let output = scratch.path().join(name);
             let job = Job::new(compiler).args(["-O2", "-o"]).arg(&output);
             // Behind the source, for the linker.
-            let libraries: &[&str] = if name == "mapped" { &["-libverbs"] } else { &[] };
+            let libraries: &[&str] = match name {
+                "mapped" => &["-libverbs"],
+                "queues" => &["-libverbs", "-lpthread"],
+                _ => &[],
+            };
             let done = job.arg(sources.join(source)).args(libraries).run(&scratch, LIMIT)?;
             if done.ok() { Ok(output) } else { Err(done.report(compiler)) }
         };
@@ -43,6 +49,7 @@ impl Runner {
             mpich: compile("mpicc.mpich", "mpi.c", "mpich")?,
             limits: compile("cc", "limits.c", "limits")?,
             mapped: compile("cc", "mapped.c", "mapped")?,
+            queues: compile("cc", "queues.c", "queues")?,
             over,
             scratch,
         })
@@ -72,6 +79,11 @@ impl Runner {
                     job.args([bytes.to_string(), n.to_string()]).run(&self.scratch, LIMIT)?;
                 let number = done.stdout.lines().last().and_then(|line| line.trim().parse().ok());
                 number.filter(|_| done.ok()).ok_or_else(|| done.report("mapped"))
+            }
+            Contender::FerroverbsQueues(args) => {
+                let done = self.over.job(&self.queues).args(args).run(&self.scratch, LIMIT)?;
+                let ns = done.stdout.trim().parse::<f64>().ok().filter(|_| done.ok());
+                ns.map(|ns| ns / 1000.0).ok_or_else(|| done.report("queues"))
             }
             Contender::Ucx(test, bytes, n) => self.ucx(test, bytes, n, unit),
             Contender::Fabric(bytes, n) => self.fabric(bytes, n),
