@@ -24,11 +24,14 @@ fn whole(opcode: u32, a: &Side, b: &Side, at: usize, len: usize) -> (Request, [i
 #[test]
 fn long_operations_are_whole_whoever_did_the_pieces() {
     let (mut a, mut b) = two(MOST);
-    let until = Instant::now() + Duration::from_secs(100);
+    let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let (mut helped, mut round) = ([0, 0], 0);
-    // Somebody helps sooner or later, where there are two processors.
-    while (helped.contains(&0) && Instant::now() < until) || round < 200 {
+    // Somebody helps sooner or later, where there are two processors: however late others let him run, he is asked again.
+    while (helped.contains(&0) && !alone) || round < 200 {
         round += 1;
+        if round > 200 {
+            a.qp.adapter.helping.forget_partners();
+        }
         let len = 64 * 1024 + round * 77_777 % (MOST - 130 * 1024);
         let at = round * 13 % 60_000;
         let write = round % 2 == 0;
@@ -46,10 +49,6 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
         );
         helped[usize::from(write)] += a.qp.adapter.helping.helped.swap(0, Ordering::Relaxed);
     }
-    assert!(
-        !helped.contains(&0) || std::thread::available_parallelism().is_ok_and(|n| n.get() == 1),
-        "{helped:?}"
-    );
     for side in [&a, &b] {
         Helping::stop(&side.qp.adapter);
     }

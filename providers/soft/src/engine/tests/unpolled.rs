@@ -18,6 +18,30 @@ fn left_alone(side: &Side) -> Option<u32> {
     None
 }
 
+/// Waits until it is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the service thread has looked at all that there was before.
+fn looked(adapter: &Adapter) {
+    // It may be in the middle of a round: the next one has begun after this, and is over when another one begins.
+    for _ in 0..2 {
+        let before = adapter.rounds.load(Ordering::Relaxed);
+        adapter.fabric.wake_self();
+        until("a round", || adapter.rounds.load(Ordering::Relaxed) != before);
+    }
+}
+
+/// Waits until a message found no receive.
+fn found_no_receive(side: &Side) {
+    until("a message", || side.qp.responder.lock().rnr_since.is_some());
+}
+
 /// What was searched for one queue after the other took many polls where there are many queues, and other threads took turns with it.
 #[test]
 fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobody_polls() {
@@ -67,7 +91,7 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
         } else {
             b.send(Request { imm: rkey, ..request(IBV_WR_LOCAL_INV, &a) }, &[]);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        looked(&adapter);
         assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{remotely}: too early");
         drop(moving);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "{remotely}");
@@ -234,7 +258,7 @@ fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
     a.send.cq.arm(false);
     a.send(&b);
     // It is there and finds no receive; then its process is gone, and took nothing down.
-    std::thread::sleep(Duration::from_millis(50));
+    looked(&of_b);
     assert!(a.send.cq.pop_stamped().is_none());
     of_b.fabric.leave();
     assert_eq!(left_alone(&a.send), Some(IBV_WC_RETRY_EXC_ERR));
@@ -251,7 +275,7 @@ fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
     a.cq.arm(false);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 600_000)]);
     // The service thread finds no receive and goes to sleep.
-    std::thread::sleep(Duration::from_millis(50));
+    found_no_receive(&b);
     b.receive(1, &[b.sge(0, 600_000)]);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the receive");
     assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "the message");
@@ -267,7 +291,7 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         // 655 ms: it does not end within the test.
         b.qp.responder.lock().min_rnr_timer = 0;
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
-        std::thread::sleep(Duration::from_millis(50));
+        found_no_receive(&b);
         let before = adapter.rounds.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(200));
         let rounds = adapter.rounds.load(Ordering::Relaxed) - before;
@@ -299,7 +323,7 @@ fn a_receive_that_is_given_back_goes_to_whoever_waits_without_polls() {
     let mut taken = Receive::default();
     assert!(srq.take(&mut taken));
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
-    std::thread::sleep(Duration::from_millis(50));
+    found_no_receive(&b);
     assert!(b.cq.pop_stamped().is_none(), "there is no receive");
     srq.give_back(&taken);
     assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS));
