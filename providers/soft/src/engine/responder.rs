@@ -595,6 +595,8 @@ impl Slotted<'_> {
                 }
                 Ok(moved)
             }
+            // A message is offered whole, or not at all: with what came before it would be longer than it said.
+            Carrier::Attach | Carrier::AttachList if offset > 0 => Err(Errno::EPROTO),
             Carrier::Attach | Carrier::AttachList => self.fetch(ranges, total),
         }
     }

@@ -7,9 +7,20 @@ use soft_local::shm::trust::Claim;
 
 /// Puts what a forger wrote into the ring of `to`, where the next piece of `from` would be.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
+    forge_piece(from, to, op, FIRST | LAST, (carrier, count), body);
+}
+
+/// As `forge`, a part of a message.
+fn forge_piece(
+    from: &Side,
+    to: &Side,
+    op: Op,
+    flags: u8,
+    (carrier, count): (Carrier, u8),
+    body: &[u64],
+) {
     let ring = to.qp.adapter.view.qp_ring(to.qp.index);
     let seq = to.qp.responder.lock().position();
-    let flags = FIRST | LAST;
     let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn, ack: 0 };
     ring.put(&head, body);
     to.cq.sweep(Who::Application);
@@ -93,6 +104,38 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     unsafe { base.cast::<[[u64; 2]; 2]>().write(list) };
     forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
+}
+
+#[test]
+fn a_message_is_no_longer_than_it_said_whatever_later_pieces_offer() {
+    const LEN: usize = 64;
+    for listed in [false, true] {
+        let [of_a, of_b] = adapters();
+        let (a, b) = (Side::new(&of_a, Kind::Rc, LEN), Side::new(&of_b, Kind::Rc, LEN));
+        a.connect(b.qp.qpn, 7);
+        b.connect(a.qp.qpn, 7);
+        b.receive(1, &[b.sge(0, LEN)]);
+        a.send(request(IBV_WR_SEND, &b), &[a.sge(0, LEN)]);
+        assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
+        b.receive(2, &[b.sge(0, LEN)]);
+        let chunk = of_a.chunks.take().expect("room");
+        let address = a.memory.as_ptr() as u64;
+        // Eight bytes of 64, and then all 64 again.
+        let part = [halves(chunk, 8), LEN as u64];
+        forge_piece(&a, &b, Op::Send, FIRST, (Carrier::Chunk, 0), &part);
+        if listed {
+            let base = of_a.view.chunk(chunk).expect("there");
+            // SAFETY: a chunk of ours.
+            unsafe { base.cast::<[u64; 2]>().write([address, LEN as u64]) };
+            let body = [halves(chunk, 1), LEN as u64];
+            forge_piece(&a, &b, Op::Send, LAST, (Carrier::AttachList, 0), &body);
+        } else {
+            let body = [address, 0, 0, halves(LEN as u32, 0), halves(0, LEN as u32)];
+            forge_piece(&a, &b, Op::Send, LAST, (Carrier::Attach, 1), &body);
+        }
+        let got = b.poll().map(|cqe| (cqe.status, cqe.byte_len));
+        assert_eq!(got, Some((IBV_WC_WR_FLUSH_ERR, 0)), "listed: {listed}");
+    }
 }
 
 #[test]
