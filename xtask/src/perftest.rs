@@ -62,9 +62,10 @@ impl Row {
         self.measured("MsgRate").map(|millions| millions * 1e6)
     }
 
-    /// Whether there is a bandwidth or a latency.
+    /// Whether there is a bandwidth, a rate or a latency. Some hundred messages of two bytes that had to wait for a processor are 0.00 MiB
+    /// a second.
     pub(crate) fn is_measured(&self) -> bool {
-        self.bandwidth().or_else(|| self.typical_us()).is_some()
+        self.bandwidth().or_else(|| self.rate()).or_else(|| self.typical_us()).is_some()
     }
 
     /// The value of a column, if it is one: without a clock all times are infinite, and all rates zero.
@@ -191,6 +192,8 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
         let complaint = format!("{NO_CLOCK}: 0.0407 < 0.9\n");
         assert_eq!(parse(&clockless)[0].typical_us(), None);
         assert_eq!(parse(&BANDWIDTH.replace("11.44", "0.00"))[0].bandwidth(), None);
+        assert!(parse(&BANDWIDTH.replace("11.44", "0.00"))[0].is_measured());
+        assert!(!parse(&BANDWIDTH.replace("11.44", "0.00").replace("6.0", "0.0"))[0].is_measured());
         let mut runs = [said(&clockless, &complaint), said(LATENCY, "")].into_iter();
         let next = || runs.next().ok_or_else(|| "no more".to_string());
         assert_eq!(measure(next, 2, Row::typical_us), Ok(0.24));
