@@ -4,6 +4,7 @@
 //! the environment: time and randomness are arguments. So everything here is tested without a fabric and without waiting.
 #![forbid(unsafe_code)]
 
+pub mod completion;
 pub mod faults;
 pub mod frames;
 pub mod inbound;
@@ -12,5 +13,7 @@ mod refused;
 pub mod request;
 pub mod state;
 pub mod tags;
+mod time;
 
 pub use refused::Refused;
+pub use time::{Clock, Time};

@@ -3,6 +3,7 @@
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
 use super::channel::Channel;
+use super::clock::{Machine, instant, time};
 use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
 use super::elsewhere::Elsewhere;
 use super::hot::{HOT, Hot, serve_cold};
@@ -151,7 +152,7 @@ impl Cq {
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
         let mut batch = self.batch();
         let (_, position) = batch.ring.positions();
-        let pushed = batch.ring.push(cqe, rare, solicited);
+        let pushed = batch.ring.push(cqe, rare, solicited, &Machine);
         batch.end(pushed);
         position
     }
@@ -312,11 +313,11 @@ impl Cq {
     /// Sends an event that was held back until now; returns until when one still is.
     pub(crate) fn settle(&self, now: Instant) -> Option<Instant> {
         let mut ring = self.ring.lock();
-        if ring.release(now) {
+        if ring.release(time(now)) {
             // Under the lock, so that no event of a queue comes after its `retire`.
             self.send_event();
         }
-        ring.due()
+        ring.due().and_then(instant)
     }
 
     #[inline]
@@ -521,7 +522,7 @@ pub(crate) struct Batch<'a> {
 impl Batch<'_> {
     #[inline]
     pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
-        self.ring.push(cqe, None, solicited)
+        self.ring.push(cqe, None, solicited, &Machine)
     }
 
     /// Shows what was added.

@@ -3,7 +3,7 @@
 mod acks;
 pub(crate) mod alarm;
 pub(crate) mod channel;
-pub(crate) mod completion;
+pub(crate) mod clock;
 pub(crate) mod copying;
 pub(crate) mod counters;
 pub(crate) mod cq;
@@ -49,7 +49,7 @@ pub(crate) mod windows;
 pub(crate) mod wq;
 pub(crate) mod xrc;
 
-pub(crate) use soft_semantics::{receive, request, state, tags};
+pub(crate) use soft_semantics::{completion, receive, request, state, tags};
 
 #[cfg(test)]
 mod tests;

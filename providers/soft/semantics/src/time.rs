@@ -1,0 +1,39 @@
+//! Time, as whoever calls tells it.
+
+use std::time::Duration;
+
+/// A point in time: nanoseconds since any moment the caller chose. It never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(u64);
+
+impl Time {
+    /// `ns` nanoseconds after the caller's moment.
+    #[must_use]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds since the caller's moment.
+    #[must_use]
+    pub const fn ns(self) -> u64 {
+        self.0
+    }
+
+    /// `span` later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What is asked for the time, where few calls need it: reading a clock costs more than what most of them do.
+pub trait Clock {
+    /// The present.
+    fn now(&self) -> Time;
+
+    /// The device's clock, in nanoseconds.
+    fn device_ns(&self) -> u64;
+
+    /// Nanoseconds since the epoch.
+    fn wallclock_ns(&self) -> u64;
+}

@@ -1,0 +1,54 @@
+//! The clocks of this machine, as `soft_semantics` asks for them.
+#![forbid(unsafe_code)]
+
+use soft_semantics::{Clock, Time};
+use soft_sys::clock;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The clocks of this machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine;
+
+impl Clock for Machine {
+    fn now(&self) -> Time {
+        time(Instant::now())
+    }
+
+    fn device_ns(&self) -> u64 {
+        clock::device_ns()
+    }
+
+    fn wallclock_ns(&self) -> u64 {
+        clock::wallclock_ns()
+    }
+}
+
+/// The moment that times count from: when it was first asked for.
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
+}
+
+/// `at`, counted from then; what was before counts as then.
+pub(crate) fn time(at: Instant) -> Time {
+    Time::from_ns(at.saturating_duration_since(origin()).as_nanos() as u64)
+}
+
+/// The moment that is said so; `None`: it never comes.
+pub(crate) fn instant(at: Time) -> Option<Instant> {
+    origin().checked_add(Duration::from_nanos(at.ns()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_survives_being_told_as_a_time() {
+        let now = Machine.now();
+        let later = instant(now.after(Duration::from_secs(3))).expect("soon");
+        assert_eq!(time(later), now.after(Duration::from_secs(3)));
+        assert!(Machine.now() >= now);
+    }
+}
