@@ -8,6 +8,7 @@ pub mod completion;
 pub mod faults;
 pub mod frames;
 pub mod inbound;
+pub mod modify;
 pub mod receive;
 mod refused;
 pub mod request;

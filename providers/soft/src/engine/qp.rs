@@ -12,7 +12,6 @@ use super::life::shared;
 use super::link::Link;
 use super::opened::{self, Opened, Openings};
 use super::receive::{Receive, ReceiveQueue};
-use super::refused::errno;
 use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
 use super::requester::Requester;
@@ -495,7 +494,7 @@ impl Qp {
     /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue is full.
     #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Errno> {
-        self.posting()?.post(wr_id, sges).map_err(errno)
+        self.posting()?.post(wr_id, sges).map_err(super::refused::errno)
     }
 
     /// The queue to post receives to.

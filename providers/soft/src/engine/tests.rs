@@ -174,7 +174,7 @@ impl Side {
         };
         for state in [super::state::State::Init, super::state::State::Rtr, super::state::State::Rts]
         {
-            let needs = super::state::transition(self.qp.kind, self.qp.state(), state);
+            let needs = soft_semantics::modify::transition(self.qp.kind, self.qp.state(), state);
             self.modify(state as u32, needs.expect("the usual way").required, attr);
         }
     }

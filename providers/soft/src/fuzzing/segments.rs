@@ -17,13 +17,14 @@ use crate::engine::link::Holder;
 use crate::engine::qp::{Qp, Wanted};
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Destination, Request};
-use crate::engine::state::{Kind, State, transition};
+use crate::engine::state::{Kind, State};
 use crate::net::Gids;
 use crate::ops::qp::modify;
 use soft_local::fabric::{Fabric, FabricConfig, Handler, Peer};
 use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
+use soft_semantics::modify::transition;
 
 /// Bytes of a record: what it is, three of what it is about, and eight words.
 const RECORD: usize = 4 + 64;

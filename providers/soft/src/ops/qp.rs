@@ -10,15 +10,17 @@ use crate::adapter::Adapter;
 use crate::engine::cq::Cq;
 use crate::engine::life::from_shared;
 use crate::engine::opened::Opened;
-use crate::engine::qp::{Attributes, Qp, Wanted};
+use crate::engine::qp::{Qp, Wanted};
+use crate::engine::refused::errno;
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
-use crate::engine::state::{Kind, State, ignored, permits};
+use crate::engine::state::{Kind, State};
 use crate::engine::tso::MAX_TSO_HEADER;
 use crate::engine::wq::Rss;
 use crate::net::{Gids, is_multicast};
 use abi::*;
 use soft_local::shm::layout::Life;
+use soft_semantics::modify::{self, Limits, Step};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -400,182 +402,71 @@ fn check_address(adapter: &Adapter, gids: &Gids, vector: &ibv_ah_attr) -> Result
     }
 }
 
+/// What the device can do, as far as attributes name it.
+const LIMITS: Limits = Limits { max_rd_atomic: MAX_RD_ATOMIC };
+
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
-    let given = given & !ignored(qp.kind);
-    if given & IBV_QP_RATE_LIMIT != 0 {
-        // There is no pacing.
-        return Err(Errno::EOPNOTSUPP);
-    }
     if qp.rss.is_some() {
         // It has no state: frames come as soon as a rule says so.
         return Err(Errno::EOPNOTSUPP);
     }
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
-    let from = qp.state();
-    if given & IBV_QP_CUR_STATE != 0 {
-        let said = State::from_raw(attr.cur_qp_state).ok_or(Errno::EINVAL)?;
-        if !matches!(said, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
-            return Err(Errno::EINVAL);
-        }
-        if said != from {
-            return Err(Errno::EINVAL);
-        }
+    let changes = modify::modify(qp.kind, qp.state(), attr, given, &LIMITS).map_err(errno)?;
+    if changes.has(IBV_QP_AV) {
+        check_address(&qp.adapter, gids, &attr.ah_attr)?;
     }
-    let to = match given & IBV_QP_STATE {
-        0 => from,
-        _ => State::from_raw(attr.qp_state).ok_or(Errno::EINVAL)?,
-    };
-    if !permits(qp.kind, from, to, given) {
-        return Err(Errno::EINVAL);
-    }
-    check_values(&qp.adapter, gids, attr, given)?;
-    store(&mut known, attr, given);
-    publish(qp, &known.attr, given);
-    match to {
-        State::Reset => {
+    changes.remember(&mut known.attr, attr);
+    publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
+    match changes.step {
+        Step::Reset => {
             known.attr = Zeroed::zeroed();
             qp.reset();
         }
-        State::Err => {
-            if from == State::Reset {
-                qp.set_state(State::Err);
-            } else {
-                qp.enter_error_at_will();
-            }
-        }
-        State::Rtr => connect(qp, &known.attr)?,
-        State::Rts => {
+        Step::Fail { used: false } => qp.set_state(State::Err),
+        Step::Fail { used: true } => qp.enter_error_at_will(),
+        Step::Init => qp.set_state(State::Init),
+        Step::Connect => connect(qp, &known.attr)?,
+        Step::Send { resumes, undrains } => {
             let patience =
                 Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
             let mut requester = qp.requester.lock();
             requester.patience = patience;
             requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
-            if from == State::Sqe {
+            if resumes {
                 // Whoever found the failure may not have come to it.
                 requester.flush(qp);
                 requester.resume();
             }
             drop(requester);
             qp.set_state(State::Rts);
-            if from == State::Sqd {
+            if undrains {
                 qp.advance_send();
             }
         }
-        State::Init | State::Sqd | State::Sqe => {
-            qp.set_state(to);
-            if to == State::Sqd && from == State::Rts {
-                let notify =
-                    given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0;
-                if notify {
-                    qp.await_acks();
-                }
-                qp.requester.lock().await_drain(notify);
-                qp.advance_send();
+        Step::Drain { notify } => {
+            qp.set_state(State::Sqd);
+            if notify {
+                qp.await_acks();
             }
+            qp.requester.lock().await_drain(notify);
+            qp.advance_send();
         }
+        Step::Drained => qp.set_state(State::Sqd),
     }
     Ok(())
-}
-
-/// Values that a mask lets through can still be none that the device has.
-fn check_values(
-    adapter: &Adapter,
-    gids: &Gids,
-    attr: &ibv_qp_attr,
-    given: u32,
-) -> Result<(), Errno> {
-    let rules = [
-        (IBV_QP_PORT, attr.port_num == 1),
-        (IBV_QP_PKEY_INDEX, attr.pkey_index == 0),
-        (IBV_QP_PATH_MTU, (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu)),
-        (IBV_QP_TIMEOUT, attr.timeout < 32),
-        (IBV_QP_RETRY_CNT, attr.retry_cnt < 8),
-        (IBV_QP_RNR_RETRY, attr.rnr_retry < 8),
-        (IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer < 32),
-        (IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= MAX_RD_ATOMIC),
-        (IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= MAX_RD_ATOMIC),
-        (IBV_QP_DEST_QPN, attr.dest_qp_num < 1 << 24),
-        // No alternate path, as with rxe.
-        (IBV_QP_ALT_PATH, false),
-        (IBV_QP_CAP, false),
-    ];
-    if rules.iter().any(|(bit, good)| given & bit != 0 && !good) {
-        return Err(Errno::EINVAL);
-    }
-    if given & IBV_QP_AV != 0 {
-        check_address(adapter, gids, &attr.ah_attr)?;
-    }
-    Ok(())
-}
-
-/// Remembers what was set, for ibv_query_qp.
-fn store(known: &mut Attributes, attr: &ibv_qp_attr, given: u32) {
-    let to = &mut known.attr;
-    let has = |bit| given & bit != 0;
-    if has(IBV_QP_ACCESS_FLAGS) {
-        to.qp_access_flags = attr.qp_access_flags;
-    }
-    if has(IBV_QP_PKEY_INDEX) {
-        to.pkey_index = attr.pkey_index;
-    }
-    if has(IBV_QP_PORT) {
-        to.port_num = attr.port_num;
-    }
-    if has(IBV_QP_QKEY) {
-        to.qkey = attr.qkey;
-    }
-    if has(IBV_QP_AV) {
-        to.ah_attr = attr.ah_attr;
-    }
-    if has(IBV_QP_PATH_MTU) {
-        to.path_mtu = attr.path_mtu;
-    }
-    if has(IBV_QP_TIMEOUT) {
-        to.timeout = attr.timeout;
-    }
-    if has(IBV_QP_RETRY_CNT) {
-        to.retry_cnt = attr.retry_cnt;
-    }
-    if has(IBV_QP_RNR_RETRY) {
-        to.rnr_retry = attr.rnr_retry;
-    }
-    if has(IBV_QP_RQ_PSN) {
-        to.rq_psn = attr.rq_psn & 0xff_ffff;
-    }
-    if has(IBV_QP_SQ_PSN) {
-        to.sq_psn = attr.sq_psn & 0xff_ffff;
-    }
-    if has(IBV_QP_MAX_QP_RD_ATOMIC) {
-        to.max_rd_atomic = attr.max_rd_atomic;
-    }
-    if has(IBV_QP_MAX_DEST_RD_ATOMIC) {
-        to.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-    }
-    if has(IBV_QP_MIN_RNR_TIMER) {
-        to.min_rnr_timer = attr.min_rnr_timer;
-    }
-    if has(IBV_QP_PATH_MIG_STATE) {
-        to.path_mig_state = attr.path_mig_state;
-    }
-    if has(IBV_QP_EN_SQD_ASYNC_NOTIFY) {
-        to.en_sqd_async_notify = attr.en_sqd_async_notify;
-    }
-    if has(IBV_QP_DEST_QPN) {
-        to.dest_qp_num = attr.dest_qp_num;
-    }
 }
 
 /// Shows peers and the engine what they go by.
-fn publish(qp: &Qp, attr: &ibv_qp_attr, given: u32) {
+fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     let rights = u64::from(qp.pd) << 32 | u64::from(attr.qp_access_flags);
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
     qp.entry().rq_psn.store(attr.rq_psn, Ordering::Relaxed);
     qp.qkey.store(attr.qkey, Ordering::Relaxed);
     qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
-    if given & IBV_QP_MIN_RNR_TIMER != 0 {
+    if has_rnr_timer {
         qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
     }
 }
@@ -625,14 +516,8 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     };
     let known = *qp.attributes.lock();
     let state = qp.state();
-    let attr = ibv_qp_attr {
-        qp_state: state as u32,
-        cur_qp_state: state as u32,
-        cap: known.cap,
-        sq_draining: u8::from(state == State::Sqd && !qp.requester.lock().is_drained()),
-        ..known.attr
-    };
-    (attr, known.cap)
+    let draining = state == State::Sqd && !qp.requester.lock().is_drained();
+    (modify::shown(&known.attr, known.cap, state, draining), known.cap)
 }
 
 /// ibv_query_qp(3): everything that is known, whatever the mask asks for.
