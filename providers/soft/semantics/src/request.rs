@@ -94,6 +94,8 @@ pub enum Phase {
     Done,
     /// Completes with this `ibv_wc_status`, and takes the QP to error.
     Failed(u32),
+    /// As that, unanswered: the remote process died.
+    Dead,
 }
 
 /// A request in the send queue.

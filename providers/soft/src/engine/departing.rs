@@ -9,6 +9,7 @@ use super::rendezvous::drop_fetches;
 use super::state::{Kind, State};
 use abi::*;
 use soft_local::shm::layout::{Life, qpn};
+use soft_semantics::fate::Breakage;
 use std::sync::atomic::Ordering;
 
 impl Qp {
@@ -28,7 +29,7 @@ impl Qp {
     #[cold]
     pub(crate) fn send_broke(&self) {
         let mut requester = self.requester.lock();
-        let (fatal, stopped) = (requester.take_fatal(), requester.take_stopped());
+        let Breakage { stopped, fatal } = requester.fate.learn();
         drop(requester);
         if fatal {
             self.event(IBV_EVENT_QP_FATAL);

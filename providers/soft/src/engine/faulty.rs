@@ -65,8 +65,6 @@ pub(super) struct Trouble {
     /// The port is down; where the link was meanwhile.
     unplugged: bool,
     link: Option<Box<Link>>,
-    /// The QP broke, and its owner does not know yet.
-    fatal: bool,
 }
 
 /// A request that is held back, and until when; `None`: for ever.
@@ -137,7 +135,7 @@ impl Requester {
 
     /// Takes the usual course again if nothing is left of the trouble.
     fn calm_down(&mut self, kind: Kind) {
-        if self.trouble.as_ref().is_some_and(|t| t.stream.is_none() && !t.unplugged && !t.fatal) {
+        if self.trouble.as_ref().is_some_and(|t| t.stream.is_none() && !t.unplugged) {
             self.trouble = None;
             self.course = Course::of(kind);
         }
@@ -198,20 +196,10 @@ impl Requester {
         if self.is_held_by_fault() { held.until } else { None }
     }
 
-    /// Whether the QP broke since the last call.
-    pub(super) fn take_fatal(&mut self) -> bool {
-        self.trouble.as_mut().is_some_and(|trouble| std::mem::take(&mut trouble.fatal))
-    }
-
-    /// Whether it did and nobody has asked yet.
-    pub(super) fn is_fatal(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.fatal)
-    }
-
     /// Issues what waits, as far as faults and the port allow.
     #[cold]
     pub(super) fn issue_troubled(&mut self, qp: &Qp) {
-        while self.queue.issued != self.queue.posted && !self.failed {
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
             let (n, posted) = (self.queue.issued, self.queue.posted);
             let Some(trouble) = &mut self.trouble else { return self.issue_usual(qp, posted) };
             if trouble.unplugged && !qp.kind.is_connected() {
@@ -331,7 +319,7 @@ impl Requester {
     /// Something breaks when all before request `n` is complete: so the outcome does not depend on how fast that is.
     fn strike_qp(&mut self, qp: &Qp, n: u64, fault: Fault) -> bool {
         self.reap(qp);
-        if self.queue.completed < n || self.broken {
+        if self.queue.completed < n || self.fate.is_broken() {
             return false;
         }
         self.spend_fault();
@@ -344,16 +332,13 @@ impl Requester {
                 true
             }
             Fault::DeviceFatal => {
-                self.failed = true;
+                self.fate.fail();
                 qp.adapter.order(Order::DeviceFatal);
                 false
             }
             _ => {
-                self.failed = true;
-                if let Some(trouble) = &mut self.trouble {
-                    trouble.fatal = true;
-                }
-                self.break_off(qp);
+                self.fate.fail();
+                self.break_off(qp, true);
                 false
             }
         }

@@ -317,7 +317,7 @@ impl Requester {
         };
         self.put(qp, link, &piece, &[]);
         link.kick();
-        self.failed = true;
+        self.fate.fail();
         self.published(n);
     }
 

@@ -60,7 +60,7 @@ impl Lanes {
 impl Requester {
     /// Issues waiting requests of an XRC QP as far as they go.
     pub(super) fn issue_steered(&mut self, qp: &Qp) {
-        while self.queue.issued != self.queue.posted && !self.failed {
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
             let n = self.queue.issued;
             let number = self.queue.entry(n).request.srqn;
             match self.steer(qp, number) {

@@ -49,7 +49,7 @@ impl Requester {
             self.flush(qp);
             return Ok(());
         }
-        if state != State::Sqd && self.queue.issued == n && !self.failed {
+        if state != State::Sqd && self.queue.issued == n && self.fate.is_going() {
             if more && is_small_move(request, len) {
                 self.held_back = true;
             } else {
@@ -87,7 +87,9 @@ impl Requester {
     /// Issues what `post_one_of` held back because it may be done together with what follows.
     #[inline]
     pub(crate) fn post_rest(&mut self, qp: &Qp) {
-        if std::mem::replace(&mut self.held_back, false) && qp.state() == State::Rts && !self.failed
+        if std::mem::replace(&mut self.held_back, false)
+            && qp.state() == State::Rts
+            && self.fate.is_going()
         {
             self.issue_waiting(qp);
             self.reap(qp);
@@ -159,7 +161,7 @@ impl Requester {
     /// Requests wait to be issued: an acknowledgement shall wake us if nobody polls or, where none is due, time.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {
-        if qp.kind.is_connected() && qp.state() == State::Rts && !self.failed {
+        if qp.kind.is_connected() && qp.state() == State::Rts && self.fate.is_going() {
             qp.await_acks();
             if self.acked == self.next {
                 self.hold_up(qp, self.queue.issued);

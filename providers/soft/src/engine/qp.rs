@@ -711,7 +711,7 @@ impl Qp {
     /// Unlocks the requester; if its queue broke, what follows from that follows now, as it needs other locks.
     #[inline]
     pub(crate) fn let_go(&self, mut requester: MutexGuard<'_, Requester>) {
-        let broke = requester.take_breakage();
+        let broke = requester.fate.tell();
         drop(requester);
         if broke {
             self.send_broke();

@@ -46,7 +46,7 @@ impl Requester {
     pub(crate) fn quick<'a>(&'a mut self, qp: &'a Qp) -> Option<Quick<'a>> {
         if !qp.sends_plainly()
             || !qp.is_in(State::Rts)
-            || self.failed
+            || !self.fate.is_going()
             || self.queue.issued != self.queue.posted
             || self.queue.is_careful()
         {
@@ -75,7 +75,7 @@ impl Requester {
             && qp.is_in(State::Rts)
             && self.latched.is_some()
             && self.answers_due == 0
-            && !self.failed
+            && self.fate.is_going()
             && !self.unpublished
             && self.queue.issued == self.queue.posted;
         if !usual {

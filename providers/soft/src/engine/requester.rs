@@ -23,6 +23,7 @@ use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
+use soft_semantics::fate::{Breakage, Fate};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -110,18 +111,10 @@ pub(crate) struct Requester {
     pub(super) course: Course,
     /// Faults on purpose, and a port that is down.
     pub(super) trouble: Option<Box<Trouble>>,
-    /// A request failed: nothing more is issued until the QP is reset (or, in SQE, taken back to RTS).
-    pub(super) failed: bool,
-    /// A failed request was completed: whatever is behind it will be flushed.
-    pub(super) broken: bool,
-    /// The owner does not know yet that the queue broke.
-    breakage: bool,
-    /// That took the QP to another state: what is behind is to be flushed.
-    stopped: bool,
-    /// Somebody waits for the event that the queue has drained (SQD).
+    /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
+    pub(super) fate: Fate,
+    /// Somebody waits for the event that the queue has drained (SQD), whatever becomes of it.
     drain_awaited: bool,
-    /// The remote process died.
-    gone: bool,
 }
 
 impl Requester {
@@ -155,12 +148,8 @@ impl Requester {
             receivers_waited_for: None,
             waiting: Waiting::default(),
             segmenter: Box::new(segmenter),
-            failed: false,
-            broken: false,
-            breakage: false,
-            stopped: false,
+            fate: Fate::Going,
             drain_awaited: false,
-            gone: false,
         }
     }
 
@@ -188,23 +177,12 @@ impl Requester {
         self.queue.posted = posted;
     }
 
-    /// Whether the queue broke since the last call: the owner must call `Qp::send_broke`.
-    pub(crate) const fn take_breakage(&mut self) -> bool {
-        std::mem::replace(&mut self.breakage, false)
-    }
-
-    /// Whether that took the QP to another state.
-    pub(super) const fn take_stopped(&mut self) -> bool {
-        std::mem::replace(&mut self.stopped, false)
-    }
-
     /// Nothing behind what was completed is done any more. The state changes now, before anybody can see the completion that tells of it;
     /// what follows from it needs other locks.
     #[cold]
-    pub(super) fn break_off(&mut self, qp: &Qp) {
-        self.broken = true;
-        self.breakage = true;
-        self.stopped |= qp.stop(self.is_fatal());
+    pub(super) fn break_off(&mut self, qp: &Qp, fatal: bool) {
+        let stopped = qp.stop(fatal);
+        self.fate.break_off(Breakage { stopped, fatal });
     }
 
     /// Begins a connection (at RTR). The old one's chunks were taken away by `take_lent`.
@@ -230,21 +208,16 @@ impl Requester {
         self.queue.forget();
         self.waiting.forget();
         self.answers_due = 0;
-        self.failed = false;
-        self.broken = false;
-        (self.breakage, self.stopped) = (false, false);
-        self.gone = false;
+        self.fate.resume();
         self.drain_awaited = false;
         self.stalled = None;
         self.held_up = None;
         self.unpublished = false;
-        self.take_fatal();
     }
 
     /// Lets a queue that stopped at an error (SQE) go on.
     pub(crate) fn resume(&mut self) {
-        self.failed = false;
-        self.broken = false;
+        self.fate.resume();
     }
 
     /// Chunks that the peer may still read or write, with the ring that tells when it is done.
@@ -286,7 +259,7 @@ impl Requester {
         self.reap(qp);
         loop {
             let begun = self.begin_fetches(qp);
-            if !self.failed && self.queue.issued != self.queue.posted {
+            if self.fate.is_going() && self.queue.issued != self.queue.posted {
                 match qp.state() {
                     State::Rts => self.issue_waiting(qp),
                     State::Sqd if self.is_midway() => self.finish_begun(qp),
@@ -332,7 +305,7 @@ impl Requester {
 
     /// Whether anything is left to do.
     pub(super) fn is_busy(&self, qp: &Qp) -> bool {
-        self.breakage
+        self.fate.is_untold()
             || !self.queue.is_idle()
             || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
@@ -359,7 +332,7 @@ impl Requester {
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
         };
-        while self.queue.issued != self.queue.posted && !self.failed {
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
             let answers = self.answers(qp, &link);
             if answers && self.queue.posted - self.queue.issued > 1 {
                 let done = self.issue_run(qp, &link, self.queue.issued);
@@ -387,7 +360,7 @@ impl Requester {
     /// Issues what concerns nobody else, where nobody is at the other end.
     #[cold]
     fn issue_unlinked(&mut self, qp: &Qp) {
-        while self.queue.issued != self.queue.posted && !self.failed {
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
             if !self.is_local(self.queue.issued) {
                 return self.stall(qp);
             }
@@ -545,7 +518,7 @@ impl Requester {
             let holds = match entry.phase {
                 Phase::Published => entry.end.wrapping_sub(seq) as i32 > 0,
                 Phase::Waiting => entry.offset > 0,
-                Phase::Done | Phase::Failed(_) => false,
+                Phase::Done | Phase::Failed(_) | Phase::Dead => false,
             };
             if holds {
                 return self.fail(n, status);
@@ -555,9 +528,14 @@ impl Requester {
 
     /// Request `n` will complete with `status`; nothing behind it is issued.
     pub(super) fn fail(&mut self, n: u64, status: u32) {
-        self.queue.entry(n).phase = Phase::Failed(status);
+        self.end_badly(n, Phase::Failed(status));
+    }
+
+    /// Request `n` failed in this way; nothing behind it is issued.
+    fn end_badly(&mut self, n: u64, phase: Phase) {
+        self.queue.entry(n).phase = phase;
         self.queue.issued = self.queue.issued.max(n + 1);
-        self.failed = true;
+        self.fate.fail();
     }
 
     /// The peer acknowledged all that was sent.
@@ -571,7 +549,7 @@ impl Requester {
     /// Completes what is complete, in order.
     pub(super) fn reap(&mut self, qp: &Qp) {
         let mut batch: Option<Batch<'_>> = None;
-        while self.queue.completed < self.queue.issued && !self.broken {
+        while self.queue.completed < self.queue.issued && !self.fate.is_broken() {
             let n = self.queue.completed;
             let acked = self.acked;
             let entry = self.queue.entry(n);
@@ -581,6 +559,7 @@ impl Requester {
                 Phase::Published => break,
                 Phase::Done => IBV_WC_SUCCESS,
                 Phase::Failed(status) => status,
+                Phase::Dead => IBV_WC_RETRY_EXC_ERR,
             };
             let answered = matches!(
                 entry.request.opcode,
@@ -607,9 +586,9 @@ impl Requester {
                 ring.end(Pushed::Quiet);
             }
             if status != IBV_WC_SUCCESS {
-                self.break_off(qp);
+                self.break_off(qp, false);
             }
-            complete(qp, &entry, status, entry.len, self.gone);
+            complete(qp, &entry, status, entry.len);
         }
         if let Some(ring) = batch {
             ring.end(Pushed::Quiet);
@@ -623,17 +602,18 @@ impl Requester {
         while self.queue.completed < self.queue.posted {
             let entry = *self.queue.entry(self.queue.completed);
             let status = match entry.phase {
-                Phase::Failed(status) if !self.broken => status,
+                Phase::Failed(status) if !self.fate.is_broken() => status,
+                Phase::Dead if !self.fate.is_broken() => IBV_WC_RETRY_EXC_ERR,
                 _ => IBV_WC_WR_FLUSH_ERR,
             };
-            self.broken = true;
+            self.fate.flush();
             self.queue.complete_oldest(entry.own);
-            complete(qp, &entry, status, 0, self.gone);
+            complete(qp, &entry, status, 0);
         }
         self.queue.issued = self.queue.posted;
         self.waiting.forget();
         self.answers_due = 0;
-        self.failed = true;
+        self.fate.fail();
         if let Some((tm, own)) = qp.tagging() {
             rendezvous::drop_fetches(qp, tm, own);
         }
@@ -677,7 +657,8 @@ impl Requester {
         let waiting = self.queue.issued != self.queue.posted
             && qp.state() != State::Sqd
             && !self.is_local(self.queue.issued);
-        if (self.acked == self.next && !waiting) || self.broken || !qp.kind.is_connected() {
+        if (self.acked == self.next && !waiting) || self.fate.is_broken() || !qp.kind.is_connected()
+        {
             self.stalled = None;
             return;
         }
@@ -722,7 +703,7 @@ impl Requester {
     }
 
     fn give_up_if_due(&mut self, qp: &Qp, dead: bool) {
-        if self.broken || self.queue.is_idle() {
+        if self.fate.is_broken() || self.queue.is_idle() {
             return;
         }
         if qp.kind == Kind::Uc {
@@ -740,8 +721,8 @@ impl Requester {
         }
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);
         if due || dead {
-            self.gone = dead;
-            self.fail(self.queue.completed, IBV_WC_RETRY_EXC_ERR);
+            let phase = if dead { Phase::Dead } else { Phase::Failed(IBV_WC_RETRY_EXC_ERR) };
+            self.end_badly(self.queue.completed, phase);
             self.reap(qp);
         }
     }
@@ -769,7 +750,7 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
 }
 
 #[cold]
-fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32, gone: bool) {
+fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
     let request = &entry.request;
     if entry.own {
         return rendezvous::finished(qp, request, status);
@@ -777,7 +758,7 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32, gone: bool) {
     let cqe = Cqe {
         status,
         vendor_err: match vendor_err(status) {
-            found_by::TIME if gone => found_by::DEATH,
+            found_by::TIME if entry.phase == Phase::Dead => found_by::DEATH,
             usual => usual,
         },
         ..done(qp, request, byte_len)

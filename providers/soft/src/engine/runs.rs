@@ -42,7 +42,7 @@ impl Requester {
         if self.acked != self.next {
             self.absorb(qp, link);
         }
-        if self.acked != self.next || self.answers_due > 0 || self.failed {
+        if self.acked != self.next || self.answers_due > 0 || !self.fate.is_going() {
             return 0;
         }
         let _moving = qp.adapter.movers.announce(link.peer.slot, rkey);

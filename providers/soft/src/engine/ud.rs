@@ -124,7 +124,7 @@ impl Source for Datagram {
 pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     let mut used: Option<Arc<Outlet>> = None;
     requester.datagrams_wait = false;
-    while requester.queue.issued != requester.queue.posted && !requester.failed {
+    while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
         let n = requester.queue.issued;
         let mut brought = vec![];
         let found = requester.waiting.find(n).or_else(|| {

@@ -25,7 +25,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     qp.adapter.datagrams.meet_everyone(&qp.adapter);
     requester.datagrams_wait = false;
     let mut frame = std::mem::take(&mut requester.segmenter.frame);
-    while requester.queue.issued != requester.queue.posted && !requester.failed {
+    while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {
         let n = requester.queue.issued;
         let tso = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
         let mut brought = vec![];
