@@ -23,6 +23,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("tagged", soft::fuzzing::tagged),
     ("roce", roce),
     ("commands", kernel::run),
+    ("mad", ferroverbs_cm::fuzzing::mad_again),
+    ("cm", ferroverbs_cm::fuzzing::manager),
 ];
 
 /// Runs a target on some bytes.

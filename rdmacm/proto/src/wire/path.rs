@@ -151,6 +151,8 @@ pub struct PathReply {
 }
 
 impl PathReply {
+    /// No connection has these names.
+    pub const INVALID_COMM_ID: u8 = 1;
     /// Paths cannot be replaced here.
     pub const UNSUPPORTED: u8 = 2;
 

@@ -1,0 +1,176 @@
+//! Ways in for a fuzzer: any bytes as what peers send.
+
+use crate::wire::{
+    Acknowledge, CommId, DatagramReply, DatagramRequest, Mad, Message, PortSpace, Private, Qpn,
+    Reply, Request, TimeCode,
+};
+use crate::{Config, Event, Kind, Manager, Time};
+use std::time::Duration;
+
+/// Bytes of a step besides those of its MAD.
+const STEP: usize = 4;
+/// Bytes of a MAD that are taken from the input, from its attribute on; the rest is zero. Private data are of no interest.
+const TAKEN: usize = 96;
+
+/// A process with connections in all states gets a series of MADs, while time passes and its application acts. Names that it
+/// knows are put where the input only says so, as no fuzzer guesses them. Nothing may panic, and what is remembered stays within its limits.
+///
+/// # Panics
+/// Something is wrong.
+pub fn manager(data: &[u8]) {
+    let mut config = Config::new(crate::wire::Guid(1));
+    config.connections = 20;
+    config.memories = 4;
+    config.pending_per_peer = 3;
+    config.outgoing = 50;
+    let mut manager = Manager::<u8>::new(config);
+    let service = PortSpace::Tcp.service(1);
+    for kind in [Kind::Connections, Kind::Datagrams] {
+        manager.listen(kind, service, 4).expect("nobody listens yet");
+    }
+    let mut seed = 1_u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        seed >> 16
+    };
+    let mut now = Time::ZERO;
+    let mut known = Vec::new();
+    let mut names = vec![CommId(0)];
+    let mut rest = data;
+    while let Some((&[action, peer, name, wait], after)) = rest.split_first_chunk::<STEP>() {
+        rest = after;
+        now = now.saturating_add(Duration::from_millis(1 << (wait % 18)));
+        let peer = peer % 3;
+        let pick = |of: &[_]| of.get(usize::from(name) % of.len().max(1)).copied();
+        match action % 12 {
+            0 => {
+                let request = Request { service, qpn: Qpn::new(name.into()), ..Request::default() };
+                known.extend(manager.connect(now, &mut random, peer, request).ok());
+            }
+            1 => {
+                let request = DatagramRequest { service, ..DatagramRequest::default() };
+                let code = TimeCode::new(10);
+                known.extend(manager.ask(now, &mut random, peer, request, code, 3).ok());
+            }
+            // What the application wants. It may be wrong about the state, which is an answer.
+            action @ 2..=7 => {
+                if let Some(connection) = pick(&known) {
+                    let none = Private::NONE;
+                    let _ = match action {
+                        2 => manager.accept(now, connection, Reply::default()),
+                        3 => manager.ready(connection),
+                        4 => manager.establish(connection),
+                        5 => manager.disconnect(now, connection, none),
+                        6 => manager.answer(now, connection, DatagramReply::default()),
+                        _ => {
+                            manager.destroy(now, connection);
+                            Ok(())
+                        }
+                    };
+                }
+            }
+            // A peer's MAD.
+            _ => {
+                let take = rest.len().min(TAKEN);
+                let (part, after) = rest.split_at(take);
+                rest = after;
+                let mut bytes = mad(part);
+                // Both names, by the numbers of those that were seen.
+                let ids = [part.first(), part.get(1)].map(|number| {
+                    let number = usize::from(number.copied().unwrap_or(0));
+                    names.get(number % names.len()).copied().unwrap_or_default()
+                });
+                if action & 0x80 != 0 {
+                    let ids = ids.iter().flat_map(|id| id.0.to_be_bytes());
+                    bytes.iter_mut().skip(24).zip(ids).for_each(|(byte, id)| *byte = id);
+                }
+                manager.receive(now, &mut random, &peer, &bytes);
+            }
+        }
+        manager.handle_timeout(now);
+        while let Some(event) = manager.poll_event() {
+            known.push(event.connection());
+            if let Event::Request { connection, .. } = event {
+                manager.taken(connection);
+            }
+        }
+        while let Some((_, bytes)) = manager.poll_transmit() {
+            let mad = Mad::parse(&bytes).expect("what is sent is a MAD");
+            match mad.message {
+                Message::Request(request) => names.push(request.local_id),
+                Message::Reply(reply) => names.extend([reply.local_id, reply.remote_id]),
+                Message::Acknowledge(Acknowledge { local_id, .. }) => names.push(local_id),
+                Message::DatagramRequest(request) => names.push(request.id),
+                _ => {}
+            }
+        }
+        let (live, remembered) = manager.counts();
+        assert!(live <= config.connections, "{live} connections");
+        assert!(remembered <= config.memories, "{remembered} are remembered");
+        assert!(manager.poll_timeout().is_none_or(|at| at > now), "time does not go on");
+    }
+    for connection in known {
+        manager.destroy(now, connection);
+    }
+    while let Some(at) = manager.poll_timeout() {
+        manager.handle_timeout(at);
+        while manager.poll_transmit().is_some() {}
+    }
+    assert_eq!(manager.poll_event(), None, "nobody is interested any more");
+    assert_eq!(manager.counts(), (0, 0), "something is left");
+}
+
+/// A MAD of this class with these bytes from its body on, after two for the attribute.
+fn mad(part: &[u8]) -> [u8; crate::wire::MAD_LEN] {
+    let mut bytes = [0; crate::wire::MAD_LEN];
+    let attribute = part.get(2).map_or(0x10, |byte| 0x10 + byte % 12);
+    let head = [1, 7, 2, 3].into_iter().chain([0; 13]).chain([attribute]).chain([0; 6]);
+    let all = head.chain(part.iter().skip(3).copied());
+    bytes.iter_mut().zip(all).for_each(|(byte, part)| *byte = part);
+    bytes
+}
+
+/// Bytes as a MAD: what is understood can be sent, and is understood again.
+///
+/// # Panics
+/// It is not.
+pub fn mad_again(data: &[u8]) {
+    let mut bytes = [0; crate::wire::MAD_LEN];
+    bytes.iter_mut().zip(data).for_each(|(byte, data)| *byte = *data);
+    for bytes in [data, &bytes] {
+        if let Ok(mad) = Mad::parse(bytes) {
+            assert_eq!(Mad::parse(&mad.emit()).as_ref(), Ok(&mad));
+            let (request, datagram) = match &mad.message {
+                Message::Request(request) => (Some(request.private), None),
+                Message::DatagramRequest(request) => (None, Some(request.private)),
+                _ => (None, None),
+            };
+            let header = request.as_ref().map(ip_again::<92>);
+            assert_ne!(header.or(datagram.as_ref().map(ip_again::<216>)), Some(false));
+        }
+    }
+}
+
+fn ip_again<const N: usize>(private: &Private<N>) -> bool {
+    let Ok((header, data)) = crate::wire::IpHeader::parse(private) else { return true };
+    let Ok(again) = header.emit::<N>(data) else { return false };
+    crate::wire::IpHeader::parse(&again) == Ok((header, data))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn random_bytes_find_nothing() {
+        let mut state = 7_u64;
+        for _ in 0..300 {
+            let data: Vec<u8> = (0..2000)
+                .map(|_| {
+                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(9);
+                    state.to_be_bytes()[1]
+                })
+                .collect();
+            super::manager(&data);
+            super::mad_again(&data[..256]);
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What peers say (IBTA vol 1, 12.9.7 and 12.9.8: the tables of states).
+
+use super::resend::Resend;
+use super::table::{End, State, Times};
+use super::{Connection, Event, Kind, Manager, Rejection, Stage, Time};
+use crate::wire::{
+    Acknowledge, DatagramReply, DatagramRequest, DatagramStatus, DisconnectReply,
+    DisconnectRequest, Guid, LoadPath, Mad, Message, PathReply, Private, Ready, Reason, Reject,
+    Rejected, Reply, Request, Transport,
+};
+
+impl<A: Clone + Ord> Manager<A> {
+    /// A datagram came to QP1, from where `from` is: `bytes` are what follows its 40 bytes of address.
+    pub fn receive(&mut self, now: Time, random: &mut dyn FnMut() -> u64, from: &A, bytes: &[u8]) {
+        let Ok(Mad { transaction, message }) = Mad::parse(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match message {
+            Message::Request(request) => self.request(now, random, from, transaction, request),
+            Message::Reply(reply) => self.reply(now, from, transaction, reply),
+            Message::Ready(ready) => self.peer_ready(from, &ready),
+            Message::Reject(reject) => self.rejected(now, from, &reject),
+            Message::Acknowledge(acknowledge) => self.acknowledged(now, from, &acknowledge),
+            Message::DisconnectRequest(request) => {
+                self.disconnect_request(now, from, transaction, &request);
+            }
+            Message::DisconnectReply(reply) => self.disconnect_reply(now, from, &reply),
+            Message::LoadPath(load) => self.load_path(from, transaction, &load),
+            // None was asked for.
+            Message::PathReply(_) => self.counters.ignored += 1,
+            Message::DatagramRequest(request) => {
+                self.datagram_request(random, from, transaction, request);
+            }
+            Message::DatagramReply(reply) => self.datagram_reply(from, reply),
+        }
+    }
+
+    fn request(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        from: &A,
+        transaction: u64,
+        request: Box<Request>,
+    ) {
+        let name = (from.clone(), Some(request.guid), request.local_id);
+        let qp = (from.clone(), request.guid, request.qpn);
+        if let Some(known) = self.table.of_name(&name) {
+            if self.repeats(now, known, &request) {
+                return;
+            }
+            return self.stale_request(now, known, from, transaction, &request);
+        }
+        if let Some(known) = self.table.of_qp(&qp) {
+            return self.stale_request(now, known, from, transaction, &request);
+        }
+        if request.transport == Transport::ReliableDatagram {
+            return self.refuse(from, transaction, &request, Reason::INVALID_TRANSPORT);
+        }
+        let service = self.services.get_mut(&(Kind::Connections, request.service));
+        let Some(service) = service else {
+            return self.refuse(from, transaction, &request, Reason::INVALID_SERVICE);
+        };
+        if service.waiting >= service.backlog {
+            self.counters.backlog += 1;
+            return;
+        }
+        if self.table.pending_of(from) >= self.config.pending_per_peer {
+            self.counters.crowded += 1;
+            return;
+        }
+        let listener = service.listener;
+        let Ok(local_id) = self.new_name(random) else {
+            self.counters.full += 1;
+            return self.refuse(from, transaction, &request, Reason::NO_RESOURCES);
+        };
+        if let Some(service) = self.services.get_mut(&(Kind::Connections, request.service)) {
+            service.waiting += 1;
+        }
+        let state = State::RequestReceived { since: now };
+        let mut end = End::new(from.clone(), local_id, transaction, state);
+        end.transport = request.transport;
+        end.times = Times::passive(&request, self.config.longest_wait);
+        end.backlog_of = Some(listener);
+        let connection = self.table.insert(end);
+        self.table.identify(connection, name, Some(qp));
+        let from = from.clone();
+        self.tell(connection, Event::Request { listener, connection, from, request });
+    }
+
+    /// Answers the repetition of a REQ; `false` if this is another one under the same name.
+    fn repeats(&mut self, now: Time, known: Connection, request: &Request) -> bool {
+        let Some(end) = self.table.get(known) else { return false };
+        if end.active || end.remote_qpn != request.qpn {
+            return false;
+        }
+        match &end.state {
+            State::RequestReceived { since } => {
+                if now.saturating_sub(*since) >= end.times.expected / 2 {
+                    self.send_acknowledge(known, Rejected::Request);
+                } else {
+                    self.counters.ignored += 1;
+                }
+            }
+            State::ReplySent { reply: answer, .. } | State::Answered { answer } => {
+                let answer = **answer;
+                self.send_to(known, answer);
+            }
+            State::TimeWait => return false,
+            _ => self.counters.ignored += 1,
+        }
+        true
+    }
+
+    /// A REQ under a name or for a queue pair that is in use. The peer has forgotten what there was, so that ends, too.
+    fn stale_request(
+        &mut self,
+        now: Time,
+        known: Connection,
+        from: &A,
+        transaction: u64,
+        request: &Request,
+    ) {
+        self.counters.stale += 1;
+        self.refuse(from, transaction, request, Reason::STALE);
+        if self.stage(known) == Ok(Stage::Established) {
+            let done = self.disconnect(now, known, Private::NONE);
+            debug_assert!(done.is_ok(), "it is established");
+        }
+    }
+
+    /// A REJ for which nothing is remembered.
+    fn refuse(&mut self, to: &A, transaction: u64, request: &Request, reason: Reason) {
+        let reject = Reject { remote_id: request.local_id, reason, ..Reject::default() };
+        let message = Message::Reject(Box::new(reject));
+        self.send(to.clone(), Mad { transaction, message }.emit());
+    }
+
+    fn reply(&mut self, now: Time, from: &A, transaction: u64, reply: Box<Reply>) {
+        let Some((connection, end)) = self.table.of_peer(from, reply.remote_id) else {
+            self.counters.unknown += 1;
+            return self.refuse_reply(from, transaction, &reply, Reason::INVALID_COMM_ID);
+        };
+        let same = end.remote_id == Some(reply.local_id);
+        match &end.state {
+            State::RequestSent { .. } => {
+                let name = (from.clone(), Some(reply.guid), reply.local_id);
+                let qp = (from.clone(), reply.guid, reply.peer_qpn(end.transport));
+                let known = self.table.of_name(&name).or_else(|| self.table.of_qp(&qp));
+                if let Some(known) = known {
+                    self.counters.stale += 1;
+                    self.refuse_reply(from, transaction, &reply, Reason::STALE);
+                    if self.stage(known) == Ok(Stage::Established) {
+                        let done = self.disconnect(now, known, Private::NONE);
+                        debug_assert!(done.is_ok(), "it is established");
+                    }
+                    return;
+                }
+                self.table.identify(connection, name, Some(qp));
+                self.table.become_(connection, State::ReplyReceived { since: now }, None);
+                self.tell(connection, Event::Reply { connection, reply });
+            }
+            State::ReplyReceived { since } if same => {
+                if now.saturating_sub(*since) >= end.times.expected / 2 {
+                    self.send_acknowledge(connection, Rejected::Reply);
+                } else {
+                    self.counters.ignored += 1;
+                }
+            }
+            // The RTU was lost.
+            State::Established if same && end.active => self.send_ready(connection),
+            // The peer took a repetition of our REQ for another one.
+            _ if !same && end.active => {
+                self.refuse_reply(from, transaction, &reply, Reason::INVALID_COMM_ID);
+            }
+            _ => self.counters.ignored += 1,
+        }
+    }
+
+    fn refuse_reply(&mut self, to: &A, transaction: u64, reply: &Reply, reason: Reason) {
+        let reject = Reject {
+            local_id: reply.remote_id,
+            remote_id: reply.local_id,
+            rejected: Rejected::Reply,
+            reason,
+            ..Reject::default()
+        };
+        let message = Message::Reject(Box::new(reject));
+        self.send(to.clone(), Mad { transaction, message }.emit());
+    }
+
+    fn peer_ready(&mut self, from: &A, ready: &Ready) {
+        let Some((connection, end)) = self.table.of_both(from, ready.remote_id, ready.local_id)
+        else {
+            self.counters.unknown += 1;
+            return;
+        };
+        if matches!(end.state, State::ReplySent { .. }) {
+            self.table.become_(connection, State::Established, None);
+            self.tell(connection, Event::Established { connection });
+        } else {
+            self.counters.ignored += 1;
+        }
+    }
+
+    fn rejected(&mut self, now: Time, from: &A, reject: &Reject) {
+        let Some(connection) = self.of_rejection(from, reject) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let Reject { reason, information, private, .. } = *reject;
+        let rejection = Box::new(Rejection { reason, information, private });
+        let event = Event::Rejected { connection, rejection };
+        match self.stage(connection) {
+            Ok(Stage::RequestSent | Stage::RequestReceived | Stage::ReplySent) => {
+                self.tell(connection, event);
+                self.taken(connection);
+                self.table.remove(connection);
+            }
+            Ok(Stage::ReplyReceived | Stage::Established) => {
+                self.tell(connection, event);
+                self.begin_time_wait(now, connection);
+            }
+            Ok(Stage::DisconnectSent) => {
+                self.tell(connection, Event::Disconnected { connection });
+                self.begin_time_wait(now, connection);
+            }
+            _ => self.counters.ignored += 1,
+        }
+    }
+
+    /// What a REJ is about. A peer that rejects a REQ has no name for the connection; one that gave up does not know ours.
+    fn of_rejection(&self, from: &A, reject: &Reject) -> Option<Connection> {
+        if let Some((connection, end)) = self.table.of_peer(from, reject.remote_id) {
+            let asked = matches!(end.state, State::RequestSent { .. });
+            if asked || end.remote_id == Some(reject.local_id) {
+                return Some(connection);
+            }
+        }
+        if reject.reason != Reason::TIMEOUT {
+            return None;
+        }
+        let guid = reject.information.bytes().first_chunk().copied().map(u64::from_be_bytes)?;
+        let name = (from.clone(), Some(Guid(guid)), reject.local_id);
+        self.table.of_name(&name).filter(|&known| self.stage(known) != Ok(Stage::Established))
+    }
+
+    fn acknowledged(&mut self, now: Time, from: &A, acknowledge: &Acknowledge) {
+        let longest = self.config.longest_wait;
+        let found = self.table.of_peer(from, acknowledge.remote_id).map(|(found, _)| found);
+        let Some(connection) = found else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let Some(end) = self.table.get_mut(connection) else { return };
+        let same = end.remote_id == Some(acknowledge.local_id);
+        let wait = acknowledge.service_timeout.duration().min(longest);
+        let at = match (&mut end.state, acknowledge.of) {
+            (State::RequestSent { resend, .. }, Rejected::Request) => extended(resend, now, wait),
+            (State::ReplySent { resend, .. }, Rejected::Reply) if same => {
+                extended(resend, now, wait)
+            }
+            _ => None,
+        };
+        match at {
+            Some(at) => self.table.wake(connection, Some(at)),
+            None => self.counters.ignored += 1,
+        }
+    }
+
+    fn send_acknowledge(&mut self, connection: Connection, of: Rejected) {
+        let Some(end) = self.table.get(connection) else { return };
+        let acknowledge = Acknowledge {
+            local_id: end.local_id,
+            remote_id: end.remote_id.unwrap_or_default(),
+            of,
+            service_timeout: self.config.service_timeout,
+            private: Private::NONE,
+        };
+        let message = Message::Acknowledge(acknowledge);
+        let bytes = Mad { transaction: end.transaction, message }.emit();
+        self.send_to(connection, bytes);
+    }
+
+    fn disconnect_request(
+        &mut self,
+        now: Time,
+        from: &A,
+        transaction: u64,
+        request: &DisconnectRequest,
+    ) {
+        let found = self.table.of_both(from, request.remote_id, request.local_id);
+        let Some((connection, end)) = found else {
+            // It is over here: the peer need not wait.
+            self.counters.unknown += 1;
+            let (local_id, remote_id) = (request.remote_id, request.local_id);
+            let reply = DisconnectReply { local_id, remote_id, private: Private::NONE };
+            let message = Message::DisconnectReply(reply);
+            return self.send(from.clone(), Mad { transaction, message }.emit());
+        };
+        if end.local_qpn != request.remote_qpn {
+            self.counters.ignored += 1;
+            return;
+        }
+        match Stage::from(&end.state) {
+            Stage::ReplyReceived
+            | Stage::ReplySent
+            | Stage::Established
+            | Stage::DisconnectSent => {
+                self.send_disconnect_reply(connection, transaction);
+                self.tell(connection, Event::Disconnected { connection });
+                self.begin_time_wait(now, connection);
+            }
+            Stage::TimeWait => self.send_disconnect_reply(connection, transaction),
+            _ => self.counters.ignored += 1,
+        }
+    }
+
+    fn disconnect_reply(&mut self, now: Time, from: &A, reply: &DisconnectReply) {
+        let Some((connection, end)) = self.table.of_both(from, reply.remote_id, reply.local_id)
+        else {
+            self.counters.unknown += 1;
+            return;
+        };
+        if matches!(end.state, State::DisconnectSent { .. }) {
+            self.tell(connection, Event::Disconnected { connection });
+            self.begin_time_wait(now, connection);
+        } else {
+            self.counters.ignored += 1;
+        }
+    }
+
+    /// Paths are not replaced here; the peer is told so.
+    fn load_path(&mut self, from: &A, transaction: u64, load: &LoadPath) {
+        let found = self.table.of_both(from, load.remote_id, load.local_id);
+        let established = found.is_some_and(|(_, end)| matches!(end.state, State::Established));
+        let status = if established { PathReply::UNSUPPORTED } else { PathReply::INVALID_COMM_ID };
+        let reply = PathReply { local_id: load.remote_id, remote_id: load.local_id, status };
+        let message = Message::PathReply(reply);
+        self.send(from.clone(), Mad { transaction, message }.emit());
+    }
+
+    fn datagram_request(
+        &mut self,
+        random: &mut dyn FnMut() -> u64,
+        from: &A,
+        transaction: u64,
+        request: Box<DatagramRequest>,
+    ) {
+        let name = (from.clone(), None, request.id);
+        if let Some(known) = self.table.of_name(&name) {
+            match self.table.get(known).map(|end| &end.state) {
+                Some(State::Answered { answer }) => {
+                    let answer = **answer;
+                    self.send_to(known, answer);
+                }
+                _ => self.counters.ignored += 1,
+            }
+            return;
+        }
+        let Some(service) = self.services.get_mut(&(Kind::Datagrams, request.service)) else {
+            let status = DatagramStatus::UNSUPPORTED;
+            let (id, service) = (request.id, request.service);
+            let reply = DatagramReply { id, status, service, ..DatagramReply::default() };
+            let message = Message::DatagramReply(Box::new(reply));
+            return self.send(from.clone(), Mad { transaction, message }.emit());
+        };
+        if service.waiting >= service.backlog {
+            self.counters.backlog += 1;
+            return;
+        }
+        if self.table.pending_of(from) >= self.config.pending_per_peer {
+            self.counters.crowded += 1;
+            return;
+        }
+        let listener = service.listener;
+        // It comes again: there is no answer that says "later".
+        let Ok(local_id) = self.new_name(random) else {
+            self.counters.full += 1;
+            return;
+        };
+        if let Some(service) = self.services.get_mut(&(Kind::Datagrams, request.service)) {
+            service.waiting += 1;
+        }
+        let mut end = End::new(from.clone(), local_id, transaction, State::DatagramReceived);
+        end.backlog_of = Some(listener);
+        let connection = self.table.insert(end);
+        self.table.identify(connection, name, None);
+        let from = from.clone();
+        self.tell(connection, Event::DatagramRequest { listener, connection, from, request });
+    }
+
+    fn datagram_reply(&mut self, from: &A, reply: Box<DatagramReply>) {
+        let found = self.table.of_peer(from, reply.id);
+        let asked = found.filter(|(_, end)| matches!(end.state, State::DatagramSent { .. }));
+        let Some((connection, _)) = asked else {
+            self.counters.unknown += 1;
+            return;
+        };
+        self.tell(connection, Event::DatagramReply { connection, reply });
+        self.table.remove(connection);
+    }
+}
+
+fn extended(resend: &mut Resend, now: Time, wait: Time) -> Option<Time> {
+    resend.extend(now, wait).then(|| resend.at())
+}

@@ -1,0 +1,123 @@
+//! When a message that wants an answer is sent again.
+
+use super::Time;
+use std::time::Duration;
+
+/// The repetitions of one message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resend {
+    /// Repetitions that are left.
+    left: u32,
+    /// What to wait before the next one, unless there is less time for each.
+    interval: Duration,
+    /// Between two messages, if the time is shared out evenly from the beginning.
+    plain: Duration,
+    /// The end, with an answer or without.
+    deadline: Time,
+    /// The next repetition, or the end.
+    at: Time,
+    /// The peer asked for patience after the last message.
+    patient: bool,
+}
+
+impl Resend {
+    /// For a message that was just sent: `retries` repetitions, and as much time as if each came `plain` after the one before.
+    pub(super) fn begin(now: Time, first: Duration, plain: Duration, retries: u32) -> Self {
+        let deadline = now.saturating_add(plain.saturating_mul(retries.saturating_add(1)));
+        let mut resend =
+            Self { left: retries, interval: first, plain, deadline, at: now, patient: false };
+        resend.schedule(now);
+        resend
+    }
+
+    /// When something is to be done.
+    pub(super) const fn at(&self) -> Time {
+        self.at
+    }
+
+    /// At that time: `true` if the message is to be sent again, `false` if this was the end.
+    pub(super) fn due(&mut self, now: Time) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        self.patient = false;
+        self.interval = self.interval.saturating_mul(2);
+        self.schedule(now);
+        true
+    }
+
+    /// The peer needs `wait` to answer. It may say so once after each message.
+    pub(super) fn extend(&mut self, now: Time, wait: Duration) -> bool {
+        if self.patient {
+            return false;
+        }
+        self.patient = true;
+        self.at = self.at.max(now.saturating_add(wait).saturating_add(self.plain));
+        let rest = self.at.saturating_add(self.plain.saturating_mul(self.left));
+        self.deadline = self.deadline.max(rest);
+        true
+    }
+
+    fn schedule(&mut self, now: Time) {
+        let even = self.deadline.saturating_sub(now) / self.left.saturating_add(1);
+        self.at = now.saturating_add(self.interval.min(even));
+        if self.left == 0 {
+            self.at = self.deadline;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Duration = Duration::from_millis(100);
+    const PLAIN: Duration = Duration::from_secs(6);
+
+    fn moments(mut resend: Resend) -> Vec<Time> {
+        let mut moments = vec![resend.at()];
+        while resend.due(resend.at()) {
+            moments.push(resend.at());
+        }
+        moments
+    }
+
+    #[test]
+    fn the_first_comes_early_and_number_and_end_are_as_announced() {
+        for retries in [0, 1, 3, 7, 15] {
+            let moments = moments(Resend::begin(Time::ZERO, FIRST, PLAIN, retries));
+            assert_eq!(moments.len(), retries as usize + 1);
+            assert_eq!(moments.last(), Some(&(PLAIN * (retries + 1))));
+            assert!(retries == 0 || moments[0] == FIRST);
+        }
+        let moments = moments(Resend::begin(Time::ZERO, FIRST, PLAIN, 15));
+        let ms: Vec<_> = moments[..6].iter().map(Duration::as_millis).collect();
+        assert_eq!(ms, [100, 300, 700, 1500, 3100, 6300]);
+    }
+
+    #[test]
+    fn a_first_interval_beyond_the_plain_one_changes_nothing() {
+        let moments = moments(Resend::begin(Time::ZERO, FIRST * 1000, PLAIN, 3));
+        assert_eq!(moments, [PLAIN, PLAIN * 2, PLAIN * 3, PLAIN * 4]);
+    }
+
+    #[test]
+    fn patience_is_granted_once_for_each_message() {
+        let mut resend = Resend::begin(Time::ZERO, FIRST, PLAIN, 2);
+        let wait = Duration::from_secs(65);
+        assert!(resend.extend(FIRST / 2, wait));
+        assert!(!resend.extend(FIRST / 2, wait * 2));
+        assert_eq!(resend.at(), FIRST / 2 + wait + PLAIN);
+        assert!(resend.due(resend.at()));
+        assert!(resend.extend(resend.at(), wait));
+        assert!(resend.due(resend.at()));
+        let last = resend.at();
+        assert!(!resend.due(last));
+    }
+
+    #[test]
+    fn times_at_the_end_of_all_do_not_wrap() {
+        let mut resend = Resend::begin(Time::MAX, FIRST, Duration::MAX, u32::MAX);
+        assert!(resend.extend(Time::MAX, Duration::MAX));
+        assert_eq!(resend.at(), Time::MAX);
+    }
+}

@@ -1,0 +1,182 @@
+//! Either side dies at each step, and another process is in its place, or none.
+
+use crate::sim::*;
+use ferroverbs_cm::wire::*;
+use ferroverbs_cm::*;
+
+/// After how many messages a side dies.
+const STEPS: std::ops::Range<usize> = 0..6;
+
+fn killed_after(messages: usize, victim: usize, replaced: bool) -> Net {
+    let mut net = Net::with_server(2);
+    let client = net.nodes[1].connect(net.now, 0);
+    let mut disconnecting = false;
+    for _ in 0..200 {
+        if net.sent.len() > messages {
+            break;
+        }
+        net.step(net.now + 10 * MS);
+        if net.nodes[0].story().contains('E') && !disconnecting {
+            disconnecting = true;
+            let now = net.now;
+            net.nodes[1].manager.disconnect(now, client, Private::NONE).expect("established");
+        }
+    }
+    net.restart(victim);
+    if replaced {
+        if victim == 0 {
+            net.nodes[0].listens(16);
+        }
+    } else {
+        // What is sent to it is lost, and nothing comes from it.
+        net.fate =
+            Box::new(move |packet| if packet.to == victim as u32 { vec![] } else { vec![LATENCY] });
+    }
+    net
+}
+
+#[test]
+fn whoever_survives_comes_to_an_end() {
+    for messages in STEPS {
+        for victim in [0, 1] {
+            for replaced in [false, true] {
+                let mut net = killed_after(messages, victim, replaced);
+                net.settle();
+                let survivor = &mut net.nodes[1 - victim];
+                let story = survivor.story();
+                // An established connection only ends when its owner, warned by its queue pair, ends it.
+                let context = format!("{messages} messages, {victim} dies, {replaced}: {story}");
+                let open: Vec<_> = survivor
+                    .events
+                    .iter()
+                    .map(|(_, event)| event.connection())
+                    .filter(|&c| survivor.manager.stage(c) == Ok(Stage::Established))
+                    .collect();
+                let now = net.now;
+                for connection in open {
+                    let done = survivor.manager.disconnect(now, connection, Private::NONE);
+                    done.expect("established");
+                }
+                net.settle();
+                let story = net.nodes[1 - victim].story();
+                assert!(story.is_empty() || story.contains(['U', 'X', 'D', 'E', 'P']), "{context}");
+                net.end_all();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_process_answers_for_its_predecessor_at_once() {
+    // The client dies after its REQ: the REP meets another process, which knows of nothing.
+    let mut net = Net::with_server(2);
+    net.nodes[1].connect(net.now, 0);
+    net.step(SECOND);
+    net.restart(1);
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), "QX");
+    assert_eq!(net.nodes[0].reason(), Reason::INVALID_COMM_ID);
+
+    // The server dies after all: the DREQ is answered by its successor.
+    let mut net = Net::with_server(2);
+    let client = net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    net.restart(0);
+    let now = net.now;
+    net.nodes[1].manager.disconnect(now, client, Private::NONE).expect("established");
+    net.run(10 * MS);
+    assert_eq!(net.nodes[1].story(), "PD");
+    net.end_all();
+}
+
+#[test]
+fn a_queue_pair_that_is_used_again_ends_the_connection_that_it_had() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].request(net.now, 0, request(5));
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), "QE");
+    net.restart(1);
+    net.nodes[1].request(net.now, 0, request(5));
+    net.run(10 * MS);
+    assert_eq!(net.nodes[1].story(), "X");
+    assert_eq!(net.nodes[1].reason(), Reason::STALE);
+    // The server asks for the end of the old one, which the new process knows nothing of.
+    assert_eq!(net.nodes[0].story(), "QED");
+    assert_eq!(net.nodes[0].manager.counters().stale, 1);
+    // Until its time wait is over the queue pair stays stale.
+    net.nodes[1].request(net.now, 0, request(5));
+    net.run(SECOND);
+    assert_eq!(net.nodes[1].story(), "XX");
+    net.run(3 * SECOND);
+    net.nodes[1].request(net.now, 0, request(5));
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), "QEDTQE");
+    net.end_all();
+}
+
+#[test]
+fn the_same_queue_pair_number_of_another_adapter_is_another_queue_pair() {
+    let mut net = Net::with_server(3);
+    for client in [1, 2] {
+        net.nodes[client].request(net.now, 0, request(5));
+    }
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), "QQEE");
+    net.end_all();
+}
+
+#[test]
+fn a_server_whose_queue_pair_is_stale_is_refused() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    // It forgets all, and gives the same queue pair to the next one.
+    net.restart(0);
+    net.nodes[0].listens(16);
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    assert_eq!(net.nodes[0].story(), "QX");
+    assert_eq!(net.nodes[0].reason(), Reason::STALE);
+    assert!(net.nodes[1].story().starts_with("PD"), "{}", net.nodes[1].story());
+    // The client asks again, and gets another queue pair.
+    net.run(SECOND);
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QXQE", "PDP"));
+    net.end_all();
+}
+
+#[test]
+fn two_that_ask_each_other_and_do_not_listen_are_both_refused() {
+    let mut net = Net::new(2);
+    net.nodes[0].connect(net.now, 1);
+    net.nodes[1].connect(net.now, 0);
+    net.settle();
+    for node in &net.nodes {
+        assert_eq!(node.story(), "X");
+        assert_eq!(node.reason(), Reason::INVALID_SERVICE);
+    }
+    net.end_all();
+}
+
+#[test]
+fn two_that_ask_each_other_and_listen_have_two_connections() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].listens(16);
+    net.nodes[0].connect(net.now, 1);
+    net.nodes[1].connect(net.now, 0);
+    net.settle();
+    for node in &net.nodes {
+        let mut story: Vec<_> = node.story().chars().collect();
+        story.sort_unstable();
+        assert_eq!(story, ['E', 'P', 'Q']);
+    }
+    net.end_all();
+}
+
+#[test]
+fn a_process_can_connect_to_itself() {
+    let mut net = Net::with_server(1);
+    net.nodes[0].connect(net.now, 0);
+    net.run(SECOND);
+    assert_eq!(net.nodes[0].story(), "QPE");
+    net.end_all();
+}

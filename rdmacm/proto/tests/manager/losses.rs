@@ -1,0 +1,192 @@
+//! Each kind of message is lost in turn.
+
+use crate::sim::*;
+use ferroverbs_cm::wire::*;
+use ferroverbs_cm::*;
+use std::time::Duration;
+
+/// Connects and disconnects; returns the network, and how long both took.
+fn life(mut net: Net) -> (Net, Duration, Duration) {
+    let begin = net.now;
+    let connection = net.nodes[1].connect(net.now, 0);
+    while !net.nodes[0].story().contains('E') {
+        assert!(net.step(1000 * SECOND), "{} {}", net.nodes[0].story(), net.nodes[1].story());
+    }
+    let connected = net.now - begin;
+    let begin = net.now;
+    let now = net.now;
+    net.nodes[1].manager.disconnect(now, connection, Private::NONE).expect("it is established");
+    while !net.nodes[1].story().contains('D') || !net.nodes[0].story().contains('D') {
+        assert!(net.step(1000 * SECOND), "{} {}", net.nodes[0].story(), net.nodes[1].story());
+    }
+    let disconnected = net.now - begin;
+    net.settle();
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QEDT", "PDT"));
+    net.end_all();
+    (net, connected, disconnected)
+}
+
+#[test]
+fn without_a_loss_nothing_is_said_twice() {
+    let (net, connected, disconnected) = life(Net::with_server(2));
+    assert_eq!(connected, 3 * LATENCY);
+    assert_eq!(disconnected, 2 * LATENCY);
+    let said: Vec<_> = net.sent.iter().map(|(_, packet)| packet.attribute()).collect();
+    assert_eq!(said, [REQ, REP, RTU, DREQ, DREP]);
+    let messages: Vec<_> = net.sent.iter().map(|(_, packet)| packet.message()).collect();
+    let [Message::Request(request), Message::Reply(reply), Message::Ready(ready), ..] =
+        messages.as_slice()
+    else {
+        panic!("{messages:?}");
+    };
+    assert_eq!(request.private.bytes()[..5], *b"hello");
+    assert_eq!(reply.private.bytes()[..7], *b"welcome");
+    assert_eq!((request.guid, reply.guid), (Guid(0x1001), Guid(0x1000)));
+    assert_eq!((request.local_id, reply.local_id), (reply.remote_id, ready.remote_id));
+    assert_eq!(ready.local_id, request.local_id);
+}
+
+#[test]
+fn a_lost_message_of_any_kind_costs_a_tenth_of_a_second() {
+    for attribute in [REQ, REP, RTU, DREQ, DREP] {
+        let mut net = Net::with_server(2);
+        net.lose(move |lost, before| lost == attribute && before == 0);
+        let (net, connected, disconnected) = life(net);
+        let (mut wanted, mut ended) = (3 * LATENCY, 2 * LATENCY);
+        match attribute {
+            REQ | REP | RTU => wanted += 100 * MS,
+            _ => ended += 100 * MS,
+        }
+        // Who hears nothing of a REP asks first: the REQ that it repeats brings the REP back.
+        let tolerance = 4 * LATENCY;
+        assert!(connected <= wanted + tolerance, "{attribute:#x}: {connected:?}");
+        assert!(disconnected <= ended + tolerance, "{attribute:#x}: {disconnected:?}");
+        assert!(net.count(attribute) >= 2);
+    }
+}
+
+#[test]
+fn five_losses_of_any_kind_in_a_row_are_made_up_for() {
+    for attribute in [REQ, REP, RTU, DREQ, DREP] {
+        let mut net = Net::with_server(2);
+        net.lose(move |lost, before| lost == attribute && before < 5);
+        let (_, connected, disconnected) = life(net);
+        assert!(connected + disconnected < 4 * SECOND, "{attribute:#x}");
+    }
+}
+
+#[test]
+fn nothing_but_losses_ends_when_it_was_announced() {
+    let mut net = Net::with_server(2);
+    net.lose(|_, _| true);
+    let connection = net.nodes[1].connect(net.now, 0);
+    net.settle();
+    assert_eq!(net.nodes[1].story(), "U");
+    assert_eq!(net.nodes[1].manager.stage(connection), Err(Refused::Gone));
+    // A REQ and 15 repetitions, then the word that nobody waits any more.
+    assert_eq!((net.count(REQ), net.count(REJ)), (16, 1));
+    let code = |code| TimeCode::new(code).duration();
+    assert_eq!(net.nodes[1].events[0].0, 16 * (code(20) + code(19)));
+    net.end_all();
+}
+
+#[test]
+fn a_grant_that_nobody_hears_ends_and_says_so() {
+    let mut net = Net::with_server(2);
+    net.lose(|lost, before| lost != REQ || before > 0);
+    net.nodes[1].connect(net.now, 0);
+    net.settle();
+    assert_eq!(net.nodes[0].story(), "QU");
+    assert_eq!(net.nodes[1].story(), "U");
+    assert_eq!(net.count(REP), 16);
+    net.end_all();
+}
+
+#[test]
+fn a_peer_that_gives_up_takes_its_request_with_it() {
+    for habit in [Habit::Idle, Habit::Willing] {
+        let mut net = Net::with_server(2);
+        net.nodes[0].habit = habit;
+        net.lose(|lost, _| lost == REP);
+        let connection = net.nodes[1].connect(net.now, 0);
+        net.run(10 * MS);
+        let now = net.now;
+        net.nodes[1].manager.destroy(now, connection);
+        net.run(10 * MS);
+        assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QX", ""));
+        assert_eq!(net.nodes[0].reason(), Reason::TIMEOUT);
+        net.end_all();
+    }
+}
+
+#[test]
+fn data_that_come_before_the_word_of_readiness_establish() {
+    let mut net = Net::with_server(2);
+    net.lose(|lost, _| lost == RTU);
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let server = net.nodes[0].requested();
+    assert_eq!(net.nodes[0].manager.stage(server), Ok(Stage::ReplySent));
+    net.nodes[0].manager.establish(server).expect("it is granted");
+    net.nodes[0].manager.establish(server).expect("it is established");
+    net.run(10 * SECOND);
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QE", "P"));
+    assert_eq!(net.count(REP), 1);
+    net.end_all();
+}
+
+#[test]
+fn both_ends_may_disconnect_at_once() {
+    let mut net = Net::with_server(2);
+    let client = net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let server = net.nodes[0].requested();
+    let now = net.now;
+    net.nodes[0].manager.disconnect(now, server, Private::NONE).expect("established");
+    net.nodes[1].manager.disconnect(now, client, Private::NONE).expect("established");
+    net.settle();
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QEDT", "PDT"));
+    assert_eq!((net.count(DREQ), net.count(DREP)), (2, 2));
+    net.end_all();
+}
+
+#[test]
+fn a_connection_that_was_never_announced_as_ready_can_be_ended() {
+    let mut net = Net::with_server(2);
+    net.lose(|lost, _| lost == RTU);
+    let client = net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let now = net.now;
+    net.nodes[1].manager.disconnect(now, client, Private::NONE).expect("established");
+    net.settle();
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QDT", "PDT"));
+    net.end_all();
+}
+
+#[test]
+fn a_rejection_is_told_again_when_it_is_lost() {
+    let mut net = Net::with_server(2);
+    net.nodes[0].habit = Habit::Refusing;
+    net.lose(|lost, before| lost == REJ && before < 3);
+    net.nodes[1].connect(net.now, 0);
+    net.settle();
+    // The application is asked once.
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("Q", "X"));
+    let (_, Event::Rejected { rejection, .. }) = &net.nodes[1].events[0] else { panic!() };
+    assert_eq!(rejection.reason, Reason::CONSUMER);
+    assert_eq!(rejection.private.bytes()[..3], *b"no\0");
+    net.end_all();
+}
+
+#[test]
+fn who_is_rejected_can_ask_again_with_the_same_queue_pair() {
+    let mut net = Net::with_server(2);
+    net.nodes[0].habit = Habit::Refusing;
+    net.nodes[1].request(net.now, 0, request(77));
+    net.run(10 * MS);
+    net.nodes[0].habit = Habit::Willing;
+    net.nodes[1].request(net.now, 0, request(77));
+    net.run(10 * MS);
+    assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QQE", "XP"));
+    net.end_all();
+}
