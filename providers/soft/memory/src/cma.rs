@@ -5,6 +5,7 @@ use std::fmt;
 
 use libc::{c_ulong, c_void, pid_t};
 
+use crate::Range;
 use soft_sys::errno::{Errno, check_len};
 
 /// A range of addresses in this process or in another, laid out as `struct iovec`.
@@ -63,13 +64,10 @@ pub const MAX_RANGES: usize = 1024;
 /// # Errors
 /// `ESRCH` no such process; `EPERM` not ours to attach; `EFAULT` an address is not mapped there, or
 /// not here; `EINVAL` more than [`MAX_RANGES`] ranges.
-///
-/// # Safety
-/// Every range of `local` may be written until the call returns, and nobody relies on its bytes.
-pub unsafe fn read(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usize, Errno> {
+pub fn read(pid: pid_t, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
     let (local_count, remote_count) = counts(local, remote)?;
-    // SAFETY: IoVec is a transparent `iovec`; the counts are those of the slices; the kernel checks
-    // every address, and the caller lets us write the local ones.
+    // SAFETY: IoVec and Range are laid out as `iovec`; the counts are those of the slices; the kernel checks
+    // every address, and the local ones may be written (contract of Range).
     check_len(unsafe {
         libc::process_vm_readv(
             pid,
@@ -90,9 +88,9 @@ pub unsafe fn read(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usiz
 /// # Safety
 /// `pid` is a process that expects its `remote` ranges to be written: a number reused by another
 /// process of the user would be that one's corruption.
-pub unsafe fn write(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usize, Errno> {
+pub unsafe fn write(pid: pid_t, local: &[Range], remote: &[IoVec]) -> Result<usize, Errno> {
     let (local_count, remote_count) = counts(local, remote)?;
-    // SAFETY: IoVec is a transparent `iovec`; the counts are those of the slices; the kernel checks
+    // SAFETY: IoVec and Range are laid out as `iovec`; the counts are those of the slices; the kernel checks
     // every address, and the caller answers for the remote ones.
     check_len(unsafe {
         libc::process_vm_writev(
@@ -112,10 +110,10 @@ pub unsafe fn write(pid: pid_t, local: &[IoVec], remote: &[IoVec]) -> Result<usi
 /// As [`read`].
 ///
 /// # Safety
-/// As [`read`]; `remote` is an address of this process that stays mapped.
+/// `remote` is an address of this process that stays mapped.
 pub unsafe fn read_where(
     pid: pid_t,
-    local: &[IoVec],
+    local: &[Range],
     remote: *const IoVec,
 ) -> Result<usize, Errno> {
     let (count, _) = counts(local, &[])?;
@@ -134,7 +132,7 @@ pub unsafe fn read_where(
 /// As [`write()`], for whatever range is there; `remote` is an address of this process that stays mapped.
 pub unsafe fn write_where(
     pid: pid_t,
-    local: &[IoVec],
+    local: &[Range],
     remote: *const IoVec,
 ) -> Result<usize, Errno> {
     let (count, _) = counts(local, &[])?;
@@ -147,13 +145,13 @@ pub unsafe fn write_where(
 /// Reads the number at `address` of process `pid`.
 pub fn read_u64(pid: pid_t, address: u64) -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
-    let local = [IoVec::new(bytes.as_mut_ptr() as usize as u64, bytes.len())];
-    // SAFETY: the local range is exactly `bytes`, which is ours alone.
-    let len = unsafe { read(pid, &local, &[IoVec::new(address, bytes.len())]) }?;
+    // SAFETY: exactly `bytes`, which is ours alone.
+    let local = unsafe { Range::new(bytes.as_mut_ptr(), bytes.len()) };
+    let len = read(pid, &[local], &[IoVec::new(address, bytes.len())])?;
     if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EFAULT) }
 }
 
-fn counts(local: &[IoVec], remote: &[IoVec]) -> Result<(c_ulong, c_ulong), Errno> {
+fn counts(local: &[Range], remote: &[IoVec]) -> Result<(c_ulong, c_ulong), Errno> {
     if local.len() > MAX_RANGES || remote.len() > MAX_RANGES {
         return Err(Errno::EINVAL);
     }
@@ -169,15 +167,16 @@ mod tests {
     fn bytes_move_both_ways_across_unequal_ranges() {
         let from = *b"cross-memory";
         let mut to = [0_u8; 12];
-        let at = |p: *const u8, offset, len| IoVec::new(p as usize as u64 + offset, len);
+        let there = |offset, len| IoVec::new(from.as_ptr() as u64 + offset, len);
         let dst = to.as_mut_ptr();
-        let local = [at(dst, 0, 5), at(dst, 5, 7)];
-        // SAFETY: the local ranges are the two parts of `to`.
-        let len = unsafe { read(process::id(), &local, &[at(from.as_ptr(), 0, 12)]) };
-        assert_eq!(len, Ok(12));
+        // SAFETY: the two parts of `to`.
+        let local = unsafe { [Range::new(dst, 5), Range::new(dst.add(5), 7)] };
+        assert_eq!(read(process::id(), &local, &[there(0, 12)]), Ok(12));
         assert_eq!(to, from);
+        // SAFETY: only read.
+        let tail = unsafe { Range::at(from.as_ptr() as u64 + 7, 5) };
         // SAFETY: the process is this one and the range is the first five bytes of `to`.
-        let len = unsafe { write(process::id(), &[at(from.as_ptr(), 7, 5)], &[at(dst, 0, 5)]) };
+        let len = unsafe { write(process::id(), &[tail], &[IoVec::new(dst as u64, 5)]) };
         assert_eq!(len, Ok(5));
         assert_eq!(&to, b"emory-memory");
     }

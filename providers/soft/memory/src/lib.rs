@@ -7,5 +7,10 @@ pub mod careful;
 pub mod cma;
 pub mod foreign;
 pub mod pages;
+pub mod range;
+pub mod ranges;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+
+pub use range::Range;
+pub use ranges::{MAX_SGE, Ranges};

@@ -15,6 +15,7 @@ use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SL
 use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
 use soft_local::shm::view::{Ring, View};
+use soft_memory::Range;
 use soft_sys::{clock, membarrier};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -436,12 +437,7 @@ impl Outlet {
     }
 
     /// Puts a datagram; `fill` writes what does not fit into the letter to a chunk of `CHUNK_BYTES` bytes that is ours.
-    pub(super) fn put(
-        &self,
-        adapter: &Adapter,
-        letter: &Letter,
-        fill: impl FnOnce(*mut u8),
-    ) -> Sent {
+    pub(super) fn put(&self, adapter: &Adapter, letter: &Letter, fill: impl FnOnce(Range)) -> Sent {
         let mut state = self.state.lock();
         // Nobody would give back what is lent to the dead after `reclaim`.
         if self.peer.is_dead() {
@@ -453,9 +449,9 @@ impl Outlet {
             Some(count) => (Carrier::Inline, count),
             None => {
                 let Some(chunk) = adapter.chunks.take() else { return Sent::Full };
-                let Some(base) = adapter.view.chunk(chunk) else { return Sent::Gone };
+                let Some(there) = adapter.view.chunk(chunk) else { return Sent::Gone };
                 state.lent.push_back((seq, chunk));
-                fill(base);
+                fill(there);
                 body[2] = halves(chunk, 0);
                 (Carrier::Chunk, 0)
             }

@@ -9,7 +9,7 @@ use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
-use soft_memory::cma::{self, IoVec};
+use soft_memory::{Range, cma};
 use soft_sys::thread::yield_to_others;
 use soft_sys::{clock, futex};
 use std::sync::atomic::Ordering;
@@ -264,11 +264,12 @@ impl Asked {
         if found.access & IMPORTED != 0 {
             return None;
         }
-        let here = [IoVec::new(found.va + offset, len)];
+        // SAFETY: registered memory of the application, which the initiator may read or write, and the announcement holds off its
+        // deregistration. That it is still mapped is left to the kernel to find out.
+        let here = [unsafe { Range::at(found.va + offset, len) }];
         let there = std::ptr::from_ref(view.job().parts.get(usize::from(n))?).cast();
-        // SAFETY: `here` is registered memory of the application, which the initiator may read or write, and the announcement holds off
-        // its deregistration. That it is still mapped is left to the kernel to find out. `there` is in the initiator's tables, mapped as long
-        // as the peer is known; it says where the initiator's own memory is, as long as that is to be touched.
+        // SAFETY: `there` is in the initiator's tables, mapped as long as the peer is known; it says where the initiator's own memory is, as
+        // long as that is to be touched.
         let moved = unsafe {
             match self.way {
                 Direction::Write => cma::read_where(peer.pid, &here, there),

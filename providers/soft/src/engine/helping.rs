@@ -17,13 +17,13 @@
 use super::helper::{Held, held, help_all};
 use super::link::Link;
 use super::onesided::{Direction, Fault, Spot, attach_all};
-use super::ranges::{Range, Ranges};
 use crate::adapter::Adapter;
 use parking_lot::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job};
 use soft_local::shm::protocol::{self, Standing};
 use soft_local::shm::view::View;
+use soft_memory::{Range, Ranges};
 use soft_sys::futex;
 use soft_sys::thread::spawn_quiet;
 use std::collections::HashMap;
@@ -121,13 +121,12 @@ impl Long<'_> {
 
     /// Moves a part of it, by ourselves.
     fn part(&self, offset: usize, len: usize) -> Result<(), Fault> {
-        let mut ranges = Ranges::new();
-        ranges.push(Range { base: self.local.base.wrapping_add(offset), len });
+        let ranges = Ranges::of(self.local.part(offset, len));
         attach_all(self.pid, &ranges, self.va + offset as u64, self.way)
     }
 
     fn alone(&self) -> Result<(), Fault> {
-        self.part(0, self.local.len)
+        self.part(0, self.local.len())
     }
 }
 
@@ -187,7 +186,7 @@ impl Helping {
         let own = u32::from(self.own_slot) + 1;
         let helper = wanted.load(Ordering::Relaxed);
         let partner = work.partners.entry(slot).or_default();
-        let worth = partner.is_worth_it(long.local.len as u64, began, helper == own);
+        let worth = partner.is_worth_it(long.local.len() as u64, began, helper == own);
         if !worth || matches!(helper, RESTING | LEAVING) {
             drop(work);
             return long.alone();
@@ -206,7 +205,7 @@ impl Helping {
     /// Opens a job, does what nobody else does of it, and waits for the rest.
     fn share(&self, work: &mut Work, long: &Long<'_>, call: impl Fn()) -> Outcome {
         let tail = if long.way == Direction::Write { TAIL } else { 0 };
-        let shared = long.local.len - tail;
+        let shared = long.local.len() - tail;
         let piece = (shared / PIECES).clamp(LEAST_PIECE, MOST_PIECE).min(shared.div_ceil(2));
         let piece = piece.max(shared.div_ceil(JOB_PIECES));
         let count = shared.div_ceil(piece);
@@ -235,7 +234,7 @@ impl Helping {
             own += 1;
             // The last piece, and nobody has another one: the last bytes go with it.
             complete = own == count && !seen.is_some_and(|held| held.is_busy);
-            let end = if complete { long.local.len } else { shared.min(offset + piece) };
+            let end = if complete { long.local.len() } else { shared.min(offset + piece) };
             result = long.part(offset, end - offset);
         }
         now.front = now.count;
@@ -355,7 +354,7 @@ fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize) {
     job.addr.store(long.spot.addr, Ordering::Relaxed);
     job.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
     for (at, part) in (0..len).step_by(piece).zip(&job.parts) {
-        part.addr.store(long.local.base.wrapping_add(at) as u64, Ordering::Relaxed);
+        part.addr.store(long.local.address().wrapping_add(at as u64), Ordering::Relaxed);
         part.len.store((len - at).min(piece) as u64, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,9 @@ use super::movers::Movers;
 use super::onesided::{AtomicLock, Fault};
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
+use soft_memory::Range;
 use soft_memory::cma::{self, IoVec};
+use soft_memory::ranges::Remote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,26 +62,6 @@ impl Imported {
             && entry.born.load(Ordering::Relaxed) == self.born
     }
 
-    /// Copies `len` bytes at `va` of the exporter to `to`. `false`: they are not there any more.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` bytes.
-    pub(crate) unsafe fn read(&self, va: u64, to: *mut u8, len: usize) -> bool {
-        let _moving = self.movers.announce(self.peer.slot, self.rkey);
-        // SAFETY: by contract.
-        self.is_there() && unsafe { self.fetch(va, to, len) }
-    }
-
-    /// Copies `len` bytes at `from` to `va` of the exporter. `false`: the region is not there any more.
-    ///
-    /// # Safety
-    /// `from` is readable for `len` bytes, and the region has so many at `va`.
-    pub(crate) unsafe fn write(&self, va: u64, from: *const u8, len: usize) -> bool {
-        let _moving = self.movers.announce(self.peer.slot, self.rkey);
-        // SAFETY: by contract.
-        self.is_there() && unsafe { self.store(va, from, len) }
-    }
-
     /// Does `change` on the word at `va`, alone among all users of the device; what was there.
     ///
     /// # Errors
@@ -93,25 +75,22 @@ impl Imported {
         let own = u32::from(self.own_slot) + 1;
         let _held = AtomicLock::take(&view.rings_head().atomic_lock, own).ok_or(Fault::Busy)?;
         let mut old = 0u64;
-        // SAFETY: a word of ours.
-        if !unsafe { self.fetch(va, (&raw mut old).cast(), 8) } {
+        // SAFETY: a word of ours, which is not looked at while it is filled.
+        if !self.fetch(va, unsafe { Range::new((&raw mut old).cast(), 8) }) {
             return Err(Fault::Remote);
         }
-        let new = change(old);
-        // SAFETY: as above, and the region was checked to have the word; announced.
-        let stored = unsafe { self.store(va, (&raw const new).cast(), 8) };
+        let mut new = change(old);
+        // SAFETY: a word of ours, which is only read.
+        let stored = self.store(va, unsafe { Range::new((&raw mut new).cast(), 8) });
         if stored { Ok(old) } else { Err(Fault::Remote) }
     }
 
-    /// # Safety
-    /// As `read`; announced.
-    unsafe fn fetch(&self, va: u64, to: *mut u8, len: usize) -> bool {
+    /// Fills `to` from `va` of the exporter; announced.
+    fn fetch(&self, va: u64, to: Range) -> bool {
         let mut done = 0;
-        while done < len {
-            let here = [IoVec::new(to as u64 + done as u64, len - done)];
-            let there = [IoVec::new(va + done as u64, len - done)];
-            // SAFETY: ours to write, by contract.
-            match unsafe { cma::read(self.peer.pid, &here, &there) } {
+        while done < to.len() {
+            let there = [IoVec::new(va + done as u64, to.len() - done)];
+            match cma::read(self.peer.pid, &[to.part(done, to.len())], &there) {
                 Ok(0) | Err(_) => return false,
                 Ok(n) => done += n,
             }
@@ -120,13 +99,12 @@ impl Imported {
         !self.peer.is_dead()
     }
 
-    /// # Safety
-    /// As `write`; announced.
-    unsafe fn store(&self, va: u64, from: *const u8, len: usize) -> bool {
+    /// Copies `from` to `va` of the exporter; announced.
+    fn store(&self, va: u64, from: Range) -> bool {
         let mut done = 0;
-        while done < len {
-            let here = [IoVec::new(from as u64 + done as u64, len - done)];
-            let there = [IoVec::new(va + done as u64, len - done)];
+        while done < from.len() {
+            let here = [from.part(done, from.len())];
+            let there = [IoVec::new(va + done as u64, from.len() - done)];
             // SAFETY: the exporter registered the range, and waits for our announcement before that ends.
             match unsafe { cma::write(self.peer.pid, &here, &there) } {
                 Ok(0) | Err(_) => return false,
@@ -134,5 +112,17 @@ impl Imported {
             }
         }
         true
+    }
+}
+
+impl Remote for Imported {
+    fn read(&self, va: u64, to: Range) -> bool {
+        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        self.is_there() && self.fetch(va, to)
+    }
+
+    fn write(&self, va: u64, from: Range) -> bool {
+        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        self.is_there() && self.store(va, from)
     }
 }

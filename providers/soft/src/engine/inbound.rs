@@ -9,9 +9,8 @@ use super::completion::{Cqe, vendor_err};
 use super::cq::Cq;
 use super::imported::Imported;
 use super::movers::Announced;
-use super::onesided::{AtomicLock, Fault, Spot, admit, store, update};
+use super::onesided::{AtomicLock, Fault, Spot, admit};
 use super::qp::Qp;
-use super::ranges::Ranges;
 use super::receive::Receive;
 use super::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
@@ -22,8 +21,9 @@ use super::tagged::Arrival;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use abi::*;
-use soft_memory::careful;
 use soft_memory::pages::is_mapped;
+use soft_memory::ranges::Remote;
+use soft_memory::{Range, Ranges};
 pub(crate) use soft_semantics::inbound::{Nak, Piece, Verdict};
 use soft_sys::Errno;
 use std::sync::Arc;
@@ -166,7 +166,9 @@ impl Inbound {
             return Ok(Place::There(imported, found.va));
         }
         let there = found.is_there(len, need & !REMOTE_READ != 0);
-        if there { Ok(Place::Here(found.va)) } else { Err(Nak::Operation) }
+        // SAFETY: ours, and registered for `len` bytes; deregistration waits for this QP's lock, or for the announcement.
+        let here = unsafe { Range::at(found.va, len as usize) };
+        if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
     }
 
     /// Whether the peer of our QP may reach all of the `len` bytes at `spot`, as a request of several pieces needs.
@@ -357,16 +359,13 @@ impl Inbound {
     }
 
     /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already.
-    ///
-    /// # Safety
-    /// `source`, if there is one, is readable for `len` bytes.
-    pub(crate) unsafe fn write(
+    pub(crate) fn write(
         &mut self,
         qp: &Qp,
         piece: &Piece,
         spot: Spot,
         len: usize,
-        source: Option<*const u8>,
+        source: Option<Range>,
     ) -> Verdict {
         if piece.first {
             self.written = 0;
@@ -376,20 +375,13 @@ impl Inbound {
         {
             let _moving = announce(qp, spot);
             let placed = match self.admit(qp, spot, len as u64, REMOTE_WRITE) {
-                Ok(Place::Here(va)) => {
-                    // SAFETY: `va` is ours and registered for `len` bytes (checked; deregistration waits for this QP's
-                    // lock); the source by contract; memmove, since sender and receiver may be one process.
-                    unsafe {
-                        if self.careful {
-                            careful::put(va as *mut u8, source, len);
-                        } else {
-                            std::ptr::copy(source, va as *mut u8, len);
-                        }
+                Ok(Place::Here(here)) => {
+                    if !self.careful || is_mapped(here.address(), len) {
+                        source.copy_to(here);
                     }
                     true
                 }
-                // SAFETY: the source by contract.
-                Ok(Place::There(imported, va)) => unsafe { imported.write(va, source, len) },
+                Ok(Place::There(imported, va)) => imported.write(va, source),
                 Err(nak) => return self.unwritable(qp, piece.imm.is_some(), nak),
             };
             if !placed {
@@ -409,32 +401,22 @@ impl Inbound {
         Verdict::Done
     }
 
-    /// A piece of an RDMA READ: `len` bytes to `answer`.
-    ///
-    /// # Safety
-    /// `answer` is writable for `len` bytes.
-    pub(crate) unsafe fn read(
-        &mut self,
-        qp: &Qp,
-        spot: Spot,
-        len: usize,
-        answer: *mut u8,
-    ) -> Verdict {
+    /// A piece of an RDMA READ: as many bytes as `answer` has.
+    pub(crate) fn read(&mut self, qp: &Qp, spot: Spot, answer: Range) -> Verdict {
+        let len = answer.len();
         if len == 0 {
             return Verdict::Done;
         }
         let _moving = announce(qp, spot);
         let read = match self.admit(qp, spot, len as u64, REMOTE_READ) {
-            Ok(Place::Here(va)) => {
-                let there = !self.careful || is_mapped(va, len);
+            Ok(Place::Here(here)) => {
+                let there = !self.careful || is_mapped(here.address(), len);
                 if there {
-                    // SAFETY: `va` as in `write`; the answer by contract.
-                    unsafe { std::ptr::copy(va as *const u8, answer, len) };
+                    here.copy_to(answer);
                 }
                 there
             }
-            // SAFETY: the answer by contract.
-            Ok(Place::There(imported, va)) => unsafe { imported.read(va, answer, len) },
+            Ok(Place::There(imported, va)) => imported.read(va, answer),
             Err(nak) => return self.unservable(qp, nak),
         };
         if !read {
@@ -445,30 +427,25 @@ impl Inbound {
     }
 
     /// An atomic: `change` on the word at `spot`; what was there goes to `answer`.
-    ///
-    /// # Safety
-    /// `answer` is writable for eight bytes, and aligned.
-    pub(crate) unsafe fn atomic(
+    pub(crate) fn atomic(
         &mut self,
         qp: &Qp,
         spot: Spot,
         change: impl Fn(u64) -> u64,
-        answer: *mut u64,
+        answer: Range,
     ) -> Verdict {
         if !spot.addr.is_multiple_of(8) {
             return self.unservable(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
         let _moving = announce(qp, spot);
-        let va = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
-            Ok(Place::Here(va)) if self.careful && !is_mapped(va, 8) => {
+        let here = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
+            Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
             }
-            Ok(Place::Here(va)) => va,
+            Ok(Place::Here(here)) => here,
             Ok(Place::There(imported, va)) => {
-                // SAFETY: by contract.
-                return self
-                    .atomically(qp, &imported, va, change, |old| unsafe { answer.write(old) });
+                return self.atomically(qp, &imported, va, change, |old| answer.store(old));
             }
             Err(nak) => return self.unservable(qp, nak),
         };
@@ -476,8 +453,7 @@ impl Inbound {
         let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
             return Verdict::Busy;
         };
-        // SAFETY: `va` is ours and registered for eight bytes; the lock is held; the answer by contract.
-        unsafe { answer.write(update(va, change)) };
+        answer.store(here.update(change));
         Verdict::Done
     }
 
@@ -487,11 +463,11 @@ impl Inbound {
             return self.unservable(qp, Nak::Invalid);
         }
         let _moving = announce(qp, spot);
-        let va = match self.admit(qp, spot, 8, REMOTE_WRITE) {
-            Ok(Place::Here(va)) if self.careful && !is_mapped(va, 8) => {
+        let here = match self.admit(qp, spot, 8, REMOTE_WRITE) {
+            Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
             }
-            Ok(Place::Here(va)) => va,
+            Ok(Place::Here(here)) => here,
             Ok(Place::There(imported, va)) => {
                 return self.atomically(qp, &imported, va, |_| value, |_| ());
             }
@@ -502,8 +478,7 @@ impl Inbound {
         let Some(_held) = AtomicLock::take(lock, own) else {
             return Verdict::Busy;
         };
-        // SAFETY: `va` is ours and registered for eight bytes; the lock is held.
-        unsafe { store(va, value) };
+        here.store(value);
         Verdict::Done
     }
 
@@ -538,8 +513,8 @@ impl Inbound {
 
 /// Where a request's target is.
 enum Place {
-    /// At this address of our process.
-    Here(u64),
+    /// In our process.
+    Here(Range),
     /// At this address of the process that a region was imported from.
     There(Arc<Imported>, u64),
 }

@@ -5,7 +5,6 @@ use super::inbound::Nak;
 use super::link::{Link, Reach};
 use super::onesided::{Direction, Fault, Spot, Target};
 use super::qp::Qp;
-use super::ranges::Ranges;
 use super::regions::LOCAL_WRITE;
 use super::request::{Phase, REFUSED, WORD_WITHIN};
 use super::requester::{Answer, Lent, Requester};
@@ -14,6 +13,8 @@ use super::windows::{Bind, Done};
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::*;
+use soft_memory::range::{bytes_of, bytes_of_mut};
+use soft_memory::{Range, Ranges};
 use std::cell::RefCell;
 use std::time::Instant;
 
@@ -93,7 +94,7 @@ impl Requester {
 
     /// A chunk that goes with the next slot.
     #[inline]
-    pub(super) fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, *mut u8)> {
+    pub(super) fn lend(&mut self, qp: &Qp, answer: Option<Answer>) -> Option<(u32, Range)> {
         let chunk = qp.adapter.chunks.take()?;
         let base = qp.adapter.view.chunk(chunk)?;
         self.lent.push_back(Lent { seq: self.next, chunk, answer });
@@ -140,8 +141,7 @@ impl Requester {
             let first = if offset == 0 { FIRST } else { 0 };
             if offset == 0 && total <= SEND_INLINE {
                 let mut body = [0u64; BODY_WORDS];
-                // SAFETY: the body has SEND_INLINE bytes.
-                if !unsafe { ranges.gather(0, body.as_mut_ptr().cast(), total) } {
+                if !ranges.gather_bytes(0, &mut bytes_of_mut(&mut body)[..total]) {
                     return self.failed(n, IBV_WC_LOC_PROT_ERR);
                 }
                 let words = total.div_ceil(8);
@@ -168,8 +168,7 @@ impl Requester {
             let len = (total - offset).min(CHUNK_BYTES);
             let tells = total > qp.adapter.eager_bytes && tells(offset, len, total);
             let begun = tells.then(Instant::now);
-            // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
-            if !unsafe { ranges.gather(offset, base, len) } {
+            if !ranges.gather(offset, base.first(len)) {
                 return self.unlend(qp, n);
             }
             if let Some(begun) = begun {
@@ -203,8 +202,8 @@ impl Requester {
             let mut body = [0u64; ATTACH_SGES + 2];
             let mut lens = [0u32; ATTACH_SGES + 1];
             for (i, item) in items.iter().enumerate() {
-                body[i] = item.base as u64;
-                lens[i] = item.len as u32;
+                body[i] = item.address();
+                lens[i] = item.len() as u32;
             }
             body[ATTACH_SGES] = halves(lens[0], lens[1]);
             body[ATTACH_SGES + 1] = halves(lens[2], total);
@@ -219,9 +218,8 @@ impl Requester {
         } else {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             for (i, item) in items.iter().enumerate() {
-                let words = [item.base as u64, item.len as u64];
-                // SAFETY: MAX_SGE pairs of words fit into a chunk, which is ours until acknowledged.
-                unsafe { base.cast::<[u64; 2]>().add(i).write(words) };
+                let words = [item.address(), item.len() as u64];
+                base.part(i * size_of_val(&words), size_of_val(&words)).put(bytes_of(&words));
             }
             let body = [halves(chunk, items.len() as u32), u64::from(total)];
             let piece = Piece { op: Op::Send, flags, carrier: Carrier::AttachList, count: 0, imm };
@@ -360,16 +358,14 @@ impl Requester {
             let mut body = [0u64; BODY_WORDS];
             body[0] = spot.addr.wrapping_add(offset as u64);
             let (len, carrier) = if total <= ADDRESSED_INLINE {
-                // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
-                if !unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), total) } {
+                if !ranges.gather_bytes(0, &mut bytes_of_mut(&mut body[2..])[..total]) {
                     return self.failed(n, IBV_WC_LOC_PROT_ERR);
                 }
                 (total, (Carrier::Inline, total as u8))
             } else {
                 let Some((chunk, base)) = self.lend(qp, None) else { return false };
                 let len = (total - offset).min(CHUNK_BYTES);
-                // SAFETY: a chunk has CHUNK_BYTES bytes, ours until acknowledged.
-                if !unsafe { ranges.gather(offset, base, len) } {
+                if !ranges.gather(offset, base.first(len)) {
                     return self.unlend(qp, n);
                 }
                 body[2] = halves(chunk, total as u32);
@@ -446,8 +442,7 @@ impl Requester {
             if ranges.total() != 8 {
                 return self.failed(n, IBV_WC_LOC_LEN_ERR);
             }
-            // SAFETY: eight bytes of `value`.
-            if !unsafe { ranges.gather(0, (&raw mut value).cast(), 8) } {
+            if !ranges.gather_bytes(0, bytes_of_mut(std::slice::from_mut(&mut value))) {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
         }
@@ -529,8 +524,7 @@ impl Requester {
         let done = self.direct(qp, link, n, |target| {
             let old = target
                 .atomic(spot, |old| changed(swaps, old, request.compare_add, request.swap))?;
-            // SAFETY: eight bytes of `old`.
-            let placed = unsafe { ranges.scatter(0, (&raw const old).cast(), 8) };
+            let placed = ranges.scatter_bytes(0, &old.to_ne_bytes());
             if placed { Ok(()) } else { Err(Fault::Local) }
         });
         match done {

@@ -8,9 +8,10 @@ use super::link::Link;
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
 use arrayvec::ArrayVec;
 use soft_local::fabric::Peer;
+use soft_memory::Range;
 use soft_memory::foreign::Foreign;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Operations on a region after which it is worth looking for it; each vain look doubles them.
 const TRIAL: u32 = 16;
@@ -53,7 +54,7 @@ impl Maps {
         rkey: u32,
         found: Found,
         len: usize,
-    ) -> Option<*mut u8> {
+    ) -> Option<Range> {
         if is_window(rkey) || found.access & ON_DEMAND != 0 {
             return None;
         }
@@ -64,7 +65,9 @@ impl Maps {
             return None;
         };
         if known.tried {
-            return known.map.as_ref()?.at(found.va, len);
+            let here = known.map.as_ref()?.at(found.va, len)?;
+            // SAFETY: inside a mapping that stays while it is known here, and the caller has us borrowed alone; its owner registered the bytes.
+            return Some(unsafe { Range::new(here, len) });
         }
         known.used += 1;
         if known.used >= self.trial {
@@ -86,63 +89,5 @@ impl Maps {
             *place = full.element();
             self.next = (self.next + 1) % KEPT;
         }
-    }
-}
-
-/// The last of `len` bytes to be stored as one: who waits for the last byte finds all others there.
-pub(crate) fn last_stored(to: *mut u8, len: usize) -> usize {
-    match len {
-        0 => 0,
-        2 | 4 | 8 if (to as usize).is_multiple_of(len) => len,
-        _ => 1,
-    }
-}
-
-/// Stores the last `len` bytes of a write after all before them.
-///
-/// # Safety
-/// `to` is writable for `len` bytes, of which [`last_stored`] said that they are aligned; so is `from` readable.
-pub(crate) unsafe fn store_last(to: *mut u8, from: *const u8, len: usize) {
-    fence(Ordering::Release);
-    // SAFETY: by contract; the value may come from an odd address.
-    unsafe {
-        match len {
-            0 => {}
-            2 => AtomicU16::from_ptr(to.cast())
-                .store(from.cast::<u16>().read_unaligned(), Ordering::Release),
-            4 => AtomicU32::from_ptr(to.cast())
-                .store(from.cast::<u32>().read_unaligned(), Ordering::Release),
-            8 => AtomicU64::from_ptr(to.cast())
-                .store(from.cast::<u64>().read_unaligned(), Ordering::Release),
-            _ => AtomicU8::from_ptr(to).store(from.read(), Ordering::Release),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_write_is_one_store_where_it_can_be() {
-        let mut words = [0u64; 4];
-        let base = words.as_mut_ptr().cast::<u8>();
-        let source: Vec<u8> = (1..=32).collect();
-        for len in 0..=16usize {
-            for at in 0..8usize {
-                // SAFETY: 8 + 16 bytes are inside the four words and the source.
-                unsafe {
-                    let to = base.add(at);
-                    let last = last_stored(to, len);
-                    assert!(last <= len && (len == 0 || last > 0));
-                    std::ptr::copy(source.as_ptr(), to, len - last);
-                    store_last(to.add(len - last), source.as_ptr().add(len - last), last);
-                    let got: Vec<u8> = (0..len).map(|i| to.add(i).read()).collect();
-                    assert_eq!(got, source[..len]);
-                }
-            }
-        }
-        assert_eq!(last_stored(base, 8), 8);
-        assert_eq!(last_stored(base.wrapping_add(4), 8), 1);
     }
 }

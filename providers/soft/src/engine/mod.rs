@@ -31,7 +31,6 @@ pub(crate) mod opened;
 mod posting;
 pub(crate) mod qp;
 pub(crate) mod quick;
-pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod regions;
 mod rendezvous;
@@ -48,6 +47,9 @@ mod waiting;
 pub(crate) mod windows;
 pub(crate) mod wq;
 pub(crate) mod xrc;
+
+// As many ranges of memory as a work request may name.
+const _: () = assert!(soft_memory::MAX_SGE == receive::MAX_SGE);
 
 pub(crate) use soft_semantics::{completion, receive, request, state, tags};
 

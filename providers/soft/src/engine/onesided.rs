@@ -3,21 +3,20 @@
 
 use super::helping::{Helping, Long};
 use super::link::{Link, Reach};
-use super::mapped::{Maps, last_stored, store_last};
+use super::mapped::Maps;
 use super::movers::Movers;
-use super::ranges::{Range, Ranges};
 use super::regions::{
     Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up, right_to_flush,
 };
 use super::xrc::{DomainId, names};
-use arrayvec::ArrayVec;
 use soft_local::shm::layout::{QpEntry, split_qpn};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::cma::{self, IoVec};
+use soft_memory::{Range, Ranges};
 use soft_sys::errno::Errno;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Why an operation was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +120,7 @@ impl Target<'_> {
     }
 
     /// Where `len` bytes of the target's region are in this process, if they are.
-    fn here(&self, pid: libc::pid_t, spot: Spot, found: Found, len: usize) -> Option<*mut u8> {
+    fn here(&self, pid: libc::pid_t, spot: Spot, found: Found, len: usize) -> Option<Range> {
         self.maps.borrow_mut().find(pid, self.link, spot.rkey, found, len)
     }
 
@@ -143,12 +142,12 @@ impl Target<'_> {
             return Err(Fault::Alignment);
         }
         let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let va = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?.va;
+        let found = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
-        // SAFETY: ours, registered and announced; under the lock of all atomics on this process.
-        unsafe { store(va, value) };
+        // SAFETY: ours, registered for eight bytes and announced.
+        unsafe { Range::at(found.va, 8) }.store(value);
         Ok(())
     }
 
@@ -167,16 +166,13 @@ impl Target<'_> {
             return self.bounce(spot, found, local, way);
         }
         match (self.reach, way) {
-            (Reach::Own, Direction::Write) => {
-                // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off
-                // deregistration.
-                let moved = unsafe { local.gather(0, found.va as *mut u8, len) };
-                locally(moved)
-            }
-            (Reach::Own, Direction::Read) => {
-                // SAFETY: as above.
-                let moved = unsafe { local.scatter(0, found.va as *const u8, len) };
-                locally(moved)
+            (Reach::Own, way) => {
+                // SAFETY: it is ours, checked to be registered for `len` bytes; the announcement holds off deregistration.
+                let here = unsafe { Range::at(found.va, len) };
+                locally(match way {
+                    Direction::Write => local.gather(0, here),
+                    Direction::Read => local.scatter(0, here),
+                })
             }
             (Reach::Attach(pid), _) => {
                 let Some(here) = self.here(pid, spot, found, len) else {
@@ -189,10 +185,8 @@ impl Target<'_> {
                     };
                 };
                 locally(match way {
-                    // SAFETY: the target's region, mapped here for `len` bytes; the announcement holds off deregistration.
-                    Direction::Write => unsafe { put(local, here, len) },
-                    // SAFETY: as above.
-                    Direction::Read => unsafe { local.scatter(0, here, len) },
+                    Direction::Write => local.gather_in_order(here),
+                    Direction::Read => local.scatter(0, here),
                 })
             }
             (Reach::No, _) => Err(Fault::Refused),
@@ -214,31 +208,28 @@ impl Target<'_> {
         let mut done = 0;
         while done < total {
             let len = (total - done).min(BOUNCE);
-            let at = buffer.as_mut_ptr();
-            let mut part = Ranges::new();
-            part.push(Range { base: at, len });
+            // SAFETY: so much of the buffer, which is not used by name until it is dropped.
+            let at = unsafe { Range::new(buffer.as_mut_ptr(), len) };
+            let part = Ranges::of(at);
             if way == Direction::Write {
-                // SAFETY: the buffer has `len` bytes.
-                locally(unsafe { local.gather(done, at, len) })?;
+                locally(local.gather(done, at))?;
             }
             let va = found.va + done as u64;
             match (self.reach, way) {
-                // SAFETY: the target's region is ours and has been checked for all bytes; so much of the buffer is ours.
-                (Reach::Own, Direction::Write) => unsafe {
-                    std::ptr::copy(at, va as *mut u8, len);
-                },
-                // SAFETY: as above.
-                (Reach::Own, Direction::Read) => unsafe {
-                    std::ptr::copy(va as *const u8, at, len);
-                },
+                (Reach::Own, way) => {
+                    // SAFETY: the target's region is ours and has been checked for all bytes; announced.
+                    let there = unsafe { Range::at(va, len) };
+                    match way {
+                        Direction::Write => at.copy_to(there),
+                        Direction::Read => there.copy_to(at),
+                    }
+                }
                 (Reach::Attach(pid), _) => {
                     let here = self.here(pid, spot, Found { va, ..found }, len);
                     match here {
                         Some(here) => locally(match way {
-                            // SAFETY: as in `transfer`.
-                            Direction::Write => unsafe { put(&part, here, len) },
-                            // SAFETY: as in `transfer`.
-                            Direction::Read => unsafe { part.scatter(0, here, len) },
+                            Direction::Write => part.gather_in_order(here),
+                            Direction::Read => part.scatter(0, here),
                         })?,
                         None => attach_all(pid, &part, va, way)?,
                     }
@@ -246,8 +237,7 @@ impl Target<'_> {
                 (Reach::No, _) => return Err(Fault::Refused),
             }
             if way == Direction::Read {
-                // SAFETY: the buffer has `len` bytes.
-                locally(unsafe { local.scatter(done, at, len) })?;
+                locally(local.scatter(done, at))?;
             }
             done += len;
         }
@@ -266,19 +256,21 @@ impl Target<'_> {
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
         match self.reach {
-            // SAFETY: ours, registered, eight-aligned as the requested address is and regions keep alignment; under the
-            // lock of all atomics on this process.
-            Reach::Own => Ok(unsafe { update(va, change) }),
+            // SAFETY: ours, registered for eight bytes and announced.
+            Reach::Own => Ok(unsafe { Range::at(va, 8) }.update(change)),
             Reach::Attach(pid) => {
                 if let Some(here) = self.here(pid, spot, found, 8) {
-                    // SAFETY: the target's region, mapped here for eight bytes; under the lock of all atomics on that process.
-                    return Ok(unsafe { update(here as u64, change) });
+                    return Ok(here.update(change));
                 }
                 let mut old = 0u64;
-                attach_all(pid, &word_range(&mut old), va, Direction::Read)?;
+                // SAFETY: a word of ours, which is not looked at while it is filled.
+                let to = unsafe { Range::new((&raw mut old).cast(), 8) };
+                attach_all(pid, &Ranges::of(to), va, Direction::Read)?;
                 let before = old;
                 let mut new = change(before);
-                attach_all(pid, &word_range(&mut new), va, Direction::Write)?;
+                // SAFETY: a word of ours, which is only read.
+                let from = unsafe { Range::new((&raw mut new).cast(), 8) };
+                attach_all(pid, &Ranges::of(from), va, Direction::Write)?;
                 Ok(before)
             }
             Reach::No => Err(Fault::Refused),
@@ -294,68 +286,6 @@ const fn locally(moved: bool) -> Result<(), Fault> {
     if moved { Ok(()) } else { Err(Fault::Local) }
 }
 
-/// Writes all of `local` to memory that another process may be watching: the last byte comes last.
-///
-/// # Safety
-/// `to` is writable for `len` bytes, as many as `local` has.
-unsafe fn put(local: &Ranges, to: *mut u8, len: usize) -> bool {
-    let last = last_stored(to, len);
-    let mut end = [0u8; 8];
-    // SAFETY: by contract; at most eight bytes are stored last.
-    unsafe {
-        if !local.gather(0, to, len - last) || !local.gather(len - last, end.as_mut_ptr(), last) {
-            return false;
-        }
-        store_last(to.add(len - last), end.as_ptr(), last);
-    }
-    true
-}
-
-/// A local word as the one range of a transfer.
-fn word_range(word: &mut u64) -> Ranges {
-    let mut ranges = Ranges::new();
-    ranges.push(Range { base: std::ptr::from_mut(word).cast(), len: 8 });
-    ranges
-}
-
-/// Reads, changes and writes the word at `va` of this process; returns what was there.
-///
-/// # Safety
-/// `va` is mapped and writable for eight bytes; the atomic lock of this process is held.
-pub(crate) unsafe fn update(va: u64, change: impl Fn(u64) -> u64) -> u64 {
-    let word = va as *mut u64;
-    if word.is_aligned() {
-        // Also atomic for other processes' adapters that have the same memory, and for processors.
-        // SAFETY: by contract, and aligned.
-        let word = unsafe { AtomicU64::from_ptr(word) };
-        let changed =
-            word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)));
-        return changed.unwrap_or_else(|old| old);
-    }
-    // SAFETY: by contract; unaligned forms, since a region may map an aligned address to an odd one.
-    unsafe {
-        let old = word.read_unaligned();
-        word.write_unaligned(change(old));
-        old
-    }
-}
-
-/// Stores a word of this process at once, where it is aligned.
-///
-/// # Safety
-/// `va` is mapped and writable for eight bytes; the atomic lock of this process is held.
-pub(crate) unsafe fn store(va: u64, value: u64) {
-    let word = va as *mut u64;
-    if word.is_aligned() {
-        // SAFETY: by contract, and aligned; whoever looks at the word meanwhile sees it whole.
-        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
-    } else {
-        // A region may map an aligned address to an odd one.
-        // SAFETY: by contract.
-        unsafe { word.write_unaligned(value) };
-    }
-}
-
 /// Moves all bytes, however many calls that takes: the kernel stops at 2 GiB.
 pub(super) fn attach_all(
     pid: libc::pid_t,
@@ -366,7 +296,6 @@ pub(super) fn attach_all(
     let total = local.total();
     let mut done = 0;
     while done < total {
-        let mut own: ArrayVec<IoVec, { super::ranges::MAX_SGE }> = ArrayVec::new();
         let rest;
         let part = if done == 0 {
             local
@@ -374,17 +303,11 @@ pub(super) fn attach_all(
             rest = local.part(done, total - done);
             &rest
         };
-        for item in part.items() {
-            own.push(IoVec::new(item.base as u64, item.len));
-        }
         let there = [IoVec::new(va + done as u64, total - done)];
-        // SAFETY: `local` are registered ranges of the application (or ours), writable where we read into them; the target
-        // range was checked against its owner's table.
-        let moved = unsafe {
-            match way {
-                Direction::Write => cma::write(pid, &own, &there),
-                Direction::Read => cma::read(pid, &own, &there),
-            }
+        let moved = match way {
+            // SAFETY: the target range was checked against its owner's table, and its deregistration waits for our announcement.
+            Direction::Write => unsafe { cma::write(pid, part.items(), &there) },
+            Direction::Read => cma::read(pid, part.items(), &there),
         };
         match moved {
             Ok(0) => return Err(Fault::Remote),

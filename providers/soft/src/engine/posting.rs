@@ -1,12 +1,12 @@
 //! Posting of send requests: what is refused at once, what is issued, and what has to wait (ibv_post_send(3)).
 
 use super::qp::Qp;
-use super::ranges::{Range, Ranges};
 use super::request::Request;
 use super::requester::{MAX_MESSAGE, Requester};
 use super::runs::is_small_move;
 use super::state::{Kind, State};
 use abi::*;
+use soft_memory::{Range, Ranges};
 use soft_sys::errno::Errno;
 
 impl Requester {
@@ -175,8 +175,7 @@ impl Requester {
         let len = ranges.total();
         let to = self.queue.inline_mut(n);
         debug_assert!(len <= to.len());
-        // SAFETY: `to` has max_inline bytes, the length was checked against it when the request was posted.
-        let _own = unsafe { ranges.gather(0, to.as_mut_ptr(), len) };
+        let _own = ranges.gather_bytes(0, to.get_mut(..len).unwrap_or_default());
         self.queue.entry(n).kept = true;
     }
 
@@ -184,7 +183,8 @@ impl Requester {
     pub(super) fn raw_ranges(&self, n: u64) -> Ranges {
         let mut ranges = Ranges::new();
         for sge in self.queue.list(n) {
-            ranges.push(Range { base: sge.addr as *mut u8, len: sge.length as usize });
+            // SAFETY: what a caller of ibv_post_send(3) gives as inline data it may read, until the post returns; it is only read.
+            ranges.push(unsafe { Range::at(sge.addr, sge.length as usize) });
         }
         ranges
     }

@@ -16,6 +16,7 @@ use abi::*;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS};
 use soft_local::shm::slot::{Lot, SEND_INLINE, Short};
 use soft_local::shm::view::Ring;
+use soft_memory::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
@@ -33,7 +34,7 @@ pub(crate) struct Quick<'a> {
     /// How many more there is room for, in the send queue and in the ring.
     left: usize,
     /// The first slot, if it was not shown yet, and where its bytes are.
-    first: Option<(Short, *const u8)>,
+    first: Option<(Short, Range)>,
     /// What is the same in all heads, once there was a first one.
     same: Option<Short>,
     /// The region that was used last.
@@ -121,9 +122,7 @@ impl Quick<'_> {
             // Early, so that its line comes here meanwhile.
             self.show_first();
         } else if !is_first {
-            // SAFETY: registered memory of the application, or what it says is its own for inline data, `len` bytes of it; the
-            // requester's lock holds off deregistration.
-            unsafe { self.ring.fill(head, from, len) };
+            self.ring.fill(head, from);
             self.ring.show(head);
         }
         self.count(wr_id, opcode, flags, sge.length);
@@ -143,12 +142,10 @@ impl Quick<'_> {
         }
         let Some(from) = self.source(flags, sge) else { return false };
         let Some((chunk, base)) = self.requester.lend(self.qp, None) else { return false };
-        // SAFETY: as in `post`. A chunk is longer, and ours until acknowledged.
-        unsafe { base.copy_from_nonoverlapping(from, len) };
+        from.copy_to(base);
         let words = Lot { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
         let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
-        // SAFETY: the words.
-        unsafe { self.ring.fill(head, words.as_ptr().cast(), size_of_val(&words)) };
+        self.ring.fill_words(head, words);
         self.ring.show(head);
         self.requester.unpublished = true;
         self.count(wr_id, opcode, flags, sge.length);
@@ -157,12 +154,14 @@ impl Quick<'_> {
 
     /// Where the bytes of a request are, if they may be read.
     #[inline]
-    fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<*const u8> {
+    fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<Range> {
         if flags & IBV_SEND_INLINE == 0 {
             let found = self.region.find(sge);
-            return Some(found.or_else(|| self.look_up(sge))?.cast_const());
+            return found.or_else(|| self.look_up(sge));
         }
-        (sge.length as usize <= self.requester.queue.max_inline).then_some(sge.addr as *const u8)
+        let len = sge.length as usize;
+        // SAFETY: what a caller of ibv_post_send(3) gives as inline data it may read, until the post returns; it is only read.
+        (len <= self.requester.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
     }
 
     #[inline]
@@ -186,15 +185,14 @@ impl Quick<'_> {
     #[inline]
     fn show_first(&mut self) {
         if let Some((first, from)) = self.first.take() {
-            // SAFETY: as in `post`, whose lock is still held.
-            unsafe { self.ring.fill(first, from, first.len()) };
+            self.ring.fill(first, from);
             self.ring.show(first);
             self.requester.unpublished = true;
         }
     }
 
     #[inline]
-    fn look_up(&mut self, sge: &ibv_sge) -> Option<*mut u8> {
+    fn look_up(&mut self, sge: &ibv_sge) -> Option<Range> {
         self.region = self.qp.adapter.regions.covered(self.qp.pd, sge.lkey, 0)?;
         self.region.find(sge)
     }
@@ -271,8 +269,7 @@ impl Responder {
             if len > SEND_INLINE || len > sge.length as usize {
                 break;
             }
-            // SAFETY: a posted receive of `len` bytes or more, registered; the responder's lock holds off deregistration.
-            unsafe { self.ring.pour(self.next, to, len) };
+            self.ring.pour(self.next, to.first(len));
             receives.drop_front();
             let cqe = received(qp, now, wr_id, len as u32);
             pushed = batch.push(&cqe, now.is_solicited());
@@ -297,7 +294,10 @@ impl Responder {
         let Some(lot) = self.ring.lot(self.next) else { return false };
         let lot = lot.check(|lot| {
             let whole = lot.len as usize <= CHUNK_BYTES && lot.total == u64::from(lot.len);
-            link.view.chunk(lot.chunk).filter(|_| whole).map(|from| (from, lot.len))
+            link.view
+                .chunk(lot.chunk)
+                .filter(|_| whole)
+                .map(|from| (from.first(lot.len as usize), lot.len))
         });
         let Some((from, byte_len)) = lot else { return false };
         let len = byte_len as usize;
@@ -317,9 +317,7 @@ impl Responder {
         receives.drop_front();
         drop(receives);
         let begun = (len > qp.adapter.eager_bytes).then(Instant::now);
-        // SAFETY: `len` bytes of a chunk of the sender's segment, mapped while the link lives, and of a receive that was posted,
-        // registered; the responder's lock holds off deregistration.
-        unsafe { to.copy_from_nonoverlapping(from, len) };
+        from.copy_to(to);
         if let Some(begun) = begun {
             self.costs.emptied(qp, begun.elapsed(), len);
         }

@@ -4,7 +4,6 @@
 //! those of an initiator in another process.
 
 use super::imported::Imported;
-use super::ranges::{Range, Ranges};
 use crate::table::Places;
 use abi::{IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, ibv_sge};
 use parking_lot::{Mutex, RwLock};
@@ -12,6 +11,7 @@ use soft_local::shm::layout::{MRS, MWS, MrEntry};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::pages::{Void, populate};
+use soft_memory::{Range, Ranges};
 use soft_sys::Errno;
 use soft_sys::process;
 use std::collections::{HashMap, VecDeque};
@@ -79,10 +79,12 @@ pub(crate) struct Covered {
 impl Covered {
     /// Where the bytes of `sge` are, if it is of this region and not empty.
     #[inline]
-    pub(crate) fn find(&self, sge: &ibv_sge) -> Option<*mut u8> {
+    pub(crate) fn find(&self, sge: &ibv_sge) -> Option<Range> {
         let (at, len) = (sge.addr.wrapping_sub(self.iova), u64::from(sge.length));
         let within = at < self.len && len <= self.len - at && len > 0;
-        (sge.lkey == self.lkey && within).then(|| self.va.wrapping_add(at) as *mut u8)
+        // SAFETY: within a region whose key was checked; deregistration waits for whoever has looked it up (`Adapter::quiesce`).
+        (sge.lkey == self.lkey && within)
+            .then(|| unsafe { Range::at(self.va.wrapping_add(at), sge.length as usize) })
     }
 }
 
@@ -301,12 +303,13 @@ impl Regions {
             found.va
         } else if found.access & IMPORTED != 0 {
             let imported = self.imported(rkey).filter(|imported| imported.is_there())?;
-            let range = Range { base: found.va as *mut u8, len };
-            return ranges.push_imported(range, imported).then_some(());
+            return ranges.push_imported(found.va, len, imported).then_some(());
         } else {
             self.bring_in(found, len, need & LOCAL_WRITE != 0)?
         };
-        ranges.push(Range { base: va as *mut u8, len }).then_some(())
+        // SAFETY: the key was just checked to cover the bytes, with the rights that are needed; deregistration waits for whoever has looked it
+        // up (`Adapter::quiesce`).
+        ranges.push(unsafe { Range::at(va, len) }).then_some(())
     }
 
     /// Where the bytes of an unusual region are, if they are anywhere.
@@ -538,7 +541,7 @@ mod tests {
         let regions = Regions::new(mock::view(), true);
         let find = |keys: Keys, pd, need, addr, length| {
             let covered = regions.covered(pd, keys.lkey, need)?;
-            covered.find(&sge(addr, length, keys.lkey)).map(|at| at as u64)
+            covered.find(&sge(addr, length, keys.lkey)).map(Range::address)
         };
         let extent = |access| Extent { pd: 1, va: 0x5000, iova: 0x100, len: 16, access };
         let plain = regions.register(&extent(LOCAL_WRITE)).expect("room");
@@ -592,10 +595,9 @@ mod tests {
             .expect("room");
         for addr in [0, 5, u64::MAX - 9] {
             let zeros = regions.resolve(1, &[sge(addr, 8, keys.lkey)], 0).expect("readable");
-            let mut word = 1u64;
-            // SAFETY: eight bytes.
-            assert!(unsafe { zeros.gather(0, (&raw mut word).cast(), 8) });
-            assert_eq!(word, 0);
+            let mut word = [1u8; 8];
+            assert!(zeros.gather_bytes(0, &mut word));
+            assert_eq!(word, [0; 8]);
             assert!(regions.resolve(1, &[sge(addr, 8, keys.lkey)], LOCAL_WRITE).is_some());
         }
         assert!(check(&regions.view, keys.rkey, 0, 1, 0, 8, REMOTE_READ).is_none());

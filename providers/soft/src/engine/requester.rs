@@ -12,7 +12,6 @@ use super::lanes::Lanes;
 use super::link::{Holder, Link, Reach, Standing};
 use super::mapped::Maps;
 use super::qp::Qp;
-use super::ranges::{Range, Ranges};
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
@@ -23,6 +22,7 @@ use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
+use soft_memory::{Range, Ranges};
 use soft_semantics::fate::{Breakage, Fate};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -246,7 +246,8 @@ impl Requester {
         }
         if kept {
             let base = self.queue.inline_mut(n).as_mut_ptr();
-            ranges.push(Range { base, len });
+            // SAFETY: a copy that the queue keeps until the request is over, of `len` bytes or more.
+            ranges.push(unsafe { Range::new(base, len) });
         } else {
             *ranges = self.raw_ranges(n);
         }
@@ -505,8 +506,7 @@ impl Requester {
         }
         let Some(chunk) = qp.adapter.view.chunk(lent.chunk) else { return };
         match self.ranges(qp, answer.entry, LOCAL_WRITE) {
-            // SAFETY: a chunk has CHUNK_BYTES bytes, and no piece is longer.
-            Some(ranges) if unsafe { ranges.scatter(answer.offset, chunk, answer.len) } => {}
+            Some(ranges) if ranges.scatter(answer.offset, chunk.first(answer.len)) => {}
             _ => self.fail(answer.entry, IBV_WC_LOC_PROT_ERR),
         }
     }
@@ -764,4 +764,13 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
         ..done(qp, request, byte_len)
     };
     qp.send_cq.push(&cqe, false);
+}
+
+/// The same bytes as memory of our own, copied into `buffer`, which outlives the list. `None`: memory of an imported region is gone.
+#[cold]
+pub(super) fn at_home(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
+    // SAFETY: the callers keep the buffer, and leave it alone, for as long as they use the list.
+    ranges
+        .bring_home(buffer)
+        .then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
 }

@@ -7,7 +7,6 @@ use super::issue::changed;
 use super::link::{Holder, Link};
 use super::onesided::Spot;
 use super::qp::Qp;
-use super::ranges::{MAX_SGE, Range, Ranges};
 use super::receive::Receive;
 use super::regions::{REMOTE_READ, REMOTE_WRITE};
 use super::state::{Kind, State, rnr_timer_us};
@@ -20,6 +19,8 @@ use soft_local::shm::slot::*;
 use soft_local::shm::trust::Claim;
 use soft_local::shm::view::Ring;
 use soft_memory::cma::{self, IoVec};
+use soft_memory::range::bytes_of_mut;
+use soft_memory::{MAX_SGE, Range, Ranges};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -396,10 +397,13 @@ impl Responder {
         let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
             _ if head.has(PLACED) => None,
-            Carrier::Inline if len <= ADDRESSED_INLINE => Some(body.bytes(2)),
+            Carrier::Inline if len <= ADDRESSED_INLINE => {
+                // SAFETY: words of the body that the caller has, which are only read.
+                Some(unsafe { Range::new(body.bytes(2).as_ptr().cast_mut(), len) })
+            }
             Carrier::Chunk if len <= CHUNK_BYTES => {
                 match body.low(2).check(|chunk| link.view.chunk(chunk)) {
-                    Some(chunk) => Some(chunk.cast_const()),
+                    Some(chunk) => Some(chunk.first(len)),
                     None => return self.inbound.unservable(qp, Nak::Invalid),
                 }
             }
@@ -413,9 +417,7 @@ impl Responder {
                 return self.inbound.unwritable(qp, piece.imm.is_some(), nak);
             }
         }
-        // SAFETY: the slot's words or a chunk of the sender's segment (mapped while the link lives), with `len` bytes by the
-        // checks above.
-        unsafe { self.inbound.write(qp, piece, spot, len, source) }
+        self.inbound.write(qp, piece, spot, len, source)
     }
 
     /// Requests whose answer goes into a chunk that the requester lent.
@@ -431,24 +433,21 @@ impl Responder {
             return self.inbound.unservable(qp, Nak::Invalid);
         };
         let swaps = head.op == Op::CompareSwap;
-        // SAFETY: a chunk has CHUNK_BYTES bytes and their alignment; it is lent to us until we acknowledge.
-        unsafe {
-            if is_read {
-                let total = u64::from(body.high(2).as_said());
-                let whole = if head.has(FIRST) && total > len as u64 {
-                    self.inbound.may(qp, spot, total, REMOTE_READ)
-                } else {
-                    Ok(())
-                };
-                return match whole {
-                    Ok(()) => self.inbound.read(qp, spot, len, answer),
-                    Err(nak) => self.inbound.unservable(qp, nak),
-                };
-            }
-            let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
-            let change = |old| changed(swaps, old, compare_add, swap);
-            self.inbound.atomic(qp, spot, change, answer.cast())
+        if is_read {
+            let total = u64::from(body.high(2).as_said());
+            let whole = if head.has(FIRST) && total > len as u64 {
+                self.inbound.may(qp, spot, total, REMOTE_READ)
+            } else {
+                Ok(())
+            };
+            return match whole {
+                Ok(()) => self.inbound.read(qp, spot, answer.first(len)),
+                Err(nak) => self.inbound.unservable(qp, nak),
+            };
         }
+        let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
+        let change = |old| changed(swaps, old, compare_add, swap);
+        self.inbound.atomic(qp, spot, change, answer)
     }
 }
 
@@ -485,8 +484,8 @@ impl Source for Slotted<'_> {
     }
 
     fn peek(&self, start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
-        let mut ranges = Ranges::new();
-        ranges.push(Range { base: start.as_mut_ptr(), len: HEADERS_LEN });
+        // SAFETY: borrowed alone, for longer than the list is used.
+        let ranges = Ranges::of(unsafe { Range::new(start.as_mut_ptr(), HEADERS_LEN) });
         self.unless_gone(self.copy_start(&ranges))
     }
 }
@@ -511,16 +510,14 @@ impl Slotted<'_> {
         match head.carrier {
             Carrier::Inline => {
                 let len = usize::from(head.count).min(ranges.total());
-                // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                placed(unsafe { ranges.scatter(0, body.bytes(0), len) }, len)
+                placed(ranges.scatter_bytes(0, body.bytes(0).get(..len).unwrap_or_default()), len)
             }
             Carrier::Chunk => {
                 let len = body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?;
                 let len = len.min(ranges.total());
                 let chunk = body.low(0).check(|chunk| link.view.chunk(chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
-                // SAFETY: a chunk of the sender's segment, mapped while the link lives, is longer than the headers.
-                placed(unsafe { ranges.scatter(0, chunk, len) }, len)
+                placed(ranges.scatter(0, chunk.first(len)), len)
             }
             Carrier::Attach | Carrier::AttachList if link.peer.is_self => {
                 let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
@@ -543,9 +540,8 @@ impl Slotted<'_> {
     fn hand_over(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
         let mut done = 0;
         for range in self.own.iter().flat_map(Ranges::items) {
-            let len = range.len.min(total - done);
-            // SAFETY: registered memory, by a key that was just looked up; deregistration waits for the sender's lock, which is held.
-            done += placed(unsafe { to.scatter(done, range.base, len) }, len)?;
+            let from = range.first(total - done);
+            done += placed(to.scatter(done, from), from.len())?;
         }
         Ok(done)
     }
@@ -564,8 +560,11 @@ impl Slotted<'_> {
         let count = body.high(0).at_most(MAX_SGE).ok_or(Errno::EPROTO)?;
         Ok((0..count)
             .map(|i| {
-                // SAFETY: MAX_SGE pairs of words lie within a chunk; any bits are two numbers.
-                let [addr, len] = unsafe { chunk.cast::<[u64; 2]>().add(i).read() };
+                let mut words = [0u64; 2];
+                chunk
+                    .part(i * size_of_val(&words), size_of_val(&words))
+                    .get(bytes_of_mut(&mut words));
+                let [addr, len] = words;
                 IoVec::new(addr, len as usize)
             })
             .collect())
@@ -579,8 +578,8 @@ impl Slotted<'_> {
         match head.carrier {
             Carrier::Inline => {
                 let len = fits(usize::from(head.count))?;
-                // SAFETY: `count` is at most SEND_INLINE (Head::parse), the size of the body.
-                placed(unsafe { ranges.scatter(offset, body.bytes(0), len) }, len)
+                let bytes = body.bytes(0).get(..len).unwrap_or_default();
+                placed(ranges.scatter_bytes(offset, bytes), len)
             }
             Carrier::Chunk => {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
@@ -588,8 +587,7 @@ impl Slotted<'_> {
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
                 let tells = total > self.qp.adapter.eager_bytes && tells(offset, len, total);
                 let begun = tells.then(Instant::now);
-                // SAFETY: a chunk of the sender's segment, mapped while the link lives, is CHUNK_BYTES long.
-                let moved = placed(unsafe { ranges.scatter(offset, chunk, len) }, len)?;
+                let moved = placed(ranges.scatter(offset, chunk.first(len)), len)?;
                 if let Some(begun) = begun {
                     self.costs.emptied(self.qp, begun.elapsed(), len);
                 }
@@ -625,16 +623,12 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
     let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(STOPOVER) } else { 0 }];
     let mut done = 0;
     while done < total {
-        let own: ArrayVec<IoVec, MAX_SGE> = if ranges.is_abroad() {
+        let part = if ranges.is_abroad() {
             let len = buffer.len().min(total - done);
-            [IoVec::new(buffer.as_mut_ptr() as u64, len)].into_iter().collect()
+            // SAFETY: so much of the buffer, which is not used by name until the kernel has filled it.
+            Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), len) })
         } else {
-            ranges
-                .part(done, total - done)
-                .items()
-                .iter()
-                .map(|r| IoVec::new(r.base as u64, r.len))
-                .collect()
+            ranges.part(done, total - done)
         };
         let mut skip = done;
         let rest: ArrayVec<IoVec, MAX_SGE> = there
@@ -645,15 +639,14 @@ fn pull(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Result<u
                 (cut < r.len()).then(|| IoVec::new(r.address() + cut as u64, r.len() - cut))
             })
             .collect();
-        // SAFETY: the ranges are posted receive buffers, checked against their keys.
-        match unsafe { cma::read(link.peer.pid, &own, &rest) } {
+        match cma::read(link.peer.pid, part.items(), &rest) {
             // As `soft_memory::careful` does it.
             Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),
             Ok(0) => return Err(Errno::EFAULT),
             Ok(n) => {
                 if ranges.is_abroad() {
-                    // SAFETY: so many bytes of the buffer were just filled.
-                    placed(unsafe { ranges.scatter(done, buffer.as_ptr(), n) }, n)?;
+                    let filled = buffer.get(..n).unwrap_or_default();
+                    placed(ranges.scatter_bytes(done, filled), n)?;
                 }
                 done += n;
             }

@@ -12,6 +12,7 @@ use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
 use arrayvec::ArrayVec;
+use soft_memory::Range;
 use soft_memory::cma::{self, IoVec};
 use std::sync::atomic::Ordering;
 
@@ -47,7 +48,7 @@ impl Requester {
         }
         let _moving = qp.adapter.movers.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
-        let mut own: ArrayVec<IoVec, MOST_RANGES> = ArrayVec::new();
+        let mut own: ArrayVec<Range, MOST_RANGES> = ArrayVec::new();
         let mut there: ArrayVec<IoVec, MOST> = ArrayVec::new();
         // Where each request ends among the bytes of the run.
         let mut ends: ArrayVec<usize, MOST> = ArrayVec::new();
@@ -83,7 +84,7 @@ impl Requester {
             if own.remaining_capacity() < ranges.items().len() {
                 break;
             }
-            own.extend(ranges.items().iter().map(|item| IoVec::new(item.base as u64, item.len)));
+            own.extend(ranges.items().iter().copied());
             there.push(IoVec::new(found.va, len));
             total += len;
             ends.push(total);
@@ -91,13 +92,10 @@ impl Requester {
         if there.len() < 2 {
             return 0;
         }
-        // SAFETY: our ranges are registered memory of the application, writable where we read into it; the target's were
-        // checked against its table, and the announcement holds off their deregistration.
-        let moved = unsafe {
-            match way {
-                Direction::Write => cma::write(pid, &own, &there),
-                Direction::Read => cma::read(pid, &own, &there),
-            }
+        let moved = match way {
+            // SAFETY: the target's ranges were checked against its table, and the announcement holds off their deregistration.
+            Direction::Write => unsafe { cma::write(pid, &own, &there) },
+            Direction::Read => cma::read(pid, &own, &there),
         };
         // Why not all of it was moved, the first request left will find out alone.
         let moved = moved.unwrap_or(0);

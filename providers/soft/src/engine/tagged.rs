@@ -8,7 +8,6 @@
 use super::completion::Cqe;
 use super::inbound::{Inbound, Message, Nak, Piece, Source, Verdict};
 use super::qp::Qp;
-use super::ranges::{Range, Ranges};
 use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
 use super::state::State;
@@ -16,6 +15,7 @@ use super::tagging::{Fetch, MAX_RNDV_HEADERS, TagMatching, Tagging, Tags, tagged
 use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use super::windows::Done;
 use abi::*;
+use soft_memory::{Range, Ranges};
 use soft_sys::Errno;
 
 /// What the message under way turned out to be.
@@ -176,9 +176,7 @@ impl Inbound {
         };
         let mut headers = fin(tagged, offer);
         headers[0] = IBV_TMH_RNDV as u8;
-        // SAFETY: the headers are an array of HEADERS_LEN bytes; the ranges were checked against their keys just now, and
-        // deregistration waits for this QP's lock.
-        if !unsafe { ranges.scatter(0, headers.as_ptr(), HEADERS_LEN) } {
+        if !ranges.scatter_bytes(0, &headers) {
             self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
             return Verdict::Refuse(Nak::Operation);
         }
@@ -223,8 +221,8 @@ impl Inbound {
         let mut ranges = self.ranges(qp, kept).ok_or(prot)?;
         let mut header = [0; TMH_LEN];
         if is_matched {
-            let mut whole = Ranges::new();
-            whole.push(Range { base: header.as_mut_ptr(), len: TMH_LEN });
+            // SAFETY: the header outlives the list, and is not looked at.
+            let mut whole = Ranges::of(unsafe { Range::new(header.as_mut_ptr(), TMH_LEN) });
             // MAX_TAG_SGE of them at most: there is room.
             whole.extend(&ranges);
             ranges = whole;

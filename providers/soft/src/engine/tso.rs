@@ -3,12 +3,12 @@
 
 use super::datagrams::Sent;
 use super::ethernet::{Segment, make_segment};
-use super::ranges::Ranges;
 use super::refused::errno;
 use super::request::Request;
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
+use soft_memory::{Range, Ranges};
 pub(crate) use soft_semantics::frames::segmenter::{MAX_TSO, MAX_TSO_HEADER, Segmenter};
 use soft_sys::Errno;
 
@@ -74,18 +74,16 @@ impl Requester {
         loop {
             let offset = self.queue.entry(n).offset as usize;
             let len = (total - offset).min(mss);
-            let from = if entry.kept {
-                self.segmenter.place(slot).as_ptr()
-            } else {
-                entry.request.remote_addr as *const u8
-            };
             let Some(whole) = frame.get_mut(..header + len) else { return Sent::Gone };
-            // SAFETY: header and segment fit (checked when the request was posted, and by the slice just taken); the header is the
-            // application's until the post returns, and ours after that.
-            unsafe {
-                whole.as_mut_ptr().copy_from_nonoverlapping(from, header);
-                let _at_home = ranges.gather(offset, whole.as_mut_ptr().add(header), len);
+            let (start, rest) = whole.split_at_mut(header);
+            if entry.kept {
+                let kept = self.segmenter.place(slot).get(..header).unwrap_or_default();
+                start.copy_from_slice(kept);
+            } else {
+                // SAFETY: the header is the application's until the post returns, and ours after that; it is only read.
+                unsafe { Range::at(entry.request.remote_addr, header) }.get(start);
             }
+            let _at_home = ranges.gather_bytes(offset, rest);
             let last = offset + len == total;
             let index = (offset / mss) as u32;
             make_segment(whole, framing, Segment { index, offset: offset as u32, last });

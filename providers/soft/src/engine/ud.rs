@@ -5,7 +5,6 @@
 use super::datagrams::{Inlet, Letter, Outlet, PATIENCE, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::qp::Qp;
-use super::ranges::{Range, Ranges};
 use super::request::{Destination, Phase, Request, Route};
 use super::requester::Requester;
 use super::state::Kind;
@@ -14,6 +13,8 @@ use crate::net::is_multicast;
 use abi::*;
 use soft_local::shm::layout::split_qpn;
 use soft_local::shm::slot::*;
+use soft_memory::range::bytes_of_mut;
+use soft_memory::{Range, Ranges};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,9 +48,11 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     let routed = packet != 0;
     let Some(len) = body.low(1).at_most(MTU as usize) else { return false };
     let source = match head.carrier {
-        Carrier::Inline if len <= ADDRESSED_INLINE && !routed => body.bytes(2),
+        Carrier::Inline if len <= ADDRESSED_INLINE && !routed => {
+            Bytes::InSlot(body.bytes(2).get(..len).unwrap_or_default())
+        }
         Carrier::Chunk => match body.low(2).check(|chunk| inlet.view.chunk(chunk)) {
-            Some(chunk) => chunk.cast_const(),
+            Some(chunk) => Bytes::InChunk(chunk.first(if routed { GRH + len } else { len })),
             None => return false,
         },
         _ => return false,
@@ -64,7 +67,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         src_qpn: head.src_qpn,
         packet,
     };
-    let datagram = Datagram { source, routed, len };
+    let datagram = Datagram { source, routed };
     if qpn == MULTICAST_QPN {
         if !routed {
             return false;
@@ -84,7 +87,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
 }
 
 /// `false`: dropped.
-fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram, careful: bool) -> bool {
+fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram<'_>, careful: bool) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
@@ -99,22 +102,24 @@ fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram, careful: bool
     verdict != Verdict::Dropped
 }
 
-/// Payload, with a route header before it if it is `routed`, in readable memory.
-struct Datagram {
-    source: *const u8,
-    routed: bool,
-    len: usize,
+/// Where a datagram's bytes are.
+enum Bytes<'a> {
+    InSlot(&'a [u8]),
+    InChunk(Range),
 }
 
-impl Source for Datagram {
+/// Payload, with a route header before it if it is `routed`.
+struct Datagram<'a> {
+    source: Bytes<'a>,
+    routed: bool,
+}
+
+impl Source for Datagram<'_> {
     fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
-        // SAFETY: `deliver` checked that there are so many bytes.
-        let placed = unsafe {
-            if self.routed {
-                ranges.scatter(0, self.source, GRH + self.len)
-            } else {
-                ranges.scatter(GRH, self.source, self.len)
-            }
+        let at = if self.routed { 0 } else { GRH };
+        let placed = match self.source {
+            Bytes::InSlot(bytes) => ranges.scatter_bytes(at, bytes),
+            Bytes::InChunk(chunk) => ranges.scatter(at, chunk),
         };
         if placed { Ok(total) } else { Err(Errno::EFAULT) }
     }
@@ -129,7 +134,11 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let mut brought = vec![];
         let found = requester.waiting.find(n).or_else(|| {
             let ranges = requester.ranges(qp, n, 0)?;
-            if ranges.is_abroad() { ranges.brought_home(&mut brought) } else { Some(ranges) }
+            if ranges.is_abroad() {
+                super::requester::at_home(&ranges, &mut brought)
+            } else {
+                Some(ranges)
+            }
         });
         let Some(ranges) = found else {
             requester.fail(n, IBV_WC_LOC_PROT_ERR);
@@ -179,8 +188,8 @@ fn send_segments(
     let request = requester.queue.entry(n).request;
     let mut datagram = std::mem::take(&mut requester.segmenter.frame);
     let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
-        let mut segment = Ranges::new();
-        segment.push(Range { base: whole.as_mut_ptr(), len: whole.len() });
+        // SAFETY: `whole` is borrowed alone, and outlives the list.
+        let segment = Ranges::of(unsafe { Range::new(whole.as_mut_ptr(), whole.len()) });
         send_anywhere(requester, qp, &request, &segment, used)
     });
     requester.segmenter.frame = datagram;
@@ -298,8 +307,8 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
     if let Some(grh) = &to.grh {
         [body[3], body[4]] = super::multicast::words(&grh.dgid);
     } else if len <= ADDRESSED_INLINE {
-        // SAFETY: four words are left behind the address: ADDRESSED_INLINE bytes.
-        let _at_home = unsafe { ranges.gather(0, body[2..].as_mut_ptr().cast(), len) };
+        let words = bytes_of_mut(&mut body[2..]).get_mut(..len).unwrap_or_default();
+        let _at_home = ranges.gather_bytes(0, words);
         inline = Some(len as u8);
     }
     let letter = Letter {
@@ -311,16 +320,13 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         body,
         inline,
     };
-    outlet.put(&qp.adapter, &letter, |base| {
+    outlet.put(&qp.adapter, &letter, |chunk| {
         let header = to.grh.map(|route| route_header(&route, len));
         let skip = if header.is_some() { GRH } else { 0 };
-        // SAFETY: a chunk holds a route header and an MTU; it is ours until acknowledged.
-        unsafe {
-            if let Some(header) = header {
-                base.copy_from_nonoverlapping(header.as_ptr(), GRH);
-            }
-            let _at_home = ranges.gather(0, base.add(skip), len);
+        if let Some(header) = header {
+            chunk.put(&header);
         }
+        let _at_home = ranges.gather(0, chunk.part(skip, len));
     })
 }
 

@@ -5,7 +5,7 @@
 //! answers, or sends a request that makes its own needless (openucx/ucx#6040, #8743). Here a datagram waits for milliseconds when it is the
 //! first one to a process that is busy. Read then, it would be another datagram, to the wrong receiver.
 
-use super::ranges::Ranges;
+use soft_memory::{Range, Ranges};
 use std::collections::VecDeque;
 
 /// Copies of datagrams that wait, by the numbers of their requests.
@@ -23,7 +23,7 @@ impl Waiting {
     /// Request `n`, the last one so far, waits. What cannot be read is not copied: that is told when its turn comes.
     pub(super) fn copy(&mut self, n: u64, ranges: &Ranges) {
         let mut buffer = self.spare.pop().unwrap_or_default();
-        if ranges.brought_home(&mut buffer).is_some() {
+        if ranges.bring_home(&mut buffer) {
             self.copies.push_back((n, buffer));
         }
     }
@@ -43,7 +43,8 @@ impl Waiting {
             }
         }
         let (number, buffer) = self.copies.front_mut()?;
-        (*number == n).then(|| Ranges::of(buffer))
+        // SAFETY: the copy stays until the request after it is looked for, and nobody else has it.
+        (*number == n).then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
     }
 
     /// Nothing waits any more.

@@ -246,7 +246,7 @@ impl World {
                 let Some(chunk) = self.own.chunk(u32::from(a) % 4) else { return };
                 for (n, word) in words.into_iter().enumerate() {
                     // SAFETY: eight words at the beginning of a chunk of the other's.
-                    unsafe { chunk.cast::<u64>().add(n).write_volatile(word) };
+                    unsafe { chunk.base().cast::<u64>().add(n).write_volatile(word) };
                 }
             }
             10 => self.send(qp, which, a, &words),

@@ -96,7 +96,7 @@ impl Attacker {
         let start = self.random.nasty();
         entry.iova.store(if self.random.one_in(2) { 0 } else { start }, Relaxed);
         entry.len.store(if self.random.one_in(2) { 1 << 30 } else { self.random.nasty() }, Relaxed);
-        let own = self.view.chunk(0).map_or(0, |chunk| chunk as u64);
+        let own = self.view.chunk(0).map_or(0, |chunk| chunk.address());
         let theirs = self.random.of(&victim.regions).map_or(0, |region| region.va);
         entry.va.store([own, theirs, start][self.random.below(3)], Relaxed);
         entry.pd.store(if self.random.one_in(2) { 0 } else { self.random.nasty() }, Relaxed);
@@ -137,7 +137,7 @@ impl Attacker {
                 let Some(chunk) = self.view.chunk(self.random.below(32) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
                 // SAFETY: a word of a chunk of ours.
-                unsafe { chunk.cast::<u64>().add(at).write_volatile(nasty) };
+                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(nasty) };
             }
         }
     }
@@ -172,7 +172,7 @@ impl Attacker {
         job.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);
         let start = region.map_or(0, |region| region.iova);
         job.addr.store(if self.random.one_in(2) { start } else { self.random.nasty() }, Relaxed);
-        let own = self.view.chunk(0).map_or(0, |chunk| chunk as u64);
+        let own = self.view.chunk(0).map_or(0, |chunk| chunk.address());
         for part in &job.parts[..8] {
             part.addr.store(if self.random.one_in(2) { own } else { self.random.nasty() }, Relaxed);
             part.len.store(if self.random.one_in(2) { len } else { self.random.nasty() }, Relaxed);

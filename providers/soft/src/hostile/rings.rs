@@ -127,7 +127,7 @@ impl Attacker {
             }
             _ => {
                 (carrier, count) = (Carrier::Attach, 1);
-                body[0] = self.view.chunk(chunk).map_or(0, |chunk| chunk as u64);
+                body[0] = self.view.chunk(chunk).map_or(0, |chunk| chunk.address());
                 (body[3], body[4]) = (u64::from(len), halves(0, len));
                 Op::Send
             }
@@ -345,7 +345,7 @@ impl Attacker {
             for at in 0..64 {
                 let word = if at % 2 == 0 { self.address(victim) } else { self.random.nasty() };
                 // SAFETY: 64 words lie within a chunk of ours, whose alignment is theirs.
-                unsafe { chunk.cast::<u64>().add(at).write_volatile(word) };
+                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
             }
         }
         index
@@ -356,7 +356,7 @@ impl Attacker {
         match self.random.below(6) {
             0 => self.random.nasty(),
             1 => (&raw const *self) as u64,
-            2 => self.view.chunk(0).map_or(0, |chunk| chunk as u64),
+            2 => self.view.chunk(0).map_or(0, |chunk| chunk.address()),
             _ => self.spot(victim),
         }
     }
@@ -463,7 +463,7 @@ impl Attacker {
                 let Some(chunk) = victim.view.chunk(self.random.below(64) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
                 // SAFETY: a word of a chunk in a mapping that lives as long as the peer.
-                unsafe { chunk.cast::<u64>().add(at).write_volatile(nasty) };
+                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(nasty) };
             }
         }
     }

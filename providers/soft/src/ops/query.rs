@@ -21,7 +21,7 @@ use std::ffi::{c_char, c_int};
 /// Work requests of a send or receive queue.
 pub(super) const MAX_QP_WR: u32 = 32 * 1024;
 /// Elements of a scatter/gather list.
-pub(super) const MAX_SGE: u32 = crate::engine::ranges::MAX_SGE as u32;
+pub(super) const MAX_SGE: u32 = soft_memory::MAX_SGE as u32;
 /// Bytes of inline data.
 pub(super) const MAX_INLINE: u32 = 1024;
 /// Receives of a shared receive queue.

@@ -5,6 +5,7 @@ use super::protocol;
 use super::slot::{BODY_WORDS, Lot, SEND_INLINE, Short};
 use super::trust::Claim;
 use super::view::Ring;
+use soft_memory::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The payload words of a slot.
@@ -15,11 +16,10 @@ fn body(slot: &Slot) -> &[AtomicU64] {
 
 impl Ring {
     /// Producer: fills the slot that `head` is for, but for its first word, which [`Ring::show`] stores.
-    ///
-    /// # Safety
-    /// `from` is readable for `len` bytes.
+    /// Of more than a slot takes, the rest is left out.
     #[inline]
-    pub unsafe fn fill(&self, head: Short, from: *const u8, len: usize) {
+    pub fn fill(&self, head: Short, from: Range) {
+        let (from, len) = (from.base().cast_const(), from.len());
         debug_assert!(len <= SEND_INLINE);
         let slot = self.slot(head.seq());
         slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
@@ -27,14 +27,24 @@ impl Ring {
             let rest = len.saturating_sub(at);
             if rest < 8 {
                 if rest > 0 {
-                    // SAFETY: the last `rest` of `len` bytes.
+                    // SAFETY: the last `rest` of the range's bytes.
                     word.store(unsafe { load_part(from.add(at), rest) }, Ordering::Relaxed);
                 }
                 break;
             }
-            // SAFETY: `at` + 8 bytes or more are readable.
+            // SAFETY: the range has `at` + 8 bytes or more.
             let value = unsafe { from.add(at).cast::<u64>().read_unaligned() };
             word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Ring::fill`], with two words.
+    #[inline]
+    pub fn fill_words(&self, head: Short, words: [u64; 2]) {
+        let slot = self.slot(head.seq());
+        slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
+        for (to, word) in body(slot).iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
         }
     }
 
@@ -58,23 +68,21 @@ impl Ring {
         Some(Claim::new(Lot::parse(words)))
     }
 
-    /// Consumer: copies the first `len` payload bytes of slot `seq`, which was published.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` bytes.
+    /// Consumer: fills `to` with the first payload bytes of slot `seq`, which was published. What is longer than a slot stays as it is behind that.
     #[inline]
-    pub unsafe fn pour(&self, seq: u32, to: *mut u8, len: usize) {
+    pub fn pour(&self, seq: u32, to: Range) {
+        let (to, len) = (to.base(), to.len());
         debug_assert!(len <= SEND_INLINE);
         for (word, at) in body(self.slot(seq)).iter().zip((0..).step_by(8)) {
             let rest = len.saturating_sub(at);
             if rest < 8 {
                 if rest > 0 {
-                    // SAFETY: the last `rest` of `len` bytes.
+                    // SAFETY: the last `rest` of the range's bytes.
                     unsafe { store_part(to.add(at), word.load(Ordering::Relaxed), rest) };
                 }
                 break;
             }
-            // SAFETY: `at` + 8 bytes or more are writable.
+            // SAFETY: the range has `at` + 8 bytes or more.
             unsafe { to.add(at).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed)) };
         }
     }
@@ -157,13 +165,15 @@ mod tests {
                 let short = Short(head.emit());
                 assert!(ring.head(seq).is_none());
                 let mut target = [0u8; 64];
-                // SAFETY: `at` + `len` is below 64, the length of both.
-                unsafe {
-                    ring.fill(short, source.as_ptr().add(at), len);
-                    assert!(ring.head(seq).is_none(), "not shown yet");
-                    ring.show(short);
-                    ring.pour(seq, target.as_mut_ptr().add(at), len);
-                }
+                // SAFETY: `at` + `len` is below 64, the length of both; the source is only read.
+                let (from, to) = unsafe {
+                    let from = Range::new(source.as_ptr().cast_mut(), 64).part(at, len);
+                    (from, Range::new(target.as_mut_ptr(), 64).part(at, len))
+                };
+                ring.fill(short, from);
+                assert!(ring.head(seq).is_none(), "not shown yet");
+                ring.show(short);
+                ring.pour(seq, to);
                 assert_eq!(ring.head(seq).and_then(|short| Head::parse(short.0)), Some(head));
                 let mut wanted = [0u8; 64];
                 wanted[at..at + len].copy_from_slice(&source[at..at + len]);
@@ -177,12 +187,23 @@ mod tests {
         let ring = mock::view().qp_ring(2);
         let text = *b"elevenbytes";
         let head = Short::from(1, 0).with(RING_SLOTS, text.len(), None, false);
-        // SAFETY: as many bytes as the text has.
-        unsafe { ring.fill(head, text.as_ptr(), text.len()) };
+        // SAFETY: as many bytes as the text has; only read.
+        ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) });
         ring.show(head);
         let (_, body) = ring.take(RING_SLOTS).expect("shown");
         let words = (0..BODY_WORDS).map(|at| body.word(at).as_said());
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         assert_eq!(bytes[..11], text);
+    }
+
+    #[test]
+    fn two_words_are_found_as_they_were_put() {
+        let ring = mock::view().qp_ring(2);
+        let lot = Lot { chunk: 3, len: 4, total: 5 };
+        let head = Short::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
+        ring.fill_words(head, lot.emit());
+        ring.show(head);
+        assert!(ring.head(RING_SLOTS).is_some_and(Short::is_chunked));
+        assert_eq!(ring.lot(RING_SLOTS).map(Claim::as_said), Some(lot));
     }
 }

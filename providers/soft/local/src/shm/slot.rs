@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::trust::Claim;
+use soft_memory::range::bytes_of;
 
 /// Payload words of a slot.
 pub const BODY_WORDS: usize = 6;
@@ -215,8 +216,8 @@ impl Body {
 
     /// Bytes that travel in the words from `at` on.
     #[inline]
-    pub fn bytes(&self, at: usize) -> *const u8 {
-        self.0[at..].as_ptr().cast()
+    pub fn bytes(&self, at: usize) -> &[u8] {
+        bytes_of(&self.0[at..])
     }
 }
 

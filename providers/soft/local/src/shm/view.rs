@@ -7,6 +7,7 @@ use super::layout::*;
 use super::protocol::{self, take_bits};
 use super::slot::{Body, Head};
 use super::trust::{Claim, FromPeer, Hint, Owned};
+use soft_memory::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
@@ -24,7 +25,7 @@ unsafe impl Sync for View {}
 impl View {
     /// # Safety
     /// `tables` is mapped readable (writable where the owner uses the view) for `TABLES_LEN` bytes and `rings`
-    /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view is used.
+    /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view, or what it hands out, is used.
     #[inline]
     pub const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
         Self { tables, rings }
@@ -154,12 +155,14 @@ impl View {
         known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
     }
 
-    /// First byte of chunk `index`, or `None` when there is no such chunk (the index came from a peer).
+    /// Chunk `index`, or `None` when there is no such chunk (the index came from a peer).
     #[inline]
-    pub fn chunk(&self, index: u32) -> Option<*mut u8> {
+    pub fn chunk(&self, index: u32) -> Option<Range> {
         let index = index as usize;
-        // SAFETY: in the mapped segment by the check before.
-        (index < CHUNKS).then(|| unsafe { self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES) })
+        // SAFETY: in the mapped segment by the check before, which stays as long as the view is used (contract of `new`); chunks are only copied.
+        (index < CHUNKS).then(|| unsafe {
+            Range::new(self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES), CHUNK_BYTES)
+        })
     }
 
     /// Rings the bell of QP `index`: there is something for it and nobody looks by himself.

@@ -7,12 +7,12 @@ use crate::engine::completion::{Cqe, Rare};
 use crate::engine::cq::Cq;
 use crate::engine::datagrams::{Fate, Inlet};
 use crate::engine::qp::Qp;
-use crate::engine::ranges::Ranges;
 use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::wq::Wq;
 use abi::*;
 use soft_local::shm::slot::*;
+use soft_memory::Ranges;
 use soft_semantics::frames::steer::Winner;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 
@@ -47,9 +47,9 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     };
     // The sender could change it while we look.
     inlet.frame.resize(MAX_FRAME, 0);
-    // SAFETY: a chunk has more than MAX_FRAME bytes, the copy has as many; `len` was checked.
-    unsafe { inlet.frame.as_mut_ptr().copy_from_nonoverlapping(chunk, len) };
-    let Some(frame) = inlet.frame.get(..len) else { return Fate::Dropped };
+    let Some(frame) = inlet.frame.get_mut(..len) else { return Fate::Dropped };
+    chunk.get(frame);
+    let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Fate::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
     let winner = Winner { precedence, shape, born: 0 };
@@ -149,9 +149,9 @@ impl Sink<'_> {
             // Without tag, the addresses and then what is behind it.
             let (addresses, rest) = frame.split_at(ETHERNET - 2);
             let rest = rest.get(removed..).unwrap_or_default();
-            let good = scatter(&ranges, 0, addresses)
-                && scatter(&ranges, addresses.len(), rest)
-                && scatter(&ranges, len - fcs.len(), &fcs);
+            let good = ranges.scatter_bytes(0, addresses)
+                && ranges.scatter_bytes(addresses.len(), rest)
+                && ranges.scatter_bytes(len - fcs.len(), &fcs);
             if good { IBV_WC_SUCCESS } else { IBV_WC_LOC_PROT_ERR }
         };
         let good = placed == IBV_WC_SUCCESS;
@@ -169,9 +169,4 @@ impl Sink<'_> {
         self.cq.push_with(&cqe, Some(&rare), false);
         good
     }
-}
-
-fn scatter(ranges: &Ranges, at: usize, bytes: &[u8]) -> bool {
-    // SAFETY: the bytes are a slice of ours.
-    unsafe { ranges.scatter(at, bytes.as_ptr(), bytes.len()) }
 }

@@ -30,7 +30,11 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let tso = requester.queue.entry(n).request.opcode == IBV_WR_TSO;
         let mut brought = vec![];
         let found = requester.ranges(qp, n, 0).and_then(|ranges| {
-            if ranges.is_abroad() { ranges.brought_home(&mut brought) } else { Some(ranges) }
+            if ranges.is_abroad() {
+                crate::engine::requester::at_home(&ranges, &mut brought)
+            } else {
+                Some(ranges)
+            }
         });
         let sent = match found {
             None => {
@@ -45,9 +49,8 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             Some(ranges) => {
                 let flags = requester.queue.entry(n).request.flags;
                 let len = ranges.total().min(frame.len());
-                // SAFETY: the frame has so many bytes.
-                let _at_home = unsafe { ranges.gather(0, frame.as_mut_ptr(), len) };
                 let whole = frame.get_mut(..len).unwrap_or_default();
+                let _at_home = ranges.gather_bytes(0, whole);
                 if flags & IBV_SEND_IP_CSUM != 0
                     && let Some((_, places)) = dissect(whole)
                 {
@@ -86,10 +89,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
     let letter =
         Letter { op: Op::Frame, flags: 0, imm: 0, src_qpn: qp.qpn, to: None, body, inline: None };
     for outlet in &receivers {
-        outlet.put(adapter, &letter, |base| {
-            // SAFETY: a chunk has more bytes than a frame, and is ours until acknowledged.
-            unsafe { base.copy_from_nonoverlapping(frame.as_ptr(), frame.len()) };
-        });
+        outlet.put(adapter, &letter, |chunk| chunk.put(frame));
         outlet.publish();
     }
     Sent::Gone

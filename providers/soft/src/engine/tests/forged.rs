@@ -53,7 +53,7 @@ fn an_offer_of_our_own_memory_that_nobody_of_us_made_moves_nothing() {
                 let chunk = b.qp.adapter.chunks.take().expect("room");
                 let base = b.qp.adapter.view.chunk(chunk).expect("there");
                 // SAFETY: a chunk of ours.
-                unsafe { base.cast::<[u64; 2]>().write([address, LEN as u64]) };
+                unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
                 let body = [halves(chunk, 1), LEN as u64];
                 forge(&a, &b, Op::Send, Carrier::AttachList, 0, &body);
             } else {
@@ -101,7 +101,7 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     // They add up to 64, if nobody looks.
     let list = [[0x1000u64, u64::MAX], [0x1000, 65]];
     // SAFETY: a chunk of ours.
-    unsafe { base.cast::<[[u64; 2]; 2]>().write(list) };
+    unsafe { base.base().cast::<[[u64; 2]; 2]>().write(list) };
     forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
 }
@@ -126,7 +126,7 @@ fn a_message_is_no_longer_than_it_said_whatever_later_pieces_offer() {
         if listed {
             let base = of_a.view.chunk(chunk).expect("there");
             // SAFETY: a chunk of ours.
-            unsafe { base.cast::<[u64; 2]>().write([address, LEN as u64]) };
+            unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
             let body = [halves(chunk, 1), LEN as u64];
             forge_piece(&a, &b, Op::Send, LAST, (Carrier::AttachList, 0), &body);
         } else {

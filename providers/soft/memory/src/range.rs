@@ -1,0 +1,189 @@
+//! A run of bytes that others may change at any time: memory of an application that was checked, or a bounce buffer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of this process's memory, to be copied from and to. Laid out as `struct iovec`.
+///
+/// Whoever makes one has checked that it may be used so and for how long; from then on copying needs no further promise. Nothing ever makes a
+/// reference to the bytes: threads of the application, and other processes, write them when they like.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Range {
+    base: *mut u8,
+    len: usize,
+}
+
+const _: () = assert!(size_of::<Range>() == size_of::<libc::iovec>());
+const _: () = assert!(std::mem::offset_of!(libc::iovec, iov_len) == 8);
+
+impl Range {
+    /// `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// As long as a copy of the range is used, the bytes may be read, and written where the range is copied to; no reference to them is used
+    /// meanwhile. (What an application unmapped though it had registered it is its own fault: see [`careful`](crate::careful).)
+    #[inline]
+    pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// `len` bytes at an address of this process.
+    ///
+    /// # Safety
+    /// As [`Range::new`].
+    #[inline]
+    pub const unsafe fn at(address: u64, len: usize) -> Self {
+        Self { base: address as usize as *mut u8, len }
+    }
+
+    /// First byte.
+    #[inline]
+    pub const fn base(self) -> *mut u8 {
+        self.base
+    }
+
+    /// First address.
+    #[inline]
+    pub fn address(self) -> u64 {
+        self.base as usize as u64
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The part `offset..offset + len`, cut at the end.
+    #[inline]
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        let offset = offset.min(self.len);
+        Self { base: self.base.wrapping_add(offset), len: len.min(self.len - offset) }
+    }
+
+    /// Its first `len` bytes, or all.
+    #[inline]
+    pub fn first(self, len: usize) -> Self {
+        Self { base: self.base, len: len.min(self.len) }
+    }
+
+    /// Copies as much as both have; the two may overlap.
+    #[inline]
+    pub fn copy_to(self, to: Self) {
+        // SAFETY: as many bytes as both have (contract of `new`); memmove, since an application may send to itself.
+        unsafe { std::ptr::copy(self.base, to.base, self.len.min(to.len)) };
+    }
+
+    /// Copies as much of `bytes` as there is room for.
+    #[inline]
+    pub fn put(self, bytes: &[u8]) {
+        // SAFETY: as many bytes as both have; the range's by contract of `new`.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
+    }
+
+    /// Copies to `bytes` as much as both have.
+    #[inline]
+    pub fn get(self, bytes: &mut [u8]) {
+        // SAFETY: as many bytes as both have; the range's by contract of `new`.
+        unsafe { std::ptr::copy(self.base, bytes.as_mut_ptr(), self.len.min(bytes.len())) };
+    }
+
+    /// Reads, changes and writes the word that it begins with; what was there. Alone among those who hold the lock of this process's atomics, and
+    /// where the word is aligned, among processors.
+    pub fn update(self, change: impl Fn(u64) -> u64) -> u64 {
+        let word = self.word();
+        if word.is_aligned() {
+            // Also atomic for other processes' adapters that have the same memory.
+            // SAFETY: eight bytes of the range (`word`), and aligned.
+            let word = unsafe { AtomicU64::from_ptr(word) };
+            let changed =
+                word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)));
+            return changed.unwrap_or_else(|old| old);
+        }
+        // A region may map an aligned address to an odd one.
+        // SAFETY: eight bytes of the range (`word`).
+        unsafe {
+            let old = word.read_unaligned();
+            word.write_unaligned(change(old));
+            old
+        }
+    }
+
+    /// Stores the word that it begins with, at once where it is aligned: whoever looks at it meanwhile sees it whole.
+    pub fn store(self, value: u64) {
+        let word = self.word();
+        if word.is_aligned() {
+            // SAFETY: eight bytes of the range (`word`), and aligned.
+            unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
+        } else {
+            // SAFETY: eight bytes of the range (`word`).
+            unsafe { word.write_unaligned(value) };
+        }
+    }
+
+    fn word(self) -> *mut u64 {
+        assert!(self.len >= 8, "a word of {} bytes", self.len);
+        self.base.cast()
+    }
+}
+
+/// The bytes of words.
+#[inline]
+pub const fn bytes_of(words: &[u64]) -> &[u8] {
+    // SAFETY: the same memory; bytes have no alignment, and any are valid.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// The bytes of words, to be written.
+#[inline]
+pub const fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: the same memory, borrowed alone; bytes have no alignment, and any make a word.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(bytes: &mut [u8]) -> Range {
+        // SAFETY: used only while the test has the bytes, and not by name meanwhile.
+        unsafe { Range::new(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    #[test]
+    fn a_part_never_goes_beyond_the_end() {
+        let mut bytes = [0; 10];
+        let range = over(&mut bytes);
+        assert_eq!((range.part(4, 100).len(), range.part(11, 1).len()), (6, 0));
+        assert_eq!((range.first(11).len(), range.first(3).len()), (10, 3));
+        assert_eq!(range.part(usize::MAX, usize::MAX).address(), range.address() + 10);
+    }
+
+    #[test]
+    fn a_copy_is_as_long_as_the_shorter_side() {
+        let (mut from, mut to) = ([1, 2, 3, 4], [0; 6]);
+        over(&mut from).copy_to(over(&mut to));
+        over(&mut to).part(4, 2).put(&[5, 6, 7]);
+        let mut got = [0; 9];
+        over(&mut to).get(&mut got);
+        assert_eq!(got, [1, 2, 3, 4, 5, 6, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_word_is_changed_wherever_it_lies() {
+        let mut words = [0u64; 2];
+        let range = over(bytes_of_mut(&mut words));
+        for at in 0..8 {
+            let word = range.part(at, 8);
+            word.store(40);
+            assert_eq!(word.update(|old| old + 2), 40);
+            assert_eq!(word.update(|old| old), 42);
+        }
+    }
+}

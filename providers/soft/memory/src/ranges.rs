@@ -1,0 +1,379 @@
+//! Lists of ranges of application memory, and copying to and from them.
+//!
+//! The application may touch that memory at any time, so it is only ever copied through raw pointers.
+
+use crate::pages::is_mapped;
+use crate::{Range, careful};
+use arrayvec::ArrayVec;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Ranges that one work request may name (`max_sge` of the device).
+pub const MAX_SGE: usize = 32;
+
+/// Memory of another process that lists of this one may name.
+pub trait Remote: Debug + Send + Sync {
+    /// Copies the bytes at address `va` of that process to `to`. `false`: they are not there any more.
+    fn read(&self, va: u64, to: Range) -> bool;
+
+    /// Copies `from` to address `va` of that process. `false`: the memory is not there any more.
+    fn write(&self, va: u64, from: Range) -> bool;
+}
+
+/// The resolved scatter/gather list of one work request.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
+    items: ArrayVec<Range, MAX_SGE>,
+    total: usize,
+    /// Those of imported regions, if any are.
+    abroad: Option<Box<Abroad>>,
+    /// Copied to by somebody whom the application does not know of (`soft_memory::careful`).
+    careful: bool,
+}
+
+/// Which ranges are memory of another process (by place in the list), and how it is reached. Their addresses are that
+/// process's.
+#[derive(Clone, Debug, Default)]
+struct Abroad(Vec<(usize, Arc<dyn Remote>)>);
+
+impl Abroad {
+    fn at(&self, place: usize) -> Option<&Arc<dyn Remote>> {
+        self.0.iter().find(|(at, _)| *at == place).map(|(_, imported)| imported)
+    }
+}
+
+impl Ranges {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { items: ArrayVec::new_const(), total: 0, abroad: None, careful: false }
+    }
+
+    /// The memory may be gone, if who copies is `careful`.
+    #[inline]
+    pub fn take_care(&mut self, careful: bool) {
+        self.careful = careful;
+    }
+
+    /// Appends a range; `false` when the list is full.
+    pub fn push(&mut self, range: Range) -> bool {
+        self.total += range.len();
+        range.is_empty() || self.items.try_push(range).is_ok()
+    }
+
+    /// Appends `len` bytes at address `va` of another process; `false` when the list is full.
+    #[cold]
+    pub fn push_imported(&mut self, va: u64, len: usize, imported: Arc<dyn Remote>) -> bool {
+        // SAFETY: never read or written here: the list knows whose it is.
+        let range = unsafe { Range::at(va, len) };
+        if len > 0 {
+            let place = self.items.len();
+            self.abroad.get_or_insert_default().0.push((place, imported));
+        }
+        self.push(range)
+    }
+
+    /// Appends all ranges of another list; `false` when this one is full.
+    pub fn extend(&mut self, other: &Self) -> bool {
+        self.careful |= other.careful;
+        other.items.iter().enumerate().all(|(place, range)| match other.abroad(place) {
+            Some(imported) => {
+                self.push_imported(range.address(), range.len(), Arc::clone(imported))
+            }
+            None => self.push(*range),
+        })
+    }
+
+    /// Copies all of it into `buffer`. `false`: memory of an imported region is gone.
+    #[cold]
+    pub fn bring_home(&self, buffer: &mut Vec<u8>) -> bool {
+        buffer.resize(self.total, 0);
+        self.gather_bytes(0, buffer)
+    }
+
+    /// A list of one range.
+    #[inline]
+    pub fn of(range: Range) -> Self {
+        let mut own = Self::new();
+        own.push(range);
+        own
+    }
+
+    /// Whether some of it is not memory of this process: then only [`Ranges::scatter`] and [`Ranges::gather`] get at it.
+    #[inline]
+    pub const fn is_abroad(&self) -> bool {
+        self.abroad.is_some()
+    }
+
+    /// Whether some of it was unmapped; of memory of this process.
+    #[cold]
+    pub fn is_gone(&self) -> bool {
+        !self.is_abroad() && self.items.iter().any(|r| !is_mapped(r.address(), r.len()))
+    }
+
+    /// Bytes in all ranges.
+    pub const fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The non-empty ranges.
+    pub fn items(&self) -> &[Range] {
+        &self.items
+    }
+
+    /// The part `offset..offset + len` (cut at the end of the list), as ranges.
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        let mut part = Self { careful: self.careful, ..Self::new() };
+        self.walk(offset, len, |place, base, n, _| {
+            // As many ranges as there were at most: never full.
+            match self.abroad(place) {
+                Some(imported) => part.push_imported(base as u64, n, Arc::clone(imported)),
+                // SAFETY: part of a range of the list.
+                None => part.push(unsafe { Range::new(base, n) }),
+            };
+        });
+        part
+    }
+
+    /// Copies `from` to `offset` of the list. `false`: memory of an imported region is gone. (What was unmapped here swallows its bytes.)
+    #[inline]
+    #[must_use]
+    pub fn scatter(&self, offset: usize, from: Range) -> bool {
+        // SAFETY: so many bytes are readable (contract of Range).
+        unsafe { self.scatter_at(offset, from.base(), from.len()) }
+    }
+
+    /// As [`Ranges::scatter`], of bytes of our own.
+    #[inline]
+    #[must_use]
+    pub fn scatter_bytes(&self, offset: usize, from: &[u8]) -> bool {
+        // SAFETY: a slice is readable.
+        unsafe { self.scatter_at(offset, from.as_ptr(), from.len()) }
+    }
+
+    /// Fills `to` from `offset` of the list. `false`: memory of an imported region is gone.
+    #[inline]
+    #[must_use]
+    pub fn gather(&self, offset: usize, to: Range) -> bool {
+        // SAFETY: so many bytes are writable (contract of Range).
+        unsafe { self.gather_at(offset, to.base(), to.len()) }
+    }
+
+    /// As [`Ranges::gather`], into bytes of our own.
+    #[inline]
+    #[must_use]
+    pub fn gather_bytes(&self, offset: usize, to: &mut [u8]) -> bool {
+        // SAFETY: a slice that is borrowed alone is writable.
+        unsafe { self.gather_at(offset, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies all of it to `to`, memory that another process may be watching: the last byte comes last. `false` as for [`Ranges::gather`].
+    #[must_use]
+    pub fn gather_in_order(&self, to: Range) -> bool {
+        let len = self.total.min(to.len());
+        let last = last_stored(to.base(), len);
+        let mut end = [0u8; 8];
+        if !self.gather(0, to.first(len - last)) || !self.gather_bytes(len - last, &mut end[..last])
+        {
+            return false;
+        }
+        // SAFETY: the last bytes of `to`, aligned as `last_stored` says.
+        unsafe { store_last(to.base().add(len - last), end.as_ptr(), last) };
+        true
+    }
+
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[inline]
+    unsafe fn scatter_at(&self, offset: usize, src: *const u8, len: usize) -> bool {
+        if self.careful || self.abroad.is_some() {
+            // SAFETY: by contract.
+            return unsafe { self.scatter_specially(offset, src, len) };
+        }
+        self.walk(offset, len, |_, base, n, done| {
+            // SAFETY: base..n is part of a Range, src as the caller promised; memmove, since an application may send to itself.
+            unsafe { std::ptr::copy(src.add(done), base, n) };
+        });
+        true
+    }
+
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[inline]
+    unsafe fn gather_at(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
+        if self.abroad.is_some() {
+            // SAFETY: by contract.
+            return unsafe { self.gather_abroad(offset, dst, len) };
+        }
+        self.walk(offset, len, |_, base, n, done| {
+            // SAFETY: base..n is part of a Range, dst as the caller promised; memmove as in `scatter_at`.
+            unsafe { std::ptr::copy(base, dst.add(done), n) };
+        });
+        true
+    }
+
+    /// The imported region that the range at `place` is in, if it is in one.
+    fn abroad(&self, place: usize) -> Option<&Arc<dyn Remote>> {
+        self.abroad.as_ref().and_then(|abroad| abroad.at(place))
+    }
+
+    /// `scatter_at` of a list that imported regions are in, or by somebody careful.
+    ///
+    /// # Safety
+    /// As `scatter_at`.
+    #[cold]
+    unsafe fn scatter_specially(&self, offset: usize, src: *const u8, len: usize) -> bool {
+        let mut good = true;
+        self.walk(offset, len, |place, base, n, done| {
+            let src = src.wrapping_add(done);
+            match self.abroad(place) {
+                Some(imported) => {
+                    // SAFETY: readable by contract, and only read.
+                    let from = unsafe { Range::new(src.cast_mut(), n) };
+                    good = good && imported.write(base as u64, from);
+                }
+                // SAFETY: as in `scatter_at`, but that the range may be gone.
+                None if self.careful => unsafe { careful::put(base, src, n) },
+                // SAFETY: as in `scatter_at`.
+                None => unsafe { std::ptr::copy(src, base, n) },
+            }
+        });
+        good
+    }
+
+    /// `gather_at` of a list that imported regions are in.
+    ///
+    /// # Safety
+    /// As `gather_at`.
+    #[cold]
+    unsafe fn gather_abroad(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
+        let mut good = true;
+        self.walk(offset, len, |place, base, n, done| {
+            let dst = dst.wrapping_add(done);
+            match self.abroad(place) {
+                Some(imported) => {
+                    // SAFETY: writable by contract.
+                    good = good && imported.read(base as u64, unsafe { Range::new(dst, n) });
+                }
+                // SAFETY: as in `gather_at`.
+                None => unsafe { std::ptr::copy(base, dst, n) },
+            }
+        });
+        good
+    }
+
+    /// Calls `f` with place in the list, address, length and distance from `offset` of each contiguous run.
+    #[inline]
+    fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(usize, *mut u8, usize, usize)) {
+        let (mut skip, mut done) = (offset, 0);
+        for (place, item) in self.items.iter().enumerate() {
+            if done == len {
+                return;
+            }
+            if skip >= item.len() {
+                skip -= item.len();
+                continue;
+            }
+            let n = (item.len() - skip).min(len - done);
+            // Within the range, whoever's it is.
+            f(place, item.base().wrapping_add(skip), n, done);
+            done += n;
+            skip = 0;
+        }
+    }
+}
+
+/// The last of `len` bytes to be stored as one: who waits for the last byte finds all others there.
+fn last_stored(to: *mut u8, len: usize) -> usize {
+    match len {
+        0 => 0,
+        2 | 4 | 8 if (to as usize).is_multiple_of(len) => len,
+        _ => 1,
+    }
+}
+
+/// Stores the last `len` bytes of a write after all before them.
+///
+/// # Safety
+/// `to` is writable for `len` bytes, of which [`last_stored`] said that they are aligned; so is `from` readable.
+unsafe fn store_last(to: *mut u8, from: *const u8, len: usize) {
+    fence(Ordering::Release);
+    // SAFETY: by contract; the value may come from an odd address.
+    unsafe {
+        match len {
+            0 => {}
+            2 => AtomicU16::from_ptr(to.cast())
+                .store(from.cast::<u16>().read_unaligned(), Ordering::Release),
+            4 => AtomicU32::from_ptr(to.cast())
+                .store(from.cast::<u32>().read_unaligned(), Ordering::Release),
+            8 => AtomicU64::from_ptr(to.cast())
+                .store(from.cast::<u64>().read_unaligned(), Ordering::Release),
+            _ => AtomicU8::from_ptr(to).store(from.read(), Ordering::Release),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(buffers: &mut [Vec<u8>]) -> Ranges {
+        let mut ranges = Ranges::new();
+        for b in buffers {
+            // SAFETY: the buffers are there for as long as the test uses the list.
+            assert!(ranges.push(unsafe { Range::new(b.as_mut_ptr(), b.len()) }));
+        }
+        ranges
+    }
+
+    #[test]
+    fn bytes_land_where_a_flat_copy_would_put_them() {
+        let src: Vec<u8> = (0..64).collect();
+        for offset in 0..40 {
+            for len in 0..=(40 - offset) {
+                let mut buffers = [vec![0; 7], vec![0; 0], vec![0; 20], vec![0; 13]];
+                let ranges = over(&mut buffers);
+                assert_eq!(ranges.total(), 40);
+                assert!(ranges.scatter_bytes(offset, &src[..len]));
+                let mut back = vec![0; len];
+                assert!(ranges.gather_bytes(offset, &mut back));
+                assert_eq!(back, src[..len]);
+                let mut flat = vec![0; 40];
+                flat[offset..offset + len].copy_from_slice(&src[..len]);
+                assert_eq!(buffers.concat(), flat);
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_is_cut_at_the_end() {
+        let mut buffers = [vec![0; 4], vec![0; 4]];
+        let ranges = over(&mut buffers);
+        assert_eq!(ranges.part(3, 2).items().len(), 2);
+        assert_eq!(ranges.part(6, 100).total(), 2);
+        assert_eq!(ranges.part(8, 1).total(), 0);
+    }
+
+    #[test]
+    fn the_end_of_a_write_is_one_store_where_it_can_be() {
+        let mut words = [0u64; 4];
+        let base = words.as_mut_ptr().cast::<u8>();
+        let source: Vec<u8> = (1..=32).collect();
+        for len in 0..=16usize {
+            for at in 0..8usize {
+                // SAFETY: 8 + 16 bytes are inside the four words and the source.
+                unsafe {
+                    let to = base.add(at);
+                    let last = last_stored(to, len);
+                    assert!(last <= len && (len == 0 || last > 0));
+                    std::ptr::copy(source.as_ptr(), to, len - last);
+                    store_last(to.add(len - last), source.as_ptr().add(len - last), last);
+                    let got: Vec<u8> = (0..len).map(|i| to.add(i).read()).collect();
+                    assert_eq!(got, source[..len]);
+                }
+            }
+        }
+        assert_eq!(last_stored(base, 8), 8);
+        assert_eq!(last_stored(base.wrapping_add(4), 8), 1);
+    }
+}
