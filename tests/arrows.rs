@@ -1,4 +1,5 @@
-//! Which folder of the front-end may import which (docs/architecture.md): arrows go one way.
+//! Which folder of the front-end may import which, which crate of the software adapter, and where unsafe code may be
+//! (docs/architecture.md, CONTRIBUTING.md): arrows go one way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,4 +54,117 @@ fn the_folders_of_the_front_end_import_one_way() {
     }
     assert!(wrong.is_empty(), "against the arrows: {wrong:#?}");
     assert!(seen > 200, "only {seen} imports found: does this test still read them?");
+}
+
+/// A crate of the software adapter, by its folder below `providers/soft`, and the crates of this repository that it may stand on. What is not listed may
+/// stand on none.
+const CRATES: [(&str, &[&str]); 7] = [
+    ("sys", &["cface"]),
+    ("memory", &["cface", "soft-sys"]),
+    ("local", &["cface", "soft-sys", "soft-memory"]),
+    ("semantics", &["abi"]),
+    ("roce", &[]),
+    ("net", &[]),
+    ("loom", &[]),
+];
+
+/// Of these crates, those that forbid unsafe code as a whole.
+const SAFE: [&str; 2] = ["semantics", "roce"];
+
+/// The crates of this repository among the dependencies of a manifest.
+fn stands_on(manifest: &str) -> Vec<&str> {
+    let Some(begin) = manifest.find("[dependencies]") else { return vec![] };
+    let own = |name: &&str| {
+        matches!(*name, "abi" | "cface" | "provider-loader")
+            || name.starts_with("soft-")
+            || name.starts_with("ferroverbs")
+    };
+    let lines = manifest[begin..].lines().skip(1).take_while(|line| !line.starts_with('['));
+    lines.filter_map(|line| line.split(['.', ' ', '=']).next()).filter(own).collect()
+}
+
+#[test]
+fn the_crates_of_the_software_adapter_stand_on_each_other_one_way() {
+    let soft = Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/soft");
+    let mut folders: Vec<_> = fs::read_dir(&soft)
+        .expect("a folder of ours")
+        .flatten()
+        .filter(|entry| entry.path().join("Cargo.toml").exists())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    folders.sort();
+    let mut known: Vec<_> = CRATES.map(|(folder, _)| folder.to_owned()).into();
+    known.sort();
+    assert_eq!(folders, known, "a crate is missing in the list of this test");
+    for (folder, allowed) in CRATES {
+        let manifest = soft.join(folder).join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).expect("a manifest");
+        for name in stands_on(&text) {
+            assert!(allowed.contains(&name), "{} stands on {name}", manifest.display());
+        }
+    }
+    let plugin = fs::read_to_string(soft.join("Cargo.toml")).expect("a manifest");
+    assert!(stands_on(&plugin).contains(&"soft-local"), "does this test still read manifests?");
+}
+
+/// Folders and files of the plugin that have unsafe code; in the others there is none. What an application's bytes need is in `memory`, and here is who
+/// answers for a range, a mapped segment or an object of C.
+const UNSAFE: [&str; 30] = [
+    "ops/",
+    "hostile/",
+    "fuzzing/",
+    "engine/tests",
+    "adapter.rs",
+    "engine/channel.rs",
+    "engine/counters.rs",
+    "engine/cq.rs",
+    "engine/datagrams.rs",
+    "engine/helper.rs",
+    "engine/imported.rs",
+    "engine/inbound.rs",
+    "engine/link.rs",
+    "engine/mapped.rs",
+    "engine/moved.rs",
+    "engine/onesided.rs",
+    "engine/posting.rs",
+    "engine/qp.rs",
+    "engine/quick.rs",
+    "engine/regions.rs",
+    "engine/requester.rs",
+    "engine/responder.rs",
+    "engine/runs.rs",
+    "engine/srq.rs",
+    "engine/tagged.rs",
+    "engine/tso.rs",
+    "engine/ud.rs",
+    "engine/waiting.rs",
+    "engine/wq.rs",
+    "net.rs",
+];
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    let soft = Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/soft");
+    for folder in SAFE {
+        let text = fs::read_to_string(soft.join(folder).join("src/lib.rs")).expect("a library");
+        assert!(text.contains("\n#![forbid(unsafe_code)]\n"), "{folder} forbids unsafe code");
+    }
+    let src = soft.join("src");
+    let mut used = [false; UNSAFE.len()];
+    for file in sources(&src) {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let is_unsafe = lines.any(|line| {
+            ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| line.contains(word))
+        });
+        let name = file.strip_prefix(&src).expect("below src").display().to_string();
+        let place = UNSAFE.iter().position(|place| name.starts_with(place));
+        match place {
+            Some(place) => used[place] |= is_unsafe,
+            None => assert!(!is_unsafe, "providers/soft/src/{name} has unsafe code"),
+        }
+    }
+    for (place, used) in UNSAFE.iter().zip(used) {
+        assert!(used, "{place} has no unsafe code any more: take it off the list");
+    }
 }
