@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test uses a part")]
 
 mod end;
+#[path = "../support/random.rs"]
 mod random;
 
 pub use end::{End, MEMORY, RKEY, Reader, Received, SOURCE, WORDS, pattern};

@@ -101,7 +101,7 @@ impl Fabric {
             now: Time::from_ns(1),
             conns: Vec::new(),
             ports,
-            random: Random(seed),
+            random: Random::new(seed),
             hosts: (0..shape.hosts).map(|_| Host::default()).collect(),
             avoid: None,
             events: BinaryHeap::new(),
