@@ -104,15 +104,23 @@ impl Answers {
     /// Acknowledges all up to `psn`, or not.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, msn: Number) {
         // One that waits to be sent says less than this one.
-        if let Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. }) = self.jobs.back() {
+        if self.is_acknowledging() {
             self.jobs.pop_back();
         }
         self.jobs.push_back(Job::Acknowledge { psn, syndrome, msn });
     }
 
+    /// Whether the last that waits to be sent says what was executed so far.
+    pub(super) fn is_acknowledging(&self) -> bool {
+        matches!(
+            self.jobs.back(),
+            Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. } | Job::Selective { .. })
+        )
+    }
+
     /// Tells what is held behind the gap at `psn`.
     pub(super) fn selective(&mut self, psn: Psn, held: Held) {
-        if let Some(Job::Selective { .. }) = self.jobs.back() {
+        if self.is_acknowledging() {
             self.jobs.pop_back();
         }
         self.jobs.push_back(Job::Selective { psn, held });

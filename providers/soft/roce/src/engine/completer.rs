@@ -1,5 +1,6 @@
 //! What comes back to a requester (IBTA vol 1, 9.7.5): acknowledgements, data, refusals.
 
+use super::flight::Gain;
 use super::requester::Requester;
 use super::shared::Shared;
 use super::{Drop, Op, Status, Step};
@@ -177,11 +178,15 @@ impl Requester {
         held: &Held,
         shared: &mut Shared,
     ) -> Step {
-        if self.timers.is_waiting() || !self.reached(now, psn, shared) {
+        let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());
+        if self.timers.is_waiting() || !outstanding {
             return Step::Dropped(Drop::Psn);
         }
         shared.counters.packet_seq_err += 1;
-        let gain = self.flight.held(psn, held);
+        // Both together, before anything is taken for lost: what is held was sent before what is acknowledged here, if that was sent again.
+        let before = self.flight.acknowledged(now, psn);
+        let held = self.flight.held(psn, held);
+        let gain = Gain { bytes: before.bytes + held.bytes, ..before };
         self.progress(now, gain, shared);
         Step::Done
     }

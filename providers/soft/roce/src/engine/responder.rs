@@ -295,7 +295,8 @@ impl Responder {
             }
             (Answer::Accepted, Then::Acknowledge) => {
                 self.accept(&asked);
-                if asked.ack_request {
+                // What waits to be said is to speak of this one, too: held packets are executed in a row.
+                if asked.ack_request || self.answers.is_acknowledging() {
                     self.acknowledge_newest(shared);
                 }
             }
@@ -371,8 +372,13 @@ impl Responder {
         shared.fail(status);
     }
 
-    /// Acknowledges all that was executed.
+    /// Acknowledges all that was executed, and tells what is held, if something is missing before that: without it, the requester had to take for lost
+    /// what it sent before the packet that filled a gap.
     fn acknowledge_newest(&mut self, shared: &Shared) {
+        if !self.held.is_empty() && !self.release_next {
+            self.untold = 0;
+            return self.answers.selective(self.expected, self.held);
+        }
         let credits = match self.receives.filter(|_| !shared.config.shared_receive_queue) {
             Some(receives) => Credits::at_most(receives),
             None => Credits::UNLIMITED,
