@@ -381,6 +381,24 @@ fn acknowledgements_that_wait_are_sent_as_one() {
 }
 
 #[test]
+fn an_acknowledgement_lets_some_requests_go_first_and_not_all() {
+    for (requests, place) in [(0, 0), (1, 1), (100, 32)] {
+        let mut world = world(|config, _| without_hello(config));
+        let now = world.now;
+        world.ends[0].post(send(0, 8));
+        for (_, datagram) in packets(&mut world.ends[0], now) {
+            world.ends[1].receive(now, &datagram, false);
+        }
+        (0..requests).for_each(|id| world.ends[1].post(send(id, 8)));
+        let sent = packets(&mut world.ends[1], now);
+        assert_eq!(sent.len() as u64, requests + 1);
+        let is_ack = |message| matches!(message, Message::RcResponse(Response::Acknowledge(_)));
+        let found = sent.iter().position(|(packet, _)| is_ack(packet.message));
+        assert_eq!(found, Some(place), "{requests} requests");
+    }
+}
+
+#[test]
 fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
     for (shared, promised) in [(false, Some(6)), (true, None)] {
         let mut world = world(|config, _| {

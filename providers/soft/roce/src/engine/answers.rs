@@ -118,6 +118,13 @@ impl Answers {
         )
     }
 
+    /// Whether nothing waits but an acknowledgement, which a few requests may overtake.
+    pub(super) fn is_only_an_acknowledgement(&self) -> bool {
+        let acknowledges =
+            matches!(self.jobs.front(), Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. }));
+        acknowledges && self.jobs.len() == 1
+    }
+
     /// Tells what is held behind the gap at `psn`.
     pub(super) fn selective(&mut self, psn: Psn, held: Held) {
         if self.is_acknowledging() {

@@ -36,7 +36,12 @@ pub struct Qp {
     receiving: ReceiveSide,
     cnp_due: bool,
     last_cnp: Option<Time>,
+    /// Requests that went before an acknowledgement that waits.
+    before_ack: u32,
 }
+
+/// Requests that may go before an acknowledgement: it is shorter, and as the last it goes in one send with them (UDP_SEGMENT).
+const BEFORE_ACK: u32 = 32;
 
 #[derive(Debug)]
 enum SendSide {
@@ -67,7 +72,7 @@ impl Qp {
             Service::Ud => ReceiveSide::Datagrams,
         };
         let (sending, cnp_due, last_cnp) = (SendSide::NotYet, false, None);
-        Self { shared, sending, receiving, cnp_due, last_cnp }
+        Self { shared, sending, receiving, cnp_due, last_cnp, before_ack: 0 }
     }
 
     /// Makes it ready to send, once.
@@ -245,10 +250,20 @@ impl Qp {
             let flags = Flags { becn: true, ..Flags::default() };
             return Some(shared.packet(Psn::new(0), Message::Cnp, flags, Payload::None));
         }
-        if let ReceiveSide::Reliable(responder) = &mut self.receiving
-            && let Some(transmit) = responder.answers.poll(now, shared)
-        {
-            return Some(transmit);
+        if let ReceiveSide::Reliable(responder) = &mut self.receiving {
+            let may_wait = responder.answers.is_only_an_acknowledgement();
+            if may_wait
+                && self.before_ack < BEFORE_ACK
+                && let SendSide::Reliable(requester) = &mut self.sending
+                && let Some(transmit) = requester.poll(now, shared)
+            {
+                self.before_ack += 1;
+                return Some(transmit);
+            }
+            if let Some(transmit) = responder.answers.poll(now, shared) {
+                self.before_ack = 0;
+                return Some(transmit);
+            }
         }
         let transmit = match &mut self.sending {
             SendSide::NotYet => None,
