@@ -9,6 +9,7 @@ pub mod fate;
 pub mod faults;
 pub mod frames;
 pub mod inbound;
+pub mod keys;
 pub mod modify;
 pub mod receive;
 mod refused;
@@ -16,6 +17,7 @@ pub mod request;
 pub mod state;
 pub mod tags;
 mod time;
+pub mod xrc;
 
 pub use refused::Refused;
 pub use time::{Clock, Time};

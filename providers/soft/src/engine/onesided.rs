@@ -14,6 +14,7 @@ use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::cma::{self, IoVec};
 use soft_memory::{Range, Ranges};
+use soft_semantics::keys;
 use soft_sys::errno::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -85,9 +86,7 @@ pub(crate) fn admit(
     need: u32,
 ) -> Option<Found> {
     let (pd, access) = rights(qp_rights);
-    if access & need != need {
-        return None;
-    }
+    let pd = keys::through(pd, access, need).ok()?;
     look_up(view, spot.rkey, qpn, pd, spot.addr, len, need)
 }
 

@@ -12,6 +12,7 @@ use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_memory::pages::{Void, populate};
 use soft_memory::{Range, Ranges};
+use soft_semantics::keys::{self, Access};
 use soft_sys::Errno;
 use soft_sys::process;
 use std::collections::{HashMap, VecDeque};
@@ -400,28 +401,27 @@ pub(crate) fn look_up(
         return None;
     }
     let entry = view.mr(index);
-    // The fields are not looked at twice: with the key comes what it covers, and they change only after whoever announced
-    // himself (or holds the lock that `Adapter::quiesce` takes) has gone.
-    let key = protocol::key(&entry.key);
-    let access = (key >> 32) as u32;
-    let iova = entry.iova.load(Ordering::Relaxed);
-    let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;
-    let good = key as u32 == rkey
-        && entry.pd.load(Ordering::Relaxed) == u64::from(pd)
-        && access & need == need
-        && addr >= iova
-        && addr.checked_add(len)? <= end;
-    if !good || (is_window(rkey) && !is_for(entry, qpn)) {
-        return None;
-    }
-    Some(Found { va: entry.va.load(Ordering::Relaxed).wrapping_add(addr - iova), access })
+    let asked = Access { rkey, qpn, pd, addr, len, need };
+    let keys::Found { va, access } = entry_of(entry).admit(&asked).ok()?;
+    Some(Found { va, access })
 }
 
-/// Whether a window may be used through the owner's QP `qpn`.
-#[cold]
-fn is_for(entry: &MrEntry, qpn: u32) -> bool {
-    let bound = entry.qpn.load(Ordering::Relaxed);
-    bound == 0 || bound == qpn
+/// An entry of a table as it is now. The fields are not looked at twice: with the key comes what it covers, and they change only after whoever
+/// announced himself (or holds the lock that `Adapter::quiesce` takes) has gone.
+#[inline]
+pub(super) fn entry_of(entry: &MrEntry) -> keys::Entry {
+    let key = protocol::key(&entry.key);
+    let rkey = key as u32;
+    keys::Entry {
+        rkey,
+        access: (key >> 32) as u32,
+        pd: entry.pd.load(Ordering::Relaxed),
+        // A region's is for all.
+        qpn: if is_window(rkey) { entry.qpn.load(Ordering::Relaxed) } else { 0 },
+        iova: entry.iova.load(Ordering::Relaxed),
+        len: entry.len.load(Ordering::Relaxed),
+        va: entry.va.load(Ordering::Relaxed),
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use soft_local::shm::layout::{Life, QPS, SrqEntry, qpn, split_qpn};
 use soft_local::shm::slot::{Head, Op, halves, high, low};
 use soft_local::shm::trust::Claim;
+use soft_semantics::xrc;
 use soft_sys::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,7 +59,7 @@ impl DomainId {
 pub(crate) fn names(entry: &SrqEntry, domain: DomainId) -> Option<u32> {
     // Pairs with the Release in Srq::new.
     let life = entry.life.load(Ordering::Acquire);
-    (life != 0 && DomainId::load(&entry.domain) == domain).then_some(life as u32)
+    xrc::names(life, &DomainId::load(&entry.domain), &domain)
 }
 
 /// What a QP stands for that belongs to another process: an XRC receive QP there, for messages to our queues.
