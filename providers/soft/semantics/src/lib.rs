@@ -17,6 +17,7 @@ pub mod request;
 pub mod state;
 pub mod tags;
 mod time;
+pub mod windows;
 pub mod xrc;
 
 pub use refused::Refused;

@@ -1,7 +1,9 @@
 //! Send requests: what was asked for, and the queue that remembers it until it is complete.
 
+use crate::inbound::Nak;
 use crate::tags::MAX_TAG_SGE;
 use crate::tags::wire::HEADERS_LEN;
+use crate::windows::Bind;
 use abi::*;
 
 /// A send request, however it was posted.
@@ -13,45 +15,124 @@ pub struct Request {
     pub opcode: u32,
     /// `ibv_send_flags`.
     pub flags: u32,
-    /// Immediate data in network order, or the rkey to invalidate.
+    /// Immediate data in network order, or the rkey that a SEND has invalidated.
     pub imm: u32,
-    /// Of a segmented send: what `set_tso` says; so `remote_addr`.
-    pub rkey: u32,
-    /// Of one-sided requests; of a binding, where the window begins.
-    pub remote_addr: u64,
-    /// Of an atomic: what is compared or added.
-    pub compare_add: u64,
-    /// Of a compare-and-swap: what is put there.
-    pub swap: u64,
     /// XRC: the shared receive queue at the other end.
     pub srqn: u32,
+    /// What is to be done, with whatever that needs.
+    pub what: What,
     /// Destination of a datagram.
     pub to: Destination,
 }
+const _: () = assert!(size_of::<Request>() <= 120, "it is copied into the queue");
 
-/// `opcode` of a request that the remote QP is to refuse, by the `Nak` in `imm` (`faulty`), while it
-/// is being issued.
-pub const REFUSED: u32 = 16;
-const _: () = assert!(REFUSED > IBV_WR_ATOMIC_WRITE);
+/// What a request does, besides the bytes of its list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum What {
+    /// A message: a SEND in any form, a datagram, a frame.
+    #[default]
+    Send,
+    /// A datagram or a frame for each part of the data.
+    Segments(Segments),
+    /// An RDMA WRITE, with immediate data or without.
+    Write(Remote),
+    /// An RDMA READ.
+    Read(Remote),
+    /// Adds to the word there.
+    FetchAdd {
+        /// The word.
+        remote: Remote,
+        /// What is added.
+        add: u64,
+    },
+    /// Puts another word there if it is as expected.
+    CompareSwap {
+        /// The word.
+        remote: Remote,
+        /// What is expected.
+        compare: u64,
+        /// What is put there.
+        swap: u64,
+    },
+    /// An atomic write of eight bytes.
+    Store {
+        /// The word.
+        remote: Remote,
+        /// What is put there; `None`: what the list says when the request is issued.
+        word: Option<u64>,
+    },
+    /// A flush of what was written.
+    Flush {
+        /// First byte.
+        remote: Remote,
+        /// Bytes.
+        len: u64,
+        /// `ibv_placement_type` flags.
+        placement: u32,
+    },
+    /// Binds a window.
+    Bind(Bind),
+    /// Takes the key of a window back.
+    Invalidate {
+        /// The key.
+        rkey: u32,
+    },
+    /// The READ of a rendezvous that matched a tag.
+    Fetch(Remote, Fetched),
+    /// The message that tells a rendezvous' sender that its data was fetched.
+    Finish(Fetched),
+    /// A fault on purpose: the remote QP refuses the request.
+    Refused(Nak),
+}
 
-/// In `swap` of an atomic write: its word is `compare_add`, rather than in a scatter/gather list.
-pub const WORD_WITHIN: u64 = 1;
+/// Memory at the other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// First byte.
+    pub addr: u64,
+    /// The key that opens it.
+    pub rkey: u32,
+}
 
-impl Request {
-    /// Makes it a segmented send: `header` bytes at `address` before each segment of up to `mss` bytes.
-    pub fn set_tso(&mut self, address: u64, header: u16, mss: u16) {
-        self.remote_addr = address;
-        self.rkey = u32::from(header) | u32::from(mss) << 16;
+/// How a segmented send is cut (`IBV_WR_TSO`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// Address of the header that goes before each segment.
+    pub header: u64,
+    /// Its bytes.
+    pub header_len: u16,
+    /// Payload of each segment but the last.
+    pub mss: u16,
+}
+
+/// What a rendezvous brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Bytes.
+    pub len: u32,
+    /// Its sender asked for an event.
+    pub solicited: bool,
+}
+
+impl What {
+    /// The memory at the other end that it is about, if it is about any.
+    pub const fn remote_mut(&mut self) -> Option<&mut Remote> {
+        match self {
+            Self::Write(remote)
+            | Self::Read(remote)
+            | Self::Fetch(remote, _)
+            | Self::FetchAdd { remote, .. }
+            | Self::CompareSwap { remote, .. }
+            | Self::Store { remote, .. }
+            | Self::Flush { remote, .. } => Some(remote),
+            _ => None,
+        }
     }
 
-    /// Of a segmented send: bytes of its header.
-    pub const fn tso_header_len(&self) -> usize {
-        (self.rkey & 0xffff) as usize
-    }
-
-    /// Of a segmented send: payload of each segment but the last.
-    pub const fn tso_segment(&self) -> usize {
-        (self.rkey >> 16) as usize
+    /// Whether it concerns nobody else.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::Invalidate { .. })
     }
 }
 

@@ -4,9 +4,10 @@
 //! their request's turn comes; what is before it goes on, and what is behind it waits, as on a wire that keeps the order.
 #![forbid(unsafe_code)]
 
+use super::inbound::Nak;
 use super::link::Link;
 use super::qp::Qp;
-use super::request::{Phase, REFUSED};
+use super::request::{Phase, What};
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
@@ -260,7 +261,7 @@ impl Requester {
                 let retries = qp.entry().rnr_retry.load(Ordering::Relaxed);
                 Ordeal::not_ready(times, asked.unwrap_or(0), retries)
             }
-            Fault::Refuse(nak) => return self.have_refused(qp, n, nak as u32),
+            Fault::Refuse(nak) => return self.have_refused(qp, n, nak),
             Fault::Local => {
                 self.spend_fault();
                 self.fail(n, IBV_WC_LOC_PROT_ERR);
@@ -290,14 +291,12 @@ impl Requester {
         }
     }
 
-    /// Has the remote QP refuse request `n`: it goes the way of any other, with another opcode.
-    fn have_refused(&mut self, qp: &Qp, n: u64, nak: u32) -> bool {
+    /// Has the remote QP refuse request `n`: it goes the way of any other, to do something else.
+    fn have_refused(&mut self, qp: &Qp, n: u64, nak: Nak) -> bool {
         let request = &mut self.queue.entry(n).request;
-        let kept = *request;
-        request.opcode = REFUSED;
-        request.imm = nak;
+        let kept = std::mem::replace(&mut request.what, What::Refused(nak));
         self.issue_usual(qp, n + 1);
-        self.queue.entry(n).request = kept;
+        self.queue.entry(n).request.what = kept;
         // Until it is issued it waits as any other.
         if self.queue.issued > n {
             self.spend_fault();
@@ -307,12 +306,11 @@ impl Requester {
 
     /// Issues request `n`, which the remote QP is to refuse. `false`: later.
     #[cold]
-    pub(super) fn issue_refused(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+    pub(super) fn issue_refused(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak) -> bool {
         if self.room(qp, link) == 0 {
             return false;
         }
-        let nak = self.queue.entry(n).request.imm;
-        self.ask_refusal(qp, link, n, nak);
+        self.ask_refusal(qp, link, n, nak, false);
         true
     }
 

@@ -6,10 +6,10 @@ use super::link::{Link, Reach};
 use super::onesided::{Direction, Fault, Spot, Target};
 use super::qp::Qp;
 use super::regions::LOCAL_WRITE;
-use super::request::{Phase, REFUSED, WORD_WITHIN};
+use super::request::{Phase, Remote, What};
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
-use super::windows::{Bind, Done};
+use super::windows::Done;
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::*;
@@ -42,7 +42,7 @@ impl Requester {
     /// Issues request `n` as far as it goes. `true`: in full (or it failed); `false`: the rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let entry = self.queue.entry(n);
-        let (fenced, opcode) = (entry.has(IBV_SEND_FENCE), entry.request.opcode);
+        let (fenced, what) = (entry.has(IBV_SEND_FENCE), entry.request.what);
         if fenced && self.answers_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
@@ -50,17 +50,20 @@ impl Requester {
                 return false;
             }
         }
-        match opcode {
-            IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => self.issue_local(qp, n),
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.issue_write(qp, link, n),
-            IBV_WR_RDMA_READ => self.issue_read(qp, link, n),
-            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                self.issue_atomic(qp, link, n)
+        match what {
+            What::Send | What::Segments(_) | What::Finish(_) => self.issue_send(qp, link, n),
+            What::Write(remote) => self.issue_write(qp, link, n, remote),
+            What::Read(remote) | What::Fetch(remote, _) => self.issue_read(qp, link, n, remote),
+            What::FetchAdd { remote, add } => self.issue_atomic(qp, link, n, remote, (add, None)),
+            What::CompareSwap { remote, compare, swap } => {
+                self.issue_atomic(qp, link, n, remote, (compare, Some(swap)))
             }
-            IBV_WR_ATOMIC_WRITE => self.issue_atomic_write(qp, link, n),
-            IBV_WR_FLUSH => self.issue_flush(qp, link, n),
-            REFUSED => self.issue_refused(qp, link, n),
-            _ => self.issue_send(qp, link, n),
+            What::Store { remote, word } => self.issue_atomic_write(qp, link, n, remote, word),
+            What::Flush { remote, len, placement } => {
+                self.issue_flush(qp, link, n, remote, (len, placement))
+            }
+            What::Bind(_) | What::Invalidate { .. } => self.issue_local(qp, n),
+            What::Refused(nak) => self.issue_refused(qp, link, n, nak),
         }
     }
 
@@ -296,22 +299,21 @@ impl Requester {
             Err(Fault::Alignment) => Nak::Invalid,
             Err(Fault::Remote) => Nak::Operation,
         };
-        self.ask_refusal(qp, link, n, nak as u32);
+        // Of a WRITE with immediate data there is a receive to tell.
+        let immediate = self.queue.entry(n).request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+        self.ask_refusal(qp, link, n, nak, immediate);
         Direct::Failed
     }
 
     /// A responder would have refused request `n` and gone to error. So it shall: the request fails when it answers.
     #[cold]
-    pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: u32) {
-        // Of a WRITE with immediate data there is a receive to tell.
-        let entry = self.queue.entry(n);
-        let immediate = entry.request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak, immediate: bool) {
         let piece = Piece {
             op: Op::Fault,
             flags: FIRST | LAST | if immediate { IMM } else { 0 },
             carrier: Carrier::Inline,
             count: 0,
-            imm: nak,
+            imm: nak as u32,
         };
         self.put(qp, link, &piece, &[]);
         link.kick();
@@ -319,14 +321,14 @@ impl Requester {
         self.published(n);
     }
 
-    fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+    fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64, remote: Remote) -> bool {
         let Some(ranges) = self.ranges(qp, n, 0) else {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         };
-        let request = self.queue.entry(n).request;
+        let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
-        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Write)) {
             Direct::Later => return false,
             Direct::Failed => return true,
@@ -338,13 +340,7 @@ impl Requester {
             Direct::Done => {
                 let body = [spot.addr, halves(spot.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
-                let piece = Piece {
-                    op: Op::Write,
-                    flags,
-                    carrier: Carrier::Inline,
-                    count: 0,
-                    imm: request.imm,
-                };
+                let piece = Piece { op: Op::Write, flags, carrier: Carrier::Inline, count: 0, imm };
                 self.put(qp, link, &piece, &body);
                 return self.published(n);
             }
@@ -375,13 +371,7 @@ impl Requester {
             let end = offset + len == total;
             // All pieces say that there is immediate data: what is refused takes a receive then.
             let flags = first | if end { last } else { last & IMM };
-            let piece = Piece {
-                op: Op::Write,
-                flags,
-                carrier: carrier.0,
-                count: carrier.1,
-                imm: request.imm,
-            };
+            let piece = Piece { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
             self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
@@ -390,13 +380,12 @@ impl Requester {
         }
     }
 
-    fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+    fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64, remote: Remote) -> bool {
         let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         };
-        let request = self.queue.entry(n).request;
         let total = ranges.total();
-        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Read)) {
             Direct::Later => return false,
             Direct::Failed => return true,
@@ -432,10 +421,16 @@ impl Requester {
 
     /// In another process its owner stores the word: only a processor's own store is certain to be seen whole.
     #[cold]
-    fn issue_atomic_write(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
-        let request = self.queue.entry(n).request;
-        let mut value = request.compare_add;
-        if request.swap != WORD_WITHIN {
+    fn issue_atomic_write(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        remote: Remote,
+        word: Option<u64>,
+    ) -> bool {
+        let mut value = word.unwrap_or(0);
+        if word.is_none() {
             let Some(ranges) = self.ranges(qp, n, 0) else {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             };
@@ -446,7 +441,7 @@ impl Requester {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
         }
-        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
+        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         if self.reach(link) == Reach::Own {
             match self.direct(qp, link, n, |target| target.store(spot, value)) {
                 Direct::Later => return false,
@@ -462,10 +457,15 @@ impl Requester {
     }
 
     #[cold]
-    fn issue_flush(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
-        let request = self.queue.entry(n).request;
-        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
-        let (len, placement) = (request.compare_add, request.swap as u32);
+    fn issue_flush(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        remote: Remote,
+        (len, placement): (u64, u32),
+    ) -> bool {
+        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         match self.direct(qp, link, n, |target| target.flush(spot, len, placement)) {
             Direct::Later => return false,
             Direct::Failed => return true,
@@ -492,11 +492,10 @@ impl Requester {
     /// Work on our own windows: nothing travels.
     #[cold]
     pub(super) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
-        let request = self.queue.entry(n).request;
-        let done = if request.opcode == IBV_WR_LOCAL_INV {
-            qp.adapter.invalidate(qp, request.imm)
-        } else {
-            qp.adapter.bind(qp, &Bind::of(&request))
+        let done = match self.queue.entry(n).request.what {
+            What::Bind(bind) => qp.adapter.bind(qp, &bind),
+            What::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
+            _ => Done::Refused,
         };
         match done {
             Done::Yes => {
@@ -511,19 +510,25 @@ impl Requester {
         }
     }
 
-    fn issue_atomic(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
+    /// Compares if there is something to swap, and adds otherwise.
+    fn issue_atomic(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        n: u64,
+        remote: Remote,
+        (compare_add, swap): (u64, Option<u64>),
+    ) -> bool {
         let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         };
         if ranges.total() != 8 {
             return self.failed(n, IBV_WC_LOC_LEN_ERR);
         }
-        let request = self.queue.entry(n).request;
-        let spot = Spot { addr: request.remote_addr, rkey: request.rkey };
-        let swaps = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
+        let (swaps, swap) = (swap.is_some(), swap.unwrap_or(0));
         let done = self.direct(qp, link, n, |target| {
-            let old = target
-                .atomic(spot, |old| changed(swaps, old, request.compare_add, request.swap))?;
+            let old = target.atomic(spot, |old| changed(swaps, old, compare_add, swap))?;
             let placed = ranges.scatter_bytes(0, &old.to_ne_bytes());
             if placed { Ok(()) } else { Err(Fault::Local) }
         });
@@ -543,7 +548,7 @@ impl Requester {
             return false;
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
-        let body = [spot.addr, halves(spot.rkey, chunk), request.compare_add, request.swap];
+        let body = [spot.addr, halves(spot.rkey, chunk), compare_add, swap];
         let piece = Piece { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
         self.put(qp, link, &piece, &body);
         self.answers_due += 1;

@@ -4,7 +4,7 @@
 
 use super::qp::Qp;
 use super::receive::Receive;
-use super::request::{Request, SendQueue};
+use super::request::{self, Remote, Request, SendQueue, What};
 use super::requester::Requester;
 use super::state::State;
 use super::tagging::{Fetch, Fetched, TagMatching, Tagging};
@@ -52,22 +52,18 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
         left -= sge.length;
         sge.length > 0
     });
-    let common = Request {
-        wr_id: u64::from(fetch.handle),
-        // What `finished` needs, in fields that neither opcode uses.
-        compare_add: u64::from(fetch.offer.len),
-        swap: u64::from(fetch.solicited),
-        ..Request::default()
-    };
-    let read = Request {
-        opcode: IBV_WR_RDMA_READ,
-        remote_addr: fetch.offer.va,
-        rkey: fetch.offer.rkey,
-        ..common
-    };
+    let fetched = request::Fetched { len: fetch.offer.len, solicited: fetch.solicited };
+    let common = Request { wr_id: u64::from(fetch.handle), ..Request::default() };
+    let from = Remote { addr: fetch.offer.va, rkey: fetch.offer.rkey };
+    let read = Request { opcode: IBV_WR_RDMA_READ, what: What::Fetch(from, fetched), ..common };
     queue.push_own(&read, &receive.sges, fetch.offer.len);
     // The fence: the sender is told when the data is here, not when it was asked for.
-    let done = Request { opcode: IBV_WR_SEND, flags: IBV_SEND_INLINE | IBV_SEND_FENCE, ..common };
+    let done = Request {
+        opcode: IBV_WR_SEND,
+        flags: IBV_SEND_INLINE | IBV_SEND_FENCE,
+        what: What::Finish(fetched),
+        ..common
+    };
     let n = queue.push_own(&done, &[], HEADERS_LEN as u32);
     let bytes = fin(fetch.tagged, fetch.offer);
     for (to, from) in queue.inline_mut(n).iter_mut().zip(bytes) {
@@ -92,14 +88,12 @@ impl Requester {
 #[cold]
 pub(super) fn finished(qp: &Qp, request: &Request, status: u32) {
     let Some((tm, _)) = qp.tagging() else { return };
-    if request.opcode == IBV_WR_RDMA_READ && status == IBV_WC_SUCCESS {
-        return;
-    }
-    let fetched = Fetched {
-        handle: request.wr_id as u32,
-        len: request.compare_add as u32,
-        solicited: request.swap != 0,
+    let request::Fetched { len, solicited } = match request.what {
+        What::Fetch(..) if status == IBV_WC_SUCCESS => return,
+        What::Fetch(_, fetched) | What::Finish(fetched) => fetched,
+        _ => return,
     };
+    let fetched = Fetched { handle: request.wr_id as u32, len, solicited };
     // A peer goes past what a QP in RESET left in its ring: that is no acknowledgement.
     let cut = status == IBV_WC_SUCCESS && qp.state() == State::Reset;
     tm.fetched(qp, &fetched, if cut { IBV_WC_WR_FLUSH_ERR } else { status });

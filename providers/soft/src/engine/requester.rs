@@ -375,7 +375,7 @@ impl Requester {
     /// Whether request `n` concerns nobody but us.
     #[cold]
     fn is_local(&mut self, n: u64) -> bool {
-        matches!(self.queue.entry(n).request.opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV)
+        self.queue.entry(n).request.what.is_local()
     }
 
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.

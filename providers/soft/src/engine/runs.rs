@@ -7,7 +7,7 @@ use super::link::{Link, Reach};
 use super::onesided::{Direction, Spot, admit};
 use super::qp::Qp;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Phase, Request};
+use super::request::{Phase, Request, What};
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
@@ -33,10 +33,14 @@ impl Requester {
     /// or it cannot be done now.
     pub(super) fn issue_run(&mut self, qp: &Qp, link: &Link, n: u64) -> u64 {
         let Reach::Attach(pid) = self.reach(link) else { return 0 };
-        let Request { opcode, rkey, .. } = self.queue.entry(n).request;
-        let (way, need, local) = match (opcode, qp.kind) {
-            (IBV_WR_RDMA_WRITE, Kind::Rc | Kind::Uc) => (Direction::Write, REMOTE_WRITE, 0),
-            (IBV_WR_RDMA_READ, Kind::Rc) => (Direction::Read, REMOTE_READ, LOCAL_WRITE),
+        let Request { opcode, what, .. } = self.queue.entry(n).request;
+        let (way, need, local, rkey) = match (what, qp.kind) {
+            (What::Write(to), Kind::Rc | Kind::Uc) if opcode == IBV_WR_RDMA_WRITE => {
+                (Direction::Write, REMOTE_WRITE, 0, to.rkey)
+            }
+            (What::Read(from) | What::Fetch(from, _), Kind::Rc) => {
+                (Direction::Read, REMOTE_READ, LOCAL_WRITE, from.rkey)
+            }
             _ => return 0,
         };
         // Only after all that was published before is acknowledged: see `direct`.
@@ -55,9 +59,13 @@ impl Requester {
         let mut total = 0;
         for m in n..self.queue.posted {
             let entry = *self.queue.entry(m);
-            let Request { remote_addr: addr, .. } = entry.request;
+            let (What::Write(remote) | What::Read(remote) | What::Fetch(remote, _)) =
+                entry.request.what
+            else {
+                break;
+            };
             let fits = entry.request.opcode == opcode
-                && entry.request.rkey == rkey
+                && remote.rkey == rkey
                 && is_small_move(&entry.request, entry.len)
                 && entry.len > 0
                 && entry.offset == 0
@@ -69,7 +77,7 @@ impl Requester {
             else {
                 break;
             };
-            let (spot, len) = (Spot { addr, rkey }, ranges.total());
+            let (spot, len) = (Spot { addr: remote.addr, rkey }, ranges.total());
             let Some(found) = admit(&link.view, link.qpn, rights, spot, len as u64, need) else {
                 break;
             };

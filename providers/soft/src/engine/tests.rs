@@ -6,7 +6,7 @@ use super::cq::{Cq, Form};
 use super::inbound::Who;
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Destination, Request};
+use super::request::{Destination, Remote, Request, What};
 use super::srq::{Srq, WantedSrq};
 use super::state::Kind;
 use crate::adapter::Adapter;
@@ -239,11 +239,40 @@ fn request(opcode: u32, to: &Side) -> Request {
         wr_id: 9,
         opcode,
         imm: 0x0403_0201,
-        rkey: to.keys.rkey,
-        remote_addr: to.memory.as_ptr() as u64,
+        what: what(opcode, Remote { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey }),
         to: Destination { qpn: to.qp.qpn, qkey: QKEY, elsewhere: false, grh: None },
         ..Request::default()
     }
+}
+
+/// What a request with this opcode does at `remote`.
+pub(crate) fn what(opcode: u32, remote: Remote) -> What {
+    match opcode {
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
+        IBV_WR_RDMA_READ => What::Read(remote),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote, add: 0 },
+        IBV_WR_ATOMIC_CMP_AND_SWP => What::CompareSwap { remote, compare: 0, swap: 0 },
+        IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },
+        _ => What::Send,
+    }
+}
+
+/// As `request`, elsewhere at the other end.
+fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
+    let mut request = request(opcode, to);
+    if let Some(remote) = request.what.remote_mut() {
+        remote.addr = addr;
+    }
+    request
+}
+
+/// As `request`, with a key that opens nothing.
+fn misnamed(opcode: u32, to: &Side) -> Request {
+    let mut request = request(opcode, to);
+    if let Some(remote) = request.what.remote_mut() {
+        remote.rkey ^= 0x4000;
+    }
+    request
 }
 
 const SIZES: [usize; 12] = [0, 1, 47, 48, 49, 64, 4096, 8192, 8193, 16384, 16385, 300_001];
@@ -306,7 +335,9 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
         let (a, mut b) = pair(Kind::Rc, cma, 64);
         b.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
         let word = |side: &Side| u64::from_ne_bytes(side.memory[..8].try_into().expect("eight"));
-        let add = Request { compare_add: 2, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
+        let remote = Remote { addr: b.memory.as_ptr() as u64, rkey: b.keys.rkey };
+        let what = What::FetchAdd { remote, add: 2 };
+        let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
         a.send(add, &[a.sge(0, 8)]);
         let done = a.wait(&b);
         assert_eq!(
@@ -315,8 +346,8 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
         );
         assert_eq!((word(&a), word(&b)), (40, 42));
         for (compare, after) in [(41, 42), (42, 7)] {
-            let swap =
-                Request { compare_add: compare, swap: 7, ..request(IBV_WR_ATOMIC_CMP_AND_SWP, &b) };
+            let what = What::CompareSwap { remote, compare, swap: 7 };
+            let swap = Request { what, ..request(IBV_WR_ATOMIC_CMP_AND_SWP, &b) };
             a.send(swap, &[a.sge(0, 8)]);
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
             assert_eq!((word(&a), word(&b)), (42, after));
@@ -336,7 +367,7 @@ fn a_bad_key_fails_both_ends() {
     ] {
         let (a, b) = pair(Kind::Rc, cma, 64);
         b.receive(1, &[b.sge(0, 8)]);
-        let bad = Request { rkey: b.keys.rkey ^ 0x4000, ..request(opcode, &b) };
+        let bad = misnamed(opcode, &b);
         a.send(bad, &[a.sge(0, 8)]);
         a.receive(2, &[a.sge(0, 8)]);
         assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "{opcode} {cma}");

@@ -4,7 +4,7 @@
 use super::datagrams::Sent;
 use super::ethernet::{Segment, make_segment};
 use super::refused::errno;
-use super::request::Request;
+use super::request::{Request, What};
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
@@ -47,13 +47,13 @@ impl Requester {
 
     /// Copies the header of a segmented send that has to wait: the application's is its own again after the post.
     pub(super) fn keep_tso_header(&mut self, n: u64) {
-        let request = self.queue.entry(n).request;
+        let What::Segments(cut) = self.queue.entry(n).request.what else { return };
         let slot = self.queue.at(n);
         let to = self.segmenter.place(slot);
-        let len = request.tso_header_len().min(to.len());
+        let len = usize::from(cut.header_len).min(to.len());
         // SAFETY: the header has so many bytes (ibv_post_send(3)).
         unsafe {
-            to.as_mut_ptr().copy_from_nonoverlapping(request.remote_addr as *const u8, len);
+            to.as_mut_ptr().copy_from_nonoverlapping(cut.header as *const u8, len);
         }
         self.queue.entry(n).kept = true;
     }
@@ -67,7 +67,8 @@ impl Requester {
         mut send: impl FnMut(&mut Self, &mut [u8]) -> Sent,
     ) -> Sent {
         let entry = *self.queue.entry(n);
-        let (header, mss) = (entry.request.tso_header_len(), entry.request.tso_segment());
+        let What::Segments(cut) = entry.request.what else { return Sent::Gone };
+        let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let framing = self.segmenter.framing;
         let slot = self.queue.at(n);
         let total = ranges.total();
@@ -81,7 +82,7 @@ impl Requester {
                 start.copy_from_slice(kept);
             } else {
                 // SAFETY: the header is the application's until the post returns, and ours after that; it is only read.
-                unsafe { Range::at(entry.request.remote_addr, header) }.get(start);
+                unsafe { Range::at(cut.header, header) }.get(start);
             }
             let _at_home = ranges.gather_bytes(offset, rest);
             let last = offset + len == total;

@@ -5,22 +5,19 @@
 //! are of the kind 2B: they serve one QP, and only in their protection domain.
 #![forbid(unsafe_code)]
 
-use super::regions::{
-    FIRST_WINDOW, Found, INDEX_SHIFT, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_WRITE,
-};
-use super::request::Request;
+use super::regions::{FIRST_WINDOW, INDEX_SHIFT, ON_DEMAND, entry_of};
 use crate::table::Places;
-use abi::{IBV_ACCESS_MW_BIND, IBV_ACCESS_ZERO_BASED};
 use parking_lot::Mutex;
 use soft_local::shm::layout::{MRS, MWS};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
+use soft_semantics::keys::Found;
+pub(crate) use soft_semantics::windows::Bind;
+use soft_semantics::windows::{self, USER_BITS};
 use soft_sys::process;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bits of a window's key that its user counts (ibv_inc_rkey(3)).
-const USER_BITS: u32 = 8;
 /// Generations of a window's entry.
 const GENERATIONS: u32 = 1 << (INDEX_SHIFT - USER_BITS);
 /// Freed entries wait until so many are queued before one is used again.
@@ -34,45 +31,6 @@ pub(crate) enum Done {
     Later,
     /// The rules forbid it.
     Refused,
-}
-
-/// A request to bind.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bind {
-    /// The key that the window is to have.
-    pub(crate) rkey: u32,
-    /// The region's rkey; with length 0 it does not matter.
-    pub(crate) region: u32,
-    pub(crate) addr: u64,
-    pub(crate) len: u64,
-    /// `IBV_ACCESS_*` flags.
-    pub(crate) access: u32,
-}
-
-impl Bind {
-    /// As a send request that carries it.
-    pub(crate) fn request(&self, wr_id: u64, opcode: u32, flags: u32) -> Request {
-        Request {
-            wr_id,
-            opcode,
-            flags,
-            rkey: self.rkey,
-            remote_addr: self.addr,
-            compare_add: self.len,
-            swap: u64::from(self.region) | u64::from(self.access) << 32,
-            ..Request::default()
-        }
-    }
-
-    pub(crate) const fn of(request: &Request) -> Self {
-        Self {
-            rkey: request.rkey,
-            region: request.swap as u32,
-            addr: request.remote_addr,
-            len: request.compare_add,
-            access: (request.swap >> 32) as u32,
-        }
-    }
 }
 
 /// The windows of this process.
@@ -106,18 +64,9 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// Of type 2.
-    tied: bool,
-    pd: u32,
-    rkey: u32,
-    bound: Option<Bound>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bound {
+    rules: windows::Window,
+    /// The region that it is bound to, if it is.
     region: usize,
-    /// 0: any.
-    qpn: u32,
 }
 
 impl State {
@@ -160,15 +109,14 @@ impl Windows {
         let entry = state.entries.get_mut(at)?;
         entry.generation = (entry.generation + 1) % GENERATIONS;
         let rkey = (index as u32) << INDEX_SHIFT | entry.generation << USER_BITS;
-        entry.window = Some(Window { tied, pd, rkey, bound: None });
+        let rules = windows::Window { tied, pd, rkey, bound: None };
+        entry.window = Some(Window { rules, region: 0 });
         Some((index, rkey))
     }
 
     /// The key of window `index` whose last bits, which its user counts, are those of `rkey`.
     pub(crate) fn key(&self, index: usize, rkey: u32) -> Option<u32> {
-        let window = *self.state.lock().window(index)?;
-        let own = u32::MAX << USER_BITS;
-        Some(window.rkey & own | rkey & !own)
+        Some(self.state.lock().window(index)?.rules.key(rkey))
     }
 
     /// Binds a window as QP `qpn` of domain `pd` asks, or unbinds it (type 1, length 0). `moved`: whether anybody is at an
@@ -176,12 +124,10 @@ impl Windows {
     pub(crate) fn bind(&self, qpn: u32, pd: u32, bind: &Bind, moved: impl Fn(u32) -> bool) -> Done {
         let mut state = self.state.lock();
         let index = index_of(bind.rkey);
-        let Some(window) = state.window(index).copied() else { return Done::Refused };
-        // The part of the key that is not the user's names this window, not one that was here before.
-        if (window.rkey ^ bind.rkey) >> USER_BITS != 0 || window.pd != pd {
+        let Some(window) = state.window(index).map(|window| window.rules) else {
             return Done::Refused;
-        }
-        if window.tied && (window.bound.is_some() || bind.len == 0) {
+        };
+        if window.may_bind(pd, bind).is_err() {
             return Done::Refused;
         }
         let range = match bind.len {
@@ -200,20 +146,19 @@ impl Windows {
             self.untie(&mut state, index);
         }
         if let Some(window) = state.window(index) {
-            window.rkey = bind.rkey;
+            window.rules.rkey = bind.rkey;
         }
         let Some(Found { va, access }) = range else { return Done::Yes };
-        let tied_to = if window.tied { qpn } else { 0 };
-        let bound = Bound { region: index_of(bind.region), qpn: tied_to };
+        let (tied_to, region) = (window.serves(qpn), index_of(bind.region));
         if let Some(window) = state.window(index) {
-            window.bound = Some(bound);
+            window.rules.bound = Some(tied_to);
+            window.region = region;
         }
-        *state.on_region.entry(bound.region).or_default() += 1;
+        *state.on_region.entry(region).or_default() += 1;
         if tied_to != 0 {
             self.tied.fetch_add(1, Ordering::Relaxed);
         }
-        let iova = if bind.access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { bind.addr };
-        entry.iova.store(iova, Ordering::Relaxed);
+        entry.iova.store(bind.iova(), Ordering::Relaxed);
         entry.len.store(bind.len, Ordering::Relaxed);
         entry.va.store(va, Ordering::Relaxed);
         entry.pd.store(u64::from(pd), Ordering::Relaxed);
@@ -229,34 +174,21 @@ impl Windows {
         if region == 0 || region >= FIRST_WINDOW {
             return None;
         }
-        let entry = self.view.mr(region);
-        let key = protocol::key(&entry.key);
-        let rights = (key >> 32) as u32;
-        let changes = bind.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
-        let iova = entry.iova.load(Ordering::Relaxed);
-        let end = iova.checked_add(entry.len.load(Ordering::Relaxed))?;
-        let good = key as u32 == bind.region
-            && entry.pd.load(Ordering::Relaxed) == u64::from(pd)
-            && rights & IBV_ACCESS_MW_BIND != 0
-            && (!changes || rights & LOCAL_WRITE != 0)
-            && bind.addr >= iova
-            && bind.addr.checked_add(bind.len)? <= end;
-        let va = entry.va.load(Ordering::Relaxed).wrapping_add(bind.addr.wrapping_sub(iova));
-        good.then_some(Found { va, access: rights })
+        bind.part_of(&entry_of(self.view.mr(region)), pd).ok()
     }
 
     /// The window is bound no more; its key was taken back.
     fn untie(&self, state: &mut State, index: usize) {
-        let Some(bound) = state.window(index).and_then(|window| window.bound.take()) else {
-            return;
-        };
-        if let Some(count) = state.on_region.get_mut(&bound.region) {
+        let Some(window) = state.window(index) else { return };
+        let region = window.region;
+        let Some(qpn) = window.rules.bound.take() else { return };
+        if let Some(count) = state.on_region.get_mut(&region) {
             *count -= 1;
             if *count == 0 {
-                state.on_region.remove(&bound.region);
+                state.on_region.remove(&region);
             }
         }
-        if bound.qpn != 0 {
+        if qpn != 0 {
             self.tied.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -271,11 +203,8 @@ impl Windows {
     ) -> Done {
         let mut state = self.state.lock();
         let index = index_of(rkey);
-        let good = state.window(index).is_some_and(|window| {
-            let here = window.bound.is_some_and(|bound| bound.qpn == qpn);
-            window.tied && here && window.rkey == rkey && window.pd == pd
-        });
-        if !good {
+        let window = state.window(index);
+        if !window.is_some_and(|window| window.rules.may_invalidate(qpn, pd, rkey).is_ok()) {
             return Done::Refused;
         }
         // As in `bind`.
@@ -292,7 +221,7 @@ impl Windows {
         let mut state = self.state.lock();
         // As in `bind`.
         protocol::revoke(&self.view.mr(index.min(MRS - 1)).key);
-        state.window(index).map_or(0, |window| window.rkey)
+        state.window(index).map_or(0, |window| window.rules.rkey)
     }
 
     /// The window is bound no more; nobody uses it since `revoke`.
@@ -318,9 +247,7 @@ impl Windows {
             return vec![];
         }
         let state = self.state.lock();
-        let tied = |entry: &Entry| {
-            entry.window.and_then(|w| w.bound).is_some_and(|bound| bound.qpn == qpn)
-        };
+        let tied = |entry: &Entry| entry.window.is_some_and(|w| w.rules.bound == Some(qpn));
         (0..state.entries.len())
             .filter(|at| state.entries.get(*at).is_some_and(tied))
             .map(|at| state.places.number(at) + FIRST_WINDOW)
@@ -340,8 +267,11 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
-    use super::super::regions::{Extent, Keys, REMOTE_READ, Regions, look_up};
+    use super::super::regions::{
+        Extent, Keys, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, Regions, look_up,
+    };
     use super::*;
+    use abi::IBV_ACCESS_MW_BIND;
     use soft_local::shm::view::mock;
 
     const ALL: u32 = LOCAL_WRITE | IBV_ACCESS_MW_BIND;

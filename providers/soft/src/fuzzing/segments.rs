@@ -16,7 +16,7 @@ use crate::engine::inbound::Who;
 use crate::engine::link::Holder;
 use crate::engine::qp::{Qp, Wanted};
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::engine::request::{Destination, Request};
+use crate::engine::request::{Destination, Remote, Request, What};
 use crate::engine::state::{Kind, State};
 use crate::net::Gids;
 use crate::ops::qp::modify;
@@ -291,11 +291,17 @@ impl World {
             return;
         }
         let len = if opcode == IBV_WR_ATOMIC_FETCH_AND_ADD { 8 } else { words[0] as usize % 4096 };
+        let remote = Remote { addr: words[2], rkey: words[1] as u32 };
+        let what = match opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
+            IBV_WR_RDMA_READ => What::Read(remote),
+            IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote, add: 0 },
+            _ => What::Send,
+        };
         let request = Request {
             wr_id: 99,
             opcode,
-            rkey: words[1] as u32,
-            remote_addr: words[2],
+            what,
             to: Destination { qpn: self.number(which), qkey: QKEY, elsewhere: false, grh: None },
             ..Request::default()
         };

@@ -8,7 +8,7 @@ use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
-use crate::engine::request::{Request, WORD_WITHIN};
+use crate::engine::request::{Remote, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;
 use arrayvec::ArrayVec;
@@ -149,9 +149,9 @@ fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     let mut requester = qp.requester.lock();
     let Some(list) = builder.built.get_mut(..builder.count) else { return Err(Errno::EINVAL) };
     for built in &mut *list {
-        if built.request.opcode == IBV_WR_TSO {
+        if let What::Segments(cut) = &mut built.request.what {
             // As with inline data.
-            built.request.remote_addr += builder.headers.as_ptr() as u64;
+            cut.header += builder.headers.as_ptr() as u64;
         }
         if built.request.flags & IBV_SEND_INLINE != 0 {
             for sge in &mut built.sges {
@@ -243,7 +243,7 @@ unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as `send`.
-    unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.imm = rkey) };
+    unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.what = What::Invalidate { rkey }) };
 }
 
 unsafe extern "C" fn bind_mw(
@@ -260,7 +260,7 @@ unsafe extern "C" fn bind_mw(
         }
         let fill = |r: &mut Request| {
             if let Ok(bind) = bind {
-                *r = Request { wr_id: r.wr_id, flags: r.flags, ..bind };
+                r.what = What::Bind(bind);
             }
         };
         begin(qp, IBV_WR_BIND_MW, fill);
@@ -272,10 +272,8 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word
     // SAFETY: as `send`; eight bytes are readable.
     unsafe {
         let word = word.cast::<u64>().read_unaligned();
-        begin(qp, IBV_WR_ATOMIC_WRITE, |r| {
-            (r.rkey, r.remote_addr) = (rkey, addr);
-            (r.compare_add, r.swap) = (word, WORD_WITHIN);
-        });
+        let what = What::Store { remote: Remote { addr, rkey }, word: Some(word) };
+        begin(qp, IBV_WR_ATOMIC_WRITE, |r| r.what = what);
     }
 }
 
@@ -296,10 +294,8 @@ unsafe extern "C" fn flush(
     let len = if u32::from(level) == IBV_FLUSH_MR { 0 } else { len as u64 };
     // SAFETY: as `send`.
     unsafe {
-        begin(qp, IBV_WR_FLUSH, |r| {
-            (r.rkey, r.remote_addr, r.compare_add) = (rkey, addr, len);
-            r.swap = u64::from(placement);
-        });
+        let what = What::Flush { remote: Remote { addr, rkey }, len, placement };
+        begin(qp, IBV_WR_FLUSH, |r| r.what = what);
         if !known {
             builder(qp).error = Some(Errno::EINVAL);
         }
@@ -319,24 +315,25 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_le
             let bytes = std::slice::from_raw_parts(header.cast::<u8>(), usize::from(header_len));
             headers.extend_from_slice(bytes);
         }
-        begin(qp, IBV_WR_TSO, |r| r.set_tso(at, header_len, mss));
+        let cut = Segments { header: at, header_len, mss };
+        begin(qp, IBV_WR_TSO, |r| r.what = What::Segments(cut));
     }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as `send`.
-    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| (r.rkey, r.remote_addr) = (rkey, addr)) };
+    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(Remote { addr, rkey })) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
-    let fill = |r: &mut Request| (r.rkey, r.remote_addr, r.imm) = (rkey, addr, imm);
+    let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(Remote { addr, rkey }), imm);
     // SAFETY: as `send`.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as `send`.
-    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| (r.rkey, r.remote_addr) = (rkey, addr)) };
+    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(Remote { addr, rkey })) };
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -346,15 +343,14 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    let fill = |r: &mut Request| {
-        (r.rkey, r.remote_addr, r.compare_add, r.swap) = (rkey, addr, compare, swap);
-    };
+    let remote = Remote { addr, rkey };
+    let fill = |r: &mut Request| r.what = What::CompareSwap { remote, compare, swap };
     // SAFETY: as `send`.
     unsafe { begin(qp, IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
-    let fill = |r: &mut Request| (r.rkey, r.remote_addr, r.compare_add) = (rkey, addr, add);
+    let fill = |r: &mut Request| r.what = What::FetchAdd { remote: Remote { addr, rkey }, add };
     // SAFETY: as `send`.
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
 }

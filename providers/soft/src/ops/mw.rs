@@ -5,7 +5,7 @@ use super::pd::Pd;
 use super::{object, status};
 use crate::engine::qp::Qp;
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::engine::request::Request;
+use crate::engine::request::{Request, What};
 use crate::engine::windows::Bind;
 use abi::*;
 use soft_sys::Errno;
@@ -64,7 +64,7 @@ pub(super) unsafe fn bind_request(
     kind: ibv_mw_type,
     rkey: u32,
     info: &ibv_mw_bind_info,
-) -> Result<Request, Errno> {
+) -> Result<Bind, Errno> {
     // SAFETY: by contract.
     let window = unsafe { mw.as_ref() }.ok_or(Errno::EINVAL)?;
     // SAFETY: a window holds its domain.
@@ -95,8 +95,7 @@ pub(super) unsafe fn bind_request(
     };
     // Local rights are the region's own: adapters take the flag and leave it out of the window.
     let access = info.mw_access_flags & !IBV_ACCESS_LOCAL_WRITE;
-    let bind = Bind { rkey, region, addr: info.addr, len: info.length, access };
-    Ok(bind.request(0, IBV_WR_BIND_MW, 0))
+    Ok(Bind { rkey, region, addr: info.addr, len: info.length, access })
 }
 
 /// ibv_bind_mw(3): posts the request; the window's new key is there when this returns, and valid when the request is complete.
@@ -113,9 +112,14 @@ pub(super) unsafe extern "C" fn bind_mw(
         let (queue, bind, window) = unsafe { (Qp::of(qp), &*bind, &mut *mw) };
         let rkey = (window.rkey & !0xff) | (window.rkey.wrapping_add(1) & 0xff);
         // SAFETY: by contract.
-        let mut request = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
-        request.wr_id = bind.wr_id;
-        request.flags = bind.send_flags & !IBV_SEND_INLINE;
+        let what = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
+        let request = Request {
+            wr_id: bind.wr_id,
+            opcode: IBV_WR_BIND_MW,
+            flags: bind.send_flags & !IBV_SEND_INLINE,
+            what: What::Bind(what),
+            ..Request::default()
+        };
         let mut requester = queue.requester.lock();
         let posted = requester.post(queue, &request, &[]);
         requester.publish();

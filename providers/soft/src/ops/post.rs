@@ -7,7 +7,7 @@ use super::mw::bind_request;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
 use crate::engine::refused::errno;
-use crate::engine::request::{Destination, Request};
+use crate::engine::request::{Destination, Remote, Request, Segments, What};
 use crate::engine::state::Kind;
 use abi::*;
 use soft_sys::Errno;
@@ -182,16 +182,20 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
                 let ud = wr.wr.ud;
                 request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
                 if wr.opcode == IBV_WR_TSO {
-                    set_tso(&mut request, wr);
+                    request.what = segments(wr);
                 }
             }
-            IBV_WR_TSO => set_tso(&mut request, wr),
-            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            IBV_WR_TSO => request.what = segments(wr),
+            IBV_WR_ATOMIC_CMP_AND_SWP => {
                 let atomic = wr.wr.atomic;
-                request.remote_addr = atomic.remote_addr;
-                request.rkey = atomic.rkey;
-                request.compare_add = atomic.compare_add;
-                request.swap = atomic.swap;
+                let remote = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+                let (compare, swap) = (atomic.compare_add, atomic.swap);
+                request.what = What::CompareSwap { remote, compare, swap };
+            }
+            IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let atomic = wr.wr.atomic;
+                let remote = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+                request.what = What::FetchAdd { remote, add: atomic.compare_add };
             }
             // Its kind and length have no place in a work request: see `ibv_wr_flush`.
             IBV_WR_FLUSH => return Err(Errno::EINVAL),
@@ -200,16 +204,23 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
             | IBV_WR_RDMA_READ
             | IBV_WR_ATOMIC_WRITE => {
                 let rdma = wr.wr.rdma;
-                request.remote_addr = rdma.remote_addr;
-                request.rkey = rdma.rkey;
+                let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+                request.what = match wr.opcode {
+                    IBV_WR_RDMA_READ => What::Read(remote),
+                    IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },
+                    _ => What::Write(remote),
+                };
             }
             IBV_WR_BIND_MW => {
                 let ibv_send_wr_bind_mw { mw, rkey, bind_info } = wr.tail.bind_mw;
                 let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &bind_info)?;
-                let flags = wr.send_flags & !IBV_SEND_INLINE;
-                request = Request { wr_id: wr.wr_id, flags, ..bind };
+                request.flags &= !IBV_SEND_INLINE;
+                request.what = What::Bind(bind);
             }
-            IBV_WR_LOCAL_INV => request.flags &= !IBV_SEND_INLINE,
+            IBV_WR_LOCAL_INV => {
+                request.flags &= !IBV_SEND_INLINE;
+                request.what = What::Invalidate { rkey: request.imm };
+            }
             _ => {}
         }
     }
@@ -221,10 +232,10 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
 /// # Safety
 /// `tso` is set.
 #[cold]
-unsafe fn set_tso(request: &mut Request, wr: &ibv_send_wr) {
+unsafe fn segments(wr: &ibv_send_wr) -> What {
     // SAFETY: by contract; an address and numbers.
     let tso = unsafe { wr.tail.tso };
-    request.set_tso(tso.hdr as u64, tso.hdr_sz, tso.mss);
+    What::Segments(Segments { header: tso.hdr as u64, header_len: tso.hdr_sz, mss: tso.mss })
 }
 
 /// Where a datagram goes.

@@ -2,7 +2,7 @@
 
 use super::headers::Framing;
 use crate::Refused;
-use crate::request::Request;
+use crate::request::{Request, What};
 use abi::*;
 
 /// Payload of a segmented send.
@@ -39,9 +39,10 @@ impl Segmenter {
     /// `Invalid` no header, or one that is too short for its link layer or longer than the QP was made for; segments of no bytes, or of
     /// more than there is room for; too much data, or inline data.
     pub fn check(&self, request: &Request, len: u64) -> Result<(), Refused> {
-        let (header, mss) = (request.tso_header_len(), request.tso_segment());
+        let What::Segments(cut) = request.what else { return Err(Refused::Invalid) };
+        let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let good = request.flags & IBV_SEND_INLINE == 0
-            && request.remote_addr != 0
+            && cut.header != 0
             && (self.framing.len()..=self.max_header).contains(&header)
             && mss > 0
             && header + mss <= self.longest
@@ -59,13 +60,13 @@ impl Segmenter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Segments;
 
     const MTU: usize = 4096;
 
     fn tso(header: u16, mss: u16) -> Request {
-        let mut request = Request { opcode: IBV_WR_TSO, ..Request::default() };
-        request.set_tso(0x1000, header, mss);
-        request
+        let what = What::Segments(Segments { header: 0x1000, header_len: header, mss });
+        Request { opcode: IBV_WR_TSO, what, ..Request::default() }
     }
 
     #[test]
@@ -94,7 +95,8 @@ mod tests {
         }
         let inline = Request { flags: IBV_SEND_INLINE, ..tso(44, 100) };
         assert_eq!(check(&inline, 10), Err(Refused::Invalid));
-        let nowhere = Request { remote_addr: 0, ..tso(44, 100) };
+        let what = What::Segments(Segments { header: 0, header_len: 44, mss: 100 });
+        let nowhere = Request { what, ..tso(44, 100) };
         assert_eq!(check(&nowhere, 10), Err(Refused::Invalid));
     }
 

@@ -29,11 +29,9 @@ fn a_word_that_many_change_at_once_counts_every_change() {
                 let done = &done;
                 scope.spawn(move || {
                     for _ in 0..EACH {
-                        let add = Request {
-                            remote_addr: va,
-                            compare_add: 1,
-                            ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, b)
-                        };
+                        let remote = Remote { addr: va, rkey: b.keys.rkey };
+                        let what = What::FetchAdd { remote, add: 1 };
+                        let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, b) };
                         a.send(add, &[a.sge(0, 8)]);
                         assert_eq!(a.wait(b).status, IBV_WC_SUCCESS);
                     }

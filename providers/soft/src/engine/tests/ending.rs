@@ -85,7 +85,7 @@ fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
                 std::thread::yield_now();
             }
             begun.store(1, Ordering::Release);
-            let bad = Request { rkey: b.keys.rkey ^ 0x4000, ..request(IBV_WR_RDMA_WRITE, &b) };
+            let bad = misnamed(IBV_WR_RDMA_WRITE, &b);
             a.send(bad, &[a.sge(0, 8)]);
             b.qp.advance_receive(Who::Application);
             assert!(seen.join().expect("no panic"), "round {round}");

@@ -78,7 +78,7 @@ fn what_exceeds_its_region_is_refused_whole_on_both_paths() {
             fill(&mut b, 2);
             let before = [a.memory.clone(), b.memory.clone()];
             let at = b.memory[1..].as_ptr() as u64;
-            let beyond = Request { remote_addr: at, ..request(opcode, &b) };
+            let beyond = request_at(opcode, &b, at);
             a.send(beyond, &[a.sge(0, LEN)]);
             assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "{opcode}, {cma}");
             assert!([&a.memory, &b.memory] == before.each_ref(), "{opcode}, {cma}: in part");

@@ -17,8 +17,7 @@ fn two(bytes: usize) -> (Side, Side) {
 }
 
 fn whole(opcode: u32, a: &Side, b: &Side, at: usize, len: usize) -> (Request, [ibv_sge; 1]) {
-    let remote_addr = b.memory[at..].as_ptr() as u64;
-    (Request { remote_addr, ..request(opcode, b) }, [a.sge(at, len)])
+    (request_at(opcode, b, b.memory[at..].as_ptr() as u64), [a.sge(at, len)])
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::ethernet::Framing;
+use crate::engine::request::Segments;
 use crate::engine::state::State;
 use crate::engine::tso::Segmenter;
 use crate::engine::ud::MTU;
@@ -15,9 +16,9 @@ const HEADER: [u8; 44] = [
 const DATA: usize = 40 + HEADER.len();
 
 fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
-    let mut request = Request { wr_id, ..request(IBV_WR_TSO, to) };
-    request.set_tso(header.as_ptr() as u64, header.len() as u16, mss);
-    request
+    let header_len = header.len() as u16;
+    let cut = Segments { header: header.as_ptr() as u64, header_len, mss };
+    Request { wr_id, what: What::Segments(cut), ..request(IBV_WR_TSO, to) }
 }
 
 #[test]

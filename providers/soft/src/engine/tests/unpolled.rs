@@ -43,6 +43,16 @@ fn found_no_receive(side: &Side) {
 }
 
 /// What was searched for one queue after the other took many polls where there are many queues, and other threads took turns with it.
+fn binding(bind: Bind) -> Request {
+    let what = What::Bind(bind);
+    Request { wr_id: 1, opcode: IBV_WR_BIND_MW, what, ..Request::default() }
+}
+
+fn invalidation(rkey: u32) -> Request {
+    let what = What::Invalidate { rkey };
+    Request { wr_id: 9, opcode: IBV_WR_LOCAL_INV, what, ..Request::default() }
+}
+
 #[test]
 fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobody_polls() {
     const MESSAGES: u64 = 100;
@@ -82,14 +92,14 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
         let (_, mut rkey) = adapter.windows.allocate(b.qp.pd, true).expect("room");
         rkey += 1;
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
-        b.send(bind.request(1, IBV_WR_BIND_MW, 0), &[]);
+        b.send(binding(bind), &[]);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the bind");
         let moving = adapter.movers.announce(own, rkey);
         if remotely {
             b.receive(2, &[b.sge(0, 8)]);
             a.send(Request { imm: rkey, ..request(IBV_WR_SEND_WITH_INV, &b) }, &[a.sge(0, 8)]);
         } else {
-            b.send(Request { imm: rkey, ..request(IBV_WR_LOCAL_INV, &a) }, &[]);
+            b.send(invalidation(rkey), &[]);
         }
         looked(&adapter);
         assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{remotely}: too early");
@@ -116,10 +126,10 @@ fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
         let (_, mut rkey) = adapter.windows.allocate(a.qp.pd, true).expect("room");
         rkey += 1;
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
-        a.send(bind.request(1, IBV_WR_BIND_MW, 0), &[]);
+        a.send(binding(bind), &[]);
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
         let moving = adapter.movers.announce(adapter.fabric.slot(), rkey);
-        a.send(Request { imm: rkey, ..request(IBV_WR_LOCAL_INV, &a) }, &[]);
+        a.send(invalidation(rkey), &[]);
         // Longer than anybody waits for the other end.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");

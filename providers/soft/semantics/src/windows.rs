@@ -1,0 +1,218 @@
+//! Memory windows: who may bind and invalidate them, to what, and under which key (ibv_bind_mw(3); IBTA vol 1, 10.6.7 and 11.2.9).
+//!
+//! A window of type 1 serves every QP of its protection domain and is bound anew at will. One of type 2 (2B) is bound once and serves the QP
+//! that bound it, until it is invalidated.
+
+use crate::keys::{Entry, Found};
+use abi::*;
+
+/// Bits of a window's key that its user counts (ibv_inc_rkey(3)).
+pub const USER_BITS: u32 = 8;
+
+/// A request to bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The key that the window is to have.
+    pub rkey: u32,
+    /// The region's rkey; with length 0 it does not matter.
+    pub region: u32,
+    /// First byte, as the region's users name it.
+    pub addr: u64,
+    /// Bytes; 0: it is bound no more (type 1).
+    pub len: u64,
+    /// `IBV_ACCESS_*` flags.
+    pub access: u32,
+}
+
+/// A window, as far as its rules go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Of type 2.
+    pub tied: bool,
+    /// Protection domain.
+    pub pd: u32,
+    /// The key that it has, or had last.
+    pub rkey: u32,
+    /// The QP that it serves, or 0 for any, while it is bound.
+    pub bound: Option<u32>,
+}
+
+/// Why something cannot be done with a window. All of it is one error of the request (IBTA vol 1, 11.6.2: memory window bind error).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// The part of the key that is not the user's names another window, or one that is gone.
+    Key,
+    /// The window or the region is of another protection domain.
+    Domain,
+    /// A window of type 2 is bound already.
+    Bound,
+    /// A window of type 2 is bound to nothing.
+    Empty,
+    /// The window is of type 1, or serves another QP or none: there is nothing to invalidate.
+    NotOurs,
+    /// There is no such region.
+    Region,
+    /// The region allows no windows, or none that changes it.
+    Right,
+    /// Some byte is outside of the region.
+    Range,
+}
+
+impl Window {
+    /// The key of this window whose last bits, which its user counts, are those of `named`.
+    #[must_use]
+    pub const fn key(&self, named: u32) -> u32 {
+        let own = u32::MAX << USER_BITS;
+        self.rkey & own | named & !own
+    }
+
+    /// Whether a QP of domain `pd` may bind it so, whatever the region says.
+    ///
+    /// # Errors
+    /// `Key`, `Domain`, `Bound`, `Empty`.
+    pub const fn may_bind(&self, pd: u32, bind: &Bind) -> Result<(), Forbidden> {
+        if (self.rkey ^ bind.rkey) >> USER_BITS != 0 {
+            Err(Forbidden::Key)
+        } else if self.pd != pd {
+            Err(Forbidden::Domain)
+        } else if self.tied && self.bound.is_some() {
+            Err(Forbidden::Bound)
+        } else if self.tied && bind.len == 0 {
+            Err(Forbidden::Empty)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether QP `qpn` of domain `pd` may take `rkey` back.
+    ///
+    /// # Errors
+    /// `Key`, `Domain`, `NotOurs`.
+    pub fn may_invalidate(&self, qpn: u32, pd: u32, rkey: u32) -> Result<(), Forbidden> {
+        if self.rkey != rkey {
+            Err(Forbidden::Key)
+        } else if self.pd != pd {
+            Err(Forbidden::Domain)
+        } else if !self.tied || self.bound != Some(qpn) {
+            Err(Forbidden::NotOurs)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The QP that it serves once QP `qpn` has bound it; 0: any.
+    #[must_use]
+    pub const fn serves(&self, qpn: u32) -> u32 {
+        if self.tied { qpn } else { 0 }
+    }
+}
+
+impl Bind {
+    /// Where the part of a region begins, if the region allows it to a QP of domain `pd`.
+    ///
+    /// # Errors
+    /// `Region`, `Domain`, `Right`, `Range`.
+    pub fn part_of(&self, region: &Entry, pd: u32) -> Result<Found, Forbidden> {
+        let changes = self.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+        if region.rkey != self.region {
+            return Err(Forbidden::Region);
+        }
+        if region.pd != u64::from(pd) {
+            return Err(Forbidden::Domain);
+        }
+        let needed = IBV_ACCESS_MW_BIND | if changes { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+        if region.access & needed != needed {
+            return Err(Forbidden::Right);
+        }
+        let va = region.at(self.addr, self.len).ok_or(Forbidden::Range)?;
+        Ok(Found { va, access: region.access })
+    }
+
+    /// By which address users of the window name its first byte.
+    #[must_use]
+    pub const fn iova(&self) -> u64 {
+        if self.access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { self.addr }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: u32 = IBV_ACCESS_REMOTE_READ;
+    const WRITE: u32 = IBV_ACCESS_REMOTE_WRITE;
+    const BINDABLE: u32 = IBV_ACCESS_MW_BIND | IBV_ACCESS_LOCAL_WRITE;
+    const TIED: Window = Window { tied: true, pd: 1, rkey: 0x1234_5600, bound: None };
+    const FREE: Window = Window { tied: false, ..TIED };
+    const BIND: Bind =
+        Bind { rkey: 0x1234_5601, region: 0x77, addr: 0x1010, len: 0x10, access: READ };
+    const REGION: Entry =
+        Entry { rkey: 0x77, access: BINDABLE, pd: 1, qpn: 0, iova: 0x1000, len: 0x100, va: 0x5000 };
+
+    #[test]
+    fn a_window_is_bound_by_its_key_in_its_domain() {
+        for window in [TIED, FREE] {
+            assert_eq!(window.may_bind(1, &BIND), Ok(()));
+            let other = Bind { rkey: BIND.rkey + 256, ..BIND };
+            assert_eq!(window.may_bind(1, &other), Err(Forbidden::Key));
+            assert_eq!(window.may_bind(2, &BIND), Err(Forbidden::Domain));
+        }
+    }
+
+    #[test]
+    fn a_window_of_type_2_is_bound_once_and_to_something() {
+        let bound = Window { bound: Some(7), ..TIED };
+        assert_eq!(bound.may_bind(1, &BIND), Err(Forbidden::Bound));
+        assert_eq!(TIED.may_bind(1, &Bind { len: 0, ..BIND }), Err(Forbidden::Empty));
+        // One of type 1 is bound anew, and to nothing.
+        let bound = Window { bound: Some(0), ..FREE };
+        assert_eq!(bound.may_bind(1, &BIND), Ok(()));
+        assert_eq!(bound.may_bind(1, &Bind { len: 0, ..BIND }), Ok(()));
+        assert_eq!((TIED.serves(7), FREE.serves(7)), (7, 0));
+    }
+
+    #[test]
+    fn only_the_qp_that_a_window_of_type_2_serves_invalidates_it() {
+        let bound = Window { bound: Some(7), ..TIED };
+        let rkey = bound.rkey;
+        assert_eq!(bound.may_invalidate(7, 1, rkey), Ok(()));
+        assert_eq!(bound.may_invalidate(7, 1, rkey + 1), Err(Forbidden::Key));
+        assert_eq!(bound.may_invalidate(7, 2, rkey), Err(Forbidden::Domain));
+        assert_eq!(bound.may_invalidate(8, 1, rkey), Err(Forbidden::NotOurs));
+        assert_eq!(TIED.may_invalidate(7, 1, rkey), Err(Forbidden::NotOurs));
+        let free = Window { bound: Some(0), ..FREE };
+        assert_eq!(free.may_invalidate(0, 1, rkey), Err(Forbidden::NotOurs));
+    }
+
+    #[test]
+    fn a_region_says_what_windows_it_allows() {
+        assert_eq!(BIND.part_of(&REGION, 1), Ok(Found { va: 0x5010, access: BINDABLE }));
+        let of = |region: Entry, bind: Bind| bind.part_of(&region, 1).err();
+        let region = |access| Entry { access, ..REGION };
+        let changing = Bind { access: WRITE, ..BIND };
+        let atomic = Bind { access: IBV_ACCESS_REMOTE_ATOMIC, ..BIND };
+        assert_eq!(of(REGION, Bind { region: 0x79, ..BIND }), Some(Forbidden::Region));
+        assert_eq!(of(Entry { pd: 2, ..REGION }, BIND), Some(Forbidden::Domain));
+        assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(Forbidden::Right));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), BIND), None, "it reads only");
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(Forbidden::Right));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), atomic), Some(Forbidden::Right));
+        assert_eq!((of(REGION, changing), of(REGION, atomic)), (None, None));
+        assert_eq!(of(REGION, Bind { len: 0xf1, ..BIND }), Some(Forbidden::Range));
+        assert_eq!(of(REGION, Bind { addr: 0xfff, ..BIND }), Some(Forbidden::Range));
+        assert_eq!(of(REGION, Bind { addr: u64::MAX, ..BIND }), Some(Forbidden::Range));
+    }
+
+    #[test]
+    fn a_key_is_named_by_its_last_eight_bits() {
+        for named in [12, TIED.rkey | 12, 0xffff_ff0c] {
+            assert_eq!(TIED.key(named), TIED.rkey | 12);
+        }
+    }
+
+    #[test]
+    fn a_zero_based_window_begins_at_0() {
+        assert_eq!(BIND.iova(), BIND.addr);
+        assert_eq!(Bind { access: READ | IBV_ACCESS_ZERO_BASED, ..BIND }.iova(), 0);
+    }
+}
