@@ -4,21 +4,20 @@
 //! their request's turn comes; what is before it goes on, and what is behind it waits, as on a wire that keeps the order.
 #![forbid(unsafe_code)]
 
+use super::clock::{Machine, instant};
 use super::inbound::Nak;
 use super::link::Link;
 use super::qp::Qp;
 use super::request::{Phase, What};
 use super::requester::Requester;
 use super::state::Kind;
-use abi::*;
-use soft_semantics::faults::{self, Count, Fault, Ordeal, Order};
-use std::collections::VecDeque;
+use soft_semantics::faults::{self, Blow, Count, Fault, Order, Retries, Strikes};
+use soft_semantics::{Clock, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The rules of an adapter, and where one of its queue pairs is with them.
+/// The rules of an adapter.
 pub(crate) type Plan = faults::Plan<SharedCount>;
-type Stream = faults::Stream<SharedCount>;
 
 /// A count that all queue pairs of a process share.
 #[derive(Debug, Default)]
@@ -59,76 +58,30 @@ impl Course {
 /// What a queue in trouble has besides.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    stream: Option<Stream>,
-    /// Requests that were posted and that a fault is to strike.
-    struck: VecDeque<(u64, Fault)>,
-    held: Option<Held>,
+    strikes: Strikes<SharedCount>,
     /// The port is down; where the link was meanwhile.
     unplugged: bool,
     link: Option<Box<Link>>,
 }
 
-/// A request that is held back, and until when; `None`: for ever.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    n: u64,
-    until: Option<Instant>,
-}
-
-impl Held {
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now >= until)
-    }
-}
-
-impl Trouble {
-    /// The first request from `n` on that a fault is to strike.
-    fn next_struck(&mut self, n: u64) -> Option<(u64, Fault)> {
-        // Those before it were flushed.
-        while self.struck.front().is_some_and(|(at, _)| *at < n) {
-            self.struck.pop_front();
-        }
-        self.struck.front().copied()
-    }
-
-    /// The fault of the first request struck is over.
-    fn spend(&mut self) {
-        self.struck.pop_front();
-        self.held = None;
-    }
-
-    /// Holds request `n` back for as long as `ordeal` says. Returns whether that is over by `now`.
-    fn hold(&mut self, n: u64, ordeal: &Ordeal, now: Instant) -> bool {
-        let held = *match &mut self.held {
-            Some(held) if held.n == n => held,
-            other => other.insert(Held { n, until: ordeal.span.and_then(|s| now.checked_add(s)) }),
-        };
-        held.is_over(now)
-    }
-}
-
 impl Requester {
     /// Takes up the rules of a plan for QP number `ordinal`, or those that are new in it.
     pub(crate) fn take_plan(&mut self, plan: &Plan, ordinal: u32, kind: Kind) {
-        let known = self.trouble.as_mut().and_then(|trouble| trouble.stream.as_mut());
-        match known {
-            Some(stream) => stream.extend(plan),
-            None => {
-                if let Some(stream) = plan.stream(ordinal, kind) {
-                    self.trouble.get_or_insert_default().stream = Some(stream);
-                    self.queue.set_careful(true);
-                    self.course = Course::Troubled;
-                }
-            }
+        let mut trouble = self.trouble.take().unwrap_or_default();
+        let concerned = trouble.strikes.take_plan(plan, ordinal, kind);
+        if concerned {
+            self.queue.set_careful(true);
+            self.course = Course::Troubled;
+        }
+        if concerned || trouble.unplugged {
+            self.trouble = Some(trouble);
         }
     }
 
     /// Forgets all rules, and the faults of what was posted.
     pub(crate) fn drop_plan(&mut self, kind: Kind) {
         if let Some(trouble) = &mut self.trouble {
-            trouble.stream = None;
-            trouble.struck.clear();
-            trouble.held = None;
+            trouble.strikes.forget();
             self.queue.set_careful(false);
         }
         self.calm_down(kind);
@@ -136,7 +89,7 @@ impl Requester {
 
     /// Takes the usual course again if nothing is left of the trouble.
     fn calm_down(&mut self, kind: Kind) {
-        if self.trouble.as_ref().is_some_and(|t| t.stream.is_none() && !t.unplugged) {
+        if self.trouble.as_ref().is_some_and(|t| t.strikes.is_empty() && !t.unplugged) {
             self.trouble = None;
             self.course = Course::of(kind);
         }
@@ -174,10 +127,8 @@ impl Requester {
     /// Before a request is queued: whether a fault will strike it.
     pub(super) fn note_fault(&mut self, opcode: u32) {
         let n = self.queue.posted;
-        if let Some(trouble) = &mut self.trouble
-            && let Some(fault) = trouble.stream.as_mut().and_then(|stream| stream.next(opcode))
-        {
-            trouble.struck.push_back((n, fault));
+        if let Some(trouble) = &mut self.trouble {
+            trouble.strikes.note(n, opcode);
         }
     }
 
@@ -185,16 +136,18 @@ impl Requester {
     #[cold]
     #[inline(never)]
     pub(super) fn is_held_by_fault(&self) -> bool {
-        let held = self.trouble.as_ref().and_then(|trouble| trouble.held.as_ref());
-        held.is_some_and(|h| {
-            h.until.is_some() && h.n == self.queue.issued && h.n != self.queue.posted
-        })
+        self.held_until().is_some()
     }
 
     /// Until when it is.
     pub(crate) fn fault_due(&self) -> Option<Instant> {
-        let held = self.trouble.as_ref()?.held.as_ref()?;
-        if self.is_held_by_fault() { held.until } else { None }
+        self.held_until().and_then(instant)
+    }
+
+    fn held_until(&self) -> Option<Time> {
+        let n = self.queue.issued;
+        let trouble = self.trouble.as_ref().filter(|_| n != self.queue.posted)?;
+        trouble.strikes.held_until(n)
     }
 
     /// Issues what waits, as far as faults and the port allow.
@@ -208,9 +161,9 @@ impl Requester {
                 self.lose(n);
                 continue;
             }
-            match trouble.next_struck(n) {
+            match trouble.strikes.next_struck(n) {
                 Some((at, fault)) if at == n => {
-                    if !self.strike(qp, n, fault, Instant::now()) {
+                    if !self.strike(qp, n, fault, Machine.now()) {
                         return;
                     }
                 }
@@ -241,39 +194,33 @@ impl Requester {
     }
 
     /// The turn of request `n` has come, which `fault` strikes. Returns whether to go on.
-    fn strike(&mut self, qp: &Qp, n: u64, fault: Fault, now: Instant) -> bool {
-        let reliable = qp.kind.is_reliable();
-        let ordeal = match fault {
-            Fault::Drop { .. } | Fault::Rnr { .. } | Fault::Refuse(_) if !reliable => {
+    fn strike(&mut self, qp: &Qp, n: u64, fault: Fault, now: Time) -> bool {
+        let asked = self.link.as_ref().map(|link| &link.entry().min_rnr_timer);
+        let by = Retries {
+            reliable: qp.kind.is_reliable(),
+            timeout: self.patience.timeout,
+            retry_cnt: self.patience.retry_cnt,
+            rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
+            min_rnr_timer: asked.map_or(0, |timer| timer.load(Ordering::Relaxed)),
+        };
+        let ordeal = match fault.strikes(&by) {
+            Blow::Lost => {
                 self.spend_fault();
                 self.lose(n);
                 return true;
             }
-            Fault::Delay(span) => Ordeal::delay(span),
-            Fault::Drop { times } => {
-                Ordeal::lost(times, self.patience.timeout, self.patience.retry_cnt)
-            }
-            Fault::Rnr { times } => {
-                let asked = self
-                    .link
-                    .as_ref()
-                    .map(|link| link.entry().min_rnr_timer.load(Ordering::Relaxed));
-                let retries = qp.entry().rnr_retry.load(Ordering::Relaxed);
-                Ordeal::not_ready(times, asked.unwrap_or(0), retries)
-            }
-            Fault::Refuse(nak) => return self.have_refused(qp, n, nak),
-            Fault::Local => {
+            Blow::Wait(ordeal) => ordeal,
+            Blow::Refused(nak) => return self.have_refused(qp, n, nak),
+            Blow::Fails(status) => {
                 self.spend_fault();
-                self.fail(n, IBV_WC_LOC_PROT_ERR);
+                self.fail(n, status);
                 return false;
             }
-            Fault::QpError | Fault::PortDown(_) | Fault::DeviceFatal => {
-                return self.strike_qp(qp, n, fault);
-            }
+            Blow::Breaks => return self.strike_qp(qp, n, fault),
         };
         let Some(trouble) = &mut self.trouble else { return true };
-        if !trouble.hold(n, &ordeal, now) {
-            if trouble.held.is_some_and(|held| held.until.is_some()) {
+        if !trouble.strikes.hold(n, &ordeal, now) {
+            if trouble.strikes.held_until(n).is_some() {
                 qp.adapter.watch(qp);
             }
             return false;
@@ -287,7 +234,7 @@ impl Requester {
 
     fn spend_fault(&mut self) {
         if let Some(trouble) = &mut self.trouble {
-            trouble.spend();
+            trouble.strikes.spend();
         }
     }
 
@@ -340,51 +287,5 @@ impl Requester {
                 false
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    /// Nothing here looks at a clock: the present is what the test says.
-    fn later(start: Instant, ms: u64) -> Instant {
-        start + Duration::from_millis(ms)
-    }
-
-    #[test]
-    fn a_request_is_held_from_its_turn_on_and_no_longer_than_it_shall_be() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
-        let ordeal = Ordeal::delay(Duration::from_millis(5));
-        assert!(!trouble.hold(7, &ordeal, start));
-        assert!(!trouble.hold(7, &ordeal, later(start, 4)));
-        assert!(trouble.hold(7, &ordeal, later(start, 5)));
-        trouble.spend();
-        // The next one has a time of its own.
-        assert!(!trouble.hold(8, &ordeal, later(start, 6)));
-        assert!(!trouble.hold(8, &ordeal, later(start, 10)));
-        assert!(trouble.hold(8, &ordeal, later(start, 11)));
-    }
-
-    #[test]
-    fn what_is_held_for_ever_is_not_let_go() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
-        let ordeal = Ordeal::lost(1, 0, 7);
-        assert!(!trouble.hold(1, &ordeal, start));
-        assert!(!trouble.hold(1, &ordeal, later(start, 1_000_000_000)));
-    }
-
-    #[test]
-    fn faults_of_requests_that_were_flushed_strike_nothing() {
-        let mut trouble = Trouble::default();
-        for n in [3, 5, 9] {
-            trouble.struck.push_back((n, Fault::Local));
-        }
-        assert_eq!(trouble.next_struck(0), Some((3, Fault::Local)));
-        assert_eq!(trouble.next_struck(4), Some((5, Fault::Local)));
-        assert_eq!(trouble.next_struck(9), Some((9, Fault::Local)));
-        trouble.spend();
-        assert_eq!(trouble.next_struck(9), None);
     }
 }

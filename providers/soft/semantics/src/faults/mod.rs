@@ -4,8 +4,10 @@
 //! once for each request that is posted, in the order of posting: the answer depends on that order and on nothing else.
 
 mod parse;
+mod strikes;
 
 pub use parse::parse;
+pub use strikes::{Blow, Retries, Strikes};
 
 use crate::inbound::Nak;
 use crate::state::{Kind, give_up_us, rnr_timer_us};
