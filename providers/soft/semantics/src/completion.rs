@@ -199,11 +199,19 @@ impl CompletionRing {
     }
 
     /// Completions in it.
+    #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether everything was polled.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The position of the oldest completion, and the one that the next completion gets: it is polled once the former is beyond.
+    #[inline]
     pub const fn positions(&self) -> (u64, u64) {
         (self.popped, self.popped + self.len as u64)
     }
@@ -336,7 +344,7 @@ impl CompletionRing {
     /// Takes the oldest completion out.
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
-        if self.len == 0 {
+        if self.is_empty() {
             return None;
         }
         let cqe = self.entries[self.first];
@@ -392,6 +400,7 @@ impl CompletionRing {
     }
 
     /// Whether an event waits for a completion.
+    #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed != Armed::No
     }

@@ -20,6 +20,7 @@ pub enum Nak {
 
 impl Nak {
     /// From its number; `None`: there is no such one.
+    #[inline]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             1 => Self::Invalid,
@@ -32,6 +33,7 @@ impl Nak {
     }
 
     /// The status that the requester's completion gets.
+    #[inline]
     pub const fn requester_status(self) -> u32 {
         match self {
             Self::Invalid => IBV_WC_REM_INV_REQ_ERR,

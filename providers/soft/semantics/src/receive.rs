@@ -18,6 +18,7 @@ pub struct Receive {
 
 impl Receive {
     /// Bytes that it takes.
+    #[inline]
     pub fn room(&self) -> usize {
         self.sges.iter().map(|sge| sge.length as usize).sum()
     }
@@ -67,8 +68,15 @@ impl ReceiveQueue {
     }
 
     /// Receives waiting.
+    #[inline]
     pub const fn len(&self) -> usize {
         (self.posted - self.taken) as usize
+    }
+
+    /// Whether no receive waits.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.posted == self.taken
     }
 
     /// Room for `max_wr` receives from now on; `false`: those that wait do not fit.
@@ -111,7 +119,7 @@ impl ReceiveQueue {
     /// The oldest receive, number and list, which stays where it is.
     #[inline]
     pub fn front(&self) -> Option<(u64, &[ibv_sge])> {
-        if self.len() == 0 {
+        if self.is_empty() {
             return None;
         }
         let at = self.at(self.taken);
@@ -123,7 +131,7 @@ impl ReceiveQueue {
     /// The oldest receive, if there is one, is no longer there.
     #[inline]
     pub const fn drop_front(&mut self) {
-        if self.len() > 0 {
+        if !self.is_empty() {
             self.taken += 1;
         }
     }

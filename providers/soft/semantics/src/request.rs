@@ -130,6 +130,7 @@ impl What {
     }
 
     /// Whether it concerns nobody else.
+    #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::Invalidate { .. })
@@ -202,6 +203,7 @@ pub struct Entry {
 
 impl Entry {
     /// Whether it was posted with this `ibv_send_flags` bit.
+    #[inline]
     pub const fn has(&self, flag: u32) -> bool {
         self.request.flags & flag != 0
     }
@@ -300,6 +302,7 @@ impl SendQueue {
     }
 
     /// Requests of the shared receive queue that can be queued now.
+    #[inline]
     pub const fn own_room(&self) -> usize {
         self.max_own - self.own
     }
@@ -344,18 +347,21 @@ impl SendQueue {
     }
 
     /// The scatter/gather list of request `n`.
+    #[inline]
     pub fn list(&self, n: u64) -> &[ibv_sge] {
         let at = self.at(n);
         &self.sges[at * self.sge_room..][..usize::from(self.entries[at].sges)]
     }
 
     /// Where inline data of request `n` is kept.
+    #[inline]
     pub fn inline_mut(&mut self, n: u64) -> &mut [u8] {
         let at = self.at(n);
         &mut self.inline[at * self.inline_room..][..self.inline_room]
     }
 
     /// Queues a request. The queue is not full, and the list not longer than `max_sge`: the caller checked.
+    #[inline]
     pub fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.posted;
         let at = self.at(n);
@@ -405,6 +411,7 @@ impl SendQueue {
 }
 
 /// `ibv_wc_opcode` of a send-side completion.
+#[inline]
 pub const fn completion_opcode(opcode: u32) -> u32 {
     match opcode {
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,

@@ -22,6 +22,7 @@ pub enum State {
 
 impl State {
     /// From `ibv_qp_state`; `None`: there is no such state.
+    #[inline]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             0 => Self::Reset,
@@ -69,11 +70,13 @@ impl Kind {
     }
 
     /// Whether it has one other end, named when it goes to RTR.
+    #[inline]
     pub const fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Raw)
     }
 
     /// Whether requests are acknowledged, and refused with a reason.
+    #[inline]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }

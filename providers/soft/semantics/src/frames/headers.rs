@@ -154,7 +154,7 @@ pub enum Framing {
 
 impl Framing {
     /// Bytes of it, without tags.
-    pub const fn len(self) -> usize {
+    pub const fn header_len(self) -> usize {
         match self {
             Self::Ethernet => ETHERNET,
             Self::Ipoib => IPOIB,

@@ -43,7 +43,7 @@ impl Segmenter {
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let good = request.flags & IBV_SEND_INLINE == 0
             && cut.header != 0
-            && (self.framing.len()..=self.max_header).contains(&header)
+            && (self.framing.header_len()..=self.max_header).contains(&header)
             && mss > 0
             && header + mss <= self.longest
             && len <= u64::from(MAX_TSO);
