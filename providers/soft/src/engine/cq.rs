@@ -459,7 +459,7 @@ impl Cq {
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
         let mut ring = self.ring.lock();
         let fresh = ring.arm(how);
-        let left = !solicited_only && ring.len() > 0;
+        let left = !solicited_only && !ring.is_empty();
         drop(ring);
         if fresh {
             self.adapter.attention.armed();

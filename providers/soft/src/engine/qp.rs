@@ -559,7 +559,7 @@ impl Qp {
     pub(super) fn has_receive(&self) -> bool {
         match &self.srq {
             Some(srq) => srq.has_receive(),
-            None => self.receives.lock().len() > 0,
+            None => !self.receives.lock().is_empty(),
         }
     }
 

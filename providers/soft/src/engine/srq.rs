@@ -192,7 +192,7 @@ impl Srq {
     /// Whether a receive is posted.
     pub(super) fn has_receive(&self) -> bool {
         let limited = self.queue.lock();
-        !limited.returned.is_empty() || limited.queue.len() > 0
+        !limited.returned.is_empty() || !limited.queue.is_empty()
     }
 
     /// A QP found no receive: whoever posts one lets it go on.

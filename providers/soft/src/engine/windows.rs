@@ -204,7 +204,7 @@ impl Windows {
         let mut state = self.state.lock();
         let index = index_of(rkey);
         let window = state.window(index);
-        if !window.is_some_and(|window| window.rules.may_invalidate(qpn, pd, rkey).is_ok()) {
+        if window.is_none_or(|window| window.rules.may_invalidate(qpn, pd, rkey).is_err()) {
             return Done::Refused;
         }
         // As in `bind`.

@@ -124,7 +124,7 @@ impl Wq {
 
     /// Whether a frame should wait for a receive.
     pub(super) fn must_wait(&self) -> bool {
-        self.state() == IBV_WQS_RDY && self.dry.waits(self.queue.lock().len() > 0)
+        self.state() == IBV_WQS_RDY && self.dry.waits(!self.queue.lock().is_empty())
     }
 
     /// How frames are put into its receives.
