@@ -43,6 +43,7 @@ impl Kernel {
             progress.step("downloading a kernel");
             fetch(&folder, &root)?;
         }
+        merge_usr(&root).map_err(fail)?;
         let version = newest(&root).ok_or("the kernel's package holds no kernel")?;
         let modules = root.join("lib/modules").join(&version);
         let table = modules.join("modules.dep");
@@ -60,6 +61,15 @@ impl Kernel {
         fs::write(&new, archive).and_then(|()| fs::rename(&new, &initramfs)).map_err(fail)?;
         Ok(Self { image: root.join(format!("boot/vmlinuz-{version}")), modules, initramfs })
     }
+}
+
+/// Since Debian 13 the package has its modules in `usr/lib/modules`. On a machine `lib` leads there, and depmod looks in `lib/modules`.
+fn merge_usr(root: &Path) -> std::io::Result<()> {
+    let (lib, merged) = (root.join("lib"), root.join("usr/lib/modules"));
+    if lib.exists() || !merged.is_dir() {
+        return Ok(());
+    }
+    std::os::unix::fs::symlink("usr/lib", lib)
 }
 
 /// The newest version in an unpacked package.
@@ -135,6 +145,19 @@ fn with_dependencies(table: &str, wanted: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modules_are_found_wherever_a_release_has_them() {
+        for place in ["lib/modules/6.1", "usr/lib/modules/6.1"] {
+            let scratch = Scratch::new().unwrap();
+            let root = scratch.folder("kernel", 0o755).unwrap();
+            fs::create_dir_all(root.join(place)).unwrap();
+            for _ in 0..2 {
+                merge_usr(&root).unwrap();
+                assert!(root.join("lib/modules/6.1").is_dir(), "{place}");
+            }
+        }
+    }
 
     #[test]
     fn what_a_module_needs_is_loaded_before_it_and_once() {
