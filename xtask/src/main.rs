@@ -10,6 +10,7 @@ mod headers;
 mod hostile;
 mod manpage;
 mod matrix;
+mod namespaces;
 mod over;
 mod packages;
 mod pair;

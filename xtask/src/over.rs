@@ -51,6 +51,7 @@ pub(crate) struct Over {
     user: Option<User>,
     path: DataPath,
     without_cma: Option<PathBuf>,
+    wired: bool,
 }
 
 impl Over {
@@ -64,7 +65,15 @@ impl Over {
             user: None,
             path: DataPath::Default,
             without_cma: None,
+            wired: false,
         }
+    }
+
+    /// Other hosts are reached, too. Without it nothing leaves this one, and no port is opened, so that tests side by side do not
+    /// meet.
+    pub(crate) fn wired(mut self) -> Self {
+        self.wired = true;
+        self
     }
 
     /// Chooses how the library gets under programs.
@@ -100,6 +109,9 @@ impl Over {
     /// A command over all this.
     pub(crate) fn job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         let mut job = Job::new(program).user(self.user);
+        if !self.wired {
+            job = job.env("FERROVERBS_SOFT_WIRE", "off");
+        }
         if let Some(dir) = &self.fabric {
             job = job.env("FERROVERBS_FABRIC_DIR", dir);
         }

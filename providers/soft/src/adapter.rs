@@ -24,6 +24,7 @@ use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::guid::Identity;
 use crate::port::Port;
+use crate::remote::Wire;
 use crate::strangers::Strangers;
 use crate::table::{Places, Table};
 use parking_lot::{Mutex, RwLock};
@@ -85,6 +86,8 @@ pub(crate) struct Adapter {
     /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
     pub(crate) one_chunk: usize,
     pub(crate) port: Port,
+    /// To other hosts.
+    pub(crate) wire: Wire,
     pub(crate) strangers: Strangers,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
@@ -172,6 +175,7 @@ impl Adapter {
             eager_bytes: crate::config::eager_bytes(),
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
+            wire: Wire::default(),
             strangers: Strangers::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
@@ -663,6 +667,7 @@ impl Handler for Service {
             adapter.retry_events(),
             adapter.attention.settle(|which| adapter.sweep(which)),
             adapter.datagrams.take_waits().then_some(RECHECK),
+            adapter.wire.settle(&adapter),
         ];
         waits.into_iter().flatten().min()
     }

@@ -111,9 +111,40 @@ const KEYS: Setting<bool> = Setting {
     },
 };
 
+/// Which way leads to other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wiring {
+    /// None: only this host is reached.
+    Off,
+    /// RoCE v2 to other hosts, shared memory on this one.
+    Auto,
+    /// RoCE v2 to every address of an interface, this host's included.
+    Always,
+}
+
+/// Whether other hosts are reached.
+const WIRE: Setting<Wiring> = Setting {
+    name: "FERROVERBS_SOFT_WIRE",
+    allowed: "off, auto or always",
+    otherwise: "with auto",
+    harmless: false,
+    parse: |text| match text.to_ascii_lowercase().as_str() {
+        "off" => Some(Wiring::Off),
+        "auto" => Some(Wiring::Auto),
+        "always" => Some(Wiring::Always),
+        _ => None,
+    },
+};
+
+/// Which way leads to other hosts, by `FERROVERBS_SOFT_WIRE`.
+pub(crate) fn wire() -> Wiring {
+    static WIRING: OnceLock<Wiring> = OnceLock::new();
+    *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
+}
+
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     DEVICES_ASKED.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
@@ -121,6 +152,7 @@ const NAMES: [&str; 9] = [
     HELPER.name,
     EAGER.name,
     KEYS.name,
+    WIRE.name,
     FAULTS_VARIABLE,
     CONTROL_VARIABLE,
 ];

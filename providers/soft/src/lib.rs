@@ -18,5 +18,6 @@ mod hostile;
 mod net;
 mod ops;
 mod port;
+mod remote;
 mod strangers;
 mod table;

@@ -120,6 +120,11 @@ impl Gids {
         self.entries.iter().map(|entry| &entry.raw)
     }
 
+    /// The interfaces that its addresses are of.
+    pub(crate) fn interfaces(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().map(|entry| entry.ifindex).filter(|index| *index != 0)
+    }
+
     /// Whether `raw` is an address of this host, or of a device of this adapter.
     pub(crate) fn contains(&self, raw: &[u8; 16]) -> bool {
         let [prefix @ .., a, b, c, d, e, f, g, h] = *raw;
@@ -133,6 +138,16 @@ impl Gids {
 pub(crate) fn is_multicast(raw: &[u8; 16]) -> bool {
     let v6 = Ipv6Addr::from(*raw);
     v6.to_ipv4_mapped().map_or_else(|| v6.is_multicast(), |v4| v4.is_multicast())
+}
+
+/// The interface that has the address `raw`; 0: none.
+pub(crate) fn interface_of(raw: &[u8; 16]) -> u32 {
+    let is_its = |interface: &Interface| match interface.address {
+        Address::V4(v4) => v4.to_ipv6_mapped().octets() == *raw,
+        Address::V6(v6) => v6.octets() == *raw,
+        Address::Hardware(_) => false,
+    };
+    interfaces().iter().find(|interface| is_its(interface)).map_or(0, |interface| interface.index)
 }
 
 fn is_loopback(raw: &[u8; 16]) -> bool {

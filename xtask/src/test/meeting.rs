@@ -2,6 +2,7 @@
 //! say why. None may talk to itself and report success. And those that can, of two network namespaces that share a folder.
 
 use super::{Bench, NOBODY, Tally};
+use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
 use crate::pair::free_port;
 use crate::process::{Finished, Job, PAUSE, Running, User};
@@ -70,14 +71,16 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 }
 
 /// Where the two sides are: server, client.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     dirs: [PathBuf; 2],
     users: [Option<User>; 2],
-    namespaces: Option<&'a Namespaces>,
+    pub(super) namespaces: Option<&'a Namespaces>,
+    /// The wire between hosts is there.
+    pub(super) wired: bool,
 }
 
 impl Place<'_> {
-    fn new(bench: &Bench, users: [Option<User>; 2]) -> crate::Result<Self> {
+    pub(super) fn new(bench: &Bench, users: [Option<User>; 2]) -> crate::Result<Self> {
         let folder = |user: Option<User>| {
             let dir = bench.scratch.folder("meeting", 0o700)?;
             if let Some(user) = user {
@@ -87,13 +90,16 @@ impl Place<'_> {
             Ok::<_, String>(dir)
         };
         let [server, client] = users;
-        Ok(Self { dirs: [folder(server)?, folder(client)?], users, namespaces: None })
+        Ok(Self { dirs: [folder(server)?, folder(client)?], users, namespaces: None, wired: false })
     }
 
     fn job(&self, bench: &Bench, side: usize, program: &str, args: &[&str]) -> crate::Result<Job> {
-        let over = Over::new(bench.prefix()?, &bench.paths.target)
+        let mut over = Over::new(bench.prefix()?, &bench.paths.target)
             .fabric(&self.dirs[side])
             .user(self.users[side]);
+        if self.wired {
+            over = over.wired();
+        }
         let job = match self.namespaces {
             None => over.job(program),
             Some(namespaces) => {
@@ -143,8 +149,29 @@ impl Place<'_> {
         Err(format!("{}{}", server.report("server"), client.report("client")))
     }
 
+    /// Several pairs meet at once, whose processes are of the same two hosts: packets for one come to others.
+    pub(super) fn crowd(&self, bench: &Bench, pairs: &[(&str, &[&str])]) -> Result<(), String> {
+        let started: Result<Vec<_>, String> =
+            pairs.iter().map(|(program, args)| self.start(bench, program, args)).collect();
+        let deadline = Instant::now() + LIMIT;
+        let mut failures = String::new();
+        for both in started? {
+            let [server, client] = both.map(|side| side.finish(deadline));
+            if !(server.ok() && client.ok()) {
+                failures += &server.report("server");
+                failures += &client.report("client");
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+
     /// They meet.
-    fn together(&self, bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
+    pub(super) fn together(
+        &self,
+        bench: &Bench,
+        program: &str,
+        args: &[&str],
+    ) -> Result<(), String> {
         let both = self.start(bench, program, args)?;
         let deadline = Instant::now() + LIMIT;
         let both = both.map(|side| side.finish(deadline));
@@ -154,51 +181,4 @@ impl Place<'_> {
         let [server, client] = &both;
         Err(format!("{}{}", server.report("server"), client.report("client")))
     }
-}
-
-/// Two network namespaces with a cable between them.
-struct Namespaces {
-    names: [String; 2],
-}
-
-/// Address of the server's namespace.
-const SERVER: &str = "10.99.0.1";
-
-impl Namespaces {
-    fn new() -> crate::Result<Self> {
-        let id = std::process::id();
-        let made = Self { names: [format!("fv-meet-{id}-a"), format!("fv-meet-{id}-b")] };
-        let [a, b] = &made.names;
-        let (x, y) = (format!("fva{id}"), format!("fvb{id}"));
-        let lines = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
-            format!("-n {a} address add {SERVER}/24 dev {x}"),
-            format!("-n {b} address add 10.99.0.2/24 dev {y}"),
-            format!("-n {a} link set {x} up"),
-            format!("-n {b} link set {y} up"),
-            format!("-n {a} link set lo up"),
-            format!("-n {b} link set lo up"),
-        ];
-        for line in lines {
-            ip(&line)?;
-        }
-        Ok(made)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = ip(&format!("netns delete {name}"));
-        }
-    }
-}
-
-fn ip(line: &str) -> crate::Result<()> {
-    let done = std::process::Command::new("ip").args(line.split(' ')).output();
-    let done = done.map_err(|e| format!("cannot run ip: {e}"))?;
-    let text = String::from_utf8_lossy(&done.stderr).into_owned();
-    if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", text.trim())) }
 }

@@ -11,6 +11,7 @@ mod faults;
 mod fuzz;
 mod headers;
 mod hostile;
+mod hosts;
 mod inlines;
 mod kill;
 mod layers;
@@ -135,6 +136,7 @@ const GROUPS: &[Group] = &[
         what: "programs beside a process that writes whatever it can, each data path",
         run: hostile::run,
     },
+    Group { name: "hosts", what: "programs of two hosts, by RoCE v2", run: hosts::run },
     Group { name: "meeting", what: "programs that cannot meet say so", run: meeting::run },
     Group {
         name: "fuzz",

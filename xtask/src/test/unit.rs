@@ -28,7 +28,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     bench.step("unit: cargo test");
     // As `Over::own_job`.
-    job = job.env("FERROVERBS_SOFT_KEYS", "distinct");
+    job = job.env("FERROVERBS_SOFT_KEYS", "distinct").env("FERROVERBS_SOFT_WIRE", "off");
     let before = folders_of_tests();
     record(&job.run(&bench.scratch, LIMIT)?, tally);
     let left: Vec<_> = folders_of_tests().into_iter().filter(|f| !before.contains(f)).collect();

@@ -79,7 +79,7 @@ pub struct Piece {
     pub invalidate: Option<u32>,
     /// The sender asks for an event (`IBV_SEND_SOLICITED`).
     pub solicited: bool,
-    /// Bytes of the whole message; with the first piece.
+    /// Bytes of the message as far as is known: of all of it, or up to the end of this piece.
     pub total: usize,
     /// The sender's QP number.
     pub src_qpn: u32,

@@ -151,7 +151,7 @@ pub struct Destination {
 }
 
 /// The fields of a global route header that a receiver sees.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Source.
     pub sgid: [u8; 16],

@@ -373,6 +373,7 @@ impl Cq {
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter, who);
+            self.adapter.wire.drive(&self.adapter, who);
         }
         self.adapter.xrc.look(who);
         self.adapter.view.take_qp_bells(|index| {
@@ -395,7 +396,7 @@ impl Cq {
         }
     }
 
-    /// A UD QP feeds the queue (`1`) or no longer does (`-1`).
+    /// A QP feeds the queue, or no longer does, to which messages come otherwise than by a ring of its own: datagrams, or from another host.
     pub(crate) fn count_datagram_user(&self, more: bool) {
         if more {
             self.datagram_users.fetch_add(1, Ordering::Relaxed);

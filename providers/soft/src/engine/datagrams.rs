@@ -8,6 +8,7 @@ use super::inbound::Who;
 use super::link::{self, publication_fence};
 use super::{ethernet, ud};
 use crate::adapter::Adapter;
+use crate::remote::take_forwarded;
 use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use soft_local::fabric::{Peer, PeerError};
@@ -66,7 +67,7 @@ impl Default for Introduced {
 
 /// Where we put datagrams for one process.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(crate) struct Outlet {
     pub(super) peer: Arc<Peer>,
     view: View,
     ring: Ring,
@@ -93,20 +94,20 @@ struct Inlets {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Inlet {
+pub(crate) struct Inlet {
     pub(super) peer: Arc<Peer>,
-    pub(super) view: View,
+    pub(crate) view: View,
     ring: Ring,
     next: u32,
     /// For frames: a copy that nobody else can change.
-    pub(super) frame: Vec<u8>,
+    pub(crate) frame: Vec<u8>,
     /// Who serves at present does so unasked (`soft_memory::careful`).
-    pub(super) careful: bool,
+    pub(crate) careful: bool,
 }
 
 /// What became of one datagram at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(crate) enum Sent {
     /// In the ring, or lost because nobody is there.
     Gone,
     /// There is no room: the same again later.
@@ -153,17 +154,17 @@ impl Dry {
 
 /// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Letter {
-    pub(super) op: Op,
+pub(crate) struct Letter {
+    pub(crate) op: Op,
     /// Besides `FIRST` and `LAST`.
-    pub(super) flags: u8,
-    pub(super) imm: u32,
-    pub(super) src_qpn: u32,
+    pub(crate) flags: u8,
+    pub(crate) imm: u32,
+    pub(crate) src_qpn: u32,
     /// The QP that it is for, in the table of its process, where it is for one.
-    pub(super) to: Option<usize>,
-    pub(super) body: [u64; BODY_WORDS],
+    pub(crate) to: Option<usize>,
+    pub(crate) body: [u64; BODY_WORDS],
     /// Bytes that travel in the body; `None`: they go into a chunk.
-    pub(super) inline: Option<u8>,
+    pub(crate) inline: Option<u8>,
 }
 
 /// Outlets to several processes.
@@ -174,7 +175,7 @@ impl Datagrams {
     ///
     /// # Errors
     /// Nobody is there, or nobody who answers.
-    pub(super) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
+    pub(crate) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
         if let Some(outlet) = self.to.read().get(&slot)
             && !outlet.peer.is_dead()
         {
@@ -415,8 +416,11 @@ impl Inlets {
 /// Sorts out one slot.
 fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -> Fate {
     match Head::parse(words) {
-        Some(Head { op: Op::Datagram | Op::Frame, .. }) if adapter.port.is_down() => Fate::Dropped,
+        Some(Head { op: Op::Datagram | Op::Frame | Op::Packet, .. }) if adapter.port.is_down() => {
+            Fate::Dropped
+        }
         Some(head) if head.op == Op::Datagram => ud::deliver(adapter, inlet, &head, body).into(),
+        Some(head) if head.op == Op::Packet => take_forwarded(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => ethernet::deliver(adapter, inlet, &head, body),
         Some(head) => adapter.xrc.hear(adapter, inlet.peer.slot, &head, body.word(0)).into(),
         None => Fate::Dropped,
@@ -437,7 +441,7 @@ impl Outlet {
     }
 
     /// Puts a datagram; `fill` writes what does not fit into the letter to a chunk of `CHUNK_BYTES` bytes that is ours.
-    pub(super) fn put(&self, adapter: &Adapter, letter: &Letter, fill: impl FnOnce(Range)) -> Sent {
+    pub(crate) fn put(&self, adapter: &Adapter, letter: &Letter, fill: impl FnOnce(Range)) -> Sent {
         let mut state = self.state.lock();
         // Nobody would give back what is lent to the dead after `reclaim`.
         if self.peer.is_dead() {
@@ -476,7 +480,7 @@ impl Outlet {
     }
 
     /// Makes sure that somebody looks.
-    pub(super) fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.unpublished, false) {
             return;

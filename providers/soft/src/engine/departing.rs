@@ -165,6 +165,10 @@ impl Qp {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
             requester.reset();
+            if let Some(connection) = requester.set_remote(None, self.kind) {
+                self.adapter.wire.forget(self, &connection);
+                self.count_remote(false);
+            }
             self.sends_outstanding(false);
             requester.take_lent()
         };

@@ -11,6 +11,7 @@ use super::qp::Qp;
 use super::request::{Phase, What};
 use super::requester::Requester;
 use super::state::Kind;
+use crate::remote::Connection;
 use soft_semantics::faults::{self, Blow, Count, Fault, Order, Retries, Strikes};
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ impl Count for SharedCount {
 
 /// How a QP's requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Course {
+pub(crate) enum Course {
     /// Into the ring of the remote QP.
     Straight,
     /// XRC: into one of several rings.
@@ -40,6 +41,8 @@ pub(super) enum Course {
     Datagrams,
     /// RAW_PACKET.
     Frames,
+    /// To another host.
+    Remote,
     /// By `issue_troubled`.
     Troubled,
 }
@@ -87,11 +90,30 @@ impl Requester {
         self.calm_down(kind);
     }
 
+    /// How requests are issued when there is no trouble.
+    fn usual_course(&self, kind: Kind) -> Course {
+        let remote = self.remote.is_some() && kind.is_connected();
+        if remote { Course::Remote } else { Course::of(kind) }
+    }
+
+    /// From now on (RTR) requests go to another host, or (`None`) not any more. Returns the transport that they went by.
+    pub(crate) fn set_remote(
+        &mut self,
+        remote: Option<Box<Connection>>,
+        kind: Kind,
+    ) -> Option<Box<Connection>> {
+        let before = std::mem::replace(&mut self.remote, remote);
+        if self.course != Course::Troubled {
+            self.course = self.usual_course(kind);
+        }
+        before
+    }
+
     /// Takes the usual course again if nothing is left of the trouble.
     fn calm_down(&mut self, kind: Kind) {
         if self.trouble.as_ref().is_some_and(|t| t.strikes.is_empty() && !t.unplugged) {
             self.trouble = None;
-            self.course = Course::of(kind);
+            self.course = self.usual_course(kind);
         }
     }
 
@@ -180,7 +202,8 @@ impl Requester {
 
     /// Issues what waits before request `end`, as a QP without trouble does.
     fn issue_usual(&mut self, qp: &Qp, end: u64) {
-        let course = std::mem::replace(&mut self.course, Course::of(qp.kind));
+        let usual = self.usual_course(qp.kind);
+        let course = std::mem::replace(&mut self.course, usual);
         let posted = std::mem::replace(&mut self.queue.posted, end);
         self.issue_waiting(qp);
         self.queue.posted = posted;

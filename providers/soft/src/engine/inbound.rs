@@ -83,7 +83,7 @@ pub(crate) struct Inbound {
     /// Bytes moved since the transport last cleared it.
     pub(crate) moved: usize,
     /// Who serves at present does so unasked: the application's memory may be gone (`soft_memory::careful`).
-    pub(super) careful: bool,
+    pub(crate) careful: bool,
 }
 
 impl Inbound {
@@ -155,27 +155,14 @@ impl Inbound {
 
     /// What the peer of our QP may reach at `spot`, if it may and it is there.
     fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<Place, Nak> {
-        // A window is bound to the QP that the peer connected to.
-        let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
-        let found =
-            admit(&qp.adapter.view, qpn, self.rights(qp), spot, len, need).ok_or(Nak::Access)?;
-        if found.access & IMPORTED != 0 {
-            // Its owner took its key back: as if it never was.
-            let imported = qp.adapter.regions.imported(spot.rkey);
-            let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
-            return Ok(Place::There(imported, found.va));
-        }
-        let there = found.is_there(len, need & !REMOTE_READ != 0);
-        // SAFETY: ours, and registered for `len` bytes; deregistration waits for this QP's lock, or for the announcement.
-        let here = unsafe { Range::at(found.va, len as usize) };
-        if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
+        find(qp, self.rights(qp), spot, len, need)
     }
 
     /// Whether the peer of our QP may reach all of the `len` bytes at `spot`, as a request of several pieces needs.
     ///
     /// # Errors
     /// What the request is refused with.
-    pub(super) fn may(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<(), Nak> {
+    pub(crate) fn may(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<(), Nak> {
         let _moving = announce(qp, spot);
         self.admit(qp, spot, len, need).map(drop)
     }
@@ -244,7 +231,9 @@ impl Inbound {
             Message { total: piece.total, done: 0 }
         } else {
             match self.message.take() {
-                Some(message) => message,
+                Some(message) => {
+                    Message { total: message.total.max(piece.total), done: message.done }
+                }
                 None => return self.unservable(qp, Nak::Invalid),
             }
         };
@@ -328,7 +317,7 @@ impl Inbound {
     /// A WRITE that cannot be done. The receive that one with immediate data takes says so (IBTA vol 1, 11.6.2: local access
     /// error), if there is one.
     #[cold]
-    pub(super) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
+    pub(crate) fn unwritable(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
         if immediate && nak == Nak::Access && qp.kind.is_reliable() {
             self.taken = self.taken || self.take_receive(qp);
             if self.taken {
@@ -401,29 +390,33 @@ impl Inbound {
         Verdict::Done
     }
 
+    /// As [`Inbound::write`], of bytes of our own.
+    pub(crate) fn write_bytes(
+        &mut self,
+        qp: &Qp,
+        piece: &Piece,
+        spot: Spot,
+        bytes: &[u8],
+    ) -> Verdict {
+        // SAFETY: a slice, which is only read from; the range is gone when this returns.
+        let from = unsafe { Range::new(bytes.as_ptr().cast_mut(), bytes.len()) };
+        self.write(qp, piece, spot, bytes.len(), Some(from))
+    }
+
     /// A piece of an RDMA READ: as many bytes as `answer` has.
     pub(crate) fn read(&mut self, qp: &Qp, spot: Spot, answer: Range) -> Verdict {
         let len = answer.len();
         if len == 0 {
             return Verdict::Done;
         }
-        let _moving = announce(qp, spot);
-        let read = match self.admit(qp, spot, len as u64, REMOTE_READ) {
-            Ok(Place::Here(here)) => {
-                let there = !self.careful || is_mapped(here.address(), len);
-                if there {
-                    here.copy_to(answer);
-                }
-                there
+        let gate = (self.rights(qp), self.careful);
+        match read_region(qp, gate, spot, answer) {
+            Ok(()) => {
+                self.moved += len;
+                Verdict::Done
             }
-            Ok(Place::There(imported, va)) => imported.read(va, answer),
-            Err(nak) => return self.unservable(qp, nak),
-        };
-        if !read {
-            return self.unservable(qp, Nak::Operation);
+            Err(nak) => self.unservable(qp, nak),
         }
-        self.moved += len;
-        Verdict::Done
     }
 
     /// An atomic: `change` on the word at `spot`; what was there goes to `answer`.
@@ -455,6 +448,20 @@ impl Inbound {
         };
         answer.store(here.update(change));
         Verdict::Done
+    }
+
+    /// As [`Inbound::atomic`]; what was there as a number.
+    pub(crate) fn atomic_value(
+        &mut self,
+        qp: &Qp,
+        spot: Spot,
+        change: impl Fn(u64) -> u64,
+    ) -> (Verdict, u64) {
+        let mut original = 0u64;
+        // SAFETY: eight bytes of ours that nobody else knows; the range is gone when this returns.
+        let answer = unsafe { Range::new((&raw mut original).cast(), size_of::<u64>()) };
+        let verdict = self.atomic(qp, spot, change, answer);
+        (verdict, original)
     }
 
     /// An atomic write of `value` to `spot`.
@@ -509,6 +516,61 @@ impl Inbound {
             Err(nak) => self.unservable(qp, nak),
         }
     }
+}
+
+/// What a peer with these `rights` may reach at `spot` by `qp`, if it may and it is there.
+fn find(qp: &Qp, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Place, Nak> {
+    // A window is bound to the QP that the peer connected to.
+    let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
+    let found = admit(&qp.adapter.view, qpn, rights, spot, len, need).ok_or(Nak::Access)?;
+    if found.access & IMPORTED != 0 {
+        // Its owner took its key back: as if it never was.
+        let imported = qp.adapter.regions.imported(spot.rkey);
+        let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
+        return Ok(Place::There(imported, found.va));
+    }
+    let there = found.is_there(len, need & !REMOTE_READ != 0);
+    // SAFETY: ours, and registered for `len` bytes; deregistration waits for this QP's lock, or for the announcement.
+    let here = unsafe { Range::at(found.va, len as usize) };
+    if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
+}
+
+/// Fills `answer` with what is at `spot`, which a peer with these rights reads; with care (`gate.1`) if it may be gone. The responder's or
+/// the requester's lock of `qp` is held, which deregistration waits for.
+///
+/// # Errors
+/// What the request is refused with.
+pub(crate) fn read_region(
+    qp: &Qp,
+    (rights, careful): (u64, bool),
+    spot: Spot,
+    answer: Range,
+) -> Result<(), Nak> {
+    let len = answer.len();
+    let _moving = announce(qp, spot);
+    let read = match find(qp, rights, spot, len as u64, REMOTE_READ)? {
+        Place::Here(here) => {
+            let there = !careful || is_mapped(here.address(), len);
+            if there {
+                here.copy_to(answer);
+            }
+            there
+        }
+        Place::There(imported, va) => imported.read(va, answer),
+    };
+    if read { Ok(()) } else { Err(Nak::Operation) }
+}
+
+/// As [`read_region`], into bytes of our own.
+pub(crate) fn read_region_bytes(
+    qp: &Qp,
+    gate: (u64, bool),
+    spot: Spot,
+    answer: &mut [u8],
+) -> Result<(), Nak> {
+    // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
+    let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
+    read_region(qp, gate, spot, answer)
 }
 
 /// Where a request's target is.

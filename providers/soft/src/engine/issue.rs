@@ -491,7 +491,7 @@ impl Requester {
 
     /// Work on our own windows: nothing travels.
     #[cold]
-    pub(super) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
+    pub(crate) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
         let done = match self.queue.entry(n).request.what {
             What::Bind(bind) => qp.adapter.bind(qp, &bind),
             What::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),

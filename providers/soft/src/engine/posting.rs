@@ -170,7 +170,7 @@ impl Requester {
     }
 
     /// Copies inline data of a request that has to wait: the application's buffer is its own again after the post.
-    fn keep_inline(&mut self, n: u64) {
+    pub(crate) fn keep_inline(&mut self, n: u64) {
         let ranges = self.raw_ranges(n);
         let len = ranges.total();
         let to = self.queue.inline_mut(n);

@@ -20,6 +20,7 @@ use super::tso::Segmenter;
 use super::waiting::Waiting;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
+use crate::remote::Connection;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::{Range, Ranges};
@@ -63,6 +64,8 @@ pub(crate) struct Patience {
 pub(crate) struct Requester {
     pub(crate) queue: SendQueue,
     pub(crate) link: Option<Box<Link>>,
+    /// The transport, where the other end is on another host.
+    pub(crate) remote: Option<Box<Connection>>,
     pub(crate) patience: Patience,
     /// Incarnation of the remote connection that we send to; known once it serves us.
     pub(super) latched: Option<u16>,
@@ -108,11 +111,11 @@ pub(crate) struct Requester {
     /// RAW_PACKET and UD: what frames and segments are made with.
     pub(super) segmenter: Box<Segmenter>,
     /// How requests are issued: by the kind of the QP, unless there is trouble.
-    pub(super) course: Course,
+    pub(crate) course: Course,
     /// Faults on purpose, and a port that is down.
     pub(super) trouble: Option<Box<Trouble>>,
     /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
-    pub(super) fate: Fate,
+    pub(crate) fate: Fate,
     /// Somebody waits for the event that the queue has drained (SQD), whatever becomes of it.
     drain_awaited: bool,
 }
@@ -124,6 +127,7 @@ impl Requester {
             course: Course::of(kind),
             trouble: None,
             link: None,
+            remote: None,
             patience: Patience::default(),
             latched: None,
             next: 0,
@@ -230,7 +234,7 @@ impl Requester {
     }
 
     /// The local memory of request `n`; `None`: a key is wrong.
-    pub(super) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
+    pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
         let mut ranges = Ranges::new();
         self.ranges_into(&mut ranges, qp, n, need).then_some(ranges)
     }
@@ -258,6 +262,10 @@ impl Requester {
     pub(crate) fn advance(&mut self, qp: &Qp) {
         self.absorb_here(qp);
         self.reap(qp);
+        if self.waits_for_window() {
+            self.issue_remote(qp);
+            self.reap(qp);
+        }
         loop {
             let begun = self.begin_fetches(qp);
             if self.fate.is_going() && self.queue.issued != self.queue.posted {
@@ -296,7 +304,7 @@ impl Requester {
     }
 
     /// Says whether anything is left to do.
-    fn settle(&mut self, qp: &Qp) {
+    pub(crate) fn settle(&mut self, qp: &Qp) {
         qp.sends_outstanding(self.is_busy(qp));
         if self.drain_awaited && self.is_drained() {
             self.drain_awaited = false;
@@ -329,6 +337,7 @@ impl Requester {
             Course::Frames => return super::ethernet::issue_waiting(self, qp),
             Course::Steered => return self.issue_steered(qp),
             Course::Troubled => return self.issue_troubled(qp),
+            Course::Remote => return self.issue_remote(qp),
         }
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
@@ -527,7 +536,7 @@ impl Requester {
     }
 
     /// Request `n` will complete with `status`; nothing behind it is issued.
-    pub(super) fn fail(&mut self, n: u64, status: u32) {
+    pub(crate) fn fail(&mut self, n: u64, status: u32) {
         self.end_badly(n, Phase::Failed(status));
     }
 
@@ -547,7 +556,7 @@ impl Requester {
     }
 
     /// Completes what is complete, in order.
-    pub(super) fn reap(&mut self, qp: &Qp) {
+    pub(crate) fn reap(&mut self, qp: &Qp) {
         let mut batch: Option<Batch<'_>> = None;
         while self.queue.completed < self.queue.issued && !self.fate.is_broken() {
             let n = self.queue.completed;
@@ -649,6 +658,7 @@ impl Requester {
         self.stalled.is_some()
             || self.is_held_by_fault()
             || self.datagrams_wait
+            || self.waits_for_window()
             || (held_up && self.queue.issued != self.queue.posted)
     }
 
@@ -657,8 +667,8 @@ impl Requester {
         let waiting = self.queue.issued != self.queue.posted
             && qp.state() != State::Sqd
             && !self.is_local(self.queue.issued);
-        if (self.acked == self.next && !waiting) || self.fate.is_broken() || !qp.kind.is_connected()
-        {
+        let elsewhere = self.remote.is_some() || !qp.kind.is_connected();
+        if (self.acked == self.next && !waiting) || self.fate.is_broken() || elsewhere {
             self.stalled = None;
             return;
         }

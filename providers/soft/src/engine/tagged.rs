@@ -283,7 +283,7 @@ impl Inbound {
     }
 
     /// The message under way, if there is one, is given up: what it had is there for others.
-    pub(super) fn abandon(&mut self, qp: &Qp) {
+    pub(crate) fn abandon(&mut self, qp: &Qp) {
         self.message = None;
         let arrival = std::mem::take(&mut self.arrival);
         let Some((tm, _)) = qp.tagging() else { return };

@@ -217,7 +217,7 @@ impl Tagging {
     }
 
     /// Whether something was found since the last call.
-    pub(super) fn take_due(&self) -> bool {
+    pub(crate) fn take_due(&self) -> bool {
         self.due.load(Ordering::Acquire) && self.due.swap(false, Ordering::AcqRel)
     }
 

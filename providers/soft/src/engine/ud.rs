@@ -86,6 +86,29 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     qp.is_some_and(|qp| receive(&qp, qkey, &piece, &datagram, inlet.careful))
 }
 
+/// Brings a datagram of another host, which came by `route`, to its receive; `false`: it is dropped.
+pub(crate) fn receive_far(
+    qp: &Qp,
+    piece: Piece,
+    route: &Route,
+    payload: &[u8],
+    careful: bool,
+) -> bool {
+    let len = payload.len();
+    if len > MTU as usize {
+        return false;
+    }
+    let mut whole = [0u8; GRH + MTU as usize];
+    whole[..GRH].copy_from_slice(&route_header(route, len));
+    whole[GRH..GRH + len].copy_from_slice(payload);
+    let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
+    let piece = Piece { total: len + GRH, packet, ..piece };
+    let source = Bytes::InSlot(&whole[..GRH + len]);
+    let datagram = Datagram { source, routed: true };
+    // Its key was compared by the transport.
+    receive(qp, qp.qkey.load(Ordering::Relaxed), &piece, &datagram, careful)
+}
+
 /// `false`: dropped.
 fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram<'_>, careful: bool) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
@@ -146,7 +169,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         };
         let request = requester.queue.entry(n).request;
         let is_segmented = request.opcode == IBV_WR_TSO;
-        if ranges.total() > MTU as usize && !is_segmented {
+        if ranges.total() > requester.datagram_limit(&request) && !is_segmented {
             requester.fail(n, IBV_WC_LOC_LEN_ERR);
             break;
         }
@@ -162,6 +185,14 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         requester.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
+}
+
+impl Requester {
+    /// Bytes of the longest datagram to where `request` goes.
+    fn datagram_limit(&self, request: &Request) -> usize {
+        let far = if request.to.elsewhere { self.remote.as_deref() } else { None };
+        far.map_or(MTU as usize, |connection| connection.mtu())
+    }
 }
 
 /// Request `n` was posted and has to wait.
@@ -217,10 +248,14 @@ fn send_anywhere(
         requester.receivers_waited_for = None;
         return Sent::Gone;
     }
+    if to.elsewhere {
+        used.take().inspect(|o| o.publish());
+        return requester.send_far(qp, request, ranges);
+    }
     let (slot, _) = split_qpn(to.qpn);
     if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
         used.take().inspect(|o| o.publish());
-        *used = if to.elsewhere { None } else { outlet(&qp.adapter, slot, to.qpn) };
+        *used = outlet(&qp.adapter, slot, to.qpn);
     }
     // What nobody is there to take is lost, as on a wire.
     if let Some(outlet) = &*used

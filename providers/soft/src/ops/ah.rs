@@ -58,7 +58,8 @@ pub(super) fn resolve(
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
     };
-    Ok((Some(route), !is_multicast(&dgid) && !adapter.is_here(gids, &dgid)))
+    let is_here = || adapter.is_here(gids, &dgid) && !crate::remote::is_forced(&route);
+    Ok((Some(route), !is_multicast(&dgid) && !is_here()))
 }
 
 /// ibv_create_ah(3): ENOMEM when the process has as many as the device says.
@@ -72,7 +73,9 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: a live domain's context is open.
         let gids = unsafe { Context::of(context) }.gids();
         let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
-        if let (Some(route), true) = (&route, elsewhere) {
+        if let (Some(route), true) = (&route, elsewhere)
+            && domain.adapter.wire.begin(&domain.adapter).is_err()
+        {
             domain.adapter.strangers.note_address(&domain.adapter, &route.dgid);
         }
         count_up(&domain.adapter.address_handles, MAX_AH)?;

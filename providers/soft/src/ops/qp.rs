@@ -7,11 +7,13 @@ use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
 use crate::adapter::Adapter;
+use crate::config::Wiring;
 use crate::engine::cq::Cq;
 use crate::engine::life::from_shared;
 use crate::engine::opened::Opened;
 use crate::engine::qp::{Qp, Wanted};
 use crate::engine::refused::errno;
+use crate::engine::request::Route;
 use crate::engine::requester::Patience;
 use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State};
@@ -390,20 +392,33 @@ pub(super) unsafe extern "C" fn modify_qp(
 }
 
 /// Where an address vector's far end is, as far as a connection is concerned.
-fn check_address(adapter: &Adapter, gids: &Gids, vector: &ibv_ah_attr) -> Result<(), Errno> {
+fn check_address(
+    adapter: &Adapter,
+    kind: Kind,
+    gids: &Gids,
+    vector: &ibv_ah_attr,
+) -> Result<(), Errno> {
     match ah::resolve(adapter, gids, vector)? {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
-        // The wire to other hosts does not exist yet: say so now rather than by a timeout.
-        (Some(route), true) => {
-            adapter.strangers.note_address(adapter, &route.dgid);
-            Err(Errno::from_raw(libc::EHOSTUNREACH))
-        }
+        // Said now rather than by a timeout.
+        (Some(route), true) if !has_wire(kind) => Err(unreachable(adapter, &route)),
         _ => Ok(()),
     }
 }
 
 /// What the device can do, as far as attributes name it.
 const LIMITS: Limits = Limits { max_rd_atomic: MAX_RD_ATOMIC };
+
+/// Whether QPs of this kind reach other hosts.
+fn has_wire(kind: Kind) -> bool {
+    matches!(kind, Kind::Rc | Kind::Uc | Kind::Ud) && crate::config::wire() != Wiring::Off
+}
+
+/// There is no way to where `route` leads; people are told.
+fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
+    adapter.strangers.note_address(adapter, &route.dgid);
+    Errno::from_raw(libc::EHOSTUNREACH)
+}
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
     if qp.rss.is_some() {
@@ -414,7 +429,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     let mut known = qp.attributes.lock();
     let changes = modify::modify(qp.kind, qp.state(), attr, given, &LIMITS).map_err(errno)?;
     if changes.has(IBV_QP_AV) {
-        check_address(&qp.adapter, gids, &attr.ah_attr)?;
+        check_address(&qp.adapter, qp.kind, gids, &attr.ah_attr)?;
     }
     changes.remember(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
@@ -426,7 +441,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         Step::Fail { used: false } => qp.set_state(State::Err),
         Step::Fail { used: true } => qp.enter_error_at_will(),
         Step::Init => qp.set_state(State::Init),
-        Step::Connect => connect(qp, &known.attr)?,
+        Step::Connect => connect(qp, gids, &known.attr)?,
         Step::Send { resumes, undrains } => {
             let patience =
                 Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
@@ -434,6 +449,9 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             requester.patience = patience;
             requester.first_psn = known.attr.sq_psn;
             requester.await_drain(false);
+            if let Some(connection) = &mut requester.remote {
+                connection.ready_to_send(&known.attr);
+            }
             if resumes {
                 // Whoever found the failure may not have come to it.
                 requester.flush(qp);
@@ -472,8 +490,21 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
 }
 
 /// INIT to RTR: finds the other end and opens the ring for it.
-fn connect(qp: &Qp, attr: &ibv_qp_attr) -> Result<(), Errno> {
+fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
     if !qp.kind.is_connected() {
+        // Datagrams of other hosts come, too, unless the wire cannot be had.
+        if has_wire(qp.kind) && qp.adapter.wire.begin(&qp.adapter).is_ok() {
+            qp.connect_far(gids, attr, None);
+        }
+        qp.set_connected(0);
+        return Ok(());
+    }
+    if let (Some(route), true) = ah::resolve(&qp.adapter, gids, &attr.ah_attr)? {
+        let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
+        let far = way.map_err(|_| unreachable(&qp.adapter, &route))?;
+        qp.requester.lock().connect(None);
+        qp.connect_far(gids, attr, Some(far));
+        // Nobody of this host may send to it.
         qp.set_connected(0);
         return Ok(());
     }

@@ -11,6 +11,7 @@ pub mod eventfd;
 pub mod fifo;
 pub mod futex;
 pub mod host;
+pub mod interface;
 pub mod lock;
 pub mod map;
 pub mod membarrier;

@@ -19,6 +19,9 @@ use super::{
 };
 use soft_sys::{Mapping, eventfd::EventFd, memfd::Memfd, poll::Epoll, process, unix::Socket};
 
+/// The token of descriptors that are none of the fabric's ([`Fabric::watch`](super::Fabric::watch)).
+pub(super) const ELSEWHERE: u64 = u64::MAX;
+
 /// See the module. Lock order, outer first: `acceptor` > the peer table's > `inbox`; `flights`
 /// and those of its entries are held for no other lock. No lock is held while a handler runs.
 pub(super) struct Core {

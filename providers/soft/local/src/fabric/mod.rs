@@ -32,7 +32,7 @@ mod slots;
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -108,6 +108,14 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// Has the service thread call its handler while `fd` is readable.
+    ///
+    /// # Errors
+    /// The kernel has no room for it.
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.core.epoll.add(fd, core::ELSEWHERE)
+    }
+
     /// Takes a slot, publishes two zeroed segments of `tables_len` and `rings_len` bytes (memory
     /// is used only where it is written), and starts the service thread. Processes meet only if
     /// their segments have the same sizes.

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Handler,
-    core::{Core, Event, Link},
+    core::{Core, ELSEWHERE, Event, Link},
     handshake::{Arrival, receive},
     hello::Refusal,
     lock,
@@ -89,7 +89,8 @@ impl Service {
         }
         let tokens = if arrived { core.epoll.ready() } else { Vec::new() };
         let overdue = deadline.is_some_and(|at| at <= Instant::now());
-        if overdue || tokens.iter().any(|token| !self.links.contains_key(&(token / 2))) {
+        let unknown = |token: &u64| *token != ELSEWHERE && !self.links.contains_key(&(token / 2));
+        if overdue || tokens.iter().any(unknown) {
             core.drive_acceptor();
         }
         self.read_inbox();

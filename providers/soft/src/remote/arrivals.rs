@@ -1,0 +1,303 @@
+//! From a packet to a receive or to memory: what the transport asks is done by `engine::inbound`, as for a piece that came through a
+//! ring of this host.
+
+use super::connection::Connection;
+use super::ports::Ports;
+use super::requests::Outcome;
+use crate::engine::inbound::{Inbound, Source, Who};
+use crate::engine::onesided::Spot;
+use crate::engine::qp::Qp;
+use crate::engine::regions::{REMOTE_READ, REMOTE_WRITE};
+use crate::engine::requester::Requester;
+use abi::*;
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status, Step};
+use ferroverbs_roce::wire::{Atomic, Reth, Tail};
+use soft_memory::Ranges;
+use soft_semantics::inbound::{Nak, Piece, Verdict};
+use soft_sys::Errno;
+
+/// Attempts at what somebody else holds up for a moment: the lock of atomics, or a window that is moved through.
+const ATTEMPTS: usize = 1000;
+
+/// What became of a question.
+enum Reply {
+    Answer(Answer),
+    /// The peer hears nothing, and the QP is in error.
+    Silence,
+}
+
+impl Qp {
+    /// A packet for this QP came, or (`None`) its time has come.
+    pub(super) fn attend(&self, ports: &Ports, now: Time, arrival: Option<&Arrival<'_>>, who: Who) {
+        let mut responder = self.responder.lock();
+        responder.inbound.careful = who == Who::Stranger;
+        let mut requester = self.requester.lock();
+        let Some(mut connection) = requester.remote.take() else { return };
+        if !self.is_receiving() && !connection.is_over() {
+            connection.transport.fail();
+        }
+        let mut failed = false;
+        match arrival {
+            Some(arrival) => {
+                let inbound = &mut responder.inbound;
+                failed = self.take_packet(inbound, &mut requester, &mut connection, now, arrival);
+            }
+            None => {
+                connection.alarm = None;
+                connection.transport.handle_timeout(now);
+            }
+        }
+        let mut outbox = ports.outbox();
+        let outcome = requester.pump(self, &mut connection, &mut outbox, now);
+        drop(outbox);
+        if outcome.cut {
+            responder.inbound.abandon(self);
+        }
+        self.adapter.wire.set_alarm(self, &mut connection);
+        requester.remote = Some(connection);
+        requester.finish_remote(self);
+        failed |= self.transport_failed(outcome);
+        let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_due());
+        self.let_go(requester);
+        drop(responder);
+        if failed {
+            self.flush_all();
+        }
+        if stirs_tags {
+            self.advance_send();
+        }
+    }
+
+    /// Does what a packet comes to, and what others come to that waited for it. Returns whether the QP went to error.
+    fn take_packet(
+        &self,
+        inbound: &mut Inbound,
+        requester: &mut Requester,
+        connection: &mut Connection,
+        now: Time,
+        arrival: &Arrival<'_>,
+    ) -> bool {
+        let step = connection.transport.receive(now, arrival);
+        let mut failed = self.take_step(inbound, requester, connection, step, arrival.packet);
+        while let Some(place) = connection.transport.release() {
+            let Some(packet) = connection.kept.remove(&place) else { continue };
+            let again = Arrival { packet: &packet, congested: false, ..*arrival };
+            let step = connection.transport.receive(now, &again);
+            failed |= self.take_step(inbound, requester, connection, step, &packet);
+        }
+        failed
+    }
+
+    fn take_step(
+        &self,
+        inbound: &mut Inbound,
+        requester: &mut Requester,
+        connection: &mut Connection,
+        step: Step,
+        packet: &[u8],
+    ) -> bool {
+        let careful = inbound.careful;
+        match step {
+            Step::Done | Step::Dropped(_) => {}
+            Step::Hold(place) => {
+                connection.kept.insert(place, packet.into());
+            }
+            Step::Place { work, offset, payload } => {
+                let bytes = packet.get(payload).unwrap_or_default();
+                if !requester.place_answer(self, work, offset as usize, bytes, careful) {
+                    connection.transport.fail_work(work, Status::LocalProtection);
+                }
+            }
+            Step::Original { work, value } => {
+                if !requester.place_answer(self, work, 0, &value.to_ne_bytes(), careful) {
+                    connection.transport.fail_work(work, Status::LocalProtection);
+                }
+            }
+            Step::Ask(ask) => {
+                let verdict = self.serve_patiently(inbound, &ask, packet);
+                let (reply, failed) = self.reply(verdict);
+                match reply {
+                    Reply::Answer(answer) => connection.transport.answer(answer),
+                    Reply::Silence => connection.transport.fail(),
+                }
+                return failed;
+            }
+        }
+        false
+    }
+
+    /// What the peer is told; and whether the QP went to error.
+    fn reply(&self, served: Served) -> (Reply, bool) {
+        let refusal = match served {
+            Served::Original(value) => return (Reply::Answer(Answer::Original(value)), false),
+            Served::Verdict(Verdict::Done) => return (Reply::Answer(Answer::Accepted), false),
+            Served::Verdict(Verdict::NotReady | Verdict::Dropped) => {
+                return (Reply::Answer(Answer::Rnr), false);
+            }
+            Served::Verdict(Verdict::Broken) => return (Reply::Silence, self.fail()),
+            Served::Verdict(Verdict::Refuse(nak)) => nak,
+            Served::Verdict(Verdict::Busy | Verdict::Stale | Verdict::Gone) => Nak::Operation,
+        };
+        if !self.kind.is_reliable() {
+            return (Reply::Answer(Answer::Refused(Refusal::RemoteOperation)), false);
+        }
+        let (refusal, event) = match refusal {
+            Nak::Rnr => return (Reply::Answer(Answer::Rnr), false),
+            Nak::Invalid | Nak::InvalidRd => (Refusal::InvalidRequest, IBV_EVENT_QP_REQ_ERR),
+            Nak::Access => (Refusal::RemoteAccess, IBV_EVENT_QP_ACCESS_ERR),
+            Nak::Operation => (Refusal::RemoteOperation, IBV_EVENT_QP_FATAL),
+        };
+        // Who hears of a refusal finds the QP in error.
+        let failed = self.fail();
+        self.event(event);
+        (Reply::Answer(Answer::Refused(refusal)), failed)
+    }
+
+    /// The transport refused something by itself, so the QP goes to error, unless it is there.
+    fn transport_failed(&self, outcome: Outcome) -> bool {
+        let Some(status) = outcome.failed else { return false };
+        if !self.fail() {
+            return false;
+        }
+        self.event(match status {
+            Status::RemoteAccess | Status::LocalAccess => IBV_EVENT_QP_ACCESS_ERR,
+            Status::RemoteInvalidRequest | Status::LocalLength => IBV_EVENT_QP_REQ_ERR,
+            _ => IBV_EVENT_QP_FATAL,
+        });
+        true
+    }
+
+    fn serve_patiently(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
+        for _ in 0..ATTEMPTS {
+            match self.serve(inbound, ask, packet) {
+                Served::Verdict(Verdict::Busy) => std::thread::yield_now(),
+                served => return served,
+            }
+        }
+        Served::Verdict(Verdict::Refuse(Nak::Operation))
+    }
+
+    fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
+        let verdict = match ask {
+            Ask::Deliver { offset, payload, first, last, solicited, .. } => {
+                if inbound.skips(*first) {
+                    return Served::Verdict(Verdict::Dropped);
+                }
+                let bytes = packet.get(payload.clone()).unwrap_or_default();
+                let piece = Piece {
+                    first: *first,
+                    last: last.is_some(),
+                    imm: match last {
+                        Some(Tail::Immediate(imm)) => Some(u32::from_ne_bytes(imm.0)),
+                        _ => None,
+                    },
+                    invalidate: match last {
+                        Some(Tail::Invalidate(rkey)) => Some(*rkey),
+                        _ => None,
+                    },
+                    solicited: *solicited,
+                    total: *offset as usize + bytes.len(),
+                    src_qpn: 0,
+                    packet: 0,
+                };
+                inbound.send(self, &piece, &Payload(bytes))
+            }
+            Ask::Place { region, offset, payload, first, last, solicited, .. } => {
+                if inbound.skips(*first) {
+                    return Served::Verdict(Verdict::Dropped);
+                }
+                let bytes = packet.get(payload.clone()).unwrap_or_default();
+                let imm = last.flatten().map(|imm| u32::from_ne_bytes(imm.0));
+                if *first
+                    && region.len > bytes.len() as u32
+                    && let Err(nak) =
+                        inbound.may(self, spot(region, 0), u64::from(region.len), REMOTE_WRITE)
+                {
+                    return Served::Verdict(inbound.unwritable(self, imm.is_some(), nak));
+                }
+                let piece = Piece {
+                    first: *first,
+                    last: last.is_some(),
+                    imm,
+                    invalidate: None,
+                    solicited: *solicited,
+                    total: region.len as usize,
+                    src_qpn: 0,
+                    packet: 0,
+                };
+                inbound.write_bytes(self, &piece, spot(region, *offset), bytes)
+            }
+            Ask::Read { region, .. } => {
+                let allowed = region.len == 0
+                    || inbound
+                        .may(self, spot(region, 0), u64::from(region.len), REMOTE_READ)
+                        .is_ok();
+                if allowed { Verdict::Done } else { inbound.unservable(self, Nak::Access) }
+            }
+            Ask::Atomic(Atomic { va, rkey, op }) => {
+                let spot = Spot { addr: *va, rkey: *rkey };
+                let (verdict, original) = inbound.atomic_value(self, spot, |old| op.apply(old));
+                if verdict == Verdict::Done {
+                    return Served::Original(original);
+                }
+                verdict
+            }
+            Ask::Flush { how, region } => {
+                let global = if how.global { IBV_FLUSH_GLOBAL } else { 0 };
+                let persistent = if how.persistent { IBV_FLUSH_PERSISTENT } else { 0 };
+                let len = if how.whole_region { 0 } else { u64::from(region.len) };
+                inbound.flush(self, spot(region, 0), len, global | persistent)
+            }
+            Ask::AtomicWrite { region, payload } => {
+                let bytes = packet.get(payload.clone()).and_then(|bytes| bytes.try_into().ok());
+                match bytes {
+                    Some(bytes) => inbound.store(self, spot(region, 0), u64::from_ne_bytes(bytes)),
+                    None => inbound.unservable(self, Nak::Invalid),
+                }
+            }
+            // Of UD, which `datagrams` serves.
+            Ask::Datagram { .. } => Verdict::Dropped,
+        };
+        Served::Verdict(verdict)
+    }
+}
+
+/// How a question was served.
+enum Served {
+    Verdict(Verdict),
+    /// An atomic was done; what was there.
+    Original(u64),
+}
+
+impl Requester {
+    /// Completes what is complete.
+    fn finish_remote(&mut self, qp: &Qp) {
+        self.reap(qp);
+        self.settle(qp);
+    }
+}
+
+/// Bytes of a packet that are part of a SEND.
+struct Payload<'a>(&'a [u8]);
+
+impl Source for Payload<'_> {
+    fn bring(&self, ranges: &Ranges, offset: usize, _total: usize) -> Result<usize, Errno> {
+        let placed = ranges.scatter_bytes(offset, self.0);
+        if placed { Ok(self.0.len()) } else { Err(Errno::EFAULT) }
+    }
+
+    fn peek(
+        &self,
+        start: &mut [u8; crate::engine::tags::wire::HEADERS_LEN],
+    ) -> Result<usize, Errno> {
+        let len = self.0.len().min(start.len());
+        start[..len].copy_from_slice(&self.0[..len]);
+        Ok(len)
+    }
+}
+
+/// What a one-sided request is about, from `offset` of its range on.
+fn spot(region: &Reth, offset: u32) -> Spot {
+    Spot { addr: region.va.wrapping_add(u64::from(offset)), rkey: region.rkey }
+}

@@ -1,0 +1,131 @@
+//! The transport of one QP whose other end is on another host.
+
+use super::ports::Ports;
+use crate::engine::qp::Qp;
+use crate::engine::request::Route;
+use crate::engine::state::Kind;
+use crate::net::interface_of;
+use abi::*;
+use ferroverbs_net::{Path, Target};
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service};
+use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
+use soft_sys::Errno;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Where the packets of a QP, or one datagram, go.
+#[derive(Clone, Debug)]
+pub(crate) struct Far {
+    pub(super) addresses: Addresses,
+    pub(super) path: Path,
+}
+
+/// What a QP has besides its queues when its other end is on another host.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(super) transport: roce::Qp,
+    /// The other end; none of UD, where each request says where it goes.
+    pub(super) far: Option<Far>,
+    /// UD: where the last datagram went.
+    pub(super) last: Option<(Route, Far)>,
+    /// Packets that came too early, by the place that the transport gave them.
+    pub(super) kept: HashMap<u16, Box<[u8]>>,
+    /// Work on our own windows whose turn it is, and that has to wait.
+    pub(super) local: Option<u64>,
+    /// When the wire looks at the QP next though nothing comes.
+    pub(super) alarm: Option<Time>,
+}
+
+impl Far {
+    /// The way to the host that `route` names, on packets of QP `qpn`.
+    ///
+    /// # Errors
+    /// `EINVAL` both addresses are not of one family, or one is none of a host; the socket's.
+    pub(super) fn new(ports: &Ports, route: &Route, qpn: u32) -> Result<Self, Errno> {
+        let [from, to] = [route.sgid, route.dgid].map(|gid| IpAddr::V6(Ipv6Addr::from(gid)));
+        let addresses = Addresses::new(from, to).ok_or(Errno::EINVAL)?;
+        let is_local =
+            |ip: IpAddr| matches!(ip.to_canonical(), IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let target = Target {
+            from,
+            to,
+            interface: if is_local(from) || is_local(to) { interface_of(&route.sgid) } else { 0 },
+            traffic_class: route.traffic_class,
+            hop_limit: route.hop_limit,
+        };
+        let lane = ports.lane(to, qpn).map_err(|why| errno_of(&why))?;
+        let path = Path::new(&target, lane).map_err(|_| Errno::EINVAL)?;
+        Ok(Self { addresses, path })
+    }
+}
+
+impl Connection {
+    /// The transport of `qp` with the attributes `attr` and packets of `mtu` (`ibv_mtu`), ready to receive; `far` is its other end, if
+    /// it has one.
+    pub(super) fn new(qp: &Qp, attr: &ibv_qp_attr, mtu: u32, far: Option<Far>) -> Self {
+        let service = match qp.kind {
+            Kind::Uc => Service::Uc,
+            Kind::Ud | Kind::Raw => Service::Ud,
+            Kind::XrcSend => Service::XrcInitiator,
+            Kind::XrcRecv => Service::XrcTarget,
+            Kind::Rc => Service::Rc,
+        };
+        let mut config = Config::new(service, Qpn::new(qp.qpn), pmtu(mtu));
+        config.peer = far
+            .as_ref()
+            .map(|far| Peer { addresses: far.addresses, qpn: Qpn::new(attr.dest_qp_num) });
+        config.qkey = attr.qkey;
+        config.expected_psn = Psn::new(attr.rq_psn);
+        // What the QP and its keys allow `engine::inbound` knows.
+        config.access = Access { write: true, read: true, atomic: true, flush: true };
+        config.responder_resources = attr.max_dest_rd_atomic;
+        config.rnr_timer = RnrTimer::new(attr.min_rnr_timer);
+        config.shared_receive_queue = qp.srq.is_some();
+        Self {
+            transport: roce::Qp::new(config),
+            far,
+            last: None,
+            kept: HashMap::new(),
+            local: None,
+            alarm: None,
+        }
+    }
+
+    /// To RTS: requests may go.
+    pub(crate) fn ready_to_send(&mut self, attr: &ibv_qp_attr) {
+        self.transport.ready_to_send(Sending {
+            first_psn: Psn::new(attr.sq_psn),
+            timeout: attr.timeout,
+            retry_count: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            initiator_depth: attr.max_rd_atomic,
+        });
+    }
+
+    /// Bytes of its longest packets' payload.
+    pub(crate) fn mtu(&self) -> usize {
+        self.transport.config().pmtu.bytes() as usize
+    }
+
+    /// Whether the QP is in error as far as its transport knows.
+    pub(super) fn is_over(&self) -> bool {
+        self.transport.is_in_error()
+    }
+}
+
+/// `ibv_mtu` as the transport has it; what is none is the smallest, which any way carries.
+const fn pmtu(mtu: u32) -> Pmtu {
+    match mtu {
+        IBV_MTU_512 => Pmtu::B512,
+        IBV_MTU_1024 => Pmtu::B1024,
+        IBV_MTU_2048 => Pmtu::B2048,
+        IBV_MTU_4096 => Pmtu::B4096,
+        _ => Pmtu::B256,
+    }
+}
+
+/// What the system said.
+pub(super) fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}

@@ -1,0 +1,33 @@
+//! QPs whose other end is on another host: RoCE v2 by UDP.
+//!
+//! The transport is `ferroverbs_roce`, which knows neither memory nor queues, and the sockets are `ferroverbs_net`. Here
+//! they meet the queues of a QP: what is posted becomes work of its [`Connection`], and what a packet asks for is done by
+//! `engine::inbound`, as for a piece that came through a ring of this host.
+//!
+//! | file | |
+//! |---|---|
+//! | `connection` | the transport of one QP, made at RTR |
+//! | `requests` | from a send queue to packets, and back to completions |
+//! | `arrivals` | from a packet to a receive or to memory |
+//! | `datagrams` | UD, where each request says where it goes |
+//! | `forward` | what came to the wrong process of those that share the port |
+//! | `ports` | the sockets, and packets on their way out |
+//! | `timers` | when a QP is to be looked at though nothing came |
+//! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
+//!
+//! Whoever polls a completion queue of such a QP drives the wire; when nobody polls, the service thread does.
+//!
+//! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
+
+mod arrivals;
+mod connection;
+mod datagrams;
+mod forward;
+mod ports;
+mod requests;
+mod timers;
+mod wire;
+
+pub(crate) use connection::{Connection, Far};
+pub(crate) use forward::take as take_forwarded;
+pub(crate) use wire::{Wire, active_mtu, is_forced};

@@ -1,0 +1,164 @@
+//! The sockets of a process, and packets on their way out.
+
+use super::connection::Far;
+use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender};
+use ferroverbs_roce::Time;
+use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
+use parking_lot::{Mutex, MutexGuard};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
+
+/// The sockets of a process.
+#[derive(Debug)]
+pub(super) struct Ports {
+    /// What comes; who holds it drives the wire.
+    pub(super) inbox: Mutex<Inbox>,
+    outbox: Mutex<Outbox>,
+    begun: Instant,
+}
+
+/// Where packets come in.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    pub(super) v4: Option<Receiver>,
+    pub(super) v6: Option<Receiver>,
+}
+
+/// Packets that are to go, copied: the memory that they are about may change until they are sent, and their ICRC is of what goes.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    sender: Sender,
+    store: Box<[u8]>,
+    used: usize,
+    packets: Vec<Packet>,
+    /// Packets that the kernel refused.
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct Packet {
+    far: Far,
+    ecn: Ecn,
+    /// Where it begins in the store, the bytes of its headers, and all of them.
+    start: usize,
+    head: usize,
+    len: usize,
+}
+
+/// Bytes of packets that wait to be sent together, and how many they are at most.
+const STORE: usize = 1 << 20;
+const PACKETS: usize = 256;
+/// Attempts at a socket whose queue is full, before what does not fit is lost as on any wire.
+const ATTEMPTS: usize = 64;
+
+impl Ports {
+    /// Port 4791 of all addresses of this host.
+    ///
+    /// # Errors
+    /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets.
+    pub(super) fn open() -> io::Result<Self> {
+        let any = |address| Receiver::bind(Bind { share: true, ..Bind::new(address) });
+        let v4 = any(IpAddr::V4(Ipv4Addr::UNSPECIFIED))?;
+        // A host without IPv6 is none the worse.
+        let v6 = any(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).ok();
+        let outbox = Outbox {
+            sender: Sender::new(true),
+            store: vec![0; STORE].into(),
+            used: 0,
+            packets: Vec::with_capacity(PACKETS),
+            refused: 0,
+        };
+        Ok(Self {
+            inbox: Mutex::new(Inbox { v4: Some(v4), v6 }),
+            outbox: Mutex::new(outbox),
+            begun: Instant::now(),
+        })
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::from_ns(self.begun.elapsed().as_nanos() as u64)
+    }
+
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock()
+    }
+
+    /// The lane of a QP to an address.
+    ///
+    /// # Errors
+    /// There is no socket.
+    pub(super) fn lane(&self, to: IpAddr, qpn: u32) -> io::Result<Lane> {
+        self.outbox().sender.lane(to, qpn)
+    }
+}
+
+impl Outbox {
+    /// A packet of `head`, `len` bytes that `fill` brings, and `padding`; `false`: `fill` could not, and there is none.
+    pub(super) fn put(
+        &mut self,
+        far: &Far,
+        head: &HeadBytes,
+        len: usize,
+        padding: usize,
+        ecn_capable: bool,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
+        let whole = head.len() + len + padding;
+        if self.packets.len() == PACKETS || self.store.len() - self.used < HEAD_MAX + len + 4 {
+            self.flush();
+        }
+        let start = self.used;
+        let Some(room) = self.store.get_mut(start..start + whole) else { return true };
+        room[..head.len()].copy_from_slice(head);
+        room[head.len() + len..].fill(0);
+        if len > 0 && !fill(&mut room[head.len()..head.len() + len]) {
+            return false;
+        }
+        let ecn = if ecn_capable { Ecn::Capable } else { Ecn::NotCapable };
+        self.packets.push(Packet { far: far.clone(), ecn, start, head: head.len(), len: whole });
+        self.used += whole;
+        true
+    }
+
+    /// Sends what there is.
+    pub(super) fn flush(&mut self) {
+        if self.packets.is_empty() {
+            return;
+        }
+        let mut batch = self.sender.batch();
+        let mut attempts = 0;
+        let mut rest = self.packets.as_slice();
+        while !(rest.is_empty() && batch.is_empty()) {
+            while let Some((packet, behind)) = rest.split_first() {
+                let far = &packet.far;
+                let Some(place) = batch.place(&far.path, packet.ecn, packet.len + ICRC_LEN) else {
+                    break;
+                };
+                let envelope = Envelope {
+                    addresses: far.addresses,
+                    source_port: far.path.source_port(),
+                    identification: place.identification(),
+                };
+                let bytes = &self.store[packet.start..packet.start + packet.len];
+                let icrc = envelope.icrc(bytes, &[]);
+                let (head, payload) = bytes.split_at(packet.head);
+                // What does not fit has a length that no packet has.
+                let _ = place.put(head, &[payload.into()], &icrc);
+                rest = behind;
+            }
+            let sent = batch.send();
+            self.refused += sent.refused as u64;
+            if sent.is_blocked {
+                attempts += 1;
+                if attempts > ATTEMPTS {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        drop(batch);
+        self.packets.clear();
+        self.used = 0;
+    }
+}

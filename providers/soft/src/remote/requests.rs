@@ -1,0 +1,291 @@
+//! From a send queue to packets, and from what the transport says of them to completions.
+
+use super::connection::{Connection, Far};
+use super::ports::Outbox;
+use crate::engine::inbound::read_region_bytes;
+use crate::engine::onesided::Spot;
+use crate::engine::qp::Qp;
+use crate::engine::regions::LOCAL_WRITE;
+use crate::engine::request::{Phase, Remote, Request, What};
+use crate::engine::requester::Requester;
+use abi::*;
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};
+use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
+use std::sync::atomic::Ordering;
+
+/// What came of a look at the transport, besides what was done already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    /// The QP is in error, for this.
+    pub(super) failed: Option<Status>,
+    /// The message that was coming will not end.
+    pub(super) cut: bool,
+}
+
+impl Requester {
+    /// Hands all requests that wait to the transport, and sends what may go.
+    #[cold]
+    pub(crate) fn issue_remote(&mut self, qp: &Qp) {
+        let Some(ports) = qp.adapter.wire.ports() else { return };
+        let Some(mut connection) = self.remote.take() else { return };
+        while self.queue.issued != self.queue.posted && self.fate.is_going() {
+            let n = self.queue.issued;
+            if self.queue.entry(n).has(IBV_SEND_INLINE) {
+                self.keep_inline(n);
+            }
+            self.queue.issued += 1;
+            match self.work(qp, n) {
+                Ok(work) if connection.transport.post(work).is_ok() => {}
+                Ok(_) => self.fail(n, IBV_WC_LOC_QP_OP_ERR),
+                Err(status) => self.fail(n, status),
+            }
+        }
+        let mut outbox = ports.outbox();
+        let now = ports.now();
+        // Nothing came: what fails now fails with a request.
+        let _ = self.pump(qp, &mut connection, &mut outbox, now);
+        outbox.flush();
+        drop(outbox);
+        qp.adapter.wire.set_alarm(qp, &mut connection);
+        self.remote = Some(connection);
+    }
+
+    /// Whether work on our own windows is to be tried again, though nothing comes.
+    pub(crate) fn waits_for_window(&self) -> bool {
+        self.remote.as_ref().is_some_and(|connection| connection.local.is_some())
+    }
+
+    /// Request `n` as the transport takes it.
+    ///
+    /// # Errors
+    /// The status with which it completes instead.
+    fn work(&mut self, qp: &Qp, n: u64) -> Result<Work, u32> {
+        let entry = *self.queue.entry(n);
+        let request = &entry.request;
+        let writes = matches!(
+            request.what,
+            What::Read(_) | What::Fetch(..) | What::FetchAdd { .. } | What::CompareSwap { .. }
+        );
+        let is_word = matches!(
+            request.what,
+            What::FetchAdd { .. } | What::CompareSwap { .. } | What::Store { word: None, .. }
+        );
+        let mut len = entry.len;
+        if !request.what.is_local() && !matches!(request.what, What::Store { word: Some(_), .. }) {
+            let need = if writes { LOCAL_WRITE } else { 0 };
+            let ranges = self.ranges(qp, n, need).ok_or(IBV_WC_LOC_PROT_ERR)?;
+            len = ranges.total() as u32;
+        }
+        if is_word && len != 8 {
+            return Err(IBV_WC_LOC_LEN_ERR);
+        }
+        let (op, len) = operation(request, len).ok_or(IBV_WC_LOC_QP_OP_ERR)?;
+        Ok(Work {
+            solicited: entry.has(IBV_SEND_SOLICITED),
+            fence: entry.has(IBV_SEND_FENCE),
+            srq: Number::new(request.srqn),
+            ..Work::new(n, op, len)
+        })
+    }
+
+    /// Does what the transport says, and puts what may go into `outbox`.
+    pub(super) fn pump(
+        &mut self,
+        qp: &Qp,
+        connection: &mut Connection,
+        outbox: &mut Outbox,
+        now: Time,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(far) = connection.far.clone() else { return outcome };
+        self.retry_local(qp, connection);
+        loop {
+            while let Some(event) = connection.transport.poll_event() {
+                self.take_event(qp, connection, event, &mut outcome);
+            }
+            let Some(transmit) = connection.transport.poll_transmit(now) else {
+                match connection.transport.poll_event() {
+                    Some(event) => self.take_event(qp, connection, event, &mut outcome),
+                    None => return outcome,
+                }
+                continue;
+            };
+            self.put_packet(qp, connection, &far, outbox, &transmit);
+        }
+    }
+
+    fn take_event(
+        &mut self,
+        qp: &Qp,
+        connection: &mut Connection,
+        event: Event,
+        outcome: &mut Outcome,
+    ) {
+        match event {
+            Event::Completed { work, status } => self.transport_completed(work, status),
+            Event::Perform { work } => {
+                connection.local = Some(work);
+                self.retry_local(qp, connection);
+            }
+            Event::Failed(status) => outcome.failed = Some(status),
+            Event::Cut => outcome.cut = true,
+            // The send queue knows itself what was begun.
+            Event::Drained => {}
+        }
+    }
+
+    /// Request `n` is done, as far as the transport is concerned.
+    fn transport_completed(&mut self, n: u64, status: Status) {
+        if n < self.queue.completed || n >= self.queue.posted {
+            return;
+        }
+        let entry = self.queue.entry(n);
+        match (status, entry.phase) {
+            // It is flushed with all others, or failed here.
+            (Status::Flushed, _) | (_, Phase::Failed(_)) => {}
+            (Status::Success, _) => entry.phase = Phase::Done,
+            (status, _) => self.fail(n, wc_status(status)),
+        }
+    }
+
+    /// Work on our own windows whose turn has come.
+    fn retry_local(&mut self, qp: &Qp, connection: &mut Connection) {
+        let Some(n) = connection.local else { return };
+        if n < self.queue.completed {
+            connection.local = None;
+        } else if self.issue_local(qp, n) {
+            connection.local = None;
+            let good = self.queue.entry(n).phase == Phase::Done;
+            let status = if good { Status::Success } else { Status::LocalOperation };
+            connection.transport.performed(n, status);
+        }
+    }
+
+    /// Puts one packet into `outbox`. Memory that is gone fails its request, or the peer's READ.
+    fn put_packet(
+        &mut self,
+        qp: &Qp,
+        connection: &mut Connection,
+        far: &Far,
+        outbox: &mut Outbox,
+        transmit: &Transmit,
+    ) {
+        let Transmit { head, payload, padding, ecn_capable } = transmit;
+        let mut put = |len: usize, fill: &mut dyn FnMut(&mut [u8]) -> bool| {
+            outbox.put(far, head, len, *padding, *ecn_capable, fill)
+        };
+        match *payload {
+            Payload::None => {
+                put(0, &mut |_| true);
+            }
+            Payload::Work { id, offset, len } => {
+                let len = len as usize;
+                if !put(len, &mut |to| self.gather_request(qp, id, offset as usize, to)) {
+                    connection.transport.fail_work(id, Status::LocalProtection);
+                }
+            }
+            Payload::Region { read, part } => {
+                let len = part.len as usize;
+                if !put(len, &mut |to| qp.read_region(part.va, part.rkey, to)) {
+                    connection.transport.read_failed(read, Refusal::RemoteAccess);
+                }
+            }
+        }
+    }
+
+    /// Fills `to` from `offset` of request `n`; `false`: its memory is gone.
+    fn gather_request(&mut self, qp: &Qp, n: u64, offset: usize, to: &mut [u8]) -> bool {
+        if let What::Store { word: Some(word), .. } = self.queue.entry(n).request.what {
+            let word = word.to_ne_bytes();
+            let part = word.get(offset..offset + to.len());
+            return part.inspect(|part| to.copy_from_slice(part)).is_some();
+        }
+        self.ranges(qp, n, 0).is_some_and(|ranges| ranges.gather_bytes(offset, to))
+    }
+
+    /// Places `bytes`, which a READ or an atomic wanted, at `offset` of request `n`; `false`: its memory is gone.
+    pub(super) fn place_answer(
+        &mut self,
+        qp: &Qp,
+        n: u64,
+        offset: usize,
+        bytes: &[u8],
+        careful: bool,
+    ) -> bool {
+        if n < self.queue.completed || n >= self.queue.posted {
+            return true;
+        }
+        let Some(mut ranges) = self.ranges(qp, n, LOCAL_WRITE) else { return false };
+        ranges.take_care(careful);
+        ranges.scatter_bytes(offset, bytes)
+    }
+}
+
+/// What a request does, and its length, in the transport's words; `None`: no such thing goes by this wire.
+fn operation(request: &Request, len: u32) -> Option<(Op, u32)> {
+    let immediate = Immediate(request.imm.to_ne_bytes());
+    Some(match request.what {
+        What::Send => {
+            let tail = match request.opcode {
+                IBV_WR_SEND_WITH_IMM => Tail::Immediate(immediate),
+                IBV_WR_SEND_WITH_INV => Tail::Invalidate(request.imm),
+                _ => Tail::Plain,
+            };
+            (Op::Send(tail), len)
+        }
+        What::Write(Remote { addr, rkey }) => {
+            let with_immediate = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+            let immediate = with_immediate.then_some(immediate);
+            (Op::Write { va: addr, rkey, immediate }, len)
+        }
+        What::Read(Remote { addr, rkey }) => (Op::Read { va: addr, rkey }, len),
+        What::CompareSwap { remote: Remote { addr, rkey }, compare, swap } => {
+            (Op::Atomic { va: addr, rkey, op: AtomicOp::CompareSwap { compare, swap } }, 8)
+        }
+        What::FetchAdd { remote: Remote { addr, rkey }, add } => {
+            (Op::Atomic { va: addr, rkey, op: AtomicOp::FetchAdd { add } }, 8)
+        }
+        What::Store { remote: Remote { addr, rkey }, .. } => {
+            (Op::AtomicWrite { va: addr, rkey }, 8)
+        }
+        What::Flush { remote: Remote { addr, rkey }, len, placement } => {
+            let how = Feth {
+                whole_region: len == 0,
+                global: placement & IBV_FLUSH_GLOBAL != 0,
+                persistent: placement & IBV_FLUSH_PERSISTENT != 0,
+            };
+            (Op::Flush { va: addr, rkey, how }, u32::try_from(len).ok()?)
+        }
+        What::Bind(_) | What::Invalidate { .. } => (Op::Local, 0),
+        What::Segments(_) | What::Fetch(..) | What::Finish(_) | What::Refused(_) => return None,
+    })
+}
+
+/// `ibv_wc_status` of what the transport says.
+pub(super) const fn wc_status(status: Status) -> u32 {
+    match status {
+        Status::Success => IBV_WC_SUCCESS,
+        Status::Flushed => IBV_WC_WR_FLUSH_ERR,
+        Status::LocalLength => IBV_WC_LOC_LEN_ERR,
+        Status::LocalOperation => IBV_WC_LOC_QP_OP_ERR,
+        Status::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        Status::BadResponse => IBV_WC_BAD_RESP_ERR,
+        Status::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
+        Status::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        Status::RemoteOperation => IBV_WC_REM_OP_ERR,
+        Status::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+        Status::LocalAccess => IBV_WC_LOC_ACCESS_ERR,
+    }
+}
+
+impl Qp {
+    /// Fills `to` with bytes that a peer reads; `false`: it may not, or they are gone.
+    fn read_region(&self, va: u64, rkey: u32, to: &mut [u8]) -> bool {
+        // Whoever drives the wire may be the service thread.
+        let careful = true;
+        let rights = self.entry().rights.load(Ordering::Relaxed);
+        read_region_bytes(self, (rights, careful), Spot { addr: va, rkey }, to).is_ok()
+    }
+}

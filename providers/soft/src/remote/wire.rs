@@ -1,0 +1,312 @@
+//! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
+
+use super::connection::{Connection, Far, errno_of};
+use super::ports::Ports;
+use super::timers::Timers;
+use crate::adapter::Adapter;
+use crate::config::{self, Wiring};
+use crate::engine::inbound::Who;
+use crate::engine::qp::Qp;
+use crate::engine::request::Route;
+use crate::net::Gids;
+use abi::*;
+use ferroverbs_net::{Datagram, Ecn, Receiver};
+use ferroverbs_roce::Time;
+use ferroverbs_roce::engine::Arrival;
+use ferroverbs_roce::wire::{Addresses, Check, Envelope, Verdict, dest_qpn};
+use parking_lot::Mutex;
+use soft_local::shm::layout::split_qpn;
+use soft_sys::Errno;
+use soft_sys::interface;
+use soft_sys::poll::Epoll;
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The wire, as one process has it; opened by the first QP that needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    ports: OnceLock<Result<Ports, Errno>>,
+    timers: Mutex<Timers>,
+    /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
+    next: AtomicU64,
+    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
+    bell: OnceLock<Epoll>,
+    listens: AtomicBool,
+    /// Packets that were for nobody here, or damaged.
+    dropped: AtomicU64,
+}
+
+/// A packet that came, whoever brought it, with what its IP header said.
+#[derive(Debug)]
+pub(super) struct Came<'a> {
+    pub(super) arrival: Arrival<'a>,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
+/// How often the service thread looks whether somebody still polls.
+const LOOK: Duration = Duration::from_millis(4);
+/// Calls that one round makes at most.
+const ROUNDS: usize = 4;
+
+impl Wire {
+    /// The sockets, if they are open.
+    #[inline]
+    pub(super) fn ports(&self) -> Option<&Ports> {
+        self.ports.get()?.as_ref().ok()
+    }
+
+    /// The way to the host that `route` leads to, for packets of QP `qpn`; opens the sockets if they are not.
+    ///
+    /// # Errors
+    /// `EINVAL` the two addresses cannot be those of one packet; `EADDRINUSE` port 4791 is taken; the socket's.
+    pub(crate) fn way(&self, adapter: &Adapter, route: &Route, qpn: u32) -> Result<Far, Errno> {
+        Far::new(self.open(adapter)?, route, qpn)
+    }
+
+    /// Whether packets can come and go; opens the sockets if they are not.
+    ///
+    /// # Errors
+    /// As `way`.
+    pub(crate) fn begin(&self, adapter: &Adapter) -> Result<(), Errno> {
+        self.open(adapter).map(drop)
+    }
+
+    fn open(&self, adapter: &Adapter) -> Result<&Ports, Errno> {
+        if config::wire() == Wiring::Off {
+            return Err(Errno::from_raw(libc::EHOSTUNREACH));
+        }
+        let mut first = false;
+        let opened = self.ports.get_or_init(|| {
+            first = true;
+            self.next.store(u64::MAX, Ordering::Relaxed);
+            let ports = Ports::open().map_err(|why| errno_of(&why))?;
+            let bell = Epoll::new()?;
+            adapter.fabric.watch(bell.as_fd())?;
+            let _ = self.bell.set(bell);
+            Ok(ports)
+        });
+        if first {
+            // The service thread listens from now on, unless somebody polls.
+            adapter.fabric.wake_self();
+        }
+        opened.as_ref().map_err(|errno| *errno)
+    }
+
+    /// Takes what came, and looks at QPs whose time has come.
+    pub(crate) fn drive(&self, adapter: &Adapter, who: Who) {
+        let Some(ports) = self.ports() else { return };
+        // Whoever has it does what we would.
+        let Some(mut inbox) = ports.inbox.try_lock() else { return };
+        let now = ports.now();
+        let inbox = &mut *inbox;
+        for receiver in [&mut inbox.v4, &mut inbox.v6].into_iter().flatten() {
+            self.take_all(adapter, ports, receiver, now, who);
+        }
+        if now.ns() >= self.next.load(Ordering::Relaxed) {
+            self.look_at_clock(adapter, ports, now, who);
+        }
+        ports.outbox().flush();
+    }
+
+    fn take_all(
+        &self,
+        adapter: &Adapter,
+        ports: &Ports,
+        receiver: &mut Receiver,
+        now: Time,
+        who: Who,
+    ) {
+        for _ in 0..ROUNDS {
+            let Ok(datagrams) = receiver.receive() else { return };
+            let more = datagrams.may_have_left_some();
+            for datagram in datagrams {
+                self.take(adapter, ports, &datagram, now, who);
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// A datagram, of one packet or several.
+    fn take(&self, adapter: &Adapter, ports: &Ports, datagram: &Datagram<'_>, now: Time, who: Who) {
+        let addresses = Addresses::new(datagram.from.ip(), datagram.to);
+        let Some(addresses) = addresses.filter(|_| !datagram.is_cut) else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
+        for bytes in datagram.packets() {
+            let packet = match envelope.open(bytes, Check::Weak) {
+                Some((packet, Verdict::Intact | Verdict::Explained(_))) => packet,
+                _ => {
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+            };
+            let congested = datagram.ecn() == Ecn::Congested;
+            let came = Came {
+                arrival: Arrival { addresses, congested, packet },
+                traffic_class: datagram.traffic_class,
+                hop_limit: datagram.hop_limit,
+            };
+            if !self.deliver(adapter, ports, &came, now, who) {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Brings a packet to its QP, or to the process that has it; `false`: it is dropped.
+    fn deliver(
+        &self,
+        adapter: &Adapter,
+        ports: &Ports,
+        came: &Came<'_>,
+        now: Time,
+        who: Who,
+    ) -> bool {
+        let Some(qpn) = dest_qpn(came.arrival.packet) else { return false };
+        let (slot, _) = split_qpn(qpn.get());
+        if slot == adapter.fabric.slot() {
+            self.deliver_here(adapter, ports, came, now, who)
+        } else {
+            self.forward(adapter, slot, came)
+        }
+    }
+
+    /// Brings a packet to its QP; `false`: it is dropped.
+    pub(super) fn deliver_here(
+        &self,
+        adapter: &Adapter,
+        ports: &Ports,
+        came: &Came<'_>,
+        now: Time,
+        who: Who,
+    ) -> bool {
+        let Some(qpn) = dest_qpn(came.arrival.packet) else { return false };
+        let (_, index) = split_qpn(qpn.get());
+        let Some(qp) = adapter.qp(index).filter(|qp| qp.qpn == qpn.get()) else { return false };
+        if qp.kind.is_connected() {
+            qp.attend(ports, now, Some(&came.arrival), who);
+            true
+        } else {
+            qp.datagram_arrived(now, came, who)
+        }
+    }
+
+    /// Looks at QPs whose time has come.
+    #[cold]
+    fn look_at_clock(&self, adapter: &Adapter, ports: &Ports, now: Time, who: Who) {
+        loop {
+            let mut timers = self.timers.lock();
+            let due = timers.take_due(now);
+            self.next.store(timers.next().map_or(u64::MAX, Time::ns), Ordering::Relaxed);
+            drop(timers);
+            let Some(index) = due else { return };
+            if let Some(qp) = adapter.qp(index) {
+                qp.attend(ports, now, None, who);
+            }
+        }
+    }
+
+    /// The transport of `qp` said when it wants to be looked at.
+    pub(super) fn set_alarm(&self, qp: &Qp, connection: &mut Connection) {
+        let wanted = connection.transport.poll_timeout();
+        if matches!((connection.alarm, wanted), (_, None))
+            || matches!((connection.alarm, wanted), (Some(at), Some(by)) if at <= by)
+        {
+            return;
+        }
+        let mut timers = self.timers.lock();
+        connection.alarm = timers.set(qp.index, connection.alarm, wanted);
+        let next = timers.next().map_or(u64::MAX, Time::ns);
+        let earlier = next < self.next.load(Ordering::Relaxed);
+        self.next.store(next, Ordering::Relaxed);
+        drop(timers);
+        if earlier && self.listens.load(Ordering::Relaxed) {
+            qp.adapter.fabric.wake_self();
+        }
+    }
+
+    /// The transport of `qp` goes.
+    pub(crate) fn forget(&self, qp: &Qp, connection: &Connection) {
+        self.timers.lock().forget(qp.index, connection.alarm);
+    }
+
+    /// By the service thread: does what is to be done if nobody polls; says when to look again.
+    pub(crate) fn settle(&self, adapter: &Adapter) -> Option<Duration> {
+        let ports = self.ports()?;
+        let polled = adapter.attention.is_down();
+        self.listen(ports, !polled);
+        if polled {
+            return Some(LOOK);
+        }
+        self.drive(adapter, Who::Stranger);
+        let next = self.next.load(Ordering::Relaxed);
+        let at = (next != u64::MAX).then(|| Time::from_ns(next));
+        at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)))
+    }
+
+    /// Has packets wake the service thread, or not.
+    fn listen(&self, ports: &Ports, on: bool) {
+        let Some(bell) = self.bell.get() else { return };
+        if self.listens.swap(on, Ordering::Relaxed) == on {
+            return;
+        }
+        let inbox = ports.inbox.lock();
+        for receiver in [&inbox.v4, &inbox.v6].into_iter().flatten() {
+            if on {
+                // Where that fails the thread looks when something else wakes it.
+                let _ = bell.add(receiver.as_fd(), 0);
+            } else {
+                bell.remove(receiver.as_fd());
+            }
+        }
+    }
+}
+
+/// Whether packets to this host go by the wire, too, as tests want it: between addresses of interfaces.
+pub(crate) fn is_forced(route: &Route) -> bool {
+    let link_local = |gid: &[u8; 16]| gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+    config::wire() == Wiring::Always && !link_local(&route.sgid) && !link_local(&route.dgid)
+}
+
+/// `ibv_mtu` of the port: what fits into packets of the interfaces whose addresses are its GIDs. Nothing here is cut, so it is as on any
+/// adapter with these cables. Where no other host is reached it is the largest.
+pub(crate) fn active_mtu(gids: &Gids) -> u32 {
+    if config::wire() == Wiring::Off {
+        return IBV_MTU_4096;
+    }
+    let carried = gids.interfaces().filter_map(|index| interface::mtu(index).ok());
+    match carried.min().and_then(ferroverbs_net::roce_mtu) {
+        Some(4096..) | None => IBV_MTU_4096,
+        Some(2048..) => IBV_MTU_2048,
+        Some(1024..) => IBV_MTU_1024,
+        Some(512..) => IBV_MTU_512,
+        Some(_) => IBV_MTU_256,
+    }
+}
+
+impl Qp {
+    /// To RTR, with the other end `far` on another host, or (`None`, UD) with any.
+    pub(crate) fn connect_far(&self, gids: &Gids, attr: &ibv_qp_attr, far: Option<Far>) {
+        let mtu = if far.is_some() { attr.path_mtu } else { active_mtu(gids) };
+        let connection = Box::new(Connection::new(self, attr, mtu, far));
+        let before = self.requester.lock().set_remote(Some(connection), self.kind);
+        match before {
+            Some(before) => self.adapter.wire.forget(self, &before),
+            None => self.count_remote(true),
+        }
+    }
+
+    /// Who polls its queues looks at the wire, too, or not any more. That of UD does so for what comes by rings.
+    pub(crate) fn count_remote(&self, more: bool) {
+        if self.kind.is_connected() {
+            self.send_cq.count_datagram_user(more);
+            self.recv_cq.count_datagram_user(more);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Network namespaces with a cable between them: two hosts in one.
+
+/// Two network namespaces; gone with this.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    /// For `ip netns`.
+    pub(crate) names: [String; 2],
+    devices: [String; 2],
+}
+
+/// Address of the server's namespace.
+pub(crate) const SERVER: &str = "10.99.0.1";
+
+impl Namespaces {
+    /// Both, joined.
+    ///
+    /// # Errors
+    /// They cannot be made: for people.
+    pub(crate) fn new() -> crate::Result<Self> {
+        let id = std::process::id();
+        let made = Self {
+            names: [format!("fv-host-{id}-a"), format!("fv-host-{id}-b")],
+            devices: [format!("fva{id}"), format!("fvb{id}")],
+        };
+        let ([a, b], [x, y]) = (&made.names, &made.devices);
+        let lines = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
+            format!("-n {a} address add {SERVER}/24 dev {x}"),
+            format!("-n {b} address add 10.99.0.2/24 dev {y}"),
+            format!("-n {a} link set {x} up"),
+            format!("-n {b} link set {y} up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ];
+        for line in lines {
+            ip(&line)?;
+        }
+        Ok(made)
+    }
+
+    /// Has the cable carry packets of `mtu` bytes, and lose, delay or reorder them by `netem` (tc-netem(8)); empty: it does not.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn set_cable(&self, mtu: u32, netem: &str) -> crate::Result<()> {
+        for (name, device) in self.names.iter().zip(&self.devices) {
+            ip(&format!("-n {name} link set {device} mtu {mtu}"))?;
+            let base = format!("netns exec {name} tc qdisc");
+            let _ = ip(&format!("{base} del dev {device} root"));
+            if !netem.is_empty() {
+                ip(&format!("{base} add dev {device} root netem {netem}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns delete {name}"));
+        }
+    }
+}
+
+fn ip(line: &str) -> crate::Result<()> {
+    let done = std::process::Command::new("ip").args(line.split(' ')).output();
+    let done = done.map_err(|e| format!("cannot run ip: {e}"))?;
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", text.trim())) }
+}
