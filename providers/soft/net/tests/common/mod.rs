@@ -1,6 +1,7 @@
 //! A sender, a receiver and a path between them.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod host;
 pub mod namespace;
 
 use ferroverbs_net::*;

@@ -42,7 +42,8 @@ fn again_as(test: &str) -> Vec<String> {
     vec![program, test.into(), "--exact".into(), "--nocapture".into()]
 }
 
-fn wait_for_line() {
+/// Waits for a line of the near process.
+pub fn wait_for_line() {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).expect("stdin");
     assert_ne!(read, 0, "the other process is gone");
@@ -82,15 +83,15 @@ impl Far {
         far
     }
 
-    /// Waits until the other process printed this line.
-    pub fn wait_for(&mut self, wanted: &str) {
+    /// Waits until the other process printed a line with this end. What was before it.
+    pub fn wait_for(&mut self, wanted: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             let read = self.output.read_line(&mut line).expect("a pipe");
             assert_ne!(read, 0, "the other process ended instead of saying {wanted:?}");
-            if line.trim_end().ends_with(wanted) {
-                return;
+            if let Some(before) = line.trim_end().strip_suffix(wanted) {
+                return before.trim_end().to_owned();
             }
             print!("far: {line}");
         }

@@ -1,0 +1,280 @@
+//! How fast the engine is over sockets, beside plain UDP, between two network namespaces: `cargo run --release -p ferroverbs-net --example wire`.
+//! Nothing else should run meanwhile, and there must be two processors: both ends look for packets all the time.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::host::*;
+use common::namespace::{Far, configure, meet, pair, run};
+use ferroverbs_net::*;
+use ferroverbs_roce::engine::*;
+use ferroverbs_roce::wire::{Immediate, Tail};
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const NEAR: &str = "10.9.0.1";
+const FAR: &str = "10.9.0.2";
+/// Times that everything is measured; the best counts, for what disturbs only slows.
+const TIMES: usize = 3;
+const MTUS: [(u32, Pmtu); 2] = [(1500, Pmtu::B1024), (9000, Pmtu::B4096)];
+const SIZES: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
+const STOP: Tail = Tail::Immediate(Immediate(*b"stop"));
+/// How long a stream is measured.
+const STREAM: Duration = Duration::from_millis(400);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn main() {
+    pair(
+        "wire",
+        |mut far| {
+            configure("veth0", &["10.9.0.1/24"], 9000);
+            far.wait_for("up");
+            far.tell("go");
+            println!("| veth, MTU | | UDP | engine | |\n|---|---|--:|--:|--:|");
+            for (mtu, pmtu) in MTUS {
+                run(&format!("ip link set veth0 mtu {mtu}"));
+                near(&mut far, mtu, pmtu);
+            }
+            far.finish();
+        },
+        || {
+            configure("veth1", &["10.9.0.2/24"], 9000);
+            meet("up");
+            for (mtu, pmtu) in MTUS {
+                run(&format!("ip link set veth1 mtu {mtu}"));
+                for _ in 0..TIMES {
+                    echo_udp();
+                    echo(host(false, pmtu));
+                    sink_udp();
+                    for _ in 0..=SIZES.len() {
+                        sink(host(false, pmtu));
+                    }
+                }
+            }
+        },
+    );
+}
+
+fn host(is_near: bool, pmtu: Pmtu) -> Host {
+    let (from, to) = if is_near { (NEAR, FAR) } else { (FAR, NEAR) };
+    let make = Make { from: ip(from), to: ip(to), pmtu, is_near, offloads: true, lose: 0 };
+    let mut host = Host::new(make);
+    host.is_patient = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
+    host
+}
+
+fn near(far: &mut Far, mtu: u32, pmtu: Pmtu) {
+    let row = |what: String, udp: String, engine: String, ratio: f64| {
+        println!("| {mtu} | {what} | {udp} | {engine} | {ratio:.2} |");
+    };
+    let (mut udp, mut lat) = (f64::MAX, f64::MAX);
+    let (mut udp_rate, mut rates, mut messages) = (0_f64, [0_f64; SIZES.len()], 0_f64);
+    for _ in 0..TIMES {
+        udp = udp.min(ping_udp(far));
+        lat = lat.min(ping(far, pmtu));
+        udp_rate = udp_rate.max(stream_udp(far, pmtu));
+        for (rate, size) in rates.iter_mut().zip(SIZES) {
+            *rate = rate.max(writes(far, pmtu, size));
+        }
+        messages = messages.max(sends(far, pmtu));
+    }
+    let us = |ns: f64| format!("{:.2} us", ns / 1e3);
+    row("8 B, half a round trip, median".into(), us(udp), us(lat), lat / udp);
+    let gb = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
+    for (rate, size) in rates.into_iter().zip(SIZES) {
+        let what = format!("{} KiB writes, PMTU {}", size >> 10, pmtu.bytes());
+        row(what, gb(udp_rate), gb(rate), rate / udp_rate);
+    }
+    println!("| {mtu} | 8 B sends | | {:.2} million/s | |", messages / 1e6);
+}
+
+fn median(mut all: Vec<u64>) -> f64 {
+    all.sort_unstable();
+    all[all.len() / 2] as f64
+}
+
+fn socket(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 5000)).expect("a port");
+    socket.set_nonblocking(true).expect("a socket");
+    socket
+}
+
+fn next(socket: &UdpSocket, bytes: &mut [u8]) -> usize {
+    loop {
+        if let Ok(len) = socket.recv(bytes) {
+            return len;
+        }
+    }
+}
+
+fn ping_udp(far: &mut Far) -> f64 {
+    far.wait_for("udp");
+    let (socket, mut bytes) = (socket(NEAR), [0; 64]);
+    far.tell("go");
+    let mut times = Vec::with_capacity(1 << 17);
+    let end = Instant::now() + STREAM;
+    while Instant::now() < end {
+        let begun = Instant::now();
+        socket.send_to(&[1; 8], (FAR, 5000)).expect("it goes");
+        next(&socket, &mut bytes);
+        times.push(begun.elapsed().as_nanos() as u64 / 2);
+    }
+    socket.send_to(&[], (FAR, 5000)).expect("it goes");
+    median(times)
+}
+
+fn echo_udp() {
+    let (socket, mut bytes) = (socket(FAR), [0; 64]);
+    meet("udp");
+    loop {
+        let len = next(&socket, &mut bytes);
+        if len == 0 {
+            return;
+        }
+        socket.send_to(&bytes[..len], (NEAR, 5000)).expect("it goes");
+    }
+}
+
+fn ping(far: &mut Far, pmtu: Pmtu) -> f64 {
+    far.wait_for("made");
+    let mut host = host(true, pmtu);
+    far.tell("go");
+    let mut times = Vec::with_capacity(1 << 17);
+    let end = Instant::now() + STREAM;
+    while Instant::now() < end {
+        let begun = Instant::now();
+        host.post(Op::Send(Tail::Plain), OURS, 8);
+        host.flush();
+        loop {
+            host.turn();
+            if host.inbox.pop_front().is_some() {
+                break;
+            }
+            host.flush();
+        }
+        times.push(begun.elapsed().as_nanos() as u64 / 2);
+        host.completions.clear();
+    }
+    stop(host);
+    median(times)
+}
+
+fn stop(mut host: Host) {
+    let id = host.post(Op::Send(STOP), OURS, 0);
+    host.until(|host| host.completions.drain(..).find(|&(done, _)| done == id));
+}
+
+fn echo(mut host: Host) {
+    meet("made");
+    let mut done = false;
+    while !done {
+        host.turn();
+        while let Some((len, tail)) = host.inbox.pop_front() {
+            done = tail == STOP;
+            if !done {
+                host.post(Op::Send(tail), OURS, len);
+            }
+        }
+        host.completions.clear();
+        host.flush();
+    }
+    host.linger();
+}
+
+/// Bytes a second that come by plain UDP, cut and merged by the kernel.
+fn stream_udp(far: &mut Far, pmtu: Pmtu) -> f64 {
+    far.wait_for("made");
+    let mut sender = Sender::new(true);
+    let (from, to) = (ip(NEAR), ip(FAR));
+    let target = Target { from, to, interface: 0, traffic_class: 0, hop_limit: 0 };
+    let lane = sender.lane(to, 1).expect("a lane");
+    let path = Path::new(&target, lane).expect("a path");
+    let bytes = vec![0; pmtu.bytes() as usize];
+    far.tell("go");
+    let begun = Instant::now();
+    while begun.elapsed() < STREAM {
+        let mut batch = sender.batch();
+        while batch.len() < SEGMENTS_MAX {
+            let Some(place) = batch.place(&path, Ecn::Capable, bytes.len()) else { break };
+            place.put(&[], &[Bytes::from(&bytes[..])], &[]).expect("as long as said");
+        }
+        batch.send();
+    }
+    far.tell("end");
+    far.wait_for("B/s").parse().expect("a rate")
+}
+
+fn sink_udp() {
+    let mut receiver = Receiver::bind(Bind::new(ip(FAR))).expect("4791");
+    meet("made");
+    let (mut bytes, mut begun, mut last) = (0, None, Instant::now());
+    while begun.is_none() || last.elapsed() < STREAM / 4 {
+        for datagram in receiver.receive().expect("a socket") {
+            begun.get_or_insert_with(Instant::now);
+            bytes += datagram.bytes.len();
+            last = Instant::now();
+        }
+    }
+    common::namespace::wait_for_line();
+    let took = last - begun.expect("it began");
+    println!("{:.0} B/s", bytes as f64 / took.as_secs_f64());
+}
+
+fn sink(mut host: Host) {
+    meet("made");
+    let mut done = false;
+    while !done {
+        host.turn();
+        done = host.inbox.drain(..).any(|(_, tail)| tail == STOP);
+        host.flush();
+    }
+    host.linger();
+}
+
+/// Bytes a second of RDMA WRITEs, some under way at a time.
+fn writes(far: &mut Far, pmtu: Pmtu, size: usize) -> f64 {
+    let depth = (4 << 20) / size;
+    let rate = posted(far, pmtu, depth.clamp(4, 16), |host| {
+        host.post(Op::Write { va: 0, rkey: RKEY, immediate: None }, OURS, size);
+    });
+    rate * size as f64
+}
+
+/// Messages a second of 8 bytes.
+fn sends(far: &mut Far, pmtu: Pmtu) -> f64 {
+    posted(far, pmtu, 256, |host| {
+        host.post(Op::Send(Tail::Plain), OURS, 8);
+    })
+}
+
+fn posted(far: &mut Far, pmtu: Pmtu, depth: usize, post: impl Fn(&mut Host)) -> f64 {
+    far.wait_for("made");
+    let mut host = host(true, pmtu);
+    far.tell("go");
+    let (begun, mut under_way, mut completed) = (Instant::now(), 0, 0_u64);
+    while begun.elapsed() < STREAM {
+        while under_way < depth {
+            post(&mut host);
+            under_way += 1;
+        }
+        host.flush();
+        host.turn();
+        let done = host.completions.len();
+        host.completions.clear();
+        under_way -= done;
+        completed += done as u64;
+    }
+    let rate = completed as f64 / begun.elapsed().as_secs_f64();
+    host.until(|host| {
+        under_way -= host.completions.drain(..).count();
+        (under_way == 0).then_some(())
+    });
+    if std::env::var_os("WIRE_COUNTERS").is_some() {
+        eprintln!("{:?} {:?} {}", host.qp.counters(), host.qp.pace(), host.datagrams);
+    }
+    stop(host);
+    rate
+}
