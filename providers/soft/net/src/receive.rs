@@ -65,7 +65,7 @@ pub struct Datagram<'a> {
     pub is_cut: bool,
 }
 
-/// Datagrams of a call.
+/// Datagrams of a call at most.
 const COUNT: usize = 16;
 /// Bytes of the longest.
 const SIZE: usize = 1 << 16;
@@ -202,7 +202,7 @@ impl Datagrams<'_> {
     /// Whether more may be waiting.
     #[must_use]
     pub fn may_have_left_some(&self) -> bool {
-        self.count == COUNT
+        self.receiver.incoming.was_full()
     }
 }
 

@@ -18,6 +18,10 @@ pub(crate) struct Incoming {
     iovecs: Box<[iovec]>,
     /// Those of the last call.
     count: usize,
+    /// Those that the next call asks for: who waits for one packet does not pay for many.
+    room: usize,
+    /// The last call took all that it asked for.
+    was_full: bool,
 }
 
 // SAFETY: its pointers are written and used within one call of `receive`, and point into boxes of its own.
@@ -46,6 +50,8 @@ impl Incoming {
             headers: vec![header; count].into(),
             iovecs: vec![iovec; count].into(),
             count: 0,
+            room: 1,
+            was_full: false,
         }
     }
 
@@ -54,11 +60,12 @@ impl Incoming {
     /// # Errors
     /// There was none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        self.count = 0;
+        let room = self.room.clamp(1, self.headers.len());
+        (self.count, self.room, self.was_full) = (0, 1, false);
         let beside = self.names.iter_mut().zip(&mut self.controls);
         let buffers = self.buffers.chunks_exact_mut(self.size).zip(beside);
         let shown = self.headers.iter_mut().zip(&mut self.iovecs);
-        for ((buffer, (name, control)), (header, iovec)) in buffers.zip(shown) {
+        for ((buffer, (name, control)), (header, iovec)) in buffers.zip(shown).take(room) {
             iovec.iov_base = buffer.as_mut_ptr().cast();
             iovec.iov_len = buffer.len();
             let header = &mut header.msg_hdr;
@@ -69,13 +76,20 @@ impl Incoming {
             header.msg_control = control.bytes.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_MAX as _;
         }
-        let (headers, room) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
+        let (headers, count) = (self.headers.as_mut_ptr(), room as u32);
         let (fd, flags, no_time) = (fd.as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: each of the `room` headers names a buffer, a name and control bytes with their lengths, set just now, which are boxed here and borrowed
+        // SAFETY: there are at least `count` headers, and each of these names a buffer, a name and control bytes with their lengths, set just now, which are boxed here and borrowed
         // by nobody else: we are borrowed mutably.
-        let taken = unsafe { libc::recvmmsg(fd, headers, room, flags, no_time) };
+        let taken = unsafe { libc::recvmmsg(fd, headers, count, flags, no_time) };
         self.count = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+        self.was_full = self.count == room;
+        self.room = if self.was_full { 2 * room } else { self.count };
         Ok(self.count)
+    }
+
+    /// Whether the last call took all that it asked for, so that more may be there.
+    pub(crate) fn was_full(&self) -> bool {
+        self.was_full
     }
 
     /// A datagram of the last call.
