@@ -86,7 +86,7 @@ impl Requester {
             cursor: 0,
             flight: Flight::new(sending.first_psn),
             answers: VecDeque::new(),
-            timers: Timers::new(&sending, &shared.config.tuning),
+            timers: Timers::new(&sending, &shared.config.tuning, shared.config.qpn.get()),
             retries: sending.retry_count,
             rnr_retries: sending.rnr_retry,
             recovery: sending.first_psn,

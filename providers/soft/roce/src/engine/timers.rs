@@ -20,6 +20,8 @@ pub(super) struct Timers {
     attempts: u32,
     /// Probes without progress.
     probes: u32,
+    /// Spreads the probes of queue pairs that all lost their packets at the same time.
+    spread: u32,
     /// A probe may go beyond the window.
     probing: bool,
     /// Smoothed round trip time and its variation (RFC 6298).
@@ -28,11 +30,13 @@ pub(super) struct Timers {
 
 /// An adapter may wait four times the local ACK timeout (IBTA vol 1, 9.7.6.1.3), so backing off ends there.
 const MOST_BACKOFF: u32 = 2;
+/// Parts of a wait.
+const SHARES: u32 = 256;
 /// The first probe, while no round trip is known, waits so many times longer.
 const UNKNOWN: u32 = 16;
 
 impl Timers {
-    pub(super) fn new(sending: &Sending, tuning: &Tuning) -> Self {
+    pub(super) fn new(sending: &Sending, tuning: &Tuning, spread: u32) -> Self {
         let cap = tuning.timeout_cap.unwrap_or(Duration::MAX);
         Self {
             ack_timeout: sending.ack_timeout().map(|timeout| timeout.min(cap)),
@@ -42,6 +46,7 @@ impl Timers {
             rnr_until: None,
             attempts: 0,
             probes: 0,
+            spread,
             probing: false,
             round_trip: None,
         }
@@ -60,8 +65,19 @@ impl Timers {
                 Some((smooth, variation)) => smooth + least.max(variation * 4),
                 None => least * UNKNOWN,
             };
-            now.after(wait * (1 << self.probes.min(10)))
+            let wait = wait * (1 << self.probes.min(10));
+            // Many that began together would ask together, and lose that as well.
+            match self.round_trip.is_some() && self.probes == 0 {
+                true => now.after(wait),
+                false => now.after(wait + wait * self.share() / SHARES),
+            }
         });
+    }
+
+    /// How much of a wait is added, in [`SHARES`]: another for each queue pair and each probe.
+    fn share(&self) -> u32 {
+        let mixed = self.spread.wrapping_add(self.probes.wrapping_mul(0x9e37_79b9));
+        (mixed ^ mixed >> 16).wrapping_mul(0x85eb_ca6b) >> 24
     }
 
     /// A packet went again.
@@ -153,7 +169,7 @@ mod tests {
     use super::*;
 
     fn timers() -> Timers {
-        Timers::new(&Sending { timeout: 14, ..Sending::default() }, &Tuning::default())
+        Timers::new(&Sending { timeout: 14, ..Sending::default() }, &Tuning::default(), 0)
     }
 
     #[test]
@@ -183,14 +199,28 @@ mod tests {
         assert_eq!(first.ns(), 1_100_000);
         assert!(timers.probe_is_due(first) && timers.is_probing());
         timers.resent(first);
-        assert_eq!(timers.next().map(|next| next.since(first).as_nanos()), Some(2_200_000));
+        let second = timers.next().expect("armed").since(first).as_nanos();
+        assert!((2_200_000..4_400_000).contains(&second), "twice as long, and a share: {second}");
         assert!(!timers.is_probing());
+    }
+
+    #[test]
+    fn the_first_probes_of_many_are_spread() {
+        let probe = |spread| {
+            let mut timers = Timers::new(&Sending::default(), &Tuning::default(), spread);
+            timers.arm(Time::default());
+            timers.next().expect("armed").since(Time::default()).as_millis()
+        };
+        let mut all: Vec<_> = (0..1000).map(probe).collect();
+        all.sort_unstable();
+        assert!(all[0] < 17 && all[999] > 30, "{all:?}");
+        assert!(all.windows(100).all(|some| some[99] - some[0] <= 3), "evenly: {all:?}");
     }
 
     #[test]
     fn no_timeout_is_no_timeout() {
         let tuning = Tuning { probe_after: None, ..Tuning::default() };
-        let mut timers = Timers::new(&Sending { timeout: 0, ..Sending::default() }, &tuning);
+        let mut timers = Timers::new(&Sending { timeout: 0, ..Sending::default() }, &tuning, 0);
         timers.arm(Time::default());
         assert_eq!(timers.next(), None);
     }
