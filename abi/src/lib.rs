@@ -1,5 +1,5 @@
 //! `repr(C)` mirrors of everything that crosses the verbs ABI: what applications see
-//! (`<infiniband/verbs.h>`, rdma-core 44 to 65), what provider plugins see (rdma-core's private
+//! (`<infiniband/verbs.h>`, `<rdma/rdma_cma.h>`, rdma-core 44 to 65), what provider plugins see (rdma-core's private
 //! `driver.h` and `cmd_ioctl.h`), what the kernel reads and writes (`<rdma/*.h>`), and our own plugin
 //! extension ([`ferroverbs_plugin_ext`]).
 //!
@@ -54,6 +54,7 @@ mod opcode;
 mod ops;
 mod pd;
 mod qp;
+mod rdmacm;
 mod sa;
 mod srq;
 mod wq;
@@ -77,6 +78,7 @@ pub use opcode::*;
 pub use ops::*;
 pub use pd::*;
 pub use qp::*;
+pub use rdmacm::*;
 pub use sa::*;
 pub use srq::*;
 pub use wq::*;

@@ -49,6 +49,7 @@ pub const SPELLING: &[(&str, &str)] = &[
     ("_abi_placeholder3", "_ABI_placeholder3"),
     ("abi_placeholder1", "ABI_placeholder1"),
     ("abi_placeholder2", "ABI_placeholder2"),
+    ("in_", "in"),
     ("match_", "match"),
     ("priv_", "priv"),
     ("type_", "type"),

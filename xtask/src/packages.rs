@@ -26,6 +26,7 @@ pub(crate) const TEST: &[Package] = &[
     "pkg-config|pkgconf",
     "python3-pyverbs",
     "libibverbs1",
+    "librdmacm-dev",
     "ibverbs-providers",
 ];
 

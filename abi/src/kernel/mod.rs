@@ -1,5 +1,5 @@
 //! What crosses the border to the kernel: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_ioctl_verbs.h>`,
-//! `<rdma/ib_user_ioctl_cmds.h>`, `<rdma/rdma_user_ioctl_cmds.h>`, and the command structs that providers
+//! `<rdma/ib_user_ioctl_cmds.h>`, `<rdma/rdma_user_ioctl_cmds.h>`, `<rdma/rdma_user_cm.h>`, and the command structs that providers
 //! wrap around them.
 //!
 //! Where C ends a structure with an array of 64-bit words for the driver, without elements, the Rust form has only its alignment.
@@ -13,6 +13,7 @@ mod ioctl;
 mod mr;
 mod qp;
 mod queues;
+mod rdmacm;
 mod values;
 
 pub use commands::*;
@@ -24,4 +25,5 @@ pub use ioctl::*;
 pub use mr::*;
 pub use qp::*;
 pub use queues::*;
+pub use rdmacm::*;
 pub use values::*;

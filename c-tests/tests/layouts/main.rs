@@ -26,6 +26,10 @@ const KERNEL: &[&str] = &[
     "linux/dma-heap.h",
 ];
 
+const RDMACM: &[&str] = &["rdma/rdma_cma.h", "rdma/rdma_verbs.h", "rdma/rsocket.h"];
+/// Names enumerators as [`RDMACM`] does, so both are never included at once.
+const RDMACM_KERNEL: &[&str] = &["rdma/rdma_user_cm.h"];
+
 /// The modules of the crate that have the public interface, and those of the kernel's.
 const PUBLIC_MODULES: &[&str] = &[
     "ah", "context", "counters", "cq", "device", "events", "flow", "mr", "opcode", "pd", "qp",
@@ -110,4 +114,22 @@ fn kernel_types_are_those_of_the_newest_headers() {
         modules: KERNEL_MODULES,
     };
     println!("{:?}", check.run(Against::Same));
+}
+
+#[test]
+fn types_of_the_connection_manager_are_those_of_the_installed_headers() {
+    let checks = [
+        Check { name: "rdmacm", headers: RDMACM, include: None, modules: &["rdmacm"] },
+        Check {
+            name: "rdmacm-kernel",
+            headers: RDMACM_KERNEL,
+            include: None,
+            modules: &["kernel/rdmacm"],
+        },
+    ];
+    for check in checks {
+        let result = check.run(Against::Older);
+        assert!(result.missing < result.compared / 10, "{result:?}");
+        println!("{result:?}");
+    }
 }
