@@ -51,6 +51,20 @@ static void limit_files(long n) { limit(RLIMIT_NOFILE, (rlim_t)n); }
 static void limit_size(long mib) { limit(RLIMIT_FSIZE, (rlim_t)mib << 20); }
 static void limit_space(long mib) { limit(RLIMIT_AS, (rlim_t)mib << 20); }
 
+/* Room for `mib` more than there is; can be changed again. */
+static void leave_room(long mib)
+{
+	struct rlimit l;
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+	if (!f || fscanf(f, "%lu", &pages) != 1 || getrlimit(RLIMIT_AS, &l))
+		die("statm");
+	fclose(f);
+	l.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)mib << 20);
+	if (setrlimit(RLIMIT_AS, &l))
+		die("setrlimit");
+}
+
 /* Opens the device in a process of which something is taken first. */
 static struct outcome open_without(void (*take)(long), long arg)
 {
@@ -123,48 +137,126 @@ static void few_descriptors(void)
 	check(opened > 0, "with more of them it opens");
 }
 
-/* A peer for which there is no room: the connection is refused, and a line tells why. */
+enum { WINDOW = 128, MESSAGES = 200, BYTES = 8000 };
+
+static int to_rtr(struct ibv_qp *qp, uint32_t his, uint16_t lid)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = his, .max_dest_rd_atomic = 1,
+				 .min_rnr_timer = 1, .ah_attr = { .dlid = lid, .port_num = 1 } };
+	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
+
+static void to_rts(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				  IBV_QP_MAX_QP_RD_ATOMIC))
+		die("RTS");
+}
+
+/* Too little room to meet the process, then for the ring of its QP as well, and at last enough. */
+static void enough_at_last(struct ibv_qp *qp, uint32_t his, uint16_t lid)
+{
+	int error = ENOMEM, refused = 0, misplaced = 0, mib = 0;
+	while (error == ENOMEM && mib < 256) {
+		struct ibv_qp_attr a;
+		struct ibv_qp_init_attr unused;
+		leave_room(++mib);
+		error = to_rtr(qp, his, lid);
+		refused += error != 0;
+		misplaced += ibv_query_qp(qp, &a, IBV_QP_STATE, &unused) || a.qp_state != (error ? IBV_QPS_INIT : IBV_QPS_RTR);
+	}
+	check(refused > 0, "no room for a peer: RTR is refused with ENOMEM");
+	check_eq(error, 0, "with %d MiB more of room: RTR", mib);
+	check_eq(misplaced, 0, "no room for a peer: times that the QP was in another state than INIT, or RTR at last");
+}
+
+/* Completions of each kind: those that succeed come first. */
+static void count(struct ibv_cq *cq, enum ibv_wc_status *first_bad, int *good)
+{
+	*good = 0;
+	*first_bad = IBV_WC_SUCCESS;
+	for (int i = 0; i < MESSAGES; i++) {
+		struct ibv_wc wc;
+		wait_completion(cq, &wc);
+		*good += wc.status == IBV_WC_SUCCESS;
+		if (*first_bad == IBV_WC_SUCCESS)
+			*first_bad = wc.status;
+	}
+}
+
+/*
+ * A peer for which there is no room: the connection is refused, and a line tells why. When there was room for the first of its bounce
+ * buffers and there is none for more, what comes in those breaks the connection.
+ */
 static void a_peer_too_many(void)
 {
+	static char buffer[BYTES];
 	struct ibv_context *ctx = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 } };
-	struct ibv_qp *qp = pd && cq ? ibv_create_qp(pd, &qa) : NULL;
+	struct ibv_cq *cq = ibv_create_cq(ctx, MESSAGES, NULL, NULL, 0);
+	struct ibv_mr *mr = pd ? ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE) : NULL;
+	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { MESSAGES, MESSAGES, 1, 1, 0 } };
+	struct ibv_qp *qp = mr && cq ? ibv_create_qp(pd, &qa) : NULL;
 	struct ibv_port_attr port;
+	enum ibv_wc_status bad;
 	uint32_t mine, his;
+	int good;
 	if (!qp || ibv_query_port(ctx, 1, &port))
 		die("set up");
+	struct ibv_sge sg = { (uintptr_t)buffer, BYTES, mr->lkey };
+	struct ibv_recv_wr rw = { .sg_list = &sg, .num_sge = 1 }, *bad_rw;
+	struct ibv_send_wr sw = { .sg_list = &sg, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_sw;
 	mine = qp->qp_num;
 	swap(&mine, &his, sizeof mine);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		die("INIT");
 	if (role) {
-		char line[600] = "";
-		unsigned long pages = 0;
+		char line[1200] = "";
 		int lines[2], kept = dup(2);
-		FILE *f = fopen("/proc/self/statm", "r");
-		if (!f || fscanf(f, "%lu", &pages) != 1 || pipe(lines))
-			die("statm");
-		fclose(f);
+		if (pipe(lines))
+			die("pipe");
 		dup2(lines[1], 2);
-		limit(RLIMIT_AS, (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (24 << 20));
-		a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = his, .max_dest_rd_atomic = 1,
-					  .min_rnr_timer = 1, .ah_attr = { .dlid = port.lid, .port_num = 1 } };
-		int error = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-							  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+		enough_at_last(qp, his, port.lid);
+		meet();
+		to_rts(qp);
+		for (int i = 0; i < MESSAGES; i++)
+			if (ibv_post_recv(qp, &rw, &bad_rw))
+				die("ibv_post_recv");
+		leave_room(1);
+		meet();
+		count(cq, &bad, &good);
 		dup2(kept, 2);
 		close(lines[1]);
 		if (read(lines[0], line, sizeof line - 1) < 0)
 			die("read");
-		check_eq(error, ENOMEM, "no room for a peer: RTR");
-		check(strstr(line, "ulimit -v") != NULL, "no room for a peer: a line tells why");
-		struct ibv_qp_init_attr unused;
-		check(!ibv_query_qp(qp, &a, IBV_QP_STATE, &unused) && a.qp_state == IBV_QPS_INIT, "no room for a peer: the QP is in INIT still");
+		check(strstr(line, "(ulimit -v, ulimit -n)") != NULL, "no room for a peer: a line tells why");
+		check(strstr(line, "bounce buffers") != NULL, "no room for more of a peer: a line tells why");
+		check_eq(good, WINDOW, "no room for more of a peer: receives that were complete before");
+	} else {
+		int status;
+		/* Who connects later finds that they have met. */
+		meet();
+		if (to_rtr(qp, his, port.lid))
+			die("RTR");
+		to_rts(qp);
+		meet();
+		/* So that it gives no buffer back before all are in use. */
+		if (kill(partner_pid, SIGSTOP) || waitpid(partner_pid, &status, WUNTRACED) != partner_pid || !WIFSTOPPED(status))
+			die("SIGSTOP");
+		for (int i = 0; i < MESSAGES; i++)
+			if (ibv_post_send(qp, &sw, &bad_sw))
+				die("ibv_post_send");
+		kill(partner_pid, SIGCONT);
+		count(cq, &bad, &good);
+		check_eq(good, WINDOW, "no room for more of a peer: messages that came before");
+		check_eq(bad, IBV_WC_REM_INV_REQ_ERR, "no room for more of a peer: the status of the first that did not");
 	}
 	meet();
-	check_eq(ibv_destroy_qp(qp) | ibv_destroy_cq(cq) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0, "everything is destroyed");
+	check_eq(ibv_destroy_qp(qp) | ibv_destroy_cq(cq) | ibv_dereg_mr(mr) | ibv_dealloc_pd(pd) | ibv_close_device(ctx), 0,
+		 "everything is destroyed");
 }
 
 int main(void)

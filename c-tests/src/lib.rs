@@ -124,6 +124,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("idle", &[], false),
     checked("queues", &[], false),
     checked("refused", &[], false),
+    checked("address_space", &[], false),
     checked("sleepers", &[], false),
     checked("cancelled", &[], false),
     checked("stopped", &[], false),

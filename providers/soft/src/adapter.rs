@@ -213,7 +213,7 @@ impl Adapter {
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
                 // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
-                let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+                let view = unsafe { View::of(peer) };
                 borrowed |= has_borrowed(&view, number) && self.fabric.is_occupied(peer.slot);
             });
             borrowed
@@ -223,7 +223,7 @@ impl Adapter {
     /// Looks at what a peer publishes.
     pub(crate) fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
         // SAFETY: all fabric segments are made with the lengths of shm::layout; the view is gone before the borrow is.
-        look(&unsafe { View::new(peer.tables().base(), peer.rings().base()) })
+        look(&unsafe { View::of(peer) })
     }
 
     /// A free place in the QP table, and the QP number that goes with it.
@@ -321,7 +321,7 @@ impl Adapter {
     pub(crate) fn link(&self, qpn: u32) -> Option<Halves> {
         let (slot, _) = split_qpn(qpn);
         let peer = self.fabric.peer(slot).ok()?;
-        Some(self.link_to(&peer, qpn))
+        self.link_to(&peer, qpn)
     }
 
     /// As `link`, for a connection that is only made once: a peer that is slow to answer must not be taken for nobody, or
@@ -342,21 +342,25 @@ impl Adapter {
                 };
             }
         };
-        let links = self.link_to(&peer, qpn);
+        let links = self.link_to(&peer, qpn).ok_or(Errno::ENOMEM)?;
         if links.0.has_no_qp() {
             self.strangers.note_number(self, qpn);
         }
         Ok(Some(links))
     }
 
-    /// The QP `qpn` of a process that we have met, which may be dead.
-    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Halves {
+    /// The QP `qpn` of a process that we have met, which may be dead. `None`: there is no room for it, which people are told.
+    pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<Halves> {
         let own = self.fabric.slot();
         let here = self.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
         let here = here.map_or_else(Weak::new, |qp| qp.me());
         // SAFETY: all fabric segments are made with the lengths of shm::layout.
         let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
-        (Box::new(make()), Box::new(make()))
+        let halves = make().zip(make());
+        if halves.is_none() {
+            self.strangers.note_failure(self, qpn, PeerError::System(Errno::ENOMEM));
+        }
+        halves.map(|(one, other)| (Box::new(one), Box::new(other)))
     }
 
     /// Has the service thread look at `qp` until nothing of it waits for time.
@@ -491,7 +495,7 @@ impl Adapter {
         let (slot, index) = split_qpn(qpn);
         if let Some(peer) = self.fabric.known_peer(slot) {
             // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
-            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            let view = unsafe { View::of(&peer) };
             publication_fence(&view);
             let attention = &view.tables_head().attention;
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {

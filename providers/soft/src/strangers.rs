@@ -4,7 +4,8 @@
 
 use crate::adapter::Adapter;
 use crate::config;
-use soft_local::fabric::{PeerError, Refusal};
+use soft_local::fabric::{FRONT, PeerError, Refusal};
+use soft_sys::map::WINDOW;
 use soft_sys::notice;
 use soft_sys::process;
 use std::fmt::Write;
@@ -55,10 +56,11 @@ impl Strangers {
             // Told already, and no refusal of the other kind.
             PeerError::Refused(Refusal::Resources) => {}
             PeerError::System(errno) if self.is_first(RESOURCES) => {
-                let (tables, rings) = (adapter.fabric.tables().len(), adapter.fabric.rings().len());
+                // Of its rings, one window with that of the QP, and one with bounce buffers.
+                let least = adapter.fabric.tables().len() + FRONT + 2 * WINDOW;
                 notice!(
-                    "QP {qpn:#08x} is of a process that cannot be met: {errno}; each takes {} MiB of address space and 3 descriptors (ulimit -v, ulimit -n)",
-                    (tables + rings).div_ceil(1 << 20)
+                    "QP {qpn:#08x} is of a process that cannot be met: {errno}; each takes {} MiB of address space at least, and 4 descriptors (ulimit -v, ulimit -n)",
+                    least.div_ceil(1 << 20)
                 );
             }
             PeerError::Refused(why) if self.is_first(REFUSAL) => {

@@ -17,7 +17,7 @@ use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
 use soft_local::shm::view::{Ring, View};
 use soft_memory::Range;
-use soft_sys::{clock, membarrier};
+use soft_sys::{Errno, clock, membarrier};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -183,9 +183,10 @@ impl Datagrams {
         }
         let peer = adapter.fabric.peer(slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let view = unsafe { View::of(&peer) };
         let own_slot = adapter.fabric.slot();
-        let ring = view.peer_ring(own_slot);
+        let room = view.peer_ring(own_slot).filter(|_| view.maps_chunks());
+        let ring = room.ok_or(PeerError::System(Errno::ENOMEM))?;
         let state =
             OutletState { place: None, lent: VecDeque::new(), unpublished: false, reader: None };
         let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
@@ -216,8 +217,9 @@ impl Datagrams {
     /// A process can send to us from now on.
     pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
         // SAFETY: as in `outlet`.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
-        let ring = own.peer_ring(peer.slot);
+        let view = unsafe { View::of(peer) };
+        // Our own, all of which is mapped.
+        let Some(ring) = own.peer_ring(peer.slot) else { return };
         let mut from = self.from.lock();
         if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
             return;
@@ -278,9 +280,9 @@ impl Datagrams {
             for slot in 1..adapter.fabric.config().slots {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
                 // SAFETY: as in `outlet`.
-                let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+                let view = unsafe { View::of(&peer) };
                 self.note(&peer, view);
-                let ready = || view.peer_ring(own).nak().load(Ordering::Acquire).is(identity);
+                let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
                 while !ready() && !peer.is_dead() && Instant::now() < deadline {
                     peer.kick();
                     std::thread::sleep(Duration::from_micros(50));

@@ -72,7 +72,7 @@ fn help(adapter: &Adapter, slot: u16, leisure: &mut Leisure, over: impl Fn() -> 
         return Left::Nothing;
     };
     // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc.
-    let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+    let view = unsafe { View::of(&peer) };
     let mut hand = Hand::new(adapter.view, view, slot);
     let begun = Begun::now();
     let (mut last, mut looks, mut left) = (begun.0, 0, Left::Work);

@@ -47,7 +47,7 @@ impl Imported {
 
     fn view(&self) -> View {
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the Arc beside.
-        unsafe { View::new(self.peer.tables().base(), self.peer.rings().base()) }
+        unsafe { View::of(&self.peer) }
     }
 
     /// Whether the exporter lives and still has the region.

@@ -1,14 +1,16 @@
 //! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
 
 use super::qp::Qp;
+use crate::config;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{
-    ATTENTION_ACKS, ATTENTION_REQUESTS, Life, QpEntry, RING_SLOTS, split_qpn,
+    ATTENTION_ACKS, ATTENTION_REQUESTS, CHUNKS, Life, QpEntry, RING_SLOTS, split_qpn,
 };
 use soft_local::shm::protocol;
 use soft_local::shm::view::{Ring, View};
-use soft_sys::{futex, membarrier};
-use std::sync::atomic::{Ordering, compiler_fence, fence};
+use soft_memory::Range;
+use soft_sys::{futex, membarrier, notice};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Weak};
 
 /// How a peer's memory is reached.
@@ -98,14 +100,22 @@ pub(crate) enum Standing {
 }
 
 impl Link {
+    /// The way to QP `qpn` of `peer`; `None`: there is no room to map what it needs, the ring and the bounce buffers that the peer takes
+    /// first.
+    ///
     /// # Safety
-    /// The peer's mappings have the lengths of `shm::layout`; `Arc<Peer>` keeps them.
-    pub(crate) unsafe fn new(peer: Arc<Peer>, qpn: u32, own_slot: u16, here: Weak<Qp>) -> Self {
+    /// The peer's segments have the lengths of `shm::layout`; `Arc<Peer>` keeps their mappings.
+    pub(crate) unsafe fn new(
+        peer: Arc<Peer>,
+        qpn: u32,
+        own_slot: u16,
+        here: Weak<Qp>,
+    ) -> Option<Self> {
         // SAFETY: lengths by contract; the mappings live as long as the Arc beside the view.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let view = unsafe { View::of(&peer) };
         let (_, index) = split_qpn(qpn);
-        let ring = view.qp_ring(index);
-        Self { peer, view, qpn, index, ring, own_slot, here }
+        let ring = view.qp_ring(index).filter(|_| view.maps_chunks())?;
+        Some(Self { peer, view, qpn, index, ring, own_slot, here })
     }
 
     /// The slot of this process in the fabric.
@@ -272,5 +282,26 @@ pub(crate) fn publication_fence(view: &View) {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
+    }
+}
+
+/// Bounce buffer `index` of a peer; `None`: there is no such one, or no room to map it, which people are told.
+#[inline]
+pub(in crate::engine) fn chunk_of(view: &View, index: u32) -> Option<Range> {
+    let chunk = view.chunk(index);
+    if chunk.is_none() {
+        tell_no_chunk(index);
+    }
+    chunk
+}
+
+/// A connection breaks, or a datagram is lost.
+#[cold]
+fn tell_no_chunk(index: u32) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if (index as usize) < CHUNKS && !TOLD.swap(true, Ordering::Relaxed) && !config::is_quiet() {
+        notice!(
+            "no address space for a peer's bounce buffers: what it sends in them fails (ulimit -v)"
+        );
     }
 }

@@ -88,7 +88,7 @@ impl Adapter {
 /// Whether a peer is at a one-sided operation by the key `rkey` of process `target`. The dead are at nothing.
 fn moves(peer: &Peer, target: u16, rkey: u32) -> bool {
     // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
-    let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+    let view = unsafe { View::of(peer) };
     !peer.is_dead() && is_moving(&view, target, rkey)
 }
 

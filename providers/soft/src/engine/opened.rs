@@ -51,28 +51,27 @@ pub(super) struct OpenQps {
 
 /// The processes that have QP `index` of the owner of `view` open: slot and identity.
 fn openers(view: &View, index: usize) -> impl Iterator<Item = (u16, u32)> {
-    let noted =
-        view.openers(index).iter().map(|identity| identity.load(Ordering::Acquire).as_said());
+    let noted = view.openers(index).into_iter().flatten();
+    let noted = noted.map(|identity| identity.load(Ordering::Acquire).as_said());
     noted.zip(0..).filter(|(identity, _)| *identity != 0).map(|(identity, slot)| (slot, identity))
 }
 
-/// Notes that process `slot` has a QP open.
-fn note(view: &View, index: usize, slot: u16, identity: u32) {
-    if let Some(noted) = view.openers(index).get(usize::from(slot)) {
-        noted.store(identity, Ordering::SeqCst);
-    }
+/// Notes that process `slot` has a QP open; `None`: there is no room to map where that is noted.
+fn note(view: &View, index: usize, slot: u16, identity: u32) -> Option<()> {
+    view.openers(index)?.get(usize::from(slot))?.store(identity, Ordering::SeqCst);
+    Some(())
 }
 
 /// Withdraws it, unless it is another process by now.
 fn withdraw(view: &View, index: usize, slot: u16, identity: u32) {
-    if let Some(noted) = view.openers(index).get(usize::from(slot)) {
+    if let Some(noted) = view.openers(index).and_then(|all| all.get(usize::from(slot))) {
         let _ = noted.word().compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 }
 
 /// A new QP takes place `index`: what is noted there is of openers that died with an earlier one.
 pub(super) fn forget_all(view: &View, index: usize) {
-    for noted in view.openers(index) {
+    for noted in view.openers(index).into_iter().flatten() {
         noted.store(0, Ordering::Relaxed);
     }
 }
@@ -118,7 +117,7 @@ impl Xrc {
             return Some(Opened { home, local: Some(local) });
         }
         let identity = adapter.fabric.identity();
-        note(&home.view, index, own, identity);
+        note(&home.view, index, own, identity)?;
         // Pairs with the fence in `abandon`: either its owner sees us or we see that it is being destroyed.
         fence(Ordering::SeqCst);
         if home.entry().closing.load(Ordering::SeqCst) == CLOSING || !usable(&home) {
@@ -145,7 +144,7 @@ impl Xrc {
     pub(super) fn home_of(&self, adapter: &Adapter, number: u32) -> Option<Box<Link>> {
         let handle = self.handles_of(number).into_iter().next()?;
         let peer = Arc::clone(&handle.opened.as_ref()?.home.peer);
-        Some(adapter.link_to(&peer, number).0)
+        adapter.link_to(&peer, number).map(|(home, _)| home)
     }
 
     /// A handle is destroyed.
@@ -251,7 +250,9 @@ pub(super) fn is_kept(qp: &Qp) -> bool {
 /// Whether a living process has the QP open that `home` leads to, whose creator or its process is gone.
 pub(super) fn is_held(adapter: &Adapter, home: &Link) -> bool {
     let (_, index) = split_qpn(home.qpn);
-    openers(&home.view, index).any(|opener| lives(adapter, opener))
+    // While we cannot look, somebody may.
+    home.view.openers(index).is_none()
+        || openers(&home.view, index).any(|opener| lives(adapter, opener))
 }
 
 /// Whether the creator of a QP, which may live, has destroyed it.
@@ -273,7 +274,7 @@ mod tests {
         let join = || Adapter::join(config.clone()).expect("a fabric in the temporary directory");
         let (home, other): (Arc<Adapter>, Arc<Adapter>) = (join(), join());
         let opener = (other.fabric.slot(), other.fabric.identity());
-        note(&home.view, 5, opener.0, opener.1);
+        note(&home.view, 5, opener.0, opener.1).expect("it is our own");
         assert_eq!(openers(&home.view, 5).collect::<Vec<_>>(), [opener]);
         assert!(lives(&home, opener) && lives(&other, opener));
         // Who had the slot before it.

@@ -208,7 +208,11 @@ impl Qp {
         let other = other.or(wanted.opened.as_ref().map(|opened| &opened.home));
         let qpn = other.map_or(number, |home| home.qpn);
         let entry = adapter.view.qp(index);
-        let ring = adapter.view.qp_ring(index);
+        // Our own, all of which is mapped.
+        let ring = adapter.view.qp_ring(index).ok_or_else(|| {
+            adapter.free_qp(index);
+            Errno::ENOMEM
+        })?;
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
         let cap = wanted.cap;
         let ordinal = if wanted.stand.is_some() || wanted.opened.is_some() {

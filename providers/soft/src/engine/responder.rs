@@ -4,7 +4,7 @@
 use super::copying::{Costs, tells};
 use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
 use super::issue::changed;
-use super::link::{Holder, Link};
+use super::link::{Holder, Link, chunk_of};
 use super::onesided::Spot;
 use super::qp::Qp;
 use super::receive::Receive;
@@ -402,7 +402,7 @@ impl Responder {
                 Some(unsafe { Range::new(body.bytes(2).as_ptr().cast_mut(), len) })
             }
             Carrier::Chunk if len <= CHUNK_BYTES => {
-                match body.low(2).check(|chunk| link.view.chunk(chunk)) {
+                match body.low(2).check(|chunk| chunk_of(&link.view, chunk)) {
                     Some(chunk) => Some(chunk.first(len)),
                     None => return self.inbound.unservable(qp, Nak::Invalid),
                 }
@@ -429,7 +429,8 @@ impl Responder {
         } else {
             (body.high(1), Some(size_of::<u64>()))
         };
-        let (Some(answer), Some(len)) = (chunk.check(|chunk| link.view.chunk(chunk)), len) else {
+        let (Some(answer), Some(len)) = (chunk.check(|chunk| chunk_of(&link.view, chunk)), len)
+        else {
             return self.inbound.unservable(qp, Nak::Invalid);
         };
         let swaps = head.op == Op::CompareSwap;
@@ -515,7 +516,7 @@ impl Slotted<'_> {
             Carrier::Chunk => {
                 let len = body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?;
                 let len = len.min(ranges.total());
-                let chunk = body.low(0).check(|chunk| link.view.chunk(chunk));
+                let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
                 placed(ranges.scatter(0, chunk.first(len)), len)
             }
@@ -556,7 +557,7 @@ impl Slotted<'_> {
             let lens = lens.map(Claim::as_said).into_iter().take(usize::from(head.count));
             return Ok(lens.enumerate().map(range).collect());
         }
-        let chunk = body.low(0).check(|chunk| link.view.chunk(chunk)).ok_or(Errno::EPROTO)?;
+        let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk)).ok_or(Errno::EPROTO)?;
         let count = body.high(0).at_most(MAX_SGE).ok_or(Errno::EPROTO)?;
         Ok((0..count)
             .map(|i| {
@@ -583,7 +584,7 @@ impl Slotted<'_> {
             }
             Carrier::Chunk => {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
-                let chunk = body.low(0).check(|chunk| link.view.chunk(chunk));
+                let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
                 let tells = total > self.qp.adapter.eager_bytes && tells(offset, len, total);
                 let begun = tells.then(Instant::now);

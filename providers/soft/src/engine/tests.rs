@@ -451,7 +451,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         let (mut a, b) = pair(Kind::Ud, true, 5000);
         fill(&mut a, size);
         let adapter = &b.qp.adapter;
-        let ring = adapter.view.peer_ring(adapter.fabric.slot());
+        let ring = adapter.view.peer_ring(adapter.fabric.slot()).expect("mapped");
         let before = ring.acked().load(Ordering::Acquire);
         // Nobody waits for this one. The service thread may be at it, rather than we.
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);

@@ -4,6 +4,7 @@
 
 use super::datagrams::{Inlet, Letter, Outlet, PATIENCE, Sent};
 use super::inbound::{Piece, Source, Verdict};
+use super::link::chunk_of;
 use super::qp::Qp;
 use super::request::{Destination, Phase, Request, Route};
 use super::requester::Requester;
@@ -51,7 +52,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         Carrier::Inline if len <= ADDRESSED_INLINE && !routed => {
             Bytes::InSlot(body.bytes(2).get(..len).unwrap_or_default())
         }
-        Carrier::Chunk => match body.low(2).check(|chunk| inlet.view.chunk(chunk)) {
+        Carrier::Chunk => match body.low(2).check(|chunk| chunk_of(&inlet.view, chunk)) {
             Some(chunk) => Bytes::InChunk(chunk.first(if routed { GRH + len } else { len })),
             None => return false,
         },

@@ -74,7 +74,7 @@ impl World {
         let own = unsafe { View::new(other.tables().base(), other.rings().base()) };
         let peer = other.peer(adapter.fabric.slot()).expect("it is there");
         // SAFETY: as above; the peer lives as long as the fabric that it is of.
-        let victim = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let victim = unsafe { View::of(&peer) };
         std::mem::forget(peer);
         let form = Form {
             capacity: 4096,
@@ -148,7 +148,7 @@ impl World {
             entry.rights.store(u64::from(u32::MAX), Relaxed);
             entry.ring_base.store(RING_SLOTS, Relaxed);
             entry.rnr_retry.store(0, Relaxed);
-            let ring = self.own.qp_ring(which + 1);
+            let ring = self.own.qp_ring(which + 1).expect("mapped");
             ring.acked().store(RING_SLOTS, Relaxed);
             ring.nak().store(0, Relaxed);
             ring.holder().store(0, Relaxed);
@@ -160,7 +160,8 @@ impl World {
                 modify(qp, &self.gids, &attr, needs | IBV_QP_STATE)
                     .expect("a permitted transition");
             }
-            Holder::new(self.other.identity(), 1).take(&self.victim.qp_ring(qp.index));
+            Holder::new(self.other.identity(), 1)
+                .take(&self.victim.qp_ring(qp.index).expect("mapped"));
             for id in 0..RECEIVES {
                 if let Ok(mut receives) = qp.posting() {
                     let _ = receives.post(id, &[self.sge(id as usize * 1024, 1024)]);
@@ -180,7 +181,7 @@ impl World {
     fn play(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
         let (which, at) = (usize::from(which) % KINDS.len(), usize::from(a));
         let qp = &self.qps[which];
-        let ring = self.victim.qp_ring(qp.index);
+        let ring = self.victim.qp_ring(qp.index).expect("mapped");
         match kind % 12 {
             // A slot where the adapter looks next: of the right sender, if bit 0 says so; with the victim's memory for an address, if bit 1 does.
             0..3 => {
@@ -201,7 +202,7 @@ impl World {
                 self.victim.ring_qp_bell(qp.index);
             }
             3 => {
-                let ring = self.victim.peer_ring(self.other.slot());
+                let ring = self.victim.peer_ring(self.other.slot()).expect("mapped");
                 let seq = ring.acked().load(Relaxed).as_said();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
@@ -222,7 +223,7 @@ impl World {
             }
             5 => ring.holder().store(words[0], Release),
             6 => {
-                let ring = self.own.qp_ring(which + 1);
+                let ring = self.own.qp_ring(which + 1).expect("mapped");
                 let near = ring.acked().load(Relaxed).as_said().wrapping_add(words[0] as u32 % 512);
                 match at % 4 {
                     0 => ring.acked().store(near, Release),

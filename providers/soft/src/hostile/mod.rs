@@ -294,7 +294,7 @@ impl Attacker {
                 continue;
             }
             // SAFETY: fabric segments have the lengths of shm::layout; the Arc beside the view keeps them.
-            let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+            let view = unsafe { View::of(&peer) };
             let (ours, theirs, regions) = (vec![], vec![], vec![]);
             let mut victim = Victim { peer, view, ours, theirs, regions, next_datagram: 0 };
             self.welcome(&victim);
@@ -306,7 +306,7 @@ impl Attacker {
 
     /// As a member does that wants to receive datagrams: its ring is ready for the sender.
     fn welcome(&self, victim: &Victim) {
-        let ring = self.view.peer_ring(victim.peer.slot);
+        let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
         ring.acked().store(2 * RING_SLOTS, Relaxed);
         ring.nak().store(victim.peer.identity(), Relaxed);
     }

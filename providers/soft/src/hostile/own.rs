@@ -117,7 +117,7 @@ impl Attacker {
     /// Words of our rings segment that others read: the answer of a chunk, the ring for datagrams.
     pub(super) fn change_own_rings(&mut self, victim: &Victim) {
         let nasty = self.random.nasty();
-        let ring = self.view.peer_ring(victim.peer.slot);
+        let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
         match self.random.below(8) {
             0 => ring.acked().store(nasty as u32, Release),
             1 => {
@@ -129,8 +129,8 @@ impl Attacker {
             4 => ring.hot().store(self.random.below(3) as u32, Release),
             5 => self.view.rings_head().atomic_lock.store(nasty as u32, Release),
             6 => {
-                let opener =
-                    &victim.view.openers(self.some_index(victim))[usize::from(self.slot())];
+                let opener = &victim.view.openers(self.some_index(victim)).expect("mapped")
+                    [usize::from(self.slot())];
                 opener.store(nasty as u32, Release);
             }
             _ => {

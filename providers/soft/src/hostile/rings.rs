@@ -46,7 +46,7 @@ impl Attacker {
             entry.rights.store(0xf, Relaxed);
             entry.life.store(life.pack(), Release);
         }
-        let ring = victim.view.qp_ring(line.index);
+        let ring = victim.view.qp_ring(line.index).expect("mapped");
         let holder = Holder::new(self.fabric.identity(), life.generation);
         if !holder.take(&ring) && self.random.one_in(4) {
             holder.take_over(&ring);
@@ -212,7 +212,7 @@ impl Attacker {
     /// How far a QP of the victim's has sent to ours, as far as its slots show.
     fn sent_to_us(&self, line: Line) -> u32 {
         let (_, index) = split_qpn(line.life.dest_qpn);
-        let ring = self.view.qp_ring(index);
+        let ring = self.view.qp_ring(index).expect("mapped");
         let acked = ring.acked().load(Relaxed).as_said();
         let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
         acked.wrapping_add(sent as u32)
@@ -222,7 +222,7 @@ impl Attacker {
     pub(super) fn answer_pieces(&mut self, victim: &Victim) {
         let Some(line) = self.random.of(&victim.ours) else { return };
         let (_, index) = split_qpn(line.life.dest_qpn);
-        let ring = self.view.qp_ring(index);
+        let ring = self.view.qp_ring(index).expect("mapped");
         let entry = self.view.qp(index);
         // Where the victim begins when it connects anew.
         if ring.acked().load(Relaxed).as_said() == 0 {
@@ -254,7 +254,7 @@ impl Attacker {
     /// Datagrams, frames and what processes tell each other, in the ring that the victim has for us.
     pub(super) fn send_datagrams(&mut self, victim: &mut Victim) {
         let own = self.slot();
-        let ring = victim.view.peer_ring(own);
+        let ring = victim.view.peer_ring(own).expect("mapped");
         self.fill_datagrams(victim, &ring);
         if self.random.one_in(50) {
             ring.hot().store(self.random.below(3) as u32, Relaxed);
@@ -405,14 +405,14 @@ impl Attacker {
         match self.random.below(12) {
             0..4 => {
                 let Some(line) = line else { return };
-                let ring = victim.view.qp_ring(line.index);
+                let ring = victim.view.qp_ring(line.index).expect("mapped");
                 self.forged += self.fill(victim, line, &ring, line.life.dest_qpn);
                 victim.view.ring_qp_bell(line.index);
                 victim.peer.kick();
             }
             4 => {
                 let Some(line) = line else { return };
-                let ring = victim.view.qp_ring(line.index);
+                let ring = victim.view.qp_ring(line.index).expect("mapped");
                 let near = ring
                     .acked()
                     .load(Relaxed)
@@ -428,14 +428,14 @@ impl Attacker {
                 }
             }
             5 => {
-                let ring = victim.view.peer_ring(self.some_slot());
+                let ring = victim.view.peer_ring(self.some_slot()).expect("mapped");
                 let next = victim.next_datagram;
                 victim.next_datagram = ring.acked().load(Relaxed).as_said();
                 self.fill_datagrams(victim, &ring);
                 victim.next_datagram = next;
             }
             6 => {
-                let ring = victim.view.peer_ring(self.some_slot());
+                let ring = victim.view.peer_ring(self.some_slot()).expect("mapped");
                 match self.random.below(3) {
                     0 => ring.acked().store(nasty as u32, Release),
                     1 => ring.nak().store(nasty as u32, Release),
@@ -456,7 +456,8 @@ impl Attacker {
             }
             10 => {
                 let at = self.some_index(victim);
-                let opener = &victim.view.openers(at)[usize::from(self.some_slot())];
+                let opener =
+                    &victim.view.openers(at).expect("mapped")[usize::from(self.some_slot())];
                 opener.store(nasty as u32, Release);
             }
             _ => {

@@ -1,7 +1,9 @@
 //! Looks for what victims never sent or registered, in everything that the hostile process can read.
 
 use super::{Attacker, resident};
+use soft_local::fabric::FRONT;
 use soft_local::shm::layout::*;
+use soft_sys::map::WINDOW;
 
 /// Victims fill memory that nobody else may see with this, each byte inverted so that it is not found here.
 const INVERTED: [u8; 16] = [
@@ -15,23 +17,25 @@ pub(super) fn search(attacker: &Attacker) -> Option<String> {
         u64::from_ne_bytes(secret[..8].try_into().ok()?),
         u64::from_ne_bytes(secret[8..].try_into().ok()?),
     ];
-    let own = attacker.fabric.rings().base().cast_const();
-    let rings = std::iter::once((attacker.slot(), own));
-    let others =
-        attacker.victims.values().map(|v| (v.peer.slot, v.peer.rings().base().cast_const()));
-    for (slot, base) in rings.chain(others) {
+    let own = std::iter::once((attacker.slot(), &attacker.view));
+    let others = attacker.victims.values().map(|victim| (victim.peer.slot, &victim.view));
+    for (slot, view) in own.chain(others) {
         for (what, start, len) in [
             ("chunk", RINGS_CHUNKS, CHUNKS * CHUNK_BYTES),
             ("slot", RINGS_QP_SLOTS, QPS * RING_BYTES),
         ] {
             let mut before = 0;
-            for at in resident(base, start, len / 8, 8) {
-                // SAFETY: within the segment, whose mapping lives as long as the peer; any bits are a number.
-                let word = unsafe { base.add(start).cast::<u64>().add(at).read_volatile() };
-                if before == words[0] && word == words[1] {
-                    return Some(format!("in {what} memory of slot {slot}, byte {}", at * 8));
+            for window in (0..len).step_by(WINDOW) {
+                let base = view.behind_front(start - FRONT + window).expect("room for a victim");
+                for at in resident(base, 0, WINDOW / 8, 8) {
+                    // SAFETY: within a window, whose mapping lives as long as the peer; any bits are a number.
+                    let word = unsafe { base.cast::<u64>().add(at).read_volatile() };
+                    if before == words[0] && word == words[1] {
+                        let byte = window + at * 8;
+                        return Some(format!("in {what} memory of slot {slot}, byte {byte}"));
+                    }
+                    before = word;
                 }
-                before = word;
             }
         }
     }

@@ -179,7 +179,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let view = unsafe { View::of(&peer) };
         let found = || {
             published(&view, index, owner.badge.origin)
                 .filter(|(_, extent)| extent.pd == 0 && !peer.is_dead())

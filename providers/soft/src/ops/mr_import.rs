@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let view = unsafe { View::of(&peer) };
         let origin = owner.badge.origin;
         let (rkey, extent) = published(&view, index, origin)
             .filter(|(_, extent)| extent.pd != 0)

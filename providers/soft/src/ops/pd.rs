@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let (slot, _) = split_pd(handle);
         let peer = exporter(&adapter.fabric, slot)?;
         // SAFETY: fabric segments have the lengths of shm::layout, and live as long as `peer`.
-        let view = unsafe { View::new(peer.tables().base(), peer.rings().base()) };
+        let view = unsafe { View::of(&peer) };
         if origin_of(&view, handle) != Some(owner.badge.origin) {
             return Err(Errno::ENOENT);
         }

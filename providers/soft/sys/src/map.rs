@@ -1,11 +1,12 @@
 //! Shared mappings of a file (`mmap(2)`).
 
 use std::{
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
+    sync::atomic::{AtomicPtr, Ordering},
 };
 
-use super::errno::Errno;
+use super::{errno::Errno, memfd::Memfd};
 
 /// What a mapping lets this process do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A shared mapping of the first [`len`](Self::len) bytes of a file, unmapped on drop.
+/// A shared mapping of [`len`](Self::len) bytes of a file, unmapped on drop.
 ///
 /// Another process may write these bytes at any time: copy them out through raw pointers or
 /// atomics, and never form a `&[u8]` to them.
@@ -36,13 +37,19 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of `fd`, wherever the kernel likes.
     pub fn new(fd: BorrowedFd<'_>, len: usize, access: Access) -> Result<Self, Errno> {
+        Self::part(fd, 0, len, access)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset` on, a multiple of the page size.
+    fn part(fd: BorrowedFd<'_>, offset: usize, len: usize, access: Access) -> Result<Self, Errno> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let protection = match access {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         // SAFETY: a NULL address without MAP_FIXED never replaces a mapping that someone uses.
         let base = unsafe {
-            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset)
         };
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
@@ -84,18 +91,86 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly what `new` mapped; that addresses taken from `base` are no
+        // SAFETY: the range is exactly what `part` mapped; that addresses taken from `base` are no
         // longer used follows from its documentation.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
+/// A shared mapping of another process's memory file for reading and writing, of which the front is mapped at once and the rest in
+/// windows, each when somebody first gets there: little address space is taken of a long file.
+///
+/// What is mapped stays where it is until all is unmapped, on drop. The file stays open for what is not.
+#[derive(Debug)]
+pub struct LazyMapping {
+    file: Memfd,
+    front: Mapping,
+    /// First bytes of the windows behind the front; NULL: not mapped yet.
+    windows: Box<[AtomicPtr<u8>]>,
+}
+
+/// Bytes of a window of a [`LazyMapping`].
+pub const WINDOW: usize = 2 << 20;
+
+impl LazyMapping {
+    /// Maps the first `front` bytes of `file`, or all if there are fewer. Behind them are whole windows; of what is left over, nothing
+    /// can be mapped.
+    pub fn new(file: Memfd, front: usize) -> Result<Self, Errno> {
+        let front = file.len().min(front);
+        let windows = (file.len() - front) / WINDOW;
+        let front = Self::map(&file, 0, front)?;
+        Ok(Self { file, front, windows: (0..windows).map(|_| AtomicPtr::default()).collect() })
+    }
+
+    /// What was mapped at once.
+    pub fn front(&self) -> &Mapping {
+        &self.front
+    }
+
+    /// The first byte of window `index` behind the front, mapped now if it was not; valid for as long as this lives. `None`: the file
+    /// has no such window, or the process has no room for it.
+    #[inline]
+    pub fn window(&self, index: usize) -> Option<*mut u8> {
+        let place = self.windows.get(index)?;
+        // Only the address is used: what lies there is not what another thread wrote before it mapped it.
+        let base = place.load(Ordering::Relaxed);
+        if base.is_null() { self.map_window(place, index) } else { Some(base) }
+    }
+
+    #[cold]
+    fn map_window(&self, place: &AtomicPtr<u8>, index: usize) -> Option<*mut u8> {
+        let window = Self::map(&self.file, self.front.len() + index * WINDOW, WINDOW).ok()?;
+        let base = window.base();
+        match place.compare_exchange(ptr::null_mut(), base, Ordering::Relaxed, Ordering::Relaxed) {
+            // Unmapped when all is dropped.
+            Ok(_) => std::mem::forget(window),
+            // Another thread was faster, and ours is unmapped.
+            Err(theirs) => return Some(theirs),
+        }
+        Some(base)
+    }
+
+    fn map(file: &Memfd, offset: usize, len: usize) -> Result<Mapping, Errno> {
+        let mapping = Mapping::part(file.as_fd(), offset, len, Access::ReadWrite)?;
+        mapping.exclude_from_dumps();
+        Ok(mapping)
+    }
+}
+
+impl Drop for LazyMapping {
+    fn drop(&mut self) {
+        for window in &mut self.windows {
+            if let Some(base) = NonNull::new(*window.get_mut()) {
+                // What `map_window` forgot.
+                drop(Mapping { base, len: WINDOW, access: Access::ReadWrite });
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
-    use crate::memfd::Memfd;
 
     #[test]
     fn two_mappings_of_a_file_show_the_same_bytes() {
@@ -107,6 +182,87 @@ mod tests {
         unsafe { one.base().add(5000).write_volatile(0x5a) };
         // SAFETY: as above.
         assert_eq!(unsafe { two.base().add(5000).read_volatile() }, 0x5a);
+    }
+
+    /// A file of a front of `FRONT` bytes and three windows, whole and in parts.
+    fn whole_and_lazy() -> (Mapping, LazyMapping) {
+        let file = Memfd::create(c"fv-test", FRONT + 3 * WINDOW).unwrap();
+        let whole = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite).unwrap();
+        (whole, LazyMapping::new(file, FRONT).unwrap())
+    }
+
+    const FRONT: usize = 3 * 4096;
+
+    #[test]
+    fn windows_show_the_bytes_of_the_file_stay_where_they_are_and_end_with_it() {
+        let (whole, lazy) = whole_and_lazy();
+        assert_eq!(lazy.front().len(), FRONT);
+        for index in [2, 0, 1] {
+            for at in [0, WINDOW - 1] {
+                let value = (index * 2 + at % 2 + 1) as u8;
+                // SAFETY: inside the file, which nobody else has mapped.
+                unsafe { whole.base().add(FRONT + index * WINDOW + at).write_volatile(value) };
+                let window = lazy.window(index).unwrap();
+                // SAFETY: the last byte of a window at most.
+                assert_eq!(unsafe { window.add(at).read_volatile() }, value, "{index}, {at}");
+            }
+            assert_eq!(lazy.window(index), lazy.window(index));
+        }
+        assert_eq!(lazy.window(3), None);
+        assert_eq!(lazy.window(usize::MAX), None);
+    }
+
+    #[test]
+    fn threads_that_get_to_a_window_at_once_agree_where_it_is() {
+        for _ in 0..100 {
+            let (_, lazy) = whole_and_lazy();
+            let start = std::sync::Barrier::new(4);
+            let find = || {
+                start.wait();
+                lazy.window(1).unwrap() as usize
+            };
+            let found: Vec<usize> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(find)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(found.iter().all(|base| *base == found[0]), "{found:x?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_mapped_before_it_is_needed_nor_left_behind() {
+        let inode = |file: &Memfd| {
+            let stat = std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
+            std::os::unix::fs::MetadataExt::ino(&stat.metadata().unwrap())
+        };
+        let file = Memfd::create(c"fv-test-windows", FRONT + 3 * WINDOW).unwrap();
+        let inode = inode(&file);
+        // Bytes of the file that are mapped, as the kernel says.
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let ours = maps.lines().filter(|line| {
+                line.contains("fv-test-windows")
+                    && line.split_whitespace().nth(4) == Some(&inode.to_string())
+            });
+            ours.map(|line| {
+                let (from, to) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+                let number = |text| usize::from_str_radix(text, 16).unwrap();
+                number(to) - number(from)
+            })
+            .sum::<usize>()
+        };
+        let lazy = LazyMapping::new(file, FRONT).unwrap();
+        assert_eq!(mapped(), FRONT);
+        lazy.window(2).unwrap();
+        assert_eq!(mapped(), FRONT + WINDOW);
+        drop(lazy);
+        assert_eq!(mapped(), 0);
+    }
+
+    #[test]
+    fn a_file_shorter_than_the_front_is_all_front() {
+        let lazy = LazyMapping::new(Memfd::create(c"fv-test", 4096).unwrap(), FRONT).unwrap();
+        assert_eq!((lazy.front().len(), lazy.window(0)), (4096, None));
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::{
 use super::{
     core::Core,
     hello::{Introduction, Message, Refusal},
-    peer::Parts,
+    peer::{Parts, Rings},
 };
 use soft_memory::cma;
 use soft_sys::{
     Errno, Mapping,
     eventfd::EventFd,
-    map::Access,
+    map::{Access, LazyMapping},
     memfd::{Memfd, Seals},
     process,
     unix::{Credentials, Received, Socket},
@@ -24,6 +24,9 @@ use soft_sys::{
 pub(super) const RINGS_SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL);
 /// Seals of the segment that peers only read.
 pub(super) const TABLES_SEALS: Seals = RINGS_SEALS.union(Seals::FUTURE_WRITE);
+
+/// Bytes of a peer's rings that are mapped when we meet; the rest is mapped as we get there.
+pub const FRONT: usize = 9 << 18;
 
 /// What came through a socket.
 pub(super) enum Arrival {
@@ -105,8 +108,14 @@ impl Core {
         if [said.tables_len, said.rings_len] != sizes {
             return Err(Refusal::Segment);
         }
-        let tables = map(tables, self.tables.len(), TABLES_SEALS, Access::ReadOnly)?;
-        let rings = map(rings, self.rings.len(), RINGS_SEALS, Access::ReadWrite)?;
+        let tables =
+            Memfd::verify(tables, self.tables.len(), TABLES_SEALS).map_err(|_| Refusal::Segment)?;
+        let tables = Mapping::new(tables.as_fd(), tables.len(), Access::ReadOnly)
+            .map_err(|_| Refusal::Resources)?;
+        tables.exclude_from_dumps();
+        let rings =
+            Memfd::verify(rings, self.rings.len(), RINGS_SEALS).map_err(|_| Refusal::Segment)?;
+        let rings = LazyMapping::new(rings, FRONT).map_err(|_| Refusal::Resources)?;
         let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
         let can_attach = self.config.cma
             && said.cma
@@ -118,17 +127,10 @@ impl Core {
             is_self: false,
             nonce: said.nonce,
             tables: Arc::new(tables),
-            rings: Arc::new(rings),
+            rings: Rings::Peer(Box::new(rings)),
             wake: Arc::new(wake),
             can_attach,
             attaches_to_us: said.attached,
         })
     }
-}
-
-fn map(fd: OwnedFd, len: usize, seals: Seals, access: Access) -> Result<Mapping, Refusal> {
-    let file = Memfd::verify(fd, len, seals).map_err(|_| Refusal::Segment)?;
-    let mapping = Mapping::new(file.as_fd(), len, access).map_err(|_| Refusal::Resources)?;
-    mapping.exclude_from_dumps();
-    Ok(mapping)
 }

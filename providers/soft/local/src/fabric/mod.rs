@@ -47,7 +47,7 @@ use self::{
     core::{Core, Event},
     directory::{Directory, unusable},
     handshake::{RINGS_SEALS, TABLES_SEALS},
-    peer::{Parts, PeerTable},
+    peer::{Parts, PeerTable, Rings},
     service::Service,
     slots::{Lease, Slots, socket_name},
 };
@@ -59,6 +59,7 @@ pub use self::{
 };
 use cface::cancel::Uncancelled;
 
+pub use handshake::FRONT;
 pub use hello::round_trip;
 pub use slots::{RegistryHold, hold_registry};
 use soft_sys::{
@@ -185,7 +186,7 @@ impl Fabric {
             is_self: true,
             nonce,
             tables: Arc::clone(&core.tables),
-            rings: Arc::clone(&core.rings),
+            rings: Rings::Own(Arc::clone(&core.rings)),
             wake: Arc::clone(&core.wake),
             can_attach: core.config.cma,
             attaches_to_us: core.config.cma,

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use soft_sys::{Mapping, eventfd::EventFd};
+use soft_sys::{Mapping, eventfd::EventFd, map::LazyMapping};
 
 /// A process of the fabric: its segments, whether it lives, and how to wake it.
 ///
@@ -24,7 +24,7 @@ pub struct Peer {
     /// Tells it from earlier and later owners of its slot.
     pub(super) nonce: u64,
     tables: Arc<Mapping>,
-    rings: Arc<Mapping>,
+    rings: Rings,
     wake: Arc<EventFd>,
     can_attach: bool,
     /// Set once, when its last message has come.
@@ -36,6 +36,12 @@ pub struct Peer {
     pub(super) mourned: AtomicBool,
 }
 
+/// The rings of a process, as they are mapped here.
+pub(super) enum Rings {
+    Own(Arc<Mapping>),
+    Peer(Box<LazyMapping>),
+}
+
 /// What a peer is made of.
 pub(super) struct Parts {
     pub(super) slot: u16,
@@ -43,7 +49,7 @@ pub(super) struct Parts {
     pub(super) is_self: bool,
     pub(super) nonce: u64,
     pub(super) tables: Arc<Mapping>,
-    pub(super) rings: Arc<Mapping>,
+    pub(super) rings: Rings,
     pub(super) wake: Arc<EventFd>,
     pub(super) can_attach: bool,
     pub(super) attaches_to_us: bool,
@@ -79,10 +85,21 @@ impl Peer {
         &self.tables
     }
 
-    /// Its rings, as long as our own, which both sides write.
+    /// The front of its rings ([`FRONT`](super::FRONT)), which both sides write; all of them, if it is ourselves.
     #[inline]
     pub fn rings(&self) -> &Mapping {
-        &self.rings
+        match &self.rings {
+            Rings::Own(whole) => whole,
+            Rings::Peer(lazy) => lazy.front(),
+        }
+    }
+
+    /// Its rings, as long as our own, with what lies behind their front; `None`: they are our own.
+    pub fn lazy_rings(&self) -> Option<&LazyMapping> {
+        match &self.rings {
+            Rings::Own(_) => None,
+            Rings::Peer(lazy) => Some(lazy),
+        }
     }
 
     /// Whether the process has died or left; never false again. One relaxed load. Known a moment
@@ -220,7 +237,7 @@ mod tests {
             is_self: false,
             nonce,
             tables: map(),
-            rings: map(),
+            rings: Rings::Own(map()),
             wake: Arc::new(EventFd::new().unwrap()),
             can_attach: false,
             attaches_to_us: false,

@@ -10,8 +10,13 @@
 //!
 //! Both are sparse: a page exists once it is touched. All offsets are constants, so that finding
 //! a peer's QP, region or ring is an addition.
+//!
+//! Of a peer's *rings* only the front is mapped when we meet: all that is small. Behind it lie windows, each of which is mapped when we
+//! first get there, and nothing lies across two of them.
 
 use super::trust::{FromPeer, Hint, Owned};
+use crate::fabric::FRONT;
+use soft_sys::map::WINDOW;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Processes of one fabric; slot 0 is never given out, so that QP numbers 0 and 1 stay special.
@@ -52,7 +57,7 @@ pub const JOB_PIECES: usize = 1024;
 pub const MOVERS: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softH");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softI");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -379,6 +384,9 @@ pub struct Part {
     pub len: Owned<AtomicU64>,
 }
 
+/// Who has a QP open, by process slot.
+pub type Openers = [FromPeer<AtomicU32>; SLOTS];
+
 const fn pages(bytes: usize) -> usize {
     bytes.div_ceil(4096) * 4096
 }
@@ -413,13 +421,13 @@ pub const TABLES_LEN: usize = TABLES_JOB + pages(size_of::<Job>());
 pub const RINGS_QP_CONTROL: usize = pages(size_of::<RingsHead>());
 /// Where the [`RingControl`]s of datagram rings are.
 pub const RINGS_PEER_CONTROL: usize = RINGS_QP_CONTROL + pages(QPS * size_of::<RingControl>());
-/// For each QP the processes that have it open (ibv_open_qp(3)): by slot, their identities, which tell later owners of the slot
-/// from them; 0: not this one.
-pub const RINGS_OPENERS: usize = RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
 /// For each event channel a word that those who sleep there wait on (futex(2)).
-pub const RINGS_ALARMS: usize = RINGS_OPENERS + pages(QPS * SLOTS * size_of::<AtomicU32>());
+pub const RINGS_ALARMS: usize = RINGS_PEER_CONTROL + pages(SLOTS * size_of::<RingControl>());
+/// For each QP the processes that have it open (ibv_open_qp(3)): by slot, their identities, which tell later owners of the slot
+/// from them; 0: not this one. The first of what lies in windows.
+pub const RINGS_OPENERS: usize = FRONT;
 /// Where the slots of QPs' rings are.
-pub const RINGS_QP_SLOTS: usize = RINGS_ALARMS + pages(CHANNELS * size_of::<AtomicU32>());
+pub const RINGS_QP_SLOTS: usize = RINGS_OPENERS + QPS * size_of::<Openers>();
 /// Where the slots of datagram rings are.
 pub const RINGS_PEER_SLOTS: usize = RINGS_QP_SLOTS + QPS * RING_BYTES;
 /// Where the bounce buffers are.
@@ -427,6 +435,14 @@ pub const RINGS_CHUNKS: usize = RINGS_PEER_SLOTS + SLOTS * RING_BYTES;
 /// Length of a *rings* segment.
 pub const RINGS_LEN: usize = RINGS_CHUNKS + CHUNKS * CHUNK_BYTES;
 
+// All that is small lies in the front; each array behind it is of whole windows, and each window of whole elements.
+const _: () = assert!(RINGS_ALARMS + pages(CHANNELS * size_of::<AtomicU32>()) <= FRONT);
+const _: () = assert!((QPS * size_of::<Openers>()).is_multiple_of(WINDOW));
+const _: () = assert!((QPS * RING_BYTES).is_multiple_of(WINDOW));
+const _: () = assert!((SLOTS * RING_BYTES).is_multiple_of(WINDOW));
+const _: () = assert!((CHUNKS * CHUNK_BYTES).is_multiple_of(WINDOW));
+const _: () = assert!(WINDOW.is_multiple_of(size_of::<Openers>()));
+const _: () = assert!(WINDOW.is_multiple_of(RING_BYTES) && WINDOW.is_multiple_of(CHUNK_BYTES));
 const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn bytes_of_any_length_and_place_go_through_a_slot_and_touch_no_others() {
-        let ring = mock::view().qp_ring(1);
+        let ring = mock::view().qp_ring(1).expect("mapped");
         let source: Vec<u8> = (1..=64).collect();
         for len in 0..=SEND_INLINE {
             for at in 0..8 {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_slot_filled_piece_by_piece_reads_as_one_put_at_once() {
-        let ring = mock::view().qp_ring(2);
+        let ring = mock::view().qp_ring(2).expect("mapped");
         let text = *b"elevenbytes";
         let head = Short::from(1, 0).with(RING_SLOTS, text.len(), None, false);
         // SAFETY: as many bytes as the text has; only read.
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn two_words_are_found_as_they_were_put() {
-        let ring = mock::view().qp_ring(2);
+        let ring = mock::view().qp_ring(2).expect("mapped");
         let lot = Lot { chunk: 3, len: 4, total: 5 };
         let head = Short::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
         ring.fill_words(head, lot.emit());

@@ -7,17 +7,22 @@ use super::layout::*;
 use super::protocol::{self, take_bits};
 use super::slot::{Body, Head};
 use super::trust::{Claim, FromPeer, Hint, Owned};
+use crate::fabric::{FRONT, Peer};
 use soft_memory::Range;
+use soft_sys::map::{LazyMapping, WINDOW};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. Whoever makes one keeps the mappings alive.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     tables: *const u8,
+    /// The front of *rings*.
     rings: *mut u8,
+    /// Where what lies behind the front is mapped as we get there; NULL: all of *rings* is mapped.
+    lazy: *const LazyMapping,
 }
 
-// SAFETY: a View is two addresses; all access goes through atomics or explicit raw copies.
+// SAFETY: a View is addresses of what any thread may use; all access goes through atomics or explicit raw copies.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -28,7 +33,18 @@ impl View {
     /// readable and writable for `RINGS_LEN`, both page-aligned, for as long as any copy of the view, or what it hands out, is used.
     #[inline]
     pub const unsafe fn new(tables: *const u8, rings: *mut u8) -> Self {
-        Self { tables, rings }
+        Self { tables, rings, lazy: std::ptr::null() }
+    }
+
+    /// Of the segments of `peer`, which may be ourselves.
+    ///
+    /// # Safety
+    /// The fabric's segments have the lengths of `shm::layout`; `peer` is kept for as long as any copy of the view, or address from it, is
+    /// used.
+    #[inline]
+    pub unsafe fn of(peer: &Peer) -> Self {
+        let lazy = peer.lazy_rings().map_or(std::ptr::null(), std::ptr::from_ref);
+        Self { tables: peer.tables().base(), rings: peer.rings().base(), lazy }
     }
 
     /// `index` below `count`: the element of an array at `offset` of *tables*.
@@ -40,12 +56,41 @@ impl View {
         unsafe { &*self.tables.add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
-    /// `index` below `count`: the element of an array at `offset` of *rings*.
+    /// `index` below `count`: the element of an array at `offset` of the front of *rings*.
     #[inline]
     fn ring<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
+        debug_assert!(offset + count * size_of::<T>() <= FRONT);
         // SAFETY: as in `table`.
         unsafe { &*self.rings.add(offset + index * size_of::<T>()).cast::<T>() }
+    }
+
+    /// As `ring`, of what lies in windows behind the front; `None`: there is no room to map its window.
+    #[inline]
+    fn windowed<T>(&self, offset: usize, index: usize, count: usize) -> Option<&T> {
+        assert!(index < count);
+        let at = self.behind_front(offset - FRONT + index * size_of::<T>())?;
+        // SAFETY: as in `table`: no element lies across two windows (shm::layout).
+        Some(unsafe { &*at.cast::<T>() })
+    }
+
+    /// The byte of *rings* that lies `at` bytes behind the front, and those that follow in its window; `None`: there is no such byte, or
+    /// no room to map its window.
+    #[inline]
+    pub fn behind_front(&self, at: usize) -> Option<*mut u8> {
+        if self.lazy.is_null() {
+            // SAFETY: in the segment, all of which is mapped.
+            return (at < RINGS_LEN - FRONT).then(|| unsafe { self.rings.add(FRONT + at) });
+        }
+        // SAFETY: of a peer that lives as long as the view is used (contract of `of`).
+        let window = unsafe { (*self.lazy).window(at / WINDOW) }?;
+        // SAFETY: a window has that many bytes.
+        Some(unsafe { window.add(at % WINDOW) })
+    }
+
+    /// Whether there is room for the bounce buffers that the owner takes first.
+    pub fn maps_chunks(&self) -> bool {
+        self.behind_front(RINGS_CHUNKS - FRONT).is_some()
     }
 
     /// The head of *tables*.
@@ -114,31 +159,33 @@ impl View {
         self.table(TABLES_BORROWED, index, BORROWED)
     }
 
-    /// The receive ring of the owner's QP `index`.
+    /// The receive ring of the owner's QP `index`; `None`: there is no room to map it.
     #[inline]
-    pub fn qp_ring(&self, index: usize) -> Ring {
-        Ring {
-            control: self.ring::<RingControl>(RINGS_QP_CONTROL, index, QPS),
-            slots: self.ring::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS).as_ptr(),
-        }
+    pub fn qp_ring(&self, index: usize) -> Option<Ring> {
+        let slots = self.windowed::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS)?;
+        let control = self.ring::<RingControl>(RINGS_QP_CONTROL, index, QPS);
+        Some(Ring { control, slots: slots.as_ptr() })
     }
 
-    /// The ring of the owner for datagrams from process `slot`.
+    /// The ring of the owner for datagrams from process `slot`; `None`: there is no room to map it.
     #[inline]
-    pub fn peer_ring(&self, slot: u16) -> Ring {
+    pub fn peer_ring(&self, slot: u16) -> Option<Ring> {
         let index = usize::from(slot);
-        Ring {
-            control: self.ring::<RingControl>(RINGS_PEER_CONTROL, index, SLOTS),
-            slots: self
-                .ring::<[Slot; RING_SLOTS as usize]>(RINGS_PEER_SLOTS, index, SLOTS)
-                .as_ptr(),
-        }
+        let slots = self.windowed::<[Slot; RING_SLOTS as usize]>(RINGS_PEER_SLOTS, index, SLOTS)?;
+        let control = self.ring::<RingControl>(RINGS_PEER_CONTROL, index, SLOTS);
+        Some(Ring { control, slots: slots.as_ptr() })
     }
 
-    /// The processes that have the owner's QP `index` open.
+    /// For which owner of `slot` the ring for its datagrams is ready ([`Ring::nak`]).
     #[inline]
-    pub fn openers(&self, index: usize) -> &[FromPeer<AtomicU32>; SLOTS] {
-        self.ring(RINGS_OPENERS, index, QPS)
+    pub fn ready_for(&self, slot: u16) -> &FromPeer<AtomicU32> {
+        &self.ring::<RingControl>(RINGS_PEER_CONTROL, usize::from(slot), SLOTS).nak
+    }
+
+    /// The processes that have the owner's QP `index` open; `None`: there is no room to map where it is noted.
+    #[inline]
+    pub fn openers(&self, index: usize) -> Option<&Openers> {
+        self.windowed(RINGS_OPENERS, index, QPS)
     }
 
     /// How many threads sleep on event channel `number`; `None`: there is no such channel.
@@ -155,14 +202,16 @@ impl View {
         known.then(|| self.ring(RINGS_ALARMS, usize::from(number), CHANNELS))
     }
 
-    /// Chunk `index`, or `None` when there is no such chunk (the index came from a peer).
+    /// Chunk `index`; `None`: there is no such chunk (the index came from a peer), or no room to map it.
     #[inline]
     pub fn chunk(&self, index: u32) -> Option<Range> {
         let index = index as usize;
-        // SAFETY: in the mapped segment by the check before, which stays as long as the view is used (contract of `new`); chunks are only copied.
-        (index < CHUNKS).then(|| unsafe {
-            Range::new(self.rings.add(RINGS_CHUNKS + index * CHUNK_BYTES), CHUNK_BYTES)
-        })
+        if index >= CHUNKS {
+            return None;
+        }
+        let base = self.behind_front(RINGS_CHUNKS - FRONT + index * CHUNK_BYTES)?;
+        // SAFETY: chunks lie within windows (shm::layout), mapped as long as the view is used (contracts of `new` and `of`), and are only copied.
+        Some(unsafe { Range::new(base, CHUNK_BYTES) })
     }
 
     /// Rings the bell of QP `index`: there is something for it and nobody looks by himself.
@@ -354,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_seen_once_it_is_whole_and_not_a_lap_later() {
-        let ring = mock::view().qp_ring(3);
+        let ring = mock::view().qp_ring(3).expect("mapped");
         assert!(!ring.ready(RING_SLOTS));
         ring.put(&head(RING_SLOTS), &[42]);
         let (words, body) = ring.take(RING_SLOTS).expect("published");

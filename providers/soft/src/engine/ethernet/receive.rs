@@ -6,6 +6,7 @@ use crate::adapter::Adapter;
 use crate::engine::completion::{Cqe, Rare};
 use crate::engine::cq::Cq;
 use crate::engine::datagrams::{Fate, Inlet};
+use crate::engine::link::chunk_of;
 use crate::engine::qp::Qp;
 use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
@@ -41,7 +42,7 @@ pub(crate) struct Sink<'a> {
 /// Brings one frame to its receives, or to none if one of them may still come.
 pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Fate {
     let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
-    let chunk = body.low(2).check(|chunk| inlet.view.chunk(chunk));
+    let chunk = body.low(2).check(|chunk| chunk_of(&inlet.view, chunk));
     let (Some(len), Some(chunk), Carrier::Chunk) = (len, chunk, head.carrier) else {
         return Fate::Dropped;
     };

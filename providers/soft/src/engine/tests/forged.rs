@@ -19,7 +19,7 @@ fn forge_piece(
     (carrier, count): (Carrier, u8),
     body: &[u64],
 ) {
-    let ring = to.qp.adapter.view.qp_ring(to.qp.index);
+    let ring = to.qp.adapter.view.qp_ring(to.qp.index).expect("mapped");
     let seq = to.qp.responder.lock().position();
     let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn, ack: 0 };
     ring.put(&head, body);
