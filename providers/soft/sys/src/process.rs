@@ -32,9 +32,23 @@ pub fn is_privileged() -> bool {
 
 /// The most bytes that a file of this process may have (`setrlimit(2)`, RLIMIT_FSIZE).
 pub fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// How many descriptors this process may have (`setrlimit(2)`, RLIMIT_NOFILE).
+pub fn descriptor_limit() -> u64 {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// Whether this process may have only so much address space (`setrlimit(2)`, RLIMIT_AS).
+pub fn is_address_space_limited() -> bool {
+    limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
+}
+
+fn limit(of: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is writable, and stays as it is should the call fail.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    unsafe { libc::getrlimit(of, &raw mut limit) };
     limit.rlim_cur
 }
 

@@ -14,7 +14,7 @@ use soft_memory::cma;
 use soft_sys::{
     Errno, Mapping,
     eventfd::EventFd,
-    map::{Access, LazyMapping},
+    map::Access,
     memfd::{Memfd, Seals},
     process,
     unix::{Credentials, Received, Socket},
@@ -115,7 +115,12 @@ impl Core {
         tables.exclude_from_dumps();
         let rings =
             Memfd::verify(rings, self.rings.len(), RINGS_SEALS).map_err(|_| Refusal::Segment)?;
-        let rings = LazyMapping::new(rings, FRONT).map_err(|_| Refusal::Resources)?;
+        let descriptors = if process::is_address_space_limited() {
+            u64::MAX
+        } else {
+            process::descriptor_limit()
+        };
+        let rings = Rings::of_peer(rings, descriptors).map_err(|_| Refusal::Resources)?;
         let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
         let can_attach = self.config.cma
             && said.cma
@@ -127,7 +132,7 @@ impl Core {
             is_self: false,
             nonce: said.nonce,
             tables: Arc::new(tables),
-            rings: Rings::Peer(Box::new(rings)),
+            rings,
             wake: Arc::new(wake),
             can_attach,
             attaches_to_us: said.attached,

@@ -186,7 +186,7 @@ impl Fabric {
             is_self: true,
             nonce,
             tables: Arc::clone(&core.tables),
-            rings: Rings::Own(Arc::clone(&core.rings)),
+            rings: Rings::Whole(Arc::clone(&core.rings)),
             wake: Arc::clone(&core.wake),
             can_attach: core.config.cma,
             attaches_to_us: core.config.cma,

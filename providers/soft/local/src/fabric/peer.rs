@@ -2,13 +2,20 @@
 
 use std::{
     fmt,
+    os::fd::{AsFd, AsRawFd},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
-use soft_sys::{Mapping, eventfd::EventFd, map::LazyMapping};
+use super::handshake::FRONT;
+use soft_sys::{
+    Errno, Mapping,
+    eventfd::EventFd,
+    map::{Access, LazyMapping},
+    memfd::Memfd,
+};
 
 /// A process of the fabric: its segments, whether it lives, and how to wake it.
 ///
@@ -38,8 +45,23 @@ pub struct Peer {
 
 /// The rings of a process, as they are mapped here.
 pub(super) enum Rings {
-    Own(Arc<Mapping>),
-    Peer(Box<LazyMapping>),
+    Whole(Arc<Mapping>),
+    Lazy(Box<LazyMapping>),
+}
+
+impl Rings {
+    /// Those of another process, of which little is mapped now. That takes a descriptor: where half of the `descriptors` that there may be
+    /// are open, all is mapped, if there is room.
+    pub(super) fn of_peer(file: Memfd, descriptors: u64) -> Result<Self, Errno> {
+        let open = u64::try_from(file.as_fd().as_raw_fd()).unwrap_or_default();
+        if open >= descriptors / 2
+            && let Ok(whole) = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite)
+        {
+            whole.exclude_from_dumps();
+            return Ok(Self::Whole(Arc::new(whole)));
+        }
+        LazyMapping::new(file, FRONT).map(|lazy| Self::Lazy(Box::new(lazy)))
+    }
 }
 
 /// What a peer is made of.
@@ -85,20 +107,22 @@ impl Peer {
         &self.tables
     }
 
-    /// The front of its rings ([`FRONT`](super::FRONT)), which both sides write; all of them, if it is ourselves.
+    /// The front of its rings ([`FRONT`](super::FRONT)), which both sides write; all of them, unless there are
+    /// [`lazy_rings`](Self::lazy_rings).
     #[inline]
     pub fn rings(&self) -> &Mapping {
         match &self.rings {
-            Rings::Own(whole) => whole,
-            Rings::Peer(lazy) => lazy.front(),
+            Rings::Whole(whole) => whole,
+            Rings::Lazy(lazy) => lazy.front(),
         }
     }
 
-    /// Its rings, as long as our own, with what lies behind their front; `None`: they are our own.
+    /// Its rings, as long as our own, of which what lies behind the front is mapped as we get there; `None`: all of them are mapped.
+    #[inline]
     pub fn lazy_rings(&self) -> Option<&LazyMapping> {
         match &self.rings {
-            Rings::Own(_) => None,
-            Rings::Peer(lazy) => Some(lazy),
+            Rings::Whole(_) => None,
+            Rings::Lazy(lazy) => Some(lazy),
         }
     }
 
@@ -223,10 +247,7 @@ impl PeerTable {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
-    use soft_sys::{map::Access, memfd::Memfd};
 
     fn parts(slot: u16, nonce: u64) -> Parts {
         let file = Memfd::create(c"fv-test", 4096).unwrap();
@@ -237,11 +258,25 @@ mod tests {
             is_self: false,
             nonce,
             tables: map(),
-            rings: Rings::Own(map()),
+            rings: Rings::Whole(map()),
             wake: Arc::new(EventFd::new().unwrap()),
             can_attach: false,
             attaches_to_us: false,
         }
+    }
+
+    #[test]
+    fn rings_are_mapped_as_they_are_used_while_there_are_descriptors() {
+        let rings = |descriptors| {
+            let file = Memfd::create(c"fv-test", FRONT + 4096).unwrap();
+            match Rings::of_peer(file, descriptors).unwrap() {
+                Rings::Whole(whole) => whole.len(),
+                Rings::Lazy(lazy) => lazy.front().len(),
+            }
+        };
+        assert_eq!(rings(u64::MAX), FRONT);
+        // Three that are open already are more than half of five.
+        assert_eq!(rings(5), FRONT + 4096);
     }
 
     #[test]
