@@ -1,5 +1,9 @@
 //! Our interface for layers: shared objects that stand between a program and its provider. A layer exports one *data*
 //! symbol, [`LAYER_SYMBOL`], of type [`ferroverbs_layer`]; docs/layers.md and ferroverbs-layers(7) say what it may do.
+//!
+//! `attach` gets two tables, which live until `free_context` of `next` is called. `next` is that of what lies beneath: no entry is NULL, and an entry may
+//! change as long as the context is open, so that each call reads its entry anew (as an atomic word). `mine` is all NULL: what the layer puts there is
+//! called in place of the entry of `next`; what it leaves NULL is passed on. It returns 0, or an errno: then the layer is left out of this context.
 
 use core::ffi::{c_char, c_int};
 
@@ -21,12 +25,7 @@ pub struct ferroverbs_layer {
     pub reserved: u32,
     /// What diagnoses call it, NUL terminated.
     pub name: *const c_char,
-    /// Called once for each context, after the provider made it and before the program has it.
-    ///
-    /// `next` is the table of what lies beneath: no entry is NULL, and an entry may change as long as the context is open, so that
-    /// each call reads its entry anew (as an atomic word). `mine` is all NULL: what the layer puts there is called in place of the entry of
-    /// `next`; what it leaves NULL is passed on. Both tables live until `free_context` of `next` is called. 0, or an errno: then the layer is
-    /// left out of this context.
+    /// Called once for each context, after the provider made it and before the program has it: see the module.
     pub attach: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
