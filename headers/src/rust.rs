@@ -297,7 +297,22 @@ fn for_c(text: &str) -> String {
     }
     out.push_str(rest);
     let out = out.replace('`', "").replace("[inline]", "");
-    names::SPELLING.iter().fold(out, |text, (rust, c)| text.replace(rust, c))
+    spelled(&out)
+}
+
+/// The text with C's spelling of whole words.
+fn spelled(text: &str) -> String {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(is_word) {
+        let (before, word) = rest.split_at(at);
+        let end = word.find(|c| !is_word(c)).unwrap_or(word.len());
+        out.push_str(before);
+        out.push_str(names::spelling(&word[..end]));
+        rest = &word[end..];
+    }
+    out + rest
 }
 
 fn last_segment(ty: &Type) -> Option<String> {
@@ -343,5 +358,13 @@ mod tests {
         );
         assert_eq!(for_c("`type_` and [`a`] (see `b`)"), "type and a (see b)");
         assert_eq!(for_c("an [1] array"), "an [1] array");
+    }
+
+    #[test]
+    fn only_whole_words_have_another_spelling() {
+        assert_eq!(
+            spelled("type_ of ibv_parent_domain_init_attr, in_"),
+            "type of ibv_parent_domain_init_attr, in"
+        );
     }
 }

@@ -1446,7 +1446,7 @@ struct ibv_td {
 	struct ibv_context *context;
 };
 
-/* Bits of ibv_parent_domaininit_attr.comp_mask. */
+/* Bits of ibv_parent_domain_init_attr.comp_mask. */
 enum ibv_parent_domain_init_attr_mask {
 	IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = (1 << 0),
 	IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = (1 << 1),
@@ -1690,13 +1690,13 @@ struct ibv_qp_rate_limit_attr {
 	uint32_t comp_mask;
 };
 
-/* Flags of ibv_query_qp_data_inorder(3). */
+/* Flags of ibv_query_qp_data_in_order(3). */
 enum ibv_query_qp_data_in_order_flags {
 	IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = (1 << 0),
 	IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY = (1 << 1),
 };
 
-/* Results of ibv_query_qp_data_inorder(3) with RETURN_CAPS. */
+/* Results of ibv_query_qp_data_in_order(3) with RETURN_CAPS. */
 enum ibv_query_qp_data_in_order_caps {
 	IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = (1 << 0),
 	IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = (1 << 1),

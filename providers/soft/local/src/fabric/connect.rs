@@ -151,7 +151,8 @@ impl Core {
         deadline: Instant,
     ) -> Result<Option<Parts>, PeerError> {
         let who = self.check_user(socket).map_err(PeerError::Refused)?;
-        self.introduce(socket, Message::Hello(self.introduction(false)))?;
+        let hello = self.introduce(socket, Message::Hello(self.introduction(false)));
+        hello.map_err(|errno| self.unsent(slot, errno))?;
         let (said, fds) = loop {
             match receive(socket).map_err(PeerError::Refused)? {
                 Arrival::Message(Message::Welcome(said), fds) if said.slot == slot => {
@@ -183,8 +184,20 @@ impl Core {
             Refusal::Resources => PeerError::System(Errno::ENOMEM),
             why => PeerError::Refused(why),
         })?;
-        socket.send(&Message::Confirm { attached: parts.can_attach }.emit(), &[])?;
+        let confirm = Message::Confirm { attached: parts.can_attach }.emit();
+        socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))
+    }
+
+    /// Why nothing could be said to the owner of `slot`: it may just have died, or be leaving.
+    fn unsent(&self, slot: u16, errno: Errno) -> PeerError {
+        match errno {
+            Errno::EPIPE | Errno::ECONNRESET if self.lease.owner(slot).is_none() => {
+                self.missing(slot)
+            }
+            Errno::EPIPE | Errno::ECONNRESET => PeerError::Refused(Refusal::Closed),
+            errno => errno.into(),
+        }
     }
 
     fn missing(&self, slot: u16) -> PeerError {
