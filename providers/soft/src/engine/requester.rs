@@ -557,8 +557,11 @@ impl Requester {
 
     /// Completes what is complete, in order.
     pub(crate) fn reap(&mut self, qp: &Qp) {
+        if self.fate.is_broken() {
+            return;
+        }
         let mut batch: Option<Batch<'_>> = None;
-        while self.queue.completed < self.queue.issued && !self.fate.is_broken() {
+        while self.queue.completed < self.queue.issued {
             let n = self.queue.completed;
             let acked = self.acked;
             let entry = self.queue.entry(n);
@@ -594,10 +597,15 @@ impl Requester {
             if let Some(ring) = batch.take() {
                 ring.end(Pushed::Quiet);
             }
-            if status != IBV_WC_SUCCESS {
+            let failed = status != IBV_WC_SUCCESS;
+            if failed {
                 self.break_off(qp, false);
             }
             complete(qp, &entry, status, entry.len);
+            if failed {
+                // What is behind is flushed.
+                break;
+            }
         }
         if let Some(ring) = batch {
             ring.end(Pushed::Quiet);
