@@ -32,6 +32,29 @@ struct Head {
     count: u8,
 }
 
+/// The oldest receive of a queue, still in it.
+#[derive(Debug)]
+pub struct Oldest<'a> {
+    wr_id: u64,
+    list: &'a [ibv_sge],
+    taken: &'a mut u64,
+}
+
+impl<'a> Oldest<'a> {
+    /// Its list.
+    #[inline]
+    pub const fn list(&self) -> &'a [ibv_sge] {
+        self.list
+    }
+
+    /// Takes it out of the queue; its number.
+    #[inline]
+    pub const fn take(self) -> u64 {
+        *self.taken += 1;
+        self.wr_id
+    }
+}
+
 /// A ring of receives without allocation after its creation.
 #[derive(Debug)]
 pub struct ReceiveQueue {
@@ -116,35 +139,26 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The oldest receive, number and list, which stays where it is.
+    /// The oldest receive, to be taken or left.
     #[inline]
-    pub fn front(&self) -> Option<(u64, &[ibv_sge])> {
+    pub fn oldest(&mut self) -> Option<Oldest<'_>> {
         if self.is_empty() {
             return None;
         }
         let at = self.at(self.taken);
         let Head { wr_id, count } = *self.heads.get(at)?;
         let list = self.sges.get(at * self.max_sge..)?.get(..usize::from(count))?;
-        Some((wr_id, list))
-    }
-
-    /// The oldest receive, if there is one, is no longer there.
-    #[inline]
-    pub const fn drop_front(&mut self) {
-        if !self.is_empty() {
-            self.taken += 1;
-        }
+        Some(Oldest { wr_id, list, taken: &mut self.taken })
     }
 
     /// Takes the oldest receive into `to`; `false`: there is none.
     #[inline]
     pub fn take(&mut self, to: &mut Receive) -> bool {
-        let Some((wr_id, list)) = self.front() else { return false };
-        to.wr_id = wr_id;
+        let Some(oldest) = self.oldest() else { return false };
         to.sges.clear();
         // max_sge never exceeds MAX_SGE: checked where queues are created.
-        let whole = to.sges.try_extend_from_slice(list).is_ok();
-        self.drop_front();
+        let whole = to.sges.try_extend_from_slice(oldest.list()).is_ok();
+        to.wr_id = oldest.take();
         whole
     }
 }
@@ -195,6 +209,19 @@ mod tests {
             assert!(queue.take(&mut receive));
             assert_eq!((receive.wr_id, receive.sges.len()), (i, if i < 6 { 1 } else { 2 }));
         }
+    }
+
+    #[test]
+    fn the_oldest_stays_until_it_is_taken() {
+        let mut queue = ReceiveQueue::new(2, 2);
+        assert!(queue.oldest().is_none());
+        queue.post(7, &sges(2)).expect("room");
+        queue.post(8, &sges(1)).expect("room");
+        assert_eq!(queue.oldest().map(|oldest| oldest.list().len()), Some(2));
+        assert_eq!((queue.len(), queue.oldest().map(Oldest::take)), (2, Some(7)));
+        assert_eq!(queue.oldest().map(|oldest| oldest.list().len()), Some(1));
+        assert_eq!((queue.len(), queue.oldest().map(Oldest::take)), (1, Some(8)));
+        assert!(queue.oldest().is_none() && queue.is_empty());
     }
 
     #[test]

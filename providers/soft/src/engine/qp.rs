@@ -570,8 +570,8 @@ impl Qp {
     /// Whether the memory of the next receive was unmapped (`soft_memory::careful`); those behind it are of its kind.
     #[cold]
     pub(super) fn lost_receives(&self) -> bool {
-        let receives = self.receives.lock();
-        let list = receives.front().map(|(_, list)| list);
+        let mut receives = self.receives.lock();
+        let list = receives.oldest().map(|oldest| oldest.list());
         let ranges = list.and_then(|list| self.adapter.regions.resolve(self.pd, list, 0));
         ranges.is_some_and(|ranges| ranges.is_gone())
     }

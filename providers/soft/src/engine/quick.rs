@@ -208,19 +208,25 @@ impl Drop for Quick<'_> {
     }
 }
 
+/// Immediate data of a completion, and the flag that tells of it.
+#[inline]
+fn imm_of(head: Short) -> (u32, u32) {
+    head.imm().map_or((0, 0), |imm| (imm, IBV_WC_WITH_IMM))
+}
+
 /// The completion of a receive that a message with this `head` has taken.
 #[inline]
 fn received(qp: &Qp, head: Short, wr_id: u64, byte_len: u32) -> Cqe {
-    let imm = head.imm();
+    let (imm, wc_flags) = imm_of(head);
     Cqe {
         wr_id,
         status: IBV_WC_SUCCESS,
         opcode: IBV_WC_RECV,
         byte_len,
-        imm: imm.unwrap_or(0),
+        imm,
         qp_num: qp.qpn,
         src_qp: head.src_qpn(),
-        wc_flags: if imm.is_some() { IBV_WC_WITH_IMM } else { 0 },
+        wc_flags,
         ..Cqe::default()
     }
 }
@@ -254,12 +260,18 @@ impl Responder {
         let mut pushed = Pushed::Quiet;
         let mut served = 0;
         let mut region = Covered::default();
+        // Most of it is the same for all of them.
+        let mut cqe = received(qp, head, 0, 0);
+        // Of our own, as is `next`: fields would be read again after each store to shared memory.
+        let ring = self.ring;
+        let mut next = self.next;
         while served < most && pushed == Pushed::Quiet {
-            let Some(now) = self.ring.head(self.next) else { break };
+            let Some(now) = ring.head(next) else { break };
             if !now.is_as(head) || link.life() != life {
                 break;
             }
-            let Some((wr_id, [sge])) = receives.front() else { break };
+            let Some(oldest) = receives.oldest() else { break };
+            let [sge] = oldest.list() else { break };
             let len = now.len();
             let to = region.find(sge).or_else(|| {
                 region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE)?;
@@ -269,16 +281,17 @@ impl Responder {
             if len > SEND_INLINE || len > sge.length as usize {
                 break;
             }
-            self.ring.pour(self.next, to.first(len));
-            receives.drop_front();
-            let cqe = received(qp, now, wr_id, len as u32);
+            ring.pour(next, to.first(len));
+            (cqe.wr_id, cqe.byte_len) = (oldest.take(), len as u32);
+            (cqe.imm, cqe.wc_flags) = imm_of(now);
             pushed = batch.push(&cqe, now.is_solicited());
             self.inbound.moved += len;
-            self.next = self.next.wrapping_add(1);
+            next = next.wrapping_add(1);
             served += 1;
         }
         drop(receives);
         if served > 0 {
+            self.next = next;
             self.rnr_since = None;
             batch.end(pushed);
         }
@@ -306,7 +319,8 @@ impl Responder {
             qp.note_acked_along(head.ack());
         }
         let mut receives = qp.receives.lock();
-        let Some((wr_id, &[sge])) = receives.front() else { return false };
+        let Some(oldest) = receives.oldest() else { return false };
+        let &[sge] = oldest.list() else { return false };
         let to = if byte_len <= sge.length {
             let region = qp.adapter.regions.covered(qp.pd, sge.lkey, LOCAL_WRITE);
             region.and_then(|region| region.find(&sge))
@@ -314,7 +328,7 @@ impl Responder {
             None
         };
         let Some(to) = to else { return false };
-        receives.drop_front();
+        let wr_id = oldest.take();
         drop(receives);
         let begun = (len > qp.adapter.eager_bytes).then(Instant::now);
         from.copy_to(to);
