@@ -7,7 +7,7 @@ use crate::config;
 use soft_local::fabric::{FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;
-use soft_sys::process;
+use soft_sys::{Errno, process};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -24,6 +24,8 @@ const NUMBER: u8 = 1 << 1;
 const REFUSAL: u8 = 1 << 2;
 /// There was no room for a process.
 const RESOURCES: u8 = 1 << 3;
+/// The wire to other hosts could not be had.
+const WIRE: u8 = 1 << 4;
 
 impl Strangers {
     fn is_first(&self, kind: u8) -> bool {
@@ -40,6 +42,20 @@ impl Strangers {
                 address(gid),
                 reached(adapter, "soft reaches this one only")
             );
+        }
+    }
+
+    /// Other hosts cannot be reached, since the wire to them cannot be had.
+    #[cold]
+    pub(crate) fn note_wire(&self, why: Errno) {
+        if self.is_first(WIRE) {
+            let taken = "it is taken, by the kernel's rxe or by a process of another user";
+            match why {
+                Errno::EADDRINUSE => notice!(
+                    "UDP port 4791: {taken}; other hosts are not reached (ss -ulpn 'sport = 4791')"
+                ),
+                why => notice!("UDP port 4791: {why}; other hosts are not reached"),
+            }
         }
     }
 

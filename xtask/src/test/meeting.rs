@@ -128,9 +128,20 @@ impl Place<'_> {
 
     /// They do not meet, and one says why.
     fn apart(&self, bench: &Bench, program: &str, args: &[&str]) -> Result<(), String> {
+        self.fail(bench, program, args, LINE)
+    }
+
+    /// They fail, and one says `line`, once.
+    pub(super) fn fail(
+        &self,
+        bench: &Bench,
+        program: &str,
+        args: &[&str],
+        line: &str,
+    ) -> Result<(), String> {
         let [mut server, mut client] = self.start(bench, program, args)?;
         let deadline = Instant::now() + LIMIT;
-        let said = |side: &Running| side.complained().contains(LINE);
+        let said = |side: &Running| side.complained().contains(line);
         while !said(&server) && !said(&client) && !client.ended() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
         }
@@ -140,7 +151,7 @@ impl Place<'_> {
             std::thread::sleep(PAUSE);
         }
         let both = [server, client].map(|side| side.finish(Instant::now()));
-        let lines = |side: &Finished| side.stderr.matches(LINE).count();
+        let lines = |side: &Finished| side.stderr.matches(line).count();
         let told = both.iter().any(|side| lines(side) > 0);
         if told && both.iter().all(|side| !side.ok() && lines(side) <= 1) {
             return Ok(());

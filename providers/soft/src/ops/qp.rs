@@ -501,7 +501,13 @@ fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
     }
     if let (Some(route), true) = ah::resolve(&qp.adapter, gids, &attr.ah_attr)? {
         let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
-        let far = way.map_err(|_| unreachable(&qp.adapter, &route))?;
+        let far = way.map_err(|why| {
+            if qp.adapter.wire.begin(&qp.adapter).is_err() {
+                qp.adapter.strangers.note_wire(why);
+                return Errno::from_raw(libc::EHOSTUNREACH);
+            }
+            unreachable(&qp.adapter, &route)
+        })?;
         qp.requester.lock().connect(None);
         qp.connect_far(gids, attr, Some(far));
         // Nobody of this host may send to it.

@@ -26,7 +26,7 @@ impl Requester {
         else {
             return Sent::Gone;
         };
-        if !connection.leads_to(qp, ports, &route) {
+        if qp.adapter.port.is_down() || !connection.leads_to(qp, ports, &route) {
             return Sent::Gone;
         }
         let len = ranges.total();

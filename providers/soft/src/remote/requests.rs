@@ -171,6 +171,10 @@ impl Requester {
         outbox: &mut Outbox,
         transmit: &Transmit,
     ) {
+        if qp.adapter.port.is_down() {
+            // As with a cable that leads nowhere.
+            return;
+        }
         let Transmit { head, payload, padding, ecn_capable } = transmit;
         let mut put = |len: usize, fill: &mut dyn FnMut(&mut [u8]) -> bool| {
             outbox.put(far, head, len, *padding, *ecn_capable, fill)

@@ -134,7 +134,9 @@ impl Wire {
     /// A datagram, of one packet or several.
     fn take(&self, adapter: &Adapter, ports: &Ports, datagram: &Datagram<'_>, now: Time, who: Who) {
         let addresses = Addresses::new(datagram.from.ip(), datagram.to);
-        let Some(addresses) = addresses.filter(|_| !datagram.is_cut) else {
+        // While the port is down nothing is heard.
+        let is_heard = !datagram.is_cut && !adapter.port.is_down();
+        let Some(addresses) = addresses.filter(|_| is_heard) else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
