@@ -5,6 +5,7 @@ mod link;
 mod nodes;
 mod place;
 mod run;
+mod validate;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -37,6 +38,11 @@ enum Command {
     Run(run::Args),
     /// Look at this machine, and say what keeps RDMA programs from working and what mends it
     Doctor(doctor::Args),
+    /// Run a command under the layer that tells how it misuses verbs
+    #[command(arg_required_else_help = true)]
+    Validate(validate::Args),
+    /// Say what a message of `validate` means
+    Explain(validate::Explain),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +50,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Some(Command::Run(args)) => run::main(args),
         Some(Command::Doctor(args)) => doctor::main(args),
+        Some(Command::Validate(args)) => validate::main(args),
+        Some(Command::Explain(args)) => validate::explain(args),
         None if cli.place => place::main(),
         None => run::main(&cli.run),
     };
@@ -112,10 +120,25 @@ mod tests {
     }
 
     #[test]
+    fn validate_has_settings_and_the_options_of_run() {
+        let words = ["validate", "-o", "off=MR-*", "-n", "--", "ls", "-o"];
+        let Some(Command::Validate(args)) = parse(&words).unwrap().command else {
+            panic!("not validate");
+        };
+        assert_eq!(args.settings.as_deref(), Some("off=MR-*"));
+        assert!(args.run.nodes);
+        assert_eq!(args.run.command, ["ls", "-o"]);
+        assert!(matches!(parse(&["explain"]).unwrap().command, Some(Command::Explain(_))));
+        assert_eq!(command(&["--", "validate"]).command, ["validate"]);
+    }
+
+    #[test]
     fn wrong_uses_are_refused() {
         for (words, kind) in [
             (&[][..], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
             (&["run"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["validate"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+            (&["validate", "-n"], ErrorKind::MissingRequiredArgument),
             (&["-n"], ErrorKind::MissingRequiredArgument),
             (&["--nonsense"], ErrorKind::UnknownArgument),
             (&["run", "--nonsense", "ls"], ErrorKind::UnknownArgument),

@@ -36,10 +36,16 @@ fn soft(value: &str) -> Result<String, &'static str> {
 
 /// Becomes the command: its streams and its exit status are untouched.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
+    with(args, &[])
+}
+
+/// As `main`, with these variables set besides.
+pub(crate) fn with(args: &Args, variables: &[(&str, String)]) -> crate::Result<ExitCode> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
     let folder = place::library_folder()?;
     let mut command = Command::new(program);
     command.args(rest);
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     if let Some(setting) = &args.soft {
         command.env("FERROVERBS_SOFT", setting);
     }

@@ -136,8 +136,8 @@ impl<'a> Dist<'a> {
         };
         let tree = scratch.folder("stripped", 0o755)?;
         copy_tree(&paths.stage(), &tree)?;
-        for binary in ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/libibverbs/libsoft-rdmav65.so"]
-        {
+        let plugin = "lib/libibverbs/libsoft-rdmav65.so";
+        for binary in ["bin/ferroverbs", "lib/libibverbs.so.1", plugin, stage::LAYER] {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
         Ok(Self {
@@ -177,7 +177,11 @@ impl<'a> Dist<'a> {
     fn library(&self, root: &Path) -> crate::Result<()> {
         let name = "libibverbs.so.1";
         let folder = root.join("usr/lib").join(&self.multiarch);
-        copy(&self.tree.join("lib").join(name), &folder.join(name))
+        copy(&self.tree.join("lib").join(name), &folder.join(name))?;
+        // Where the library looks for layers: beside the plugins.
+        let layer = self.tree.join(stage::LAYER);
+        let file = layer.file_name().unwrap_or_default();
+        copy(&layer, &folder.join("libibverbs").join(file))
     }
 
     fn soft(&self, root: &Path) -> crate::Result<()> {

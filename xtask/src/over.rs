@@ -52,6 +52,7 @@ pub(crate) struct Over {
     path: DataPath,
     without_cma: Option<PathBuf>,
     wired: bool,
+    told: Option<PathBuf>,
 }
 
 impl Over {
@@ -66,6 +67,7 @@ impl Over {
             path: DataPath::Default,
             without_cma: None,
             wired: false,
+            told: None,
         }
     }
 
@@ -101,6 +103,12 @@ impl Over {
         self
     }
 
+    /// Under the layer that checks how verbs are used; what it tells goes to `file`, as JSON.
+    pub(crate) fn validated(mut self, file: Option<&Path>) -> Self {
+        self.told = file.map(Path::to_path_buf);
+        self
+    }
+
     /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
     pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
@@ -114,6 +122,11 @@ impl Over {
         }
         if let Some(dir) = &self.fabric {
             job = job.env("FERROVERBS_FABRIC_DIR", dir);
+        }
+        if let Some(file) = &self.told {
+            let mut settings = OsString::from("json=");
+            settings.push(file);
+            job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_VALIDATE", settings);
         }
         job = match self.way {
             Way::LibraryPath => {

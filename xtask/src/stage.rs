@@ -58,6 +58,7 @@ const SOURCES: &[&str] = &[
     "build.rs",
     "cli",
     "include",
+    "layers",
     "man",
     "provider-loader",
     "providers",
@@ -101,7 +102,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
-        .args(["-p", "ferroverbs-cli"])
+        .args(["-p", "ferroverbs-cli", "-p", "ferroverbs-layer-validate"])
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
@@ -116,6 +117,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o644)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
+    tree.copy(&release.join("libferroverbs_layer_validate.so"), LAYER, 0o644)?;
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
@@ -133,6 +135,9 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp(paths).display());
     File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
 }
+
+/// The layer that checks how verbs are used, in the tree.
+pub(crate) const LAYER: &str = "lib/libibverbs/libferroverbs-layer-validate.so";
 
 /// The adapter stands in for devices of the kernel, unless it is told otherwise.
 pub(crate) const SOFT_DRIVER: &str = "\

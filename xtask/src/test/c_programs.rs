@@ -12,7 +12,16 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    for program in PROGRAMS {
+    run_some(bench, tally, |_| true)
+}
+
+/// Those programs that `wanted` names.
+pub(super) fn run_some(
+    bench: &Bench,
+    tally: &mut Tally,
+    wanted: impl Fn(&Program) -> bool,
+) -> crate::Result<()> {
+    for program in PROGRAMS.iter().filter(|program| wanted(program)) {
         bench.step(&format!("c: compiling {}", program.name));
         let exe = match ferroverbs_c_tests::compile(program, bench.scratch.path()) {
             Ok(exe) => exe,

@@ -29,6 +29,7 @@ mod sources;
 mod stacks;
 mod symbols;
 mod unit;
+mod validate;
 pub(crate) mod vm;
 
 use crate::over::{DataPath, Over};
@@ -40,7 +41,7 @@ use crate::progress::Progress;
 use crate::scratch::{self, Scratch};
 use crate::stage;
 use crate::table::{Align, Table};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -114,6 +115,11 @@ const GROUPS: &[Group] = &[
         name: "layers",
         what: "layers between a program and its provider, and nothing without them",
         run: layers::run,
+    },
+    Group {
+        name: "validate",
+        what: "each misuse is told as what it is; programs that are right hear nothing",
+        run: validate::run,
     },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
@@ -197,6 +203,8 @@ struct Bench {
     user: Option<User>,
     installed: OnceCell<PathBuf>,
     launcher: OnceCell<PathBuf>,
+    /// Where the layer `validate` writes, while programs run under it.
+    told: RefCell<Option<PathBuf>>,
 }
 
 /// How many failures in a group are enough to stop it, where each may take its whole time limit.
@@ -248,7 +256,8 @@ impl Bench {
         let over = Over::new(self.prefix()?, &self.paths.target)
             .fabric(&dir)
             .user(self.user)
-            .path(path, self.launcher()?);
+            .path(path, self.launcher()?)
+            .validated(self.told.borrow().as_deref());
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
@@ -359,6 +368,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         user: process::is_root().then_some(NOBODY),
         installed: OnceCell::new(),
         launcher: OnceCell::new(),
+        told: RefCell::new(None),
     };
     let chosen = || GROUPS.iter().filter(|g| names.is_empty() || names.iter().any(|n| n == g.name));
     let required = [packages::DEMO, packages::TEST];

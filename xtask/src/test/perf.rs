@@ -168,6 +168,26 @@ fn counted<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [count, args].concat()
 }
 
+/// Some of them, for whoever wants to see a good deal of perftest in little time.
+pub(super) fn some(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (program, types) in PROGRAMS {
+        for kind in *types {
+            let mut args = vec!["-c", kind, "-n", "200", "-s", "1024"];
+            if program.contains("atomic") {
+                args.truncate(4);
+            }
+            if program.ends_with("_lat") {
+                args.push(IN_CYCLES);
+            }
+            one(bench, tally, program, &args, DataPath::Default, 1)?;
+        }
+    }
+    for (program, args) in SPECIAL.iter().take(20) {
+        one(bench, tally, program, &counted(args), DataPath::Default, 1)?;
+    }
+    Ok(())
+}
+
 /// Both sides' buffers, and as much again.
 const HUGE_PAGES_NEEDED: u64 = 4;
 

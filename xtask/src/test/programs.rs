@@ -95,6 +95,17 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
+/// The pairs once each, by `LD_LIBRARY_PATH`.
+pub(super) fn some(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for (program, args) in PING_PONGS {
+        let name = format!("{program} {}", args.join(" "));
+        bench.step(&name);
+        let result = exchange(bench, Way::LibraryPath, DataPath::Default, program, args)?;
+        tally.record(&name, result);
+    }
+    Ok(())
+}
+
 /// One pair, which has to count something and say nothing else.
 fn exchange(
     bench: &Bench,

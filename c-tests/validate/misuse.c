@@ -1,0 +1,761 @@
+/*
+ * One misuse of verbs for each check of the layer `validate`, and its right twin: misuse ID wrong|right. What a wrong one does must be told
+ * by the layer as that id and nothing else, a right one hears nothing. JSON (in the environment) is the file that the layer writes.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
+#define SIZE 65536
+#define DEPTH 128
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static struct ibv_qp *a, *b;
+static struct ibv_qp_cap cap;	/* of a, as given */
+static unsigned char *buf;
+static int wrong;
+static uint8_t rnr_retry;
+
+static void want(int ok, const char *what)
+{
+	if (!ok) {
+		fprintf(stderr, "misuse: %s: %s\n", what, strerror(errno));
+		exit(2);
+	}
+}
+
+static struct ibv_qp *make(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl)
+{
+	struct ibv_qp_init_attr init = { .send_cq = scq, .recv_cq = cq, .srq = srq, .qp_type = type, .cap = { DEPTH, DEPTH, 2, 2, inl } };
+	if (srq)
+		init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	want(qp != NULL, "ibv_create_qp");
+	cap = init.cap;
+	return qp;
+}
+
+static void to_init(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7, .qp_access_flags = ALL & ~IBV_ACCESS_MW_BIND };
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+	want(!ibv_modify_qp(qp, &attr, mask), "INIT");
+}
+
+static struct ibv_qp_attr ready(struct ibv_qp *peer)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
+		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .port_num = 1 } };
+	want(!ibv_query_gid(ctx, 1, 0, &attr.ah_attr.grh.dgid), "ibv_query_gid");
+	return attr;
+}
+
+static int rtr_mask(struct ibv_qp *qp)
+{
+	if (qp->qp_type == IBV_QPT_UD)
+		return IBV_QP_STATE;
+	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	return qp->qp_type == IBV_QPT_UC ? mask : mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+}
+
+static int to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rd_atomic)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = 7, .rnr_retry = rnr_retry, .max_rd_atomic = rd_atomic };
+	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+static void to_rtr(struct ibv_qp *qp, struct ibv_qp *peer)
+{
+	struct ibv_qp_attr attr = ready(peer);
+	want(!ibv_modify_qp(qp, &attr, rtr_mask(qp)), "RTR");
+}
+
+static void couple(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl)
+{
+	b = make(type, cq, srq, inl);
+	a = make(type, scq, NULL, inl);
+	to_init(a);
+	to_init(b);
+	to_rtr(a, b);
+	to_rtr(b, a);
+	want(!to_rts(a, 14, 1) && !to_rts(b, 14, 1), "RTS");
+}
+
+static void pair(void)
+{
+	couple(IBV_QPT_RC, cq, NULL, 64);
+}
+
+static struct ibv_sge piece(uint32_t length)
+{
+	return (struct ibv_sge){ (uintptr_t)buf, length, mr->lkey };
+}
+
+static struct ibv_send_wr request(enum ibv_wr_opcode op, struct ibv_sge *sge, int n)
+{
+	struct ibv_send_wr wr = { .wr_id = 7, .opcode = op, .sg_list = sge, .num_sge = n, .send_flags = IBV_SEND_SIGNALED };
+	wr.wr.rdma.remote_addr = (uintptr_t)buf + 4096;
+	wr.wr.rdma.rkey = mr->rkey;
+	return wr;
+}
+
+static int post(struct ibv_qp *qp, struct ibv_send_wr wr)
+{
+	struct ibv_send_wr *bad;
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+static int receive(struct ibv_qp *qp, struct ibv_sge sge)
+{
+	struct ibv_recv_wr wr = { .wr_id = 9, .sg_list = &sge, .num_sge = 1 }, *bad;
+	return ibv_post_recv(qp, &wr, &bad);
+}
+
+static struct ibv_wc done(struct ibv_cq *from)
+{
+	struct ibv_wc wc;
+	int n;
+	while (!(n = ibv_poll_cq(from, 1, &wc)))
+		;
+	want(n == 1, "ibv_poll_cq");
+	return wc;
+}
+
+static void ok(struct ibv_cq *from)
+{
+	want(done(from).status == IBV_WC_SUCCESS, "a completion");
+}
+
+/* Posts; polls what was accepted. */
+static void post_and_poll(struct ibv_send_wr wr)
+{
+	if (!post(a, wr))
+		done(cq);
+}
+
+/* Waits until the layer has written something. */
+static void *when_told(void *then)
+{
+	struct stat st;
+	while (stat(getenv("JSON"), &st) || !st.st_size)
+		nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+	((void (*)(void))then)();
+	return NULL;
+}
+
+/* ---- memory ---- */
+
+static void mr_01(void)
+{
+	pair();
+	want(!receive(b, piece(64)), "a receive");
+	struct ibv_sge sge = piece(64);
+	if (wrong)
+		sge.lkey = mr->rkey;
+	post_and_poll(request(IBV_WR_SEND, &sge, 1));
+}
+
+static void mr_02(void)
+{
+	pair();
+	struct ibv_sge sge = piece(64);
+	sge.addr += SIZE - (wrong ? 32 : 64);
+	post_and_poll(request(IBV_WR_RDMA_WRITE, &sge, 1));
+}
+
+static void mr_03(void)
+{
+	pair();
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	struct ibv_mr *elsewhere = ibv_reg_mr(wrong ? other : pd, buf, SIZE, ALL);
+	want(elsewhere != NULL, "ibv_reg_mr");
+	struct ibv_sge sge = piece(64);
+	sge.lkey = elsewhere->lkey;
+	post_and_poll(request(IBV_WR_RDMA_WRITE, &sge, 1));
+	want(!ibv_dereg_mr(elsewhere) && !ibv_dealloc_pd(other), "the other PD");
+}
+
+static struct ibv_mr *second;
+
+static void mr_04(void)
+{
+	pair();
+	second = ibv_reg_mr(pd, buf, SIZE, wrong ? 0 : IBV_ACCESS_LOCAL_WRITE);
+	want(second != NULL, "ibv_reg_mr");
+	struct ibv_sge sge = piece(64);
+	sge.lkey = second->lkey;
+	receive(b, sge);
+}
+
+static void mr_05(void)
+{
+	struct ibv_mr *more = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_REMOTE_WRITE | (wrong ? 0 : IBV_ACCESS_LOCAL_WRITE));
+	if (more)
+		ibv_dereg_mr(more);
+}
+
+static void mr_06(void)
+{
+	pair();
+	struct ibv_mr *more = ibv_reg_mr(pd, buf, SIZE, ALL);
+	want(more != NULL, "ibv_reg_mr");
+	struct ibv_sge sge = piece(64);
+	sge.lkey = more->lkey;
+	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	if (!wrong)
+		ok(cq);
+	want(!ibv_dereg_mr(more), "ibv_dereg_mr");
+	if (wrong)
+		done(cq);
+}
+
+static void mr_15(void)
+{
+	pair();
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	want(mw != NULL, "ibv_alloc_mw");
+	struct ibv_mw_bind bind = { .wr_id = 1, .send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { .mr = mr, .addr = (uintptr_t)buf, .length = SIZE, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+	want(!ibv_bind_mw(b, mw, &bind), "ibv_bind_mw");
+	ok(cq);
+	uint32_t before = mw->rkey;
+	want(!ibv_bind_mw(b, mw, &bind), "ibv_bind_mw");
+	ok(cq);
+	struct ibv_sge sge = piece(64);
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	wr.wr.rdma.rkey = wrong ? before : mw->rkey;
+	post_and_poll(wr);
+	want(!ibv_dealloc_mw(mw), "ibv_dealloc_mw");
+}
+
+/* ---- queue pairs ---- */
+
+static void qp_01(void)
+{
+	b = make(IBV_QPT_RC, cq, NULL, 0);
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	to_init(b);
+	to_rtr(a, b);
+	to_rtr(b, a);
+	want(!to_rts(b, 14, 1), "RTS");
+	if (!wrong)
+		want(!to_rts(a, 14, 1), "RTS");
+	struct ibv_sge sge = piece(64);
+	post_and_poll(request(IBV_WR_RDMA_WRITE, &sge, 1));
+}
+
+static void qp_02(void)
+{
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	struct ibv_qp_attr attr = ready(a);
+	int result = ibv_modify_qp(a, &attr, rtr_mask(a) & ~(wrong ? IBV_QP_MIN_RNR_TIMER : 0));
+	want((result != 0) == wrong, "RTR");
+}
+
+static void qp_03(void)
+{
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	to_rtr(a, a);
+	to_rts(a, wrong ? 64 : 14, 1);
+}
+
+static void qp_04(void)
+{
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	struct ibv_port_attr port;
+	want(!ibv_query_port(ctx, 1, &port), "ibv_query_port");
+	struct ibv_qp_attr attr = ready(a);
+	attr.path_mtu = wrong ? port.active_mtu + 1 : port.active_mtu;
+	ibv_modify_qp(a, &attr, rtr_mask(a));
+}
+
+static void qp_08(void)
+{
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	b = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	to_init(b);
+	to_rtr(a, b);
+	to_rtr(b, a);
+	want(!to_rts(a, 14, wrong ? 0 : 1) && !to_rts(b, 14, 1), "RTS");
+	struct ibv_sge sge = piece(64);
+	if (!post(a, request(IBV_WR_RDMA_READ, &sge, 1)) && !wrong)
+		ok(cq);
+}
+
+static void qp_12(void)
+{
+	couple(wrong ? IBV_QPT_UC : IBV_QPT_RC, cq, NULL, 0);
+	struct ibv_sge sge = piece(64);
+	post_and_poll(request(IBV_WR_RDMA_READ, &sge, 1));
+}
+
+static void qp_13(void)
+{
+	struct ibv_cq *own = ibv_create_cq(ctx, 8, NULL, NULL, 0);
+	struct ibv_qp *qp = make(IBV_QPT_RC, own, NULL, 0);
+	if (wrong)
+		want(ibv_destroy_cq(own) == EBUSY, "EBUSY");
+	want(!ibv_destroy_qp(qp) && !ibv_destroy_cq(own), "destroying in the right order");
+}
+
+static void qp_15(void)
+{
+	struct ibv_device_attr dev;
+	want(!ibv_query_device(ctx, &dev), "ibv_query_device");
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	if (wrong)
+		init.cap.max_send_wr = dev.max_qp_wr + 1;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	want((qp == NULL) == wrong, "ibv_create_qp");
+	if (qp)
+		ibv_destroy_qp(qp);
+}
+
+/* ---- posting ---- */
+
+static void wr_01(void)
+{
+	pair();
+	struct ibv_sge sge[64];
+	for (int i = 0; i < 64; i++)
+		sge[i] = piece(8);
+	post_and_poll(request(IBV_WR_RDMA_WRITE, sge, (int)cap.max_send_sge + wrong));
+}
+
+static void wr_02(void)
+{
+	pair();
+	struct ibv_sge sge = piece(cap.max_inline_data + (uint32_t)wrong);
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	wr.send_flags |= IBV_SEND_INLINE;
+	post_and_poll(wr);
+}
+
+static void wr_03(void)
+{
+	/* The sends wait for ever for a receive. */
+	rnr_retry = 7;
+	pair();
+	struct ibv_sge sge = piece(8);
+	unsigned posted = 0;
+	while ((wrong || posted < cap.max_send_wr) && !post(a, request(IBV_WR_SEND, &sge, 1)))
+		posted++;
+	want(posted >= cap.max_send_wr, "a full send queue");
+}
+
+static void wr_04(void)
+{
+	pair();
+	struct ibv_sge sge = piece(8);
+	for (unsigned i = 0; i < cap.max_send_wr; i++) {
+		struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+		if (wrong || i + 1 < cap.max_send_wr)
+			wr.send_flags = 0;
+		want(!post(a, wr), "ibv_post_send");
+	}
+	if (!wrong)
+		ok(cq);
+}
+
+static void wr_05(void)
+{
+	pair();
+	unsigned posted = 0;
+	while ((wrong || posted < cap.max_recv_wr) && !receive(b, piece(8)))
+		posted++;
+}
+
+static void wr_07(void)
+{
+	pair();
+	struct ibv_sge sge = piece(8);
+	struct ibv_send_wr wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, 1);
+	wr.wr.atomic.remote_addr = (uintptr_t)buf + 4096 + (wrong ? 4 : 0);
+	wr.wr.atomic.rkey = mr->rkey;
+	wr.wr.atomic.compare_add = 1;
+	post_and_poll(wr);
+}
+
+static struct ibv_ah *handle(void)
+{
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
+	want(!ibv_query_gid(ctx, 1, 0, &to.grh.dgid), "ibv_query_gid");
+	struct ibv_ah *ah = ibv_create_ah(pd, &to);
+	want(ah != NULL, "ibv_create_ah");
+	return ah;
+}
+
+static void wr_08(void)
+{
+	couple(IBV_QPT_UD, cq, NULL, 0);
+	struct ibv_port_attr port;
+	want(!ibv_query_port(ctx, 1, &port), "ibv_query_port");
+	struct ibv_ah *ah = handle();
+	struct ibv_sge sge = piece((128u << port.active_mtu) + (uint32_t)wrong);
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge, 1);
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = b->qp_num;
+	wr.wr.ud.remote_qkey = 7;
+	post_and_poll(wr);
+	want(!ibv_destroy_ah(ah), "ibv_destroy_ah");
+}
+
+static void wr_09(void)
+{
+	couple(IBV_QPT_UD, cq, NULL, 0);
+	struct ibv_ah *ah = handle();
+	struct ibv_sge sge = piece(8);
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge, 1);
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = b->qp_num;
+	wr.wr.ud.remote_qkey = 7;
+	want(!post(a, wr), "ibv_post_send");
+	if (!wrong)
+		ok(cq);
+	want(!ibv_destroy_ah(ah), "ibv_destroy_ah");
+	if (wrong)
+		done(cq);
+}
+
+static void wr_11(void)
+{
+	pair();
+	struct ibv_sge sge = piece(8);
+	struct ibv_recv_wr wr[100], *bad;
+	for (int i = 0; i < 100; i++)
+		wr[i] = (struct ibv_recv_wr){ .sg_list = &sge, .num_sge = 1, .next = i < 99 ? &wr[i + 1] : wrong ? &wr[0] : NULL };
+	ibv_post_recv(b, wr, &bad);
+}
+
+static void wr_12(void)
+{
+	pair();
+	struct ibv_sge sge = piece(8);
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	if (wrong)
+		wr.send_flags |= 0x80;
+	post_and_poll(wr);
+}
+
+static struct ibv_qp_ex *extended(void)
+{
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { DEPTH, DEPTH, 2, 2, 0 }, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE };
+	a = ibv_create_qp_ex(ctx, &init);
+	want(a != NULL, "ibv_create_qp_ex");
+	b = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	to_init(b);
+	to_rtr(a, b);
+	to_rtr(b, a);
+	want(!to_rts(a, 14, 1) && !to_rts(b, 14, 1), "RTS");
+	return ibv_qp_to_qp_ex(a);
+}
+
+static void wr_15(void)
+{
+	struct ibv_qp_ex *qp = extended();
+	ibv_wr_start(qp);
+	qp->wr_id = 3;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	if (wrong)
+		ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)buf, 64);
+	ibv_wr_rdma_write(qp, mr->rkey, (uintptr_t)buf + 4096);
+	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)buf, 64);
+	if (!ibv_wr_complete(qp))
+		done(cq);
+}
+
+static void wr_17(void)
+{
+	pair();
+	size_t size = 1536u << 20;
+	void *big = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	want(big != MAP_FAILED, "mmap");
+	struct ibv_mr *all = ibv_reg_mr(pd, big, size, IBV_ACCESS_LOCAL_WRITE);
+	want(all != NULL, "ibv_reg_mr");
+	struct ibv_sge sge[2] = { { (uintptr_t)big, (uint32_t)size, all->lkey }, { (uintptr_t)big, (uint32_t)size, all->lkey } };
+	if (!wrong)
+		sge[0].length = sge[1].length = 64;
+	post_and_poll(request(IBV_WR_RDMA_WRITE, sge, 2));
+	want(!ibv_dereg_mr(all) && !munmap(big, size), "ibv_dereg_mr");
+}
+
+/* ---- completions and events ---- */
+
+static void cq_01(void)
+{
+	struct ibv_cq *small = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	want(small != NULL, "ibv_create_cq");
+	couple(IBV_QPT_RC, small, NULL, 0);
+	want((unsigned)small->cqe < cap.max_send_wr, "a CQ smaller than the send queue");
+	struct ibv_sge sge = piece(8);
+	for (int i = 0; i < small->cqe + wrong; i++)
+		want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	if (!wrong)
+		for (int i = 0; i < small->cqe; i++)
+			ok(small);
+	want(!ibv_destroy_qp(a) && !ibv_destroy_cq(small), "destroying");
+	a = NULL;
+}
+
+static void cq_03(void)
+{
+	pair();
+	if (!wrong)
+		want(!receive(b, piece(64)), "a receive");
+	struct ibv_sge sge = piece(64);
+	post_and_poll(request(IBV_WR_SEND, &sge, 1));
+}
+
+static struct ibv_cq *evented;
+
+static void ack(void)
+{
+	ibv_ack_cq_events(evented, 1);
+}
+
+/* A CQ whose event was got. */
+static struct ibv_comp_channel *event(int early)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	evented = channel ? ibv_create_cq(ctx, DEPTH, NULL, channel, 0) : NULL;
+	want(evented != NULL, "a CQ with a channel");
+	couple(IBV_QPT_RC, evented, NULL, 0);
+	want(!ibv_req_notify_cq(evented, 0), "ibv_req_notify_cq");
+	if (early)
+		ack();
+	struct ibv_sge sge = piece(64);
+	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	struct ibv_cq *found;
+	void *mine;
+	want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");
+	ok(evented);
+	return channel;
+}
+
+static void finish(struct ibv_comp_channel *channel)
+{
+	want(!ibv_destroy_qp(a) && !ibv_destroy_cq(evented) && !ibv_destroy_comp_channel(channel), "destroying");
+	a = NULL;
+}
+
+static void cq_06(void)
+{
+	struct ibv_comp_channel *channel = event(0);
+	pthread_t helper;
+	if (wrong)
+		want(!pthread_create(&helper, NULL, when_told, (void *)ack), "pthread_create");
+	else
+		ack();
+	finish(channel);
+	if (wrong)
+		pthread_join(helper, NULL);
+}
+
+static void cq_07(void)
+{
+	struct ibv_comp_channel *channel = event(wrong);
+	if (!wrong)
+		ack();
+	finish(channel);
+}
+
+static struct ibv_async_event last;
+
+static void ack_last(void)
+{
+	ibv_ack_async_event(&last);
+}
+
+static void cq_08(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	want(srq != NULL, "ibv_create_srq");
+	couple(IBV_QPT_RC, cq, srq, 0);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	want(!ibv_modify_qp(b, &attr, IBV_QP_STATE), "ERR");
+	do
+		want(!ibv_get_async_event(ctx, &last), "ibv_get_async_event");
+	while (last.event_type != IBV_EVENT_QP_LAST_WQE_REACHED && (ack_last(), 1));
+	pthread_t helper;
+	if (wrong)
+		want(!pthread_create(&helper, NULL, when_told, (void *)ack_last), "pthread_create");
+	else
+		ack_last();
+	want(!ibv_destroy_qp(b) && !ibv_destroy_srq(srq), "destroying");
+	b = NULL;
+	if (wrong)
+		pthread_join(helper, NULL);
+}
+
+static struct ibv_cq_ex *iterated(uint32_t flags)
+{
+	struct ibv_cq_init_attr_ex init = { .cqe = DEPTH, .wc_flags = IBV_WC_EX_WITH_QP_NUM, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = flags };
+	struct ibv_cq_ex *ex = ibv_create_cq_ex(ctx, &init);
+	want(ex != NULL, "ibv_create_cq_ex");
+	return ex;
+}
+
+static void cq_11(void)
+{
+	struct ibv_cq_ex *ex = iterated(0);
+	struct ibv_poll_cq_attr attr = { 0 };
+	int result = ibv_start_poll(ex, &attr);
+	want(result == ENOENT, "ENOENT");
+	/* The provider's own function may rely on what the layer tells: it is called on a CQ with nothing in it. */
+	if (wrong)
+		ibv_next_poll(ex);
+	want(!ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), "ibv_destroy_cq");
+}
+
+static void *poll_beside(void *cq_ex)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+	if (!ibv_start_poll(cq_ex, &attr))
+		ibv_end_poll(cq_ex);
+	return NULL;
+}
+
+static void cq_12(void)
+{
+	struct ibv_cq_ex *ex = iterated(IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+	couple(IBV_QPT_RC, ibv_cq_ex_to_cq(ex), NULL, 0);
+	struct ibv_sge sge = piece(64);
+	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	struct ibv_poll_cq_attr attr = { 0 };
+	while (ibv_start_poll(ex, &attr))
+		;
+	if (!wrong)
+		ibv_end_poll(ex);
+	pthread_t other;
+	want(!pthread_create(&other, NULL, poll_beside, ex), "pthread_create");
+	pthread_join(other, NULL);
+	if (wrong)
+		ibv_end_poll(ex);
+	want(!ibv_destroy_qp(a) && !ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), "destroying");
+	a = NULL;
+}
+
+/* A layer beneath, c-tests/layers/liar.c, changes the wr_id 66. */
+static void cq_13(void)
+{
+	pair();
+	struct ibv_sge sge = piece(64);
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	wr.wr_id = wrong ? 66 : 65;
+	want(!post(a, wr), "ibv_post_send");
+	ok(cq);
+}
+
+/* ---- objects ---- */
+
+static void ob_01(void)
+{
+	struct ibv_context *other = ibv_open_device(ctx->device);
+	struct ibv_cq *theirs = other ? ibv_create_cq(other, 8, NULL, NULL, 0) : NULL;
+	want(theirs != NULL, "another context");
+	struct ibv_qp_init_attr init = { .send_cq = wrong ? theirs : cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	if (qp)
+		ibv_destroy_qp(qp);
+	want(!ibv_destroy_cq(theirs) && !ibv_close_device(other), "the other context");
+}
+
+static void ob_02(void)
+{
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	struct ibv_mr *held = ibv_reg_mr(other, buf, SIZE, 0);
+	want(held != NULL, "ibv_reg_mr");
+	if (wrong)
+		want(ibv_dealloc_pd(other) == EBUSY, "EBUSY");
+	want(!ibv_dereg_mr(held) && !ibv_dealloc_pd(other), "destroying");
+}
+
+static void ob_03(void)
+{
+	a = make(wrong ? IBV_QPT_RC : IBV_QPT_UD, cq, NULL, 0);
+	to_init(a);
+	union ibv_gid group = { .raw = { 0xff, 0x0e, [15] = 7 } };
+	if (!ibv_attach_mcast(a, &group, 0))
+		want(!ibv_detach_mcast(a, &group, 0), "ibv_detach_mcast");
+}
+
+static struct ibv_srq *shared;
+
+static void ob_05(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	shared = ibv_create_srq(pd, &init);
+	want(shared != NULL, "ibv_create_srq");
+	a = make(IBV_QPT_RC, cq, shared, 0);
+	to_init(a);
+	struct ibv_sge sge = piece(64);
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	if (wrong)
+		ibv_post_recv(a, &wr, &bad);
+	else
+		want(!ibv_post_srq_recv(shared, &wr, &bad), "ibv_post_srq_recv");
+}
+
+static const struct {
+	const char *id;
+	void (*run)(void);
+} cases[] = {
+	{ "MR-01", mr_01 }, { "MR-02", mr_02 }, { "MR-03", mr_03 }, { "MR-04", mr_04 }, { "MR-05", mr_05 }, { "MR-06", mr_06 },
+	{ "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 },
+	{ "QP-12", qp_12 }, { "QP-13", qp_13 }, { "QP-15", qp_15 }, { "WR-01", wr_01 }, { "WR-02", wr_02 }, { "WR-03", wr_03 },
+	{ "WR-04", wr_04 }, { "WR-05", wr_05 }, { "WR-07", wr_07 }, { "WR-08", wr_08 }, { "WR-09", wr_09 }, { "WR-11", wr_11 },
+	{ "WR-12", wr_12 }, { "WR-15", wr_15 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
+	{ "CQ-07", cq_07 }, { "CQ-08", cq_08 }, { "CQ-11", cq_11 }, { "CQ-12", cq_12 }, { "CQ-13", cq_13 }, { "OB-01", ob_01 },
+	{ "OB-02", ob_02 }, { "OB-03", ob_03 }, { "OB-05", ob_05 },
+};
+
+int main(int argc, char **argv)
+{
+	if (argc == 1) {
+		for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+			puts(cases[i].id);
+		return 0;
+	}
+	wrong = argc > 2 && !strcmp(argv[2], "wrong");
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	want(list && list[0], "a device");
+	ctx = ibv_open_device(list[0]);
+	want(ctx != NULL, "ibv_open_device");
+	pd = ibv_alloc_pd(ctx);
+	cq = ibv_create_cq(ctx, 8 * DEPTH, NULL, NULL, 0);
+	buf = aligned_alloc(4096, SIZE);
+	memset(buf, 0, SIZE);
+	mr = pd ? ibv_reg_mr(pd, buf, SIZE, ALL) : NULL;
+	want(mr && cq, "PD, CQ, MR");
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (!strcmp(cases[i].id, argv[1]))
+			cases[i].run();
+	want((!a || !ibv_destroy_qp(a)) && (!b || !ibv_destroy_qp(b)), "ibv_destroy_qp");
+	want((!second || !ibv_dereg_mr(second)) && (!shared || !ibv_destroy_srq(shared)), "what a case made");
+	want(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "destroying");
+	ibv_free_device_list(list);
+	free(buf);
+	return 0;
+}

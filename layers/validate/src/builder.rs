@@ -1,0 +1,504 @@
+//! WR-15, and the checks of posting for requests that are built by `ibv_wr_*`. Its pointers lie in the QP; ours take their places when it is
+//! made, and again after ibv_modify_qp should the provider have changed one.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_FLUSH,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Zeroed, be32, ibv_ah, ibv_data_buf,
+    ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
+};
+
+use crate::checks::Id;
+use crate::report::{Message, tell};
+use crate::spin::Spin;
+use crate::stack::{self, Site};
+use crate::state::{QPS, Qp, thread};
+use crate::wr::{self, Send};
+
+/// Elements of a request that are looked at.
+const SGES: usize = 32;
+
+/// A request in the making.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    wr_id: u64,
+    flags: u32,
+    opcode: u32,
+    remote: u64,
+    rkey: u32,
+    ah: usize,
+    inline: Option<u64>,
+    count: usize,
+    sges: [ibv_sge; SGES],
+}
+
+struct Work {
+    /// The provider's pointers.
+    old: ibv_qp_ex,
+    ops: u64,
+    open: Option<Open>,
+    /// Those that were put among the requests in flight since `ibv_wr_start`.
+    ids: Vec<u64>,
+    site: Site,
+}
+
+// SAFETY: of the copy only the function pointers are read.
+unsafe impl core::marker::Send for Work {}
+
+/// Between `ibv_wr_start` and `ibv_wr_complete` the provider lets one thread in; that is what our own state relies on, and is checked.
+pub(crate) struct Builder {
+    work: Spin<Work>,
+    /// The thread that builds; 0 for none.
+    owner: AtomicU32,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        let work = Work { old: ibv_qp_ex::zeroed(), ops: 0, open: None, ids: Vec::new(), site: 0 };
+        Self { work: Spin::new(work), owner: AtomicU32::new(0) }
+    }
+
+    /// Puts ours in place of the provider's.
+    ///
+    /// # Safety
+    /// A live extended QP, made with these operations.
+    pub(crate) unsafe fn replace(&self, qp: *mut ibv_qp_ex, ops: u64) {
+        let mut work = self.work.lock();
+        work.ops = ops;
+        // SAFETY: as above.
+        unsafe { take(&mut work, qp) };
+    }
+
+    /// As `replace`, after a call that may have changed some.
+    ///
+    /// # Safety
+    /// As `replace`.
+    pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex) {
+        let mut work = self.work.lock();
+        // SAFETY: as above.
+        unsafe { take(&mut work, qp) };
+    }
+}
+
+/// Keeps the provider's pointers and puts ours there: only those that were asked for, since the object of an older provider may end before the rest.
+///
+/// # Safety
+/// A live extended QP, made with the operations in `work`.
+unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex) {
+    macro_rules! hook {
+        ($($field:ident)+) => {$(
+            // SAFETY: a member of the object: every extended one has it, or it was asked for.
+            let now = unsafe { (*qp).$field };
+            if let Some(function) = now && function as usize != $field as *const () as usize {
+                work.old.$field = now;
+                // SAFETY: as above.
+                unsafe { (*qp).$field = Some($field) };
+            }
+        )+};
+    }
+    hook!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr);
+    macro_rules! wanted {
+        ($($bit:ident $field:ident;)+) => {$(
+            if work.ops & u64::from($bit) != 0 {
+                hook!($field);
+            }
+        )+};
+    }
+    wanted! {
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp;
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add;
+        IBV_QP_EX_WITH_BIND_MW wr_bind_mw;
+        IBV_QP_EX_WITH_LOCAL_INV wr_local_inv;
+        IBV_QP_EX_WITH_RDMA_READ wr_rdma_read;
+        IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write;
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm;
+        IBV_QP_EX_WITH_SEND wr_send;
+        IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm;
+        IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv;
+        IBV_QP_EX_WITH_TSO wr_send_tso;
+        IBV_QP_EX_WITH_ATOMIC_WRITE wr_atomic_write;
+        IBV_QP_EX_WITH_FLUSH wr_flush;
+    }
+}
+
+fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
+    let known = QPS.get(qp as usize)?;
+    Some((known, known.builder.as_deref()?))
+}
+
+#[cold]
+fn misuse(qp: &Qp, call: &str, text: String, remedy: &str) {
+    tell(
+        &Message { id: Id::Wr15, call, object: qp.name(), text, remedy: remedy.into(), also: None },
+        Some(qp),
+    );
+}
+
+/// Whether the calling thread is between start and complete.
+fn check_started(qp: &Qp, builder: &Builder, call: &str) {
+    match builder.owner.load(Ordering::Relaxed) {
+        0 => misuse(
+            qp,
+            call,
+            "there was no ibv_wr_start before it".into(),
+            "call ibv_wr_start first, and ibv_wr_complete last",
+        ),
+        owner if owner == thread() => {}
+        owner => misuse(
+            qp,
+            call,
+            format!("thread {owner} has called ibv_wr_start, and this is thread {}", thread()),
+            "from ibv_wr_start to ibv_wr_complete it is one thread's",
+        ),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferroverbs_validate_wr_start(
+    qp: *mut ibv_qp_ex,
+    caller: *mut c_void,
+    frame: *mut c_void,
+) {
+    let Some((known, builder)) = known(qp) else { return };
+    let me = thread();
+    if builder.owner.load(Ordering::Relaxed) == me {
+        misuse(
+            known,
+            "ibv_wr_start",
+            "it was called already".into(),
+            "call ibv_wr_complete or ibv_wr_abort first",
+        );
+    }
+    let start = builder.work.lock().old.wr_start;
+    if let Some(start) = start {
+        // SAFETY: the provider's own pointer, with its QP.
+        unsafe { start(qp) };
+    }
+    // The provider has let us in.
+    builder.owner.store(me, Ordering::Relaxed);
+    wr::check_send_state(known, "ibv_wr_start", 0);
+    let mut work = builder.work.lock();
+    work.open = None;
+    work.ids.clear();
+    work.site = stack::site(caller as usize, frame as usize);
+}
+
+unsafe extern "C" {
+    fn ferroverbs_validate_entry_wr_start(qp: *mut ibv_qp_ex);
+}
+use ferroverbs_validate_entry_wr_start as wr_start;
+
+/// The request that was being built is whole.
+fn close(qp: &Qp, work: &mut Work, call: &'static str) {
+    let Some(open) = work.open.take() else { return };
+    let sges = &open.sges[..open.count.min(SGES)];
+    let send = Send {
+        wr_id: open.wr_id,
+        opcode: open.opcode,
+        flags: open.flags,
+        sges: Some(sges),
+        count: open.count as i64,
+        inline: open.inline,
+        remote: open.remote,
+        rkey: open.rkey,
+        ah: open.ah,
+    };
+    let mut queue = qp.send.lock();
+    wr::check_send(qp, call, &mut queue, &send);
+    wr::push(qp, call, &mut queue, &send, work.site);
+    work.ids.push(open.wr_id);
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    const CALL: &str = "ibv_wr_complete";
+    let Some((known, builder)) = known(qp) else { return libc::EINVAL };
+    check_started(known, builder, CALL);
+    let (complete, ids) = {
+        let mut work = builder.work.lock();
+        close(known, &mut work, CALL);
+        // The room for them stays when all is well.
+        (work.old.wr_complete, core::mem::take(&mut work.ids))
+    };
+    builder.owner.store(0, Ordering::Relaxed);
+    let Some(complete) = complete else { return libc::EINVAL };
+    // SAFETY: the provider's own pointer, with its QP.
+    let result = unsafe { complete(qp) };
+    if result != 0 {
+        wr::not_posted(known, CALL, result, &ids);
+    } else {
+        let mut work = builder.work.lock();
+        // Unless another thread has begun meanwhile.
+        if work.ids.capacity() == 0 {
+            work.ids = ids;
+            work.ids.clear();
+        }
+    }
+    result
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    let Some((known, builder)) = known(qp) else { return };
+    check_started(known, builder, "ibv_wr_abort");
+    let abort = {
+        let mut work = builder.work.lock();
+        work.open = None;
+        wr::take_back(&mut known.send.lock(), &work.ids);
+        work.ids.clear();
+        work.old.wr_abort
+    };
+    builder.owner.store(0, Ordering::Relaxed);
+    if let Some(abort) = abort {
+        // SAFETY: the provider's own pointer, with its QP.
+        unsafe { abort(qp) };
+    }
+}
+
+/// A request begins; the one before it is whole.
+unsafe fn begin(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    opcode: u32,
+    remote: u64,
+    rkey: u32,
+) -> Option<ibv_qp_ex> {
+    let (known, builder) = known(qp)?;
+    check_started(known, builder, call);
+    let mut work = builder.work.lock();
+    close(known, &mut work, call);
+    // SAFETY: the caller's QP is live; both are the program's to set.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
+    let sges = [none; SGES];
+    work.open =
+        Some(Open { wr_id, flags, opcode, remote, rkey, ah: 0, inline: None, count: 0, sges });
+    Some(work.old)
+}
+
+/// Something is set of the request that is being built.
+fn set(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    change: impl FnOnce(&mut Open),
+) -> Option<ibv_qp_ex> {
+    let (known, builder) = known(qp)?;
+    check_started(known, builder, call);
+    let mut work = builder.work.lock();
+    match &mut work.open {
+        Some(open) => change(open),
+        None => {
+            let remedy = "call the operation, ibv_wr_send for example, before what it is given";
+            misuse(known, call, "there is no request to set it for".into(), remedy);
+        }
+    }
+    Some(work.old)
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: the caller's QP is live.
+    let old =
+        unsafe { begin(qp, "ibv_wr_atomic_cmp_swp", IBV_WR_ATOMIC_CMP_AND_SWP, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_atomic_cmp_swp) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote, compare, swap) };
+    }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote: u64, add: u64) {
+    // SAFETY: the caller's QP is live.
+    let old =
+        unsafe { begin(qp, "ibv_wr_atomic_fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_atomic_fetch_add) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote, add) };
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_bind_mw", IBV_WR_BIND_MW, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_bind_mw) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, mw, rkey, info) };
+    }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_local_inv", IBV_WR_LOCAL_INV, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_local_inv) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey) };
+    }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote: u64) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_rdma_read", IBV_WR_RDMA_READ, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_rdma_read) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote) };
+    }
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote: u64) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_rdma_write", IBV_WR_RDMA_WRITE, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_rdma_write) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote) };
+    }
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote: u64, imm: be32) {
+    // SAFETY: the caller's QP is live.
+    let old =
+        unsafe { begin(qp, "ibv_wr_rdma_write_imm", IBV_WR_RDMA_WRITE_WITH_IMM, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_rdma_write_imm) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote, imm) };
+    }
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_send", IBV_WR_SEND, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_send) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp) };
+    }
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: be32) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_send_imm", IBV_WR_SEND_WITH_IMM, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_send_imm) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, imm) };
+    }
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_send_inv", IBV_WR_SEND_WITH_INV, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_send_inv) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey) };
+    }
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, length: u16, mss: u16) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_send_tso", IBV_WR_TSO, 0, 0) };
+    if let Some(operation) = old.and_then(|old| old.wr_send_tso) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, header, length, mss) };
+    }
+}
+
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote: u64,
+    value: *const c_void,
+) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_atomic_write", IBV_WR_ATOMIC_WRITE, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_atomic_write) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote, value) };
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote: u64,
+    length: usize,
+    kind: u8,
+    level: u8,
+) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin(qp, "ibv_wr_flush", IBV_WR_FLUSH, remote, rkey) };
+    if let Some(operation) = old.and_then(|old| old.wr_flush) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, rkey, remote, length, kind, level) };
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    let old = set(qp, "ibv_wr_set_ud_addr", |open| open.ah = ah as usize);
+    if let Some(operation) = old.and_then(|old| old.wr_set_ud_addr) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, ah, qpn, qkey) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let old = set(qp, "ibv_wr_set_inline_data", |open| open.inline = Some(length as u64));
+    if let Some(operation) = old.and_then(|old| old.wr_set_inline_data) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, addr, length) };
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let old = set(qp, "ibv_wr_set_sge", |open| {
+        (open.count, open.sges[0]) = (1, ibv_sge { addr, length, lkey })
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_sge) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, lkey, addr, length) };
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    let old = set(qp, "ibv_wr_set_sge_list", |open| {
+        open.count = count;
+        if !list.is_null() {
+            // SAFETY: the program's list is as long as it says.
+            let given = unsafe { core::slice::from_raw_parts(list, count.min(SGES)) };
+            open.sges[..given.len()].copy_from_slice(given);
+        }
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_sge_list) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, count, list) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    let old = set(qp, "ibv_wr_set_inline_data_list", |open| {
+        if !list.is_null() {
+            // SAFETY: the program's list is as long as it says.
+            let given = unsafe { core::slice::from_raw_parts(list, count) };
+            open.inline = Some(given.iter().map(|buf| buf.length as u64).sum());
+        }
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_inline_data_list) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, count, list) };
+    }
+}

@@ -1,0 +1,102 @@
+//! What is checked: stable ids, and a line each. `docs/validate.md` has a page for each.
+
+/// Whether something must fail, or only may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The call or the request must fail, or its outcome is undefined.
+    Error,
+    /// It will probably end badly.
+    Warning,
+}
+
+impl Level {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check {
+    pub(crate) id: &'static str,
+    pub(crate) level: Level,
+}
+
+macro_rules! checks {
+    ($($name:ident $id:literal $level:ident;)*) => {
+        /// The number of a check.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Id { $(#[doc = $id] $name,)* }
+        /// All of them, by their numbers.
+        pub(crate) static CHECKS: &[Check] = &[$(Check { id: $id, level: Level::$level },)*];
+    };
+}
+
+checks! {
+    Mr01 "MR-01" Error;
+    Mr02 "MR-02" Error;
+    Mr03 "MR-03" Error;
+    Mr04 "MR-04" Error;
+    Mr05 "MR-05" Error;
+    Mr06 "MR-06" Error;
+    Mr15 "MR-15" Error;
+    Qp01 "QP-01" Error;
+    Qp02 "QP-02" Error;
+    Qp03 "QP-03" Error;
+    Qp04 "QP-04" Error;
+    Qp08 "QP-08" Error;
+    Qp12 "QP-12" Error;
+    Qp13 "QP-13" Error;
+    Qp15 "QP-15" Error;
+    Wr01 "WR-01" Error;
+    Wr02 "WR-02" Error;
+    Wr03 "WR-03" Error;
+    Wr04 "WR-04" Warning;
+    Wr05 "WR-05" Error;
+    Wr07 "WR-07" Error;
+    Wr08 "WR-08" Error;
+    Wr09 "WR-09" Error;
+    Wr11 "WR-11" Error;
+    Wr12 "WR-12" Warning;
+    Wr15 "WR-15" Error;
+    Wr17 "WR-17" Error;
+    Cq01 "CQ-01" Error;
+    Cq03 "CQ-03" Warning;
+    Cq06 "CQ-06" Error;
+    Cq07 "CQ-07" Error;
+    Cq08 "CQ-08" Error;
+    Cq11 "CQ-11" Error;
+    Cq12 "CQ-12" Error;
+    Cq13 "CQ-13" Warning;
+    Ob01 "OB-01" Error;
+    Ob02 "OB-02" Error;
+    Ob03 "OB-03" Error;
+    Ob05 "OB-05" Error;
+}
+
+impl Id {
+    pub(crate) fn check(self) -> Check {
+        CHECKS[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_check_has_a_page_and_each_page_a_check() {
+        let text = include_str!("../../../docs/validate.md");
+        let pages: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("## "))
+            .filter_map(|title| title.split(':').next())
+            .filter(|id| id.as_bytes().get(2) == Some(&b'-'))
+            .collect();
+        let ids: Vec<&str> = CHECKS.iter().map(|check| check.id).collect();
+        assert_eq!(pages, ids);
+    }
+}

@@ -1,0 +1,438 @@
+//! Completion queues and events: CQ-01 to CQ-13, and what a completion tells.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use abi::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR,
+    IBV_EVENT_SRQ_LIMIT_REACHED, IBV_QPS_ERR, IBV_QPT_DRIVER, IBV_QPT_XRC_RECV, IBV_WC_RECV,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+};
+
+use crate::checks::Id;
+use crate::cq_ex::Extended;
+use crate::explain;
+use crate::objects::{context, shared};
+use crate::report::{Message, tell};
+use crate::spin::Spin;
+use crate::stack;
+use crate::state::{CQS, Cq, Ctx, Flight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
+
+/// While it lives the thread is in an object that was made for one thread at a time.
+pub(crate) struct Entered<'a>(Option<&'a AtomicU32>);
+
+/// CQ-12.
+pub(crate) fn enter<'a>(user: &'a AtomicU32, call: &str, object: String) -> Entered<'a> {
+    let me = thread();
+    match user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(_) => Entered(Some(user)),
+        // Nested calls of one thread are its own affair.
+        Err(other) if other == me => Entered(None),
+        Err(other) => {
+            let text = format!(
+                "made for one thread at a time, but thread {other} is in it and thread {me} comes"
+            );
+            let remedy =
+                "leave IBV_CREATE_CQ_ATTR_SINGLE_THREADED or the thread domain away, or lock";
+            tell(
+                &Message { id: Id::Cq12, call, object, text, remedy: remedy.into(), also: None },
+                None,
+            );
+            Entered(None)
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if let Some(user) = self.0 {
+            user.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn remember(ctx: Arc<Ctx>, cq: *mut ibv_cq, single: bool, extended: Option<Extended>) {
+    let at = cq.expose_provenance();
+    // SAFETY: the provider has just made it.
+    let cqe = unsafe { (*cq).cqe };
+    let known = Cq {
+        at,
+        ctx,
+        cqe: AtomicU32::new(u32::try_from(cqe).unwrap_or(u32::MAX)),
+        single,
+        user: AtomicU32::new(0),
+        qps: Spin::new(Vec::new()),
+        got: AtomicU32::new(0),
+        async_got: AtomicU32::new(0),
+        extended,
+        made: stack::here(),
+    };
+    CQS.insert(at, Arc::new(known));
+}
+
+pub(crate) unsafe extern "C" fn create_cq(
+    at: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let cq = unsafe { beneath!(ctx, create_cq)(at, cqe, channel, vector) };
+    if !cq.is_null() {
+        remember(ctx, cq, false, None);
+    }
+    cq
+}
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    at: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    // SAFETY: the front-end looked at the first members; the others are there when the mask names them.
+    let single = unsafe {
+        let mask = (*attr).comp_mask;
+        let flags = mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+            && (*attr).flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
+        let domain = mask & IBV_CQ_INIT_ATTR_MASK_PD != 0
+            && PDS.get((*attr).parent_domain as usize).is_some_and(|pd| pd.single);
+        flags || domain
+    };
+    // SAFETY: the caller's arguments, passed on.
+    let cq = unsafe { beneath!(ctx, create_cq_ex)(at, attr) };
+    if !cq.is_null() {
+        // SAFETY: just made, and nobody else knows it.
+        let extended = unsafe { Extended::replace(cq) };
+        remember(ctx, cq.cast(), single, Some(extended));
+    }
+    cq
+}
+
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: the caller's CQ is live.
+    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, resize_cq)(cq, cqe) };
+    if let (0, Some(known)) = (result, CQS.get(cq as usize)) {
+        // SAFETY: the CQ is live.
+        let now = unsafe { (*cq).cqe }.max(cqe);
+        known.cqe.store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+    result
+}
+
+/// CQ-06 and CQ-08: an object that is destroyed waits for the acknowledgement of its events.
+fn waits(id: Id, call: &str, object: &str, got: u32, acked: u32, event: &str, remedy: &str) {
+    let open = got.wrapping_sub(acked).cast_signed();
+    if open <= 0 {
+        return;
+    }
+    let message = Message {
+        id,
+        call,
+        object: object.to_owned(),
+        text: format!(
+            "it now waits, maybe for ever, for {open} {event} that nobody acknowledged ({got} got, {acked} acknowledged)"
+        ),
+        remedy: remedy.into(),
+        also: None,
+    };
+    tell(&message, None);
+}
+
+/// CQ-08.
+pub(crate) fn check_async(call: &str, object: &str, got: u32, acked: u32) {
+    let remedy = "ibv_ack_async_event for each event that ibv_get_async_event gave";
+    waits(Id::Cq08, call, object, got, acked, "asynchronous events", remedy);
+}
+
+/// CQ-07.
+fn check_acks(call: &str, known: &Cq, acked: u32) {
+    let got = known.got.load(Ordering::Relaxed);
+    if acked.wrapping_sub(got).cast_signed() > 0 {
+        let message = Message {
+            id: Id::Cq07,
+            call,
+            object: format!("cq {:#x}", known.at),
+            text: format!("{acked} events of it were acknowledged, {got} were got"),
+            remedy: "acknowledge each event once, on the CQ that ibv_get_cq_event gave".into(),
+            also: None,
+        };
+        tell(&message, None);
+    }
+}
+
+pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    const CALL: &str = "ibv_destroy_cq";
+    // SAFETY: the caller's CQ is live.
+    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
+    let at = cq as usize;
+    let known = CQS.share(at);
+    if let Some(known) = &known {
+        // SAFETY: the CQ is live.
+        let (acked, async_acked) =
+            unsafe { ((*cq).comp_events_completed, (*cq).async_events_completed) };
+        check_acks(CALL, known, acked);
+        let object = format!("cq {at:#x}");
+        // Only if it can be destroyed at all does it wait.
+        if known.qps.lock().is_empty() {
+            let remedy = "ibv_ack_cq_events as many as ibv_get_cq_event gave";
+            waits(
+                Id::Cq06,
+                CALL,
+                &object,
+                known.got.load(Ordering::Relaxed),
+                acked,
+                "completion events",
+                remedy,
+            );
+            check_async(CALL, &object, known.async_got.load(Ordering::Relaxed), async_acked);
+        }
+    }
+    CQS.remove(at);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, destroy_cq)(cq) };
+    match known {
+        Some(known) if result != 0 => {
+            let users = known.qps.lock().clone();
+            crate::qp::still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
+            CQS.insert(at, known);
+        }
+        _ => gone("cq", at),
+    }
+    result
+}
+
+/// CQ-01: more than fit will complete.
+#[cold]
+pub(crate) fn too_many(qp: &Qp, call: &'static str, wr_id: u64, due: u32) {
+    let Some(cq) = &qp.send_cq else { return };
+    let message = Message {
+        id: Id::Cq01,
+        call,
+        object: format!("{} wr_id {wr_id:#x}", qp.name()),
+        text: format!(
+            "{due} signaled sends have not been polled, cq {:#x} has room for {}",
+            cq.at,
+            cq.cqe.load(Ordering::Relaxed)
+        ),
+        remedy: "poll more often, or make the CQ as large as the send queues that complete there"
+            .into(),
+        also: Some(("the CQ was created", cq.made)),
+    };
+    tell(&message, Some(qp));
+}
+
+pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+    // SAFETY: the front-end's CQ is live, since its event is not acknowledged.
+    let Some(ctx) = context(unsafe { (*cq).context }) else { return };
+    if let Some(known) = CQS.get(cq as usize) {
+        // SAFETY: as above.
+        check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
+        known.got.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the front-end's argument, passed on.
+    unsafe { beneath!(ctx, cq_event)(cq) };
+}
+
+pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ibv_async_event) {
+    let Some(ctx) = context(at) else { return };
+    // SAFETY: the front-end has filled it in; the type tells the valid view.
+    let (kind, object) = unsafe { ((*event).event_type, (*event).element.cq as usize) };
+    match kind {
+        IBV_EVENT_CQ_ERR => {
+            if let Some(cq) = CQS.get(object) {
+                cq.async_got.fetch_add(1, Ordering::Relaxed);
+                let message = Message {
+                    id: Id::Cq01,
+                    call: "ibv_get_async_event",
+                    object: format!("cq {object:#x}"),
+                    text: format!(
+                        "IBV_EVENT_CQ_ERR: more completed than its {} entries hold",
+                        cq.cqe.load(Ordering::Relaxed)
+                    ),
+                    remedy:
+                        "poll more often, or make the CQ as large as all queues that complete there"
+                            .into(),
+                    also: Some(("the CQ was created", cq.made)),
+                };
+                tell(&message, None);
+            }
+        }
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+            if let Some(srq) = SRQS.get(object) {
+                srq.async_got.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        IBV_EVENT_QP_FATAL..=7 | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            if let Some(qp) = QPS.get(object) {
+                qp.async_got.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+    // SAFETY: the front-end's arguments, passed on.
+    unsafe { beneath!(ctx, async_event)(at, event) };
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    let Some(known) = CQS.get(cq as usize) else {
+        // SAFETY: the caller's CQ is live.
+        let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { beneath!(ctx, poll_cq)(cq, room, wc) };
+    };
+    let _user =
+        known.single.then(|| enter(&known.user, "ibv_poll_cq", format!("cq {:#x}", known.at)));
+    // SAFETY: the caller's arguments, passed on.
+    let found = unsafe { beneath!(known.ctx, poll_cq)(cq, room, wc) };
+    if found > 0 {
+        // SAFETY: the provider filled so many.
+        let all = unsafe { core::slice::from_raw_parts(wc, found.cast_unsigned() as usize) };
+        let qps = known.qps.lock();
+        for wc in all {
+            let done = Done {
+                wr_id: wc.wr_id,
+                status: wc.status,
+                opcode: wc.opcode,
+                vendor: wc.vendor_err,
+            };
+            completed(&qps, known, wc.qp_num, &done, "ibv_poll_cq");
+        }
+    }
+    found
+}
+
+/// What a completion says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) wr_id: u64,
+    pub(crate) status: u32,
+    pub(crate) opcode: u32,
+    pub(crate) vendor: u32,
+}
+
+/// Which queue of a QP a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Send,
+    Receive,
+}
+
+/// A completion was polled.
+#[inline]
+pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call: &'static str) {
+    let Ok(place) = qps.binary_search_by_key(&number, |qp| qp.number) else { return };
+    let qp = &qps[place];
+    if matches!(qp.kind, IBV_QPT_DRIVER | IBV_QPT_XRC_RECV) {
+        return;
+    }
+    let ok = done.status == IBV_WC_SUCCESS;
+    let sends = qp.send_cq.as_ref().is_some_and(|send| send.at == cq.at);
+    let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.at == cq.at);
+    // The opcode of a failed one says nothing.
+    let side = match (sends, receives) {
+        (true, false) => Side::Send,
+        (false, true) => Side::Receive,
+        _ if ok && done.opcode & IBV_WC_RECV != 0 => Side::Receive,
+        _ if ok => Side::Send,
+        _ => {
+            let first = |queue: &Spin<crate::state::Queue>| {
+                queue.lock().flights.iter().any(|flight| flight.wr_id == done.wr_id)
+            };
+            let (send, receive) = (first(&qp.send), first(&qp.recv));
+            if send && !receive || (send == receive && done.opcode & IBV_WC_RECV == 0) {
+                Side::Send
+            } else {
+                Side::Receive
+            }
+        }
+    };
+    if side == Side::Receive
+        && let Some(srq) = &qp.srq
+    {
+        srq.taken.fetch_add(1, Ordering::Relaxed);
+        if !ok {
+            failed(qp, done, None, call, false);
+        }
+        return;
+    }
+    let flight = retire(qp, side, done, ok);
+    // With an SRQ nobody can tell a failed receive from a failed send; tag matching completes things that nobody posted.
+    if flight.is_none()
+        && !qp.failed.load(Ordering::Relaxed)
+        && qp.srq.is_none()
+        && !qp.was_reset.load(Ordering::Relaxed)
+    {
+        stranger(qp, done, call, side);
+    }
+    if !ok {
+        failed(qp, done, flight.as_ref(), call, side == Side::Send);
+    }
+}
+
+/// Takes what completed, and what was posted before it, out of those in flight.
+#[inline]
+fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
+    let mut queue = if side == Side::Send { qp.send.lock() } else { qp.recv.lock() };
+    let is_it = |flight: &Flight| flight.wr_id == done.wr_id && (flight.due || !ok);
+    let place = match queue.flights.front() {
+        Some(first) if is_it(first) => 0,
+        _ => queue.flights.iter().position(is_it)?,
+    };
+    let found = queue.flights.remove(place);
+    if side == Side::Send {
+        queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
+        // What was posted before it and is not reported is done. Threads that post at once may have overtaken each other between us and the
+        // provider, so that a signaled one stays until it is reported.
+        let mut at = 0;
+        for _ in 0..place {
+            if queue.flights.get(at).is_some_and(|flight| !flight.due) {
+                queue.flights.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+    found
+}
+
+/// CQ-13.
+#[cold]
+fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
+    let what = if side == Side::Send { "send" } else { "receive" };
+    let message = Message {
+        id: Id::Cq13,
+        call,
+        object: qp.name(),
+        text: format!(
+            "a completion with wr_id {:#x}, which no {what} request in flight has",
+            done.wr_id
+        ),
+        remedy:
+            "a fault of the provider, or memory that was overwritten: run it under a memory checker"
+                .into(),
+        also: None,
+    };
+    tell(&message, Some(qp));
+}
+
+/// CQ-03: the first error of a QP is explained; what follows it is not worth a word.
+#[cold]
+fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str, sent: bool) {
+    let first = !qp.failed.swap(true, Ordering::Relaxed);
+    if qp.kind != abi::IBV_QPT_UD {
+        qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
+    } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
+        qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
+    }
+    // Flushed because the program took it there.
+    // And one that was told of when it was posted needs no more words.
+    if first && done.status != IBV_WC_WR_FLUSH_ERR && qp.told.load(Ordering::Relaxed) == 0 {
+        explain::failure(qp, done, flight, call, sent);
+    }
+}

@@ -1,0 +1,148 @@
+//! What a completion with an error means, from the history of its QP: CQ-03, and MR-15.
+
+use abi::{
+    IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
+    IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
+};
+
+use crate::checks::Id;
+use crate::cq::Done;
+use crate::report::{Message, tell};
+use crate::state::{Flight, Qp};
+use crate::{mr, stack, wr};
+
+const NAMES: [&str; 24] = [
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+];
+
+/// Tells what it means.
+pub(crate) fn failure(
+    qp: &Qp,
+    done: &Done,
+    flight: Option<&Flight>,
+    call: &'static str,
+    sent: bool,
+) {
+    let name = NAMES.get(done.status as usize).copied().unwrap_or("an unknown status");
+    let what = flight
+        .map_or("a request", |flight| if sent { wr::what(flight.opcode) } else { "a receive" });
+    let also =
+        flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
+    let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
+    if let Some(now) =
+        flight.filter(|_| done.status == IBV_WC_REM_ACCESS_ERR).and_then(|f| mr::stale(f.rkey))
+    {
+        let rkey = flight.map_or(0, |flight| flight.rkey);
+        let message = Message {
+            id: Id::Mr15,
+            call,
+            object,
+            text: format!(
+                "{what} failed with IBV_WC_{name}: rkey {rkey:#x} is that of a window before it was bound again; now it is {now:#x}"
+            ),
+            remedy: "send the peer mw->rkey after the bind has completed".into(),
+            also,
+        };
+        tell(&message, Some(qp));
+        return;
+    }
+    let (text, remedy) = reason(qp, done, flight, sent);
+    let text = format!("{what} failed with IBV_WC_{name} (vendor_err {:#x}): {text}", done.vendor);
+    tell(&Message { id: Id::Cq03, call, object, text, remedy, also }, Some(qp));
+}
+
+fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String, String) {
+    let attr = *qp.attr.lock();
+    let target = flight.map_or_else(String::new, |flight| {
+        format!(
+            "remote address {:#x}, {} bytes, rkey {:#x}",
+            flight.remote, flight.bytes, flight.rkey
+        )
+    });
+    let (text, remedy) = match done.status {
+        IBV_WC_RETRY_EXC_ERR => {
+            let wait = 4.096e-3 * f64::from(1_u32 << attr.timeout.min(31)) * f64::from(attr.retry_cnt + 1);
+            return (
+                format!(
+                    "no answer from qp {:#x} in {} tries (timeout {}, retry_cnt {}: {wait:.0} ms or more)",
+                    attr.dest_qp_num,
+                    attr.retry_cnt + 1,
+                    attr.timeout,
+                    attr.retry_cnt
+                ),
+                "is the peer alive, its QP in RTR, its number and GID right, the MTU the same, the way open (udp 4791)? ferroverbs doctor looks at this host".into(),
+            );
+        }
+        IBV_WC_RNR_RETRY_EXC_ERR => {
+            return (
+                format!("the peer had no receive posted (rnr_retry {} of this QP)", attr.rnr_retry),
+                "post receives at the peer before sending; rnr_retry 7 waits for ever. A WRITE with immediate takes one, too".into(),
+            );
+        }
+        IBV_WC_REM_ACCESS_ERR => {
+            if let Some(region) = flight.and_then(|flight| mr::by_lkey(flight.rkey)) {
+                return (
+                    format!("{target}: that is the lkey of mr {:#x}, whose rkey is {:#x}", region.at, region.rkey),
+                    "send the peer mr->rkey".into(),
+                );
+            }
+            (
+                format!("{target}: the peer has no such key, the range leaves its region, or its region or QP lacks the right"),
+                "compare with the peer's mr->rkey, addr and length; register with IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC, and set these in qp_access_flags",
+            )
+        }
+        IBV_WC_REM_INV_REQ_ERR => (
+            "the peer's QP cannot take it: the message is longer than its receive, or the operation is not in its qp_access_flags".to_owned(),
+            "compare lengths; set qp_access_flags and max_dest_rd_atomic at the peer",
+        ),
+        IBV_WC_REM_OP_ERR => (
+            "the peer could not carry it out: something is wrong with the receive that it posted".to_owned(),
+            "look at the peer's completions: its receive failed, too",
+        ),
+        IBV_WC_LOC_LEN_ERR if sent => {
+            ("the message is longer than the QP can send".to_owned(), "send less at once")
+        }
+        IBV_WC_LOC_LEN_ERR => (
+            format!("a message longer than the receive arrived; it has {} bytes", flight.map_or(0, |f| f.bytes)),
+            "post larger receives (for datagrams 40 bytes more)",
+        ),
+        IBV_WC_LOC_PROT_ERR => (
+            "a buffer of it is not within a region of the QP's PD".to_owned(),
+            "see MR-01 to MR-04: lkey, range, PD, access",
+        ),
+        IBV_WC_LOC_ACCESS_ERR | IBV_WC_MW_BIND_ERR => (
+            "the region does not allow it".to_owned(),
+            "register with IBV_ACCESS_MW_BIND, and LOCAL_WRITE if the window is to be written",
+        ),
+        IBV_WC_LOC_QP_OP_ERR => (
+            "the QP could not carry it out: its state, or the request itself".to_owned(),
+            "look at the opcode, the number of elements and the inline length",
+        ),
+        _ => ("see ibv_poll_cq(3)".to_owned(), "only wr_id, status, qp_num and vendor_err are valid in a failed completion"),
+    };
+    (text, remedy.to_owned())
+}

@@ -1,0 +1,189 @@
+//! The layer `validate`: tells who misuses verbs what is wrong, on which object, with which values, where, and what mends it.
+//!
+//! It stands between a program and the provider of its device (docs/layers.md) and knows no device. What is known about objects is kept
+//! beside them ([`state`], [`table`]); each family of checks is a module; [`report`] says what was found. `docs/validate.md` has a page for each
+//! check.
+
+mod builder;
+mod checks;
+mod cq;
+mod cq_ex;
+mod explain;
+mod mr;
+mod objects;
+mod qp;
+mod report;
+mod settings;
+mod spin;
+mod stack;
+mod state;
+mod table;
+mod transitions;
+mod wr;
+
+use core::ffi::c_int;
+use std::cell::RefCell;
+use std::sync::{Arc, Once};
+
+use abi::{
+    Zeroed, ferroverbs_layer, ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, verbs_context_ops,
+};
+use cface::lock::Guard;
+
+use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
+
+/// What the front-end looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
+    size: size_of::<ferroverbs_layer>(),
+    generation: cface::generations::NEWEST.pabi,
+    reserved: 0,
+    name: c"validate".as_ptr(),
+    attach: Some(attach),
+};
+
+// src/entry.c: they come back to us with the caller's address.
+unsafe extern "C" {
+    fn ferroverbs_validate_entry_post_send(
+        qp: *mut ibv_qp,
+        wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int;
+    fn ferroverbs_validate_entry_post_recv(
+        qp: *mut ibv_qp,
+        wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+    ) -> c_int;
+    fn ferroverbs_validate_entry_post_srq_recv(
+        srq: *mut ibv_srq,
+        wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+    ) -> c_int;
+}
+
+unsafe extern "C" fn attach(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) -> c_int {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let _ = settings::settings();
+        // SAFETY: functions of this library, which is never unloaded.
+        unsafe {
+            libc::atexit(report::at_exit);
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
+        }
+    });
+    // SAFETY: the chain's table for us, and entries of this table of the context.
+    unsafe {
+        let (device, ports) = limits(context, next);
+        let at = context as usize;
+        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, ports }));
+        fill(&mut *mine);
+    }
+    0
+}
+
+fn fill(mine: &mut verbs_context_ops) {
+    macro_rules! put {
+        ($($name:ident = $function:path;)+) => {
+            $(mine.$name = Some($function);)+
+        };
+    }
+    put! {
+        alloc_mw = mr::alloc_mw;
+        alloc_null_mr = mr::alloc_null_mr;
+        alloc_parent_domain = objects::alloc_parent_domain;
+        alloc_pd = objects::alloc_pd;
+        async_event = cq::async_event;
+        attach_mcast = qp::attach_mcast;
+        bind_mw = mr::bind_mw;
+        cq_event = cq::cq_event;
+        create_ah = objects::create_ah;
+        create_cq = cq::create_cq;
+        create_cq_ex = cq::create_cq_ex;
+        create_qp = qp::create_qp;
+        create_qp_ex = qp::create_qp_ex;
+        create_srq = objects::create_srq;
+        create_srq_ex = objects::create_srq_ex;
+        dealloc_mw = mr::dealloc_mw;
+        dealloc_pd = objects::dealloc_pd;
+        dereg_mr = mr::dereg_mr;
+        destroy_ah = objects::destroy_ah;
+        destroy_cq = cq::destroy_cq;
+        destroy_qp = qp::destroy_qp;
+        destroy_srq = objects::destroy_srq;
+        detach_mcast = qp::detach_mcast;
+        free_context = objects::free_context;
+        import_mr = mr::import_mr;
+        modify_qp = qp::modify_qp;
+        modify_srq = objects::modify_srq;
+        poll_cq = cq::poll_cq;
+        post_recv = ferroverbs_validate_entry_post_recv;
+        post_send = ferroverbs_validate_entry_post_send;
+        post_srq_recv = ferroverbs_validate_entry_post_srq_recv;
+        reg_dm_mr = mr::reg_dm_mr;
+        reg_dmabuf_mr = mr::reg_dmabuf_mr;
+        reg_mr = mr::reg_mr;
+        reg_mr_ex = mr::reg_mr_ex;
+        rereg_mr = mr::rereg_mr;
+        resize_cq = cq::resize_cq;
+        unimport_mr = mr::unimport_mr;
+    }
+}
+
+/// What the device and its ports can.
+///
+/// # Safety
+/// An open context and the table beneath us.
+unsafe fn limits(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+) -> (Option<abi::ibv_device_attr>, Vec<ibv_port_attr>) {
+    let mut attr = ibv_device_attr_ex::zeroed();
+    // SAFETY: operations of this context; both structures are ours.
+    unsafe {
+        let Some(query) = (*next).query_device_ex else { return (None, Vec::new()) };
+        if query(context, core::ptr::null(), &raw mut attr, size_of::<ibv_device_attr_ex>()) != 0 {
+            return (None, Vec::new());
+        }
+        let mut ports = Vec::new();
+        for number in 1..=attr.orig_attr.phys_port_cnt {
+            let mut port = ibv_port_attr::zeroed();
+            let Some(query) = (*next).query_port else { break };
+            if query(context, number, &raw mut port) != 0 {
+                break;
+            }
+            ports.push(port);
+        }
+        (Some(attr.orig_attr), ports)
+    }
+}
+
+thread_local! {
+    static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread that forks takes all locks of ours first: the child has nobody else who could give them back.
+extern "C" fn before_fork() {
+    let all = vec![
+        CONTEXTS.hold(),
+        PDS.hold(),
+        SRQS.hold(),
+        CQS.hold(),
+        QPS.hold(),
+        AHS.hold(),
+        REGIONS.hold(),
+        GONE.hold(),
+        report::hold(),
+    ];
+    let _ = HELD.try_with(|held| *held.borrow_mut() = all);
+}
+
+/// In the parent and in the child.
+extern "C" fn after_fork() {
+    let _ = HELD.try_with(|held| held.borrow_mut().clear());
+}

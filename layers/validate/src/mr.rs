@@ -1,0 +1,548 @@
+//! Memory: MR-01 to MR-06 and MR-15. Registrations are remembered; what requests say is compared with them.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::Ordering;
+
+use abi::{
+    AccessFlags, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
+    IBV_REREG_MR_CHANGE_TRANSLATION, MrInitMask, ibv_dm, ibv_mr, ibv_mr_init_attr, ibv_mw,
+    ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp, ibv_sge, verbs_mr,
+};
+
+use crate::checks::Id;
+use crate::objects::{context, live_pd, root_of};
+use crate::report::{Message, tell, wanted};
+use crate::stack;
+use crate::state::{Cache, Ctx, EPOCH, Mr, Mw, QPS, Qp, REGIONS, REMEMBERED, beneath};
+
+/// MR-05, before the call.
+fn check_access(call: &str, access: u32) {
+    let flags = AccessFlags::from_bits_retain(access);
+    let needs = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if flags.intersects(needs) && !flags.contains(AccessFlags::LOCAL_WRITE) {
+        tell(
+            &Message {
+                id: Id::Mr05,
+                call,
+                object: String::new(),
+                text: format!(
+                    "access {access:#x} has REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE: EINVAL"
+                ),
+                remedy: "add IBV_ACCESS_LOCAL_WRITE".into(),
+                also: None,
+            },
+            None,
+        );
+    }
+}
+
+/// Remembers a region that was just made.
+fn remember(ctx: &Ctx, mr: *mut ibv_mr, range: Option<(u64, u64)>, access: Option<u32>) {
+    // SAFETY: the provider has just made it.
+    let made = unsafe { &*mr };
+    let region = Mr {
+        at: mr as usize,
+        ctx: ctx.at,
+        pd: root_of(made.pd as usize),
+        lkey: made.lkey,
+        rkey: made.rkey,
+        range,
+        access,
+        made: stack::here(),
+    };
+    let mut regions = REGIONS.lock();
+    regions.live.insert((ctx.at, made.lkey), region);
+    regions.gone.retain(|(c, key, _)| (*c, *key) != (ctx.at, made.lkey));
+    EPOCH.fetch_add(1, Ordering::Release);
+}
+
+fn range_of(iova: u64, length: usize, access: u32) -> Option<(u64, u64)> {
+    let start = if access & AccessFlags::ZERO_BASED.bits() != 0 { 0 } else { iova };
+    // On demand for all memory there is.
+    if access & AccessFlags::ON_DEMAND.bits() != 0 && length == usize::MAX {
+        return None;
+    }
+    Some((start, start.saturating_add(length as u64)))
+}
+
+pub(crate) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    live_pd("ibv_reg_mr", pd);
+    check_access("ibv_reg_mr", access.cast_unsigned());
+    // SAFETY: the caller's arguments, passed on.
+    let mr = unsafe { beneath!(ctx, reg_mr)(pd, addr, length, iova, access) };
+    if !mr.is_null() {
+        // With a NULL address and all lengths it is on demand for all memory.
+        let range = range_of(iova, length, access.cast_unsigned());
+        remember(ctx, mr, range, Some(access.cast_unsigned()));
+    }
+    mr
+}
+
+pub(crate) unsafe extern "C" fn reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live, and the attributes are readable.
+    let (context_of, given) = unsafe { ((*pd).context, *attr) };
+    let Some(ctx) = context(context_of) else { return core::ptr::null_mut() };
+    check_access("ibv_reg_mr_ex", given.access.cast_unsigned());
+    // SAFETY: the caller's arguments, passed on.
+    let mr = unsafe { beneath!(ctx, reg_mr_ex)(pd, attr) };
+    if !mr.is_null() {
+        let mask = MrInitMask::from_bits_retain(given.comp_mask);
+        let start = if mask.contains(MrInitMask::IOVA) {
+            Some(given.iova)
+        } else {
+            mask.contains(MrInitMask::ADDR).then_some(given.addr as u64)
+        };
+        let access = given.access.cast_unsigned();
+        let range = start.and_then(|start| range_of(start, given.length, access));
+        remember(ctx, mr, range, Some(access));
+    }
+    mr
+}
+
+pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    check_access("ibv_reg_dmabuf_mr", access.cast_unsigned());
+    // SAFETY: the caller's arguments, passed on.
+    let mr = unsafe { beneath!(ctx, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
+    if !mr.is_null() {
+        let access = access.cast_unsigned();
+        remember(ctx, mr, range_of(iova, length, access), Some(access));
+    }
+    mr
+}
+
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let mr = unsafe { beneath!(ctx, reg_dm_mr)(pd, dm, offset, length, access) };
+    if !mr.is_null() {
+        remember(ctx, mr, None, Some(access));
+    }
+    mr
+}
+
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's argument, passed on.
+    let mr = unsafe { beneath!(ctx, alloc_null_mr)(pd) };
+    if !mr.is_null() {
+        remember(ctx, mr, None, None);
+    }
+    mr
+}
+
+pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let mr = unsafe { beneath!(ctx, import_mr)(pd, handle) };
+    if !mr.is_null() {
+        remember(ctx, mr, None, None);
+    }
+    mr
+}
+
+/// MR-06: requests that still use the key of a region.
+fn check_in_flight(call: &str, region: &Mr) {
+    if !wanted(Id::Mr06) {
+        return;
+    }
+    for qp in QPS.all() {
+        // Connected ones stop by themselves when something fails; then nobody uses it.
+        if qp.ctx.at != region.ctx
+            || qp.failed.load(Ordering::Relaxed)
+            || qp.state() >= abi::IBV_QPS_SQE
+        {
+            continue;
+        }
+        for (queue, what) in [(&qp.send, "send"), (&qp.recv, "receive")] {
+            let uses = |flight: &&crate::state::Flight| {
+                flight.due && flight.keys[..usize::from(flight.count)].contains(&region.lkey)
+            };
+            let (count, first) = {
+                let queue = queue.lock();
+                (
+                    queue.flights.iter().filter(uses).count(),
+                    queue.flights.iter().find(uses).copied(),
+                )
+            };
+            let Some(first) = first else { continue };
+            tell(
+                &Message {
+                    id: Id::Mr06,
+                    call,
+                    object: format!("mr {:#x} (lkey {:#x})", region.at, region.lkey),
+                    text: format!(
+                        "{count} {what} requests of {} still use it, the first with wr_id {:#x}",
+                        qp.name(),
+                        first.wr_id
+                    ),
+                    remedy: "poll their completions, or destroy the QP, before the region goes"
+                        .into(),
+                    also: stack::of(first.site).map(|stack| ("which was posted", stack)),
+                },
+                Some(&qp),
+            );
+        }
+    }
+}
+
+fn forget(ctx: &Ctx, lkey: u32) {
+    let stack = stack::here();
+    let mut regions = REGIONS.lock();
+    regions.live.remove(&(ctx.at, lkey));
+    regions.gone.push_back((ctx.at, lkey, stack));
+    if regions.gone.len() > REMEMBERED {
+        regions.gone.pop_front();
+    }
+    EPOCH.fetch_add(1, Ordering::Release);
+}
+
+fn known(ctx: &Ctx, lkey: u32) -> Option<Mr> {
+    REGIONS.lock().live.get(&(ctx.at, lkey)).copied()
+}
+
+pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
+    // SAFETY: the caller's region is live.
+    let mr = unsafe { (*vmr).ibv_mr };
+    let Some(ctx) = context(mr.context) else { return libc::EINVAL };
+    let region = known(ctx, mr.lkey);
+    if let Some(region) = &region {
+        check_in_flight("ibv_dereg_mr", region);
+    }
+    // Before the call: another thread may be given the key at once.
+    forget(ctx, mr.lkey);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, dereg_mr)(vmr) };
+    if let (true, Some(region)) = (result != 0, region) {
+        let mut regions = REGIONS.lock();
+        regions.live.insert((ctx.at, mr.lkey), region);
+        EPOCH.fetch_add(1, Ordering::Release);
+    }
+    result
+}
+
+pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller's region is live.
+    let (context_of, lkey) = unsafe { ((*mr).context, (*mr).lkey) };
+    let Some(ctx) = context(context_of) else { return };
+    forget(ctx, lkey);
+    // SAFETY: the caller's argument, passed on.
+    unsafe { beneath!(ctx, unimport_mr)(mr) };
+}
+
+pub(crate) unsafe extern "C" fn rereg_mr(
+    vmr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: the caller's region is live.
+    let before = unsafe { (*vmr).ibv_mr };
+    let Some(ctx) = context(before.context) else { return libc::EINVAL };
+    let region = known(ctx, before.lkey);
+    let wants = flags.cast_unsigned();
+    if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+        check_access("ibv_rereg_mr", access.cast_unsigned());
+    }
+    if let Some(region) = &region {
+        check_in_flight("ibv_rereg_mr", region);
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, rereg_mr)(vmr, flags, pd, addr, length, access) };
+    if let (0, Some(old)) = (result, region) {
+        forget(ctx, before.lkey);
+        // SAFETY: still live.
+        let now = unsafe { (*vmr).ibv_mr };
+        let access = if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+            Some(access.cast_unsigned())
+        } else {
+            old.access
+        };
+        let range = match wants & IBV_REREG_MR_CHANGE_TRANSLATION {
+            0 => old.range,
+            _ => range_of(addr as u64, length, access.unwrap_or(0)),
+        };
+        remember(ctx, vmr.cast(), range, access);
+        let mut regions = REGIONS.lock();
+        if let Some(region) = regions.live.get_mut(&(ctx.at, now.lkey)) {
+            // The front-end changes the object's own field after us.
+            region.pd =
+                if wants & IBV_REREG_MR_CHANGE_PD != 0 { root_of(pd as usize) } else { old.pd };
+        }
+        EPOCH.fetch_add(1, Ordering::Release);
+    }
+    result
+}
+
+/// What a request uses memory for.
+pub(crate) struct Use<'a> {
+    pub(crate) call: &'a str,
+    pub(crate) object: &'a dyn Fn() -> String,
+    pub(crate) qp: Option<&'a Qp>,
+    /// The domain that regions must be of.
+    pub(crate) pd: usize,
+    /// The device writes there: what for.
+    pub(crate) written: Option<&'a str>,
+}
+
+/// MR-01 to MR-04 for one element of a request.
+#[inline]
+pub(crate) fn check_sge(ctx: &Ctx, cache: &mut Cache, index: usize, sge: &ibv_sge, what: &Use<'_>) {
+    if sge.length == 0 {
+        return;
+    }
+    let Some(mr) = cache.find(ctx.at, sge.lkey) else {
+        unknown_key(ctx, index, sge, what);
+        return;
+    };
+    let inside = mr.range.is_none_or(|(start, end)| {
+        sge.addr >= start
+            && end.checked_sub(sge.addr).is_some_and(|room| room >= u64::from(sge.length))
+    });
+    let writable = what.written.is_none()
+        || mr.access.is_none_or(|access| access & AccessFlags::LOCAL_WRITE.bits() != 0);
+    if inside && writable && (mr.pd == what.pd || what.pd == 0) {
+        return;
+    }
+    let mr = *mr;
+    wrong_region(index, sge, &mr, what, inside, writable);
+}
+
+#[cold]
+fn wrong_region(
+    index: usize,
+    sge: &ibv_sge,
+    mr: &Mr,
+    what: &Use<'_>,
+    inside: bool,
+    writable: bool,
+) {
+    let object = (what.object)();
+    let say = |id, text: String, remedy: &str| {
+        let also = Some(("the region was registered", mr.made));
+        let (object, remedy) = (object.clone(), remedy.to_owned());
+        tell(&Message { id, call: what.call, object, text, remedy, also }, what.qp);
+    };
+    if mr.pd != what.pd && what.pd != 0 {
+        say(
+            Id::Mr03,
+            format!(
+                "sge {index}: lkey {:#x} is of mr {:#x} in PD {:#x}, the queue is in PD {:#x}",
+                sge.lkey, mr.at, mr.pd, what.pd
+            ),
+            "register the memory in the queue's PD",
+        );
+    }
+    if let (false, Some((start, end))) = (inside, mr.range) {
+        let (first, last) = (sge.addr, sge.addr.wrapping_add(u64::from(sge.length)));
+        let beyond = if first < start { start - first } else { last.saturating_sub(end) };
+        say(
+            Id::Mr02,
+            format!(
+                "sge {index}: bytes [{first:#x}, {last:#x}) leave mr {:#x}, which is [{start:#x}, {end:#x}), by {beyond}",
+                mr.at
+            ),
+            "correct address or length, or register more",
+        );
+    }
+    if let (false, Some(role)) = (writable, what.written) {
+        say(
+            Id::Mr04,
+            format!(
+                "sge {index}: {role} is written to mr {:#x}, whose access {:#x} lacks IBV_ACCESS_LOCAL_WRITE",
+                mr.at,
+                mr.access.unwrap_or(0)
+            ),
+            "add IBV_ACCESS_LOCAL_WRITE to ibv_reg_mr",
+        );
+    }
+}
+
+#[cold]
+fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &Use<'_>) {
+    let (text, remedy, also) = {
+        let regions = REGIONS.lock();
+        let of_rkey = regions.live.values().find(|mr| mr.ctx == ctx.at && mr.rkey == sge.lkey);
+        let gone = regions.gone.iter().rev().find(|(c, key, _)| (*c, *key) == (ctx.at, sge.lkey));
+        let elsewhere = regions.live.values().find(|mr| mr.ctx != ctx.at && mr.lkey == sge.lkey);
+        if let Some(mr) = of_rkey {
+            let text = format!("it is the rkey of mr {:#x}", mr.at);
+            (
+                text,
+                format!("use mr->lkey, {:#x}", mr.lkey),
+                Some(("the region was registered", mr.made)),
+            )
+        } else if let Some((.., stack)) = gone {
+            let remedy =
+                "deregister after the last completion, or register again and use the new key";
+            (
+                "its region was deregistered".into(),
+                remedy.into(),
+                Some(("the region was deregistered", *stack)),
+            )
+        } else if let Some(mr) = elsewhere {
+            let text = format!("it is the lkey of mr {:#x} of another context", mr.at);
+            (
+                text,
+                "register the memory with this device as well".into(),
+                Some(("the region was registered", mr.made)),
+            )
+        } else {
+            let remedy = "set lkey to mr->lkey of the region that holds the buffer";
+            ("no region that this layer saw has it".to_owned(), remedy.to_owned(), None)
+        }
+    };
+    tell(
+        &Message {
+            id: Id::Mr01,
+            call: what.call,
+            object: (what.object)(),
+            text: format!("sge {index}: lkey {:#x} is not registered: {text}", sge.lkey),
+            remedy,
+            also,
+        },
+        what.qp,
+    );
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let mw = unsafe { beneath!(ctx, alloc_mw)(pd, kind) };
+    if !mw.is_null() {
+        // SAFETY: the provider has just made it.
+        let rkey = unsafe { (*mw).rkey };
+        let mut regions = REGIONS.lock();
+        regions.windows.insert(mw as usize, Mw { ctx: ctx.at, pd: pd as usize, rkey });
+    }
+    mw
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: the caller's window is live.
+    let (context_of, rkey) = unsafe { ((*mw).context, (*mw).rkey) };
+    let Some(ctx) = context(context_of) else { return libc::EINVAL };
+    let window = {
+        let mut regions = REGIONS.lock();
+        regions.stale.retain(|(c, _, now)| (*c, *now) != (ctx.at, rkey));
+        regions.windows.remove(&(mw as usize))
+    };
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, dealloc_mw)(mw) };
+    if let (true, Some(window)) = (result != 0, window) {
+        REGIONS.lock().windows.insert(mw as usize, window);
+    }
+    result
+}
+
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+    // A bind takes a place in the send queue and, signaled, completes there.
+    // SAFETY: the caller's QP is live, and the arguments are readable.
+    let wr_id = unsafe {
+        crate::wr::bind_starts(qp, &*bind);
+        (*bind).wr_id
+    };
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, bind_mw)(qp, mw, bind) };
+    if result != 0 {
+        crate::wr::bind_failed(qp, wr_id);
+    } else {
+        // SAFETY: the window is live, and has its new key.
+        replaced(ctx, mw as usize, unsafe { (*mw).rkey });
+    }
+    result
+}
+
+/// A window has another key from now on.
+pub(crate) fn replaced(ctx: &Ctx, mw: usize, now: u32) {
+    let mut regions = REGIONS.lock();
+    let Some(window) = regions.windows.get_mut(&mw) else { return };
+    let before = core::mem::replace(&mut window.rkey, now);
+    if before == now {
+        return;
+    }
+    regions.stale.retain(|(c, key, _)| (*c, *key) != (ctx.at, now));
+    regions.stale.push_back((ctx.at, before, now));
+    if regions.stale.len() > REMEMBERED {
+        regions.stale.pop_front();
+    }
+}
+
+/// MR-15, once a request failed at the peer: whether the key that it named is one that a window had before.
+pub(crate) fn stale(rkey: u32) -> Option<u32> {
+    let regions = REGIONS.lock();
+    let taken = regions.live.values().any(|mr| mr.rkey == rkey)
+        || regions.windows.values().any(|mw| mw.rkey == rkey);
+    if taken {
+        return None;
+    }
+    regions.stale.iter().rev().find(|(_, before, _)| *before == rkey).map(|(.., now)| *now)
+}
+
+/// The region whose lkey this is although its rkey is another one: somebody sent the wrong key.
+pub(crate) fn by_lkey(key: u32) -> Option<Mr> {
+    let regions = REGIONS.lock();
+    if regions.live.values().any(|mr| mr.rkey == key) {
+        return None;
+    }
+    regions.live.values().find(|mr| mr.lkey == key).copied()
+}
+
+/// Windows and regions of a domain, for OB-02.
+pub(crate) fn of_pd(pd: usize) -> (Vec<Mr>, usize) {
+    let regions = REGIONS.lock();
+    let of = regions.live.values().filter(|mr| mr.pd == pd).copied().collect();
+    (of, regions.windows.values().filter(|mw| mw.pd == pd).count())
+}
+
+/// The regions and windows of a context, which is closed.
+pub(crate) fn of_context(ctx: usize, forget: bool) -> (Vec<Mr>, usize) {
+    let mut regions = REGIONS.lock();
+    let of = regions.live.values().filter(|mr| mr.ctx == ctx).copied().collect();
+    let windows = regions.windows.values().filter(|mw| mw.ctx == ctx).count();
+    if forget {
+        regions.live.retain(|_, mr| mr.ctx != ctx);
+        regions.windows.retain(|_, mw| mw.ctx != ctx);
+        regions.gone.retain(|(c, ..)| *c != ctx);
+        regions.stale.retain(|(c, ..)| *c != ctx);
+        EPOCH.fetch_add(1, Ordering::Release);
+    }
+    (of, windows)
+}

@@ -1,0 +1,350 @@
+//! Domains, address handles and shared receive queues, and what depends on what: OB-01 and OB-02.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use abi::{
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_SRQT_TM, ibv_ah, ibv_ah_attr,
+    ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex,
+};
+
+use crate::checks::Id;
+use crate::report::{Message, tell};
+use crate::spin::Spin;
+use crate::stack;
+use crate::state::{
+    AHS, Ah, CONTEXTS, CQS, Cache, Ctx, PDS, Pd, QPS, SRQS, Srq, beneath, gone, where_gone,
+};
+
+/// What is known about a context; every one that reaches us is known.
+#[inline]
+pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
+    CONTEXTS.get(at as usize)
+}
+
+/// As `context`, for keeping.
+pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
+    CONTEXTS.share(at as usize)
+}
+
+/// The domain that regions of a PD are registered in.
+pub(crate) fn root_of(pd: usize) -> usize {
+    PDS.get(pd).map_or(pd, |known| known.root)
+}
+
+/// OB-01: an argument that was destroyed, or is of another context.
+pub(crate) fn check_argument(
+    call: &str,
+    ctx: usize,
+    kind: &'static str,
+    at: usize,
+    of: Option<usize>,
+) {
+    let (text, also) = match of {
+        _ if at == 0 => return,
+        Some(other) if other == ctx => return,
+        Some(other) => (
+            format!("{kind} {at:#x} is of context {other:#x}, the call is for context {ctx:#x}"),
+            None,
+        ),
+        None => match where_gone(kind, at) {
+            Some(stack) => {
+                (format!("{kind} {at:#x} was destroyed"), Some(("it was destroyed", stack)))
+            }
+            None => return,
+        },
+    };
+    let remedy = "pass a live object of the same open device";
+    tell(
+        &Message {
+            id: Id::Ob01,
+            call,
+            object: format!("{kind} {at:#x}"),
+            text,
+            remedy: remedy.into(),
+            also,
+        },
+        None,
+    );
+}
+
+/// OB-01 for a PD whose memory is still what it was.
+pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
+    if PDS.get(pd as usize).is_none() {
+        check_argument(call, 0, "pd", pd as usize, None);
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
+    let Some(ctx) = context(at) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's argument, passed on.
+    let pd = unsafe { beneath!(ctx, alloc_pd)(at) };
+    if !pd.is_null() {
+        let at = pd as usize;
+        let made = stack::here();
+        PDS.insert(at, Arc::new(Pd { at, ctx: ctx.at, root: at, single: false, made }));
+    }
+    pd
+}
+
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    at: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    let Some(ctx) = context(at) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's attributes are readable.
+    let given = unsafe { attr.as_ref() }.map(|attr| (attr.pd as usize, !attr.td.is_null()));
+    // SAFETY: the caller's arguments, passed on.
+    let pd = unsafe { beneath!(ctx, alloc_parent_domain)(at, attr) };
+    if let (false, Some((parent, single))) = (pd.is_null(), given) {
+        let at = pd as usize;
+        let made = stack::here();
+        PDS.insert(at, Arc::new(Pd { at, ctx: ctx.at, root: root_of(parent), single, made }));
+    }
+    pd
+}
+
+pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
+    let at = pd as usize;
+    let known = PDS.share(at);
+    // Before the call: another thread may be given the address at once.
+    PDS.remove(at);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, dealloc_pd)(pd) };
+    if result == 0 {
+        gone("pd", at);
+        return result;
+    }
+    if let Some(known) = known {
+        PDS.insert(at, known);
+    }
+    if let Some((holders, also)) = holders_of_pd(at) {
+        tell(
+            &Message {
+                id: Id::Ob02,
+                call: "ibv_dealloc_pd",
+                object: format!("pd {at:#x}"),
+                text: format!("it is still used by {holders}"),
+                remedy: "destroy these first".into(),
+                also,
+            },
+            None,
+        );
+    }
+    result
+}
+
+type Holders = (String, Option<(&'static str, stack::Stack)>);
+
+fn holders_of_pd(at: usize) -> Option<Holders> {
+    let (regions, windows) = crate::mr::of_pd(at);
+    let mut also = regions.first().map(|mr| ("that region was registered", mr.made));
+    let mut names: Vec<String> =
+        regions.iter().map(|mr| format!("mr {:#x} (lkey {:#x})", mr.at, mr.lkey)).collect();
+    for qp in QPS.all().iter().filter(|qp| qp.pd == at) {
+        names.push(qp.name());
+        also = also.or(Some(("that QP was created", qp.made)));
+    }
+    for srq in SRQS.all().iter().filter(|srq| srq.pd == at) {
+        names.push(format!("srq {:#x}", srq.at));
+        also = also.or(Some(("that SRQ was created", srq.made)));
+    }
+    for ah in AHS.all().iter().filter(|ah| ah.pd == at) {
+        names.push(format!("ah {:#x}", ah.at));
+    }
+    for pd in PDS.all().iter().filter(|pd| pd.root == at && pd.at != at) {
+        names.push(format!("parent domain {:#x}", pd.at));
+        also = also.or(Some(("that domain was made", pd.made)));
+    }
+    if windows > 0 {
+        names.push(format!("{windows} memory windows"));
+    }
+    (!names.is_empty()).then(|| (list(&names), also))
+}
+
+/// Some of them, and how many more.
+pub(crate) fn list(names: &[String]) -> String {
+    let shown = names.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > 4 { format!("{shown} and {} more", names.len() - 4) } else { shown }
+}
+
+/// The last call of a context. What is left in it is told.
+pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
+    let Some(ctx) = shared(at) else { return };
+    let (regions, windows) = crate::mr::of_context(ctx.at, true);
+    let mut names: Vec<String> = Vec::new();
+    let mut also = None;
+    for qp in QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at) {
+        names.push(qp.name());
+        also = also.or(Some(("that QP was created", qp.made)));
+        QPS.remove(qp.at);
+    }
+    names.extend(regions.iter().map(|mr| format!("mr {:#x} (lkey {:#x})", mr.at, mr.lkey)));
+    also = also.or(regions.first().map(|mr| ("that region was registered", mr.made)));
+    for cq in CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at) {
+        names.push(format!("cq {:#x}", cq.at));
+        also = also.or(Some(("that CQ was created", cq.made)));
+        CQS.remove(cq.at);
+    }
+    for srq in SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at) {
+        names.push(format!("srq {:#x}", srq.at));
+        SRQS.remove(srq.at);
+    }
+    for ah in AHS.all().iter().filter(|ah| ah.ctx == ctx.at) {
+        names.push(format!("ah {:#x}", ah.at));
+        AHS.remove(ah.at);
+    }
+    for pd in PDS.all().iter().filter(|pd| pd.ctx == ctx.at) {
+        names.push(format!("pd {:#x}", pd.at));
+        PDS.remove(pd.at);
+    }
+    if windows > 0 {
+        names.push(format!("{windows} memory windows"));
+    }
+    if !names.is_empty() {
+        tell(
+            &Message {
+                id: Id::Ob02,
+                call: "ibv_close_device",
+                object: format!("context {:#x}", ctx.at),
+                text: format!("these are left: {}", list(&names)),
+                remedy: "destroy them first: the call does not, and their memory and numbers may stay taken".into(),
+                also,
+            },
+            None,
+        );
+    }
+    CONTEXTS.remove(ctx.at);
+    // SAFETY: the caller's argument, passed on. The table is not touched any more after it.
+    unsafe { beneath!(ctx, free_context)(at) };
+}
+
+pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let ah = unsafe { beneath!(ctx, create_ah)(pd, attr) };
+    if !ah.is_null() {
+        let at = ah as usize;
+        AHS.insert(at, Arc::new(Ah { at, ctx: ctx.at, pd: pd as usize }));
+    }
+    ah
+}
+
+pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller's address handle is live.
+    let Some(ctx) = context(unsafe { (*ah).context }) else { return libc::EINVAL };
+    let at = ah as usize;
+    crate::wr::check_ah_in_flight(ctx, at);
+    AHS.remove(at);
+    gone("ah", at);
+    // SAFETY: the caller's argument, passed on.
+    unsafe { beneath!(ctx, destroy_ah)(ah) }
+}
+
+fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr) {
+    let at = srq as usize;
+    let srq = Srq {
+        at,
+        ctx,
+        pd,
+        max_wr: AtomicU32::new(attr.max_wr),
+        max_sge: attr.max_sge,
+        posted: AtomicU64::new(0),
+        taken: AtomicU64::new(0),
+        cache: Spin::new(Cache::default()),
+        async_got: AtomicU32::new(0),
+        made: stack::here(),
+    };
+    SRQS.insert(at, Arc::new(srq));
+}
+
+pub(crate) unsafe extern "C" fn create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    live_pd("ibv_create_srq", pd);
+    // SAFETY: the caller's arguments, passed on.
+    let srq = unsafe { beneath!(ctx, create_srq)(pd, attr) };
+    if !srq.is_null() {
+        // SAFETY: the provider has filled in what it gives.
+        remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr });
+    }
+    srq
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    at: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's arguments, passed on.
+    let srq = unsafe { beneath!(ctx, create_srq_ex)(at, attr) };
+    if !srq.is_null() {
+        // SAFETY: the provider has filled in what it gives; members that the mask names are there.
+        let (mut given, pd, kind) = unsafe {
+            let mask = (*attr).comp_mask;
+            let pd = if mask & IBV_SRQ_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
+            let kind =
+                if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC };
+            ((*attr).attr, pd, kind)
+        };
+        if kind == IBV_SRQT_TM {
+            // Tag matching takes buffers of another kind besides: how many are left is not counted.
+            given.max_wr = u32::MAX;
+        }
+        remember_srq(ctx, srq, pd, &given);
+    }
+    srq
+}
+
+pub(crate) unsafe extern "C" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller's SRQ is live.
+    let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, modify_srq)(srq, attr, mask) };
+    if let (0, true, Some(known)) =
+        (result, mask.cast_unsigned() & abi::IBV_SRQ_MAX_WR != 0, SRQS.get(srq as usize))
+    {
+        // SAFETY: readable, as it was for the provider.
+        known.max_wr.store(unsafe { (*attr).max_wr }, Ordering::Relaxed);
+    }
+    result
+}
+
+pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the caller's SRQ is live.
+    let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
+    let at = srq as usize;
+    let known = SRQS.share(at);
+    if let Some(known) = &known {
+        // SAFETY: the SRQ is live.
+        let acked = unsafe { (*srq).events_completed };
+        let got = known.async_got.load(Ordering::Relaxed);
+        crate::cq::check_async("ibv_destroy_srq", &format!("srq {at:#x}"), got, acked);
+    }
+    SRQS.remove(at);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, destroy_srq)(srq) };
+    match known {
+        Some(known) if result != 0 => {
+            let users = QPS.all();
+            let users: Vec<_> =
+                users.iter().filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.at == at)).collect();
+            crate::qp::still_used("ibv_destroy_srq", "srq", at, &users);
+            SRQS.insert(at, known);
+        }
+        _ => gone("srq", at),
+    }
+    result
+}

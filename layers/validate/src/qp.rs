@@ -1,0 +1,549 @@
+//! Queue pairs: QP-02 to QP-15 as far as making, changing and destroying goes, and OB-03.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_DRIVER,
+    IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+
+use crate::builder::Builder;
+use crate::checks::Id;
+use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
+use crate::report::{Message, tell};
+use crate::spin::Spin;
+use crate::stack;
+use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, beneath, gone};
+use crate::transitions;
+
+/// OB-01 for what the attributes name.
+fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
+    for cq in [attr.send_cq as usize, attr.recv_cq as usize] {
+        check_argument(call, ctx, "cq", cq, CQS.get(cq).map(|cq| cq.ctx.at));
+    }
+    let srq = attr.srq as usize;
+    check_argument(call, ctx, "srq", srq, SRQS.get(srq).map(|srq| srq.ctx.at));
+}
+
+/// QP-15: why the QP could not be made.
+fn explain_refusal(call: &str, ctx: &Ctx, attr: &ibv_qp_init_attr, probe: impl Fn(u32) -> bool) {
+    let errno = std::io::Error::last_os_error();
+    let mut wrong = Vec::new();
+    if let Some(device) = &ctx.device {
+        let cap = &attr.cap;
+        for (name, value, most) in [
+            ("max_send_wr", cap.max_send_wr, device.max_qp_wr),
+            ("max_recv_wr", if attr.srq.is_null() { cap.max_recv_wr } else { 0 }, device.max_qp_wr),
+            ("max_send_sge", cap.max_send_sge, device.max_sge),
+            ("max_recv_sge", if attr.srq.is_null() { cap.max_recv_sge } else { 0 }, device.max_sge),
+        ] {
+            if i64::from(value) > i64::from(most) {
+                wrong.push(format!("cap.{name} {value} > {most}, what the device can"));
+            }
+        }
+    }
+    if wrong.is_empty() && attr.cap.max_inline_data > 0 {
+        // Whether it is that: the same without.
+        if probe(0) {
+            let (mut works, mut fails) = (0, attr.cap.max_inline_data);
+            while fails - works > 1 {
+                let middle = works + (fails - works) / 2;
+                if probe(middle) { works = middle } else { fails = middle }
+            }
+            wrong.push(format!(
+                "cap.max_inline_data {} is more than goes with the rest: try {works}",
+                attr.cap.max_inline_data
+            ));
+        }
+    }
+    if !wrong.is_empty() {
+        tell(
+            &Message {
+                id: Id::Qp15,
+                call,
+                object: format!("a QP of type {}", transitions::kind_name(attr.qp_type)),
+                text: format!("it failed ({errno}): {}", list(&wrong)),
+                remedy: "ask for no more; ibv_query_device says what there is".into(),
+                also: None,
+            },
+            None,
+        );
+    }
+    if let Some(code) = errno.raw_os_error() {
+        cface::Errno::from_raw(code).set();
+    }
+}
+
+/// Remembers a QP that was just made, with the capacities that the provider gave.
+fn remember(
+    ctx: Arc<Ctx>,
+    qp: *mut ibv_qp,
+    pd: usize,
+    attr: &ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) {
+    // SAFETY: the provider has just made it.
+    let made = unsafe { &*qp };
+    let (send_cq, recv_cq) = (CQS.share(attr.send_cq as usize), CQS.share(attr.recv_cq as usize));
+    let cap = attr.cap;
+    let at = qp.expose_provenance();
+    let known = Arc::new(Qp {
+        at,
+        number: made.qp_num,
+        kind: attr.qp_type,
+        ctx,
+        pd,
+        root: if attr.qp_type == IBV_QPT_XRC_RECV { 0 } else { root_of(pd) },
+        single: PDS.get(pd).is_some_and(|pd| pd.single),
+        user: AtomicU32::new(0),
+        cap,
+        sig_all: attr.sq_sig_all != 0,
+        send_cq,
+        recv_cq,
+        srq: SRQS.share(attr.srq as usize),
+        state: AtomicU32::new(IBV_QPS_RESET),
+        attr: Spin::new(ibv_qp_attr::zeroed()),
+        max_rd_atomic: AtomicU32::new(u32::MAX),
+        mtu: AtomicU32::new(0),
+        send: Spin::new(Queue::new(cap.max_send_wr)),
+        recv: Spin::new(Queue::new(cap.max_recv_wr)),
+        failed: AtomicBool::new(false),
+        was_reset: AtomicBool::new(false),
+        told: AtomicU32::new(0),
+        groups: AtomicU32::new(0),
+        async_got: AtomicU32::new(0),
+        builder: send_ops.map(|_| Box::new(Builder::new())),
+        made: stack::here(),
+    });
+    for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
+        let mut qps = cq.qps.lock();
+        // One CQ for both queues has it once.
+        if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
+            qps.insert(place, known.clone());
+        }
+    }
+    QPS.insert(at, known.clone());
+    if let (Some(ops), Some(builder)) = (send_ops, &known.builder) {
+        // SAFETY: made with these operations, so that it is an extended one.
+        unsafe { builder.replace(known.extended(), ops) };
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    live_pd("ibv_create_qp", pd);
+    // SAFETY: the caller's attributes are readable.
+    let given = unsafe { *attr };
+    check_parts("ibv_create_qp", ctx.at, &given);
+    // SAFETY: the caller's arguments, passed on.
+    let qp = unsafe { beneath!(ctx, create_qp)(pd, attr) };
+    if qp.is_null() {
+        explain_refusal("ibv_create_qp", &ctx, &given, |inline| {
+            let mut again = given;
+            again.cap.max_inline_data = inline;
+            // SAFETY: as above, with less.
+            let made = unsafe { beneath!(ctx, create_qp)(pd, &raw mut again) };
+            // SAFETY: just made, and used by nobody.
+            !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
+        });
+    } else {
+        // SAFETY: the provider has filled in the capacities.
+        remember(ctx, qp, pd as usize, unsafe { &*attr }, None);
+    }
+    qp
+}
+
+/// The part that both forms of the attributes have.
+fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    at: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    // A program built with an older header has a shorter structure: only the members that its mask names are read.
+    // SAFETY: these members are in every form of it.
+    let (mask, first) = unsafe { ((*attr).comp_mask, plain(&*attr)) };
+    check_parts("ibv_create_qp_ex", ctx.at, &first);
+    // SAFETY: the caller's arguments, passed on.
+    let qp = unsafe { beneath!(ctx, create_qp_ex)(at, attr) };
+    if qp.is_null() {
+        explain_refusal("ibv_create_qp_ex", &ctx, &first, |inline| {
+            // SAFETY: the caller's to write during the call, and put back below.
+            let made = unsafe {
+                let cap = &raw mut (*attr).cap;
+                let before = *cap;
+                *cap = first.cap;
+                (*cap).max_inline_data = inline;
+                let made = beneath!(ctx, create_qp_ex)(at, attr);
+                *cap = before;
+                made
+            };
+            // SAFETY: just made, and used by nobody.
+            !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
+        });
+    } else {
+        // SAFETY: members that the mask names are there.
+        let (pd, ops, now) = unsafe {
+            let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
+            let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
+            (pd, ops, plain(&*attr))
+        };
+        remember(ctx, qp, pd, &now, ops);
+    }
+    qp
+}
+
+/// QP-13: why something could not be destroyed.
+pub(crate) fn still_used(call: &str, kind: &str, at: usize, users: &[&Arc<Qp>]) {
+    let Some(first) = users.first() else { return };
+    let names: Vec<String> = users.iter().map(|qp| qp.name()).collect();
+    tell(
+        &Message {
+            id: Id::Qp13,
+            call,
+            object: format!("{kind} {at:#x}"),
+            text: format!("it is still used by {}", list(&names)),
+            remedy: "destroy the QPs first".into(),
+            also: Some(("that QP was created", first.made)),
+        },
+        None,
+    );
+}
+
+pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+    let at = qp as usize;
+    let Some(known) = QPS.share(at) else {
+        // SAFETY: the caller's argument, passed on.
+        return unsafe { beneath!(ctx, destroy_qp)(qp) };
+    };
+    let groups = known.groups.load(Ordering::Relaxed);
+    if groups > 0 {
+        tell(
+            &Message {
+                id: Id::Ob03,
+                call: "ibv_destroy_qp",
+                object: known.name(),
+                text: format!("it is attached to {groups} multicast groups"),
+                remedy: "ibv_detach_mcast first".into(),
+                also: Some(("the QP was created", known.made)),
+            },
+            Some(&known),
+        );
+    }
+    // SAFETY: the QP is live.
+    let acked = unsafe { (*qp).events_completed };
+    crate::cq::check_async(
+        "ibv_destroy_qp",
+        &known.name(),
+        known.async_got.load(Ordering::Relaxed),
+        acked,
+    );
+    for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
+        cq.qps.lock().retain(|qp| qp.at != at);
+    }
+    QPS.remove(at);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx, destroy_qp)(qp) };
+    if result == 0 {
+        gone("qp", at);
+    } else {
+        for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
+            let mut qps = cq.qps.lock();
+            if let Err(place) = qps.binary_search_by_key(&known.number, |qp| qp.number) {
+                qps.insert(place, known.clone());
+            }
+        }
+        QPS.insert(at, known);
+    }
+    result
+}
+
+pub(crate) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+    let mask = M::from_bits_retain(mask.cast_unsigned());
+    let known = QPS.get(qp as usize);
+    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
+        // SAFETY: readable where the mask says so; each member is read only then.
+        unsafe { check_modify(known, attr, mask) };
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, modify_qp)(qp, attr, mask.bits().cast_signed()) };
+    if let (0, Some(known)) = (result, known) {
+        // SAFETY: as above.
+        unsafe { modified(known, attr, mask) };
+        if let Some(builder) = &known.builder {
+            // SAFETY: an extended QP, which is live.
+            unsafe { builder.replace_again(known.extended()) };
+        }
+    }
+    result
+}
+
+/// # Safety
+/// `attr` is readable where `mask` names a member.
+unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
+    let mut kept = qp.attr.lock();
+    macro_rules! keep {
+        ($($bit:ident $($field:ident)+;)*) => {$(
+            if mask.contains(M::$bit) {
+                // SAFETY: named by the mask.
+                $(kept.$field = unsafe { (*attr).$field };)+
+            }
+        )*};
+    }
+    keep! {
+        PORT port_num;
+        TIMEOUT timeout;
+        RETRY_CNT retry_cnt;
+        RNR_RETRY rnr_retry;
+        AV ah_attr;
+        DEST_QPN dest_qp_num;
+        PATH_MTU path_mtu;
+        ACCESS_FLAGS qp_access_flags;
+        MAX_QP_RD_ATOMIC max_rd_atomic;
+        MIN_RNR_TIMER min_rnr_timer;
+    }
+    if mask.contains(M::MAX_QP_RD_ATOMIC) {
+        qp.max_rd_atomic.store(u32::from(kept.max_rd_atomic), Ordering::Relaxed);
+    }
+    if let Some(port) = qp.ctx.port(kept.port_num) {
+        qp.mtu.store(128 << port.active_mtu.min(5), Ordering::Relaxed);
+    }
+    drop(kept);
+    if mask.contains(M::STATE) {
+        // SAFETY: named by the mask.
+        let to = unsafe { (*attr).qp_state };
+        qp.state.store(to, Ordering::Relaxed);
+        if to == IBV_QPS_RESET {
+            qp.was_reset.store(true, Ordering::Relaxed);
+            qp.clear();
+            qp.told.store(0, Ordering::Relaxed);
+            qp.max_rd_atomic.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+}
+
+/// QP-02, QP-03, QP-04, QP-08 before the call.
+///
+/// # Safety
+/// `attr` is readable where `mask` names a member.
+unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
+    let mask = mask & !transitions::ignored(qp.kind);
+    let say = |id, text: String, remedy: &str| {
+        let message = Message {
+            id,
+            call: "ibv_modify_qp",
+            object: qp.name(),
+            text,
+            remedy: remedy.into(),
+            also: None,
+        };
+        tell(&message, Some(qp));
+    };
+    macro_rules! member {
+        ($bit:ident, $($field:tt)+) => {
+            // SAFETY: named by the mask.
+            mask.contains(M::$bit).then(|| unsafe { (*attr).$($field)+ })
+        };
+    }
+    let from = member!(CUR_STATE, cur_qp_state).unwrap_or(qp.state());
+    let to = member!(STATE, qp_state).unwrap_or(from);
+    let kind = transitions::kind_name(qp.kind);
+    let change = format!("{} -> {} of {kind}", transitions::name(from), transitions::name(to));
+    // A handle of a QP that others have too may be behind; a failed one has changed its state by itself.
+    let sure = qp.kind != IBV_QPT_XRC_RECV && !qp.failed.load(Ordering::Relaxed);
+    match transitions::allowed(qp.kind, from, to) {
+        _ if !sure => {}
+        None => say(
+            Id::Qp02,
+            format!("there is no change {change}"),
+            "go RESET, INIT, RTR, RTS; from ERR only to RESET",
+        ),
+        Some((needs, allows)) => {
+            let given = mask & !(M::STATE | M::RATE_LIMIT);
+            let (missing, extra) = (needs & !given, given & !(needs | allows));
+            let mut parts = Vec::new();
+            if !missing.is_empty() {
+                parts.push(format!("{change} needs {} in attr_mask", transitions::bits(missing)));
+            }
+            if !extra.is_empty() {
+                parts.push(format!("{change} does not take {}", transitions::bits(extra)));
+            }
+            if !parts.is_empty() {
+                say(
+                    Id::Qp02,
+                    parts.join("; "),
+                    "set the attributes and their bits as ibv_modify_qp(3) lists them",
+                );
+            }
+        }
+    }
+    let ctx = &qp.ctx;
+    let port = member!(PORT, port_num).unwrap_or_else(|| qp.attr.lock().port_num);
+    let range = |name: &str, value: u32, most: u32, why: &str| {
+        if value > most {
+            say(
+                Id::Qp03,
+                format!("{name} {value:#x} is not in 0..={most:#x}{why}"),
+                "correct the value",
+            );
+        }
+    };
+    for (name, value, most, why) in [
+        ("timeout", member!(TIMEOUT, timeout), 31, " (4.096 us * 2^timeout)"),
+        ("retry_cnt", member!(RETRY_CNT, retry_cnt), 7, ""),
+        ("rnr_retry", member!(RNR_RETRY, rnr_retry), 7, " (7 is for ever)"),
+        ("min_rnr_timer", member!(MIN_RNR_TIMER, min_rnr_timer), 31, ""),
+    ] {
+        if let Some(value) = value {
+            range(name, u32::from(value), most, why);
+        }
+    }
+    for (name, value) in [
+        ("rq_psn", member!(RQ_PSN, rq_psn)),
+        ("sq_psn", member!(SQ_PSN, sq_psn)),
+        ("dest_qp_num", member!(DEST_QPN, dest_qp_num)),
+    ] {
+        if let Some(value) = value {
+            range(name, value, 0xff_ffff, " (24 bits)");
+        }
+    }
+    if mask.contains(M::PORT) && ctx.port(port).is_none() && !ctx.ports.is_empty() {
+        let ports = ctx.ports.len();
+        say(
+            Id::Qp03,
+            format!("port_num {port}: the device has ports 1..={ports}"),
+            "correct the value",
+        );
+    }
+    let Some(known) = ctx.port(port) else { return };
+    if let Some(index) = member!(PKEY_INDEX, pkey_index)
+        && index >= known.pkey_tbl_len
+    {
+        let most = known.pkey_tbl_len;
+        say(
+            Id::Qp03,
+            format!("pkey_index {index}: the table of port {port} has {most} entries"),
+            "0 is what most want",
+        );
+    }
+    if let Some(ah) = member!(AV, ah_attr)
+        && ah.is_global != 0
+        && i32::from(ah.grh.sgid_index) >= known.gid_tbl_len
+    {
+        say(
+            Id::Qp03,
+            format!(
+                "ah_attr.grh.sgid_index {}: the table of port {port} has {} entries",
+                ah.grh.sgid_index, known.gid_tbl_len
+            ),
+            "ibv_query_gid_table shows which entries there are",
+        );
+    }
+    if let Some(mtu) = member!(PATH_MTU, path_mtu)
+        && mtu > known.active_mtu
+    {
+        let bytes = |code: u32| 128_u32.checked_shl(code).unwrap_or(0);
+        say(
+            Id::Qp04,
+            format!(
+                "path_mtu {} > active_mtu {} of port {port}",
+                bytes(mtu),
+                bytes(known.active_mtu)
+            ),
+            "use ibv_port_attr.active_mtu, or raise the MTU of the network device",
+        );
+    }
+    let Some(device) = &ctx.device else { return };
+    for (name, value, most) in [
+        ("max_rd_atomic", member!(MAX_QP_RD_ATOMIC, max_rd_atomic), device.max_qp_init_rd_atom),
+        (
+            "max_dest_rd_atomic",
+            member!(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic),
+            device.max_qp_rd_atom,
+        ),
+    ] {
+        if let Some(value) = value
+            && i32::from(value) > most
+        {
+            say(
+                Id::Qp08,
+                format!("{name} {value} > {most}, what the device can"),
+                "ask ibv_query_device",
+            );
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    lid: u16,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+    let known = QPS.get(qp as usize);
+    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_UD) {
+        tell(
+            &Message {
+                id: Id::Ob03,
+                call: "ibv_attach_mcast",
+                object: known.name(),
+                text: format!(
+                    "it is {}: only UD takes part in multicast",
+                    transitions::kind_name(known.kind)
+                ),
+                remedy: "use a QP of type IBV_QPT_UD".into(),
+                also: Some(("the QP was created", known.made)),
+            },
+            Some(known),
+        );
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, attach_mcast)(qp, gid, lid) };
+    if let (0, Some(known)) = (result, known) {
+        known.groups.fetch_add(1, Ordering::Relaxed);
+    }
+    result
+}
+
+pub(crate) unsafe extern "C" fn detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    lid: u16,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx, detach_mcast)(qp, gid, lid) };
+    if let (0, Some(known)) = (result, QPS.get(qp as usize)) {
+        let less = |count: u32| Some(count.saturating_sub(1));
+        let _ = known.groups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+    result
+}

@@ -1,0 +1,226 @@
+//! What a person, or a tool, is told: what is wrong, on which object, with which values, where, what mends it and what silences it.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+
+use cface::shared::Shared;
+
+use crate::checks::{CHECKS, Id, Level};
+use crate::settings::settings;
+use crate::stack::{self, Stack};
+use crate::state::Qp;
+
+/// Different places of one check that are remembered.
+const PLACES: usize = 4096;
+
+struct Told {
+    /// How often, by check and innermost frame.
+    places: BTreeMap<(Id, usize, usize), u64>,
+    /// By check.
+    counts: BTreeMap<Id, (u32, u64)>,
+}
+
+static TOLD: Shared<Told> = Shared::new(Told { places: BTreeMap::new(), counts: BTreeMap::new() });
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+static ANY_ERROR: AtomicBool = AtomicBool::new(false);
+
+/// One message in the making.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) id: Id,
+    /// The verb that was called.
+    pub(crate) call: &'a str,
+    pub(crate) object: String,
+    pub(crate) text: String,
+    pub(crate) remedy: String,
+    /// Another stack that matters, and what it is.
+    pub(crate) also: Option<(&'a str, Stack)>,
+}
+
+/// To fork: nobody is telling anything until the result is dropped.
+pub(crate) fn hold() -> cface::lock::Guard {
+    TOLD.hold()
+}
+
+/// Whether anybody wants to hear of this check.
+#[inline]
+pub(crate) fn wanted(id: Id) -> bool {
+    settings().on[id as usize]
+}
+
+/// Tells it, unless it was told often enough; the number of the message. `qp` is whom it is about: what it is told later follows from it.
+#[cold]
+pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
+    let settings = settings();
+    if !wanted(message.id) {
+        return None;
+    }
+    let check = message.id.check();
+    if check.level == Level::Error {
+        ANY_ERROR.store(true, Ordering::Relaxed);
+    }
+    let stack = stack::here();
+    let mut told = TOLD.lock();
+    // Completions of all requests are polled in one place: of these it is the QP that counts.
+    let whose = match message.id {
+        Id::Cq03 | Id::Mr15 => qp.map_or(0, |qp| qp.at),
+        _ => stack[1],
+    };
+    let place = (message.id, stack[0], whose);
+    let room = told.places.len() < PLACES;
+    let is_new = match told.places.get_mut(&place) {
+        Some(count) => {
+            *count += 1;
+            false
+        }
+        None if room => told.places.insert(place, 1).is_none(),
+        None => false,
+    };
+    let count = told.counts.entry(message.id).or_default();
+    count.1 += 1;
+    if !is_new || count.0 >= settings.max {
+        return None;
+    }
+    count.0 += 1;
+    // One at a time: the lock is held until it is written.
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+    let follows = qp.map_or(0, |qp| {
+        if check.level == Level::Warning {
+            return qp.told.load(Ordering::Relaxed);
+        }
+        let first = qp.told.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+        first.err().unwrap_or(0)
+    });
+    write_text(message, number, follows, &stack);
+    if let Some(path) = &settings.json {
+        append(path, &json(message, number, follows, &stack));
+    }
+    drop(told);
+    if settings.abort && check.level == Level::Error {
+        std::process::abort();
+    }
+    Some(number)
+}
+
+fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
+    let settings = settings();
+    let check = message.id.check();
+    let Message { call, object, text, remedy, .. } = message;
+    let mut out =
+        format!("ferroverbs validate: #{number} {} {}: {call}", check.id, check.level.name());
+    if !object.is_empty() {
+        let _ = write!(out, ", {object}");
+    }
+    let _ = writeln!(out, ": {text}");
+    if follows != 0 {
+        let _ = writeln!(out, "    this may follow from #{follows}");
+    }
+    if settings.stack {
+        for line in stack::lines(stack) {
+            let _ = writeln!(out, "    at {line}");
+        }
+        if let Some((what, stack)) = &message.also {
+            let _ = writeln!(out, "  {what}");
+            for line in stack::lines(stack) {
+                let _ = writeln!(out, "    at {line}");
+            }
+        }
+    }
+    let _ = writeln!(out, "    remedy: {remedy}");
+    let _ = writeln!(
+        out,
+        "    more: ferroverbs explain {id}; silence: FERROVERBS_VALIDATE=off={id}",
+        id = check.id
+    );
+    match &settings.log {
+        Some(path) => append(path, &out),
+        None => {
+            let _ = std::io::stderr().write_all(out.as_bytes());
+        }
+    }
+}
+
+/// One write, so that lines of several processes do not mix. That a file cannot be written was told at the start.
+fn append(path: &std::path::Path, text: &str) {
+    if let Ok(mut file) = File::options().create(true).append(true).open(path) {
+        let _ = file.write_all(text.as_bytes());
+    }
+}
+
+fn json(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) -> String {
+    let check = message.id.check();
+    let frames: Vec<String> = stack::lines(stack).iter().map(|line| quoted(line)).collect();
+    format!(
+        "{{\"id\":{},\"level\":{},\"number\":{number},\"follows\":{follows},\"pid\":{},\"thread\":{},\
+         \"call\":{},\"object\":{},\"message\":{},\"remedy\":{},\"stack\":[{}]}}\n",
+        quoted(check.id),
+        quoted(check.level.name()),
+        std::process::id(),
+        crate::state::thread(),
+        quoted(message.call),
+        quoted(&message.object),
+        quoted(&message.text),
+        quoted(&message.remedy),
+        frames.join(",")
+    )
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Runs when the process exits: says what was not shown, and makes the exit status what the settings want.
+pub(crate) extern "C" fn at_exit() {
+    let settings = settings();
+    let told = TOLD.lock();
+    let mut out = String::new();
+    for (id, (shown, all)) in &told.counts {
+        let more = all - u64::from(*shown);
+        if more > 0 {
+            let id = CHECKS[*id as usize].id;
+            let _ = writeln!(out, "ferroverbs validate: {more} more of {id} were not shown");
+        }
+    }
+    match &settings.log {
+        Some(path) if !out.is_empty() => append(path, &out),
+        _ => {
+            let _ = std::io::stderr().write_all(out.as_bytes());
+        }
+    }
+    if settings.exitcode != 0 && ANY_ERROR.load(Ordering::Relaxed) {
+        // SAFETY: flushes what stdio holds; the process ends at once after it, as it would have.
+        unsafe {
+            libc::fflush(core::ptr::null_mut());
+            libc::_exit(settings.exitcode as c_int);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_is_one_line_whatever_is_in_it() {
+        assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");
+    }
+}

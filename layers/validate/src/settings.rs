@@ -1,0 +1,163 @@
+//! `FERROVERBS_VALIDATE`: words like those of the sanitizers' options, a colon between.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::checks::CHECKS;
+
+/// The variable.
+pub(crate) const VARIABLE: &str = "FERROVERBS_VALIDATE";
+
+/// What it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// By index in [`CHECKS`].
+    pub(crate) on: Vec<bool>,
+    /// Stop the process at the first error.
+    pub(crate) abort: bool,
+    /// Exit status of a process that was told of an error; 0 leaves its own.
+    pub(crate) exitcode: i32,
+    /// How often a check speaks.
+    pub(crate) max: u32,
+    /// Whether stacks are printed.
+    pub(crate) stack: bool,
+    /// Where JSON lines go besides.
+    pub(crate) json: Option<PathBuf>,
+    /// Where text goes instead of stderr.
+    pub(crate) log: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            on: vec![true; CHECKS.len()],
+            abort: false,
+            exitcode: 0,
+            max: 10,
+            stack: true,
+            json: None,
+            log: None,
+        }
+    }
+}
+
+impl Settings {
+    /// What the text says, and a line for each word that says nothing.
+    pub(crate) fn parse(text: &str) -> (Self, Vec<String>) {
+        let mut settings = Self::default();
+        let mut wrong = Vec::new();
+        for word in text.split(':').map(str::trim).filter(|word| !word.is_empty()) {
+            let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+            let result = settings.set(name, value);
+            if let Err(why) = result {
+                wrong.push(format!("{word:?}: {why}"));
+            }
+        }
+        (settings, wrong)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let switch = || match value {
+            "1" => Ok(true),
+            "0" => Ok(false),
+            _ => Err("it takes 0 or 1".to_owned()),
+        };
+        let number = |most: u32| {
+            let parsed = value.parse::<u32>().ok().filter(|number| *number <= most);
+            parsed.ok_or(format!("it takes a number up to {most}"))
+        };
+        match name {
+            "off" => self.choose(value, false)?,
+            "only" => {
+                self.on.fill(false);
+                self.choose(value, true)?;
+            }
+            "abort" => self.abort = switch()?,
+            "stack" => self.stack = switch()?,
+            "exitcode" => self.exitcode = number(255)?.cast_signed(),
+            "max" => self.max = number(u32::MAX)?,
+            "json" => self.json = Some(value.into()),
+            "log" => self.log = Some(value.into()),
+            _ => return Err("there is off, only, abort, exitcode, json, log, max and stack".into()),
+        }
+        Ok(())
+    }
+
+    /// Ids with a comma between; `MR-*` is a family.
+    fn choose(&mut self, ids: &str, on: bool) -> Result<(), String> {
+        for id in ids.split(',').map(str::trim) {
+            let mut known = false;
+            for (check, state) in CHECKS.iter().zip(&mut self.on) {
+                let family =
+                    id.strip_suffix('*').is_some_and(|family| check.id.starts_with(family));
+                if family || check.id == id {
+                    *state = on;
+                    known = true;
+                }
+            }
+            if !known {
+                return Err(format!("there is no check {id:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Read once. A set-uid program does not let its user name files.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        let (mut settings, wrong) = Settings::parse(&text);
+        // SAFETY: neither call has requirements.
+        if unsafe { libc::getuid() != libc::geteuid() } {
+            (settings.json, settings.log) = (None, None);
+        }
+        for why in wrong {
+            eprintln!("ferroverbs validate: {VARIABLE}: {why}; ignored");
+        }
+        for path in [&settings.json, &settings.log].into_iter().flatten() {
+            if let Err(error) = File::options().create(true).append(true).open(path) {
+                eprintln!(
+                    "ferroverbs validate: {VARIABLE}: cannot write {}: {error}",
+                    path.display()
+                );
+            }
+        }
+        settings
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_on(settings: &Settings, id: &str) -> bool {
+        settings.on[CHECKS.iter().position(|check| check.id == id).expect("a check")]
+    }
+
+    #[test]
+    fn words_are_read_as_the_sanitizers_read_theirs() {
+        let (settings, wrong) =
+            Settings::parse("off=MR-04,QP-*:abort=1:exitcode=66:json=/tmp/x:stack=0:max=3");
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(
+            !is_on(&settings, "MR-04") && !is_on(&settings, "QP-02") && is_on(&settings, "MR-01")
+        );
+        assert!(settings.abort && !settings.stack);
+        assert_eq!((settings.exitcode, settings.max), (66, 3));
+        assert_eq!(settings.json.as_deref(), Some(std::path::Path::new("/tmp/x")));
+        let (only, wrong) = Settings::parse("only=CQ-03");
+        assert!(wrong.is_empty() && is_on(&only, "CQ-03") && !is_on(&only, "MR-01"));
+        assert_eq!(Settings::parse("").0, Settings::default());
+    }
+
+    #[test]
+    fn what_says_nothing_is_told_and_the_rest_counts() {
+        let (settings, wrong) =
+            Settings::parse("of=MR-01:off=XX-99:exitcode=300:abort=yes:stack=0");
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(!settings.stack && !settings.abort && settings.exitcode == 0);
+    }
+}

@@ -1,0 +1,62 @@
+//! A lock of a few instructions for what belongs to one queue. It is held for some tens of nanoseconds and never across a call to the provider.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A value behind such a lock.
+pub(crate) struct Spin<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: whoever reaches the value holds the lock.
+unsafe impl<T: Send> Sync for Spin<T> {}
+
+impl<T> Spin<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        let mut tries = 0_u32;
+        while self.taken.swap(true, Ordering::Acquire) {
+            while self.taken.load(Ordering::Relaxed) {
+                tries += 1;
+                if tries.is_multiple_of(64) {
+                    // Its owner may be waiting for this very processor.
+                    std::thread::yield_now();
+                } else {
+                    core::hint::spin_loop();
+                }
+            }
+        }
+        Held(self)
+    }
+}
+
+/// The value, while it is locked.
+pub(crate) struct Held<'a, T>(&'a Spin<T>);
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: we hold the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: we hold the lock, and `self` is borrowed for as long.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}

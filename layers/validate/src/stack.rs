@@ -1,0 +1,137 @@
+//! Where something was called from. Taking a stack costs a microsecond, more than a post does: so the data path only remembers which
+//! call site it was, and a stack is taken when a site is seen for the first time.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Frames that are kept.
+pub(crate) const DEPTH: usize = 8;
+/// Call sites that are remembered; a newer one takes an older one's place.
+const SITES: usize = 1024;
+
+/// Return addresses, the innermost first; 0 where there are fewer.
+pub(crate) type Stack = [usize; DEPTH];
+
+/// A call site of the data path; 0 is none.
+pub(crate) type Site = u64;
+
+struct Slot {
+    site: AtomicU64,
+    frames: [AtomicUsize; DEPTH],
+}
+
+static SLOTS: [Slot; SITES] =
+    [const { Slot { site: AtomicU64::new(0), frames: [const { AtomicUsize::new(0) }; DEPTH] } };
+        SITES];
+
+/// The stack of the calling thread, without the frames of this library.
+#[inline(never)]
+pub(crate) fn here() -> Stack {
+    let mut stack = [0; DEPTH];
+    let (mut found, mut skipped) = (0, 0);
+    // SAFETY: no lock of this crate is taken while unwinding, and nothing is called but `dladdr`.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            let address = frame.ip() as usize;
+            skipped += 1;
+            if found == 0 && skipped < 24 && is_between(address) {
+                return true;
+            }
+            if let Some(place) = stack.get_mut(found) {
+                *place = address;
+                found += 1;
+            }
+            found < DEPTH
+        });
+    }
+    stack
+}
+
+/// Whether an address is in this library or in libibverbs, which are between the program and a provider.
+fn is_between(address: usize) -> bool {
+    let Some((base, file)) = object_of(address) else { return false };
+    object_of(is_between as *const c_void as usize).is_some_and(|(own, _)| own == base)
+        || file.to_bytes().windows(11).any(|part| part == b"libibverbs.")
+}
+
+/// The load address and the file of the object that an address lies in.
+fn object_of(address: usize) -> Option<(usize, &'static core::ffi::CStr)> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr accepts any address.
+    let found = unsafe { libc::dladdr(address as *const c_void, info.as_mut_ptr()) };
+    // SAFETY: zeroed, or filled by dladdr.
+    let info = unsafe { info.assume_init() };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a NUL-terminated name of the dynamic loader's, of an object that is on the stack.
+    Some((info.dli_fbase as usize, unsafe { core::ffi::CStr::from_ptr(info.dli_fname) }))
+}
+
+/// Remembers the call site with this return address and frame.
+#[inline]
+pub(crate) fn site(caller: usize, frame: usize) -> Site {
+    let site = (caller as u64).rotate_left(20) ^ frame as u64;
+    let slot = &SLOTS[index(site)];
+    if slot.site.load(Ordering::Acquire) != site {
+        remember(slot, site);
+    }
+    site
+}
+
+fn index(site: Site) -> usize {
+    (site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
+}
+
+#[cold]
+#[inline(never)]
+fn remember(slot: &Slot, site: Site) {
+    let stack = here();
+    // Two threads at once leave a mixture of two stacks at worst, which only a reader would see.
+    slot.site.store(0, Ordering::Release);
+    for (place, frame) in slot.frames.iter().zip(stack) {
+        place.store(frame, Ordering::Relaxed);
+    }
+    slot.site.store(site, Ordering::Release);
+}
+
+/// The stack of a call site, unless it was forgotten.
+pub(crate) fn of(site: Site) -> Option<Stack> {
+    let slot = &SLOTS[index(site)];
+    if site == 0 || slot.site.load(Ordering::Acquire) != site {
+        return None;
+    }
+    Some(core::array::from_fn(|i| slot.frames[i].load(Ordering::Relaxed)))
+}
+
+/// A line for each frame: function, file and line where they are known.
+pub(crate) fn lines(stack: &Stack) -> Vec<String> {
+    let mut lines = Vec::new();
+    for &address in stack.iter().take_while(|address| **address != 0) {
+        let mut line = None;
+        // One less: a return address may be that of the next line.
+        backtrace::resolve((address - 1) as *mut c_void, |symbol| {
+            if line.is_some() {
+                return;
+            }
+            let Some(name) = symbol.name() else { return };
+            let place = symbol.filename().zip(symbol.lineno());
+            let place = place.map(|(file, number)| format!(" ({}:{number})", file.display()));
+            line = Some(format!("{name:#}{}", place.unwrap_or_default()));
+        });
+        let line = line.unwrap_or_else(|| nameless(address));
+        // What calls main is of no use to anybody.
+        if line.starts_with("__libc_start") || line.starts_with("_start") {
+            break;
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn nameless(address: usize) -> String {
+    match object_of(address) {
+        Some((base, file)) => format!("{}+{:#x}", file.to_string_lossy(), address - base),
+        None => format!("{address:#x}"),
+    }
+}

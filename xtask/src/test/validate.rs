@@ -1,0 +1,145 @@
+//! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is told as what it is and as nothing else, its right twin hears nothing,
+//! and nor do programs that are right.
+
+use super::{Bench, Tally, c_programs, perf, programs};
+use crate::over::DataPath;
+use crate::process::{End, Job};
+use ferroverbs_c_tests::Kind;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// C programs of ours that misuse nothing: the others try what must be refused.
+const RIGHT: &[&str] =
+    &["data", "builders", "atomics", "threads", "threads_post", "many_qps", "fork"];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    cases(bench, tally)?;
+    settings(bench, tally)?;
+    unharmed(bench, tally, "C programs", |bench, tally| {
+        c_programs::run_some(bench, tally, |program| {
+            program.kind == Kind::Checked && RIGHT.contains(&program.name)
+        })
+    })?;
+    unharmed(bench, tally, "ibverbs-utils", programs::some)?;
+    unharmed(bench, tally, "perftest", perf::some)
+}
+
+struct Files {
+    misuse: PathBuf,
+    liar: PathBuf,
+}
+
+fn compile(bench: &Bench) -> crate::Result<Files> {
+    let prefix = bench.prefix()?;
+    let folder = bench.scratch.folder("validate", 0o755)?;
+    let compile = |source: &str, output: &str, options: &[&str]| -> crate::Result<PathBuf> {
+        let file = folder.join(output);
+        let done = Job::new("gcc")
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+            .arg(prefix.join("include"))
+            .arg(bench.paths.root.join("c-tests").join(source))
+            .arg("-o")
+            .arg(&file)
+            .args(options)
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .args(["-libverbs", "-lpthread"])
+            .run(&bench.scratch, LIMIT)?;
+        if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
+    };
+    Ok(Files {
+        misuse: compile("validate/misuse.c", "misuse", &[])?,
+        liar: compile("layers/liar.c", "liar.so", &["-shared"])?,
+    })
+}
+
+/// The ids of a file of JSON lines.
+fn ids(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let id = |line: &str| {
+        let rest = line.split_once("\"id\":\"")?.1;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    text.lines().map(|line| id(line).unwrap_or_else(|| line.to_owned())).collect()
+}
+
+fn cases(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let files = compile(bench)?;
+    let all =
+        bench.over(DataPath::Default)?.over.own_job(&files.misuse).run(&bench.scratch, LIMIT)?;
+    let layers = format!("validate,{}", files.liar.display());
+    for id in all.stdout.lines() {
+        for how in ["wrong", "right"] {
+            let name = format!("{id} {how}");
+            bench.step(&name);
+            let fabric = bench.over(DataPath::Default)?;
+            let json = fabric.work.join("told.json");
+            let job =
+                fabric.over.own_job(&files.misuse).args([id, how]).env("FERROVERBS_QUIET", "1");
+            let job = job.env("FERROVERBS_LAYERS", &layers).env("JSON", &json);
+            let job = job.env("FERROVERBS_VALIDATE", format!("json={}", json.display()));
+            let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+            let wanted: &[&str] = if how == "wrong" { &[id] } else { &[] };
+            let told = ids(&json);
+            let quiet = how == "wrong" || done.stderr.is_empty();
+            let result = if done.ok() && told == wanted && quiet {
+                Ok(())
+            } else {
+                Err(format!("told {told:?}\n{}", done.report("misuse")))
+            };
+            tally.record(&name, result);
+        }
+    }
+    let enough = all.stdout.lines().count() >= 39;
+    tally
+        .record("all checks have a case", enough.then_some(()).ok_or_else(|| all.report("misuse")));
+    Ok(())
+}
+
+/// What the settings do to one misuse.
+fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let files = compile(bench)?;
+    for (settings, status, part) in [
+        ("", 0, "MR-05 error: ibv_reg_mr"),
+        ("exitcode=66", 66, "IBV_ACCESS_LOCAL_WRITE"),
+        ("off=MR-05:exitcode=66", 0, ""),
+        ("off=MR-*", 0, ""),
+        ("only=QP-02", 0, ""),
+        ("nonsense=1:off=MR-05", 0, "\"nonsense=1\": there is off, only,"),
+    ] {
+        let fabric = bench.over(DataPath::Default)?;
+        let job = fabric.over.own_job(&files.misuse).args(["MR-05", "wrong"]);
+        let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_VALIDATE", settings);
+        let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+        let said =
+            if part.is_empty() { done.stderr.is_empty() } else { done.stderr.contains(part) };
+        let right = said && done.end == End::Exited(status);
+        tally.record(
+            &format!("setting {settings:?}"),
+            right.then_some(()).ok_or_else(|| done.report("misuse")),
+        );
+    }
+    Ok(())
+}
+
+/// Runs tests under the layer, which must not have anything to say.
+fn unharmed(
+    bench: &Bench,
+    tally: &mut Tally,
+    name: &str,
+    run: impl Fn(&Bench, &mut Tally) -> crate::Result<()>,
+) -> crate::Result<()> {
+    let json = bench.private_folder("told")?.join("told.json");
+    *bench.told.borrow_mut() = Some(json.clone());
+    let result = run(bench, tally);
+    *bench.told.borrow_mut() = None;
+    result?;
+    let told = fs::read_to_string(&json).unwrap_or_default();
+    let first: Vec<&str> = told.lines().take(5).collect();
+    let result = if told.is_empty() { Ok(()) } else { Err(first.join("\n")) };
+    tally.record(&format!("{name} hear nothing"), result);
+    Ok(())
+}
