@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// What is true and known (docs/programs.md): ib_send_bw leaves a CQ behind on the side that only sends.
+const KNOWN: &str = "\"message\":\"these are left: cq ";
+
 /// C programs of ours that misuse nothing: the others try what must be refused.
 const RIGHT: &[&str] =
     &["data", "builders", "atomics", "threads", "threads_post", "many_qps", "fork"];
@@ -138,8 +141,8 @@ fn unharmed(
     *bench.told.borrow_mut() = None;
     result?;
     let told = fs::read_to_string(&json).unwrap_or_default();
-    let first: Vec<&str> = told.lines().take(5).collect();
-    let result = if told.is_empty() { Ok(()) } else { Err(first.join("\n")) };
+    let first: Vec<&str> = told.lines().filter(|line| !line.contains(KNOWN)).take(5).collect();
+    let result = if first.is_empty() { Ok(()) } else { Err(first.join("\n")) };
     tally.record(&format!("{name} hear nothing"), result);
     Ok(())
 }
