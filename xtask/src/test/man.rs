@@ -63,6 +63,8 @@ const OTHERS: &[&str] = &[
     "clock_gettime(2)",
     "netlink(7)",
     "cmsg(3)",
+    "abort(3)",
+    "bash(1)",
 ];
 
 /// What is put before an example that is no whole program.
