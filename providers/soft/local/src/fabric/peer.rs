@@ -107,7 +107,7 @@ impl Peer {
         &self.tables
     }
 
-    /// The front of its rings ([`FRONT`](super::FRONT)), which both sides write; all of them, unless there are
+    /// The front of its rings ([`FRONT`]), which both sides write; all of them, unless there are
     /// [`lazy_rings`](Self::lazy_rings).
     #[inline]
     pub fn rings(&self) -> &Mapping {
