@@ -38,7 +38,6 @@ const UNDECLARED: &[&str] = &[
 
 /// Pages of other packages that ours may refer to.
 const OTHERS: &[&str] = &[
-    "bash(1)",
     "close(2)",
     "epoll_ctl(2)",
     "errno(3)",

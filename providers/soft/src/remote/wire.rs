@@ -21,7 +21,7 @@ use soft_sys::interface;
 use soft_sys::poll::Epoll;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The wire, as one process has it; opened by the first QP that needs it.
@@ -33,7 +33,10 @@ pub(crate) struct Wire {
     next: AtomicU64,
     /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
     bell: OnceLock<Epoll>,
-    listens: AtomicBool,
+    /// Families whose socket is in `bell`.
+    listens: AtomicU8,
+    /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
+    families: AtomicU8,
     /// Packets that were for nobody here, or damaged.
     dropped: AtomicU64,
 }
@@ -45,6 +48,9 @@ pub(super) struct Came<'a> {
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
 }
+
+const V4: u8 = 1;
+const V6: u8 = 1 << 1;
 
 /// How often the service thread looks whether somebody still polls.
 const LOOK: Duration = Duration::from_millis(4);
@@ -102,8 +108,13 @@ impl Wire {
         let Some(mut inbox) = ports.inbox.try_lock() else { return };
         let now = ports.now();
         let inbox = &mut *inbox;
-        for receiver in [&mut inbox.v4, &mut inbox.v6].into_iter().flatten() {
-            self.take_all(adapter, ports, receiver, now, who);
+        let families = self.families.load(Ordering::Relaxed);
+        for (family, receiver) in [(V4, &mut inbox.v4), (V6, &mut inbox.v6)] {
+            if families & family != 0
+                && let Some(receiver) = receiver
+            {
+                self.take_all(adapter, ports, receiver, now, who);
+            }
         }
         if now.ns() >= self.next.load(Ordering::Relaxed) {
             self.look_at_clock(adapter, ports, now, who);
@@ -228,7 +239,7 @@ impl Wire {
         let earlier = next < self.next.load(Ordering::Relaxed);
         self.next.store(next, Ordering::Relaxed);
         drop(timers);
-        if earlier && self.listens.load(Ordering::Relaxed) {
+        if earlier && self.listens.load(Ordering::Relaxed) != 0 {
             qp.adapter.fabric.wake_self();
         }
     }
@@ -252,20 +263,32 @@ impl Wire {
         at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)))
     }
 
-    /// Has packets wake the service thread, or not.
+    /// Has packets wake the service thread, or not; those of families that are in use: a socket that nobody empties would ring for ever.
     fn listen(&self, ports: &Ports, on: bool) {
         let Some(bell) = self.bell.get() else { return };
-        if self.listens.swap(on, Ordering::Relaxed) == on {
+        let wanted = if on { self.families.load(Ordering::Relaxed) } else { 0 };
+        let changed = self.listens.swap(wanted, Ordering::Relaxed) ^ wanted;
+        if changed == 0 {
             return;
         }
         let inbox = ports.inbox.lock();
-        for receiver in [&inbox.v4, &inbox.v6].into_iter().flatten() {
-            if on {
-                // Where that fails the thread looks when something else wakes it.
-                let _ = bell.add(receiver.as_fd(), 0);
-            } else {
-                bell.remove(receiver.as_fd());
+        for (family, receiver) in [(V4, &inbox.v4), (V6, &inbox.v6)] {
+            match receiver {
+                Some(receiver) if changed & wanted & family != 0 => {
+                    // Where that fails the thread looks when something else wakes it.
+                    let _ = bell.add(receiver.as_fd(), 0);
+                }
+                Some(receiver) if changed & family != 0 => bell.remove(receiver.as_fd()),
+                _ => {}
             }
+        }
+    }
+
+    /// QPs are connected by these families of addresses, too.
+    fn use_families(&self, adapter: &Adapter, families: u8) {
+        if self.families.fetch_or(families, Ordering::Relaxed) & families != families {
+            // The service thread listens to them, unless somebody polls.
+            adapter.fabric.wake_self();
         }
     }
 }
@@ -296,6 +319,12 @@ impl Qp {
     /// To RTR, with the other end `far` on another host, or (`None`, UD) with any.
     pub(crate) fn connect_far(&self, gids: &Gids, attr: &ibv_qp_attr, far: Option<Far>) {
         let mtu = if far.is_some() { attr.path_mtu } else { active_mtu(gids) };
+        let families = match far.as_ref().map(|far| far.addresses) {
+            Some(Addresses::V4 { .. }) => V4,
+            Some(Addresses::V6 { .. }) => V6,
+            None => V4 | V6,
+        };
+        self.adapter.wire.use_families(&self.adapter, families);
         let connection = Box::new(Connection::new(self, attr, mtu, far));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
