@@ -29,6 +29,9 @@ impl Namespaces {
             format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
             format!("-n {a} address add {SERVER}/24 dev {x}"),
             format!("-n {b} address add 10.99.0.2/24 dev {y}"),
+            // Without waiting for somebody else who might have it.
+            format!("-n {a} address add fd99::1/64 dev {x} nodad"),
+            format!("-n {b} address add fd99::2/64 dev {y} nodad"),
             format!("-n {a} link set {x} up"),
             format!("-n {b} link set {y} up"),
             format!("-n {a} link set lo up"),

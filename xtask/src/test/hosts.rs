@@ -31,6 +31,9 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ibv_uc_pingpong", &["-g", "1", "-n", "200"], false),
     ("ibv_ud_pingpong", &["-g", "1", "-n", "200", "-s", "512"], false),
     ("ibv_srq_pingpong", &["-g", "1", "-n", "200"], false),
+    // IPv6.
+    ("ibv_rc_pingpong", &["-g", "2", "-n", "200"], false),
+    ("ibv_ud_pingpong", &["-g", "2", "-n", "200", "-s", "512"], false),
     ("ib_send_lat", &["-n", "200", "-s", "8"], false),
     ("ib_send_lat", &["-n", "200", "-c", "UD"], false),
     ("ib_write_lat", &["-n", "200", "-s", "8"], false),
