@@ -68,7 +68,7 @@ pub(super) fn resolve(
 /// `pd` is a live protection domain of this provider; `attr` is readable.
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider and `attr` readable for the whole call; both are only read.
         let (domain, context, attr) = unsafe { (Pd::of(pd), (*pd).context, &*attr) };
         // SAFETY: a live domain's context is open.
         let gids = unsafe { Context::of(context) }.gids();

@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
         let (map, file) = memory(c"ferroverbs-buf", bytes).map_err(|_| Errno::ENOMEM)?;
         let addr: *mut c_void = map.base().cast();
         let buf = Box::new(Buf { verbs: ibv_buf { addr, size, pd, dmabuf_fd: -1 }, map, file });
-        // SAFETY: by contract.
+        // SAFETY: `out` is the caller's, writable until this call returns; only a pointer is written.
         unsafe { out.write(Box::into_raw(buf).cast()) };
         Ok(addr)
     })

@@ -23,7 +23,7 @@ impl Cq {
     /// Another owner of the queue behind a C handle.
     ///
     /// # Safety
-    /// As `of`.
+    /// `cq` is a live completion queue of this provider.
     pub(crate) unsafe fn share(cq: *mut ibv_cq) -> Arc<Self> {
         let this = cq.cast::<Self>().cast_const();
         // SAFETY: the handle is an Arc that create_cq turned into a pointer, and destroy_cq has not taken back.
@@ -47,7 +47,8 @@ pub(super) unsafe extern "C" fn create_cq(
     let cqe = u32::try_from(cqe).unwrap_or(0);
     let vector = u32::try_from(comp_vector).unwrap_or(u32::MAX);
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `context` is open, and `channel` NULL or a channel of it, for the whole call; `create` asks for no
+        // more.
         let cq = unsafe { create(context, cqe, vector, channel, &Extras::default())? };
         Ok(Arc::into_raw(cq).cast_mut().cast())
     })
@@ -77,7 +78,8 @@ pub(super) unsafe fn create(
     if comp_vector != 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: the context is open during creation; `channel` is NULL or a live channel, of which only the descriptor is
+    // read.
     let (owner, fd) = unsafe { (Context::of(context), channel.as_ref().map(|c| c.fd)) };
     let channel = match fd {
         Some(fd) => Some(owner.channel(fd).ok_or(Errno::EINVAL)?),
@@ -100,7 +102,8 @@ pub(super) unsafe fn create(
 /// `cq` is a live queue of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `cq` is live until its handle is given back at the end of this function; the reference is not used
+        // after that.
         let queue = unsafe { Cq::of(cq) };
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
@@ -136,7 +139,8 @@ pub(super) unsafe fn wait_for_acks(
     cond: *mut libc::pthread_cond_t,
     done: impl Fn() -> bool,
 ) {
-    // SAFETY: by contract.
+    // SAFETY: both are initialised objects that the caller keeps until this returns; this thread locks the mutex here,
+    // holds it whenever `pthread_cond_wait` is called, and unlocks it last.
     unsafe {
         libc::pthread_mutex_lock(mutex);
         while !done() {
@@ -154,7 +158,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     status(|| {
         let capacity = usize::try_from(cqe).ok().filter(|n| (1..=MAX_CQE).contains(n));
         let capacity = capacity.ok_or(Errno::EINVAL)?;
-        // SAFETY: by contract.
+        // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it resizes it.
         let queue = unsafe { Cq::of(cq) };
         if !queue.resize(capacity) {
             return Err(Errno::EINVAL);
@@ -171,7 +175,8 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 /// `cq` is a live queue of this provider; `attr` is readable.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `cq` is a live queue of this provider; `attr` is NULL, which is refused, or readable during this
+        // call.
         let (queue, attr) = unsafe { (Cq::of(cq), attr.as_ref().ok_or(Errno::EINVAL)?) };
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(Errno::EINVAL);
@@ -193,7 +198,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it polls it.
     let queue = unsafe { Cq::of(cq) };
     let room = usize::try_from(num_entries).unwrap_or(0);
     // SAFETY: the queue hands out fewer than `room` completions.
@@ -227,7 +232,7 @@ fn completion(cqe: &Cqe) -> ibv_wc {
 /// # Safety
 /// `cq` is a live queue of this provider.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while it arms it.
     unsafe { Cq::of(cq) }.arm(solicited_only != 0);
     0
 }
@@ -237,6 +242,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 /// # Safety
 /// `cq` is a live queue of this provider.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: by contract.
+    // SAFETY: `cq` is live: the event that was just got for it is not acknowledged yet, and destroying the queue waits
+    // for that.
     unsafe { Cq::of(cq) }.event_taken();
 }

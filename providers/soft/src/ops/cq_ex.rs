@@ -47,7 +47,8 @@ impl IteratorCell {
     /// This thread locked it.
     unsafe fn unlock(&self) {
         if !self.single_threaded {
-            // SAFETY: by contract.
+            // SAFETY: this thread locked it, as the caller says: a queue that is not single-threaded was locked by
+            // `lock`.
             unsafe { self.lock.unlock() };
         }
     }
@@ -66,7 +67,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     const RARE: u32 = IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `attr` is NULL, which is refused, or the caller's, readable for the whole call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let given = |bit| attr.comp_mask & bit != 0;
         let flags = if given(IBV_CQ_INIT_ATTR_MASK_FLAGS) { attr.flags } else { 0 };
@@ -78,7 +79,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         }
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             let domain = attr.parent_domain;
-            // SAFETY: by contract.
+            // SAFETY: `domain` is not NULL here, and the caller says that it is a live domain of this provider.
             if domain.is_null() || !unsafe { Pd::of(domain) }.is_parent() {
                 return Err(Errno::EINVAL);
             }
@@ -93,7 +94,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             overwrites: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
-        // SAFETY: by contract.
+        // SAFETY: `context` is open and `attr.channel` NULL or a channel of it for the whole call, which is all that
+        // `create` asks for.
         let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
         if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             // SAFETY: live, by contract.
@@ -111,7 +113,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 /// # Safety
 /// `cq` is the C object of a queue that nobody else knows yet.
 unsafe fn install(cq: *mut ibv_cq_ex, wanted: u32) {
-    // SAFETY: by contract.
+    // SAFETY: `cq` is the C object of a queue that nobody else knows yet, so that this is the only reference to it.
     let cq = unsafe { &mut *cq };
     let has = |bit| wanted & bit != 0;
     cq.start_poll = Some(start_poll);
@@ -141,11 +143,11 @@ unsafe fn install(cq: *mut ibv_cq_ex, wanted: u32) {
 /// # Safety
 /// `cq` is a live extended queue of this provider; `attr` is readable.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `attr` is NULL, which is refused, or the caller's, readable for the whole call.
     if unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: `cq` is a live extended queue of this provider: the application does not destroy it while it iterates.
     let queue = unsafe { Cq::of(cq.cast()) };
     queue.iterator.lock();
     // SAFETY: locked.
@@ -165,7 +167,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 /// # Safety
 /// Between a start that returned 0 and its end, on the same thread; so for all that follow.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by contract; locked by start.
+    // SAFETY: `cq` is live within an iteration, and the iterator's lock is held by this thread since start_poll (or the
+    // application promised that only one thread uses the queue), so that the iterator is this thread's.
     unsafe {
         let queue = Cq::of(cq.cast());
         step(cq, queue, queue.pop_untold())
@@ -173,7 +176,8 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: by contract; locked by start.
+    // SAFETY: `cq` is live until the iteration ends here, and this thread locked the iterator in start_poll, which
+    // returned 0.
     unsafe { Cq::of(cq.cast()).iterator.unlock() };
 }
 
@@ -185,7 +189,8 @@ unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) ->
     let Some(taken) = taken else {
         return if queue.has_overrun() { libc::EIO } else { libc::ENOENT };
     };
-    // SAFETY: by contract nobody else uses these fields or the cell now.
+    // SAFETY: `cq` is live, and the iterator this thread's: nobody else writes or reads these two fields or the cell,
+    // and references that `current` gave out ended with the calls that asked for them.
     unsafe {
         (*cq).wr_id = taken.0.wr_id;
         (*cq).status = taken.0.status;
@@ -197,9 +202,11 @@ unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) ->
 /// The completion that the iterator is at.
 ///
 /// # Safety
-/// As `next_poll`.
+/// `cq` is a live extended queue of this provider, within an iteration that this thread began; the reference is not
+/// used beyond the call that asks for it.
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a (Cqe, Stamped) {
-    // SAFETY: by contract the cell is this thread's.
+    // SAFETY: the iterator is this thread's from start_poll to end_poll, so that nobody writes the cell while the
+    // reference is used, which is no longer than one call.
     unsafe { &*Cq::of(cq.cast()).iterator.current.get() }
 }
 

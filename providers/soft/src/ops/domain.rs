@@ -34,7 +34,8 @@ impl Parent {
     /// # Safety
     /// `pd` is live, `td` live or NULL, both of this provider.
     unsafe fn new(pd: *mut ibv_pd, td: *mut ibv_td) -> Self {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is live, and `td` NULL or live; both are held from here on, so that they are not deallocated
+        // before `drop`. A thread domain is the first member of the `Td` that alloc_td made.
         unsafe {
             Pd::of(pd).hold();
             if let Some(td) = td.cast::<Td>().as_ref() {
@@ -66,7 +67,7 @@ pub(super) unsafe extern "C" fn alloc_td(
     init: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is NULL, which is refused, or the caller's, readable for the whole call.
         let init = unsafe { init.as_ref() }.ok_or(Errno::EINVAL)?;
         if init.comp_mask != 0 {
             return Err(Errno::EINVAL);
@@ -83,7 +84,8 @@ pub(super) unsafe extern "C" fn alloc_td(
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
         let td = td.cast::<Td>();
-        // SAFETY: by contract.
+        // SAFETY: `td` is a live thread domain, the first member of the `Td` that alloc_td made; the reference ends
+        // with this line, before the box is freed.
         if unsafe { &*td }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
@@ -106,7 +108,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `attr` is NULL, which is refused, or the caller's, readable for the whole call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.pd.is_null() || attr.comp_mask & !KNOWN != 0 {
             return Err(Errno::EINVAL);
@@ -115,12 +117,14 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         if allocators && (attr.alloc.is_none() || attr.free.is_none()) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `attr.pd` is not NULL (checked above), and the caller says that it is a live domain of this provider;
+        // the context is open for the whole call.
         let (domain, owner) = unsafe { (Pd::of(attr.pd), Context::of(context)) };
         if domain.is_parent() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: the domains that `attr` names are live ones of this provider during this call; the thread domain may
+        // be NULL, which `new` takes.
         let parent = unsafe { Parent::new(attr.pd, attr.td) };
         let verbs = ibv_pd { context, handle: domain.number };
         let adapter = Arc::clone(&owner.adapter);

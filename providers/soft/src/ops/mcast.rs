@@ -16,7 +16,8 @@ use std::ffi::c_int;
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
 unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8; 16]), Errno> {
-    // SAFETY: by contract.
+    // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during this call; `gid` is
+    // NULL, which is refused, or readable, and copied at once.
     let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
     if queue.kind != Kind::Ud || !is_multicast(&gid) {
         return Err(Errno::EINVAL);
@@ -28,14 +29,14 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
 /// means nothing on an Ethernet port (RoCE annex A16.4.6), whatever it is. Attaching twice is attaching once.
 ///
 /// # Safety
-/// As `named`.
+/// `qp` is a live QP of this provider; `gid` is NULL or readable.
 pub(super) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
         let (queue, gid) = unsafe { named(qp, gid)? };
         queue.adapter.groups.attach(queue, &gid)?;
         // Those who send to groups must know us.
@@ -47,14 +48,14 @@ pub(super) unsafe extern "C" fn attach_mcast(
 /// ibv_detach_mcast(3): EINVAL where the QP is not attached.
 ///
 /// # Safety
-/// As `named`.
+/// `qp` is a live QP of this provider; `gid` is NULL or readable.
 pub(super) unsafe extern "C" fn detach_mcast(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
         let (queue, gid) = unsafe { named(qp, gid)? };
         queue.adapter.groups.detach(queue, &gid)
     })

@@ -45,7 +45,8 @@ pub(super) fn published(view: &View, index: usize, origin: u64) -> Option<(u32, 
 /// `pd` is a live protection domain of this provider.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider during this call, and a context is not closed before its
+        // domains are gone.
         let (domain, owner) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
         let adapter = &domain.adapter;
         let (slot, index) = split_mr_handle(handle);
@@ -58,7 +59,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
             .ok_or(Errno::ENOENT)?;
         if peer.is_self {
             let keys = adapter.regions.keys(index, rkey);
-            // SAFETY: by contract.
+            // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
             return Ok(unsafe { Mr::imported(pd, handle, keys, extent, Standing::Alias) });
         }
         if !peer.can_attach() || extent.access & (VOID | IMPORTED) != 0 {
@@ -69,7 +70,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         // Pages that come and go are the kernel's business when it copies.
         let extent = Extent { access: extent.access & !(ON_DEMAND | IBV_ACCESS_MW_BIND), ..extent };
         let keys = adapter.regions.import(&extent, &imported).ok_or(Errno::ENOMEM)?;
-        // SAFETY: by contract.
+        // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
         let mr = unsafe { Mr::imported(pd, handle, keys, extent, Standing::Import) };
         Ok(mr)
     })
@@ -80,7 +81,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 /// # Safety
 /// `mr` is an imported region of this provider and is not used any more; its domain is live.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: by contract.
+    // SAFETY: `mr` is a live imported region until it is freed below, and the reference is not used after that.
     let region = unsafe { Mr::of(mr) };
     match region.standing() {
         // Not imported: nothing that this call could undo.

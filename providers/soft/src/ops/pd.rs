@@ -99,7 +99,7 @@ impl Pd {
 /// `context` is an open context of this provider.
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
         let (number, users) = adapter.domains.create(owner.badge.origin).ok_or(Errno::ENOMEM)?;
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
 /// `pd` is a live protection domain of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain until it is freed below, and the reference is not used after that.
         let domain = unsafe { Pd::of(pd) };
         let used = |users: &AtomicUsize| users.load(Ordering::Acquire) > 0;
         match &domain.standing {
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 /// `context` is an open context of this provider.
 pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
         let (slot, _) = split_pd(handle);
@@ -169,7 +169,8 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
 /// # Safety
 /// `pd` is an imported protection domain of this provider and is not used any more.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: by contract.
+    // SAFETY: `pd` is an imported domain that is live until it is freed below, and the reference is not used after
+    // that.
     let domain = unsafe { Pd::of(pd) };
     let unused = domain.users.load(Ordering::Acquire) == 0;
     if unused && matches!(domain.standing, Standing::Imported(_)) {

@@ -31,7 +31,8 @@ pub(super) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Option<
     if count == 0 {
         return Some(&[]);
     }
-    // SAFETY: by contract.
+    // SAFETY: `list` is not NULL, and the caller says that `count` elements lie there; they are C structs, so that they
+    // are aligned, and the application does not change them before the call that posts them returns.
     (!list.is_null()).then(|| unsafe { std::slice::from_raw_parts(list, count) })
 }
 
@@ -47,11 +48,12 @@ pub(super) unsafe fn post_list(
     let mut at = wr;
     // SAFETY: an element of the list, or NULL at its end.
     while let Some(request) = unsafe { at.as_ref() } {
-        // SAFETY: by contract.
+        // SAFETY: `request` is an element of the caller's list, and each has a scatter/gather list of `num_sge`
+        // elements that stays until this call returns.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
         let posted = list.ok_or(Errno::EINVAL).and_then(|list| post(request.wr_id, list));
         if let Err(errno) = posted {
-            // SAFETY: by contract.
+            // SAFETY: `bad_wr` is the caller's, writable until this call returns; only a pointer is written.
             unsafe { bad_wr.write(at) };
             return failed(errno);
         }
@@ -69,9 +71,10 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it posts to it.
     let queue = unsafe { Qp::of(qp) };
-    // SAFETY: by contract.
+    // SAFETY: `wr`, the scatter/gather lists in it and `bad_wr` are the caller's until this call returns, which is what
+    // `post_list` asks for.
     let result = unsafe {
         match queue.posting() {
             Ok(mut receives) => {
@@ -93,7 +96,7 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it posts to it.
     let queue = unsafe { Qp::of(qp) };
     let mut requester = queue.requester.lock();
     let mut result = 0;
@@ -103,10 +106,12 @@ pub(super) unsafe extern "C" fn post_send(
         if is_short(wr)
             && let Some(mut quick) = requester.quick(queue)
         {
-            // SAFETY: by contract.
+            // SAFETY: `wr` is an element of the caller's list; with `num_sge` 1 (which `post_short` checks) its
+            // `sg_list` is NULL or one element.
             while unsafe { post_short(&mut quick, wr) } {
                 at = wr.next;
-                // SAFETY: as above.
+                // SAFETY: `next` of an element of the caller's list is another element or NULL at its end, and the list
+                // stays until this call returns.
                 let Some(next) = (unsafe { at.as_ref() }) else { break };
                 wr = next;
             }
@@ -114,7 +119,8 @@ pub(super) unsafe extern "C" fn post_send(
                 break;
             }
         }
-        // SAFETY: by contract; the union members are chosen by opcode and QP type.
+        // SAFETY: `sg_list` of this element has `num_sge` elements until this call returns; the caller set the union
+        // members that opcode and QP type (`queue.kind`) call for, and the objects in them are live.
         let posted = unsafe {
             elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
                 let request = request(queue.kind, wr)?;
@@ -123,7 +129,7 @@ pub(super) unsafe extern "C" fn post_send(
             })
         };
         if let Err(errno) = posted {
-            // SAFETY: by contract.
+            // SAFETY: `bad_wr` is the caller's, writable until this call returns; only a pointer is written.
             unsafe { bad_wr.write(at) };
             result = failed(errno);
             break;
@@ -151,7 +157,8 @@ unsafe fn post_short(quick: &mut Quick<'_>, wr: &ibv_send_wr) -> bool {
     if !is_short(wr) {
         return false;
     }
-    // SAFETY: by contract, and the count is 1.
+    // SAFETY: `is_short` found one element above; the caller says that it is there unless the list is NULL, and it
+    // stays until the call that posts it returns.
     let Some(sge) = (unsafe { wr.sg_list.as_ref() }) else { return false };
     // SAFETY: any bits are a number.
     let imm = unsafe { wr.imm.imm_data };
@@ -166,12 +173,15 @@ const fn is_local(opcode: u32) -> bool {
 /// What a work request says, with its unions opened.
 ///
 /// # Safety
-/// The union members that opcode and QP type call for are set; a UD request's address handle is NULL or live.
+/// The union members that opcode and QP type call for are set; a UD request's address handle, a window that the request
+/// binds and its region are NULL or live objects of this provider.
 #[inline]
 unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
     let mut request =
         Request { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, ..Request::default() };
-    // SAFETY: by contract; all members are plain numbers.
+    // SAFETY: members of the unions are numbers and pointers, for which any bits are valid; the pointers are only
+    // followed by `destination` and `bind_request`, in requests whose handle, window and region the caller says are
+    // NULL or live.
     unsafe {
         request.imm = wr.imm.imm_data;
         if kind == Kind::XrcSend {
@@ -233,7 +243,8 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
 /// `tso` is set.
 #[cold]
 unsafe fn segments(wr: &ibv_send_wr) -> What {
-    // SAFETY: by contract; an address and numbers.
+    // SAFETY: the caller says that `tso` is the member that was set; it is an address, which is not followed here, and
+    // numbers.
     let tso = unsafe { wr.tail.tso };
     What::Segments(Segments { header: tso.hdr as u64, header_len: tso.hdr_sz, mss: tso.mss })
 }
@@ -250,7 +261,8 @@ pub(super) unsafe fn destination(
     if ah.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: NULL was refused above, so that `ah` is a live address handle of this provider: the application keeps it
+    // until the call that posts with it returns.
     let handle = unsafe { Ah::of(ah) };
     Ok(Destination { qpn: qpn & 0xff_ffff, qkey, elsewhere: handle.elsewhere, grh: handle.route })
 }

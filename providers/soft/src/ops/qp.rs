@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
         let init = unsafe { &mut *init };
         let full = ibv_qp_init_attr_ex {
             qp_context: init.qp_context,
@@ -52,7 +52,8 @@ pub(super) unsafe extern "C" fn create_qp(
             pd,
             ..Zeroed::zeroed()
         };
-        // SAFETY: by contract.
+        // SAFETY: `full` names `pd` and what the caller's `init` names, which are live objects of this provider during
+        // this call.
         let qp = unsafe { create(&full)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
@@ -62,15 +63,16 @@ pub(super) unsafe extern "C" fn create_qp(
 /// ibv_create_qp_ex(3): with the `ibv_wr_*` calls where `send_ops_flags` asks for them.
 ///
 /// # Safety
-/// As `create_qp`.
+/// `init` is readable and writable, and the objects that it names (domain, queues, XRC domain, table) are live ones of
+/// this provider.
 pub(super) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
         let init = unsafe { &mut *init };
-        // SAFETY: by contract.
+        // SAFETY: the objects that the caller's `init` names are live ones of this provider during this call.
         let qp = unsafe { create(init)? };
         init.cap = qp.attributes.lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
@@ -113,7 +115,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if init.comp_mask & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: by contract.
+    // SAFETY: the table that `init` names is live during creation, and its key readable: `create` asks its caller for
+    // both.
     let rss = unsafe { super::wq::spreading(init)? };
     let max_tso_header = if has(IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { init.max_tso_header } else { 0 };
     if max_tso_header > MAX_TSO_HEADER {
@@ -127,7 +130,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     if send_ops.is_some_and(|ops| ops & !builder::offered(kind) != 0) {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: by contract.
+    // SAFETY: the domain, queues and XRC domain that `init` names are live during creation, which is all that both
+    // forms ask for; they refuse NULL themselves.
     let made = unsafe {
         match kind {
             Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
@@ -136,7 +140,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
             _ => return Err(Errno::EINVAL),
         }
     };
-    // SAFETY: as above.
+    // SAFETY: `made` names objects of `init`, which are live during creation, and its QP was made just above: nobody
+    // else has its handle.
     Ok(unsafe { finish(made, init.qp_context, init.qp_type, send_ops.is_some()) })
 }
 
@@ -191,7 +196,7 @@ struct Made {
 /// A QP of any type but XRC_RECV.
 ///
 /// # Safety
-/// As `create`.
+/// The objects that `init` names are live ones of this provider, or NULL.
 unsafe fn create_in_domain(
     kind: Kind,
     init: &ibv_qp_init_attr_ex,
@@ -266,7 +271,7 @@ unsafe fn create_in_domain(
 /// An XRC receive QP: it has a domain, and neither queues nor completion queues.
 ///
 /// # Safety
-/// As `create`.
+/// The XRC domain that `init` names is NULL or a live one of this provider.
 unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
     if init.xrcd.is_null() {
         return Err(Errno::EINVAL);
@@ -294,7 +299,7 @@ pub(super) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open and its `attr` readable for the whole call; both are only read.
         let (owner, attr) = unsafe { (Context::of(context), &*attr) };
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -306,7 +311,8 @@ pub(super) unsafe extern "C" fn open_qp(
         {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `attr.xrcd` is not NULL (checked just above), and the caller says that it is a live domain of this
+        // provider; it stays until the QP that holds it is destroyed.
         let xrcd = unsafe { Xrcd::of(attr.xrcd) };
         let adapter = &xrcd.adapter;
         let opened = adapter.xrc.open_qp(adapter, attr.qp_num, xrcd.id).ok_or(Errno::EINVAL)?;
@@ -320,7 +326,8 @@ pub(super) unsafe extern "C" fn open_qp(
         let made = Made { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: attr.xrcd };
         // SAFETY: nobody else knows the QP yet.
         let qp = unsafe { finish(made, qp_context, IBV_QPT_XRC_RECV, false) };
-        // SAFETY: as above.
+        // SAFETY: the QP was made above and its handle is first given out below: nobody else reads or writes the C
+        // object yet.
         unsafe { (*qp.handle()).state = shown(&qp).0.qp_state };
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
@@ -333,7 +340,8 @@ pub(super) unsafe extern "C" fn open_qp(
 /// `qp` is a live QP of this provider and is not used any more.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `qp` is live until its handle is given back at the end of this function; the reference is not used
+        // after that.
         let queue = unsafe { Qp::of(qp) };
         let grouped = queue.kind == Kind::Ud && queue.adapter.groups.has(queue);
         if grouped || queue.flows.load(Ordering::Acquire) > 0 {
@@ -379,7 +387,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     attr_mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract; a live QP's context is open.
+        // SAFETY: `qp` is a live QP of this provider and `attr` readable during this call; a context is not closed
+        // before its QPs are destroyed, so that the QP's is open.
         let (queue, attr, context) = unsafe { (Qp::of(qp), &*attr, Context::of((*qp).context)) };
         let queue = match &queue.opened {
             // Only its own process changes a QP.
@@ -567,7 +576,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _attr_mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `qp` is a live QP of this provider, whose C object is only read; `attr` and `init` are the caller's,
+    // writable until this call returns, and what is written to them has nothing to drop.
     unsafe {
         let queue = Qp::of(qp);
         if queue.rss.is_some() {

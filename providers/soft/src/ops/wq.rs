@@ -32,7 +32,7 @@ impl Wq {
     /// Another owner of the queue behind a C handle.
     ///
     /// # Safety
-    /// As `of`.
+    /// `wq` is a live work queue of this provider.
     unsafe fn share(wq: *mut ibv_wq) -> Arc<Self> {
         let this = wq.cast::<Self>().cast_const();
         // SAFETY: the handle is an Arc that create_wq turned into a pointer, and destroy_wq has not taken back.
@@ -53,7 +53,8 @@ pub(super) unsafe extern "C" fn create_wq(
     attr: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `attr` is NULL, which is refused, or the caller's, readable and writable, and nobody else uses it
+        // during this call.
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         let has_flags = attr.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0;
         let flags = if has_flags { attr.create_flags } else { 0 };
@@ -69,7 +70,8 @@ pub(super) unsafe extern "C" fn create_wq(
         if flags & !FLAGS != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: by contract.
+        // SAFETY: `attr.pd` and `attr.cq` are not NULL (checked above), and the caller says that they are live objects
+        // of this provider; its context is open.
         let (domain, cq, report) =
             unsafe { (Pd::of(attr.pd), Cq::share(attr.cq), Context::of(context).report.clone()) };
         let (_, number) = domain.adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
@@ -100,7 +102,8 @@ pub(super) unsafe extern "C" fn create_wq(
 /// `wq` is a live work queue of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `wq` is live until its handle is given back at the end of this function; the reference is not used
+        // after that.
         let queue = unsafe { Wq::of(wq) };
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
@@ -130,7 +133,8 @@ pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
 /// `wq` is a live work queue of this provider; `attr` is readable.
 pub(super) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `wq` is a live queue of this provider; `attr` is NULL, which is refused, or readable during this
+        // call.
         let (queue, attr) = unsafe { (Wq::of(wq), attr.as_ref().ok_or(Errno::EINVAL)?) };
         let has = |bit| attr.attr_mask & bit != 0;
         let known = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE | IBV_WQ_ATTR_FLAGS;
@@ -164,9 +168,10 @@ unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `wq` is a live queue of this provider: the application does not destroy it while it posts to it.
     let queue = unsafe { Wq::of(wq) };
-    // SAFETY: by contract.
+    // SAFETY: `list`, the scatter/gather lists in it and `bad` are the caller's until this call returns, which is what
+    // `post_list` asks for.
     let result = unsafe { post_list(list, bad, |wr_id, sges| queue.post(wr_id, sges)) };
     queue.posted();
     result
@@ -181,21 +186,23 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
     init: *mut ibv_rwq_ind_table_init_attr,
 ) -> *mut ibv_rwq_ind_table {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is NULL, which is refused, or the caller's, readable for the whole call.
         let init = unsafe { init.as_ref() }.ok_or(Errno::EINVAL)?;
         let size = 1u32.checked_shl(init.log_ind_tbl_size).ok_or(Errno::EINVAL)?;
         if init.comp_mask != 0 || size > MAX_TABLE || init.ind_tbl.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `ind_tbl` is not NULL (checked above), and the caller says that it has as many elements as
+        // `log_ind_tbl_size` says, at most `MAX_TABLE`; nobody changes them during this call.
         let named = unsafe { std::slice::from_raw_parts(init.ind_tbl, size as usize) };
         if named.iter().any(|wq| wq.is_null()) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let adapter = unsafe { &Context::of(context).adapter };
         count_up(&adapter.tables, MAX_TABLES as usize)?;
-        // SAFETY: by contract.
+        // SAFETY: no element is NULL (checked above), and the caller says that each is a live work queue of this
+        // provider; from here on the table owns a share of it.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();
         for wq in queues.iter() {
             wq.users.fetch_add(1, Ordering::AcqRel);
@@ -219,11 +226,13 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
 pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     status(|| {
         let this = table.cast::<Table>().cast_const();
-        // SAFETY: by contract; create_rwq_ind_table made it, and the C object is the first member.
+        // SAFETY: `table` is live; create_rwq_ind_table made it, and the C object is the first member. The reference
+        // ends with this line.
         if unsafe { &*this }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
-        // SAFETY: as above; given back once.
+        // SAFETY: the handle is the Arc that create_rwq_ind_table turned into a pointer. It is given back once, here:
+        // no QP uses the table, and the application uses it no more.
         let table = unsafe { Arc::from_raw(this) };
         // SAFETY: the table's context is open while it has tables.
         let adapter = unsafe { &Context::of((*table.verbs.get()).context).adapter };
@@ -265,7 +274,9 @@ pub(super) unsafe fn spreading(init: &ibv_qp_init_attr_ex) -> Result<Option<Rss>
     }
     let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::EINVAL)?;
     let this = init.rwq_ind_tbl.cast::<Table>().cast_const();
-    // SAFETY: by contract; the handle is an Arc that create_rwq_ind_table turned into a pointer.
+    // SAFETY: table and key are not NULL, and the key has `KEY_BYTES` bytes (checked above); the caller says that the
+    // key is readable and the table live. Its handle is an Arc that create_rwq_ind_table turned into a pointer, of
+    // which one more share is counted before it is taken.
     let (table, key) = unsafe {
         Arc::increment_strong_count(this);
         (Arc::from_raw(this), conf.rx_hash_key.cast::<[u8; KEY_BYTES]>().read())

@@ -53,7 +53,8 @@ pub(super) unsafe extern "C" fn open_xrcd(
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open and its `init` readable for the whole call; both are only read, and
+        // `init` not after it.
         let (owner, init) = unsafe { (Context::of(context), &*init) };
         if init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
             return Err(Errno::EOPNOTSUPP);
@@ -91,7 +92,7 @@ fn duplicate(fd: c_int) -> Result<OwnedFd, Errno> {
 /// `xrcd` is a live domain of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `xrcd` is a live domain until it is freed below, and the reference is not used after that.
         let domain = unsafe { Xrcd::of(xrcd) };
         if domain.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
