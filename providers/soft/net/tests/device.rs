@@ -56,8 +56,9 @@ fn the_path_mtu_is_the_one_of_the_route() {
                 let error = sent.error.and_then(|error| error.raw_os_error());
                 assert_eq!(error, Some(libc::EMSGSIZE));
                 drop(batch);
-                let hint =
-                    wait_for(|| sender.hint().filter(|hint| hint.reason != Reason::Unreachable));
+                let hint = wait_for(|| {
+                    sender.hint().filter(|hint| matches!(hint.reason, Reason::TooLong(_)))
+                });
                 assert_eq!((hint.to.ip(), hint.reason), (path.target().to, Reason::TooLong(1500)));
             }
             assert!(sender.segments(), "that a packet was too long says nothing of segmentation");
