@@ -79,7 +79,8 @@ pub(super) const fn offered(kind: Kind) -> u64 {
 /// # Safety
 /// `verbs` is the C object of a QP that nobody else knows yet.
 pub(super) unsafe fn install(verbs: *mut verbs_qp) {
-    // SAFETY: by contract.
+    // SAFETY: `verbs` is the C object of a QP that nobody else knows yet, so that these are the only references to it;
+    // the two members do not overlap, and zeroed memory is a valid `qp_ex`.
     let (ex, mask) = unsafe { (&mut (*verbs).base.qp_ex, &mut (*verbs).comp_mask) };
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
@@ -208,9 +209,10 @@ fn post_short(quick: &mut Quick<'_>, built: &Built, more: bool) -> bool {
 /// Begins a request; `fill` sets what the operation has besides number and flags.
 ///
 /// # Safety
-/// As `builder`.
+/// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)) {
-    // SAFETY: by contract; the application set wr_id and wr_flags before.
+    // SAFETY: this thread called ibv_wr_start on `qp`, and no other reference to the builder is used in this function;
+    // the application set wr_id and wr_flags of the live QP before.
     let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
     // Inline is what the data setters say, not a flag.
     let flags = flags & !IBV_SEND_INLINE;
@@ -227,22 +229,26 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut Request)
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: between start and complete (ibv_wr_post(3)); so for all that follow.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for (ibv_wr_post(3)).
     unsafe { begin(qp, IBV_WR_SEND, |_| {}) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: be32) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_SEND_WITH_IMM, |r| r.imm = imm) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_SEND_WITH_INV, |r| r.imm = rkey) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.what = What::Invalidate { rkey }) };
 }
 
@@ -252,7 +258,8 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: as `send`; window and region are live, the information is readable.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the caller says
+    // that window and region are live or NULL, and `info` readable during this call.
     unsafe {
         let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &*info);
         if let Err(errno) = bind {
@@ -269,7 +276,8 @@ unsafe extern "C" fn bind_mw(
 
 /// The word is copied at once.
 unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word: *const c_void) {
-    // SAFETY: as `send`; eight bytes are readable.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the caller says
+    // that eight bytes are readable at `word`, which are copied here.
     unsafe {
         let word = word.cast::<u64>().read_unaligned();
         let what = What::Store { remote: Remote { addr, rkey }, word: Some(word) };
@@ -292,7 +300,8 @@ unsafe extern "C" fn flush(
         && placement != 0
         && placement & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) == 0;
     let len = if u32::from(level) == IBV_FLUSH_MR { 0 } else { len as u64 };
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` and `builder` ask for; the reference for the error is used after the one in `begin` has ended.
     unsafe {
         let what = What::Flush { remote: Remote { addr, rkey }, len, placement };
         begin(qp, IBV_WR_FLUSH, |r| r.what = what);
@@ -304,7 +313,9 @@ unsafe extern "C" fn flush(
 
 /// Copies the header at once, as inline data.
 unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_len: u16, mss: u16) {
-    // SAFETY: as `send`; the header has `header_len` bytes.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, and `builder` is
+    // not used after `begin` makes a reference of its own. The header is not NULL where it is read (checked), and has
+    // `header_len` bytes during this call.
     unsafe {
         let builder = builder(qp);
         let headers = &mut builder.headers;
@@ -321,18 +332,21 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_le
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(Remote { addr, rkey })) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
     let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(Remote { addr, rkey }), imm);
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(Remote { addr, rkey })) };
 }
 
@@ -345,22 +359,25 @@ unsafe extern "C" fn atomic_cmp_swp(
 ) {
     let remote = Remote { addr, rkey };
     let fill = |r: &mut Request| r.what = What::CompareSwap { remote, compare, swap };
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
     let fill = |r: &mut Request| r.what = What::FetchAdd { remote: Remote { addr, rkey }, add };
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `begin` asks for.
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
 }
 
 /// Changes the request begun last.
 ///
 /// # Safety
-/// As `builder`.
+/// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
 unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Built, &mut Vec<u8>) -> Option<()>) {
-    // SAFETY: by contract.
+    // SAFETY: this thread called ibv_wr_start on `qp`, and no other reference to the builder is used in this function,
+    // nor by `change`, which gets what it needs of it.
     let builder = unsafe { builder(qp) };
     let last = builder.count.checked_sub(1).and_then(|last| builder.built.get_mut(last));
     let changed = last.and_then(|last| change(last, &mut builder.inline));
@@ -370,7 +387,8 @@ unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Built, &mut Vec<u8>) 
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: as `send`; the handle is live.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; `ah` is NULL or a
+    // live handle of this provider during this call.
     unsafe {
         let to = destination(ah, qpn, qkey);
         set(qp, |built, _| {
@@ -381,7 +399,8 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `set` asks for.
     unsafe {
         set(qp, |built, _| {
             built.request.srqn = number;
@@ -391,7 +410,8 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: as `send`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
+    // `set` asks for.
     unsafe {
         set(qp, |built, _| {
             built.sges.clear();
@@ -401,7 +421,8 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: as `send`; the list has `count` elements.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; where `count` is
+    // not 0 the caller's list has as many elements, which are copied here.
     unsafe {
         set(qp, |built, _| {
             built.sges.clear();
@@ -415,7 +436,8 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: as `set_inline_data_list`.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; the list has one
+    // element, which lives until the end of this function, and the caller says that its bytes are readable.
     unsafe { set_inline_data_list(qp, 1, &raw const one) };
 }
 
@@ -425,7 +447,9 @@ unsafe extern "C" fn set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: as `send`; the list has `count` elements, each naming readable memory.
+    // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder; where `count` is
+    // not 0 the caller's list has as many elements, each naming memory that is readable during this call and copied
+    // here.
     unsafe {
         set(qp, |built, inline| {
             let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };

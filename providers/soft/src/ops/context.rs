@@ -184,7 +184,7 @@ pub(super) unsafe extern "C" fn alloc_context(
     _cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
-    // SAFETY: by contract.
+    // SAFETY: libibverbs calls this with a device of this provider, which it keeps until its contexts are closed.
     object(|| unsafe { open(device, None) })
 }
 
@@ -202,7 +202,7 @@ pub(super) unsafe extern "C" fn import_context(
 ) -> *mut verbs_context {
     object(|| {
         let badge = Badge::read(cmd_fd).ok_or(Errno::EINVAL)?;
-        // SAFETY: by contract.
+        // SAFETY: libibverbs calls this with a device of this provider, which it keeps until its contexts are closed.
         unsafe { open(device, Some((badge, cmd_fd))) }
     })
 }
@@ -213,7 +213,7 @@ pub(super) unsafe extern "C" fn import_context(
 /// `device` is a device of this provider; called by libibverbs.
 pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) -> c_int {
     let badge = std::panic::catch_unwind(|| Badge::read(fd)).unwrap_or_default();
-    // SAFETY: by contract.
+    // SAFETY: libibverbs calls this with a device of this provider, which it keeps during this call.
     let number = unsafe { query::number_of(device) };
     c_int::from(badge.is_some_and(|badge| badge.device == number as u64))
 }
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) ->
 /// A context, a new one or one of the family of `given`, to which the descriptor belongs.
 ///
 /// # Safety
-/// As `alloc_context`.
+/// `device` is a device of this provider; called by libibverbs.
 unsafe fn open(
     device: *mut ibv_device,
     given: Option<(Badge, c_int)>,
@@ -230,7 +230,7 @@ unsafe fn open(
     let events = Arc::new(Channel::new(2).inspect_err(refused)?);
     let async_fd = events.duplicate().inspect_err(refused)?;
     let adapter = open_adapter()?;
-    // SAFETY: by contract.
+    // SAFETY: `device` is a device of this provider, which libibverbs keeps during this call.
     let number = unsafe { query::number_of(device) };
     let (badge, cmd_fd) = match identify(&adapter, number, given) {
         Ok(identity) => identity,
@@ -243,7 +243,8 @@ unsafe fn open(
     let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number);
     let inner =
         Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
-    // SAFETY: as every provider calls it; the verbs_context is the first member of SoftContext.
+    // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the
+    // verbs_context that libibverbs fills in; the memory is fresh, and ours until `free_context`.
     let soft: *mut SoftContext = unsafe {
         _verbs_init_and_alloc_context(
             device,
@@ -294,8 +295,9 @@ fn identify(
 /// `context` is an open context of this provider and is not used any more.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let offset = std::mem::offset_of!(verbs_context, context);
-    // SAFETY: by contract; libibverbs undoes what it did in the verbs_context, which closes async_fd, and leaves the
-    // memory, which it had from calloc, to us.
+    // SAFETY: `context` lies in the SoftContext that `open` made, whose `inner` is from a box that is given back once,
+    // here; the application uses neither any more. libibverbs undoes what it did in the verbs_context, which closes
+    // async_fd, and leaves the memory, which it had from calloc, to us.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
         let inner = Box::from_raw((*soft).inner);
@@ -311,7 +313,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
 /// # Safety
 /// `context` is an open context of this provider.
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller's context is open for the whole call.
     let context = unsafe { Context::of(context) };
     match Channel::of_completions(&context.adapter) {
         Ok(channel) => {
@@ -333,7 +335,7 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
     context: *mut ibv_context,
     fd: c_int,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller's context is open for the whole call.
     let context = unsafe { Context::of(context) };
     let gone = context.channels.lock().remove(&fd);
     drop(gone);
@@ -348,7 +350,8 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     context: *mut ibv_context,
     fd: c_int,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: the caller's context is open for the whole call: the application does not close it while a thread waits
+    // for its events.
     let context = unsafe { Context::of(context) };
     let mut woken = false;
     loop {

@@ -19,7 +19,7 @@ impl Counters {
     /// Another owner of the counters behind a C handle.
     ///
     /// # Safety
-    /// As `of`.
+    /// `counters` is a live object of this provider.
     pub(super) unsafe fn share(counters: *mut ibv_counters) -> Arc<Self> {
         let this = counters.cast::<Self>().cast_const();
         // SAFETY: the handle is an Arc that create_counters turned into a pointer, and destroy_counters has not taken back.
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn create_counters(
     init: *mut ibv_counters_init_attr,
 ) -> *mut ibv_counters {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is NULL, which is refused, or the caller's, readable for the whole call.
         let init = unsafe { init.as_ref() }.ok_or(Errno::EINVAL)?;
         if init.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -54,7 +54,8 @@ pub(super) unsafe extern "C" fn create_counters(
 /// `counters` is a live object of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `counters` is a live object of this provider, and the reference ends with this line, before the
+        // handle is given back.
         if unsafe { Counters::of(counters) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
@@ -75,7 +76,8 @@ pub(super) unsafe extern "C" fn attach_counters_point_flow(
     flow: *mut ibv_flow,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `counters` is a live object of this provider; `attr` is NULL, which is refused, or readable for the
+        // whole call.
         let (counters, attr) =
             unsafe { (Counters::of(counters), attr.as_ref().ok_or(Errno::EINVAL)?) };
         if !flow.is_null() || attr.comp_mask != 0 {
@@ -102,7 +104,8 @@ pub(super) unsafe extern "C" fn read_counters(
         if count == 0 || values.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `values` is not NULL (checked above), and the caller says that it has `count` elements, which nobody
+        // else uses during this call; `counters` is a live object of this provider.
         let (counters, values) = unsafe {
             (Counters::of(counters), std::slice::from_raw_parts_mut(values, count as usize))
         };

@@ -65,7 +65,8 @@ impl Drop for DeviceMemory {
 
 // SAFETY: an address of a mapping that belongs to the process; what is there is copied by whoever may.
 unsafe impl Send for DeviceMemory {}
-// SAFETY: as above.
+// SAFETY: through a shared `DeviceMemory` the address can only be read, and it never changes; all other members are
+// Sync by themselves.
 unsafe impl Sync for DeviceMemory {}
 
 /// A piece of device memory as the application holds it. The C object comes first.
@@ -120,7 +121,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open and its `attr` readable for the whole call; both are only read.
         let (attr, owner) = unsafe { (&*attr, Context::of(context)) };
         let length = attr.length as u64;
         if attr.comp_mask != 0 || length == 0 || length > MAX_DM || attr.log_align_req > 63 {
@@ -173,7 +174,7 @@ fn verbs(context: *mut ibv_context, handle: u32) -> ibv_dm {
 /// `context` is open.
 pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let owner = unsafe { Context::of(context) };
         let adapter = Arc::clone(&owner.adapter);
         let (slot, index) = split_mr_handle(handle);
@@ -206,7 +207,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
 /// # Safety
 /// `dm` is imported device memory of this provider and is not used any more.
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: by contract.
+    // SAFETY: `dm` is live device memory of this provider until it is freed below; the reference ends with this line.
     if matches!(unsafe { Dm::of(dm) }.memory.store, Store::Imported(_)) {
         // SAFETY: from import_dm; regions hold the memory themselves.
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
@@ -226,7 +227,8 @@ pub(super) fn memory(name: &CStr, bytes: usize) -> Result<(Mapping, Memfd), Errn
 /// `dm` is live device memory of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `dm` is live device memory of this provider until it is freed below, and the reference is not used
+        // after that.
         let memory = &unsafe { Dm::of(dm) }.memory;
         if matches!(memory.store, Store::Imported(_)) {
             return Err(Errno::EINVAL);
@@ -287,7 +289,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` and `dm` are live objects of this provider during this call, and only read.
         let (domain, device) = unsafe { (Pd::of(pd), Dm::of(dm)) };
         let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         if access & IBV_ACCESS_ZERO_BASED == 0
@@ -300,7 +302,8 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
         let extent = Extent { pd: domain.number, va, iova: 0, len: length as u64, access };
         let memory = Some(Arc::clone(&device.memory));
-        // SAFETY: by contract. The type is what libibverbs knows to be no memory of the application.
+        // SAFETY: `pd` is live during this call; the region holds it afterwards, and the memory by the Arc. The type is
+        // what libibverbs knows to be no memory of the application.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_DMABUF_MR, access as c_int, memory) }
     })
 }

@@ -53,7 +53,8 @@ unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno
             return Err(Errno::EOPNOTSUPP);
         }
         specs.push(Spec { kind, body });
-        // SAFETY: as above.
+        // SAFETY: the specification has `size` bytes from `at` on, as the caller says, so that this is where the next
+        // one begins, or just behind the last.
         at = unsafe { at.add(size) };
     }
     Ok(specs)
@@ -70,7 +71,8 @@ unsafe fn counters_of(spec: &Spec<'_>) -> Result<Arc<Counters>, Errno> {
     if address == 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: by contract.
+    // SAFETY: the address is not 0 (checked above), and the caller says that it is one of live counters of this
+    // provider, which create_counters gave to C.
     Ok(unsafe { Counters::share(std::ptr::with_exposed_provenance_mut(address)) })
 }
 
@@ -87,9 +89,10 @@ pub(super) unsafe extern "C" fn create_flow(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract; applications pack their structs, so it need not be aligned.
+        // SAFETY: `attr` is not NULL (checked above) and the caller's, readable during this call; applications pack
+        // their structs, so it need not be aligned.
         let head = unsafe { attr.read_unaligned() };
-        // SAFETY: by contract.
+        // SAFETY: `qp` is a live QP of this provider: the application does not destroy it while it makes rules for it.
         let queue = unsafe { Qp::of(qp) };
         if head.comp_mask != 0 || head.port != 1 {
             return Err(Errno::EINVAL);
@@ -99,11 +102,13 @@ pub(super) unsafe extern "C" fn create_flow(
             Kind::Ud => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         }
-        // SAFETY: by contract.
+        // SAFETY: `num_of_specs` specifications lie behind the head, as the caller says, each as long as it says; they
+        // stay until this call returns, and `list` is not used after it.
         let list = unsafe { specs(attr.add(1).cast(), head.num_of_specs)? };
         let wanted = steer::check(head.type_, head.flags, head.priority, &list).map_err(errno)?;
         let counting = list.iter().filter(|spec| spec.kind == IBV_FLOW_SPEC_ACTION_COUNT);
-        // SAFETY: by contract.
+        // SAFETY: `specs` found each to have the size of its type, which here is that of a counter action; the caller
+        // says that its counters are live.
         let counters: Vec<_> =
             counting.map(|spec| unsafe { counters_of(spec) }).collect::<Result<_, _>>()?;
         let adapter = &queue.adapter;

@@ -70,7 +70,7 @@ impl Mr {
         extent: Extent,
         standing: Standing,
     ) -> *mut ibv_mr {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is live during this call, as the caller says, and only read.
         let context = unsafe { (*pd).context };
         let (addr, length) = (std::ptr::null_mut(), extent.len as usize);
         let ibv_mr = ibv_mr { context, pd, addr, length, handle, lkey: keys.lkey, rkey: keys.rkey };
@@ -150,7 +150,8 @@ impl Mr {
         access: c_int,
         device: Option<Arc<DeviceMemory>>,
     ) -> Result<*mut ibv_mr, Errno> {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider during this call, and only read; the region holds it from here
+        // on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         // SAFETY: the context of a live domain.
@@ -192,10 +193,11 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate it while it registers
+        // memory in it.
         let domain = unsafe { Pd::of(pd) };
         let extent = cover(domain.number, addr as u64, length, hca_va, access)?;
-        // SAFETY: by contract.
+        // SAFETY: `pd` is live during this call, which is what `create` asks for; the region holds it afterwards.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_MR, access, None) }
     })
 }
@@ -206,12 +208,13 @@ pub(super) unsafe extern "C" fn reg_mr(
 /// `pd` is a live protection domain of this provider.
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider: the application does not deallocate it while it allocates a
+        // region in it.
         let domain = unsafe { Pd::of(pd) };
         domain.adapter.regions.prepare_void()?;
         let extent =
             Extent { pd: domain.number, va: 0, iova: 0, len: u64::MAX, access: LOCAL_WRITE | VOID };
-        // SAFETY: by contract.
+        // SAFETY: `pd` is live during this call, which is what `create` asks for; the region holds it afterwards.
         unsafe { Mr::create(pd, extent, IBV_MR_TYPE_NULL_MR, LOCAL_WRITE as c_int, None) }
     })
 }
@@ -245,7 +248,8 @@ pub(super) unsafe extern "C" fn advise_mr(
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || list.is_null() || count == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `list` is not NULL (checked above), and the caller says that it has `count` elements, which nobody
+        // changes during this call; `pd` is a live domain of this provider.
         let (domain, list) =
             unsafe { (Pd::of(pd), std::slice::from_raw_parts(list, count as usize)) };
         let mut ranges = Vec::with_capacity(list.len());
@@ -318,7 +322,8 @@ pub(super) fn withdraw(domain: &Pd, keys: Keys, pd: u32) -> Result<(), Errno> {
 /// `EBUSY` a memory window is bound to it; `EINVAL` a domain of another context; `EFAULT` not mapped. The region is as before.
 ///
 /// # Safety
-/// As `reg_mr` and `dereg_mr`, for the parts that `flags` names.
+/// `mr` is a live region of this provider, whose handle no other thread uses during this call; where `flags` names
+/// them, `pd` is a live protection domain of this provider, and the new memory stays mapped until deregistration.
 pub(super) unsafe extern "C" fn rereg_mr(
     mr: *mut verbs_mr,
     flags: c_int,

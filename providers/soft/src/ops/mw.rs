@@ -24,7 +24,8 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `pd` is a live domain of this provider during this call, and only read; the window holds it from here
+        // on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let tied = kind == IBV_MW_TYPE_2;
         let (index, rkey) =
@@ -65,7 +66,7 @@ pub(super) unsafe fn bind_request(
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<Bind, Errno> {
-    // SAFETY: by contract.
+    // SAFETY: `mw` is NULL, which is refused, or a live window of this provider, which is only read here.
     let window = unsafe { mw.as_ref() }.ok_or(Errno::EINVAL)?;
     // SAFETY: a window holds its domain.
     let windows = &unsafe { Pd::of(window.pd) }.adapter.windows;
@@ -108,10 +109,12 @@ pub(super) unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `qp` and `mw` are live objects of this provider and `bind` is readable during this call, in which the
+        // application leaves the window alone.
         let (queue, bind, window) = unsafe { (Qp::of(qp), &*bind, &mut *mw) };
         let rkey = (window.rkey & !0xff) | (window.rkey.wrapping_add(1) & 0xff);
-        // SAFETY: by contract.
+        // SAFETY: the window and the region of `bind` (or NULL) are live during this call, as the caller says;
+        // `bind_request` reads the window while `window` is not used.
         let what = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
         let request = Request {
             wr_id: bind.wr_id,

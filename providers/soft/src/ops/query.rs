@@ -69,7 +69,7 @@ const ODP: ibv_odp_caps = ibv_odp_caps {
 /// ibv_query_device_ex(3).
 ///
 /// # Safety
-/// `context` is open; `attr` is writable for `attr_size` bytes.
+/// `context` is open; `input` is NULL or readable; `attr` is writable for `attr_size` bytes.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -77,14 +77,14 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `input` is NULL or the caller's, readable for the whole call.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
         if attr_size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let identity = unsafe { Context::of(context) }.adapter.identity;
         let orig_attr = device_attr(identity, device_number(context));
         let full = ibv_device_attr_ex {
@@ -150,7 +150,8 @@ fn device_number(context: *mut ibv_context) -> usize {
 /// # Safety
 /// `device` is a device of this provider.
 pub(super) unsafe fn number_of(device: *mut ibv_device) -> usize {
-    // SAFETY: by contract; libibverbs wrote the name with an end.
+    // SAFETY: `device` is live, one of this provider's; libibverbs wrote its name with a NUL inside the array, and
+    // changes it no more.
     let name = unsafe { std::ffi::CStr::from_ptr((*device).name.as_ptr()) };
     let digits: String = name.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(0)
@@ -218,7 +219,8 @@ pub(super) unsafe extern "C" fn query_rt_values(
     values: *mut ibv_values_ex,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `values` is NULL, which is refused, or the caller's, readable and writable, and nobody else uses it
+        // during this call.
         let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno::EINVAL);
@@ -244,7 +246,7 @@ pub(super) unsafe extern "C" fn query_port(
         if port != 1 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: the caller's context is open for the whole call.
         let context = unsafe { Context::of(context) };
         let down = context.adapter.port.is_down();
         let full = ibv_port_attr {
@@ -263,7 +265,7 @@ pub(super) unsafe extern "C" fn query_port(
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
             ..Zeroed::zeroed()
         };
-        // SAFETY: by contract.
+        // SAFETY: `attr` is the caller's, writable for a whole `ibv_port_attr` until this call returns.
         unsafe { attr.write(full) };
         Ok(())
     })
@@ -282,7 +284,7 @@ pub(super) unsafe extern "C" fn query_port_speed(
         if port != 1 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: by contract.
+        // SAFETY: `speed` is the caller's, writable until this call returns.
         unsafe { speed.write(SPEED) };
         Ok(())
     })
@@ -301,7 +303,7 @@ pub(super) unsafe extern "C" fn query_gid(
     if port != 1 || index as usize >= GID_TABLE {
         return libc::EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: the caller's context is open for the whole call.
     let gids = unsafe { Context::of(context) }.gids();
     let Some(gid) = gids.get(index as usize) else { return libc::ENODATA };
     let filled = ibv_gid_entry {
@@ -311,7 +313,7 @@ pub(super) unsafe extern "C" fn query_gid(
         gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: gid.ifindex,
     };
-    // SAFETY: by contract.
+    // SAFETY: `entry` is the caller's, writable for a whole entry until this call returns.
     unsafe { entry.write(filled) };
     0
 }
@@ -329,7 +331,7 @@ pub(super) unsafe extern "C" fn query_pkey(
     if port != 1 || index != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: `pkey` is the caller's, writable until this call returns.
     unsafe { pkey.write(PKEY.to_be()) };
     0
 }

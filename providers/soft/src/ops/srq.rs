@@ -28,7 +28,7 @@ impl Srq {
     /// Another owner of the queue behind a C handle.
     ///
     /// # Safety
-    /// As `of`.
+    /// `srq` is a live shared receive queue of this provider.
     pub(crate) unsafe fn share(srq: *mut ibv_srq) -> Arc<Self> {
         let this = srq.cast::<Self>().cast_const();
         // SAFETY: the handle is an Arc that create_srq turned into a pointer, and destroy_srq has not taken back.
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
         let init = unsafe { &mut *init };
         let mut full = ibv_srq_init_attr_ex {
             srq_context: init.srq_context,
@@ -60,7 +60,8 @@ pub(super) unsafe extern "C" fn create_srq(
             cq: std::ptr::null_mut(),
             tm_cap: Zeroed::zeroed(),
         };
-        // SAFETY: by contract; libibverbs fills in the rest of the handle.
+        // SAFETY: `full` names no object but `pd`, a live domain of this provider; libibverbs fills in the rest of the
+        // handle.
         let srq = unsafe { create(&mut full)? };
         init.attr = full.attr;
         Ok(Arc::into_raw(srq).cast_mut().cast())
@@ -76,9 +77,9 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: by contract.
+        // SAFETY: `init` is the caller's, readable and writable, and nobody else uses it during this call.
         let init = unsafe { &mut *init };
-        // SAFETY: by contract.
+        // SAFETY: the objects that the caller's `init` names are live ones of this provider during this call.
         let srq = unsafe { create(init)? };
         // SAFETY: nobody else has the handle yet; mutex and condition are initialised in place and stay there.
         unsafe {
@@ -169,7 +170,7 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
 /// # Safety
 /// `srq` is a live queue of this provider; `number` is writable.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `srq` is a live queue of this provider, and `number` the caller's, writable until this call returns.
     unsafe { number.write(Srq::of(srq).number) };
     0
 }
@@ -185,7 +186,7 @@ pub(super) unsafe extern "C" fn modify_srq(
     mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `srq` is a live queue of this provider, and `attr` the caller's, readable for the whole call.
         let (queue, attr) = unsafe { (Srq::of(srq), &*attr) };
         let mask = mask as u32;
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -204,7 +205,8 @@ pub(super) unsafe extern "C" fn modify_srq(
 /// # Safety
 /// `srq` is a live queue of this provider; `attr` is writable.
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `srq` is a live queue of this provider, and `attr` the caller's, writable until this call returns; what
+    // is written has nothing to drop.
     unsafe {
         let queue = Srq::of(srq);
         let (max_wr, srq_limit) = queue.sizes();
@@ -219,7 +221,8 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 /// `srq` is a live queue of this provider and, on success, is not used any more.
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
-        // SAFETY: by contract.
+        // SAFETY: `srq` is live until its handle is given back at the end of this function; the reference is not used
+        // after that.
         let queue = unsafe { Srq::of(srq) };
         if queue.users.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
@@ -253,9 +256,10 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `srq` is a live queue of this provider: the application does not destroy it while it posts to it.
     let queue = unsafe { Srq::of(srq) };
-    // SAFETY: by contract.
+    // SAFETY: `wr`, the scatter/gather lists in it and `bad_wr` are the caller's until this call returns, which is what
+    // `post_list` asks for.
     let result = unsafe { post_list(wr, bad_wr, |wr_id, sges| queue.post(wr_id, sges)) };
     queue.posted();
     result

@@ -19,17 +19,18 @@ pub(super) unsafe extern "C" fn post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: by contract.
+    // SAFETY: `srq` is a live queue of this provider: the application does not destroy it while it posts to it.
     let queue = unsafe { Srq::of(srq) };
     let mut result = 0;
     let mut at = op;
     // SAFETY: an element of the list, or NULL at its end.
     while let Some(request) = unsafe { at.as_mut() } {
         let tm = queue.tm.as_deref().ok_or(Errno::EINVAL);
-        // SAFETY: by contract.
+        // SAFETY: `request` is an element of the caller's list; what it refers to by its opcode is the caller's until
+        // this call returns.
         let posted = tm.and_then(|tm| unsafe { post(tm, request) });
         if let Err(errno) = posted {
-            // SAFETY: by contract.
+            // SAFETY: `bad_op` is the caller's, writable until this call returns; only a pointer is written.
             unsafe { bad_op.write(at) };
             result = failed(errno);
             break;
@@ -48,7 +49,8 @@ unsafe fn post(tm: &TagMatching, op: &mut ibv_ops_wr) -> Result<(), Errno> {
     let what = match op.opcode {
         IBV_WR_TAG_ADD => {
             let ibv_ops_wr_tm_add { recv_wr_id, sg_list, num_sge, tag, mask } = op.tm.add;
-            // SAFETY: by contract.
+            // SAFETY: the opcode is `IBV_WR_TAG_ADD`, for which the caller says that `sg_list` has `num_sge` elements;
+            // they stay until the operation is posted.
             let list = unsafe { elements(sg_list, num_sge) }.ok_or(Errno::EINVAL)?;
             What::Add { recv_wr_id, list, tag, mask }
         }
