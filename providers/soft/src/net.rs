@@ -194,12 +194,14 @@ fn interfaces() -> Vec<Interface> {
                 Address::V4(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()))
             }
             libc::AF_INET6 => {
-                // SAFETY: as above.
+                // SAFETY: the family says that it is a `sockaddr_in6`; getifaddrs made it, and it stays until the list
+                // is freed below.
                 let v6 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
                 Address::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
             }
             libc::AF_PACKET => {
-                // SAFETY: as above.
+                // SAFETY: the family says that it is a `sockaddr_ll`; getifaddrs made it, and it stays until the list
+                // is freed below.
                 let ll = unsafe { node.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
                 numbers.push((name, u32::try_from(ll.sll_ifindex).unwrap_or(0)));
                 let [a, b, c, d, e, f, ..] = ll.sll_addr;

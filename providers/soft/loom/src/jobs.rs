@@ -92,7 +92,8 @@ model!(a_piece_is_in_one_hand_and_memory_comes_back, 3, why: "Causality violatio
                 shared.help(|_, _| shared.memory.with_mut(|bytes| unsafe { *bytes += 1 }));
             })
         };
-        // SAFETY: as above.
+        // SAFETY: the initiator does this when the piece is its own, or when nobody has it any more; loom checks that
+        // nobody else is at the memory.
         shared.initiate(|| shared.memory.with_mut(|bytes| unsafe { *bytes += 1 }));
         helper.join().expect("the helper ends");
     }

@@ -245,7 +245,8 @@ model!(a_chunk_belongs_to_one_side_at_a_time, 2, why: "Causality violation",
         };
         for seq in SLOTS..SLOTS + 3 {
             let chunk = ring.wait_for(seq) as usize;
-            // SAFETY: as above.
+            // SAFETY: the chunk is the consumer's from its slot's arrival to the acknowledgement below; loom checks
+            // that nobody else is at it.
             memory[chunk].with(|bytes| assert_eq!(unsafe { *bytes }, seq));
             acknowledge(&ring.acked, seq + 1);
         }

@@ -64,7 +64,8 @@ model!(memory_goes_when_no_operation_is_at_it, 3, why: "Causality violation",
         };
         region.retire();
         // The application has its memory back.
-        // SAFETY: as above.
+        // SAFETY: no operation on the region is announced any more once `retire` has returned; loom checks that nobody
+        // else is at the memory.
         region.memory.with_mut(|bytes| unsafe { *bytes += 1 });
         initiator.join().expect("the initiator ends");
     }
@@ -114,7 +115,8 @@ model!(atomics_are_done_one_at_a_time, 3, why: "Causality violation",
         // Somebody who never held it died.
         break_lock(&shared.0, 3);
         other.join().expect("the other ends");
-        // SAFETY: as above.
+        // SAFETY: the other thread has ended, and this one is past its own use; loom checks that nobody else is at the
+        // word.
         shared.1.with(|word| assert_eq!(unsafe { *word }, 2));
     }
 );

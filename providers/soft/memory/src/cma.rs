@@ -16,7 +16,7 @@ pub struct IoVec(libc::iovec);
 // SAFETY: a pair of numbers; only the functions of this module turn them into an access, and they
 // say what the caller answers for.
 unsafe impl Send for IoVec {}
-// SAFETY: as above.
+// SAFETY: through a shared IoVec its two numbers can only be read, which is no access to the memory that they name.
 unsafe impl Sync for IoVec {}
 
 impl IoVec {
@@ -117,7 +117,9 @@ pub unsafe fn read_where(
     remote: *const IoVec,
 ) -> Result<usize, Errno> {
     let (count, _) = counts(local, &[])?;
-    // SAFETY: as in `read`. Only the kernel reads what `remote` points to.
+    // SAFETY: Range is laid out as `iovec`, the count is that of the slice, and the ranges may be written (contract of
+    // Range). `remote` stays mapped, as the caller says: only the kernel reads the one `iovec` there, and it checks
+    // every address.
     check_len(unsafe {
         libc::process_vm_readv(pid, local.as_ptr().cast(), count, remote.cast(), 1, 0)
     })
@@ -129,14 +131,17 @@ pub unsafe fn read_where(
 /// As [`read`].
 ///
 /// # Safety
-/// As [`write()`], for whatever range is there; `remote` is an address of this process that stays mapped.
+/// `pid` is a process that expects to be written whatever range the kernel finds at `remote`; `remote` is an address of
+/// this process that stays mapped.
 pub unsafe fn write_where(
     pid: pid_t,
     local: &[Range],
     remote: *const IoVec,
 ) -> Result<usize, Errno> {
     let (count, _) = counts(local, &[])?;
-    // SAFETY: as in `write`. Only the kernel reads what `remote` points to.
+    // SAFETY: Range is laid out as `iovec`, the count is that of the slice, and the ranges may be read (contract of
+    // Range). `remote` stays mapped: only the kernel reads the one `iovec` there, and it checks every address; the
+    // caller answers for the range.
     check_len(unsafe {
         libc::process_vm_writev(pid, local.as_ptr().cast(), count, remote.cast(), 1, 0)
     })

@@ -89,7 +89,8 @@ pub struct Foreign {
 
 // SAFETY: addresses of a mapping that belongs to the process and not to a thread; whoever uses one answers for the access.
 unsafe impl Send for Foreign {}
-// SAFETY: as above.
+// SAFETY: through a shared `Foreign` only addresses and lengths are read, which never change; what lies there is
+// others' to write, and raw for whoever copies it.
 unsafe impl Sync for Foreign {}
 
 impl Foreign {

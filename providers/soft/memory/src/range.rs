@@ -30,7 +30,8 @@ impl Range {
     /// `len` bytes at an address of this process.
     ///
     /// # Safety
-    /// As [`Range::new`].
+    /// As long as a copy of the range is used, the bytes may be read, and written where the range is copied to; no
+    /// reference to them is used meanwhile.
     #[inline]
     pub const unsafe fn at(address: u64, len: usize) -> Self {
         Self { base: address as usize as *mut u8, len }

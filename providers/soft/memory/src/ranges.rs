@@ -187,7 +187,7 @@ impl Ranges {
     #[inline]
     unsafe fn scatter_at(&self, offset: usize, src: *const u8, len: usize) -> bool {
         if self.careful || self.abroad.is_some() {
-            // SAFETY: by contract.
+            // SAFETY: the caller says that `src..src + len` is readable, which is what `scatter_specially` asks for.
             return unsafe { self.scatter_specially(offset, src, len) };
         }
         self.walk(offset, len, |_, base, n, done| {
@@ -202,7 +202,7 @@ impl Ranges {
     #[inline]
     unsafe fn gather_at(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
         if self.abroad.is_some() {
-            // SAFETY: by contract.
+            // SAFETY: the caller says that `dst..dst + len` is writable, which is what `gather_abroad` asks for.
             return unsafe { self.gather_abroad(offset, dst, len) };
         }
         self.walk(offset, len, |_, base, n, done| {
@@ -220,7 +220,7 @@ impl Ranges {
     /// `scatter_at` of a list that imported regions are in, or by somebody careful.
     ///
     /// # Safety
-    /// As `scatter_at`.
+    /// `src..src + len` is readable.
     #[cold]
     unsafe fn scatter_specially(&self, offset: usize, src: *const u8, len: usize) -> bool {
         let mut good = true;
@@ -232,9 +232,11 @@ impl Ranges {
                     let from = unsafe { Range::new(src.cast_mut(), n) };
                     good = good && imported.write(base as u64, from);
                 }
-                // SAFETY: as in `scatter_at`, but that the range may be gone.
+                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base` is part of a Range,
+                // which is writable or unmapped by now: `put` looks first.
                 None if self.careful => unsafe { careful::put(base, src, n) },
-                // SAFETY: as in `scatter_at`.
+                // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`), and `base` is part of a
+                // Range of this process, so that it may be written; memmove, since an application may send to itself.
                 None => unsafe { std::ptr::copy(src, base, n) },
             }
         });
@@ -244,7 +246,7 @@ impl Ranges {
     /// `gather_at` of a list that imported regions are in.
     ///
     /// # Safety
-    /// As `gather_at`.
+    /// `dst..dst + len` is writable.
     #[cold]
     unsafe fn gather_abroad(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
         let mut good = true;
@@ -255,7 +257,8 @@ impl Ranges {
                     // SAFETY: writable by contract.
                     good = good && imported.read(base as u64, unsafe { Range::new(dst, n) });
                 }
-                // SAFETY: as in `gather_at`.
+                // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`), and `base` is part of a Range of
+                // this process, so that it may be read; memmove, since an application may send to itself.
                 None => unsafe { std::ptr::copy(base, dst, n) },
             }
         });
@@ -298,7 +301,8 @@ fn last_stored(to: *mut u8, len: usize) -> usize {
 /// `to` is writable for `len` bytes, of which [`last_stored`] said that they are aligned; so is `from` readable.
 unsafe fn store_last(to: *mut u8, from: *const u8, len: usize) {
     fence(Ordering::Release);
-    // SAFETY: by contract; the value may come from an odd address.
+    // SAFETY: the caller says that `to` is writable for `len` bytes and aligned for an atomic of that size
+    // (`last_stored`, whose other lengths are 0 and 1), and `from` readable for as many, maybe at an odd address.
     unsafe {
         match len {
             0 => {}

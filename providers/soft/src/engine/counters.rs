@@ -24,7 +24,8 @@ pub(crate) struct Counters {
 
 // SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
 unsafe impl Sync for Counters {}
-// SAFETY: as above.
+// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
+// itself.
 unsafe impl Send for Counters {}
 
 impl std::fmt::Debug for Counters {

@@ -76,7 +76,8 @@ struct List {
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
 unsafe impl Sync for Cq {}
-// SAFETY: as above.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
+// `iterator` is given back by the thread that took it, wherever the queue was made; everything else is Send by itself.
 unsafe impl Send for Cq {}
 
 impl std::fmt::Debug for Cq {

@@ -216,7 +216,8 @@ impl Datagrams {
 
     /// A process can send to us from now on.
     pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
-        // SAFETY: as in `outlet`.
+        // SAFETY: fabric segments have the lengths of shm::layout; the view is kept in `Met` and `Inlet`, each with an
+        // Arc of the peer beside it, and the caller has one during this call.
         let view = unsafe { View::of(peer) };
         // Our own, all of which is mapped.
         let Some(ring) = own.peer_ring(peer.slot) else { return };
@@ -279,7 +280,8 @@ impl Datagrams {
             let deadline = Instant::now() + INTRODUCTION;
             for slot in 1..adapter.fabric.config().slots {
                 let Ok(peer) = adapter.fabric.peer(slot) else { continue };
-                // SAFETY: as in `outlet`.
+                // SAFETY: fabric segments have the lengths of shm::layout; `peer` is held for the rest of this pass,
+                // and `note` keeps the view with an Arc of it beside.
                 let view = unsafe { View::of(&peer) };
                 self.note(&peer, view);
                 let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);

@@ -184,7 +184,8 @@ pub(super) struct Incarnation {
 // SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under those of ibv_wr_start(3) (one
 // thread at a time); everything else is Sync by itself.
 unsafe impl Sync for Qp {}
-// SAFETY: as above.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
+// `builder` is given back by the thread that took it, wherever the QP was made; everything else is Send by itself.
 unsafe impl Send for Qp {}
 
 impl std::fmt::Debug for Qp {

@@ -71,7 +71,8 @@ struct Limited {
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
 unsafe impl Sync for Srq {}
-// SAFETY: as above.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
+// Send by itself.
 unsafe impl Send for Srq {}
 
 impl std::fmt::Debug for Srq {

@@ -44,7 +44,8 @@ pub(crate) struct Wq {
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
 unsafe impl Sync for Wq {}
-// SAFETY: as above.
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
+// Send by itself.
 unsafe impl Send for Wq {}
 
 impl std::fmt::Debug for Wq {
@@ -215,7 +216,8 @@ pub(crate) struct Table {
 
 // SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
 unsafe impl Sync for Table {}
-// SAFETY: as above.
+// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
+// itself.
 unsafe impl Send for Table {}
 
 impl std::fmt::Debug for Table {

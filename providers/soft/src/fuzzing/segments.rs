@@ -73,7 +73,8 @@ impl World {
         // SAFETY: the fabric mapped both segments with these lengths, and the world is never dropped.
         let own = unsafe { View::new(other.tables().base(), other.rings().base()) };
         let peer = other.peer(adapter.fabric.slot()).expect("it is there");
-        // SAFETY: as above; the peer lives as long as the fabric that it is of.
+        // SAFETY: the fabric mapped the peer's segments with the lengths of shm::layout; the Arc is forgotten below, so
+        // that they stay mapped for as long as the world uses the view.
         let victim = unsafe { View::of(&peer) };
         std::mem::forget(peer);
         let form = Form {

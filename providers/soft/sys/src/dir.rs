@@ -168,7 +168,7 @@ pub fn set_path_mode(path: &Path, mode: mode_t, group: Option<gid_t>) -> Result<
         // SAFETY: `path` is a C string that outlives the call.
         check(unsafe { libc::lchown(path.as_ptr(), uid_t::MAX, group) })?;
     }
-    // SAFETY: as above.
+    // SAFETY: `path` is a C string that outlives the call; the mode is a plain integer.
     check(unsafe { libc::chmod(path.as_ptr(), mode) })?;
     Ok(())
 }

@@ -36,9 +36,10 @@ pub unsafe fn wait_cancellable(word: *const AtomicU32, expected: u32) -> Result<
     // SAFETY: `before` is writable. The system call is all that is cancelled: no lock is taken, and nothing allocated, between here
     // and where the old type is back.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    // SAFETY: by contract.
+    // SAFETY: the caller says that the word stays mapped, which is what `sleep` asks for.
     let slept = result(unsafe { sleep(word, expected) });
-    // SAFETY: as above; the type is one that this very thread had.
+    // SAFETY: `before` is writable, and holds the type that this very thread had; nothing but this thread's type is
+    // changed.
     unsafe { pthread_setcanceltype(before, &raw mut before) };
     slept
 }
@@ -47,7 +48,7 @@ pub unsafe fn wait_cancellable(word: *const AtomicU32, expected: u32) -> Result<
 /// The word stays mapped.
 unsafe fn sleep(word: *const AtomicU32, expected: u32) -> libc::c_long {
     let nothing = std::ptr::null::<libc::timespec>();
-    // SAFETY: by contract; no timeout is given.
+    // SAFETY: the caller says that the word stays mapped, and the kernel only reads it; the NULL timeout means none.
     unsafe { syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, nothing) }
 }
 
@@ -61,7 +62,7 @@ fn result(returned: libc::c_long) -> Result<(), Errno> {
 
 /// Wakes one thread that sleeps on the word, of whichever process. Returns whether there was one.
 pub fn wake(word: &AtomicU32) -> bool {
-    // SAFETY: as in `wait`.
+    // SAFETY: the reference keeps the word for this call, in which the kernel only uses its address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) > 0 }
 }
 

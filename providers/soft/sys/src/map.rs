@@ -31,7 +31,8 @@ pub struct Mapping {
 // SAFETY: the type only hands out addresses; whoever dereferences one answers for the access. The
 // mapping belongs to the process and not to a thread, so any thread may unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` changes nothing.
+// SAFETY: through `&Mapping` nothing is changed, and only address, length and access are read, which stay as they are
+// until it is dropped.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -180,7 +181,8 @@ mod tests {
         assert!(one.is_writable() && !two.is_writable());
         // SAFETY: offset 5000 is inside both 8192-byte mappings, which nobody else uses.
         unsafe { one.base().add(5000).write_volatile(0x5a) };
-        // SAFETY: as above.
+        // SAFETY: offset 5000 is inside the 8192 bytes of `two`, which is mapped to the end of the test; nobody writes
+        // them any more.
         assert_eq!(unsafe { two.base().add(5000).read_volatile() }, 0x5a);
     }
 

@@ -150,7 +150,8 @@ mod tests {
         let theirs = Mapping::new(file.as_fd(), 4096, Access::ReadOnly).unwrap();
         // SAFETY: both mappings are one page of the same live file; nobody else has it.
         unsafe { ours.base().write_volatile(7) };
-        // SAFETY: as above.
+        // SAFETY: `theirs` is a page of the live file and stays mapped to the end of the test; nobody writes it any
+        // more.
         assert_eq!(unsafe { theirs.base().read_volatile() }, 7);
     }
 

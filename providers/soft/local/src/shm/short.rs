@@ -120,7 +120,8 @@ unsafe fn load_part(from: *const u8, len: usize) -> u64 {
 #[inline]
 unsafe fn store_part(to: *mut u8, word: u64, len: usize) {
     let (mut word, mut done) = (word.to_le(), 0);
-    // SAFETY: as in `load_part`.
+    // SAFETY: each write begins where the one before it ended, and the sizes are the binary digits of `len`, so that
+    // none goes beyond the `len` bytes that the caller says are writable; none needs alignment.
     unsafe {
         if len & 4 != 0 {
             to.cast::<u32>().write_unaligned(u32::from_le(word as u32));

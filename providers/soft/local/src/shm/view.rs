@@ -24,7 +24,8 @@ pub struct View {
 
 // SAFETY: a View is addresses of what any thread may use; all access goes through atomics or explicit raw copies.
 unsafe impl Send for View {}
-// SAFETY: as above.
+// SAFETY: through a shared View only its addresses are read, which never change; what lies there is accessed by atomics
+// or explicit raw copies.
 unsafe impl Sync for View {}
 
 impl View {
@@ -61,7 +62,8 @@ impl View {
     fn ring<T>(&self, offset: usize, index: usize, count: usize) -> &T {
         assert!(index < count);
         debug_assert!(offset + count * size_of::<T>() <= FRONT);
-        // SAFETY: as in `table`.
+        // SAFETY: in the mapped front (layout constants, index checked); T consists of atomics, for which any bits are
+        // valid; offsets are multiples of T's alignment, and its size is one as well (repr(C)).
         unsafe { &*self.rings.add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
@@ -70,7 +72,9 @@ impl View {
     fn windowed<T>(&self, offset: usize, index: usize, count: usize) -> Option<&T> {
         assert!(index < count);
         let at = self.behind_front(offset - FRONT + index * size_of::<T>())?;
-        // SAFETY: as in `table`: no element lies across two windows (shm::layout).
+        // SAFETY: `behind_front` found the element's first byte in the mapped segment, and no element lies across two
+        // windows (shm::layout); T consists of atomics, for which any bits are valid, and lies at a multiple of its
+        // alignment.
         Some(unsafe { &*at.cast::<T>() })
     }
 
@@ -281,7 +285,8 @@ pub struct Ring {
 
 // SAFETY: addresses of atomics in a mapping that outlives the ring (contract of View::new).
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: through a shared Ring only its two addresses are read, which never change; what lies there consists of
+// atomics.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -293,7 +298,7 @@ impl Ring {
 
     #[inline]
     pub(super) fn slot(&self, seq: u32) -> &Slot {
-        // SAFETY: as control; the index is below RING_SLOTS.
+        // SAFETY: a ring has RING_SLOTS slots, in a mapping that outlives it (contract of View::new); they consist of atomics.
         unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
     }
 

@@ -156,7 +156,8 @@ fn leaving_is_seen_even_if_a_forked_process_keeps_the_connections() {
     let fork: libc::pid_t = child.ask("fork").parse().unwrap();
     child.ask("leave");
     log.wait("death", |log| log.dead.len() == 1);
-    // SAFETY: as above.
+    // SAFETY: plain integers; the process was forked for this test and does nothing but pause, so that the number is
+    // still its own.
     assert_eq!(unsafe { libc::kill(fork, libc::SIGKILL) }, 0);
 }
 

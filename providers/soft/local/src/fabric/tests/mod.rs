@@ -149,7 +149,8 @@ fn put(mapping: &Mapping, offset: usize, byte: u8) {
 /// Loads a byte from a segment.
 fn get(mapping: &Mapping, offset: usize) -> u8 {
     assert!(offset < mapping.len());
-    // SAFETY: as in `put`; a load needs no permission to write.
+    // SAFETY: in range (checked above); the mapping lives for this call, and processes in these tests look at single
+    // bytes only; a load needs no permission to write.
     unsafe { std::sync::atomic::AtomicU8::from_ptr(mapping.base().add(offset)) }
         .load(std::sync::atomic::Ordering::Acquire)
 }
