@@ -596,7 +596,9 @@ impl Adapter {
     }
 
     fn end_doomed(&self) {
-        for cq in std::mem::take(&mut *self.doomed.lock()) {
+        // By itself: in the head of the loop the lock would be held until its end, and a flush may doom another queue.
+        let doomed = std::mem::take(&mut *self.doomed.lock());
+        for cq in doomed {
             for qp in self.all_qps() {
                 let concerned =
                     qp.send_cq.handle() as usize == cq || qp.recv_cq.handle() as usize == cq;
@@ -606,7 +608,8 @@ impl Adapter {
                     qp.enter_error();
                 }
             }
-            for srq in self.srqs.read().all() {
+            let srqs = self.srqs.read().all();
+            for srq in srqs {
                 if srq.cq.as_ref().is_some_and(|own| own.handle() as usize == cq) {
                     srq.event(abi::IBV_EVENT_SRQ_ERR);
                 }
