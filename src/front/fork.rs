@@ -21,7 +21,7 @@ struct State {
     huge: bool,
 }
 
-/// Innermost lock: only `madvise` and a look at `/proc` happen while it is held.
+/// Innermost lock: only `madvise`, a look at `/proc` and a question to the kernel by netlink happen while it is held.
 static STATE: Shared<State> = Shared::new(State { map: None, too_late: false, huge: false });
 
 /// Waits for the ranges' lock, to fork.

@@ -1,6 +1,6 @@
 //! A queue pair: its two halves, its state, and who may touch what.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`. Those of queues and wires: docs/locking.md.
 
 use super::channel::Reporter;
 use super::completion::Reads;

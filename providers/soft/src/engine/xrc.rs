@@ -140,8 +140,8 @@ const STAND_INS_MOST: usize = QPS / 2;
 
 /// The XRC side of an adapter.
 ///
-/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`; `stand_ins` > everything but a
-/// completion queue's list.
+/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`; `stand_ins` > everything, since
+/// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/locking.md).
 #[derive(Debug, Default)]
 pub(crate) struct Xrc {
     /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all.

@@ -260,7 +260,7 @@ impl SlotFile {
     }
 }
 
-/// All `slots` files that this process has open. Outermost lock: it stands for the lock of the
+/// All `slots` files that this process has open. Outermost lock of the fabric: it stands for the lock of the
 /// directory within the process. Whoever forks must [hold](hold_registry) it, or the child may not be able to join.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
 
