@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::namespace::{configure, meet, pair, run, try_run};
+use common::namespace::{configure, meet, pair, run, stay, try_run};
 use common::*;
 use ferroverbs_net::*;
 use ferroverbs_roce::wire::{Check, Verdict};
@@ -34,11 +34,13 @@ fn path(sender: &mut Sender, from: &str, to: &str, interface: u32) -> Path {
 fn the_path_mtu_is_the_one_of_the_route() {
     pair(
         "the_path_mtu_is_the_one_of_the_route",
-        |far| {
+        |mut far| {
+            far.wait_for("configured");
             for (mtu, roce) in [(1500, 1024), (9000, 4096)] {
                 configure("veth0", if mtu == 1500 { &NEAR } else { &[] }, mtu);
                 for to in &FAR[..2] {
-                    let of_the_route = route_mtu(ip(to), 0).expect("a route");
+                    // A route may be away for a moment while its interface changes.
+                    let of_the_route = wait_for(|| route_mtu(ip(to), 0).ok());
                     assert_eq!(of_the_route, mtu);
                     assert_eq!(roce_mtu(of_the_route), Some(roce));
                 }
@@ -64,7 +66,12 @@ fn the_path_mtu_is_the_one_of_the_route() {
             assert!(sender.segments(), "that a packet was too long says nothing of segmentation");
             far.finish();
         },
-        || configure("veth1", &FAR, 9000),
+        || {
+            configure("veth1", &FAR, 9000);
+            println!("configured");
+            // With this process its end of the cable would go.
+            stay();
+        },
     );
 }
 

@@ -49,6 +49,12 @@ pub fn wait_for_line() {
     assert_ne!(read, 0, "the other process is gone");
 }
 
+/// Waits until the near process has finished.
+pub fn stay() {
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {}
+}
+
 /// Runs a command of several words.
 pub fn run(command: &str) {
     assert!(try_run(command), "{command}");
