@@ -110,11 +110,10 @@ pub(super) unsafe extern "C" fn bind_mw(
 ) -> c_int {
     status(|| {
         // SAFETY: `qp` and `mw` are live objects of this provider and `bind` is readable during this call, in which the
-        // application leaves the window alone.
-        let (queue, bind, window) = unsafe { (Qp::of(qp), &*bind, &mut *mw) };
-        let rkey = (window.rkey & !0xff) | (window.rkey.wrapping_add(1) & 0xff);
-        // SAFETY: the window and the region of `bind` (or NULL) are live during this call, as the caller says;
-        // `bind_request` reads the window while `window` is not used.
+        // application leaves the window alone; of the window only the key is read, without a reference.
+        let (queue, bind, before) = unsafe { (Qp::of(qp), &*bind, (*mw).rkey) };
+        let rkey = (before & !0xff) | (before.wrapping_add(1) & 0xff);
+        // SAFETY: the window and the region of `bind` (or NULL) are live during this call, as the caller says.
         let what = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
         let request = Request {
             wr_id: bind.wr_id,
@@ -128,7 +127,8 @@ pub(super) unsafe extern "C" fn bind_mw(
         requester.publish();
         queue.let_go(requester);
         posted?;
-        window.rkey = rkey;
+        // SAFETY: as where it was read: the window is live, and nobody else uses it during this call.
+        unsafe { (*mw).rkey = rkey };
         Ok(())
     })
 }

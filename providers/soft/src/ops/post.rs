@@ -122,9 +122,13 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: `sg_list` of this element has `num_sge` elements until this call returns; the caller set the union
         // members that opcode and QP type (`queue.kind`) call for, and the objects in them are live.
         let posted = unsafe {
-            elements(wr.sg_list, wr.num_sge).ok_or(Errno::EINVAL).and_then(|list| {
+            // Work on our own windows has no list, and what stands there instead may be anything.
+            let list = match is_local(wr.opcode) {
+                true => Some(&[][..]),
+                false => elements(wr.sg_list, wr.num_sge),
+            };
+            list.ok_or(Errno::EINVAL).and_then(|list| {
                 let request = request(queue.kind, wr)?;
-                let list = if is_local(wr.opcode) { &[] } else { list };
                 requester.post_one_of(queue, &request, list, !wr.next.is_null())
             })
         };
