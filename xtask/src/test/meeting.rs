@@ -21,7 +21,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 const ROUTED: &[(&str, &[&str])] = &[
     ("ibv_rc_pingpong", &["-g", "1"]),
     ("ibv_ud_pingpong", &["-g", "1"]),
-    ("ib_send_lat", &["-c", "UD"]),
+    ("ib_send_lat", &["-c", "UD", "-n", "100"]),
 ];
 
 /// How long they may take until one says why, or until both are done.
