@@ -44,28 +44,6 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_atomic_lat", &["-n", "200"], true),
 ];
 
-/// Somebody on the server's host has port 4791 and does not share it, as the kernel's rxe does not.
-fn taken(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    const HOLD: &str = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((\"\", 4791)); print(1, flush=True); time.sleep(60)";
-    let [server, _] = &hosts.names;
-    let mut holder = std::process::Command::new("ip")
-        .args(["netns", "exec", server, "python3", "-c", HOLD])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cannot run python3: {error}"))?;
-    let mut ready = [0];
-    let read = holder.stdout.take().map(|mut out| std::io::Read::read_exact(&mut out, &mut ready));
-    let mut place = Place::new(bench, [None, None])?;
-    (place.namespaces, place.wired) = (Some(hosts), true);
-    let result = match read {
-        Some(Ok(())) => place.fail(bench, "ibv_rc_pingpong", &["-g", "1"], "UDP port 4791"),
-        _ => Err("the port could not be taken".to_owned()),
-    };
-    let _ = holder.kill();
-    let _ = holder.wait();
-    result
-}
-
 /// Pairs that share the port.
 const CROWD: &[(&str, &[&str])] = &[
     ("ibv_rc_pingpong", &["-g", "1", "-n", "2000"]),
@@ -100,7 +78,5 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let mut place = Place::new(bench, [None, None])?;
     (place.namespaces, place.wired) = (Some(&hosts), true);
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
-    bench.step("hosts: the port is taken");
-    tally.record("somebody else has the port", taken(bench, &hosts));
     Ok(())
 }

@@ -132,13 +132,7 @@ impl Place<'_> {
     }
 
     /// They fail, and one says `line`, once.
-    pub(super) fn fail(
-        &self,
-        bench: &Bench,
-        program: &str,
-        args: &[&str],
-        line: &str,
-    ) -> Result<(), String> {
+    fn fail(&self, bench: &Bench, program: &str, args: &[&str], line: &str) -> Result<(), String> {
         let [mut server, mut client] = self.start(bench, program, args)?;
         let deadline = Instant::now() + LIMIT;
         let said = |side: &Running| side.complained().contains(line);
