@@ -6,6 +6,7 @@ use crate::adapter::Adapter;
 use crate::net::{GID_TABLE, Gids};
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{ADDRESSES, TablesHead};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const _: () = assert!(ADDRESSES == GID_TABLE);
@@ -26,9 +27,13 @@ impl Adapter {
     fn is_anybodys(&self, gid: &[u8; 16]) -> bool {
         let fabric = &self.fabric;
         let is_its = |peer: &Peer| Self::look_at(peer, |view| has(view.tables_head(), gid));
-        let mut found = false;
-        fabric.for_each_peer(|peer| found |= is_its(peer));
-        let is_new = |slot: &u16| fabric.known_peer(*slot).is_none() && fabric.is_occupied(*slot);
+        let (mut found, mut seen) = (false, BTreeSet::from([fabric.slot()]));
+        fabric.for_each_peer(|peer| {
+            seen.insert(peer.slot);
+            found |= is_its(peer);
+        });
+        // Not those that are unknown by then: who looks for us meanwhile has become known without being looked at.
+        let is_new = |slot: &u16| !seen.contains(slot) && fabric.is_occupied(*slot);
         found
             || (1..fabric.config().slots)
                 .filter(is_new)
@@ -72,6 +77,7 @@ mod tests {
     use crate::guid::Identity;
     use soft_local::fabric::FabricConfig;
     use soft_local::shm::view::mock;
+    use std::sync::Barrier;
 
     #[test]
     fn what_one_process_publishes_another_finds() {
@@ -89,5 +95,27 @@ mod tests {
         assert!(!has(view.tables_head(), &other.get(0).expect("always there").raw));
         assert!(!has(view.tables_head(), &[0; 16]));
         assert_eq!(whole(halves(&[7; 16])), [7; 16]);
+    }
+
+    /// Each meets the other while it looks through the slots, and may have passed the other's by then, or not.
+    #[test]
+    fn two_that_look_for_each_other_at_once_both_find() {
+        for round in 0..20 {
+            let name = format!("ferroverbs-test-{}-lookers-{round}", std::process::id());
+            let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+            config.dir_is_ours = true;
+            let both = [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric"));
+            let at_once = Barrier::new(2);
+            std::thread::scope(|scope| {
+                for (one, other) in [(&both[0], &both[1]), (&both[1], &both[0])] {
+                    scope.spawn(|| {
+                        let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
+                        at_once.wait();
+                        assert!(one.is_anybodys(&gid), "round {round}");
+                    });
+                }
+            });
+            both.iter().for_each(|one| one.fabric.leave());
+        }
     }
 }
