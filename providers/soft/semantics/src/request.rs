@@ -35,20 +35,20 @@ pub enum What {
     /// A datagram or a frame for each part of the data.
     Segments(Segments),
     /// An RDMA WRITE, with immediate data or without.
-    Write(Remote),
+    Write(RemoteAddress),
     /// An RDMA READ.
-    Read(Remote),
+    Read(RemoteAddress),
     /// Adds to the word there.
     FetchAdd {
         /// The word.
-        remote: Remote,
+        remote: RemoteAddress,
         /// What is added.
         add: u64,
     },
     /// Puts another word there if it is as expected.
     CompareSwap {
         /// The word.
-        remote: Remote,
+        remote: RemoteAddress,
         /// What is expected.
         compare: u64,
         /// What is put there.
@@ -57,14 +57,14 @@ pub enum What {
     /// An atomic write of eight bytes.
     Store {
         /// The word.
-        remote: Remote,
+        remote: RemoteAddress,
         /// What is put there; `None`: what the list says when the request is issued.
         word: Option<u64>,
     },
     /// A flush of what was written.
     Flush {
         /// First byte.
-        remote: Remote,
+        remote: RemoteAddress,
         /// Bytes.
         len: u64,
         /// `ibv_placement_type` flags.
@@ -78,7 +78,7 @@ pub enum What {
         rkey: u32,
     },
     /// The READ of a rendezvous that matched a tag.
-    Fetch(Remote, Fetched),
+    Fetch(RemoteAddress, Fetched),
     /// The message that tells a rendezvous' sender that its data was fetched.
     Finish(Fetched),
     /// A fault on purpose: the remote QP refuses the request.
@@ -87,7 +87,7 @@ pub enum What {
 
 /// Memory at the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteAddress {
     /// First byte.
     pub addr: u64,
     /// The key that opens it.
@@ -116,7 +116,7 @@ pub struct Fetched {
 
 impl What {
     /// The memory at the other end that it is about, if it is about any.
-    pub const fn remote_mut(&mut self) -> Option<&mut Remote> {
+    pub const fn remote_mut(&mut self) -> Option<&mut RemoteAddress> {
         match self {
             Self::Write(remote)
             | Self::Read(remote)

@@ -2,8 +2,9 @@
 //! for itself.
 
 use super::helping::{LEAVING, RESTING};
-use super::onesided::{Direction, Spot, admit};
+use super::onesided::{Direction, admit};
 use super::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
+use super::request::RemoteAddress;
 use crate::adapter::Adapter;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
@@ -216,7 +217,7 @@ impl Drop for Hand {
 pub(super) struct Asked {
     target: u32,
     qpn: u32,
-    spot: Spot,
+    remote: RemoteAddress,
     len: u64,
     piece: u64,
     way: Direction,
@@ -229,7 +230,7 @@ impl Asked {
         Self {
             target: job.target.load(Ordering::Relaxed),
             qpn: job.qpn.load(Ordering::Relaxed),
-            spot: Spot {
+            remote: RemoteAddress {
                 addr: job.addr.load(Ordering::Relaxed),
                 rkey: job.rkey.load(Ordering::Relaxed),
             },
@@ -258,9 +259,9 @@ impl Asked {
         }
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         // As the initiator is, announced before the key is looked at.
-        let _moving = adapter.movers.announce(slot, self.spot.rkey);
+        let _moving = adapter.movers.announce(slot, self.remote.rkey);
         let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
-        let found = admit(&adapter.view, self.qpn, rights, self.spot, self.len, need)?;
+        let found = admit(&adapter.view, self.qpn, rights, self.remote, self.len, need)?;
         if found.access & IMPORTED != 0 {
             return None;
         }

@@ -16,7 +16,8 @@
 
 use super::helper::{Held, held, help_all};
 use super::link::Link;
-use super::onesided::{Direction, Fault, Spot, attach_all};
+use super::onesided::{Direction, Fault, attach_all};
+use super::request::RemoteAddress;
 use crate::adapter::Adapter;
 use parking_lot::Mutex;
 use soft_local::fabric::Peer;
@@ -103,8 +104,8 @@ impl Stuck {
 pub(super) struct Long<'a> {
     pub(super) link: &'a Link,
     pub(super) pid: libc::pid_t,
-    pub(super) spot: Spot,
-    /// Where `spot` is in the target's address space.
+    pub(super) remote: RemoteAddress,
+    /// Where `remote` is in the target's address space.
     pub(super) va: u64,
     pub(super) local: Range,
     pub(super) way: Direction,
@@ -348,10 +349,10 @@ fn describe(job: &Job, long: &Long<'_>, piece: usize, len: usize) {
     // Relaxed: `open_job` comes after.
     job.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
     job.qpn.store(long.link.qpn, Ordering::Relaxed);
-    job.rkey.store(long.spot.rkey, Ordering::Relaxed);
+    job.rkey.store(long.remote.rkey, Ordering::Relaxed);
     job.piece.store(piece as u64, Ordering::Relaxed);
     job.len.store(len as u64, Ordering::Relaxed);
-    job.addr.store(long.spot.addr, Ordering::Relaxed);
+    job.addr.store(long.remote.addr, Ordering::Relaxed);
     job.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
     for (at, part) in (0..len).step_by(piece).zip(&job.parts) {
         part.addr.store(long.local.address().wrapping_add(at as u64), Ordering::Relaxed);

@@ -9,12 +9,13 @@ use super::completion::{Cqe, vendor_err};
 use super::cq::Cq;
 use super::imported::Imported;
 use super::movers::Announced;
-use super::onesided::{AtomicLock, Fault, Spot, admit};
+use super::onesided::{AtomicLock, Fault, admit};
 use super::qp::Qp;
 use super::receive::Receive;
 use super::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
 };
+use super::request::RemoteAddress;
 use super::srq::Srq;
 use super::state::Kind;
 use super::tagged::Arrival;
@@ -153,18 +154,24 @@ impl Inbound {
         }
     }
 
-    /// What the peer of our QP may reach at `spot`, if it may and it is there.
-    fn admit(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<Place, Nak> {
-        find(qp, self.rights(qp), spot, len, need)
+    /// What the peer of our QP may reach at `remote`, if it may and it is there.
+    fn admit(&self, qp: &Qp, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
+        find(qp, self.rights(qp), remote, len, need)
     }
 
-    /// Whether the peer of our QP may reach all of the `len` bytes at `spot`, as a request of several pieces needs.
+    /// Whether the peer of our QP may reach all of the `len` bytes at `remote`, as a request of several pieces needs.
     ///
     /// # Errors
     /// What the request is refused with.
-    pub(crate) fn may(&self, qp: &Qp, spot: Spot, len: u64, need: u32) -> Result<(), Nak> {
-        let _moving = announce(qp, spot);
-        self.admit(qp, spot, len, need).map(drop)
+    pub(crate) fn may(
+        &self,
+        qp: &Qp,
+        remote: RemoteAddress,
+        len: u64,
+        need: u32,
+    ) -> Result<(), Nak> {
+        let _moving = announce(qp, remote);
+        self.admit(qp, remote, len, need).map(drop)
     }
 
     #[inline]
@@ -352,7 +359,7 @@ impl Inbound {
         &mut self,
         qp: &Qp,
         piece: &Piece,
-        spot: Spot,
+        remote: RemoteAddress,
         len: usize,
         source: Option<Range>,
     ) -> Verdict {
@@ -362,8 +369,8 @@ impl Inbound {
         if let Some(source) = source
             && len > 0
         {
-            let _moving = announce(qp, spot);
-            let placed = match self.admit(qp, spot, len as u64, REMOTE_WRITE) {
+            let _moving = announce(qp, remote);
+            let placed = match self.admit(qp, remote, len as u64, REMOTE_WRITE) {
                 Ok(Place::Here(here)) => {
                     if !self.careful || is_mapped(here.address(), len) {
                         source.copy_to(here);
@@ -395,22 +402,22 @@ impl Inbound {
         &mut self,
         qp: &Qp,
         piece: &Piece,
-        spot: Spot,
+        remote: RemoteAddress,
         bytes: &[u8],
     ) -> Verdict {
         // SAFETY: a slice, which is only read from; the range is gone when this returns.
         let from = unsafe { Range::new(bytes.as_ptr().cast_mut(), bytes.len()) };
-        self.write(qp, piece, spot, bytes.len(), Some(from))
+        self.write(qp, piece, remote, bytes.len(), Some(from))
     }
 
     /// A piece of an RDMA READ: as many bytes as `answer` has.
-    pub(crate) fn read(&mut self, qp: &Qp, spot: Spot, answer: Range) -> Verdict {
+    pub(crate) fn read(&mut self, qp: &Qp, remote: RemoteAddress, answer: Range) -> Verdict {
         let len = answer.len();
         if len == 0 {
             return Verdict::Done;
         }
         let gate = (self.rights(qp), self.careful);
-        match read_region(qp, gate, spot, answer) {
+        match read_region(qp, gate, remote, answer) {
             Ok(()) => {
                 self.moved += len;
                 Verdict::Done
@@ -419,20 +426,20 @@ impl Inbound {
         }
     }
 
-    /// An atomic: `change` on the word at `spot`; what was there goes to `answer`.
+    /// An atomic: `change` on the word at `remote`; what was there goes to `answer`.
     pub(crate) fn atomic(
         &mut self,
         qp: &Qp,
-        spot: Spot,
+        remote: RemoteAddress,
         change: impl Fn(u64) -> u64,
         answer: Range,
     ) -> Verdict {
-        if !spot.addr.is_multiple_of(8) {
+        if !remote.addr.is_multiple_of(8) {
             return self.unservable(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
-        let _moving = announce(qp, spot);
-        let here = match self.admit(qp, spot, 8, REMOTE_ATOMIC) {
+        let _moving = announce(qp, remote);
+        let here = match self.admit(qp, remote, 8, REMOTE_ATOMIC) {
             Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
             }
@@ -454,23 +461,23 @@ impl Inbound {
     pub(crate) fn atomic_value(
         &mut self,
         qp: &Qp,
-        spot: Spot,
+        remote: RemoteAddress,
         change: impl Fn(u64) -> u64,
     ) -> (Verdict, u64) {
         let mut original = 0u64;
         // SAFETY: eight bytes of ours that nobody else knows; the range is gone when this returns.
         let answer = unsafe { Range::new((&raw mut original).cast(), size_of::<u64>()) };
-        let verdict = self.atomic(qp, spot, change, answer);
+        let verdict = self.atomic(qp, remote, change, answer);
         (verdict, original)
     }
 
-    /// An atomic write of `value` to `spot`.
-    pub(crate) fn store(&mut self, qp: &Qp, spot: Spot, value: u64) -> Verdict {
-        if !spot.addr.is_multiple_of(8) {
+    /// An atomic write of `value` to `remote`.
+    pub(crate) fn store(&mut self, qp: &Qp, remote: RemoteAddress, value: u64) -> Verdict {
+        if !remote.addr.is_multiple_of(8) {
             return self.unservable(qp, Nak::Invalid);
         }
-        let _moving = announce(qp, spot);
-        let here = match self.admit(qp, spot, 8, REMOTE_WRITE) {
+        let _moving = announce(qp, remote);
+        let here = match self.admit(qp, remote, 8, REMOTE_WRITE) {
             Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
             }
@@ -509,23 +516,29 @@ impl Inbound {
         }
     }
 
-    /// A flush of what was written to `len` bytes at `spot`: it is where it belongs, so only the rights are left to check.
-    pub(crate) fn flush(&mut self, qp: &Qp, spot: Spot, len: u64, placement: u32) -> Verdict {
-        match self.admit(qp, spot, len, right_to_flush(placement)) {
+    /// A flush of what was written to `len` bytes at `remote`: it is where it belongs, so only the rights are left to check.
+    pub(crate) fn flush(
+        &mut self,
+        qp: &Qp,
+        remote: RemoteAddress,
+        len: u64,
+        placement: u32,
+    ) -> Verdict {
+        match self.admit(qp, remote, len, right_to_flush(placement)) {
             Ok(_) => Verdict::Done,
             Err(nak) => self.unservable(qp, nak),
         }
     }
 }
 
-/// What a peer with these `rights` may reach at `spot` by `qp`, if it may and it is there.
-fn find(qp: &Qp, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Place, Nak> {
+/// What a peer with these `rights` may reach at `remote` by `qp`, if it may and it is there.
+fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
     // A window is bound to the QP that the peer connected to.
     let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
-    let found = admit(&qp.adapter.view, qpn, rights, spot, len, need).ok_or(Nak::Access)?;
+    let found = admit(&qp.adapter.view, qpn, rights, remote, len, need).ok_or(Nak::Access)?;
     if found.access & IMPORTED != 0 {
         // Its owner took its key back: as if it never was.
-        let imported = qp.adapter.regions.imported(spot.rkey);
+        let imported = qp.adapter.regions.imported(remote.rkey);
         let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
         return Ok(Place::There(imported, found.va));
     }
@@ -535,7 +548,7 @@ fn find(qp: &Qp, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Place, 
     if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
 }
 
-/// Fills `answer` with what is at `spot`, which a peer with these rights reads; with care (`gate.1`) if it may be gone. The responder's or
+/// Fills `answer` with what is at `remote`, which a peer with these rights reads; with care (`gate.1`) if it may be gone. The responder's or
 /// the requester's lock of `qp` is held, which deregistration waits for.
 ///
 /// # Errors
@@ -543,12 +556,12 @@ fn find(qp: &Qp, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Place, 
 pub(crate) fn read_region(
     qp: &Qp,
     (rights, careful): (u64, bool),
-    spot: Spot,
+    remote: RemoteAddress,
     answer: Range,
 ) -> Result<(), Nak> {
     let len = answer.len();
-    let _moving = announce(qp, spot);
-    let read = match find(qp, rights, spot, len as u64, REMOTE_READ)? {
+    let _moving = announce(qp, remote);
+    let read = match find(qp, rights, remote, len as u64, REMOTE_READ)? {
         Place::Here(here) => {
             let there = !careful || is_mapped(here.address(), len);
             if there {
@@ -565,12 +578,12 @@ pub(crate) fn read_region(
 pub(crate) fn read_region_bytes(
     qp: &Qp,
     gate: (u64, bool),
-    spot: Spot,
+    remote: RemoteAddress,
     answer: &mut [u8],
 ) -> Result<(), Nak> {
     // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
     let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
-    read_region(qp, gate, spot, answer)
+    read_region(qp, gate, remote, answer)
 }
 
 /// Where a request's target is.
@@ -582,6 +595,7 @@ enum Place {
 }
 
 /// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.
-fn announce(qp: &Qp, spot: Spot) -> Option<Announced<'_>> {
-    is_window(spot.rkey).then(|| qp.adapter.movers.announce(qp.adapter.fabric.slot(), spot.rkey))
+fn announce(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
+    is_window(remote.rkey)
+        .then(|| qp.adapter.movers.announce(qp.adapter.fabric.slot(), remote.rkey))
 }

@@ -3,10 +3,10 @@
 use super::copying::tells;
 use super::inbound::Nak;
 use super::link::{Link, Reach};
-use super::onesided::{Direction, Fault, Spot, Target};
+use super::onesided::{Direction, Fault, Target};
 use super::qp::Qp;
 use super::regions::LOCAL_WRITE;
-use super::request::{Phase, Remote, What};
+use super::request::{Phase, RemoteAddress, What};
 use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
 use super::windows::Done;
@@ -321,15 +321,14 @@ impl Requester {
         self.published(n);
     }
 
-    fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64, remote: Remote) -> bool {
+    fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
         let Some(ranges) = self.ranges(qp, n, 0) else {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         };
         let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
-        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
-        match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Write)) {
+        match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Write)) {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
@@ -338,7 +337,7 @@ impl Requester {
                 return true;
             }
             Direct::Done => {
-                let body = [spot.addr, halves(spot.rkey, total as u32)];
+                let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
                 let piece = Piece { op: Op::Write, flags, carrier: Carrier::Inline, count: 0, imm };
                 self.put(qp, link, &piece, &body);
@@ -352,7 +351,7 @@ impl Requester {
             let offset = self.queue.entry(n).offset as usize;
             let first = if offset == 0 { FIRST } else { 0 };
             let mut body = [0u64; BODY_WORDS];
-            body[0] = spot.addr.wrapping_add(offset as u64);
+            body[0] = remote.addr.wrapping_add(offset as u64);
             let (len, carrier) = if total <= ADDRESSED_INLINE {
                 if !ranges.gather_bytes(0, &mut bytes_of_mut(&mut body[2..])[..total]) {
                     return self.failed(n, IBV_WC_LOC_PROT_ERR);
@@ -367,7 +366,7 @@ impl Requester {
                 body[2] = halves(chunk, total as u32);
                 (len, (Carrier::Chunk, 0))
             };
-            body[1] = halves(spot.rkey, len as u32);
+            body[1] = halves(remote.rkey, len as u32);
             let end = offset + len == total;
             // All pieces say that there is immediate data: what is refused takes a receive then.
             let flags = first | if end { last } else { last & IMM };
@@ -380,13 +379,12 @@ impl Requester {
         }
     }
 
-    fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64, remote: Remote) -> bool {
+    fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
         let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
         };
         let total = ranges.total();
-        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
-        match self.direct(qp, link, n, |t| t.transfer(spot, &ranges, Direction::Read)) {
+        match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Read)) {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
@@ -407,8 +405,8 @@ impl Requester {
             let first = if offset == 0 { FIRST } else { 0 };
             let end = offset + len == total;
             let flags = first | if end { LAST } else { 0 };
-            let addr = spot.addr.wrapping_add(offset as u64);
-            let body = [addr, halves(spot.rkey, len as u32), halves(chunk, total as u32)];
+            let addr = remote.addr.wrapping_add(offset as u64);
+            let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
             let piece = Piece { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
             self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;
@@ -426,7 +424,7 @@ impl Requester {
         qp: &Qp,
         link: &Link,
         n: u64,
-        remote: Remote,
+        remote: RemoteAddress,
         word: Option<u64>,
     ) -> bool {
         let mut value = word.unwrap_or(0);
@@ -441,9 +439,8 @@ impl Requester {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
         }
-        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         if self.reach(link) == Reach::Own {
-            match self.direct(qp, link, n, |target| target.store(spot, value)) {
+            match self.direct(qp, link, n, |target| target.store(remote, value)) {
                 Direct::Later => return false,
                 Direct::Failed => return true,
                 Direct::ByRing => {}
@@ -453,7 +450,7 @@ impl Requester {
                 }
             }
         }
-        self.ask(qp, link, n, Op::AtomicWrite, &[spot.addr, halves(spot.rkey, 0), value])
+        self.ask(qp, link, n, Op::AtomicWrite, &[remote.addr, halves(remote.rkey, 0), value])
     }
 
     #[cold]
@@ -462,11 +459,10 @@ impl Requester {
         qp: &Qp,
         link: &Link,
         n: u64,
-        remote: Remote,
+        remote: RemoteAddress,
         (len, placement): (u64, u32),
     ) -> bool {
-        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
-        match self.direct(qp, link, n, |target| target.flush(spot, len, placement)) {
+        match self.direct(qp, link, n, |target| target.flush(remote, len, placement)) {
             Direct::Later => return false,
             Direct::Failed => return true,
             Direct::ByRing => {}
@@ -475,7 +471,7 @@ impl Requester {
                 return true;
             }
         }
-        self.ask(qp, link, n, Op::Flush, &[spot.addr, halves(spot.rkey, placement), len])
+        self.ask(qp, link, n, Op::Flush, &[remote.addr, halves(remote.rkey, placement), len])
     }
 
     /// Puts a request of one slot into the ring.
@@ -516,7 +512,7 @@ impl Requester {
         qp: &Qp,
         link: &Link,
         n: u64,
-        remote: Remote,
+        remote: RemoteAddress,
         (compare_add, swap): (u64, Option<u64>),
     ) -> bool {
         let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
@@ -525,10 +521,9 @@ impl Requester {
         if ranges.total() != 8 {
             return self.failed(n, IBV_WC_LOC_LEN_ERR);
         }
-        let spot = Spot { addr: remote.addr, rkey: remote.rkey };
         let (swaps, swap) = (swap.is_some(), swap.unwrap_or(0));
         let done = self.direct(qp, link, n, |target| {
-            let old = target.atomic(spot, |old| changed(swaps, old, compare_add, swap))?;
+            let old = target.atomic(remote, |old| changed(swaps, old, compare_add, swap))?;
             let placed = ranges.scatter_bytes(0, &old.to_ne_bytes());
             if placed { Ok(()) } else { Err(Fault::Local) }
         });
@@ -548,7 +543,7 @@ impl Requester {
             return false;
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
-        let body = [spot.addr, halves(spot.rkey, chunk), compare_add, swap];
+        let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
         let piece = Piece { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
         self.put(qp, link, &piece, &body);
         self.answers_due += 1;

@@ -8,6 +8,7 @@ use super::movers::Movers;
 use super::regions::{
     Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up, right_to_flush,
 };
+use super::request::RemoteAddress;
 use super::xrc::{DomainId, names};
 use soft_local::shm::layout::{QpEntry, split_qpn};
 use soft_local::shm::protocol;
@@ -57,13 +58,6 @@ pub(crate) struct Target<'a> {
     pub(crate) srqn: Option<u32>,
 }
 
-/// What is asked for at the target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
-    pub(crate) addr: u64,
-    pub(crate) rkey: u32,
-}
-
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -76,18 +70,18 @@ pub(crate) fn rights(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// Checks both gates to `len` bytes at `spot`: the rights of the owner's QP `qpn` and the region's. Returns the owner's address.
+/// Checks both gates to `len` bytes at `remote`: the rights of the owner's QP `qpn` and the region's. Returns the owner's address.
 pub(crate) fn admit(
     view: &View,
     qpn: u32,
     qp_rights: u64,
-    spot: Spot,
+    remote: RemoteAddress,
     len: u64,
     need: u32,
 ) -> Option<Found> {
     let (pd, access) = rights(qp_rights);
     let pd = keys::through(pd, access, need).ok()?;
-    look_up(view, spot.rkey, qpn, pd, spot.addr, len, need)
+    look_up(view, remote.rkey, qpn, pd, remote.addr, len, need)
 }
 
 impl Target<'_> {
@@ -105,9 +99,15 @@ impl Target<'_> {
     }
 
     /// [`admit`] at the target's QP.
-    fn admit(&self, rights: u64, spot: Spot, len: u64, need: u32) -> Result<Found, Fault> {
-        let found =
-            admit(&self.link.view, self.link.qpn, rights, spot, len, need).ok_or(Fault::Access)?;
+    fn admit(
+        &self,
+        rights: u64,
+        remote: RemoteAddress,
+        len: u64,
+        need: u32,
+    ) -> Result<Found, Fault> {
+        let found = admit(&self.link.view, self.link.qpn, rights, remote, len, need)
+            .ok_or(Fault::Access)?;
         if found.access & IMPORTED != 0 {
             return Err(Fault::Elsewhere);
         }
@@ -119,8 +119,14 @@ impl Target<'_> {
     }
 
     /// Where `len` bytes of the target's region are in this process, if they are.
-    fn here(&self, pid: libc::pid_t, spot: Spot, found: Found, len: usize) -> Option<Range> {
-        self.maps.borrow_mut().find(pid, self.link, spot.rkey, found, len)
+    fn here(
+        &self,
+        pid: libc::pid_t,
+        remote: RemoteAddress,
+        found: Found,
+        len: usize,
+    ) -> Option<Range> {
+        self.maps.borrow_mut().find(pid, self.link, remote.rkey, found, len)
     }
 
     /// Whether the target can do parts of an operation, too.
@@ -128,20 +134,25 @@ impl Target<'_> {
         self.srqn.is_none() && self.link.is_reached()
     }
 
-    /// Makes what was written before visible to everybody who may look at `len` bytes at `spot`: it is, so only the rights are
+    /// Makes what was written before visible to everybody who may look at `len` bytes at `remote`: it is, so only the rights are
     /// left to check.
-    pub(crate) fn flush(&self, spot: Spot, len: u64, placement: u32) -> Result<(), Fault> {
-        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        self.admit(self.rights()?, spot, len, right_to_flush(placement)).map(|_| ())
+    pub(crate) fn flush(
+        &self,
+        remote: RemoteAddress,
+        len: u64,
+        placement: u32,
+    ) -> Result<(), Fault> {
+        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        self.admit(self.rights()?, remote, len, right_to_flush(placement)).map(|_| ())
     }
 
-    /// Stores a word at `spot` at once, in our own process.
-    pub(crate) fn store(&self, spot: Spot, value: u64) -> Result<(), Fault> {
-        if !spot.addr.is_multiple_of(8) {
+    /// Stores a word at `remote` at once, in our own process.
+    pub(crate) fn store(&self, remote: RemoteAddress, value: u64) -> Result<(), Fault> {
+        if !remote.addr.is_multiple_of(8) {
             return Err(Fault::Alignment);
         }
-        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let found = self.admit(self.rights()?, spot, 8, REMOTE_WRITE)?;
+        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let found = self.admit(self.rights()?, remote, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::take(lock, own).ok_or(Fault::Busy)?;
@@ -150,8 +161,13 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Moves all of `local` to or from `spot`.
-    pub(crate) fn transfer(&self, spot: Spot, local: &Ranges, way: Direction) -> Result<(), Fault> {
+    /// Moves all of `local` to or from `remote`.
+    pub(crate) fn transfer(
+        &self,
+        remote: RemoteAddress,
+        local: &Ranges,
+        way: Direction,
+    ) -> Result<(), Fault> {
         let need = if way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         let len = local.total();
         let rights = self.rights()?;
@@ -159,10 +175,10 @@ impl Target<'_> {
             // No bytes, no key check (IBTA vol 1, 9.7.4.1.4: R_Key is not checked at length 0).
             return Ok(());
         }
-        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let found = self.admit(rights, spot, len as u64, need)?;
+        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let found = self.admit(rights, remote, len as u64, need)?;
         if local.is_abroad() {
-            return self.bounce(spot, found, local, way);
+            return self.bounce(remote, found, local, way);
         }
         match (self.reach, way) {
             (Reach::Own, way) => {
@@ -174,11 +190,11 @@ impl Target<'_> {
                 })
             }
             (Reach::Attach(pid), _) => {
-                let Some(here) = self.here(pid, spot, found, len) else {
+                let Some(here) = self.here(pid, remote, found, len) else {
                     return match local.items() {
                         [one] if Long::is_long(len, way) && self.may_be_helped() => {
                             let (link, va) = (self.link, found.va);
-                            self.helping.transfer(&Long { link, pid, spot, va, local: *one, way })
+                            self.helping.transfer(&Long { link, pid, remote, va, local: *one, way })
                         }
                         _ => attach_all(pid, local, found.va, way),
                     };
@@ -197,7 +213,7 @@ impl Target<'_> {
     #[cold]
     fn bounce(
         &self,
-        spot: Spot,
+        remote: RemoteAddress,
         found: Found,
         local: &Ranges,
         way: Direction,
@@ -224,7 +240,7 @@ impl Target<'_> {
                     }
                 }
                 (Reach::Attach(pid), _) => {
-                    let here = self.here(pid, spot, Found { va, ..found }, len);
+                    let here = self.here(pid, remote, Found { va, ..found }, len);
                     match here {
                         Some(here) => locally(match way {
                             Direction::Write => part.gather_in_order(here),
@@ -243,13 +259,17 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Does `change` on the 64 bits at `spot`, alone among all users of the device; returns what was there.
-    pub(crate) fn atomic(&self, spot: Spot, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        if !spot.addr.is_multiple_of(8) {
+    /// Does `change` on the 64 bits at `remote`, alone among all users of the device; returns what was there.
+    pub(crate) fn atomic(
+        &self,
+        remote: RemoteAddress,
+        change: impl Fn(u64) -> u64,
+    ) -> Result<u64, Fault> {
+        if !remote.addr.is_multiple_of(8) {
             return Err(Fault::Alignment);
         }
-        let _moving = self.movers.announce(self.link.peer.slot, spot.rkey);
-        let found = self.admit(self.rights()?, spot, 8, REMOTE_ATOMIC)?;
+        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let found = self.admit(self.rights()?, remote, 8, REMOTE_ATOMIC)?;
         let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
@@ -258,7 +278,7 @@ impl Target<'_> {
             // SAFETY: ours, registered for eight bytes and announced.
             Reach::Own => Ok(unsafe { Range::at(va, 8) }.update(change)),
             Reach::Attach(pid) => {
-                if let Some(here) = self.here(pid, spot, found, 8) {
+                if let Some(here) = self.here(pid, remote, found, 8) {
                     return Ok(here.update(change));
                 }
                 let mut old = 0u64;

@@ -4,7 +4,7 @@
 
 use super::qp::Qp;
 use super::receive::Receive;
-use super::request::{self, Remote, Request, SendQueue, What};
+use super::request::{self, RemoteAddress, Request, SendQueue, What};
 use super::requester::Requester;
 use super::state::State;
 use super::tagging::{Fetch, Fetched, TagMatching, Tagging};
@@ -54,7 +54,7 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
     });
     let fetched = request::Fetched { len: fetch.offer.len, solicited: fetch.solicited };
     let common = Request { wr_id: u64::from(fetch.handle), ..Request::default() };
-    let from = Remote { addr: fetch.offer.va, rkey: fetch.offer.rkey };
+    let from = RemoteAddress { addr: fetch.offer.va, rkey: fetch.offer.rkey };
     let read = Request { opcode: IBV_WR_RDMA_READ, what: What::Fetch(from, fetched), ..common };
     queue.push_own(&read, &receive.sges, fetch.offer.len);
     // The fence: the sender is told when the data is here, not when it was asked for.

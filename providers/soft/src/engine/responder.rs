@@ -5,10 +5,10 @@ use super::copying::{Costs, tells};
 use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
 use super::issue::changed;
 use super::link::{Holder, Link, chunk_of};
-use super::onesided::Spot;
 use super::qp::Qp;
 use super::receive::Receive;
 use super::regions::{REMOTE_READ, REMOTE_WRITE};
+use super::request::RemoteAddress;
 use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
 use abi::*;
@@ -375,10 +375,10 @@ impl Responder {
             }
             Op::Write => self.serve_write(qp, link, &head, &piece, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
-            Op::AtomicWrite => self.inbound.store(qp, spot(body), body.word(2).as_said()),
+            Op::AtomicWrite => self.inbound.store(qp, remote_address(body), body.word(2).as_said()),
             Op::Flush => {
                 let (len, what) = (body.word(2).as_said(), body.high(1).as_said());
-                self.inbound.flush(qp, spot(body), len, what)
+                self.inbound.flush(qp, remote_address(body), len, what)
             }
             _ => self.inbound.unservable(qp, Nak::Invalid),
         }
@@ -392,7 +392,7 @@ impl Responder {
         piece: &Piece,
         body: &Body,
     ) -> Verdict {
-        let spot = spot(body);
+        let remote = remote_address(body);
         // What was placed moves nothing more.
         let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
@@ -412,17 +412,17 @@ impl Responder {
         // All of it is refused before any of it is placed.
         let total = u64::from(body.high(2).as_said());
         if piece.first && head.carrier == Carrier::Chunk && total > len as u64 {
-            let whole = self.inbound.may(qp, spot, total, REMOTE_WRITE);
+            let whole = self.inbound.may(qp, remote, total, REMOTE_WRITE);
             if let Err(nak) = whole {
                 return self.inbound.unwritable(qp, piece.imm.is_some(), nak);
             }
         }
-        self.inbound.write(qp, piece, spot, len, source)
+        self.inbound.write(qp, piece, remote, len, source)
     }
 
     /// Requests whose answer goes into a chunk that the requester lent.
     fn serve_answered(&mut self, qp: &Qp, link: &Link, head: &Head, body: &Body) -> Verdict {
-        let spot = spot(body);
+        let remote = remote_address(body);
         let is_read = head.op == Op::Read;
         let (chunk, len) = if is_read {
             (body.low(2), body.high(1).at_most(CHUNK_BYTES))
@@ -437,24 +437,24 @@ impl Responder {
         if is_read {
             let total = u64::from(body.high(2).as_said());
             let whole = if head.has(FIRST) && total > len as u64 {
-                self.inbound.may(qp, spot, total, REMOTE_READ)
+                self.inbound.may(qp, remote, total, REMOTE_READ)
             } else {
                 Ok(())
             };
             return match whole {
-                Ok(()) => self.inbound.read(qp, spot, answer.first(len)),
+                Ok(()) => self.inbound.read(qp, remote, answer.first(len)),
                 Err(nak) => self.inbound.unservable(qp, nak),
             };
         }
         let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
         let change = |old| changed(swaps, old, compare_add, swap);
-        self.inbound.atomic(qp, spot, change, answer)
+        self.inbound.atomic(qp, remote, change, answer)
     }
 }
 
 /// What a one-sided request is about: nothing before `Inbound::admit` finds it covered.
-fn spot(body: &Body) -> Spot {
-    Spot { addr: body.word(0).as_said(), rkey: body.low(1).as_said() }
+fn remote_address(body: &Body) -> RemoteAddress {
+    RemoteAddress { addr: body.word(0).as_said(), rkey: body.low(1).as_said() }
 }
 
 /// A SEND piece in a slot of our ring, or where the slot says.

@@ -4,10 +4,10 @@
 //! request that fails fails as it would have alone.
 
 use super::link::{Link, Reach};
-use super::onesided::{Direction, Spot, admit};
+use super::onesided::{Direction, admit};
 use super::qp::Qp;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Phase, Request, What};
+use super::request::{Phase, RemoteAddress, Request, What};
 use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
@@ -77,8 +77,8 @@ impl Requester {
             else {
                 break;
             };
-            let (spot, len) = (Spot { addr: remote.addr, rkey }, ranges.total());
-            let Some(found) = admit(&link.view, link.qpn, rights, spot, len as u64, need) else {
+            let (remote, len) = (RemoteAddress { addr: remote.addr, rkey }, ranges.total());
+            let Some(found) = admit(&link.view, link.qpn, rights, remote, len as u64, need) else {
                 break;
             };
             if found.access & IMPORTED != 0 {

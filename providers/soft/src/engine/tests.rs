@@ -6,7 +6,7 @@ use super::cq::{Cq, Form};
 use super::inbound::Who;
 use super::qp::{Qp, Wanted};
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use super::request::{Destination, Remote, Request, What};
+use super::request::{Destination, RemoteAddress, Request, What};
 use super::srq::{Srq, WantedSrq};
 use super::state::Kind;
 use crate::adapter::Adapter;
@@ -239,14 +239,14 @@ fn request(opcode: u32, to: &Side) -> Request {
         wr_id: 9,
         opcode,
         imm: 0x0403_0201,
-        what: what(opcode, Remote { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey }),
+        what: what(opcode, RemoteAddress { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey }),
         to: Destination { qpn: to.qp.qpn, qkey: QKEY, elsewhere: false, grh: None },
         ..Request::default()
     }
 }
 
 /// What a request with this opcode does at `remote`.
-pub(crate) fn what(opcode: u32, remote: Remote) -> What {
+pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
     match opcode {
         IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
         IBV_WR_RDMA_READ => What::Read(remote),
@@ -335,7 +335,7 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
         let (a, mut b) = pair(Kind::Rc, cma, 64);
         b.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
         let word = |side: &Side| u64::from_ne_bytes(side.memory[..8].try_into().expect("eight"));
-        let remote = Remote { addr: b.memory.as_ptr() as u64, rkey: b.keys.rkey };
+        let remote = RemoteAddress { addr: b.memory.as_ptr() as u64, rkey: b.keys.rkey };
         let what = What::FetchAdd { remote, add: 2 };
         let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
         a.send(add, &[a.sge(0, 8)]);

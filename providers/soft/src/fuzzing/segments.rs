@@ -16,7 +16,7 @@ use crate::engine::inbound::Who;
 use crate::engine::link::Holder;
 use crate::engine::qp::{Qp, Wanted};
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::engine::request::{Destination, Remote, Request, What};
+use crate::engine::request::{Destination, RemoteAddress, Request, What};
 use crate::engine::state::{Kind, State};
 use crate::net::Gids;
 use crate::ops::qp::modify;
@@ -293,7 +293,7 @@ impl World {
             return;
         }
         let len = if opcode == IBV_WR_ATOMIC_FETCH_AND_ADD { 8 } else { words[0] as usize % 4096 };
-        let remote = Remote { addr: words[2], rkey: words[1] as u32 };
+        let remote = RemoteAddress { addr: words[2], rkey: words[1] as u32 };
         let what = match opcode {
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
             IBV_WR_RDMA_READ => What::Read(remote),

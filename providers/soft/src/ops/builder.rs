@@ -8,7 +8,7 @@ use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
-use crate::engine::request::{Remote, Request, Segments, What};
+use crate::engine::request::{RemoteAddress, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;
 use arrayvec::ArrayVec;
@@ -280,7 +280,7 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word
     // that eight bytes are readable at `word`, which are copied here.
     unsafe {
         let word = word.cast::<u64>().read_unaligned();
-        let what = What::Store { remote: Remote { addr, rkey }, word: Some(word) };
+        let what = What::Store { remote: RemoteAddress { addr, rkey }, word: Some(word) };
         begin(qp, IBV_WR_ATOMIC_WRITE, |r| r.what = what);
     }
 }
@@ -303,7 +303,7 @@ unsafe extern "C" fn flush(
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` and `builder` ask for; the reference for the error is used after the one in `begin` has ended.
     unsafe {
-        let what = What::Flush { remote: Remote { addr, rkey }, len, placement };
+        let what = What::Flush { remote: RemoteAddress { addr, rkey }, len, placement };
         begin(qp, IBV_WR_FLUSH, |r| r.what = what);
         if !known {
             builder(qp).error = Some(Errno::EINVAL);
@@ -334,11 +334,11 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_le
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` asks for.
-    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(Remote { addr, rkey })) };
+    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(RemoteAddress { addr, rkey })) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
-    let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(Remote { addr, rkey }), imm);
+    let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(RemoteAddress { addr, rkey }), imm);
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` asks for.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
@@ -347,7 +347,7 @@ unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, im
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` asks for.
-    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(Remote { addr, rkey })) };
+    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(RemoteAddress { addr, rkey })) };
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -357,7 +357,7 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    let remote = Remote { addr, rkey };
+    let remote = RemoteAddress { addr, rkey };
     let fill = |r: &mut Request| r.what = What::CompareSwap { remote, compare, swap };
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` asks for.
@@ -365,7 +365,8 @@ unsafe extern "C" fn atomic_cmp_swp(
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
-    let fill = |r: &mut Request| r.what = What::FetchAdd { remote: Remote { addr, rkey }, add };
+    let fill =
+        |r: &mut Request| r.what = What::FetchAdd { remote: RemoteAddress { addr, rkey }, add };
     // SAFETY: between ibv_wr_start and complete this thread holds the lock of the live QP's builder, which is what
     // `begin` asks for.
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };

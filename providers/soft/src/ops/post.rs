@@ -7,7 +7,7 @@ use super::mw::bind_request;
 use crate::engine::qp::Qp;
 use crate::engine::quick::Quick;
 use crate::engine::refused::errno;
-use crate::engine::request::{Destination, Remote, Request, Segments, What};
+use crate::engine::request::{Destination, RemoteAddress, Request, Segments, What};
 use crate::engine::state::Kind;
 use abi::*;
 use soft_sys::Errno;
@@ -202,13 +202,13 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
             IBV_WR_TSO => request.what = segments(wr),
             IBV_WR_ATOMIC_CMP_AND_SWP => {
                 let atomic = wr.wr.atomic;
-                let remote = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+                let remote = RemoteAddress { addr: atomic.remote_addr, rkey: atomic.rkey };
                 let (compare, swap) = (atomic.compare_add, atomic.swap);
                 request.what = What::CompareSwap { remote, compare, swap };
             }
             IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let atomic = wr.wr.atomic;
-                let remote = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+                let remote = RemoteAddress { addr: atomic.remote_addr, rkey: atomic.rkey };
                 request.what = What::FetchAdd { remote, add: atomic.compare_add };
             }
             // Its kind and length have no place in a work request: see `ibv_wr_flush`.
@@ -218,7 +218,7 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
             | IBV_WR_RDMA_READ
             | IBV_WR_ATOMIC_WRITE => {
                 let rdma = wr.wr.rdma;
-                let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+                let remote = RemoteAddress { addr: rdma.remote_addr, rkey: rdma.rkey };
                 request.what = match wr.opcode {
                     IBV_WR_RDMA_READ => What::Read(remote),
                     IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },

@@ -5,9 +5,9 @@ use super::connection::Connection;
 use super::ports::Ports;
 use super::requests::Outcome;
 use crate::engine::inbound::{Inbound, Source, Who};
-use crate::engine::onesided::Spot;
 use crate::engine::qp::Qp;
 use crate::engine::regions::{REMOTE_READ, REMOTE_WRITE};
+use crate::engine::request::RemoteAddress;
 use crate::engine::requester::Requester;
 use abi::*;
 use ferroverbs_roce::Time;
@@ -211,8 +211,12 @@ impl Qp {
                 let imm = last.flatten().map(|imm| u32::from_ne_bytes(imm.0));
                 if *first
                     && region.len > bytes.len() as u32
-                    && let Err(nak) =
-                        inbound.may(self, spot(region, 0), u64::from(region.len), REMOTE_WRITE)
+                    && let Err(nak) = inbound.may(
+                        self,
+                        remote_address(region, 0),
+                        u64::from(region.len),
+                        REMOTE_WRITE,
+                    )
                 {
                     return Served::Verdict(inbound.unwritable(self, imm.is_some(), nak));
                 }
@@ -226,18 +230,18 @@ impl Qp {
                     src_qpn: 0,
                     packet: 0,
                 };
-                inbound.write_bytes(self, &piece, spot(region, *offset), bytes)
+                inbound.write_bytes(self, &piece, remote_address(region, *offset), bytes)
             }
             Ask::Read { region, .. } => {
                 let allowed = region.len == 0
                     || inbound
-                        .may(self, spot(region, 0), u64::from(region.len), REMOTE_READ)
+                        .may(self, remote_address(region, 0), u64::from(region.len), REMOTE_READ)
                         .is_ok();
                 if allowed { Verdict::Done } else { inbound.unservable(self, Nak::Access) }
             }
             Ask::Atomic(Atomic { va, rkey, op }) => {
-                let spot = Spot { addr: *va, rkey: *rkey };
-                let (verdict, original) = inbound.atomic_value(self, spot, |old| op.apply(old));
+                let remote = RemoteAddress { addr: *va, rkey: *rkey };
+                let (verdict, original) = inbound.atomic_value(self, remote, |old| op.apply(old));
                 if verdict == Verdict::Done {
                     return Served::Original(original);
                 }
@@ -247,12 +251,14 @@ impl Qp {
                 let global = if how.global { IBV_FLUSH_GLOBAL } else { 0 };
                 let persistent = if how.persistent { IBV_FLUSH_PERSISTENT } else { 0 };
                 let len = if how.whole_region { 0 } else { u64::from(region.len) };
-                inbound.flush(self, spot(region, 0), len, global | persistent)
+                inbound.flush(self, remote_address(region, 0), len, global | persistent)
             }
             Ask::AtomicWrite { region, payload } => {
                 let bytes = packet.get(payload.clone()).and_then(|bytes| bytes.try_into().ok());
                 match bytes {
-                    Some(bytes) => inbound.store(self, spot(region, 0), u64::from_ne_bytes(bytes)),
+                    Some(bytes) => {
+                        inbound.store(self, remote_address(region, 0), u64::from_ne_bytes(bytes))
+                    }
                     None => inbound.unservable(self, Nak::Invalid),
                 }
             }
@@ -298,6 +304,6 @@ impl Source for Payload<'_> {
 }
 
 /// What a one-sided request is about, from `offset` of its range on.
-fn spot(region: &Reth, offset: u32) -> Spot {
-    Spot { addr: region.va.wrapping_add(u64::from(offset)), rkey: region.rkey }
+fn remote_address(region: &Reth, offset: u32) -> RemoteAddress {
+    RemoteAddress { addr: region.va.wrapping_add(u64::from(offset)), rkey: region.rkey }
 }

@@ -3,10 +3,9 @@
 use super::connection::{Connection, Far};
 use super::ports::Outbox;
 use crate::engine::inbound::read_region_bytes;
-use crate::engine::onesided::Spot;
 use crate::engine::qp::Qp;
 use crate::engine::regions::LOCAL_WRITE;
-use crate::engine::request::{Phase, Remote, Request, What};
+use crate::engine::request::{Phase, RemoteAddress, Request, What};
 use crate::engine::requester::Requester;
 use abi::*;
 use ferroverbs_roce::Time;
@@ -238,22 +237,22 @@ fn operation(request: &Request, len: u32) -> Option<(Op, u32)> {
             };
             (Op::Send(tail), len)
         }
-        What::Write(Remote { addr, rkey }) => {
+        What::Write(RemoteAddress { addr, rkey }) => {
             let with_immediate = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
             let immediate = with_immediate.then_some(immediate);
             (Op::Write { va: addr, rkey, immediate }, len)
         }
-        What::Read(Remote { addr, rkey }) => (Op::Read { va: addr, rkey }, len),
-        What::CompareSwap { remote: Remote { addr, rkey }, compare, swap } => {
+        What::Read(RemoteAddress { addr, rkey }) => (Op::Read { va: addr, rkey }, len),
+        What::CompareSwap { remote: RemoteAddress { addr, rkey }, compare, swap } => {
             (Op::Atomic { va: addr, rkey, op: AtomicOp::CompareSwap { compare, swap } }, 8)
         }
-        What::FetchAdd { remote: Remote { addr, rkey }, add } => {
+        What::FetchAdd { remote: RemoteAddress { addr, rkey }, add } => {
             (Op::Atomic { va: addr, rkey, op: AtomicOp::FetchAdd { add } }, 8)
         }
-        What::Store { remote: Remote { addr, rkey }, .. } => {
+        What::Store { remote: RemoteAddress { addr, rkey }, .. } => {
             (Op::AtomicWrite { va: addr, rkey }, 8)
         }
-        What::Flush { remote: Remote { addr, rkey }, len, placement } => {
+        What::Flush { remote: RemoteAddress { addr, rkey }, len, placement } => {
             let how = Feth {
                 whole_region: len == 0,
                 global: placement & IBV_FLUSH_GLOBAL != 0,
@@ -290,6 +289,6 @@ impl Qp {
         // Whoever drives the wire may be the service thread.
         let careful = true;
         let rights = self.entry().rights.load(Ordering::Relaxed);
-        read_region_bytes(self, (rights, careful), Spot { addr: va, rkey }, to).is_ok()
+        read_region_bytes(self, (rights, careful), RemoteAddress { addr: va, rkey }, to).is_ok()
     }
 }

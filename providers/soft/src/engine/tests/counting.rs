@@ -29,7 +29,7 @@ fn a_word_that_many_change_at_once_counts_every_change() {
                 let done = &done;
                 scope.spawn(move || {
                     for _ in 0..EACH {
-                        let remote = Remote { addr: va, rkey: b.keys.rkey };
+                        let remote = RemoteAddress { addr: va, rkey: b.keys.rkey };
                         let what = What::FetchAdd { remote, add: 1 };
                         let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, b) };
                         a.send(add, &[a.sge(0, 8)]);

@@ -66,7 +66,7 @@ fn what_was_unmapped_takes_writes_and_gives_nothing() {
         // The target's process acts, where nobody can attach.
         let (a, b) = pair(Kind::Rc, false, PAGE);
         let (at, keys) = half_gone(&b);
-        let remote = Remote { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
+        let remote = RemoteAddress { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
         a.send(Request { what: what(opcode, remote), ..request(opcode, &b) }, &[a.sge(0, 8)]);
         assert_eq!(served(&a, &b).status, status, "opcode {opcode}");
     }
