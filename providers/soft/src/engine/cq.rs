@@ -12,7 +12,7 @@ use super::qp::Qp;
 use super::state::Kind;
 use crate::adapter::Adapter;
 use parking_lot::{Mutex, MutexGuard};
-use soft_sys::brief::{Brief, BriefGuard};
+use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub(crate) struct Form {
 pub(crate) struct Cq {
     pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
     pub(crate) adapter: Arc<Adapter>,
-    ring: Brief<CompletionRing>,
+    ring: SpinLock<CompletionRing>,
     /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
     /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
     queued: AtomicUsize,
@@ -97,7 +97,7 @@ impl Cq {
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
-            ring: Brief::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
+            ring: SpinLock::new(CompletionRing::new(form.capacity, form.reads, form.overwrites)),
             queued: AtomicUsize::new(0),
             elsewhere: Elsewhere::default(),
             list: Mutex::default(),
@@ -518,7 +518,7 @@ impl Cq {
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     cq: &'a Cq,
-    ring: BriefGuard<'a, CompletionRing>,
+    ring: SpinLockGuard<'a, CompletionRing>,
 }
 
 impl Batch<'_> {

@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use soft_local::shm::layout::{Life, QpEntry};
 use soft_local::shm::protocol::Quiet;
 use soft_local::shm::view::Ring;
-use soft_sys::brief::{Brief, BriefGuard};
+use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
 use soft_sys::{Errno, membarrier};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
@@ -145,7 +145,7 @@ pub(crate) struct Qp {
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) requester: Mutex<Requester>,
     pub(crate) responder: Mutex<Responder>,
-    pub(crate) receives: Brief<ReceiveQueue>,
+    pub(crate) receives: SpinLock<ReceiveQueue>,
     /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
     pub(super) next_arrival: AtomicU32,
     /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
@@ -280,7 +280,7 @@ impl Qp {
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
             requester: Mutex::new(Requester::new(wanted.kind, sends, segmenter)),
             responder: Mutex::new(Responder::new(ring, position)),
-            receives: Brief::new(receives),
+            receives: SpinLock::new(receives),
             next_arrival: AtomicU32::new(position),
             acked_along: AtomicU32::new(0),
             quiet: Quiet::new(),
@@ -507,7 +507,7 @@ impl Qp {
     /// # Errors
     /// `EINVAL` in RESET, or the QP has a shared receive queue.
     #[inline]
-    pub(crate) fn posting(&self) -> Result<BriefGuard<'_, ReceiveQueue>, Errno> {
+    pub(crate) fn posting(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
         if self.srq.is_some() || self.state() == State::Reset {
             return Err(Errno::EINVAL);
         }

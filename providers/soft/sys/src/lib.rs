@@ -3,7 +3,6 @@
 //! One file per concern, and no policy: what a segment, a slot or a peer *means* is decided above. What touches an application's
 //! memory is not here but in `soft_memory`.
 
-pub mod brief;
 pub mod clock;
 pub mod dir;
 pub mod errno;
@@ -19,6 +18,7 @@ pub mod memfd;
 pub mod notice;
 pub mod poll;
 pub mod process;
+pub mod spin_lock;
 pub mod thread;
 pub mod unix;
 

@@ -17,16 +17,16 @@ const SLEEP: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
-pub struct RawBrief(AtomicBool);
+pub struct RawSpinLock(AtomicBool);
 
 /// A mutex that is only held briefly.
-pub type Brief<T> = parking_lot::lock_api::Mutex<RawBrief, T>;
+pub type SpinLock<T> = parking_lot::lock_api::Mutex<RawSpinLock, T>;
 /// Who holds it.
-pub type BriefGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawBrief, T>;
+pub type SpinLockGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawSpinLock, T>;
 
 // SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the swap that changes the word from
 // false to true is the only way in. It acquires what `unlock` released.
-unsafe impl RawMutex for RawBrief {
+unsafe impl RawMutex for RawSpinLock {
     const INIT: Self = Self(AtomicBool::new(false));
     type GuardMarker = GuardSend;
 
@@ -53,7 +53,7 @@ unsafe impl RawMutex for RawBrief {
     }
 }
 
-impl RawBrief {
+impl RawSpinLock {
     #[cold]
     fn wait(&self) {
         let mut round = 0;
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn many_threads_add_one_after_the_other() {
-        let sum = Arc::new(Brief::new(0u64));
+        let sum = Arc::new(SpinLock::new(0u64));
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let sum = Arc::clone(&sum);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_holder_that_does_not_run_sleeps_and_gets_it() {
-        let lock = Arc::new(Brief::new(()));
+        let lock = Arc::new(SpinLock::new(()));
         let held = lock.lock();
         assert!(lock.is_locked() && lock.try_lock().is_none());
         let other = Arc::clone(&lock);
