@@ -9,9 +9,9 @@ use crate::engine::domains::{Domains, has_borrowed};
 use crate::engine::ethernet::segment::Segment;
 use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
+use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::inbound::Who;
 use crate::engine::link::{Halves, Link, Standing, publication_fence};
-use crate::engine::movers::Movers;
 use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
@@ -68,7 +68,7 @@ pub(crate) struct Adapter {
     pub(crate) regions: Regions,
     pub(crate) windows: Windows,
     pub(crate) chunks: Chunks,
-    pub(crate) movers: Movers,
+    pub(crate) in_flight: OperationsInFlight,
     pub(crate) helping: Helping,
     pub(crate) attention: Attention,
     pub(crate) datagrams: Datagrams,
@@ -163,7 +163,7 @@ impl Adapter {
             regions: Regions::new(view, crate::config::keys_are_distinct()),
             windows: Windows::new(view),
             chunks: Chunks::new(),
-            movers: Movers::new(view),
+            in_flight: OperationsInFlight::new(view),
             helping,
             attention: Attention::new(view, Arc::clone(&fabric)),
             datagrams: Datagrams::default(),
@@ -386,7 +386,7 @@ impl Adapter {
     /// Waits until nobody moves bytes of a region whose keys were revoked: peers at one-sided operations, and our own
     /// QPs of its protection domain. `what` it is for, for people.
     pub(crate) fn quiesce(&self, pd: u32, rkey: u32, what: &str) {
-        self.await_movers(rkey, &what);
+        self.await_in_flight(rkey, &what);
         if self.work_queues.load(Ordering::Acquire) > 0 {
             self.datagrams.settle();
         }
@@ -433,7 +433,7 @@ impl Adapter {
     /// Frees window `index`.
     pub(crate) fn free_window(&self, index: usize) {
         let rkey = self.windows.revoke(index);
-        self.await_movers(rkey, &"ibv_dealloc_mw");
+        self.await_in_flight(rkey, &"ibv_dealloc_mw");
         self.windows.release(index);
     }
 
@@ -441,7 +441,7 @@ impl Adapter {
     pub(crate) fn unbind_all(&self, qpn: u32) {
         for index in self.windows.bound_to(qpn) {
             let rkey = self.windows.revoke(index);
-            self.await_movers(rkey, &format_args!("QP 0x{qpn:x} ends"));
+            self.await_in_flight(rkey, &format_args!("QP 0x{qpn:x} ends"));
             self.windows.unbind(index);
         }
     }

@@ -14,7 +14,7 @@ const NEW: u64 = 2;
 struct Region {
     key: AtomicU64,
     va: AtomicU64,
-    mover: AtomicU64,
+    in_flight: AtomicU64,
     memory: UnsafeCell<u32>,
 }
 
@@ -23,24 +23,24 @@ impl Region {
         Arc::new(Self {
             key: AtomicU64::new(OLD),
             va: AtomicU64::new(OLD),
-            mover: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
             memory: UnsafeCell::new(0),
         })
     }
 
     /// Target::transfer: `act` on the region's address if `rkey` is good.
     fn transfer(&self, rkey: u64, act: impl FnOnce(u64)) {
-        assert!(announce(&self.mover, rkey));
+        assert!(announce(&self.in_flight, rkey));
         if key(&self.key) == rkey {
             act(self.va.load(Ordering::Relaxed));
         }
-        withdraw(&self.mover);
+        withdraw(&self.in_flight);
     }
 
     /// Regions::revoke and Adapter::quiesce.
     fn retire(&self) {
         revoke(&self.key);
-        while is_announced(&self.mover, OLD) {
+        while is_announced(&self.in_flight, OLD) {
             thread::yield_now();
         }
     }

@@ -259,7 +259,7 @@ impl Asked {
         }
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         // As the initiator is, announced before the key is looked at.
-        let _moving = adapter.movers.announce(slot, self.remote.rkey);
+        let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);
         let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
         let found = admit(&adapter.view, self.qpn, rights, self.remote, self.len, need)?;
         if found.access & IMPORTED != 0 {

@@ -7,7 +7,7 @@
 //! A peer that finds such a region in our table does not reach its memory by us: it leaves the operation to our process, as if
 //! attach were refused.
 
-use super::movers::Movers;
+use super::in_flight::OperationsInFlight;
 use super::onesided::{AtomicLock, Fault};
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
@@ -27,7 +27,7 @@ pub(crate) struct Imported {
     rkey: u32,
     born: u64,
     /// In our own tables, where the exporter looks.
-    movers: Movers,
+    in_flight: OperationsInFlight,
     /// Our process slot.
     own_slot: u16,
 }
@@ -35,9 +35,9 @@ pub(crate) struct Imported {
 impl Imported {
     /// The region `index` of `peer`, another process that can be attached to. `own` is our view of ourselves.
     pub(crate) fn new(peer: &Arc<Peer>, index: usize, own: View, own_slot: u16) -> Self {
-        let movers = Movers::new(own);
+        let in_flight = OperationsInFlight::new(own);
         let peer = Arc::clone(peer);
-        let mut imported = Self { peer, index, rkey: 0, born: 0, movers, own_slot };
+        let mut imported = Self { peer, index, rkey: 0, born: 0, in_flight, own_slot };
         let view = imported.view();
         let entry = view.mr(index);
         imported.rkey = entry.key.load(Ordering::SeqCst) as u32;
@@ -54,7 +54,7 @@ impl Imported {
     pub(crate) fn is_there(&self) -> bool {
         let view = self.view();
         let entry = view.mr(self.index);
-        // Sequentially consistent for the sake of movers.
+        // Sequentially consistent for the sake of operations in flight: see there.
         let key = entry.key.load(Ordering::SeqCst) as u32;
         !self.peer.is_dead()
             && self.rkey != 0
@@ -67,7 +67,7 @@ impl Imported {
     /// # Errors
     /// `Busy` the lock of the exporter's atomics is held; `Remote` the region is not there any more.
     pub(crate) fn atomic(&self, va: u64, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
         if !self.is_there() {
             return Err(Fault::Remote);
         }
@@ -117,12 +117,12 @@ impl Imported {
 
 impl Remote for Imported {
     fn read(&self, va: u64, to: Range) -> bool {
-        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
         self.is_there() && self.fetch(va, to)
     }
 
     fn write(&self, va: u64, from: Range) -> bool {
-        let _moving = self.movers.announce(self.peer.slot, self.rkey);
+        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
         self.is_there() && self.store(va, from)
     }
 }

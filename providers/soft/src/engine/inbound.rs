@@ -8,7 +8,7 @@
 use super::completion::{Cqe, vendor_err};
 use super::cq::Cq;
 use super::imported::Imported;
-use super::movers::Announced;
+use super::in_flight::Announced;
 use super::onesided::{AtomicLock, Fault, admit};
 use super::qp::Qp;
 use super::receive::Receive;
@@ -170,7 +170,7 @@ impl Inbound {
         len: u64,
         need: u32,
     ) -> Result<(), Nak> {
-        let _moving = announce(qp, remote);
+        let _in_flight = announce(qp, remote);
         self.admit(qp, remote, len, need).map(drop)
     }
 
@@ -369,7 +369,7 @@ impl Inbound {
         if let Some(source) = source
             && len > 0
         {
-            let _moving = announce(qp, remote);
+            let _in_flight = announce(qp, remote);
             let placed = match self.admit(qp, remote, len as u64, REMOTE_WRITE) {
                 Ok(Place::Here(here)) => {
                     if !self.careful || is_mapped(here.address(), len) {
@@ -438,7 +438,7 @@ impl Inbound {
             return self.unservable(qp, Nak::Invalid);
         }
         let view = &qp.adapter.view;
-        let _moving = announce(qp, remote);
+        let _in_flight = announce(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_ATOMIC) {
             Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
@@ -476,7 +476,7 @@ impl Inbound {
         if !remote.addr.is_multiple_of(8) {
             return self.unservable(qp, Nak::Invalid);
         }
-        let _moving = announce(qp, remote);
+        let _in_flight = announce(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_WRITE) {
             Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
                 return self.unservable(qp, Nak::Operation);
@@ -560,7 +560,7 @@ pub(crate) fn read_region(
     answer: Range,
 ) -> Result<(), Nak> {
     let len = answer.len();
-    let _moving = announce(qp, remote);
+    let _in_flight = announce(qp, remote);
     let read = match find(qp, rights, remote, len as u64, REMOTE_READ)? {
         Place::Here(here) => {
             let there = !careful || is_mapped(here.address(), len);
@@ -597,5 +597,5 @@ enum Place {
 /// Whoever takes a window back waits for announcements alone, while deregistration waits for the QP's lock, too.
 fn announce(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
     is_window(remote.rkey)
-        .then(|| qp.adapter.movers.announce(qp.adapter.fabric.slot(), remote.rkey))
+        .then(|| qp.adapter.in_flight.announce(qp.adapter.fabric.slot(), remote.rkey))
 }

@@ -272,8 +272,8 @@ impl Requester {
         let srqn = (qp.kind == Kind::XrcSend).then_some(self.queue.entry(n).request.srqn);
         let gate = self.lanes.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.maps.take().unwrap_or_default());
-        let (movers, helping) = (&qp.adapter.movers, &qp.adapter.helping);
-        let target = Target { link, reach, movers, helping, maps: &maps, gate, srqn };
+        let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
+        let target = Target { link, reach, in_flight, helping, maps: &maps, gate, srqn };
         let result = act(&target);
         self.maps = Some(maps.into_inner());
         let nak = match result {

@@ -4,7 +4,7 @@
 //! operation goes on with it when it is continued. So there is no end to the wait but the end of the operation or of its process. Whoever
 //! waits for long sleeps, and says for whom.
 
-use super::movers::is_moving;
+use super::in_flight::is_in_flight;
 use crate::adapter::Adapter;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
@@ -53,10 +53,10 @@ impl Wait {
 
 impl Adapter {
     /// Waits until nobody moves bytes by the key `rkey` of ours, which was taken back; `what` it belongs to, for people.
-    pub(crate) fn await_movers(&self, rkey: u32, what: &dyn Display) {
+    pub(crate) fn await_in_flight(&self, rkey: u32, what: &dyn Display) {
         let own = self.fabric.slot();
         let mut wait = Wait::default();
-        while is_moving(&self.view, own, rkey) {
+        while is_in_flight(&self.view, own, rkey) {
             if wait.pause() {
                 notice!(
                     "{what}: waits for another thread of this process, which is in the middle of an operation by rkey 0x{rkey:x}"
@@ -79,7 +79,7 @@ impl Adapter {
     /// Whether anybody is at a one-sided operation by the key `rkey` of ours.
     pub(crate) fn is_moved(&self, rkey: u32) -> bool {
         let own = self.fabric.slot();
-        let mut moved = is_moving(&self.view, own, rkey);
+        let mut moved = is_in_flight(&self.view, own, rkey);
         self.fabric.for_each_peer(|peer| moved |= moves(peer, own, rkey));
         moved
     }
@@ -89,7 +89,7 @@ impl Adapter {
 fn moves(peer: &Peer, target: u16, rkey: u32) -> bool {
     // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
     let view = unsafe { View::of(peer) };
-    !peer.is_dead() && is_moving(&view, target, rkey)
+    !peer.is_dead() && is_in_flight(&view, target, rkey)
 }
 
 #[cfg(test)]

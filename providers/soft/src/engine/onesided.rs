@@ -2,9 +2,9 @@
 //! the target's help.
 
 use super::helping::{Helping, Long};
+use super::in_flight::OperationsInFlight;
 use super::link::{Link, Reach};
 use super::mapped::Maps;
-use super::movers::Movers;
 use super::regions::{
     Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, look_up, right_to_flush,
 };
@@ -48,7 +48,7 @@ pub(crate) enum Fault {
 pub(crate) struct Target<'a> {
     pub(crate) link: &'a Link,
     pub(crate) reach: Reach,
-    pub(crate) movers: &'a Movers,
+    pub(crate) in_flight: &'a OperationsInFlight,
     pub(crate) helping: &'a Helping,
     /// Regions of the target that are mapped here.
     pub(crate) maps: &'a RefCell<Box<Maps>>,
@@ -142,7 +142,7 @@ impl Target<'_> {
         len: u64,
         placement: u32,
     ) -> Result<(), Fault> {
-        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         self.admit(self.rights()?, remote, len, right_to_flush(placement)).map(|_| ())
     }
 
@@ -151,7 +151,7 @@ impl Target<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(Fault::Alignment);
         }
-        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
@@ -175,7 +175,7 @@ impl Target<'_> {
             // No bytes, no key check (IBTA vol 1, 9.7.4.1.4: R_Key is not checked at length 0).
             return Ok(());
         }
-        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(rights, remote, len as u64, need)?;
         if local.is_abroad() {
             return self.bounce(remote, found, local, way);
@@ -268,7 +268,7 @@ impl Target<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(Fault::Alignment);
         }
-        let _moving = self.movers.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_ATOMIC)?;
         let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;

@@ -180,7 +180,7 @@ impl Regions {
     }
 
     /// Makes `rkey`, the key of entry `index`, stand for `extent`: of a new entry, or of one that was revoked and that no
-    /// mover uses any more.
+    /// operation in flight uses any more.
     pub(crate) fn publish(&self, index: usize, rkey: u32, extent: &Extent) {
         let entry = self.view.mr(index);
         entry.origin.store(0, Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl Regions {
         self.imported.write().remove(&index);
     }
 
-    /// Takes the keys of entry `index` back. Movers that saw them may still be at work: wait for them, then
+    /// Takes the keys of entry `index` back. Operations in flight that saw them may still be at work: wait for them, then
     /// [`Regions::release`].
     pub(crate) fn revoke(&self, index: usize) {
         protocol::revoke(&self.view.mr(index).key);

@@ -96,7 +96,7 @@ pub(crate) struct Requester {
     pub(super) attach_refused: bool,
     /// Since when the remote QP has not answered.
     stalled: Option<Instant>,
-    /// The request that waits for movers, or for the lock of atomics: nothing arrives when they are done.
+    /// The request that waits for operations in flight, or for the lock of atomics: nothing arrives when they are done.
     held_up: Option<u64>,
     /// Polls since the last acknowledgement.
     waits: u32,

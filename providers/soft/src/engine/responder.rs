@@ -52,7 +52,7 @@ pub(crate) struct Responder {
     /// Since when the piece at the head waits for a receive.
     pub(super) rnr_since: Option<Instant>,
     pub(crate) min_rnr_timer: u8,
-    /// The piece that waits for movers, or for the lock of atomics.
+    /// The piece that waits for operations in flight, or for the lock of atomics.
     held_up: Option<u32>,
     /// Why nothing is served: `REFUSED`, `PORT_DOWN`, `GONE`; 0 if it is.
     silent: u8,

@@ -50,7 +50,7 @@ impl Requester {
         if self.acked != self.next || self.answers_due > 0 || !self.fate.is_going() {
             return 0;
         }
-        let _moving = qp.adapter.movers.announce(link.peer.slot, rkey);
+        let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
         let mut own: ArrayVec<Range, MOST_RANGES> = ArrayVec::new();
         let mut there: ArrayVec<IoVec, MOST> = ArrayVec::new();

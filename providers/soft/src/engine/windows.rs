@@ -216,7 +216,7 @@ impl Windows {
         Done::Yes
     }
 
-    /// Takes the key of window `index` back and returns it: movers that saw it may still be at work.
+    /// Takes the key of window `index` back and returns it: operations that saw it may still be in flight.
     pub(crate) fn revoke(&self, index: usize) -> u32 {
         let mut state = self.state.lock();
         // As in `bind`.

@@ -108,7 +108,7 @@ impl Attacker {
 
     /// Says that it moves bytes of a region. Deregistration waits for that, so it is over at once.
     fn announce(&mut self, victim: &Victim) {
-        let cell = &self.view.mover(self.random.below(MOVERS)).target;
+        let cell = &self.view.operation_in_flight(self.random.below(OPERATIONS_IN_FLIGHT)).target;
         let Some(region) = self.random.of(&victim.regions) else { return };
         cell.store((u64::from(victim.peer.slot) + 1) << 32 | u64::from(region.rkey), Release);
         cell.store(0, Release);

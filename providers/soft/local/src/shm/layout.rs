@@ -54,7 +54,7 @@ pub const ADDRESSES: usize = 32;
 /// Pieces of a long operation at most.
 pub const JOB_PIECES: usize = 1024;
 /// One-sided operations that a process can have under way at once.
-pub const MOVERS: usize = 64;
+pub const OPERATIONS_IN_FLIGHT: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softI");
@@ -289,7 +289,7 @@ pub struct RuleEntry {
 /// Announces a one-sided operation under way: target slot + 1 (upper half) and rkey; 0: free.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Mover {
+pub struct OperationInFlight {
     /// The one word; see the type.
     pub target: Owned<AtomicU64>,
 }
@@ -394,10 +394,11 @@ const fn pages(bytes: usize) -> usize {
 /// Bytes of one ring's slots.
 pub const RING_BYTES: usize = RING_SLOTS as usize * size_of::<Slot>();
 
-/// Where the [`Mover`]s are in *tables*; the first behind its head.
-pub const TABLES_MOVERS: usize = pages(size_of::<TablesHead>());
+/// Where the [`OperationInFlight`]s are in *tables*; the first behind its head.
+pub const TABLES_IN_FLIGHT: usize = pages(size_of::<TablesHead>());
 /// Where the [`QpEntry`]s are.
-pub const TABLES_QPS: usize = TABLES_MOVERS + pages(MOVERS * size_of::<Mover>());
+pub const TABLES_QPS: usize =
+    TABLES_IN_FLIGHT + pages(OPERATIONS_IN_FLIGHT * size_of::<OperationInFlight>());
 /// Where the [`SrqEntry`]s are.
 pub const TABLES_SRQS: usize = TABLES_QPS + pages(QPS * size_of::<QpEntry>());
 /// Where the [`MrEntry`]s are.

@@ -129,8 +129,8 @@ impl View {
 
     /// A one-sided operation that the owner may have under way.
     #[inline]
-    pub fn mover(&self, index: usize) -> &Mover {
-        self.table(TABLES_MOVERS, index, MOVERS)
+    pub fn operation_in_flight(&self, index: usize) -> &OperationInFlight {
+        self.table(TABLES_IN_FLIGHT, index, OPERATIONS_IN_FLIGHT)
     }
 
     /// Multicast group `index` of the owner.

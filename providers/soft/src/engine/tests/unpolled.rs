@@ -78,7 +78,7 @@ fn a_send_within_the_process_completes_after_few_polls_however_many_queues_nobod
 }
 
 #[test]
-fn requests_that_wait_for_movers_go_on_without_polls() {
+fn requests_that_wait_for_operations_in_flight_go_on_without_polls() {
     let adapter = adapter(true);
     let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
     a.connect(b.qp.qpn, 7);
@@ -94,7 +94,7 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
         b.send(binding(bind), &[]);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "the bind");
-        let moving = adapter.movers.announce(own, rkey);
+        let in_flight = adapter.in_flight.announce(own, rkey);
         if remotely {
             b.receive(2, &[b.sge(0, 8)]);
             a.send(Request { imm: rkey, ..request(IBV_WR_SEND_WITH_INV, &b) }, &[a.sge(0, 8)]);
@@ -103,7 +103,7 @@ fn requests_that_wait_for_movers_go_on_without_polls() {
         }
         looked(&adapter);
         assert_eq!(b.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{remotely}: too early");
-        drop(moving);
+        drop(in_flight);
         assert_eq!(left_alone(&b), Some(IBV_WC_SUCCESS), "{remotely}");
         if remotely {
             // Its own process looks when it polls, as it has asked for no event.
@@ -128,12 +128,12 @@ fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
         a.send(binding(bind), &[]);
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
-        let moving = adapter.movers.announce(adapter.fabric.slot(), rkey);
+        let in_flight = adapter.in_flight.announce(adapter.fabric.slot(), rkey);
         a.send(invalidation(rkey), &[]);
         // Longer than anybody waits for the other end.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");
-        drop(moving);
+        drop(in_flight);
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: its key is taken back");
     }
 }

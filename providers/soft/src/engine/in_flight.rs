@@ -4,14 +4,14 @@
 //! withdraws. A target first takes the key back, then looks at the announcements of all peers. All four accesses
 //! are sequentially consistent, so either the initiator finds the key gone or the target finds the announcement.
 
-use soft_local::shm::layout::MOVERS;
+use soft_local::shm::layout::OPERATIONS_IN_FLIGHT;
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Our own announcements.
 #[derive(Debug)]
-pub(crate) struct Movers {
+pub(crate) struct OperationsInFlight {
     view: View,
     hint: AtomicUsize,
 }
@@ -24,24 +24,24 @@ const fn word(target: u16, rkey: u32) -> u64 {
     (target as u64 + 1) << 32 | rkey as u64
 }
 
-impl Movers {
+impl OperationsInFlight {
     pub(crate) const fn new(view: View) -> Self {
         Self { view, hint: AtomicUsize::new(0) }
     }
 
-    /// Announces an operation on region `rkey` of process `target`. Waits while [`MOVERS`] operations of this process are
+    /// Announces an operation on region `rkey` of process `target`. Waits while [`OPERATIONS_IN_FLIGHT`] operations of this process are
     /// under way.
     pub(crate) fn announce(&self, target: u16, rkey: u32) -> Announced<'_> {
         // Relaxed: where to begin to look, no more.
         let mut at = self.hint.load(Ordering::Relaxed);
         loop {
-            let cell = &self.view.mover(at % MOVERS).target;
+            let cell = &self.view.operation_in_flight(at % OPERATIONS_IN_FLIGHT).target;
             if protocol::announce(cell, word(target, rkey)) {
                 return Announced(cell);
             }
             at += 1;
-            self.hint.store(at % MOVERS, Ordering::Relaxed);
-            if at.is_multiple_of(MOVERS) {
+            self.hint.store(at % OPERATIONS_IN_FLIGHT, Ordering::Relaxed);
+            if at.is_multiple_of(OPERATIONS_IN_FLIGHT) {
                 std::thread::yield_now();
             }
         }
@@ -55,8 +55,9 @@ impl Drop for Announced<'_> {
 }
 
 /// Whether the owner of `view` has an operation under way on region `rkey` of process `target`.
-pub(crate) fn is_moving(view: &View, target: u16, rkey: u32) -> bool {
-    (0..MOVERS).any(|i| protocol::is_announced(&view.mover(i).target, word(target, rkey)))
+pub(crate) fn is_in_flight(view: &View, target: u16, rkey: u32) -> bool {
+    (0..OPERATIONS_IN_FLIGHT)
+        .any(|i| protocol::is_announced(&view.operation_in_flight(i).target, word(target, rkey)))
 }
 
 #[cfg(test)]
@@ -67,13 +68,17 @@ mod tests {
     #[test]
     fn an_announcement_is_seen_until_it_is_dropped() {
         let view = mock::view();
-        let movers = Movers::new(view);
-        let first = movers.announce(3, 77);
-        let second = movers.announce(3, 77);
-        assert!(is_moving(&view, 3, 77) && !is_moving(&view, 4, 77) && !is_moving(&view, 3, 78));
+        let in_flight = OperationsInFlight::new(view);
+        let first = in_flight.announce(3, 77);
+        let second = in_flight.announce(3, 77);
+        assert!(
+            is_in_flight(&view, 3, 77)
+                && !is_in_flight(&view, 4, 77)
+                && !is_in_flight(&view, 3, 78)
+        );
         drop(first);
-        assert!(is_moving(&view, 3, 77));
+        assert!(is_in_flight(&view, 3, 77));
         drop(second);
-        assert!(!is_moving(&view, 3, 77));
+        assert!(!is_in_flight(&view, 3, 77));
     }
 }
