@@ -179,7 +179,7 @@ impl Requester {
             }
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
-            let body = Lot { chunk, len: len as u32, total: total as u64 }.emit();
+            let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
             let piece = Piece { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
             self.put(qp, link, &piece, &body);
             self.queue.entry(n).offset += len as u32;

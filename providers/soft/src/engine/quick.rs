@@ -14,7 +14,7 @@ use super::responder::Responder;
 use super::state::State;
 use abi::*;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS};
-use soft_local::shm::slot::{Lot, SEND_INLINE, Short};
+use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, Short};
 use soft_local::shm::view::Ring;
 use soft_memory::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -143,7 +143,7 @@ impl Quick<'_> {
         let Some(from) = self.source(flags, sge) else { return false };
         let Some((chunk, base)) = self.requester.lend(self.qp, None) else { return false };
         from.copy_to(base);
-        let words = Lot { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
+        let words = BounceBuffer { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
         let head = self.head(self.requester.next, 0, opcode, flags, imm).chunked();
         self.ring.fill_words(head, words);
         self.ring.show(head);
@@ -304,15 +304,16 @@ impl Responder {
             return false;
         }
         let Some(life) = self.life_of_sender(qp, link, head) else { return false };
-        let Some(lot) = self.ring.lot(self.next) else { return false };
-        let lot = lot.check(|lot| {
-            let whole = lot.len as usize <= CHUNK_BYTES && lot.total == u64::from(lot.len);
+        let Some(bounced) = self.ring.bounce_buffer(self.next) else { return false };
+        let bounced = bounced.check(|bounced| {
+            let whole =
+                bounced.len as usize <= CHUNK_BYTES && bounced.total == u64::from(bounced.len);
             link.view
-                .chunk(lot.chunk)
+                .chunk(bounced.chunk)
                 .filter(|_| whole)
-                .map(|from| (from.first(lot.len as usize), lot.len))
+                .map(|from| (from.first(bounced.len as usize), bounced.len))
         });
-        let Some((from, byte_len)) = lot else { return false };
+        let Some((from, byte_len)) = bounced else { return false };
         let len = byte_len as usize;
         if !qp.has_noted(head.ack()) {
             // Takes the requester's lock, which comes before those that follow.

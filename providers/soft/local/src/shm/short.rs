@@ -2,7 +2,7 @@
 
 use super::layout::Slot;
 use super::protocol;
-use super::slot::{BODY_WORDS, Lot, SEND_INLINE, Short};
+use super::slot::{BODY_WORDS, BounceBuffer, SEND_INLINE, Short};
 use super::trust::Claim;
 use super::view::Ring;
 use soft_memory::Range;
@@ -62,10 +62,10 @@ impl Ring {
 
     /// Consumer: where the bytes of slot `seq` are, which was published and says that they are in a chunk.
     #[inline]
-    pub fn lot(&self, seq: u32) -> Option<Claim<Lot>> {
+    pub fn bounce_buffer(&self, seq: u32) -> Option<Claim<BounceBuffer>> {
         let [at, total, ..] = body(self.slot(seq)) else { return None };
         let words = [at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)];
-        Some(Claim::new(Lot::parse(words)))
+        Some(Claim::new(BounceBuffer::parse(words)))
     }
 
     /// Consumer: fills `to` with the first payload bytes of slot `seq`, which was published. What is longer than a slot stays as it is behind that.
@@ -200,11 +200,11 @@ mod tests {
     #[test]
     fn two_words_are_found_as_they_were_put() {
         let ring = mock::view().qp_ring(2).expect("mapped");
-        let lot = Lot { chunk: 3, len: 4, total: 5 };
+        let bounced = BounceBuffer { chunk: 3, len: 4, total: 5 };
         let head = Short::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
-        ring.fill_words(head, lot.emit());
+        ring.fill_words(head, bounced.emit());
         ring.show(head);
         assert!(ring.head(RING_SLOTS).is_some_and(Short::is_chunked));
-        assert_eq!(ring.lot(RING_SLOTS).map(Claim::as_said), Some(lot));
+        assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Claim::as_said), Some(bounced));
     }
 }

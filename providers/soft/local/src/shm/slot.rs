@@ -224,9 +224,9 @@ impl Body {
     }
 }
 
-/// Bytes in a chunk of the sender's, as the body of a slot says it.
+/// Bytes in a bounce buffer of the sender's (a chunk), as the body of a slot says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lot {
+pub struct BounceBuffer {
     /// Index of the chunk.
     pub chunk: u32,
     /// Bytes in it.
@@ -235,7 +235,7 @@ pub struct Lot {
     pub total: u64,
 }
 
-impl Lot {
+impl BounceBuffer {
     /// Two words of a body.
     #[inline]
     pub const fn emit(self) -> [u64; 2] {
@@ -282,7 +282,7 @@ impl Short {
         Self([first | seq as u64 | len | solicited | flag, second | imm])
     }
 
-    /// The same, of bytes that are in a chunk, which the body names: see [`Lot`].
+    /// The same, of bytes that are in a chunk, which the body names: see [`BounceBuffer`].
     #[inline]
     pub const fn chunked(self) -> Self {
         let Self([first, second]) = self;
