@@ -154,7 +154,7 @@ impl Dry {
 
 /// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Letter {
+pub(crate) struct OutgoingDatagram {
     pub(crate) op: Op,
     /// Besides `FIRST` and `LAST`.
     pub(crate) flags: u8,
@@ -206,9 +206,16 @@ impl Datagrams {
         let Ok(outlet) = self.outlet(adapter, slot) else { return };
         let mut body = [0; BODY_WORDS];
         body[0] = word;
-        let letter =
-            Letter { op: what, flags: 0, imm: 0, src_qpn: about, to: None, body, inline: Some(8) };
-        if outlet.put(adapter, &letter, |_| ()) == Sent::Gone {
+        let datagram = OutgoingDatagram {
+            op: what,
+            flags: 0,
+            imm: 0,
+            src_qpn: about,
+            to: None,
+            body,
+            inline: Some(8),
+        };
+        if outlet.put(adapter, &datagram, |_| ()) == Sent::Gone {
             outlet.publish();
             outlet.peer.kick();
         }
@@ -444,16 +451,21 @@ impl Outlet {
         self.state.lock().room(self, adapter).is_some() || self.peer.is_dead()
     }
 
-    /// Puts a datagram; `fill` writes what does not fit into the letter to a chunk of `CHUNK_BYTES` bytes that is ours.
-    pub(crate) fn put(&self, adapter: &Adapter, letter: &Letter, fill: impl FnOnce(Range)) -> Sent {
+    /// Puts a datagram; `fill` writes what does not fit into its slot to a chunk of `CHUNK_BYTES` bytes that is ours.
+    pub(crate) fn put(
+        &self,
+        adapter: &Adapter,
+        datagram: &OutgoingDatagram,
+        fill: impl FnOnce(Range),
+    ) -> Sent {
         let mut state = self.state.lock();
         // Nobody would give back what is lent to the dead after `reclaim`.
         if self.peer.is_dead() {
             return Sent::Gone;
         }
         let Some(seq) = state.room(self, adapter) else { return Sent::Full };
-        let mut body = letter.body;
-        let (carrier, count) = match letter.inline {
+        let mut body = datagram.body;
+        let (carrier, count) = match datagram.inline {
             Some(count) => (Carrier::Inline, count),
             None => {
                 let Some(chunk) = adapter.chunks.take() else { return Sent::Full };
@@ -466,12 +478,12 @@ impl Outlet {
         };
         let head = Head {
             seq,
-            op: letter.op,
-            flags: FIRST | LAST | letter.flags,
+            op: datagram.op,
+            flags: FIRST | LAST | datagram.flags,
             carrier,
             count,
-            imm: letter.imm,
-            src_qpn: letter.src_qpn,
+            imm: datagram.imm,
+            src_qpn: datagram.src_qpn,
             ack: 0,
         };
         self.ring.put(&head, &body);
@@ -479,7 +491,7 @@ impl Outlet {
             *next = next.wrapping_add(1);
         }
         state.unpublished = true;
-        state.reader = letter.to;
+        state.reader = datagram.to;
         Sent::Gone
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
-use super::datagrams::{Inlet, Letter, Outlet, PATIENCE, Sent};
+use super::datagrams::{Inlet, OutgoingDatagram, Outlet, PATIENCE, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::link::chunk_of;
 use super::qp::Qp;
@@ -347,7 +347,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         let _at_home = ranges.gather_bytes(0, words);
         inline = Some(len as u8);
     }
-    let letter = Letter {
+    let datagram = OutgoingDatagram {
         op: Op::Datagram,
         flags: imm | solicited,
         imm: request.imm,
@@ -356,7 +356,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         body,
         inline,
     };
-    outlet.put(&qp.adapter, &letter, |chunk| {
+    outlet.put(&qp.adapter, &datagram, |chunk| {
         let header = to.grh.map(|route| route_header(&route, len));
         let skip = if header.is_some() { GRH } else { 0 };
         if let Some(header) = header {

@@ -6,7 +6,7 @@
 use super::ports::Ports;
 use super::wire::{Came, Wire};
 use crate::adapter::Adapter;
-use crate::engine::datagrams::{Inlet, Letter, Sent};
+use crate::engine::datagrams::{Inlet, OutgoingDatagram, Sent};
 use crate::engine::inbound::Who;
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::Addresses;
@@ -40,9 +40,16 @@ impl Wire {
         let mut body = [0; BODY_WORDS];
         body[0] = halves(packet.len() as u32, 0);
         let src_qpn = qpn(adapter.fabric.slot(), 0);
-        let letter =
-            Letter { op: Op::Packet, flags: 0, imm: 0, src_qpn, to: None, body, inline: None };
-        let sent = outlet.put(adapter, &letter, |chunk| {
+        let datagram = OutgoingDatagram {
+            op: Op::Packet,
+            flags: 0,
+            imm: 0,
+            src_qpn,
+            to: None,
+            body,
+            inline: None,
+        };
+        let sent = outlet.put(adapter, &datagram, |chunk| {
             chunk.put(&before);
             chunk.part(BEFORE, LONGEST).put(packet);
         });

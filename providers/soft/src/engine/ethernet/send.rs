@@ -2,7 +2,7 @@
 
 use super::MAX_FRAME;
 use super::segment::contest;
-use crate::engine::datagrams::{Letter, Sent};
+use crate::engine::datagrams::{OutgoingDatagram, Sent};
 use crate::engine::qp::Qp;
 use crate::engine::request::Phase;
 use crate::engine::requester::Requester;
@@ -86,10 +86,17 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> Sent {
     }
     requester.receivers_waited_for = None;
     let body = [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.shape, 0, 0];
-    let letter =
-        Letter { op: Op::Frame, flags: 0, imm: 0, src_qpn: qp.qpn, to: None, body, inline: None };
+    let datagram = OutgoingDatagram {
+        op: Op::Frame,
+        flags: 0,
+        imm: 0,
+        src_qpn: qp.qpn,
+        to: None,
+        body,
+        inline: None,
+    };
     for outlet in &receivers {
-        outlet.put(adapter, &letter, |chunk| chunk.put(frame));
+        outlet.put(adapter, &datagram, |chunk| chunk.put(frame));
         outlet.publish();
     }
     Sent::Gone
