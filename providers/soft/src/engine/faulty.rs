@@ -1,6 +1,6 @@
 //! A send queue in trouble: faults on purpose (`faults`) strike its requests, or its port is down.
 //!
-//! Such a queue takes another course when it issues (`Course::Troubled`), so that one without trouble pays nothing. Faults strike when
+//! Such a queue takes another path when it issues (`IssuePath::Troubled`), so that one without trouble pays nothing. Faults strike when
 //! their request's turn comes; what is before it goes on, and what is behind it waits, as on a wire that keeps the order.
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ impl Count for SharedCount {
 
 /// How a QP's requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum IssuePath {
     /// Into the ring of the remote QP.
     Straight,
     /// XRC: into one of several rings.
@@ -47,7 +47,7 @@ pub(crate) enum Course {
     Troubled,
 }
 
-impl Course {
+impl IssuePath {
     pub(super) const fn of(kind: Kind) -> Self {
         match kind {
             Kind::Rc | Kind::Uc | Kind::XrcRecv => Self::Straight,
@@ -74,7 +74,7 @@ impl Requester {
         let concerned = trouble.strikes.take_plan(plan, ordinal, kind);
         if concerned {
             self.queue.set_careful(true);
-            self.course = Course::Troubled;
+            self.issue_path = IssuePath::Troubled;
         }
         if concerned || trouble.unplugged {
             self.trouble = Some(trouble);
@@ -91,9 +91,9 @@ impl Requester {
     }
 
     /// How requests are issued when there is no trouble.
-    fn usual_course(&self, kind: Kind) -> Course {
+    fn usual_issue_path(&self, kind: Kind) -> IssuePath {
         let remote = self.remote.is_some() && kind.is_connected();
-        if remote { Course::Remote } else { Course::of(kind) }
+        if remote { IssuePath::Remote } else { IssuePath::of(kind) }
     }
 
     /// From now on (RTR) requests go to another host, or (`None`) not any more. Returns the transport that they went by.
@@ -103,23 +103,23 @@ impl Requester {
         kind: Kind,
     ) -> Option<Box<Connection>> {
         let before = std::mem::replace(&mut self.remote, remote);
-        if self.course != Course::Troubled {
-            self.course = self.usual_course(kind);
+        if self.issue_path != IssuePath::Troubled {
+            self.issue_path = self.usual_issue_path(kind);
         }
         before
     }
 
-    /// Takes the usual course again if nothing is left of the trouble.
+    /// Takes the usual path again if nothing is left of the trouble.
     fn calm_down(&mut self, kind: Kind) {
         if self.trouble.as_ref().is_some_and(|t| t.strikes.is_empty() && !t.unplugged) {
             self.trouble = None;
-            self.course = self.usual_course(kind);
+            self.issue_path = self.usual_issue_path(kind);
         }
     }
 
     /// The port went down: nothing leaves, and nothing is heard of the remote QP.
     pub(crate) fn unplug(&mut self) {
-        self.course = Course::Troubled;
+        self.issue_path = IssuePath::Troubled;
         self.trouble.get_or_insert_default().unplugged = true;
         self.unplug_again();
     }
@@ -202,12 +202,12 @@ impl Requester {
 
     /// Issues what waits before request `end`, as a QP without trouble does.
     fn issue_usual(&mut self, qp: &Qp, end: u64) {
-        let usual = self.usual_course(qp.kind);
-        let course = std::mem::replace(&mut self.course, usual);
+        let usual = self.usual_issue_path(qp.kind);
+        let issue_path = std::mem::replace(&mut self.issue_path, usual);
         let posted = std::mem::replace(&mut self.queue.posted, end);
         self.issue_waiting(qp);
         self.queue.posted = posted;
-        self.course = course;
+        self.issue_path = issue_path;
     }
 
     /// Nobody will ever see request `n`, and nobody will say so.

@@ -6,7 +6,7 @@
 //! whoever polls, or by the service thread.
 
 use super::copying::Copying;
-use super::faulty::{Course, Trouble};
+use super::faulty::{IssuePath, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
 use super::link::{Holder, Link, Reach, Standing};
@@ -111,7 +111,7 @@ pub(crate) struct Requester {
     /// RAW_PACKET and UD: what frames and segments are made with.
     pub(super) segmenter: Box<Segmenter>,
     /// How requests are issued: by the kind of the QP, unless there is trouble.
-    pub(crate) course: Course,
+    pub(crate) issue_path: IssuePath,
     /// Faults on purpose, and a port that is down.
     pub(super) trouble: Option<Box<Trouble>>,
     /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
@@ -124,7 +124,7 @@ impl Requester {
     pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
         Self {
             queue,
-            course: Course::of(kind),
+            issue_path: IssuePath::of(kind),
             trouble: None,
             link: None,
             remote: None,
@@ -331,13 +331,13 @@ impl Requester {
     }
 
     pub(super) fn issue_waiting(&mut self, qp: &Qp) {
-        match self.course {
-            Course::Straight => {}
-            Course::Datagrams => return super::ud::issue_waiting(self, qp),
-            Course::Frames => return super::ethernet::issue_waiting(self, qp),
-            Course::Steered => return self.issue_steered(qp),
-            Course::Troubled => return self.issue_troubled(qp),
-            Course::Remote => return self.issue_remote(qp),
+        match self.issue_path {
+            IssuePath::Straight => {}
+            IssuePath::Datagrams => return super::ud::issue_waiting(self, qp),
+            IssuePath::Frames => return super::ethernet::issue_waiting(self, qp),
+            IssuePath::Steered => return self.issue_steered(qp),
+            IssuePath::Troubled => return self.issue_troubled(qp),
+            IssuePath::Remote => return self.issue_remote(qp),
         }
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
