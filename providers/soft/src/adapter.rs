@@ -11,7 +11,7 @@ use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
 use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::inbound::Who;
-use crate::engine::link::{Halves, Link, Standing, publication_fence};
+use crate::engine::link::{Halves, Link, PeerState, publication_fence};
 use crate::engine::multicast::Groups;
 use crate::engine::onesided::AtomicLock;
 use crate::engine::qp::Qp;
@@ -582,7 +582,7 @@ impl Adapter {
     fn exhume(&self) -> Option<Duration> {
         let mut buried = self.buried.lock();
         buried.retain_mut(|b| {
-            let gone = !matches!(b.link.standing(b.own_qpn), Standing::Serving(_));
+            let gone = !matches!(b.link.peer_state(b.own_qpn), PeerState::Serving(_));
             let acked = b.link.ring.told().as_said();
             while let Some(lent) = b.lent.front()
                 && (gone || acked.wrapping_sub(lent.seq) as i32 > 0)

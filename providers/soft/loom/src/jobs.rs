@@ -39,17 +39,17 @@ impl Shared {
     fn initiate(&self, act: impl Fn()) {
         for number in 1..=2 {
             self.what.store(number.into(), Ordering::Relaxed);
-            let now = Standing { number, count: 1, front: 0 };
+            let now = JobProgress { number, count: 1, front: 0 };
             open_job(&self.state, now);
             let mut own = false;
             if self.theirs(number) == 0 {
-                advance_job(&self.state, Standing { front: 1, ..now });
+                advance_job(&self.state, JobProgress { front: 1, ..now });
                 if self.theirs(number) == 0 {
                     act();
                     own = true;
                 }
             }
-            advance_job(&self.state, Standing { front: 1, ..now });
+            advance_job(&self.state, JobProgress { front: 1, ..now });
             while self.theirs(number) & BUSY != 0 {
                 thread::yield_now();
             }

@@ -199,7 +199,7 @@ impl Qp {
         self.reset();
         self.adapter.unbind_all(self.qpn);
         let next = self.responder.lock().position();
-        self.publish_life(&self.standing.lock(), Life::NONE);
+        self.publish_life(&self.incarnation.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
         if let Some(rss) = &self.rss {
             rss.table.users.fetch_sub(1, Ordering::AcqRel);

@@ -22,7 +22,7 @@ use crate::adapter::Adapter;
 use parking_lot::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job};
-use soft_local::shm::protocol::{self, Standing};
+use soft_local::shm::protocol::{self, JobProgress};
 use soft_local::shm::view::View;
 use soft_memory::{Range, Ranges};
 use soft_sys::futex;
@@ -213,7 +213,7 @@ impl Helping {
         let job = self.view.job();
         work.number = work.number.wrapping_add(1);
         describe(job, long, piece, shared);
-        let mut now = Standing { number: work.number, count: count as u16, front: 0 };
+        let mut now = JobProgress { number: work.number, count: count as u16, front: 0 };
         protocol::open_job(&job.state, now);
         let target = &long.link.view;
         let number = work.number;

@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use super::issue::Piece;
-use super::link::{Link, Standing};
+use super::link::{Link, PeerState};
 use super::qp::Qp;
 use super::requester::Requester;
 use super::xrc::{DomainId, names};
@@ -72,12 +72,13 @@ impl Requester {
                 }
             }
             let Some(link) = self.link.take() else { break };
-            let went = if self.standing(qp, &link) == Standing::Silent || !self.answers(qp, &link) {
-                self.stall(qp);
-                false
-            } else {
-                self.name(qp, &link, number) && self.issue(qp, &link, n)
-            };
+            let went =
+                if self.peer_state(qp, &link) == PeerState::Silent || !self.answers(qp, &link) {
+                    self.stall(qp);
+                    false
+                } else {
+                    self.name(qp, &link, number) && self.issue(qp, &link, n)
+                };
             self.link = Some(link);
             if !went {
                 break;
@@ -126,7 +127,7 @@ impl Requester {
         if let Some(at) = self.lanes.parked.iter().position(|lane| lane.link.peer.slot == to) {
             let lane = self.lanes.parked.swap_remove(at);
             // A stand-in that was given up is asked for anew.
-            if to == home || lane.link.standing(qp.qpn) == stays(lane.latched) {
+            if to == home || lane.link.peer_state(qp.qpn) == stays(lane.latched) {
                 self.take_lane(lane);
                 return Steered::There;
             }
@@ -195,18 +196,18 @@ impl Requester {
 
     /// How things stand with the other end of the present lane: a stand-in serves no longer than what it stands for, unless
     /// that died with its process, which others survive who hold the QP open.
-    pub(super) fn standing(&mut self, qp: &Qp, link: &Link) -> Standing {
-        let here = link.standing(qp.qpn);
+    pub(super) fn peer_state(&mut self, qp: &Qp, link: &Link) -> PeerState {
+        let here = link.peer_state(qp.qpn);
         let Some(home) = self.lanes.home() else { return here };
-        match home.standing(qp.qpn) {
-            Standing::Dead => here,
-            Standing::Serving(now) if *self.lanes.latched.get_or_insert(now) == now => here,
-            Standing::Serving(_) | Standing::Silent => Standing::Silent,
+        match home.peer_state(qp.qpn) {
+            PeerState::Dead => here,
+            PeerState::Serving(now) if *self.lanes.latched.get_or_insert(now) == now => here,
+            PeerState::Serving(_) | PeerState::Silent => PeerState::Silent,
         }
     }
 }
 
-/// What a lane's standing is while it is the one that was latched.
-fn stays(latched: Option<u16>) -> Standing {
-    latched.map_or(Standing::Silent, Standing::Serving)
+/// The peer's state while a lane leads to the incarnation that was latched.
+fn stays(latched: Option<u16>) -> PeerState {
+    latched.map_or(PeerState::Silent, PeerState::Serving)
 }

@@ -90,7 +90,7 @@ impl Holder {
 
 /// How things stand with the remote QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PeerState {
     /// It is connected to us; the incarnation of the connection.
     Serving(u16),
     /// It is there or may come back, but does not answer us.
@@ -134,14 +134,14 @@ impl Link {
 
     /// Whether the remote QP serves requests of our QP `own_qpn`.
     #[inline]
-    pub(crate) fn standing(&self, own_qpn: u32) -> Standing {
+    pub(crate) fn peer_state(&self, own_qpn: u32) -> PeerState {
         let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
         if self.peer.is_dead() {
-            Standing::Dead
+            PeerState::Dead
         } else if life.serves(own_qpn) {
-            Standing::Serving(life.generation)
+            PeerState::Serving(life.generation)
         } else {
-            Standing::Silent
+            PeerState::Silent
         }
     }
 

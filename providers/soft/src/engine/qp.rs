@@ -1,6 +1,6 @@
 //! A queue pair: its two halves, its state, and who may touch what.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`. Those of queues and wires: docs/locking.md.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/locking.md.
 
 use super::channel::Reporter;
 use super::completion::Reads;
@@ -141,7 +141,7 @@ pub(crate) struct Qp {
     pub(crate) ring: Ring,
     state: AtomicU8,
     /// Serialises changes of the state.
-    pub(super) standing: Mutex<Incarnation>,
+    pub(super) incarnation: Mutex<Incarnation>,
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) requester: Mutex<Requester>,
     pub(crate) responder: Mutex<Responder>,
@@ -276,7 +276,7 @@ impl Qp {
             flows: AtomicUsize::new(0),
             ring,
             state: AtomicU8::new(State::Reset as u8),
-            standing: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
+            incarnation: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
             requester: Mutex::new(Requester::new(wanted.kind, sends, segmenter)),
             responder: Mutex::new(Responder::new(ring, position)),
@@ -435,7 +435,7 @@ impl Qp {
         rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
         first: impl FnOnce(),
     ) -> bool {
-        let mut incarnation = self.standing.lock();
+        let mut incarnation = self.incarnation.lock();
         let before = self.is_receiving();
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.state.store(state as u8, Ordering::Release);
@@ -468,7 +468,7 @@ impl Qp {
 
     /// The port went down or up: peers shall see it.
     pub(crate) fn show_port(&self) {
-        let incarnation = self.standing.lock();
+        let incarnation = self.incarnation.lock();
         if !self.is_receiving() {
             return;
         }

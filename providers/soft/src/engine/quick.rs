@@ -6,7 +6,7 @@
 //! on the sending side, `inbound` on the receiving one. Both ways may take turns on one connection.
 
 use super::completion::{Cqe, Pushed};
-use super::link::{Link, Standing};
+use super::link::{Link, PeerState};
 use super::qp::Qp;
 use super::regions::{Covered, LOCAL_WRITE};
 use super::requester::Requester;
@@ -54,7 +54,7 @@ impl Requester {
             return None;
         }
         let link = self.link.as_deref()?;
-        let Standing::Serving(now) = link.standing(qp.qpn) else { return None };
+        let PeerState::Serving(now) = link.peer_state(qp.qpn) else { return None };
         if self.latched != Some(now) {
             return None;
         }

@@ -9,7 +9,7 @@ use super::copying::Copying;
 use super::faulty::{IssuePath, Trouble};
 use super::inbound::Nak;
 use super::lanes::Lanes;
-use super::link::{Holder, Link, Reach, Standing};
+use super::link::{Holder, Link, PeerState, Reach};
 use super::mapped::Maps;
 use super::qp::Qp;
 use super::regions::LOCAL_WRITE;
@@ -389,14 +389,14 @@ impl Requester {
 
     /// Whether the remote QP serves this connection; takes up its sequence numbers the first time.
     pub(super) fn answers(&mut self, qp: &Qp, link: &Link) -> bool {
-        match (link.standing(qp.qpn), self.latched) {
-            (Standing::Serving(now), Some(latched)) if now == latched => true,
-            (Standing::Serving(now), latched) => {
+        match (link.peer_state(qp.qpn), self.latched) {
+            (PeerState::Serving(now), Some(latched)) if now == latched => true,
+            (PeerState::Serving(now), latched) => {
                 // Who receives unreliably begins with whatever message comes.
                 let begins = latched.is_none() || qp.kind == Kind::Uc || self.is_untouched();
                 begins && self.take_up(qp, link, now)
             }
-            (Standing::Silent | Standing::Dead, _) => false,
+            (PeerState::Silent | PeerState::Dead, _) => false,
         }
     }
 
@@ -433,7 +433,7 @@ impl Requester {
         self.stalled = None;
         let whole = qp.kind != Kind::Uc || self.lose_issued(qp);
         // If it began another connection meanwhile, what we have taken may be that one's, and the rest not.
-        whole && link.standing(qp.qpn) == Standing::Serving(now)
+        whole && link.peer_state(qp.qpn) == PeerState::Serving(now)
     }
 
     /// What an unreliable connection sent to one that is over is lost, and its chunks are ours again. `false`: so is the rest of the request
@@ -681,9 +681,9 @@ impl Requester {
             return;
         }
         let Some(link) = self.link.take() else { return self.despair(qp) };
-        let standing = self.standing(qp, &link);
-        match standing {
-            Standing::Serving(now)
+        let peer_state = self.peer_state(qp, &link);
+        match peer_state {
+            PeerState::Serving(now)
                 if !self.out_of_sequence && self.latched.is_none_or(|l| l == now) =>
             {
                 self.waits = self.waits.wrapping_add(1);
@@ -706,7 +706,7 @@ impl Requester {
                     // Who took its QP down before its process ended is gone as on a wire, after the timeout: what we sent last
                     // may be more than it wanted, and the application may be done before (ibv_srq_pingpong -e). For ever is too long.
                     let ends = link.was_cut(qp.qpn) || self.patience.timeout == 0;
-                    self.give_up_if_due(qp, standing == Standing::Dead && ends);
+                    self.give_up_if_due(qp, peer_state == PeerState::Dead && ends);
                 }
             }
         }

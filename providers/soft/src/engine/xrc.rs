@@ -7,7 +7,7 @@
 
 use super::hot::Hot;
 use super::inbound::Who;
-use super::link::{Link, Standing};
+use super::link::{Link, PeerState};
 use super::opened::{OpenQps, is_held};
 use super::qp::{Qp, Wanted};
 use super::requests::Requesters;
@@ -77,10 +77,10 @@ pub(crate) struct Stand {
 impl Stand {
     /// Whether the QP serves its sender, as it did when we began to stand for it.
     pub(crate) fn serves(&self) -> bool {
-        match self.home.standing(self.by) {
-            Standing::Serving(generation) => generation == self.generation,
-            Standing::Silent => false,
-            Standing::Dead => self.held.load(Ordering::Acquire),
+        match self.home.peer_state(self.by) {
+            PeerState::Serving(generation) => generation == self.generation,
+            PeerState::Silent => false,
+            PeerState::Dead => self.held.load(Ordering::Acquire),
         }
     }
 
@@ -252,7 +252,7 @@ impl Xrc {
         };
         let (link, _) = adapter.link(number)?;
         let right = link.entry().stands_for.load(Ordering::Relaxed) == of
-            && matches!(link.standing(by), Standing::Serving(_));
+            && matches!(link.peer_state(by), PeerState::Serving(_));
         right.then_some(link)
     }
 

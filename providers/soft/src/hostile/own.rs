@@ -184,6 +184,6 @@ impl Attacker {
         let hand = if self.random.one_in(2) { hand } else { self.random.nasty() };
         view.tables_head().hand.0.store(hand | self.random.below(1 << 17) as u64, Release);
         let (number, count) = (self.random.next() as u32, self.random.nasty() as u16);
-        protocol::open_job(&job.state, protocol::Standing { number, count, front: 0 });
+        protocol::open_job(&job.state, protocol::JobProgress { number, count, front: 0 });
     }
 }

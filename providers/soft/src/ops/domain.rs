@@ -5,7 +5,7 @@
 //! Its allocators are for the queues of devices that read them; ours lie in memory that processes share, and do without.
 
 use super::context::Context;
-use super::pd::{Pd, Standing};
+use super::pd::{HandleKind, Pd};
 use super::{object, status};
 use abi::*;
 use soft_sys::Errno;
@@ -128,6 +128,6 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         let parent = unsafe { Parent::new(attr.pd, attr.td) };
         let verbs = ibv_pd { context, handle: domain.number };
         let adapter = Arc::clone(&owner.adapter);
-        Ok(Pd::create(verbs, adapter, domain.number, Standing::Parent(parent)))
+        Ok(Pd::create(verbs, adapter, domain.number, HandleKind::Parent(parent)))
     })
 }

@@ -24,12 +24,12 @@ pub(super) struct Mr {
     extent: Extent,
     /// Device memory that it is over.
     _device: Option<Arc<DeviceMemory>>,
-    standing: Standing,
+    kind: HandleKind,
 }
 
 /// What a handle of a region is to the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum HandleKind {
     /// Who destroys this destroys the region.
     Own,
     /// Imported from a context of this process: the keys are those of the region itself.
@@ -55,8 +55,8 @@ impl Mr {
         self.extent.access & IBV_ACCESS_ZERO_BASED != 0
     }
 
-    pub(super) const fn standing(&self) -> Standing {
-        self.standing
+    pub(super) const fn kind(&self) -> HandleKind {
+        self.kind
     }
 
     /// A handle of a region that is published already, which it does not destroy.
@@ -68,14 +68,14 @@ impl Mr {
         handle: u32,
         keys: Keys,
         extent: Extent,
-        standing: Standing,
+        kind: HandleKind,
     ) -> *mut ibv_mr {
         // SAFETY: `pd` is live during this call, as the caller says, and only read.
         let context = unsafe { (*pd).context };
         let (addr, length) = (std::ptr::null_mut(), extent.len as usize);
         let ibv_mr = ibv_mr { context, pd, addr, length, handle, lkey: keys.lkey, rkey: keys.rkey };
         let verbs = verbs_mr { ibv_mr, mr_type: IBV_MR_TYPE_IMPORTED_MR, access: 0 };
-        let mr = Mr { verbs, pd, keys, extent, _device: None, standing };
+        let mr = Mr { verbs, pd, keys, extent, _device: None, kind };
         Box::into_raw(Box::new(mr)).cast()
     }
 
@@ -175,7 +175,7 @@ impl Mr {
             keys,
             extent,
             _device: device,
-            standing: Standing::Own,
+            kind: HandleKind::Own,
         }))
         .cast())
     }
@@ -289,7 +289,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     status(|| {
         // SAFETY: from reg_mr.
         let region = unsafe { Mr::of(mr.cast()) };
-        if region.standing != Standing::Own {
+        if region.kind != HandleKind::Own {
             return Err(Errno::EINVAL);
         }
         // SAFETY: a region holds its domain.

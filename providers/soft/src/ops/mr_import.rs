@@ -2,7 +2,7 @@
 
 use super::badge::exporter;
 use super::context::Context;
-use super::mr::{Mr, Standing, withdraw};
+use super::mr::{HandleKind, Mr, withdraw};
 use super::object;
 use super::pd::Pd;
 use crate::engine::imported::Imported;
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         if peer.is_self {
             let keys = adapter.regions.keys(index, rkey);
             // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
-            return Ok(unsafe { Mr::imported(pd, handle, keys, extent, Standing::Alias) });
+            return Ok(unsafe { Mr::imported(pd, handle, keys, extent, HandleKind::Alias) });
         }
         if !peer.can_attach() || extent.access & (VOID | IMPORTED) != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let extent = Extent { access: extent.access & !(ON_DEMAND | IBV_ACCESS_MW_BIND), ..extent };
         let keys = adapter.regions.import(&extent, &imported).ok_or(Errno::ENOMEM)?;
         // SAFETY: `pd` is live during this call, as the caller says, and `imported` only reads its context.
-        let mr = unsafe { Mr::imported(pd, handle, keys, extent, Standing::Import) };
+        let mr = unsafe { Mr::imported(pd, handle, keys, extent, HandleKind::Import) };
         Ok(mr)
     })
 }
@@ -83,11 +83,11 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: `mr` is a live imported region until it is freed below, and the reference is not used after that.
     let region = unsafe { Mr::of(mr) };
-    match region.standing() {
+    match region.kind() {
         // Not imported: nothing that this call could undo.
-        Standing::Own => return,
-        Standing::Alias => {}
-        Standing::Import => {
+        HandleKind::Own => return,
+        HandleKind::Alias => {}
+        HandleKind::Import => {
             // SAFETY: the domain is unimported after its regions.
             let domain = unsafe { Pd::of((*mr).pd) };
             let keys = region.keys();

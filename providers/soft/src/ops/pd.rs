@@ -24,12 +24,12 @@ pub(crate) struct Pd {
     pub(crate) number: u32,
     /// Objects that hold on to this handle.
     users: AtomicUsize,
-    standing: Standing,
+    kind: HandleKind,
 }
 
 /// What a handle of a protection domain is to the domain.
 #[derive(Debug)]
-pub(super) enum Standing {
+pub(super) enum HandleKind {
     /// The domain is ours: objects of all its handles in this process.
     Own(Users),
     /// It was imported; the same of a domain of this process.
@@ -51,42 +51,42 @@ impl Pd {
         verbs: ibv_pd,
         adapter: Arc<Adapter>,
         number: u32,
-        standing: Standing,
+        kind: HandleKind,
     ) -> *mut ibv_pd {
-        let pd = Self { verbs, adapter, number, users: AtomicUsize::new(0), standing };
+        let pd = Self { verbs, adapter, number, users: AtomicUsize::new(0), kind };
         Box::into_raw(Box::new(pd)).cast()
     }
 
     pub(super) const fn is_parent(&self) -> bool {
-        matches!(self.standing, Standing::Parent(_))
+        matches!(self.kind, HandleKind::Parent(_))
     }
 
     fn all_users(&self) -> Option<&Users> {
-        match &self.standing {
-            Standing::Own(users) | Standing::Imported(Some(users)) => Some(users),
-            Standing::Imported(None) | Standing::Parent(_) => None,
+        match &self.kind {
+            HandleKind::Own(users) | HandleKind::Imported(Some(users)) => Some(users),
+            HandleKind::Imported(None) | HandleKind::Parent(_) => None,
         }
     }
 
     /// An object in the domain was made.
     pub(crate) fn hold(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
-        match (self.all_users(), &self.standing) {
+        match (self.all_users(), &self.kind) {
             (Some(users), _) => {
                 users.fetch_add(1, Ordering::AcqRel);
             }
-            (None, Standing::Imported(_)) => self.adapter.domains.borrow(self.number),
+            (None, HandleKind::Imported(_)) => self.adapter.domains.borrow(self.number),
             _ => {}
         }
     }
 
     /// An object in the domain is gone.
     pub(crate) fn release(&self) {
-        match (self.all_users(), &self.standing) {
+        match (self.all_users(), &self.kind) {
             (Some(users), _) => {
                 users.fetch_sub(1, Ordering::AcqRel);
             }
-            (None, Standing::Imported(_)) => self.adapter.domains.give_back(self.number),
+            (None, HandleKind::Imported(_)) => self.adapter.domains.give_back(self.number),
             _ => {}
         }
         self.users.fetch_sub(1, Ordering::AcqRel);
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
         let adapter = Arc::clone(&owner.adapter);
         let (number, users) = adapter.domains.create(owner.badge.origin).ok_or(Errno::ENOMEM)?;
         let verbs = ibv_pd { context, handle: number };
-        Ok(Pd::create(verbs, adapter, number, Standing::Own(users)))
+        Ok(Pd::create(verbs, adapter, number, HandleKind::Own(users)))
     })
 }
 
@@ -120,14 +120,14 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // SAFETY: `pd` is a live domain until it is freed below, and the reference is not used after that.
         let domain = unsafe { Pd::of(pd) };
         let used = |users: &AtomicUsize| users.load(Ordering::Acquire) > 0;
-        match &domain.standing {
-            Standing::Imported(_) => return Err(Errno::EINVAL),
+        match &domain.kind {
+            HandleKind::Imported(_) => return Err(Errno::EINVAL),
             _ if used(&domain.users) => return Err(Errno::EBUSY),
-            Standing::Own(users) if used(users) => return Err(Errno::EBUSY),
-            Standing::Own(_) if !domain.adapter.remove_domain(domain.number) => {
+            HandleKind::Own(users) if used(users) => return Err(Errno::EBUSY),
+            HandleKind::Own(_) if !domain.adapter.remove_domain(domain.number) => {
                 return Err(Errno::EBUSY);
             }
-            Standing::Own(_) | Standing::Parent(_) => {}
+            HandleKind::Own(_) | HandleKind::Parent(_) => {}
         }
         // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
             None
         };
         let verbs = ibv_pd { context, handle };
-        Ok(Pd::create(verbs, adapter, handle, Standing::Imported(users)))
+        Ok(Pd::create(verbs, adapter, handle, HandleKind::Imported(users)))
     })
 }
 
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     // that.
     let domain = unsafe { Pd::of(pd) };
     let unused = domain.users.load(Ordering::Acquire) == 0;
-    if unused && matches!(domain.standing, Standing::Imported(_)) {
+    if unused && matches!(domain.kind, HandleKind::Imported(_)) {
         // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
     }

@@ -335,7 +335,7 @@ pub fn key(key: &AtomicU64) -> u64 {
 /// only; the target says in a word of its own what it has in hand. So neither can be made to believe anything by a third, and no order
 /// of them is left to chance: each first writes what it takes, then looks at what the other has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct JobProgress {
     /// Number of the operation.
     pub number: u32,
     /// Pieces that it has.
@@ -344,20 +344,20 @@ pub struct Standing {
     pub front: u16,
 }
 
-impl Standing {
+impl JobProgress {
     const fn word(self) -> u64 {
         (self.number as u64) << 32 | (self.count as u64) << 16 | self.front as u64
     }
 }
 
 /// Initiator: what was written of the job may be read, and its pieces taken. The one before is over, and nobody has a piece of it in hand.
-pub fn open_job(state: &AtomicU64, now: Standing) {
+pub fn open_job(state: &AtomicU64, now: JobProgress) {
     // Pairs with `job`.
     state.store(now.word(), Ordering::Release);
 }
 
 /// Initiator: takes the pieces before `front`; all of them, and nobody takes one from now on. A look at the target's hand comes after.
-pub fn advance_job(state: &AtomicU64, now: Standing) {
+pub fn advance_job(state: &AtomicU64, now: JobProgress) {
     state.store(now.word(), Ordering::Release);
     // Pairs with the fence in `grasp`: the target finds the piece taken, or we find it in its hand.
     fence(Ordering::SeqCst);
@@ -365,10 +365,10 @@ pub fn advance_job(state: &AtomicU64, now: Standing) {
 
 /// Target: how a job stands; what is read of it after this is of this job if `grasp` succeeds.
 #[inline]
-pub fn job(state: &AtomicU64) -> Standing {
+pub fn job(state: &AtomicU64) -> JobProgress {
     // Pairs with `open_job`.
     let word = state.load(Ordering::Acquire);
-    Standing { number: (word >> 32) as u32, count: (word >> 16) as u16, front: word as u16 }
+    JobProgress { number: (word >> 32) as u32, count: (word >> 16) as u16, front: word as u16 }
 }
 
 /// Target: takes piece `n` of the job in `hand`, by the word `own`; `false`: it is the initiator's, or the job is over, and the hand is to

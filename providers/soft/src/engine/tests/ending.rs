@@ -1,7 +1,7 @@
 //! What becomes of requests whose QP stops before, or while, they are served.
 
 use super::*;
-use crate::engine::link::Standing;
+use crate::engine::link::PeerState;
 use crate::engine::state::State;
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 ready.store(1, Ordering::Release);
-                while matches!(link.standing(a.qp.qpn), Standing::Serving(_)) {
+                while matches!(link.peer_state(a.qp.qpn), PeerState::Serving(_)) {
                     std::hint::spin_loop();
                 }
                 begun.load(Ordering::Acquire) == 1 && !link.ring.nak().load(Ordering::Acquire).is(0)
