@@ -25,8 +25,8 @@ use crate::engine::xrc::{DomainId, Xrc};
 use crate::guid::Identity;
 use crate::port::Port;
 use crate::remote::Wire;
-use crate::strangers::Strangers;
 use crate::table::{Places, Table};
+use crate::unreachable::Unreachable;
 use parking_lot::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use soft_local::shm::chunks::Chunks;
@@ -88,7 +88,7 @@ pub(crate) struct Adapter {
     pub(crate) port: Port,
     /// To other hosts.
     pub(crate) wire: Wire,
-    pub(crate) strangers: Strangers,
+    pub(crate) unreachable: Unreachable,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
     qps: RwLock<Table<Qp>>,
@@ -176,7 +176,7 @@ impl Adapter {
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
             wire: Wire::default(),
-            strangers: Strangers::default(),
+            unreachable: Unreachable::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(Places::anywhere(QPS))),
@@ -334,7 +334,7 @@ impl Adapter {
         let peer = match self.fabric.peer_patiently(slot, PATIENCE) {
             Ok(peer) => peer,
             Err(why) => {
-                self.strangers.note_failure(self, qpn, why);
+                self.unreachable.note_failure(self, qpn, why);
                 return match why {
                     PeerError::System(errno) => Err(errno),
                     PeerError::Refused(Refusal::Resources) => Err(Errno::ENOMEM),
@@ -344,7 +344,7 @@ impl Adapter {
         };
         let links = self.link_to(&peer, qpn).ok_or(Errno::ENOMEM)?;
         if links.0.has_no_qp() {
-            self.strangers.note_number(self, qpn);
+            self.unreachable.note_number(self, qpn);
         }
         Ok(Some(links))
     }
@@ -358,7 +358,7 @@ impl Adapter {
         let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
         let halves = make().zip(make());
         if halves.is_none() {
-            self.strangers.note_failure(self, qpn, PeerError::System(Errno::ENOMEM));
+            self.unreachable.note_failure(self, qpn, PeerError::System(Errno::ENOMEM));
         }
         halves.map(|(one, other)| (Box::new(one), Box::new(other)))
     }

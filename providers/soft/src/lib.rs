@@ -19,5 +19,5 @@ mod net;
 mod ops;
 mod port;
 mod remote;
-mod strangers;
 mod table;
+mod unreachable;

@@ -273,7 +273,7 @@ fn send_anywhere(
 /// Where datagrams for QP `qpn` of process `slot` go; people are told if nobody is there.
 fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
     let found = adapter.datagrams.outlet(adapter, slot);
-    found.inspect_err(|why| adapter.strangers.note_failure(adapter, qpn, *why)).ok()
+    found.inspect_err(|why| adapter.unreachable.note_failure(adapter, qpn, *why)).ok()
 }
 
 impl Requester {

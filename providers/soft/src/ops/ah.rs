@@ -76,7 +76,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         if let (Some(route), true) = (&route, elsewhere)
             && domain.adapter.wire.begin(&domain.adapter).is_err()
         {
-            domain.adapter.strangers.note_address(&domain.adapter, &route.dgid);
+            domain.adapter.unreachable.note_address(&domain.adapter, &route.dgid);
         }
         count_up(&domain.adapter.address_handles, MAX_AH)?;
         domain.hold();

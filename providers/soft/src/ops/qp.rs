@@ -425,7 +425,7 @@ fn has_wire(kind: Kind) -> bool {
 
 /// There is no way to where `route` leads; people are told.
 fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
-    adapter.strangers.note_address(adapter, &route.dgid);
+    adapter.unreachable.note_address(adapter, &route.dgid);
     Errno::from_raw(libc::EHOSTUNREACH)
 }
 
@@ -512,7 +512,7 @@ fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
         let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
         let far = way.map_err(|why| {
             if qp.adapter.wire.begin(&qp.adapter).is_err() {
-                qp.adapter.strangers.note_wire(why);
+                qp.adapter.unreachable.note_wire(why);
                 return Errno::from_raw(libc::EHOSTUNREACH);
             }
             unreachable(&qp.adapter, &route)

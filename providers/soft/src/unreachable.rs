@@ -12,9 +12,9 @@ use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What was told already; each kind of thing is told once.
+/// Which kinds of unreachable ends were told of already: each is told once.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers(AtomicU8);
+pub(crate) struct Unreachable(AtomicU8);
 
 /// There was an address that is nobody's here.
 const ADDRESS: u8 = 1;
@@ -27,7 +27,7 @@ const RESOURCES: u8 = 1 << 3;
 /// The wire to other hosts could not be had.
 const WIRE: u8 = 1 << 4;
 
-impl Strangers {
+impl Unreachable {
     fn is_first(&self, kind: u8) -> bool {
         let said = self.0.load(Ordering::Relaxed) & kind != 0;
         !said && self.0.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn each_kind_of_thing_is_told_once() {
-        let strangers = Strangers::default();
-        assert!(strangers.is_first(ADDRESS));
-        assert!(!strangers.is_first(ADDRESS));
-        assert!(strangers.is_first(NUMBER));
+        let unreachable = Unreachable::default();
+        assert!(unreachable.is_first(ADDRESS));
+        assert!(!unreachable.is_first(ADDRESS));
+        assert!(unreachable.is_first(NUMBER));
     }
 
     #[test]
