@@ -18,7 +18,7 @@ use cface::Errno;
 const BY_NUMBER: &str = "/dev/char";
 
 /// How long a link may take to appear.
-const PATIENCE: Duration = Duration::from_secs(5);
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `/dev/infiniband/<name>`.
 pub(crate) fn path(name: &str) -> PathBuf {
@@ -34,7 +34,7 @@ pub(crate) fn open(name: &str, cdev: libc::dev_t) -> Result<c_int, Errno> {
     };
     let link = format!("{}:{}", libc::major(cdev), libc::minor(cdev));
     let later =
-        wait_for(Path::new(BY_NUMBER), PATIENCE, |folder| open_node(&folder.join(&link), cdev));
+        wait_for(Path::new(BY_NUMBER), NODE_TIMEOUT, |folder| open_node(&folder.join(&link), cdev));
     // That there is no link says less than what was wrong with the node.
     later.map_err(|error| if error == Errno::ENOENT { first } else { error })
 }

@@ -18,7 +18,7 @@ const BUFFER: usize = 64 * 1024;
 /// Bytes after which a dump is one without end: a neighbour table of a million entries is smaller.
 const LARGEST_DUMP: usize = 128 << 20;
 /// Seconds to wait for an answer of the kernel, which comes at once if at all.
-const PATIENCE_S: libc::time_t = 3;
+const ANSWER_TIMEOUT_S: libc::time_t = 3;
 
 /// A socket of one netlink family.
 #[derive(Debug)]
@@ -63,15 +63,15 @@ impl Socket {
     /// `EPROTONOSUPPORT` when the kernel does not have the family.
     pub(crate) fn open(family: c_int) -> Result<Self, Errno> {
         let socket = netlink_sys::Socket::new(family as isize).map_err(errno)?;
-        let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
+        let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
         // SAFETY: reads one timeval. Without a timeout we would only be less careful.
         unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_RCVTIMEO,
-                (&raw const patience).cast(),
-                size_of_val(&patience) as libc::socklen_t,
+                (&raw const timeout).cast(),
+                size_of_val(&timeout) as libc::socklen_t,
             );
         }
         Ok(Self(socket))

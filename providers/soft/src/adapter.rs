@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How long a process at the other end of a new connection may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// QPs from which on only those are waited for that somebody is at.
 const MANY: usize = 64;
 /// How often a stalled connection or a borrowed chunk is looked at when nobody polls.
@@ -331,7 +331,7 @@ impl Adapter {
     /// `ENOMEM` and the like: somebody is there, and one of us has not the memory or the descriptors for the other.
     pub(crate) fn link_patiently(&self, qpn: u32) -> Result<Option<Halves>, Errno> {
         let (slot, _) = split_qpn(qpn);
-        let peer = match self.fabric.peer_patiently(slot, PATIENCE) {
+        let peer = match self.fabric.peer_patiently(slot, CONNECT_WAIT) {
             Ok(peer) => peer,
             Err(why) => {
                 self.unreachable.note_failure(self, qpn, why);

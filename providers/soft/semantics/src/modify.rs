@@ -206,10 +206,9 @@ pub struct Attributes {
 /// Where the other end is.
 const PATH: u32 = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 /// How long a requester waits for answers, and how many it asks for.
-const PATIENCE: u32 =
-    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+const ANSWERS: u32 = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 /// What a reliable requester needs to know.
-const SENDER: u32 = PATIENCE | IBV_QP_SQ_PSN;
+const SENDER: u32 = ANSWERS | IBV_QP_SQ_PSN;
 /// What a reliable responder goes by.
 const RESPONDER: u32 = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 /// What may change on the way to RTS, and in it.
@@ -251,8 +250,8 @@ pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes
         (Rts | Sqd | Sqe, Rts, Ud) => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
         (Sqe, Rts, Uc) => (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS),
         (Rts, Sqd, _) => (0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
-        (Sqd, Sqd, Rc) => (0, DRAINED | PATIENCE | RESPONDER | IBV_QP_PORT),
-        (Sqd, Sqd, XrcSend) => (0, DRAINED | PATIENCE | IBV_QP_PORT),
+        (Sqd, Sqd, Rc) => (0, DRAINED | ANSWERS | RESPONDER | IBV_QP_PORT),
+        (Sqd, Sqd, XrcSend) => (0, DRAINED | ANSWERS | IBV_QP_PORT),
         (Sqd, Sqd, XrcRecv) => (0, DRAINED | RESPONDER | IBV_QP_PORT | IBV_QP_TIMEOUT),
         (Sqd, Sqd, Uc) => (0, DRAINED),
         (Sqd, Sqd, Ud) => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),

@@ -32,7 +32,7 @@ const INTRODUCTION: Duration = Duration::from_secs(1);
 const COURTESY: Duration = Duration::from_millis(100);
 /// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only. Longer, so that a receiver that
 /// waited itself comes in time.
-pub(super) const PATIENCE: Duration = Duration::from_millis(300);
+pub(super) const FULL_RING_WAIT: Duration = Duration::from_millis(300);
 
 /// All datagram traffic of a process.
 #[derive(Debug, Default)]

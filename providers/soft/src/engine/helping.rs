@@ -47,9 +47,9 @@ const CALL: u64 = 512 << 10;
 /// Operations that follow each other begin so soon after the one before is over.
 const PAUSE: Duration = Duration::from_micros(100);
 /// How long an initiator waits for pieces that the target has in hand before it does something else.
-const PATIENCE: Duration = Duration::from_millis(4);
+const HELPER_WAIT: Duration = Duration::from_millis(4);
 /// After so long a system call that had begun when a piece was taken back is over.
-const LONG_PATIENCE: Duration = Duration::from_secs(1);
+const CALL_IS_OVER: Duration = Duration::from_secs(1);
 /// Time after which it is decided whether help is of use.
 const TRIAL: Duration = Duration::from_millis(5);
 /// Bytes that are moved alone after it was not, the first time and at most.
@@ -95,7 +95,7 @@ struct Stuck {
 impl Stuck {
     /// Whether nobody is at the piece any more, though the target may still have it in hand.
     fn is_harmless(&self) -> bool {
-        self.since.elapsed() > LONG_PATIENCE
+        self.since.elapsed() > CALL_IS_OVER
     }
 }
 
@@ -242,12 +242,12 @@ impl Helping {
         protocol::advance_job(&job.state, now);
         let began = Instant::now();
         let busy = || theirs().is_some_and(|held| held.is_busy);
-        if !wait(busy, &long.link.peer, PATIENCE) {
+        if !wait(busy, &long.link.peer, HELPER_WAIT) {
             take_back(job, count);
             self.is_stuck.store(true, Ordering::Relaxed);
             let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
             work.stuck = Some(Stuck { peer, view, since });
-            return Outcome { result: Err(Fault::Busy), helped: true, waited: PATIENCE };
+            return Outcome { result: Err(Fault::Busy), helped: true, waited: HELPER_WAIT };
         }
         let waited = began.elapsed();
         let undone = left(theirs());
@@ -506,8 +506,8 @@ mod tests {
             judged(&mut partner, 6000, true, 100);
         }
         assert_eq!(alone(&mut partner), 0);
-        let stuck = Outcome { result: Err(Fault::Busy), helped: true, waited: PATIENCE };
-        partner.judge(PATIENCE, &stuck);
+        let stuck = Outcome { result: Err(Fault::Busy), helped: true, waited: HELPER_WAIT };
+        partner.judge(HELPER_WAIT, &stuck);
         assert_eq!(alone(&mut partner), ALONE, "at once, and as if for the first time");
         for _ in 0..20 {
             judged(&mut partner, 6000, false, 0);

@@ -345,7 +345,7 @@ fn whose_fault(local: &Ranges) -> Fault {
 }
 
 /// Attempts at the lock of atomics, which is held for two system calls.
-const PATIENCE: u32 = 1 << 16;
+const LOCK_ATTEMPTS: u32 = 1 << 16;
 
 /// The lock of all atomics on one process's memory, held across two system calls by a process that may die meanwhile.
 #[derive(Debug)]
@@ -355,7 +355,7 @@ impl<'a> AtomicLock<'a> {
     /// The lock, or `None` when its holder does not let go: it was stopped in between, or died, which its peers notice
     /// and then call [`AtomicLock::recover`].
     pub(crate) fn take(lock: &'a AtomicU32, own: u32) -> Option<Self> {
-        for spins in 1..=PATIENCE {
+        for spins in 1..=LOCK_ATTEMPTS {
             if protocol::try_lock(lock, own) {
                 return Some(Self(lock));
             }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Polls without an acknowledgement after which, if the peer does not poll either, its service thread is asked to look; then
 /// after twice as many, and so on; from the third time on even if the peer polls.
-const PATIENCE: u32 = 1 << 10;
+const POLLS_UNANSWERED: u32 = 1 << 10;
 
 /// A chunk that travels with slot `seq`.
 #[derive(Clone, Copy, Debug)]
@@ -687,11 +687,11 @@ impl Requester {
                 if !self.out_of_sequence && self.latched.is_none_or(|l| l == now) =>
             {
                 self.waits = self.waits.wrapping_add(1);
-                if self.waits >= PATIENCE && self.waits.is_power_of_two() {
+                if self.waits >= POLLS_UNANSWERED && self.waits.is_power_of_two() {
                     let polls = link.view.tables_head().polls.0.load(Ordering::Relaxed);
                     let same = std::mem::replace(&mut self.peer_polls, polls) == polls;
                     // What it polls may be another queue than that of the remote QP.
-                    if same || self.waits >= 4 * PATIENCE {
+                    if same || self.waits >= 4 * POLLS_UNANSWERED {
                         link.kick();
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
-use super::datagrams::{Inlet, OutgoingDatagram, Outlet, PATIENCE, Sent};
+use super::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::link::chunk_of;
 use super::qp::Qp;
@@ -279,7 +279,7 @@ fn outlet(adapter: &Adapter, slot: u16, qpn: u32) -> Option<Arc<Outlet>> {
 impl Requester {
     /// Whether a datagram for many still waits for receivers without room.
     pub(super) fn is_patient(&self) -> bool {
-        self.receivers_waited_for.is_none_or(|since| since.elapsed() < PATIENCE)
+        self.receivers_waited_for.is_none_or(|since| since.elapsed() < FULL_RING_WAIT)
     }
 
     /// A datagram for many found a receiver without room.
