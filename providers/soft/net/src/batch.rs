@@ -3,7 +3,7 @@
 use crate::control::Control;
 use crate::hint::Hint;
 use crate::lane::Lanes;
-use crate::sys::{self, Bytes, Outgoing, Part, Piece};
+use crate::sys::{self, Bytes, DatagramParts, Outgoing, Part};
 use crate::{Ecn, Family, Lane, Path};
 use std::fmt;
 use std::io;
@@ -41,7 +41,7 @@ pub struct Sender {
 /// What a batch consists of, to be used again.
 #[derive(Debug)]
 struct Store {
-    messages: Vec<Message>,
+    messages: Vec<QueuedDatagram>,
     packets: Vec<Packet>,
     parts: Vec<Part<'static>>,
     own: Box<[u8]>,
@@ -49,7 +49,7 @@ struct Store {
 
 /// A datagram of one or more packets.
 #[derive(Debug)]
-struct Message {
+struct QueuedDatagram {
     path: Path,
     ecn: Ecn,
     control: Control,
@@ -234,12 +234,12 @@ impl<'a, 'p> Batch<'a, 'p> {
             let (lane, store) = (message.path.lane, &self.sender.store);
             let run = store.messages.get(done..).unwrap_or_default().iter();
             let run = run.take_while(|message| message.path.lane == lane);
-            let pieces = run.map(|message| Piece {
+            let datagrams = run.map(|message| DatagramParts {
                 name: &message.path.name,
                 control: &message.control,
                 parts: store.parts_of(message, &self.parts),
             });
-            match self.sender.outgoing.send(sys::fd(socket), pieces, &store.own) {
+            match self.sender.outgoing.send(sys::fd(socket), datagrams, &store.own) {
                 Ok(count) => {
                     let taken = store.messages.get(done..done + count).unwrap_or_default();
                     sent.packets += taken.iter().map(|message| message.packets).sum::<usize>();
@@ -288,8 +288,8 @@ impl<'a, 'p> Batch<'a, 'p> {
             let parts = self.parts.get(packet.first..).and_then(|parts| parts.get(..packet.parts));
             let parts = parts.unwrap_or_default();
             let (name, control) = (&message.path.name, &message.control);
-            let piece = Piece { name, control, parts };
-            match outgoing.send(sys::fd(socket), std::iter::once(piece), &store.own) {
+            let datagram = DatagramParts { name, control, parts };
+            match outgoing.send(sys::fd(socket), std::iter::once(datagram), &store.own) {
                 Ok(_) => sent.packets += 1,
                 Err(error) => (sent.refused, sent.error) = (sent.refused + 1, Some(error)),
             }
@@ -350,7 +350,7 @@ impl<'p> Place<'_, '_, 'p> {
                 message.parts += count;
                 message.is_closed = len < message.size;
             }
-            None => store.messages.push(Message {
+            None => store.messages.push(QueuedDatagram {
                 path: path.clone(),
                 ecn,
                 control: Control::EMPTY,
@@ -368,13 +368,13 @@ impl<'p> Place<'_, '_, 'p> {
 
 impl Store {
     /// The parts of a datagram.
-    fn parts_of<'b, 'p>(&self, message: &Message, parts: &'b [Part<'p>]) -> &'b [Part<'p>] {
+    fn parts_of<'b, 'p>(&self, message: &QueuedDatagram, parts: &'b [Part<'p>]) -> &'b [Part<'p>] {
         let first = self.packets.get(message.first).map_or(0, |packet| packet.first);
         parts.get(first..first + message.parts).unwrap_or_default()
     }
 }
 
-impl Message {
+impl QueuedDatagram {
     /// Sets what goes beside it.
     fn finish(&mut self) {
         self.control = self.path.control_of(self.ecn);

@@ -18,7 +18,7 @@ use super::regions::{
 use super::request::RemoteAddress;
 use super::srq::Srq;
 use super::state::Kind;
-use super::tagged::Arrival;
+use super::tagged::TagMatch;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use abi::*;
@@ -58,7 +58,7 @@ pub(crate) trait Source {
 
 /// How much of a message has arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+pub(super) struct MessageProgress {
     pub(super) total: usize,
     pub(super) done: usize,
 }
@@ -67,7 +67,7 @@ pub(super) struct Message {
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     /// A message whose last piece has not come; `receive` is for it.
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<MessageProgress>,
     /// Bytes of an RDMA WRITE so far.
     written: usize,
     /// The receive taken last, kept in place: it is large to move about.
@@ -77,7 +77,7 @@ pub(crate) struct Inbound {
     /// XRC: the shared queue that requests name from here on.
     srq: Option<Arc<Srq>>,
     /// Tag matching: what the message under way is, and the receive of the entry that it matched.
-    pub(super) arrival: Arrival,
+    pub(super) tag_match: TagMatch,
     pub(super) matched: Option<Box<Receive>>,
     /// Unreliable: pieces are dropped up to the next first one.
     skipping: bool,
@@ -235,11 +235,11 @@ impl Inbound {
             if let Err(verdict) = self.need_receive(qp) {
                 return verdict;
             }
-            Message { total: piece.total, done: 0 }
+            MessageProgress { total: piece.total, done: 0 }
         } else {
             match self.message.take() {
                 Some(message) => {
-                    Message { total: message.total.max(piece.total), done: message.done }
+                    MessageProgress { total: message.total.max(piece.total), done: message.done }
                 }
                 None => return self.unservable(qp, Nak::Invalid),
             }

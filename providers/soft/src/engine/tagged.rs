@@ -6,7 +6,7 @@
 //! completes when it ends.
 
 use super::completion::Cqe;
-use super::inbound::{Inbound, Message, Nak, Piece, Source, Verdict};
+use super::inbound::{Inbound, MessageProgress, Nak, Piece, Source, Verdict};
 use super::qp::Qp;
 use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
@@ -20,7 +20,7 @@ use soft_sys::Errno;
 
 /// What the message under way turned out to be.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Arrival {
+pub(super) enum TagMatch {
     /// There is none, or the queue matches no tags.
     #[default]
     Plain,
@@ -54,7 +54,7 @@ impl Inbound {
             if let Err(verdict) = self.sort(qp, own, &mut tags, piece, start) {
                 return verdict;
             }
-            (Message { total: piece.total, done: 0 }, piece.last.then_some(tags))
+            (MessageProgress { total: piece.total, done: 0 }, piece.last.then_some(tags))
         } else {
             match self.message.take() {
                 Some(message) => (message, None),
@@ -116,30 +116,30 @@ impl Inbound {
         piece: &Piece,
         start: &[u8],
     ) -> Result<(), Verdict> {
-        let tagged = match wire::Message::parse(start) {
-            wire::Message::Untagged => {
+        let tagged = match wire::TagHeaders::parse(start) {
+            wire::TagHeaders::Untagged => {
                 self.need_receive(qp)?;
-                self.arrival = Arrival::Untagged;
+                self.tag_match = TagMatch::Untagged;
                 return Ok(());
             }
-            wire::Message::Rendezvous(..)
+            wire::TagHeaders::Rendezvous(..)
                 if !piece.last || piece.total > MAX_RNDV_HEADERS || piece.invalidate.is_some() =>
             {
                 return Err(self.unservable(qp, Nak::Invalid));
             }
-            wire::Message::Eager(tagged) | wire::Message::Rendezvous(tagged, _) => tagged,
+            wire::TagHeaders::Eager(tagged) | wire::TagHeaders::Rendezvous(tagged, _) => tagged,
         };
         let Some(handle) = tags.list.take(tagged.tag) else {
             self.need_receive(qp)?;
             tags.list.count_unexpected();
-            self.arrival = Arrival::Unexpected;
+            self.tag_match = TagMatch::Unexpected;
             return Ok(());
         };
         let matched = self.matched.get_or_insert_default();
         tags.list.describe(handle, matched);
-        self.arrival = Arrival::Matched { handle, tagged };
-        match wire::Message::parse(start) {
-            wire::Message::Rendezvous(_, offer) => {
+        self.tag_match = TagMatch::Matched { handle, tagged };
+        match wire::TagHeaders::parse(start) {
+            wire::TagHeaders::Rendezvous(_, offer) => {
                 Err(self.rendezvous(qp, own, tags, piece, (handle, tagged, offer)))
             }
             _ => Ok(()),
@@ -160,7 +160,7 @@ impl Inbound {
         let can_read = matches!(qp.state(), State::Rts | State::Sqd);
         if u64::from(offer.len) <= room && can_read {
             let cqe = self.completion(qp, piece, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
-            self.arrival = Arrival::Plain;
+            self.tag_match = TagMatch::Plain;
             push(qp, &cqe, tagged, piece.solicited);
             own.find(Fetch { handle, tagged, offer, solicited: piece.solicited });
             return Verdict::Done;
@@ -186,8 +186,8 @@ impl Inbound {
 
     /// What the message goes to.
     fn target(&self) -> &Receive {
-        match (&self.arrival, &self.matched) {
-            (Arrival::Matched { .. }, Some(matched)) => matched,
+        match (&self.tag_match, &self.matched) {
+            (TagMatch::Matched { .. }, Some(matched)) => matched,
             _ => &self.receive,
         }
     }
@@ -207,13 +207,13 @@ impl Inbound {
     fn bring_tagged(
         &mut self,
         qp: &Qp,
-        message: &Message,
+        message: &MessageProgress,
         piece: &Piece,
         source: &impl Source,
     ) -> Result<usize, Misfit> {
         let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Verdict::Refuse(Nak::Operation));
         // The header of a matched message goes nowhere.
-        let is_matched = matches!(self.arrival, Arrival::Matched { .. });
+        let is_matched = matches!(self.tag_match, TagMatch::Matched { .. });
         let kept = message.total.saturating_sub(if is_matched { TMH_LEN } else { 0 });
         if kept > self.target().room() {
             return Err(Misfit::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
@@ -241,30 +241,30 @@ impl Inbound {
 
     /// The message is done, `len` bytes of it being placed, or its receive is spoiled.
     fn finish(&mut self, qp: &Qp, tags: &mut Tags, piece: &Piece, status: u32, len: usize) {
-        let (flags, payload, of) = match self.arrival {
-            Arrival::Matched { handle, tagged } => {
+        let (flags, payload, of) = match self.tag_match {
+            TagMatch::Matched { handle, tagged } => {
                 tags.list.finish(handle);
                 // Of an eager message; headers that software gets stand for themselves.
                 let header = if status == IBV_WC_SUCCESS { TMH_LEN } else { 0 };
                 (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID, len.saturating_sub(header), tagged)
             }
-            Arrival::Unexpected | Arrival::Untagged | Arrival::Plain => {
+            TagMatch::Unexpected | TagMatch::Untagged | TagMatch::Plain => {
                 self.taken = false;
-                if status != IBV_WC_SUCCESS && matches!(self.arrival, Arrival::Unexpected) {
+                if status != IBV_WC_SUCCESS && matches!(self.tag_match, TagMatch::Unexpected) {
                     tags.list.discount_unexpected();
                 }
                 (0, len, Tagged::default())
             }
         };
         let cqe = self.completion(qp, piece, status, flags, payload);
-        self.arrival = Arrival::Plain;
+        self.tag_match = TagMatch::Plain;
         push(qp, &cqe, of, piece.solicited);
     }
 
     fn completion(&self, qp: &Qp, piece: &Piece, status: u32, flags: u32, len: usize) -> Cqe {
-        let (wr_id, opcode) = match (&self.arrival, &self.matched) {
-            (Arrival::Matched { .. }, Some(matched)) => (matched.wr_id, IBV_WC_TM_RECV),
-            (Arrival::Unexpected, _) => (self.receive.wr_id, IBV_WC_TM_RECV),
+        let (wr_id, opcode) = match (&self.tag_match, &self.matched) {
+            (TagMatch::Matched { .. }, Some(matched)) => (matched.wr_id, IBV_WC_TM_RECV),
+            (TagMatch::Unexpected, _) => (self.receive.wr_id, IBV_WC_TM_RECV),
             _ => (self.receive.wr_id, IBV_WC_TM_NO_TAG),
         };
         Cqe {
@@ -285,12 +285,12 @@ impl Inbound {
     /// The message under way, if there is one, is given up: what it had is there for others.
     pub(crate) fn abandon(&mut self, qp: &Qp) {
         self.message = None;
-        let arrival = std::mem::take(&mut self.arrival);
+        let tag_match = std::mem::take(&mut self.tag_match);
         let Some((tm, _)) = qp.tagging() else { return };
-        match arrival {
-            Arrival::Plain | Arrival::Untagged => {}
-            Arrival::Unexpected => tm.lock().list.discount_unexpected(),
-            Arrival::Matched { handle, .. } => {
+        match tag_match {
+            TagMatch::Plain | TagMatch::Untagged => {}
+            TagMatch::Unexpected => tm.lock().list.discount_unexpected(),
+            TagMatch::Matched { handle, .. } => {
                 tm.restore(qp, handle);
                 // A message that found no receive may find this entry.
                 qp.srq.iter().for_each(|srq| srq.stir());

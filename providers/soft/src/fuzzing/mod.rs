@@ -64,10 +64,10 @@ pub fn frame(data: &[u8]) {
 
 /// The headers of a tagged message.
 pub fn tagged(data: &[u8]) {
-    match wire::Message::parse(data) {
-        wire::Message::Untagged => {}
-        wire::Message::Eager(_) => assert!(data.len() >= wire::TMH_LEN),
-        wire::Message::Rendezvous(tagged, offer) => {
+    match wire::TagHeaders::parse(data) {
+        wire::TagHeaders::Untagged => {}
+        wire::TagHeaders::Eager(_) => assert!(data.len() >= wire::TMH_LEN),
+        wire::TagHeaders::Rendezvous(tagged, offer) => {
             let fin = wire::fin(tagged, offer);
             assert_eq!(fin[4..], data[4..wire::HEADERS_LEN], "what was told is told back");
         }

@@ -12,8 +12,8 @@ use std::{
 
 use super::{
     core::Core,
-    handshake::{Arrival, receive},
-    hello::{Message, Refusal},
+    handshake::{FromSocket, receive},
+    hello::{HandshakeMessage, Refusal},
     lock,
     peer::Parts,
 };
@@ -199,15 +199,17 @@ impl Core {
 
     fn step(&self, entry: &mut Pending) -> Step {
         let (message, fds) = match receive(&entry.socket) {
-            Ok(Arrival::Message(message, fds)) => (message, fds),
-            Ok(Arrival::Nothing) => return Step::Wait,
-            Ok(Arrival::Closed) => return Step::Gone,
+            Ok(FromSocket::Message(message, fds)) => (message, fds),
+            Ok(FromSocket::Nothing) => return Step::Wait,
+            Ok(FromSocket::Closed) => return Step::Gone,
             Err(why) => return Step::Refuse(why),
         };
         match (std::mem::replace(&mut entry.stage, Stage::Hello), message) {
-            (Stage::Hello, Message::Hello(said)) => match self.examine(&said, fds, entry.who) {
+            (Stage::Hello, HandshakeMessage::Hello(said)) => match self
+                .examine(&said, fds, entry.who)
+            {
                 Ok(parts) => {
-                    let welcome = Message::Welcome(self.introduction(parts.can_attach));
+                    let welcome = HandshakeMessage::Welcome(self.introduction(parts.can_attach));
                     match self.introduce(&entry.socket, welcome) {
                         Ok(()) => Step::Stage(Stage::Confirm(Box::new(parts))),
                         Err(Errno::EPIPE | Errno::ECONNRESET) => Step::Gone,
@@ -216,7 +218,7 @@ impl Core {
                 }
                 Err(why) => Step::Refuse(why),
             },
-            (Stage::Confirm(parts), Message::Confirm { attached }) if fds.is_empty() => {
+            (Stage::Confirm(parts), HandshakeMessage::Confirm { attached }) if fds.is_empty() => {
                 Step::Done(attached, parts)
             }
             _ => Step::Refuse(Refusal::Garbage),
@@ -226,7 +228,7 @@ impl Core {
     fn refuse(&self, socket: &Socket, why: Refusal, pid: libc::pid_t) {
         self.note_refusal(why, pid);
         // It may well be gone, or not listen.
-        let _ = socket.send(&Message::Refused(why).emit(), &[]);
+        let _ = socket.send(&HandshakeMessage::Refused(why).emit(), &[]);
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 use super::{
     core::{Core, Event},
     error::PeerError,
-    handshake::{Arrival, receive},
-    hello::{Message, Refusal},
+    handshake::{FromSocket, receive},
+    hello::{HandshakeMessage, Refusal},
     lock,
     peer::{Known, Parts, Peer},
     slots::socket_name,
@@ -151,20 +151,22 @@ impl Core {
         deadline: Instant,
     ) -> Result<Option<Parts>, PeerError> {
         let who = self.check_user(socket).map_err(PeerError::Refused)?;
-        let hello = self.introduce(socket, Message::Hello(self.introduction(false)));
+        let hello = self.introduce(socket, HandshakeMessage::Hello(self.introduction(false)));
         hello.map_err(|errno| self.unsent(slot, errno))?;
         let (said, fds) = loop {
             match receive(socket).map_err(PeerError::Refused)? {
-                Arrival::Message(Message::Welcome(said), fds) if said.slot == slot => {
+                FromSocket::Message(HandshakeMessage::Welcome(said), fds) if said.slot == slot => {
                     break (said, fds);
                 }
-                Arrival::Message(Message::Refused(why), _) => return Err(PeerError::Refused(why)),
-                Arrival::Message(..) => return Err(PeerError::Refused(Refusal::Garbage)),
-                Arrival::Closed if self.lease.owner(slot).is_none() => {
+                FromSocket::Message(HandshakeMessage::Refused(why), _) => {
+                    return Err(PeerError::Refused(why));
+                }
+                FromSocket::Message(..) => return Err(PeerError::Refused(Refusal::Garbage)),
+                FromSocket::Closed if self.lease.owner(slot).is_none() => {
                     return Err(self.missing(slot));
                 }
-                Arrival::Closed => return Err(PeerError::Refused(Refusal::Closed)),
-                Arrival::Nothing => {}
+                FromSocket::Closed => return Err(PeerError::Refused(Refusal::Closed)),
+                FromSocket::Nothing => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -184,7 +186,7 @@ impl Core {
             Refusal::Resources => PeerError::System(Errno::ENOMEM),
             why => PeerError::Refused(why),
         })?;
-        let confirm = Message::Confirm { attached: parts.can_attach }.emit();
+        let confirm = HandshakeMessage::Confirm { attached: parts.can_attach }.emit();
         socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))
     }

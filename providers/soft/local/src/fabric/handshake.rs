@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     core::Core,
-    hello::{Introduction, Message, Refusal},
+    hello::{HandshakeMessage, Introduction, Refusal},
     peer::{Parts, Rings},
 };
 use soft_memory::cma;
@@ -28,34 +28,34 @@ pub(super) const TABLES_SEALS: Seals = RINGS_SEALS.union(Seals::FUTURE_WRITE);
 /// Bytes of a peer's rings that are mapped when we meet; the rest is mapped as we get there.
 pub const FRONT: usize = 9 << 18;
 
-/// What came through a socket.
-pub(super) enum Arrival {
+/// What came from a socket.
+pub(super) enum FromSocket {
     /// Nothing yet.
     Nothing,
     /// The end of the connection.
     Closed,
     /// A message.
-    Message(Message, Vec<OwnedFd>),
+    Message(HandshakeMessage, Vec<OwnedFd>),
 }
 
 /// Takes the next message, if there is one.
-pub(super) fn receive(socket: &Socket) -> Result<Arrival, Refusal> {
-    let mut buffer = [0; Message::LEN + 1];
+pub(super) fn receive(socket: &Socket) -> Result<FromSocket, Refusal> {
+    let mut buffer = [0; HandshakeMessage::LEN + 1];
     let Received { len, fds, truncated } = match socket.receive(&mut buffer) {
         Ok(received) => received,
-        Err(Errno::EAGAIN) => return Ok(Arrival::Nothing),
-        Err(_) => return Ok(Arrival::Closed),
+        Err(Errno::EAGAIN) => return Ok(FromSocket::Nothing),
+        Err(_) => return Ok(FromSocket::Closed),
     };
     if len == 0 {
-        return Ok(Arrival::Closed);
+        return Ok(FromSocket::Closed);
     }
     if truncated {
         // Descriptors are lost if we have no room for them, which is not the sender's fault.
-        let excess = len > Message::LEN || fds.len() > 3;
+        let excess = len > HandshakeMessage::LEN || fds.len() > 3;
         return Err(if excess { Refusal::Garbage } else { Refusal::Resources });
     }
-    let message = Message::parse(buffer.get(..len).unwrap_or_default())?;
-    Ok(Arrival::Message(message, fds))
+    let message = HandshakeMessage::parse(buffer.get(..len).unwrap_or_default())?;
+    Ok(FromSocket::Message(message, fds))
 }
 
 impl Core {
@@ -73,7 +73,11 @@ impl Core {
     }
 
     /// Sends `Hello` or `Welcome` with our descriptors.
-    pub(super) fn introduce(&self, socket: &Socket, message: Message) -> Result<(), Errno> {
+    pub(super) fn introduce(
+        &self,
+        socket: &Socket,
+        message: HandshakeMessage,
+    ) -> Result<(), Errno> {
         let fds = [self.tables_file.as_fd(), self.rings_file.as_fd(), self.wake.as_fd()];
         socket.send(&message.emit(), &fds)
     }

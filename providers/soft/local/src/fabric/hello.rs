@@ -31,7 +31,7 @@ pub(super) struct Introduction {
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum HandshakeMessage {
     /// From the process that connects.
     Hello(Introduction),
     /// The answer of the other.
@@ -91,7 +91,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Message {
+impl HandshakeMessage {
     /// Every message has this many bytes.
     pub(super) const LEN: usize = 64;
 
@@ -173,7 +173,7 @@ impl Message {
 
 /// Whether `bytes` are no message, or the bytes of the message that they are.
 pub fn round_trip(bytes: &[u8]) -> bool {
-    !Message::parse(bytes).is_ok_and(|message| message.emit() != *bytes)
+    !HandshakeMessage::parse(bytes).is_ok_and(|message| message.emit() != *bytes)
 }
 
 /// "FVfabric" in the order of the bytes.
@@ -206,19 +206,19 @@ mod tests {
             attached: false,
         };
         let mut all = vec![
-            Message::Hello(body),
-            Message::Welcome(Introduction { attached: true, ..body }),
-            Message::Confirm { attached: true },
-            Message::Confirm { attached: false },
+            HandshakeMessage::Hello(body),
+            HandshakeMessage::Welcome(Introduction { attached: true, ..body }),
+            HandshakeMessage::Confirm { attached: true },
+            HandshakeMessage::Confirm { attached: false },
         ];
-        all.extend(Refusal::ALL.map(Message::Refused));
+        all.extend(Refusal::ALL.map(HandshakeMessage::Refused));
         all
     }
 
     #[test]
     fn every_message_survives_the_round_trip() {
         for message in messages() {
-            assert_eq!(Message::parse(&message.emit()), Ok(message));
+            assert_eq!(HandshakeMessage::parse(&message.emit()), Ok(message));
         }
     }
 
@@ -236,18 +236,18 @@ mod tests {
     fn any_other_length_is_garbage() {
         let bytes = messages()[0].emit();
         for len in 0..bytes.len() {
-            assert_eq!(Message::parse(&bytes[..len]), Err(Refusal::Garbage));
+            assert_eq!(HandshakeMessage::parse(&bytes[..len]), Err(Refusal::Garbage));
         }
-        assert_eq!(Message::parse(&[0; 65]), Err(Refusal::Garbage));
+        assert_eq!(HandshakeMessage::parse(&[0; 65]), Err(Refusal::Garbage));
     }
 
     #[test]
     fn another_version_is_told_from_garbage() {
         let mut bytes = messages()[0].emit();
         bytes[8] = VERSION as u8 + 1;
-        assert_eq!(Message::parse(&bytes), Err(Refusal::Version));
+        assert_eq!(HandshakeMessage::parse(&bytes), Err(Refusal::Version));
         bytes[0] = 0;
-        assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));
+        assert_eq!(HandshakeMessage::parse(&bytes), Err(Refusal::Garbage));
     }
 
     #[test]
@@ -255,11 +255,11 @@ mod tests {
         for (offset, bit) in [(14, 1), (18, 4), (23, 1), (60, 1), (12, 8)] {
             let mut bytes = messages()[0].emit();
             bytes[offset] |= bit;
-            assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage), "byte {offset}");
+            assert_eq!(HandshakeMessage::parse(&bytes), Err(Refusal::Garbage), "byte {offset}");
         }
-        let mut bytes = Message::Confirm { attached: true }.emit();
+        let mut bytes = HandshakeMessage::Confirm { attached: true }.emit();
         bytes[24] = 1;
-        assert_eq!(Message::parse(&bytes), Err(Refusal::Garbage));
+        assert_eq!(HandshakeMessage::parse(&bytes), Err(Refusal::Garbage));
     }
     #[test]
     fn whatever_is_understood_has_just_these_bytes() {
@@ -275,9 +275,9 @@ mod tests {
             for _ in 0..2000 {
                 let mut bytes = message.emit();
                 for _ in 0..=next(3) {
-                    bytes[next(Message::LEN)] = next(256) as u8;
+                    bytes[next(HandshakeMessage::LEN)] = next(256) as u8;
                 }
-                match Message::parse(&bytes) {
+                match HandshakeMessage::parse(&bytes) {
                     Ok(message) => {
                         assert_eq!(message.emit(), bytes);
                         understood += 1;

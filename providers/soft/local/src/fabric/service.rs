@@ -12,7 +12,7 @@ use std::{
 use super::{
     Handler,
     core::{Core, ELSEWHERE, Event, Link},
-    handshake::{Arrival, receive},
+    handshake::{FromSocket, receive},
     hello::Refusal,
     lock,
     peer::Peer,
@@ -146,9 +146,9 @@ impl Service {
         }
         let Some(socket) = &watched.socket else { return };
         match receive(socket) {
-            Ok(Arrival::Nothing) => return,
-            Ok(Arrival::Closed) => {}
-            Ok(Arrival::Message(..)) | Err(_) => {
+            Ok(FromSocket::Nothing) => return,
+            Ok(FromSocket::Closed) => {}
+            Ok(FromSocket::Message(..)) | Err(_) => {
                 self.core.note_refusal(Refusal::Garbage, peer.pid);
             }
         }

@@ -63,9 +63,9 @@ pub(crate) enum Part<'a> {
     Outside(Bytes<'a>),
 }
 
-/// One message of a call: to whom, what beside it, and which parts.
+/// One datagram of a call: to whom, what beside it, and which parts.
 #[derive(Debug)]
-pub(crate) struct Piece<'a, 'p> {
+pub(crate) struct DatagramParts<'a, 'p> {
     pub(crate) name: &'a Name,
     pub(crate) control: &'a Control,
     pub(crate) parts: &'a [Part<'p>],
@@ -93,18 +93,18 @@ impl Outgoing {
     pub(crate) fn send<'a, 'p: 'a>(
         &mut self,
         fd: BorrowedFd<'_>,
-        pieces: impl Iterator<Item = Piece<'a, 'p>>,
+        datagrams: impl Iterator<Item = DatagramParts<'a, 'p>>,
         own: &[u8],
     ) -> io::Result<usize> {
         self.headers.clear();
         self.iovecs.clear();
-        for piece in pieces {
-            let fits = self.iovecs.capacity() - self.iovecs.len() >= piece.parts.len();
+        for datagram in datagrams {
+            let fits = self.iovecs.capacity() - self.iovecs.len() >= datagram.parts.len();
             if !fits || self.headers.len() == self.headers.capacity() {
                 break;
             }
             let first = self.iovecs.len();
-            self.iovecs.extend(piece.parts.iter().map(|part| {
+            self.iovecs.extend(datagram.parts.iter().map(|part| {
                 let (start, len) = match *part {
                     Part::Own(at, len) => {
                         let bytes = own.get(at as usize..).and_then(|own| own.get(..len as usize));
@@ -117,13 +117,13 @@ impl Outgoing {
             }));
             // SAFETY: a structure of integers and pointers, for which zeroes are values.
             let mut header: mmsghdr = unsafe { std::mem::zeroed() };
-            header.msg_hdr.msg_name = piece.name.bytes.as_ptr().cast_mut().cast();
-            header.msg_hdr.msg_namelen = piece.name.len as u32;
-            header.msg_hdr.msg_control = piece.control.bytes.as_ptr().cast_mut().cast();
-            header.msg_hdr.msg_controllen = piece.control.len as _;
+            header.msg_hdr.msg_name = datagram.name.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_namelen = datagram.name.len as u32;
+            header.msg_hdr.msg_control = datagram.control.bytes.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_controllen = datagram.control.len as _;
             // The vector has room for all of it, so what is in it does not move.
             header.msg_hdr.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(first);
-            header.msg_hdr.msg_iovlen = piece.parts.len() as _;
+            header.msg_hdr.msg_iovlen = datagram.parts.len() as _;
             self.headers.push(header);
         }
         let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len() as u32);

@@ -31,7 +31,7 @@ pub struct Offer {
 
 /// What the first bytes of a message say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum TagHeaders {
     /// Not to be matched: it asks for that, is the answer to a rendezvous, or makes no sense, so that software shall see it.
     Untagged,
     /// The payload follows the header.
@@ -40,7 +40,7 @@ pub enum Message {
     Rendezvous(Tagged, Offer),
 }
 
-impl Message {
+impl TagHeaders {
     /// Reads the headers at the beginning of a message. `start` has [`HEADERS_LEN`] bytes of it, or all.
     pub fn parse(start: &[u8]) -> Self {
         let Some((&[opcode, _, _, _, a, b, c, d, ref tag @ ..], rest)) =
@@ -114,27 +114,27 @@ mod tests {
     #[test]
     fn what_was_emitted_is_parsed_and_reserved_bytes_do_not_count() {
         let mut bytes = headers(IBV_TMH_RNDV as u8, TAGGED, OFFER);
-        assert_eq!(Message::parse(&bytes), Message::Rendezvous(TAGGED, OFFER));
+        assert_eq!(TagHeaders::parse(&bytes), TagHeaders::Rendezvous(TAGGED, OFFER));
         bytes[1..4].fill(0xee);
-        assert_eq!(Message::parse(&bytes), Message::Rendezvous(TAGGED, OFFER));
+        assert_eq!(TagHeaders::parse(&bytes), TagHeaders::Rendezvous(TAGGED, OFFER));
         bytes[0] = IBV_TMH_EAGER as u8;
-        assert_eq!(Message::parse(&bytes), Message::Eager(TAGGED));
-        assert_eq!(Message::parse(&bytes[..TMH_LEN]), Message::Eager(TAGGED));
+        assert_eq!(TagHeaders::parse(&bytes), TagHeaders::Eager(TAGGED));
+        assert_eq!(TagHeaders::parse(&bytes[..TMH_LEN]), TagHeaders::Eager(TAGGED));
     }
 
     #[test]
     fn what_is_not_to_be_matched_or_too_short_is_untagged() {
         let eager = headers(IBV_TMH_EAGER as u8, TAGGED, OFFER);
         for len in 0..TMH_LEN {
-            assert_eq!(Message::parse(&eager[..len]), Message::Untagged, "{len} bytes");
+            assert_eq!(TagHeaders::parse(&eager[..len]), TagHeaders::Untagged, "{len} bytes");
         }
         let request = headers(IBV_TMH_RNDV as u8, TAGGED, OFFER);
         for len in 0..HEADERS_LEN {
-            assert_eq!(Message::parse(&request[..len]), Message::Untagged, "{len} bytes");
+            assert_eq!(TagHeaders::parse(&request[..len]), TagHeaders::Untagged, "{len} bytes");
         }
         for opcode in (0..=255).filter(|o| ![IBV_TMH_EAGER, IBV_TMH_RNDV].contains(&u32::from(*o)))
         {
-            assert_eq!(Message::parse(&headers(opcode, TAGGED, OFFER)), Message::Untagged);
+            assert_eq!(TagHeaders::parse(&headers(opcode, TAGGED, OFFER)), TagHeaders::Untagged);
         }
     }
 }

@@ -18,7 +18,7 @@ use soft_semantics::frames::steer::Winner;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 
 /// A frame in our own memory.
-pub(crate) struct Arrival<'a> {
+pub(crate) struct IncomingFrame<'a> {
     frame: &'a [u8],
     places: Places,
     checksums_are_right: bool,
@@ -64,7 +64,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     }
     let checksums_are_right = are_right(frame, &places);
     let careful = inlet.careful;
-    let mut arrival = Arrival { frame, places, checksums_are_right, tag: 0, careful };
+    let mut incoming = IncomingFrame { frame, places, checksums_are_right, tag: 0, careful };
     let mut taken = false;
     for rule in &takers {
         rule.counters.iter().for_each(|counters| counters.count(len as u64));
@@ -76,8 +76,8 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
         if key.is_multicast() && qp.blocks_own_multicast() && qp.qpn == head.src_qpn {
             continue;
         }
-        arrival.tag = rule.tag;
-        taken |= to_qp(&qp, &key, &arrival);
+        incoming.tag = rule.tag;
+        taken |= to_qp(&qp, &key, &incoming);
     }
     taken.into()
 }
@@ -91,9 +91,9 @@ fn must_wait(rule: &Rule, key: &Key) -> bool {
     }
 }
 
-fn to_qp(qp: &Qp, key: &Key, arrival: &Arrival<'_>) -> bool {
+fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     if let Some(rss) = &qp.rss {
-        return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, arrival));
+        return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, incoming));
     }
     if !qp.is_receiving() {
         return false;
@@ -112,7 +112,7 @@ fn to_qp(qp: &Qp, key: &Key, arrival: &Arrival<'_>) -> bool {
         strips_vlan: qp.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
         appends_fcs: qp.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
     };
-    let good = sink.put(&receive, arrival);
+    let good = sink.put(&receive, incoming);
     drop(responder);
     if !good {
         qp.enter_error();
@@ -120,12 +120,12 @@ fn to_qp(qp: &Qp, key: &Key, arrival: &Arrival<'_>) -> bool {
     true
 }
 
-fn to_wq(adapter: &Adapter, wq: &Wq, arrival: &Arrival<'_>) -> bool {
+fn to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bool {
     let mut receive = Receive::default();
     if !wq.take_receive(&mut receive) {
         return false;
     }
-    if !wq.sink(adapter).put(&receive, arrival) {
+    if !wq.sink(adapter).put(&receive, incoming) {
         wq.fail();
     }
     true
@@ -133,8 +133,8 @@ fn to_wq(adapter: &Adapter, wq: &Wq, arrival: &Arrival<'_>) -> bool {
 
 impl Sink<'_> {
     /// Puts a frame into a receive and completes it; `false`: it completed with an error, which the queue does not survive.
-    fn put(&self, receive: &Receive, arrival: &Arrival<'_>) -> bool {
-        let Arrival { frame, places, .. } = arrival;
+    fn put(&self, receive: &Receive, incoming: &IncomingFrame<'_>) -> bool {
+        let IncomingFrame { frame, places, .. } = incoming;
         let stripped = places.vlan.filter(|_| self.strips_vlan);
         let removed = if stripped.is_some() { VLAN } else { 0 };
         let fcs = if self.appends_fcs { frame_check(frame).to_vec() } else { vec![] };
@@ -146,7 +146,7 @@ impl Sink<'_> {
         } else if !regions.resolve_first(&mut ranges, self.pd, list, LOCAL_WRITE, len) {
             IBV_WC_LOC_PROT_ERR
         } else {
-            ranges.take_care(arrival.careful);
+            ranges.take_care(incoming.careful);
             // Without tag, the addresses and then what is behind it.
             let (addresses, rest) = frame.split_at(ETHERNET - 2);
             let rest = rest.get(removed..).unwrap_or_default();
@@ -156,7 +156,7 @@ impl Sink<'_> {
             if good { IBV_WC_SUCCESS } else { IBV_WC_LOC_PROT_ERR }
         };
         let good = placed == IBV_WC_SUCCESS;
-        let right = good && arrival.checksums_are_right;
+        let right = good && incoming.checksums_are_right;
         let cqe = Cqe {
             wr_id: receive.wr_id,
             status: placed,
@@ -166,7 +166,7 @@ impl Sink<'_> {
             wc_flags: if right { IBV_WC_IP_CSUM_OK } else { 0 },
             ..Cqe::default()
         };
-        let rare = Rare { flow_tag: arrival.tag, cvlan: stripped.unwrap_or(0), ..Rare::default() };
+        let rare = Rare { flow_tag: incoming.tag, cvlan: stripped.unwrap_or(0), ..Rare::default() };
         self.cq.push_with(&cqe, Some(&rare), false);
         good
     }

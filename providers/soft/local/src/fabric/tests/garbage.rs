@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::{
     super::core::Link,
     child::Child,
-    hello::{Introduction, Message},
+    hello::{HandshakeMessage, Introduction},
     *,
 };
 use soft_sys::poll;
@@ -64,7 +64,7 @@ fn answer(socket: &Socket) -> Option<Message> {
         poll::wait_any(&[socket.as_fd()], Some(NEVER)).unwrap();
         match socket.receive(&mut buffer) {
             Ok(got) if got.len == 0 => return None,
-            Ok(got) => return Some(Message::parse(&buffer[..got.len]).unwrap()),
+            Ok(got) => return Some(HandshakeMessage::parse(&buffer[..got.len]).unwrap()),
             Err(Errno::EAGAIN) => {}
             Err(_) => return None,
         }
@@ -73,7 +73,7 @@ fn answer(socket: &Socket) -> Option<Message> {
 
 fn refusal(socket: &Socket) -> Refusal {
     match answer(socket) {
-        Some(Message::Refused(why)) => why,
+        Some(HandshakeMessage::Refused(why)) => why,
         other => panic!("{other:?} instead of a refusal"),
     }
 }
@@ -129,7 +129,7 @@ fn a_hello_that_is_not_true_is_refused_with_the_reason() {
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
     let try_hello = |said: Introduction, fds: &[_]| {
         let socket = scene.connect();
-        socket.send(&Message::Hello(said).emit(), fds).unwrap();
+        socket.send(&HandshakeMessage::Hello(said).emit(), fds).unwrap();
         refusal(&socket)
     };
     let said = honest(slot);
@@ -166,7 +166,7 @@ fn a_segment_that_is_shorter_than_announced_is_refused() {
     let (short, _) = segment(c"fv-test", LEN / 2, RINGS_SEALS).unwrap();
     let socket = scene.connect();
     let fds = [good.tables.as_fd(), short.as_fd(), good.wake.as_fd()];
-    socket.send(&Message::Hello(honest(lease.slot())).emit(), &fds).unwrap();
+    socket.send(&HandshakeMessage::Hello(honest(lease.slot())).emit(), &fds).unwrap();
     assert_eq!(refusal(&socket), Refusal::Segment);
     drop(lease);
     scene.still_works();
@@ -207,12 +207,12 @@ fn a_handshake_broken_off_makes_no_peer() {
     let mut scene = Scene::new();
     let lease = scene.lease();
     let good = files();
-    let hello = Message::Hello(honest(lease.slot())).emit();
+    let hello = HandshakeMessage::Hello(honest(lease.slot())).emit();
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
-    for last_word in [None, Some(hello), Some(Message::Refused(Refusal::Version).emit())] {
+    for last_word in [None, Some(hello), Some(HandshakeMessage::Refused(Refusal::Version).emit())] {
         let socket = scene.connect();
         socket.send(&hello, &fds).unwrap();
-        assert!(matches!(answer(&socket), Some(Message::Welcome(said)) if said.slot == 1));
+        assert!(matches!(answer(&socket), Some(HandshakeMessage::Welcome(said)) if said.slot == 1));
         if let Some(bytes) = last_word {
             socket.send(&bytes, &[]).unwrap();
             assert_eq!(refusal(&socket), Refusal::Garbage);
@@ -227,9 +227,9 @@ fn a_handshake_broken_off_makes_no_peer() {
 fn half_a_peer(scene: &Scene, lease: &Lease, good: &Files) -> (Socket, Arc<Peer>) {
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
     let socket = scene.connect();
-    socket.send(&Message::Hello(honest(lease.slot())).emit(), &fds).unwrap();
-    assert!(matches!(answer(&socket), Some(Message::Welcome(_))));
-    socket.send(&Message::Confirm { attached: true }.emit(), &[]).unwrap();
+    socket.send(&HandshakeMessage::Hello(honest(lease.slot())).emit(), &fds).unwrap();
+    assert!(matches!(answer(&socket), Some(HandshakeMessage::Welcome(_))));
+    socket.send(&HandshakeMessage::Confirm { attached: true }.emit(), &[]).unwrap();
     scene.log.wait("joined", |log| log.joined.len() == 2);
     let peer = scene.fabric.known_peer(lease.slot()).unwrap();
     (socket, peer)
