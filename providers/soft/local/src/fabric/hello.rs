@@ -195,7 +195,7 @@ const ATTACHED: u64 = 2;
 mod tests {
     use super::*;
 
-    fn messages() -> Vec<Message> {
+    fn messages() -> Vec<HandshakeMessage> {
         let body = Introduction {
             slot: 0x0102,
             nonce: 0x1112_1314_1516_1718,

@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-fn answer(socket: &Socket) -> Option<Message> {
+fn answer(socket: &Socket) -> Option<HandshakeMessage> {
     let mut buffer = [0; 128];
     loop {
         poll::wait_any(&[socket.as_fd()], Some(NEVER)).unwrap();
