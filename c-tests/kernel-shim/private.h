@@ -2,7 +2,7 @@
  * The private provider ABI of rdma-core as far as a plugin that only sends commands needs it. RELEASE says which: 44
  * (number 34), 56 (the same number, but not the same ABI) or 65 (number 65). Written from the layouts and prototypes
  * that binaries agree on; Debian does not install rdma-core's own header. The sizes are asserted. Works with the
- * public headers of release 44: what came later is declared here.
+ * public headers of release 44 and of later ones: what came later is declared here.
  */
 #ifndef PRIVATE_H
 #define PRIVATE_H
@@ -103,21 +103,21 @@ struct verbs_srq {
 	struct ibv_cq *cq;
 	uint32_t srq_num;
 };
+/* The public structures have grown at their ends: what room RELEASE gives them must not depend on the header that is installed. */
 struct verbs_qp {
 	union {
 		struct ibv_qp qp;
-		struct ibv_qp_ex qp_ex;
+		/* struct ibv_qp_ex */
+		uint64_t ex[RELEASE >= 45 ? 45 : 44];
 	};
-#if RELEASE >= 45
-	void *wr_flush;
-#endif
 	uint32_t comp_mask;
 	struct verbs_xrcd *xrcd;
 };
 struct verbs_cq {
 	union {
 		struct ibv_cq cq;
-		struct ibv_cq_ex cq_ex;
+		/* struct ibv_cq_ex */
+		uint64_t ex[36];
 	};
 };
 struct verbs_dm {
