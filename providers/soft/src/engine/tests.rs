@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use soft_local::fabric::FabricConfig;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
+use std::time::{Duration, Instant};
 
 mod answers;
 mod counting;
@@ -84,6 +85,41 @@ fn adapters() -> [Arc<Adapter>; 2] {
     [first, second]
 }
 
+/// Waits until it is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the service thread has looked at all that there was before.
+fn looked(adapter: &Adapter) {
+    // It may be in the middle of a round: the next one has begun after this, and is over when another one begins.
+    for _ in 0..2 {
+        let before = adapter.rounds.load(Ordering::Relaxed);
+        adapter.fabric.wake_self();
+        until("a round", || adapter.rounds.load(Ordering::Relaxed) != before);
+    }
+}
+
+fn reporter() -> Reporter {
+    Reporter(Arc::new(Channel::new(2).expect("a pipe")))
+}
+
+/// A completion queue with room for whatever a test does.
+fn queue(adapter: &Arc<Adapter>) -> Arc<Cq> {
+    let form = Form {
+        capacity: 1024,
+        reads: Reads::default(),
+        overwrites: false,
+        single_threaded: false,
+        internal: false,
+    };
+    Cq::new(Arc::clone(adapter), form, None, reporter())
+}
+
 /// One side: a QP with its queue and some registered memory.
 struct Side {
     qp: Arc<Qp>,
@@ -104,15 +140,19 @@ impl Side {
         max_inline: u32,
         srq: Option<&Arc<Srq>>,
     ) -> Self {
-        let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
-        let form = Form {
-            capacity: 1024,
-            reads: Reads::default(),
-            overwrites: false,
-            single_threaded: false,
-            internal: false,
-        };
-        let cq = Cq::new(Arc::clone(adapter), form, None, report.clone());
+        let cq = queue(adapter);
+        Self::with_queues(adapter, kind, bytes, max_inline, srq, [&cq, &cq])
+    }
+
+    /// With queues for what it sends, which is the one that is polled, and for what it receives.
+    fn with_queues(
+        adapter: &Arc<Adapter>,
+        kind: Kind,
+        bytes: usize,
+        max_inline: u32,
+        srq: Option<&Arc<Srq>>,
+        [cq, recv_cq]: [&Arc<Cq>; 2],
+    ) -> Self {
         let pd = match srq {
             Some(srq) => srq.pd,
             None => adapter.domains.create(0).expect("room").0,
@@ -131,8 +171,8 @@ impl Side {
         let wanted = Wanted {
             kind,
             pd,
-            send_cq: Arc::clone(&cq),
-            recv_cq: Arc::clone(&cq),
+            send_cq: Arc::clone(cq),
+            recv_cq: Arc::clone(recv_cq),
             srq: srq.cloned(),
             domain: None,
             stand: None,
@@ -142,10 +182,10 @@ impl Side {
             create_flags: 0,
             max_tso_header: 0,
             rss: None,
-            report,
+            report: reporter(),
         };
         let qp = Qp::new(adapter, wanted).expect("a number");
-        Self { qp, cq, memory, keys }
+        Self { qp, cq: Arc::clone(cq), memory, keys }
     }
 
     fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {

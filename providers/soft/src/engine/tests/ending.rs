@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::link::PeerState;
 use crate::engine::state::State;
-use std::time::{Duration, Instant};
+use std::mem::ManuallyDrop;
 
 #[test]
 fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
@@ -160,4 +160,29 @@ fn what_has_arrived_is_received_before_the_qp_is_taken_to_error() {
         assert_eq!(ends, expected, "{cma} {size}");
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{cma} {size}");
     }
+}
+
+#[test]
+fn the_flush_after_an_overrun_may_overrun_another_queue() {
+    let adapter = adapter(true);
+    let queues = [queue(&adapter), queue(&adapter)];
+    let [sent, received] = &queues;
+    // Where the service thread waits for itself, it holds locks that an end takes.
+    let side = Side::with_queues(&adapter, Kind::Rc, 64, 0, None, [sent, received]);
+    let side = ManuallyDrop::new(side);
+    side.connect(side.qp.qpn, 0);
+    for wr_id in [1, 2] {
+        side.receive(wr_id, &[side.sge(0, 8)]);
+    }
+    for queue in &queues {
+        queue.plan_overrun(Some(1));
+    }
+    side.send(request(IBV_WR_RDMA_WRITE, &side), &[side.sge(0, 8)]);
+    // Nobody polls: the service thread finds the completion, and may not come back.
+    until("an overrun of the queue of requests", || sent.has_overrun());
+    until("an overrun of the queue of receives", || received.has_overrun());
+    until("the QP is told of both", || side.qp.events.load(Ordering::Relaxed) == 2);
+    assert_eq!(side.qp.state(), State::Err);
+    drop(ManuallyDrop::into_inner(side));
+    received.retire();
 }

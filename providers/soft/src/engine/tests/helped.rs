@@ -3,7 +3,6 @@
 use super::*;
 use crate::engine::helper::Hand;
 use crate::engine::helping::Helping;
-use std::time::{Duration, Instant};
 
 const MOST: usize = 1 << 20;
 

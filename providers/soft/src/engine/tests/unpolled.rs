@@ -4,7 +4,6 @@ use super::answers::End;
 use super::*;
 use crate::engine::receive::Receive;
 use crate::engine::windows::Bind;
-use std::time::{Duration, Instant};
 
 /// As `Side::wait`, but nobody polls: the service thread has to do it.
 fn left_alone(side: &Side) -> Option<u32> {
@@ -16,25 +15,6 @@ fn left_alone(side: &Side) -> Option<u32> {
         std::thread::sleep(Duration::from_millis(1));
     }
     None
-}
-
-/// Waits until it is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Waits until the service thread has looked at all that there was before.
-fn looked(adapter: &Adapter) {
-    // It may be in the middle of a round: the next one has begun after this, and is over when another one begins.
-    for _ in 0..2 {
-        let before = adapter.rounds.load(Ordering::Relaxed);
-        adapter.fabric.wake_self();
-        until("a round", || adapter.rounds.load(Ordering::Relaxed) != before);
-    }
 }
 
 /// Waits until a message found no receive.
