@@ -7,9 +7,9 @@
 //!
 //! Record locks have two traps (`fcntl(2)`): they are lost when the process closes *any*
 //! descriptor of the file, and they do not keep one process from itself. Hence the registry below:
-//! one descriptor per file and process, shared by all fabrics in the process, with a list of the
-//! slots it holds. A forked child inherits descriptor and list but no locks, so the list is tagged
-//! with its process.
+//! one descriptor per file and process, shared by all fabrics in the process, and a list of the
+//! slots that the process holds. A forked child inherits descriptor and list but no locks, so the
+//! list is tagged with its process.
 
 use std::{
     fs,
@@ -196,9 +196,35 @@ pub(super) fn socket_name(slot: u16) -> PathBuf {
 #[derive(Debug)]
 struct SlotFile {
     fd: OwnedFd,
-    id: (u64, u64),
-    /// The process that holds `slots`, and those.
-    held: Mutex<(pid_t, Vec<u16>)>,
+    id: FileId,
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// The slots that this process holds, and in which files: a record lock does not keep a process from itself. One list for all
+/// files, so that whoever forks can hold its lock as well.
+static HELD: Mutex<HeldSlots> = Mutex::new(HeldSlots { pid: 0, slots: Vec::new() });
+
+#[derive(Debug)]
+struct HeldSlots {
+    /// Whose list it is: a forked child inherits the list, but no locks.
+    pid: pid_t,
+    slots: Vec<(FileId, u16)>,
+}
+
+impl HeldSlots {
+    fn are_none_of(&self, file: FileId) -> bool {
+        !self.slots.iter().any(|(of, _)| *of == file)
+    }
+}
+
+fn held_slots() -> MutexGuard<'static, HeldSlots> {
+    let mut held = lock(&HELD);
+    if held.pid != process::id() {
+        *held = HeldSlots { pid: process::id(), slots: Vec::new() };
+    }
+    held
 }
 
 impl SlotFile {
@@ -208,26 +234,27 @@ impl SlotFile {
     }
 
     fn examine(&self, slot: u16) -> Result<Option<pid_t>, Errno> {
-        if self.held().1.contains(&slot) {
+        if held_slots().slots.contains(&(self.id, slot)) {
             return Ok(Some(process::id()));
         }
         holder(self.fd.as_fd(), slot.into(), 1)
     }
 
     fn take(&self, slot: u16) -> Result<bool, Errno> {
-        let mut held = self.held();
-        let free = !held.1.contains(&slot) && try_lock(self.fd.as_fd(), slot.into())?;
+        let mut held = held_slots();
+        let own = (self.id, slot);
+        let free = !held.slots.contains(&own) && try_lock(self.fd.as_fd(), slot.into())?;
         if free {
-            held.1.push(slot);
+            held.slots.push(own);
         }
         Ok(free)
     }
 
     fn give_back(&self, slot: u16) {
-        let mut held = self.held();
-        held.1.retain(|&other| other != slot);
+        let mut held = held_slots();
+        held.slots.retain(|other| *other != (self.id, slot));
         let _ = unlock(self.fd.as_fd(), slot.into());
-        if held.1.is_empty() {
+        if held.are_none_of(self.id) {
             // Marks too.
             let _ = unlock_at(self.fd.as_fd(), MARKS.into(), 0);
         }
@@ -236,7 +263,7 @@ impl SlotFile {
     /// Whether nobody holds a slot any more. A process that was killed a moment ago, whose locks the kernel is about to drop,
     /// is waited for: its survivor shall leave nothing behind.
     fn is_last(&self) -> bool {
-        if !self.held().1.is_empty() {
+        if !held_slots().are_none_of(self.id) {
             return false;
         }
         let deadline = Instant::now() + DYING;
@@ -250,30 +277,22 @@ impl SlotFile {
             }
         }
     }
-
-    fn held(&self) -> MutexGuard<'_, (pid_t, Vec<u16>)> {
-        let mut held = lock(&self.held);
-        if held.0 != process::id() {
-            *held = (process::id(), Vec::new());
-        }
-        held
-    }
 }
 
 /// All `slots` files that this process has open. Outermost lock of the fabric: it stands for the lock of the
 /// directory within the process. Whoever forks must [hold](hold_registry) it, or the child may not be able to join.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry(Vec::new()));
 
-/// The registry's lock, while the process forks; see [`hold_registry`].
+/// The locks of the registry and of what it lists, while the process forks; see [`hold_registry`].
 #[derive(Debug)]
-pub struct RegistryHold(
-    #[expect(dead_code, reason = "held, not read")] MutexGuard<'static, Registry>,
-);
+#[expect(dead_code, reason = "held, not read")]
+pub struct RegistryHold(MutexGuard<'static, HeldSlots>, MutexGuard<'static, Registry>);
 
-/// Waits until no other thread joins, leaves or looks for slots, and keeps it so until the result is dropped: to be
+/// Waits until no other thread joins, leaves or looks at slots, and keeps it so until the result is dropped: to be
 /// called before fork(2), and dropped after it in both processes.
 pub fn hold_registry() -> RegistryHold {
-    RegistryHold(lock(&REGISTRY))
+    let registry = lock(&REGISTRY);
+    RegistryHold(lock(&HELD), registry)
 }
 
 #[derive(Debug)]
@@ -294,7 +313,7 @@ impl Registry {
         if stat.uid == process::user() {
             directory.share(fd.as_fd())?;
         }
-        let file = Arc::new(SlotFile { fd, id: stat.id, held: Mutex::new((0, Vec::new())) });
+        let file = Arc::new(SlotFile { fd, id: stat.id });
         self.0.push(Arc::clone(&file));
         Ok(file)
     }
@@ -435,3 +454,17 @@ const DYING: Duration = Duration::from_millis(500);
 
 /// How long to wait for a process that holds the directory, in order to leave it clean.
 const PARTING: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_forks_holds_all_that_a_child_needs_to_join() {
+        let held = hold_registry();
+        assert!(REGISTRY.try_lock().is_err() && HELD.try_lock().is_err());
+        drop(held);
+        // Each is free again as soon as nobody else in this process is at it.
+        drop((lock(&REGISTRY), lock(&HELD)));
+    }
+}
