@@ -24,9 +24,11 @@ fn long_operations_are_whole_whoever_did_the_pieces() {
     let (mut a, mut b) = two(MOST);
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let (mut helped, mut round) = ([0, 0], 0);
+    let end = Instant::now() + Duration::from_secs(300);
     // Somebody helps sooner or later, where there are two processors: however late others let him run, he is asked again.
     while (helped.contains(&0) && !alone) || round < 200 {
         round += 1;
+        assert!(Instant::now() < end, "nobody helped in {round} rounds: {helped:?}");
         if round > 200 {
             a.qp.adapter.helping.forget_partners();
         }
