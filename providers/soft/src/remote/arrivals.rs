@@ -59,8 +59,9 @@ impl Qp {
         requester.finish_remote(self);
         failed |= self.transport_failed(outcome);
         let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_due());
-        self.let_go(requester);
+        // What follows from a broken send queue takes the responder's lock.
         drop(responder);
+        self.let_go(requester);
         if failed {
             self.flush_all();
         }
