@@ -23,6 +23,7 @@ use crate::engine::windows::{Bind, Done, Windows};
 use crate::engine::wq::Wq;
 use crate::engine::xrc::{DomainId, Xrc};
 use crate::guid::Identity;
+use crate::interfaces::Interfaces;
 use crate::port::Port;
 use crate::remote::Wire;
 use crate::table::{Places, Table};
@@ -86,6 +87,8 @@ pub(crate) struct Adapter {
     /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
     pub(crate) one_chunk: usize,
     pub(crate) port: Port,
+    /// Whose addresses the GID table has.
+    pub(crate) interfaces: Interfaces,
     /// To other hosts.
     pub(crate) wire: Wire,
     pub(crate) unreachable: Unreachable,
@@ -175,6 +178,7 @@ impl Adapter {
             eager_bytes: crate::config::eager_bytes(),
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
+            interfaces: Interfaces::default(),
             wire: Wire::default(),
             unreachable: Unreachable::default(),
             control: Mutex::default(),
@@ -200,6 +204,7 @@ impl Adapter {
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
             adapter.datagrams.add_peer(&own, &adapter.view);
         }
+        adapter.follow_interfaces();
         adapter.publish_addresses();
         // Whoever met us before now was not heard: catch up. Twice is harmless for those in between.
         let _ = service.0.set(Arc::downgrade(&adapter));
@@ -665,6 +670,7 @@ impl Handler for Service {
         adapter.xrc.work(&adapter);
         adapter.end_doomed();
         Helping::answer(&adapter);
+        adapter.look_at_interfaces();
         let waits = [
             adapter.follow_orders(),
             adapter.settle_events(),

@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod guid;
 #[cfg(test)]
 mod hostile;
+mod interfaces;
 mod net;
 mod ops;
 mod port;

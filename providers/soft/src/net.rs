@@ -23,8 +23,8 @@ pub(crate) struct Gids {
     entries: Vec<Gid>,
 }
 
-/// The GID table of a context: as the host was when the device was opened, or when somebody said last that it changed
-/// (`gid-change`), so that it changes only where an event says so.
+/// The GID table of a context: as the host was when the device was opened, or when it was said last that it changed
+/// (`interfaces`, or a person by `gid-change`), so that it changes only where an event says so.
 #[derive(Debug)]
 pub(crate) struct GidTable {
     identity: Identity,

@@ -3,6 +3,7 @@
 //! One file per concern, and no policy: what a segment, a slot or a peer *means* is decided above. What touches an application's
 //! memory is not here but in `soft_memory`.
 
+pub mod addresses;
 pub mod clock;
 pub mod dir;
 pub mod errno;
