@@ -1,5 +1,6 @@
 //! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
 
+mod cluster;
 mod doctor;
 mod link;
 mod nodes;
@@ -38,6 +39,12 @@ enum Command {
     Run(run::Args),
     /// Look at this machine, and say what keeps RDMA programs from working and what mends it
     Doctor(doctor::Args),
+    /// Run a command in each of several hosts in a box: namespaces of this machine, joined by a switch
+    #[command(arg_required_else_help = true)]
+    Cluster(cluster::Args),
+    /// Within a cluster, run a command in another host; it takes ssh's arguments
+    #[command(arg_required_else_help = true)]
+    ClusterShell(cluster::Shell),
     /// Run a command under the layer that tells how it misuses verbs
     #[command(arg_required_else_help = true)]
     Validate(validate::Args),
@@ -50,6 +57,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Some(Command::Run(args)) => run::main(args),
         Some(Command::Doctor(args)) => doctor::main(args),
+        Some(Command::Cluster(args)) => cluster::main(args),
+        Some(Command::ClusterShell(args)) => cluster::shell(args),
         Some(Command::Validate(args)) => validate::main(args),
         Some(Command::Explain(args)) => validate::explain(args),
         None if cli.place => place::main(),

@@ -16,7 +16,7 @@ const WORKSHOP: &str = "/tmp";
 
 /// Makes the nodes that are missing for so many devices (`FERROVERBS_SOFT`).
 pub(crate) fn add(setting: Option<&OsStr>) -> crate::Result<()> {
-    let missing: Vec<_> = names(setting).filter(|name| !is_node(name)).collect();
+    let missing = missing(setting);
     if missing.is_empty() {
         return Ok(());
     }
@@ -29,6 +29,19 @@ pub(crate) fn add(setting: Option<&OsStr>) -> crate::Result<()> {
     };
     set_apart().map_err(refused)?;
     put_together(&missing).map_err(refused)
+}
+
+/// As `add`, in a mount namespace that is ours already.
+pub(crate) fn add_here(setting: Option<&OsStr>) -> crate::Result<()> {
+    let missing = missing(setting);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    put_together(&missing).map_err(|e| format!("cannot make the nodes in /dev/infiniband: {e}"))
+}
+
+fn missing(setting: Option<&OsStr>) -> Vec<String> {
+    names(setting).filter(|name| !is_node(name)).collect()
 }
 
 /// `soft0` and so on.

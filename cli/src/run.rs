@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 /// What the command line says.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where /dev/infiniband has nodes of the software devices: for programs that look for them (UCX, MPI)
     #[arg(short = 'n')]
@@ -23,6 +23,14 @@ pub(crate) struct Args {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl Args {
+    /// `FERROVERBS_SOFT`, as the command will see it.
+    pub(crate) fn devices(&self) -> Option<OsString> {
+        let setting = self.soft.clone().map(OsString::from);
+        setting.or_else(|| std::env::var_os("FERROVERBS_SOFT"))
+    }
 }
 
 fn soft(value: &str) -> Result<String, &'static str> {
@@ -60,8 +68,7 @@ pub(crate) fn with(args: &Args, variables: &[(&str, String)]) -> crate::Result<E
     };
     command.env(variable, in_front(first.as_os_str(), std::env::var_os(variable).as_deref()));
     if args.nodes {
-        let setting = args.soft.clone().map(OsString::from);
-        nodes::add(setting.or_else(|| std::env::var_os("FERROVERBS_SOFT")).as_deref())?;
+        nodes::add(args.devices().as_deref())?;
     }
     let error = command.exec();
     eprintln!("ferroverbs: cannot run {}: {error}", program.to_string_lossy());

@@ -57,6 +57,9 @@ pub(crate) const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
 pub(crate) const DAPL: &[Package] = &["dapl2-utils"];
 pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 
+/// What makes hosts of namespaces.
+pub(crate) const HOSTS: &[Package] = &["iproute2", "util-linux"];
+
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
 
@@ -78,7 +81,7 @@ pub(crate) const VM: &[Package] =
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, DIST, CHROOT, START_UP, VM,
+    DAPL, CEPH, HOSTS, DIST, CHROOT, START_UP, VM,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

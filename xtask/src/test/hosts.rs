@@ -1,5 +1,7 @@
 //! Unmodified programs of two hosts, by RoCE v2: two network namespaces with a cable between them, and processes that share nothing else.
 
+mod cluster;
+
 use super::meeting::Place;
 use super::{Bench, Tally};
 use crate::namespaces::Namespaces;
@@ -57,7 +59,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         Ok(hosts) => hosts,
         Err(reason) => {
             tally.skip("two hosts", &reason);
-            return Ok(());
+            return cluster::run(bench, tally);
         }
     };
     for cable in CABLES {
@@ -78,5 +80,5 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let mut place = Place::new(bench, [None, None])?;
     (place.namespaces, place.wired) = (Some(&hosts), true);
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
-    Ok(())
+    cluster::run(bench, tally)
 }

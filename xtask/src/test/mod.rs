@@ -61,6 +61,7 @@ impl Group {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
+            "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
             "vm" => &[packages::VM],
             _ => &[],
         }

@@ -1,0 +1,183 @@
+//! Interfaces and addresses, by ip(8) and tc(8).
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::{Command, Stdio};
+
+/// What the cable between a host and the switch is like.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Cable {
+    /// Bytes of a packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=65535))]
+    mtu: u16,
+    /// Packets that are lost, of those that a host sends, such as 1%
+    #[arg(long, value_name = "PERCENT")]
+    loss: Option<String>,
+    /// How long packets take, such as 100us or '1ms 200us' (with a jitter)
+    #[arg(long, value_name = "TIME")]
+    delay: Option<String>,
+    /// How fast the cable is, such as 1gbit
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+    /// More, in the words of tc-netem(8), such as 'duplicate 1% reorder 5%'
+    #[arg(long, value_name = "WORDS")]
+    netem: Option<String>,
+}
+
+impl Cable {
+    /// The arguments of tc-netem(8); none, if packets just go through.
+    fn netem(&self) -> Vec<&str> {
+        let named = [("loss", &self.loss), ("delay", &self.delay), ("rate", &self.rate)];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let words = named.flat_map(|(name, value)| std::iter::once(name).chain(value.split(' ')));
+        let more = self.netem.iter().flat_map(|words| words.split(' '));
+        words.chain(more).filter(|word| !word.is_empty()).collect()
+    }
+}
+
+/// What a host's interface is called.
+const INTERFACE: &str = "eth0";
+
+/// The address of a host.
+pub(super) fn address(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 76, 0, host)
+}
+
+/// The other address of a host.
+pub(super) fn address6(host: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd76, 0, 0, 0, 0, 0, 0, host.into())
+}
+
+/// The number of the host that somebody calls `name`, of so many.
+pub(super) fn host_number(name: &str, hosts: u8) -> Option<u8> {
+    let is = |n: &u8| {
+        name == host_name(*n) || name == address(*n).to_string() || name == address6(*n).to_string()
+    };
+    (1..=hosts).find(is)
+}
+
+/// The name of a host.
+pub(super) fn host_name(host: u8) -> String {
+    format!("host{host}")
+}
+
+/// Whether the programs are there that this needs.
+pub(super) fn look_for_tools(cable: &Cable) -> crate::Result<()> {
+    let tools = if cable.netem().is_empty() { &["ip"][..] } else { &["ip", "tc"] };
+    for tool in tools {
+        let asked =
+            Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.map_err(|e| {
+            format!("a cluster needs the program {tool} ({e}): apt-get install iproute2")
+        })?;
+    }
+    Ok(())
+}
+
+/// In the switch's namespace: the switch, without hosts.
+pub(super) fn make_switch(cable: &Cable) -> crate::Result<()> {
+    let mtu = cable.mtu;
+    ip(&format!(
+        "link set lo up\n\
+         link add name switch mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+         link set switch up\n"
+    ))
+    .map_err(|e| format!("there is no switch (kernel module bridge): {e}"))
+}
+
+/// In a host's namespace: its interface, with its addresses, and a cable whose other end is in the namespace of process 1.
+pub(super) fn make_interface(host: u8, cable: &Cable) -> crate::Result<()> {
+    let mtu = cable.mtu;
+    ip(&format!(
+        "link set lo up\n\
+         link add name {INTERFACE} mtu {mtu} type veth peer name port{host} mtu {mtu} netns 1\n"
+    ))
+    .map_err(|e| format!("there is no cable (kernel module veth): {e}"))?;
+    // Its own address at once, not after asking who else has it. Where the kernel has no IPv6, there is nothing to set.
+    for setting in ["accept_dad", "dad_transmits"] {
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{setting}"), "0");
+    }
+    ip(&format!("address add {}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n", address(host)))?;
+    if std::path::Path::new("/proc/sys/net/ipv6").exists() {
+        ip(&format!("address add {}/64 dev {INTERFACE} nodad\n", address6(host)))?;
+    }
+    // For ping, which may be neither root's nor capable. Where it cannot be set, it is root's business as ever.
+    let group = rustix::process::getegid().as_raw();
+    let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
+    let netem = cable.netem();
+    if netem.is_empty() {
+        return Ok(());
+    }
+    let done = Command::new("tc")
+        .args(["qdisc", "add", "dev", INTERFACE, "root", "netem"])
+        .args(&netem)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot run tc: {e}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let missing = if said.contains("qdisc kind is unknown") || said.contains("No such file") {
+        "this kernel has no netem (module sch_netem; Debian: linux-image-amd64 rather than -cloud), so --loss, --delay, --rate and --netem cannot be had: "
+    } else {
+        ""
+    };
+    Err(format!("{missing}tc netem {}: {}", netem.join(" "), said.trim()))
+}
+
+/// In the switch's namespace: plugs the hosts in.
+pub(super) fn plug_in(hosts: impl Iterator<Item = u8>) -> crate::Result<()> {
+    ip(&hosts.map(|host| format!("link set port{host} master switch up\n")).collect::<String>())
+}
+
+/// Has `ip` carry out lines.
+fn ip(lines: &str) -> crate::Result<()> {
+    let failed = |e: std::io::Error| format!("cannot run ip: {e}");
+    let mut ip = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut input) = ip.stdin.take() {
+        // Whether it read them all is what its exit status says.
+        let _ = input.write_all(lines.as_bytes());
+    }
+    let done = ip.wait_with_output().map_err(failed)?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(said.trim().replace('\n', "; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cable(loss: Option<&str>, delay: Option<&str>, netem: Option<&str>) -> Cable {
+        let own = |text: Option<&str>| text.map(str::to_owned);
+        Cable { mtu: 1500, loss: own(loss), delay: own(delay), rate: None, netem: own(netem) }
+    }
+
+    #[test]
+    fn a_cable_that_does_nothing_needs_no_netem() {
+        assert!(cable(None, None, None).netem().is_empty());
+        assert_eq!(
+            cable(Some("1%"), Some("1ms  200us"), Some("duplicate 1%")).netem(),
+            ["loss", "1%", "delay", "1ms", "200us", "duplicate", "1%"]
+        );
+    }
+
+    #[test]
+    fn a_host_is_known_by_its_name_and_its_addresses() {
+        assert_eq!(host_number("host2", 4), Some(2));
+        assert_eq!(host_number("10.76.0.4", 4), Some(4));
+        assert_eq!(host_number("fd76::3", 4), Some(3));
+        for other in ["host5", "host0", "host", "2", "10.76.0.5", ""] {
+            assert_eq!(host_number(other, 4), None, "{other}");
+        }
+    }
+}

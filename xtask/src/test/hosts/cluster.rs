@@ -1,0 +1,193 @@
+//! `ferroverbs cluster`: hosts in a box, without root and by root; MPI across them; and nothing left of one that was killed.
+
+use super::super::{Bench, Tally};
+use crate::over::Over;
+use crate::packages::{self, Package};
+use crate::process::{Finished, Job, User};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Options of `cluster`, what of `cluster.sh` runs in the hosts, and the lines that it prints.
+const WITHIN: &[(&[&str], &str, &[&str])] = &[
+    (&["4"], "apart", &["[host1] host1 is a host", "[host4] host4 is a host"]),
+    (&["4"], "ring", &["[host1] host1 is between", "[host4] host4 is between"]),
+    (
+        &["2"],
+        "pair ib_send_bw -x 1 -n 100",
+        &["[host1]  65536      100", "[host2]  65536      100"],
+    ),
+    (&["--mtu", "9000", "2"], "pair ib_write_bw -x 1 -n 100", &["Mtu             : 4096[B]"]),
+];
+
+/// What of `cluster.sh` runs around a cluster, and what is said.
+const AROUND: &[(&str, &str)] = &[
+    ("killed", "nothing is left"),
+    ("told", "it was passed on"),
+    ("refused", "hosts in a box need user and network namespaces, which are refused here"),
+];
+
+struct Mpi {
+    name: &'static str,
+    packages: &'static [Package],
+    compiler: &'static str,
+    command: &'static [&'static str],
+}
+
+const MPIS: [Mpi; 2] = [
+    Mpi {
+        name: "Open MPI",
+        packages: packages::OPEN_MPI,
+        compiler: "mpicc.openmpi",
+        command: &[
+            "mpirun.openmpi",
+            "-n",
+            "4",
+            "--map-by",
+            "node",
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "osc",
+            "ucx",
+        ],
+    },
+    Mpi {
+        name: "MPICH",
+        packages: packages::MPICH,
+        compiler: "mpicc.mpich",
+        command: &["mpirun.mpich", "-n", "4"],
+    },
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let cluster = Cluster::new(bench)?;
+    let events = bench.scratch.path().join("gid_events");
+    let source = bench.paths.root.join("c-tests/tools/gid_events.c");
+    let made = compile("cc", &events, &source).arg("-libverbs").run(&bench.scratch, LIMIT)?;
+    if !made.ok() {
+        return Err(made.report("cc"));
+    }
+    let first = cluster.run(bench.user, Job::new("true"), &["2"])?;
+    if first.stderr.contains("which are refused here") {
+        tally.skip("ferroverbs cluster", first.stderr.trim());
+        return Ok(());
+    }
+    // Besides, by whoever runs the tests.
+    let others = bench.user.is_some().then_some(None);
+    for user in std::iter::once(bench.user).chain(others) {
+        let who = if user.is_some() || !crate::process::is_root() { "a user" } else { "root" };
+        for (options, what, lines) in WITHIN {
+            let name = format!("cluster {} of {who}: {what}", options.join(" "));
+            bench.step(&name);
+            let job = Job::new("sh").arg(&cluster.script).args(what.split(' '));
+            let done = cluster.run(user, job, options)?;
+            tally.record(&name, said(&done, lines));
+        }
+    }
+    for family in ["::ffff:10.76.1.1", "fd76:1::1"] {
+        let name = format!("an interface gets {family}, and loses it");
+        bench.step(&name);
+        let job = Job::new("sh").arg(&cluster.script).arg("gids").arg(&events).arg(family);
+        let done = cluster.run(bench.user, job, &["1"])?;
+        tally.record(&name, said(&done, &["[host1] it came", "[host1] it went"]));
+    }
+    for (what, words) in AROUND {
+        let name = format!("a cluster is {what}");
+        bench.step(&name);
+        let job = cluster.over(bench.user)?.job("sh").arg(&cluster.script).arg(what);
+        let done = cluster.finish(bench.user, job.arg(&cluster.program))?;
+        tally.record(&name, heard(&done, words));
+    }
+    bench.step("a cluster with losses");
+    let done = cluster.run(bench.user, Job::new("true"), &["2", "--loss", "1%"])?;
+    let result = if done.ok() { Ok(()) } else { heard(&done, "this kernel has no netem") };
+    tally.record("cluster --loss, or what is missing for it", result);
+    for mpi in &MPIS {
+        let name = format!("cluster 4: {} over UCX over verbs", mpi.name);
+        if let Err(reason) = packages::ensure(&[mpi.packages, packages::UCX], &bench.progress) {
+            tally.skip(&name, &reason);
+            continue;
+        }
+        bench.step(&name);
+        tally.record(&name, cluster.mpi(mpi));
+    }
+    Ok(())
+}
+
+/// What all of them need.
+struct Cluster<'a> {
+    bench: &'a Bench,
+    program: PathBuf,
+    script: PathBuf,
+}
+
+impl<'a> Cluster<'a> {
+    fn new(bench: &'a Bench) -> crate::Result<Self> {
+        let script = bench.scratch.path().join("cluster.sh");
+        let source = bench.paths.root.join("c-tests/tools/cluster.sh");
+        std::fs::copy(&source, &script).map_err(|e| format!("{}: {e}", source.display()))?;
+        Ok(Self { bench, program: bench.prefix()?.join("bin/ferroverbs"), script })
+    }
+
+    fn over(&self, user: Option<User>) -> crate::Result<Over> {
+        Ok(Over::new(self.bench.prefix()?, &self.bench.paths.target).user(user).wired())
+    }
+
+    /// A job within a cluster.
+    fn run(&self, user: Option<User>, job: Job, options: &[&str]) -> crate::Result<Finished> {
+        let cluster = self.over(user)?.job(&self.program).arg("cluster").args(options);
+        self.finish(user, cluster.args(["--", "sh", "-c"]).arg(job.line()))
+    }
+
+    /// Runs a job in a folder of its own.
+    fn finish(&self, user: Option<User>, job: Job) -> crate::Result<Finished> {
+        let work = match user {
+            Some(_) => self.bench.private_folder("work")?,
+            None => self.bench.scratch.folder("work", 0o700)?,
+        };
+        let job = job.dir(&work).env("HOME", &work).env("TMPDIR", &work);
+        job.run(&self.bench.scratch, LIMIT)
+    }
+
+    /// A ring of four ranks, each in a host of its own.
+    fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
+        let scratch = &self.bench.scratch;
+        let program = scratch.path().join(mpi.compiler).with_extension("cluster");
+        let source = self.bench.paths.root.join("c-tests/tools/mpi_ring.c");
+        let made = compile(mpi.compiler, &program, &source).run(scratch, LIMIT)?;
+        if !made.ok() {
+            return Err(made.report(mpi.compiler));
+        }
+        let job = self.over(self.bench.user)?.job(&self.program).args(["cluster", "4", "-n", "--"]);
+        let job = job.args(mpi.command).arg(&program);
+        let job = job.env("UCX_TLS", "rc_v,self").env("UCX_NET_DEVICES", "soft0:1");
+        let job = job.env("UCX_IB_GID_INDEX", "1").env("UCX_FENCE_MODE", "weak");
+        let done = self.finish(self.bench.user, job.env("UCX_WARN_UNUSED_ENV_VARS", "n"))?;
+        said(&done, &["4 ranks, 0 wrong"])
+    }
+}
+
+fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
+    Job::new(compiler).args(["-O1", "-o"]).arg(program).arg(source)
+}
+
+/// It ended well and printed these.
+fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
+    let missing = lines.iter().find(|line| !done.stdout.contains(**line));
+    match missing {
+        None if done.ok() => Ok(()),
+        Some(line) if done.ok() => Err(done.report(&format!("it did not say `{line}`"))),
+        _ => Err(done.report("the cluster")),
+    }
+}
+
+/// It said this, on whichever output.
+fn heard(done: &Finished, words: &str) -> Result<(), String> {
+    if done.stdout.contains(words) || done.stderr.contains(words) {
+        return Ok(());
+    }
+    Err(done.report(&format!("it did not say `{words}`")))
+}
