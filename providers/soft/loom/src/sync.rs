@@ -92,7 +92,7 @@ macro_rules! wrap {
         #[derive(Debug)]
         pub(crate) struct $name(atomic::$name);
 
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "as many of the methods as any type needs")]
         impl $name {
             pub(crate) fn new(value: $of) -> Self {
                 Self(atomic::$name::new(value))
@@ -137,11 +137,11 @@ macro_rules! wrap {
     )+};
 }
 
-wrap!(AtomicU32(u32), AtomicU64(u64), AtomicUsize(usize), AtomicBool(bool));
+wrap!(AtomicU8(u8), AtomicU32(u32), AtomicU64(u64), AtomicUsize(usize), AtomicBool(bool));
 
 macro_rules! numbers {
     ($($name:ident($of:ty)),+) => {$(
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "as many of the methods as any type needs")]
         impl $name {
             pub(crate) fn fetch_or(&self, bits: $of, order: Ordering) -> $of {
                 around(order, || self.0.fetch_or(bits, weaker(order)))

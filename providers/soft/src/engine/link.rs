@@ -7,6 +7,7 @@ use soft_local::shm::layout::{
     ATTENTION_ACKS, ATTENTION_REQUESTS, CHUNKS, Life, QpEntry, RING_SLOTS, split_qpn,
 };
 use soft_local::shm::protocol;
+use soft_local::shm::tenure;
 use soft_local::shm::view::{Ring, View};
 use soft_memory::Range;
 use soft_sys::{futex, membarrier, notice};
@@ -57,16 +58,13 @@ impl Holder {
 
     /// Who holds `ring`, if anybody does.
     pub(crate) fn of(ring: &Ring) -> Option<Self> {
-        // Pairs with the Release in `take`: pieces are there after their holder.
-        let word = ring.holder().load(Ordering::Acquire).as_said();
+        let word = tenure::holder_of(ring.holder().word());
         (word & 1 != 0).then_some(Self(word))
     }
 
     /// Takes `ring` for it; `false`: somebody else sent in it before.
     pub(crate) fn take(self, ring: &Ring) -> bool {
-        let taken =
-            ring.holder().word().compare_exchange(0, self.0, Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok() || taken == Err(self.0)
+        tenure::take_ring(ring.holder().word(), self.0)
     }
 
     /// Takes `ring` from whoever holds it, and leaves what lies there behind: returns with which slot it begins.
@@ -77,9 +75,7 @@ impl Holder {
             (ring.told().as_said(), ring.begun().load(Ordering::Relaxed).as_said());
         let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
         let begun = last.wrapping_add(2 * RING_SLOTS);
-        ring.begun().store(begun, Ordering::Relaxed);
-        // Pairs with the Acquire in `of`.
-        ring.holder().store(self.0, Ordering::Release);
+        tenure::take_ring_over(ring.holder().word(), self.0, ring.begun().word(), begun);
         begun
     }
 

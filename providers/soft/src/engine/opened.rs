@@ -12,8 +12,9 @@ use super::xrc::{DomainId, Task, Xrc};
 use crate::adapter::Adapter;
 use parking_lot::Mutex;
 use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
+use soft_local::shm::tenure;
 use soft_local::shm::view::View;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A handle of a QP that was created by another handle, here or in another process.
@@ -52,20 +53,20 @@ pub(super) struct OpenQps {
 /// The processes that have QP `index` of the owner of `view` open: slot and identity.
 fn openers(view: &View, index: usize) -> impl Iterator<Item = (u16, u32)> {
     let noted = view.openers(index).into_iter().flatten();
-    let noted = noted.map(|identity| identity.load(Ordering::Acquire).as_said());
+    let noted = noted.map(|noted| tenure::opener(noted.word()));
     noted.zip(0..).filter(|(identity, _)| *identity != 0).map(|(identity, slot)| (slot, identity))
 }
 
 /// Notes that process `slot` has a QP open; `None`: there is no room to map where that is noted.
 fn note(view: &View, index: usize, slot: u16, identity: u32) -> Option<()> {
-    view.openers(index)?.get(usize::from(slot))?.store(identity, Ordering::SeqCst);
+    tenure::note_opener(view.openers(index)?.get(usize::from(slot))?.word(), identity);
     Some(())
 }
 
 /// Withdraws it, unless it is another process by now.
 fn withdraw(view: &View, index: usize, slot: u16, identity: u32) {
     if let Some(noted) = view.openers(index).and_then(|all| all.get(usize::from(slot))) {
-        let _ = noted.word().compare_exchange(identity, 0, Ordering::SeqCst, Ordering::Relaxed);
+        tenure::withdraw_opener(noted.word(), identity);
     }
 }
 
@@ -118,9 +119,7 @@ impl Xrc {
         }
         let identity = adapter.fabric.identity();
         note(&home.view, index, own, identity)?;
-        // Pairs with the fence in `abandon`: either its owner sees us or we see that it is being destroyed.
-        fence(Ordering::SeqCst);
-        if home.entry().closing.load(Ordering::SeqCst) == CLOSING || !usable(&home) {
+        if tenure::closing(&home.entry().closing) == CLOSING || !usable(&home) {
             let others = self.handles_of(number).len();
             if others == 0 {
                 withdraw(&home.view, index, own, identity);
@@ -174,8 +173,7 @@ impl Xrc {
     /// The creator of `qp` destroys it. `true`: others have it open, and it goes on until they do not.
     pub(crate) fn abandon(&self, qp: &Arc<Qp>) -> bool {
         let mut orphans = self.open_qps.orphans.lock();
-        qp.entry().closing.store(CLOSING, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        tenure::begin_to_destroy(&qp.entry().closing, CLOSING);
         if !is_open(qp) {
             return false;
         }
@@ -193,8 +191,7 @@ impl Xrc {
                 return true;
             }
             // As in `abandon`.
-            qp.entry().closing.store(CLOSING, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
+            tenure::begin_to_destroy(&qp.entry().closing, CLOSING);
             let open = is_open(qp);
             if open {
                 qp.entry().closing.store(ORPHANED, Ordering::SeqCst);

@@ -28,6 +28,7 @@ use abi::*;
 use parking_lot::{Mutex, MutexGuard};
 use soft_local::shm::layout::{Life, QpEntry};
 use soft_local::shm::protocol::Quiet;
+use soft_local::shm::tenure;
 use soft_local::shm::view::Ring;
 use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
 use soft_sys::{Errno, membarrier};
@@ -632,14 +633,15 @@ impl Qp {
             // What is outstanding is listed, since it was listed when it became so: see `stays_listed`.
             return;
         }
-        self.outstanding.store(any, Ordering::Relaxed);
         if any {
-            if !self.listed_sender.swap(true, Ordering::AcqRel) {
+            if tenure::list_outstanding(&self.outstanding, &self.listed_sender) {
                 self.list_sender();
             }
             if let Some(own) = &self.tm {
                 self.list_with_receives(own);
             }
+        } else {
+            self.outstanding.store(false, Ordering::Relaxed);
         }
     }
 
@@ -653,7 +655,7 @@ impl Qp {
     /// The shared receive queue's requests go on when its completion queue is polled, whoever polls the send queue's.
     fn list_with_receives(&self, own: &Tagging) {
         if !Arc::ptr_eq(&self.recv_cq, &self.send_cq)
-            && !own.listed().swap(true, Ordering::AcqRel)
+            && tenure::lists(own.listed())
             && let Some(me) = self.me.upgrade()
         {
             self.recv_cq.add_sender(me);
@@ -670,14 +672,7 @@ impl Qp {
 
     /// Whether `cq` must look at the send queue; if not, it is off its list from now on.
     pub(crate) fn stays_listed(&self, cq: &Cq) -> bool {
-        if self.has_outstanding() {
-            return true;
-        }
-        let listed = self.listed_with(cq);
-        // Against `sends_outstanding`, which stores and then swaps: if its swap came before ours, ours acquires what it stored,
-        // and the load sees it; if it came after, it found the flag down, and lists the QP anew.
-        listed.swap(false, Ordering::AcqRel);
-        self.has_outstanding() && !listed.swap(true, Ordering::AcqRel)
+        tenure::stays_listed(&self.outstanding, self.listed_with(cq))
     }
 
     pub(crate) fn unlist_sender(&self, cq: &Cq) {

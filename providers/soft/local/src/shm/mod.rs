@@ -6,5 +6,6 @@ pub mod protocol;
 mod short;
 pub mod slot;
 pub mod sync;
+pub mod tenure;
 pub mod trust;
 pub mod view;
