@@ -21,6 +21,9 @@ pub struct Nodes {
 /// Those of `libibverbs.so.1`.
 pub const IBVERBS: Nodes = Nodes { public: "IBVERBS_1.", private: "IBVERBS_PRIVATE_" };
 
+/// Those of `librdmacm.so.1`, which has no private ones.
+pub const RDMACM: Nodes = Nodes { public: "RDMACM_1.", private: "RDMACM_PRIVATE_" };
+
 impl Nodes {
     /// The map for the rows of `table`. Each private node also has the names of `variables`.
     ///

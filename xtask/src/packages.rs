@@ -45,6 +45,9 @@ pub(crate) const BENCH: &[Package] = &[
     "util-linux",
 ];
 
+/// Programs that make their connections by librdmacm.
+pub(crate) const RDMACM: &[Package] = &["rdmacm-utils", "librdmacm1|librdmacm1t64"];
+
 /// Stacks of others whose ways over verbs are tested.
 pub(crate) const QPERF: &[Package] = &["qperf"];
 pub(crate) const LIBFABRIC: &[Package] = &["libfabric-bin"];
@@ -81,7 +84,7 @@ pub(crate) const VM: &[Package] =
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, HOSTS, DIST, CHROOT, START_UP, VM,
+    DAPL, CEPH, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

@@ -62,6 +62,7 @@ const SOURCES: &[&str] = &[
     "man",
     "provider-loader",
     "providers",
+    "rdmacm",
     "src",
     "xtask/src/files.rs",
     "xtask/src/manpage.rs",
@@ -102,7 +103,14 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
-        .args(["-p", "ferroverbs-cli", "-p", "ferroverbs-layer-validate"])
+        .args([
+            "-p",
+            "ferroverbs-cli",
+            "-p",
+            "ferroverbs-layer-validate",
+            "-p",
+            "ferroverbs-rdmacm",
+        ])
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
@@ -116,6 +124,8 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let release = paths.target.join("release");
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o644)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
+    tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
+    tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
     tree.copy(&release.join("libferroverbs_layer_validate.so"), LAYER, 0o644)?;
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;

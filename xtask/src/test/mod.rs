@@ -24,6 +24,7 @@ mod perf_raw;
 mod programs;
 mod pyverbs;
 mod pyverbs_suite;
+mod rdmacm;
 mod sanitizer;
 mod sources;
 mod stacks;
@@ -63,6 +64,7 @@ impl Group {
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
             "vm" => &[packages::VM],
+            "rdmacm" => &[packages::RDMACM],
             _ => &[],
         }
     }
@@ -127,6 +129,11 @@ const GROUPS: &[Group] = &[
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
     Group { name: "suite", what: "rdma-core's own tests, over pyverbs", run: pyverbs_suite::run },
     Group { name: "perftest", what: "perftest, unmodified", run: perf::run },
+    Group {
+        name: "rdmacm",
+        what: "rdmacm-utils and perftest -R over our librdmacm, unmodified",
+        run: rdmacm::run,
+    },
     Group {
         name: "stacks",
         what: "qperf, uDAPL, Ceph, Gloo, TensorPipe, UCX, libfabric, MPI, unmodified",

@@ -1,0 +1,140 @@
+//! Addresses: as C has them, as GIDs, and which one of ours leads to another one.
+
+use cface::Errno;
+use ferroverbs_cm::wire::{Gid, IpHeader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+
+/// Reads an IPv4 or IPv6 address.
+///
+/// # Errors
+/// `EINVAL` NULL; `EAFNOSUPPORT` another family.
+///
+/// # Safety
+/// `address` is NULL or readable, as many bytes as its family has.
+pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
+    if address.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: it is readable (see above), and the family says how it is to be read.
+    unsafe {
+        match i32::from((*address).sa_family) {
+            libc::AF_INET => {
+                let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            }
+            _ => Err(Errno::from_raw(libc::EAFNOSUPPORT)),
+        }
+    }
+}
+
+/// Writes an address where C code keeps one; returns its bytes.
+///
+/// # Safety
+/// `to` is writable.
+pub(crate) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr) -> usize {
+    // SAFETY: a `sockaddr_storage` has room for either, and is aligned for both.
+    unsafe {
+        match address {
+            SocketAddr::V4(v4) => {
+                to.cast::<libc::sockaddr_in>().write(libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                    sin_zero: [0; 8],
+                });
+                size_of::<libc::sockaddr_in>()
+            }
+            SocketAddr::V6(v6) => {
+                to.cast::<libc::sockaddr_in6>().write(libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: v6.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                    sin6_scope_id: v6.scope_id(),
+                });
+                size_of::<libc::sockaddr_in6>()
+            }
+        }
+    }
+}
+
+/// The GID of an address (IBTA annex A17, 4.3).
+pub(crate) const fn gid(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Which of our addresses packets to `to` have.
+///
+/// # Errors
+/// The system's: there is no way.
+pub(crate) fn source_for(to: IpAddr) -> Result<IpAddr, Errno> {
+    let any: IpAddr =
+        if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Nothing is sent by it.
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect((to, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The header of a request from one address to another.
+///
+/// # Errors
+/// `EINVAL` of different families.
+pub(crate) fn header(from: SocketAddr, to: SocketAddr) -> Result<IpHeader, Errno> {
+    let port = from.port();
+    match (from.ip(), to.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            Ok(IpHeader::V4 { source, port, destination })
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            Ok(IpHeader::V6 { source, port, destination })
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Who asks and whom, by a header; the port of the second is `port`.
+pub(crate) fn ends(header: IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
+    match header {
+        IpHeader::V4 { source, port: from, destination } => {
+            ((source, from).into(), (destination, port).into())
+        }
+        IpHeader::V6 { source, port: from, destination } => {
+            ((source, from).into(), (destination, port).into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_it_was_written() {
+        for text in ["10.0.0.7:4711", "[fe80::1]:80"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            // SAFETY: zeros are a valid one, and it is writable and readable.
+            let again = unsafe {
+                let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+                write(&raw mut storage, address);
+                read((&raw const storage).cast())
+            };
+            assert_eq!(again, Ok(address));
+        }
+    }
+
+    #[test]
+    fn loopback_leads_to_loopback() {
+        assert_eq!(source_for(Ipv4Addr::LOCALHOST.into()), Ok(Ipv4Addr::LOCALHOST.into()));
+    }
+}

@@ -1,0 +1,469 @@
+//! What carries the messages of the connection manager for one device: a datagram QP, and a thread that sleeps until something comes or is due.
+//!
+//! A real adapter has one QP of number 1 for all of its host. Here each process has a QP of its own, and all of them are in one multicast
+//! group of the host, which stands for that number: whatever is for QP 1 goes to everyone, with the address behind it, and everyone keeps what is
+//! his ([`crate::sorting`]). An answer goes the same way.
+
+use crate::device::{Device, PORT};
+use crate::id::Id;
+use crate::sorting::{self, For};
+use crate::{ports, random, verbs};
+use abi::*;
+use cface::{Errno, mem};
+use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN};
+use ferroverbs_cm::{Config, Connection, Listener, Manager, Names, Time};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where a peer is, and by which of our addresses it knows us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Peer {
+    pub(crate) remote: Gid,
+    pub(crate) local: Gid,
+}
+
+/// The group that stands for QP 1 of this host; interface-local, so that no wire carries it.
+const GROUP: Gid = [0xff, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'V', 0, 1];
+/// What datagrams to a group carry (IBTA vol 1, 10.5.2).
+const GROUP_QPN: u32 = 0xff_ffff;
+/// The key of QP 1 (IBTA vol 1, 3.5.3).
+const QKEY: u32 = 0x8001_0000;
+/// A message, and the address that it is for.
+const LETTER: usize = MAD_LEN + 16;
+/// Bytes in front of a datagram that came.
+const GRH: usize = 40;
+const RECEIVES: usize = 512;
+const SENDS: usize = 64;
+/// Bytes of a buffer.
+const SLOT: usize = 320;
+const _: () = assert!(GRH + LETTER <= SLOT);
+/// How soon a message is tried again for which there was no room.
+const AGAIN: Duration = Duration::from_millis(1);
+/// Address handles that are kept.
+const MOST_HANDLES: usize = 256;
+
+/// What carries the messages of a device.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    device: &'static Device,
+    qp: *mut ibv_qp,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    memory: *mut u8,
+    lkey: u32,
+    /// The thread sleeps at it.
+    bell: i32,
+    /// Upper bits of our names.
+    owner: u32,
+    _owner: ports::Name,
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+// SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is used by who has its number, under the lock
+// of `state` or by the thread alone.
+unsafe impl Send for Agent {}
+// SAFETY: as above.
+unsafe impl Sync for Agent {}
+
+/// What the thread and callers share.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) manager: Manager<Peer>,
+    pub(crate) connections: HashMap<Connection, Arc<Id>>,
+    pub(crate) listeners: HashMap<Listener, Arc<Id>>,
+    handles: HashMap<Peer, *mut ibv_ah>,
+    own: Vec<(u32, Gid)>,
+    free: Vec<usize>,
+    waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
+}
+
+impl Agent {
+    /// Makes the QP and starts the thread.
+    ///
+    /// # Errors
+    /// The device's, or the system's.
+    pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
+        let (owner, name) = ports::own(random::number())?;
+        let mut config = Config::new(Guid(device.guid));
+        config.names = Names { prefix: owner, bits: ports::OWNER_BITS };
+        let state = State {
+            manager: Manager::new(config),
+            connections: HashMap::new(),
+            listeners: HashMap::new(),
+            handles: HashMap::new(),
+            own: device.gids(),
+            free: (0..SENDS).collect(),
+            waiting: VecDeque::new(),
+        };
+        // SAFETY: eventfd has no requirements.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(Errno::last());
+        }
+        let bytes = SLOT * (RECEIVES + SENDS);
+        let memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
+        // SAFETY: context and domain are never closed; the objects are made here and never destroyed; `memory` has as many bytes, and stays.
+        unsafe {
+            memory.write_bytes(0, bytes);
+            let context = device.context;
+            let mr = made(verbs::ibv_reg_mr(
+                device.pd,
+                memory.cast(),
+                bytes,
+                IBV_ACCESS_LOCAL_WRITE.cast_signed(),
+            ))?;
+            let channel = made(verbs::ibv_create_comp_channel(context))?;
+            let cq = |most: usize, channel| {
+                made(verbs::ibv_create_cq(context, most as i32, null_mut(), channel, 0))
+            };
+            let (send_cq, recv_cq) = (cq(SENDS, null_mut())?, cq(RECEIVES, channel)?);
+            let mut init = ibv_qp_init_attr {
+                qp_context: null_mut(),
+                send_cq,
+                recv_cq,
+                srq: null_mut(),
+                cap: ibv_qp_cap {
+                    max_send_wr: SENDS as u32,
+                    max_recv_wr: RECEIVES as u32,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: 0,
+                },
+                qp_type: IBV_QPT_UD,
+                sq_sig_all: 1,
+            };
+            let qp = made(verbs::ibv_create_qp(device.pd, &raw mut init))?;
+            let agent = Self {
+                device,
+                qp,
+                send_cq,
+                recv_cq,
+                channel,
+                memory,
+                lkey: (*mr).lkey,
+                bell,
+                owner,
+                _owner: name,
+                begun: Instant::now(),
+                state: Mutex::new(state),
+            };
+            agent.connect()?;
+            start(device)?;
+            Ok(agent)
+        }
+    }
+
+    /// Brings the QP to where it sends and receives.
+    ///
+    /// # Safety
+    /// The QP is live.
+    unsafe fn connect(&self) -> Result<(), Errno> {
+        let mut attr =
+            ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: PORT, qkey: QKEY, ..Zeroed::zeroed() };
+        let steps = [
+            (IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+            (IBV_QPS_RTR, IBV_QP_STATE),
+            (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN),
+        ];
+        for (state, mask) in steps {
+            attr.qp_state = state;
+            // SAFETY: the QP is live, by contract; `attr` is readable.
+            let error = unsafe { verbs::ibv_modify_qp(self.qp, &raw mut attr, mask.cast_signed()) };
+            if error != 0 {
+                return Err(Errno::from_raw(error));
+            }
+            if state == IBV_QPS_INIT {
+                for slot in 0..RECEIVES {
+                    self.post_receive(slot)?;
+                }
+            }
+        }
+        let group = ibv_gid { raw: GROUP };
+        // SAFETY: the QP is live, and `group` readable.
+        match unsafe { verbs::ibv_attach_mcast(self.qp, &raw const group, 0) } {
+            0 => Ok(()),
+            error => Err(Errno::from_raw(error)),
+        }
+    }
+
+    const fn slot(&self, number: usize) -> *mut u8 {
+        self.memory.wrapping_add(number * SLOT)
+    }
+
+    fn post_receive(&self, number: usize) -> Result<(), Errno> {
+        let mut place =
+            ibv_sge { addr: self.slot(number) as u64, length: SLOT as u32, lkey: self.lkey };
+        let mut request = ibv_recv_wr {
+            wr_id: number as u64,
+            next: null_mut(),
+            sg_list: &raw mut place,
+            num_sge: 1,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the context and the QP are live for ever; the request and what it names stay during the call, and the slot is the device's now.
+        let error = unsafe {
+            let post = (*self.device.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
+            post(self.qp, &raw mut request, &raw mut bad)
+        };
+        if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+    }
+
+    /// Completions of a queue.
+    fn completions(&self, cq: *mut ibv_cq) -> Vec<ibv_wc> {
+        let mut found = Vec::with_capacity(64);
+        // SAFETY: the context and the queue are live for ever, and there is room for as many completions as are said.
+        unsafe {
+            if let Some(poll) = (*self.device.context).ops.poll_cq {
+                let count = poll(cq, 64, found.as_mut_ptr());
+                found.set_len(usize::try_from(count).unwrap_or(0).min(64));
+            }
+        }
+        found
+    }
+
+    /// The time as the manager has it.
+    pub(crate) fn now(&self) -> Time {
+        self.begun.elapsed()
+    }
+
+    /// The manager, and who is who.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Sends what is to be sent, tells what is to be told, and has the thread look at its clock.
+    pub(crate) fn pump(&self, state: &mut State) {
+        self.carry(state);
+        let one = 1_u64;
+        // SAFETY: eight bytes of `one` are read; the descriptor is never closed.
+        unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
+    }
+
+    fn carry(&self, state: &mut State) {
+        while let Some(letter) = state.manager.poll_transmit() {
+            state.waiting.push_back(letter);
+        }
+        while let Some((peer, mad)) = state.waiting.pop_front() {
+            if !self.send(state, peer, &mad) {
+                state.waiting.push_front((peer, mad));
+                break;
+            }
+        }
+        while let Some(event) = state.manager.poll_event() {
+            crate::arrivals::tell(self.device, state, event);
+        }
+    }
+
+    /// `false`: there is no room. What cannot go is lost, and sent again.
+    fn send(&self, state: &mut State, peer: Peer, mad: &[u8; MAD_LEN]) -> bool {
+        if state.free.is_empty() {
+            let done = self.completions(self.send_cq);
+            state.free.extend(done.iter().map(|wc| wc.wr_id as usize));
+        }
+        let Some(ah) = self.handle(state, peer) else { return true };
+        let Some(number) = state.free.pop() else { return false };
+        let slot = self.slot(RECEIVES + number);
+        let mut letter = [0; LETTER];
+        let (head, address) = letter.split_at_mut(MAD_LEN);
+        head.copy_from_slice(mad);
+        address.copy_from_slice(&peer.remote);
+        let mut place = ibv_sge { addr: slot as u64, length: LETTER as u32, lkey: self.lkey };
+        let mut request = ibv_send_wr {
+            wr_id: number as u64,
+            next: null_mut(),
+            sg_list: &raw mut place,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            send_flags: IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
+            imm: ibv_send_wr_imm { imm_data: 0 },
+            wr: ibv_send_wr_wr {
+                ud: ibv_send_wr_ud { ah, remote_qpn: GROUP_QPN, remote_qkey: QKEY },
+            },
+            qp_type: ibv_send_wr_qp_type { xrc: ibv_send_wr_xrc { remote_srqn: 0 } },
+            tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
+        };
+        let mut bad = null_mut();
+        // SAFETY: the slot is ours while its number is not free; the QP is live for ever; the request and what it names stay during the call.
+        let posted = unsafe {
+            slot.copy_from_nonoverlapping(letter.as_ptr(), LETTER);
+            let post = (*self.device.context).ops.post_send;
+            post.is_some_and(|post| post(self.qp, &raw mut request, &raw mut bad) == 0)
+        };
+        if !posted {
+            state.free.push(number);
+        }
+        true
+    }
+
+    /// The way to the host of a peer.
+    fn handle(&self, state: &mut State, peer: Peer) -> Option<*mut ibv_ah> {
+        if let Some(known) = state.handles.get(&peer) {
+            return Some(*known);
+        }
+        if !state.own.iter().any(|(_, gid)| *gid == peer.local) {
+            state.own = self.device.gids();
+        }
+        let index = state.own.iter().find(|(_, gid)| *gid == peer.local)?.0;
+        if state.handles.len() >= MOST_HANDLES {
+            for (_, ah) in state.handles.drain() {
+                // SAFETY: made below; requests that were posted do not need it any more.
+                unsafe { verbs::ibv_destroy_ah(ah) };
+            }
+        }
+        let mut attr = ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: GROUP },
+                flow_label: 0,
+                sgid_index: u8::try_from(index).ok()?,
+                hop_limit: 1,
+                traffic_class: 0,
+            },
+            is_global: 1,
+            port_num: PORT,
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: the domain is never given back; `attr` is readable.
+        let ah = unsafe { verbs::ibv_create_ah(self.device.pd, &raw mut attr) };
+        if ah.is_null() {
+            return None;
+        }
+        state.handles.insert(peer, ah);
+        Some(ah)
+    }
+
+    /// A datagram came.
+    fn take(&self, state: &mut State, datagram: &[u8]) {
+        let Some((header, letter)) = datagram.split_first_chunk::<GRH>() else { return };
+        let Some((mad, address)) = letter.split_first_chunk::<MAD_LEN>() else { return };
+        let Some(&local) = address.first_chunk::<16>() else { return };
+        let Some(remote) = sorting::sender(header) else { return };
+        if !state.own.iter().any(|(_, gid)| *gid == local) {
+            state.own = self.device.gids();
+            if !state.own.iter().any(|(_, gid)| *gid == local) {
+                return;
+            }
+        }
+        let is_ours = match sorting::whose(mad) {
+            For::Anyone => true,
+            For::Service(service) => {
+                let mine = state.listeners.values().any(|id| id.listens_to(service));
+                mine || !ports::is_listened_to(service)
+            }
+            For::Owner(owner) => owner == self.owner || !ports::lives(owner),
+        };
+        if is_ours {
+            let from = Peer { remote, local };
+            state.manager.receive(self.now(), &mut random::number, &from, mad);
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            self.drain();
+            let wait = self.look_at_clock();
+            // SAFETY: context and queue are live for ever.
+            unsafe {
+                if let Some(notify) = (*self.device.context).ops.req_notify_cq {
+                    notify(self.recv_cq, 0);
+                }
+            }
+            // What came just before rings no bell.
+            if !self.drain() {
+                self.sleep(wait);
+            }
+        }
+    }
+
+    /// Takes what came; `false`: nothing did.
+    fn drain(&self) -> bool {
+        let mut any = false;
+        loop {
+            let came = self.completions(self.recv_cq);
+            if came.is_empty() {
+                return any;
+            }
+            any = true;
+            let mut state = self.lock();
+            for wc in came {
+                let number = wc.wr_id as usize;
+                let len = (wc.byte_len as usize).min(SLOT);
+                if wc.status == IBV_WC_SUCCESS && number < RECEIVES {
+                    let mut datagram = [0; SLOT];
+                    // SAFETY: the slot of a receive that completed is ours until it is posted again.
+                    unsafe {
+                        self.slot(number).copy_to_nonoverlapping(datagram.as_mut_ptr(), len);
+                    }
+                    self.take(&mut state, datagram.get(..len).unwrap_or_default());
+                }
+                // Refused only where the device is broken; then there is nobody to tell.
+                let _broken = self.post_receive(number);
+            }
+            self.carry(&mut state);
+        }
+    }
+
+    /// Does what is due; returns when something will be.
+    fn look_at_clock(&self) -> Option<Duration> {
+        let mut state = self.lock();
+        state.manager.handle_timeout(self.now());
+        self.carry(&mut state);
+        let due = state.manager.poll_timeout().map(|at| at.saturating_sub(self.now()));
+        let again = (!state.waiting.is_empty()).then_some(AGAIN);
+        due.into_iter().chain(again).min()
+    }
+
+    fn sleep(&self, wait: Option<Duration>) {
+        // Rather a millisecond late than too early, again and again.
+        let limit = wait.map_or(-1, |wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
+        // SAFETY: the channel is live for ever.
+        let events = unsafe { (*self.channel).fd };
+        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [poll(events), poll(self.bell)];
+        // SAFETY: `both` is two entries; `count` has the eight bytes that are read; channel and queue are live for ever.
+        unsafe {
+            libc::poll(both.as_mut_ptr(), 2, limit);
+            let [event, bell] = both.map(|one| one.revents != 0);
+            if event {
+                let (mut cq, mut context) = (null_mut(), null_mut());
+                if verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
+                    verbs::ibv_ack_cq_events(cq, 1);
+                }
+            }
+            if bell {
+                let mut count = 0_u64;
+                libc::read(self.bell, (&raw mut count).cast(), 8);
+            }
+        }
+    }
+}
+
+/// What a verb made.
+fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+    if object.is_null() { Err(Errno::last()) } else { Ok(object) }
+}
+
+/// Starts the thread of a device whose agent is being made.
+fn start(device: &'static Device) -> Result<(), Errno> {
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // Signals are the program's threads'.
+    // SAFETY: both sets are filled in before they are read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let started = std::thread::Builder::new().name("fv-rdmacm".into()).spawn(|| {
+        // Waits until the agent is there.
+        if let Ok(agent) = device.agent() {
+            agent.run();
+        }
+    });
+    // SAFETY: filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
+    started.map(drop).map_err(Errno::from)
+}

@@ -1,0 +1,199 @@
+//! `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`, `rdma_ack_cm_event(3)`.
+
+use crate::calls::qp;
+use crate::channel::{Channel, Deed, Event};
+use crate::id::{Id, Stage};
+use abi::*;
+use cface::{Errno, MinusOne, Ret, boundary, verb};
+use ferroverbs_cm::wire::{Information, Private, Reason};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+verb! {
+    /// `rdma_create_event_channel(3)`.
+    ///
+    /// # Safety
+    /// Nothing is asked.
+    pub(crate) fn create() -> *mut rdma_event_channel {
+        crate::device::all()?;
+        Ok(Channel::new()?.into_c())
+    }
+
+    /// `rdma_destroy_event_channel(3)`.
+    ///
+    /// # Safety
+    /// `channel` is NULL or live, without ids, and used no more.
+    pub(crate) fn destroy(channel: *mut rdma_event_channel) {
+        if !channel.is_null() {
+            // SAFETY: by the contract above.
+            unsafe { Channel::drop_c(channel) };
+        }
+        Ok(())
+    }
+
+    /// `rdma_ack_cm_event(3)`.
+    ///
+    /// # Safety
+    /// `event` is NULL or was got, and is acknowledged once.
+    pub(crate) fn ack(event: *mut rdma_cm_event) -> MinusOne {
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by the contract above.
+        unsafe { give_back(event) };
+        Ok(MinusOne(0))
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// `read(2)`, which a cancelled thread unwinds from.
+    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize;
+}
+
+/// `rdma_get_cm_event(3)`: `EAGAIN` on a non-blocking descriptor without events.
+///
+/// No `verb!`: a thread that sleeps here may be cancelled, and unwinds as it would from read(2).
+///
+/// # Safety
+/// `channel` is NULL or live; `event` is NULL or writable.
+pub(crate) unsafe extern "C-unwind" fn get(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> MinusOne {
+    if channel.is_null() || event.is_null() {
+        return MinusOne::fail(Errno::EINVAL);
+    }
+    loop {
+        // SAFETY: the channel is live.
+        if let Err(why) = unsafe { wait((*channel).fd) } {
+            return MinusOne::fail(why);
+        }
+        let got = boundary(|| {
+            // SAFETY: the channel is live; `event` is writable.
+            unsafe {
+                let Some(taken) = take(&Channel::of(channel)) else { return Ok(MinusOne(1)) };
+                *event = taken;
+            }
+            Ok(MinusOne(0))
+        });
+        // Somebody took the event back between the two.
+        if got != MinusOne(1) {
+            return got;
+        }
+    }
+}
+
+/// Waits for the number of an event.
+fn wait(fd: c_int) -> Result<(), Errno> {
+    let mut count = 0_u64;
+    // SAFETY: the eight bytes of `count` are writable.
+    let got = unsafe { read(fd, (&raw mut count).cast(), 8) };
+    if got == 8 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// The next event of a synchronous id's own channel.
+///
+/// # Errors
+/// The descriptor's.
+pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        match wait(channel.fd()) {
+            Ok(()) => {}
+            Err(Errno::EINTR) => continue,
+            Err(why) => return Err(why),
+        }
+        if let Some(event) = take(channel) {
+            return Ok(event);
+        }
+    }
+}
+
+/// The program is done with an event.
+///
+/// # Safety
+/// It is one of ours, and given back once.
+pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
+    // SAFETY: `take` made the pointer of a box.
+    let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+    event.counts_for.acknowledge();
+}
+
+/// Takes an event for the program, and does what is due with it.
+fn take(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
+    let mut event = channel.pop()?;
+    let id = Arc::clone(&event.counts_for);
+    match std::mem::take(&mut event.deed) {
+        Deed::None => {}
+        Deed::Ready => ready(&id, &mut event),
+        Deed::Taken => {
+            if let Some(new) = event.brings.take().and_then(crate::id::Held::give) {
+                let state = new.lock();
+                let (place, connection) = (state.place, state.connection);
+                drop(state);
+                // Where it is gone there is nothing to take.
+                let _gone = Id::carried(place, |_, carried| {
+                    if let Some(connection) = connection {
+                        carried.manager.taken(connection);
+                    }
+                    Ok(())
+                });
+            }
+        }
+        Deed::Joined => super::multicast::attach(&id, &mut event),
+    }
+    if event.verbs.event == RDMA_CM_EVENT_REJECTED {
+        qp::fail(&id);
+    }
+    id.lock().reported += 1;
+    Some(Box::into_raw(event).cast())
+}
+
+/// A connection was granted: sets the queue pair up and tells the peer, where the id has one.
+fn ready(id: &Arc<Id>, event: &mut Event) {
+    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    if unsafe { (*id.as_c()).qp.is_null() } {
+        return;
+    }
+    let done = qp::set_up(id).and_then(|()| super::connect::say_ready(id));
+    match done {
+        Ok(()) => {
+            event.verbs.event = RDMA_CM_EVENT_ESTABLISHED;
+            id.lock().stage = Stage::Connected;
+        }
+        Err(why) => {
+            event.verbs.event = RDMA_CM_EVENT_CONNECT_ERROR;
+            event.verbs.status = -why.raw();
+            let state = id.lock();
+            let (place, connection) = (state.place, state.connection);
+            drop(state);
+            // The peer has given up already, at worst.
+            let _gone = Id::carried(place, |agent, carried| {
+                if let Some(connection) = connection {
+                    let nothing = (Information::default(), Private::NONE);
+                    let (information, private) = nothing;
+                    let now = agent.now();
+                    let manager = &mut carried.manager;
+                    let _gone =
+                        manager.reject(now, connection, Reason::CONSUMER, information, private);
+                }
+                Ok(())
+            });
+            qp::fail(id);
+        }
+    }
+}
+
+/// What an id keeps of its last event, which is given back with it.
+///
+/// # Safety
+/// `id` is live, and nobody else uses it now.
+pub(crate) unsafe fn give_back_kept(id: *mut rdma_cm_id) {
+    // SAFETY: by the contract above; `event` is NULL or one of ours that was not given back.
+    unsafe {
+        if !(*id).event.is_null() {
+            give_back((*id).event);
+            (*id).event = null_mut();
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Connections: `rdma_connect(3)`, `rdma_listen(3)`, `rdma_accept(3)`, `rdma_reject(3)`, `rdma_disconnect(3)`.
+
+use super::{complete, qp, resolve};
+use crate::agent::Peer;
+use crate::arrivals::transport;
+use crate::device;
+use crate::id::{Id, Link, Listening, Stage, State};
+use crate::{address, ports, random};
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use ferroverbs_cm::wire::{
+    Bits, DatagramReply, DatagramRequest, DatagramStatus, Ece, Information, Path, PortSpace,
+    Private, Psn, Qpn, Reason, Reply, Request, ServiceId, TimeCode, TooLong,
+};
+use ferroverbs_cm::{Connection, Kind, Refused};
+use std::ffi::{c_int, c_void};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// How soon a message is answered, as a code; 4.3 s.
+const RESPONSE: TimeCode = TimeCode::new(20);
+/// How often one is sent again.
+const RETRIES: u32 = 15;
+
+/// The errno of a refusal.
+pub(crate) const fn errno(why: Refused) -> Errno {
+    match why {
+        Refused::InUse => Errno::from_raw(libc::EADDRINUSE),
+        Refused::NoRoom => Errno::ENOMEM,
+        Refused::Gone | Refused::State(_) => Errno::EINVAL,
+    }
+}
+
+fn too_long(_: TooLong) -> Errno {
+    Errno::EINVAL
+}
+
+/// Private data of the program.
+///
+/// # Safety
+/// `data` is NULL or has `len` readable bytes.
+unsafe fn said(data: *const c_void, len: u8) -> Vec<u8> {
+    if data.is_null() {
+        return vec![];
+    }
+    // SAFETY: by the contract above; they are copied at once.
+    unsafe { std::slice::from_raw_parts(data.cast(), len.into()).to_vec() }
+}
+
+/// What a program wants of a connection; a copy.
+struct Wanted {
+    conn: rdma_conn_param,
+    data: Vec<u8>,
+}
+
+/// # Safety
+/// `param` is NULL or readable, and so are its private data.
+unsafe fn wanted(param: *const rdma_conn_param) -> Option<Wanted> {
+    // SAFETY: by the contract above.
+    unsafe {
+        let conn = *param.as_ref()?;
+        Some(Wanted { conn, data: said(conn.private_data, conn.private_data_len) })
+    }
+}
+
+const fn ece(ece: ibv_ece) -> Ece {
+    Ece { vendor: Bits::new(ece.vendor_id), options: ece.options }
+}
+
+const fn least(wanted: u8, most: u8) -> u8 {
+    if wanted < most { wanted } else { most }
+}
+
+/// The number of the id's queue pair, else of the program's own; whether it has a shared receive queue.
+fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
+    // SAFETY: the program changes these only by calls that it does not make beside this one; its queue pair is live.
+    unsafe {
+        let qp = (*id.as_c()).qp;
+        if let Some(qp) = qp.as_ref() {
+            (Qpn::new(qp.qp_num), !qp.srq.is_null())
+        } else {
+            conn.map_or((Qpn::new(0), false), |conn| (Qpn::new(conn.qp_num), conn.srq != 0))
+        }
+    }
+}
+
+/// The service of the destination, and the header of the request.
+fn asked_for<const N: usize>(
+    id: &Id,
+    state: &State,
+    data: &[u8],
+) -> Result<(ServiceId, Private<N>), Errno> {
+    let space: PortSpace = id.space()?;
+    let (Some(source), Some(destination)) = (state.source, state.destination) else {
+        return Err(Errno::EINVAL);
+    };
+    let mut whole = state.greeting.clone();
+    whole.extend_from_slice(data);
+    let private = address::header(source, destination)?.emit(&whole).map_err(too_long)?;
+    Ok((space.service(destination.port()), private))
+}
+
+fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
+    let mut state = id.lock();
+    if state.stage != Stage::Routed {
+        return Err(Errno::EINVAL);
+    }
+    let (Some(place), Some(remote)) = (state.place, Id::peer_gid(&state)) else {
+        return Err(Errno::EINVAL);
+    };
+    let peer = Peer { remote, local: place.gid };
+    let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
+    let conn = wanted.as_ref().map(|wanted| &wanted.conn);
+    if id.is_datagram() {
+        let (service, private) = asked_for::<216>(id, &state, data)?;
+        let request = DatagramRequest { pkey: 0xffff, service, private, ..Default::default() };
+        state.stage = Stage::Connecting;
+        drop(state);
+        return Id::carried(Some(place), |agent, carried| {
+            let now = agent.now();
+            let asked =
+                carried.manager.ask(now, &mut random::number, peer, request, RESPONSE, RETRIES);
+            begun(id, carried, asked.map_err(errno)?);
+            Ok(())
+        });
+    }
+    let (service, private) = asked_for::<92>(id, &state, data)?;
+    let (qpn, srq) = own_qp(id, conn);
+    // SAFETY: written when the id was made.
+    let qp_type = unsafe { (*id.as_c()).qp_type };
+    let device = place.device;
+    let most = (device.most_responder_resources, device.most_initiator_depth);
+    let limits = conn.map_or(most, |conn| {
+        (least(conn.responder_resources, most.0), least(conn.initiator_depth, most.1))
+    });
+    let link = Link {
+        transport: transport(qp_type),
+        psn: Psn::new(random::number() as u32),
+        responder_resources: limits.0,
+        initiator_depth: limits.1,
+        retry_count: conn.map_or(7, |conn| conn.retry_count.min(7)),
+        rnr_retry: conn.map_or(7, |conn| conn.rnr_retry_count.min(7)),
+        ack_timeout: state.ack_timeout.unwrap_or(resolve::LIFETIME + 1),
+        mtu: device.mtu() as u8,
+        traffic_class: state.type_of_service,
+        ..Link::default()
+    };
+    let request = Request {
+        ece: ece(state.ece),
+        service,
+        qpn,
+        responder_resources: link.responder_resources,
+        initiator_depth: link.initiator_depth,
+        remote_response_timeout: RESPONSE,
+        transport: link.transport,
+        flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
+        psn: link.psn,
+        local_response_timeout: RESPONSE,
+        retry_count: Bits::new(link.retry_count.into()),
+        pkey: 0xffff,
+        mtu: Bits::new(link.mtu.into()),
+        rnr_retry: Bits::new(link.rnr_retry.into()),
+        max_retries: Bits::new(RETRIES),
+        srq,
+        primary: Path {
+            local_lid: 0xffff,
+            remote_lid: 0xffff,
+            local_gid: peer.local,
+            remote_gid: peer.remote,
+            traffic_class: link.traffic_class,
+            hop_limit: 64,
+            ack_timeout: TimeCode::new(link.ack_timeout.into()),
+            ..Path::default()
+        },
+        private,
+        ..Request::default()
+    };
+    state.link = link;
+    state.stage = Stage::Connecting;
+    drop(state);
+    Id::carried(Some(place), |agent, carried| {
+        let now = agent.now();
+        let asked = carried.manager.connect(now, &mut random::number, peer, request);
+        begun(id, carried, asked.map_err(errno)?);
+        Ok(())
+    })
+}
+
+/// A question of `id` is under way.
+fn begun(id: &Arc<Id>, carried: &mut crate::agent::State, connection: Connection) {
+    id.lock().connection = Some(connection);
+    carried.connections.insert(connection, Arc::clone(id));
+}
+
+/// The queue pair is set up: tells the peer.
+///
+/// # Errors
+/// `EINVAL` nothing was granted.
+pub(crate) fn say_ready(id: &Arc<Id>) -> Result<(), Errno> {
+    let state = id.lock();
+    let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+    drop(state);
+    Id::carried(place, |_, carried| carried.manager.ready(connection).map_err(errno))
+}
+
+fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
+    let space = id.space()?;
+    if id.lock().stage == Stage::Idle {
+        resolve::bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+    }
+    let mut state = id.lock();
+    let (Stage::Bound, Some(source)) = (state.stage, state.source) else {
+        return Err(Errno::EINVAL);
+    };
+    let service = space.service(source.port());
+    let name = ports::listen(service)?;
+    let place = state.place;
+    state.stage = Stage::Listening;
+    drop(state);
+    let kind = if id.is_datagram() { Kind::Datagrams } else { Kind::Connections };
+    // The kernel's limit where none is given (rdma_ucm: max_backlog).
+    let backlog = usize::try_from(backlog).ok().filter(|&most| most > 0).unwrap_or(1024).min(1024);
+    let mut at = vec![];
+    for device in device::all()? {
+        if place.is_some_and(|place| !std::ptr::eq(place.device, device)) {
+            continue;
+        }
+        let agent = device.agent()?;
+        let mut carried = agent.lock();
+        let listener = carried.manager.listen(kind, service, backlog).map_err(errno)?;
+        carried.listeners.insert(listener, Arc::clone(id));
+        at.push((device, listener));
+    }
+    id.lock().listening = Some(Listening { service, at, _name: name });
+    Ok(())
+}
+
+fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
+    let mut state = id.lock();
+    let (Stage::Asked, Some(connection)) = (state.stage, state.connection) else {
+        return Err(Errno::EINVAL);
+    };
+    let place = state.place;
+    let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
+    let conn = wanted.as_ref().map(|wanted| &wanted.conn);
+    let (qpn, srq) = own_qp(id, conn);
+    if id.is_datagram() {
+        let service = id.space()?.service(state.source.map_or(0, |source| source.port()));
+        let reply = DatagramReply {
+            status: DatagramStatus::SUCCESS,
+            ece: ece(state.ece),
+            qpn,
+            service,
+            qkey: state.qkey,
+            private: Private::new(data).map_err(too_long)?,
+            ..DatagramReply::default()
+        };
+        state.stage = Stage::Connected;
+        drop(state);
+        return Id::carried(place, |agent, carried| {
+            carried.manager.answer(agent.now(), connection, reply).map_err(errno)
+        });
+    }
+    let most = state.link;
+    if let Some(conn) = conn {
+        state.link.responder_resources = least(conn.responder_resources, most.responder_resources);
+        state.link.initiator_depth = least(conn.initiator_depth, most.initiator_depth);
+    }
+    if let Some(device) = place.map(|place| place.device) {
+        let link = &mut state.link;
+        link.responder_resources = least(link.responder_resources, device.most_responder_resources);
+        link.initiator_depth = least(link.initiator_depth, device.most_initiator_depth);
+        link.mtu = least(link.mtu, device.mtu() as u8);
+    }
+    let link = state.link;
+    let rnr_retry = conn.map_or(7, |conn| conn.rnr_retry_count.min(7));
+    // XRC has its number elsewhere.
+    let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
+    let nothing = Qpn::new(0);
+    let reply = Reply {
+        ece: ece(state.ece),
+        qpn: if extended { nothing } else { qpn },
+        eecn: if extended { qpn } else { nothing },
+        psn: link.psn,
+        responder_resources: link.responder_resources,
+        initiator_depth: link.initiator_depth,
+        flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
+        rnr_retry: Bits::new(rnr_retry.into()),
+        srq,
+        private: Private::new(data).map_err(too_long)?,
+        ..Reply::default()
+    };
+    drop(state);
+    qp::set_up(id)?;
+    id.lock().stage = Stage::Connected;
+    Id::carried(place, |agent, carried| {
+        carried.manager.accept(agent.now(), connection, reply).map_err(errno)
+    })
+}
+
+fn reject(id: &Arc<Id>, reason: Reason, data: &[u8]) -> Result<(), Errno> {
+    let mut state = id.lock();
+    let connection = state.connection.ok_or(Errno::EINVAL)?;
+    let place = state.place;
+    state.stage = Stage::Over;
+    drop(state);
+    if id.is_datagram() {
+        let private = Private::new(data).map_err(too_long)?;
+        let status = DatagramStatus::REJECTED;
+        let reply = DatagramReply { status, private, ..DatagramReply::default() };
+        return Id::carried(place, |agent, carried| {
+            carried.manager.answer(agent.now(), connection, reply).map_err(errno)
+        });
+    }
+    let private = Private::new(data).map_err(too_long)?;
+    Id::carried(place, |agent, carried| {
+        let (now, nothing) = (agent.now(), Information::default());
+        carried.manager.reject(now, connection, reason, nothing, private).map_err(errno)
+    })
+}
+
+verb! {
+    /// `rdma_connect(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `param` is NULL or readable, with its private data.
+    pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
+        connect(&id, wanted)?;
+        complete(&id)
+    }
+
+    /// `rdma_listen(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub(crate) fn listen_c(id: *mut rdma_cm_id, backlog: c_int) -> MinusOne {
+        // SAFETY: by the contract above.
+        listen(&unsafe { Id::of(id)? }, backlog)?;
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_accept(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `param` is NULL or readable, with its private data.
+    pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
+        accept(&id, wanted)?;
+        if id.is_datagram() { Ok(MinusOne(0)) } else { complete(&id) }
+    }
+
+    /// `rdma_reject(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
+    pub(crate) fn reject_c(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
+        reject(&id, Reason::CONSUMER, &data)?;
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_reject_ece(3)`: the peer's vendor options are what is wrong.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `data` is NULL or has `len` readable bytes.
+    pub(crate) fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
+        // IB_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED of the kernel.
+        reject(&id, Reason(35), &data)?;
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_disconnect(3)`: the queue pair flushes what it has; the peer is told.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub(crate) fn disconnect(id: *mut rdma_cm_id) -> MinusOne {
+        // SAFETY: by the contract above.
+        let id = unsafe { Id::of(id)? };
+        let state = id.lock();
+        let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+        drop(state);
+        qp::fail(&id);
+        let done = Id::carried(place, |agent, carried| {
+            match carried.manager.disconnect(agent.now(), connection, Private::NONE) {
+                // The peer was faster, and time wait is over.
+                Err(Refused::Gone) => Ok(()),
+                done => done.map_err(errno),
+            }
+        });
+        done?;
+        complete(&id)
+    }
+
+    /// `rdma_establish(3)`: the program's own queue pair is set up.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub(crate) fn establish(id: *mut rdma_cm_id) -> MinusOne {
+        // SAFETY: by the contract above.
+        let id = unsafe { Id::of(id)? };
+        // SAFETY: the program changes the member only by calls that it does not make beside this one.
+        if unsafe { !(*id.as_c()).qp.is_null() } {
+            return Err(Errno::EINVAL);
+        }
+        say_ready(&id)?;
+        id.lock().stage = Stage::Connected;
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_notify(3)`: data came before the peer said that it is ready.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub(crate) fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> MinusOne {
+        // SAFETY: by the contract above.
+        let id = unsafe { Id::of(id)? };
+        if event != IBV_EVENT_COMM_EST {
+            return Err(Errno::EINVAL);
+        }
+        let state = id.lock();
+        let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
+        drop(state);
+        Id::carried(place, |_, carried| match carried.manager.establish(connection) {
+            Ok(()) => Ok(()),
+            // As the kernel: it knows already.
+            Err(Refused::State(_)) => Err(Errno::from_raw(libc::EISCONN)),
+            Err(why) => Err(errno(why)),
+        })?;
+        Ok(MinusOne(0))
+    }
+}

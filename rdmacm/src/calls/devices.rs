@@ -1,0 +1,38 @@
+//! `rdma_get_devices(3)`.
+
+use crate::device;
+use abi::ibv_context;
+use cface::{mem, verb};
+use std::ffi::c_int;
+
+verb! {
+    /// `rdma_get_devices(3)`: the contexts stay open.
+    ///
+    /// # Safety
+    /// `count` is NULL or writable.
+    pub(crate) fn get(count: *mut c_int) -> *mut *mut ibv_context {
+        let devices = device::all()?;
+        let list = mem::calloc_bytes((devices.len() + 1) * size_of::<*mut ibv_context>())?;
+        let list = list.cast::<*mut ibv_context>().as_ptr();
+        // SAFETY: there is room for all and a NULL behind them; `count` is writable where it is not NULL.
+        unsafe {
+            for (at, device) in devices.iter().enumerate() {
+                *list.add(at) = device.context;
+            }
+            if !count.is_null() {
+                *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+            }
+        }
+        Ok(list)
+    }
+
+    /// `rdma_free_devices(3)`.
+    ///
+    /// # Safety
+    /// `list` is NULL or from `get`, and used no more.
+    pub(crate) fn free(list: *mut *mut ibv_context) {
+        // SAFETY: by the contract above.
+        unsafe { mem::free(list.cast()) };
+        Ok(())
+    }
+}

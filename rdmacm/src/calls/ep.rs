@@ -1,0 +1,147 @@
+//! Synchronous ids in one step: `rdma_create_ep(3)`, `rdma_destroy_ep(3)`, `rdma_get_request(3)`.
+
+use super::{channel, id as ids, qp, resolve};
+use crate::channel::Channel;
+use crate::id::{Id, SendPd};
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// How long an address may take, in milliseconds; nothing takes time here.
+const PATIENCE: c_int = 2000;
+
+/// What an id of `info` is to become.
+///
+/// # Safety
+/// As `create`.
+unsafe fn make(
+    id: *mut rdma_cm_id,
+    info: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the id is live; addresses are readable; `pd` and `init` are the caller's.
+    unsafe {
+        let held = Id::of(id)?;
+        if info.ai_flags & RAI_PASSIVE != 0 {
+            done(resolve::bind_addr(id, info.ai_src_addr))?;
+            let template = init.as_ref().map(|init| ((!pd.is_null()).then_some(SendPd(pd)), *init));
+            held.lock().template = template;
+            return Ok(());
+        }
+        done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, PATIENCE))?;
+        done(resolve::resolve_route(id, PATIENCE))?;
+        if let Some(init) = init.as_mut() {
+            init.qp_type = (*id).qp_type;
+            done(qp::create_c(id, pd, init))?;
+        }
+        if !info.ai_connect.is_null() {
+            let bytes =
+                std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len);
+            held.lock().greeting = bytes.to_vec();
+        }
+        Ok(())
+    }
+}
+
+/// A call of ours as a result.
+fn done(returned: MinusOne) -> Result<(), Errno> {
+    if returned == MinusOne(0) { Ok(()) } else { Err(Errno::last()) }
+}
+
+verb! {
+    /// `rdma_create_ep(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or writable; `info` is NULL or readable, with what it names; `pd` is NULL or live; `init` is NULL, or readable and writable.
+    pub(crate) fn create(
+        id: *mut *mut rdma_cm_id,
+        info: *mut rdma_addrinfo,
+        pd: *mut ibv_pd,
+        init: *mut ibv_qp_init_attr,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            let info = info.as_ref().ok_or(Errno::EINVAL)?;
+            if id.is_null() {
+                return Err(Errno::EINVAL);
+            }
+            let (space, kind) = (info.ai_port_space.cast_unsigned(), info.ai_qp_type.cast_unsigned());
+            let new = ids::make(null_mut(), null_mut(), space, kind)?;
+            let new = Arc::into_raw(new).cast_mut().cast();
+            if let Err(why) = make(new, info, pd, init) {
+                destroy(new);
+                return Err(why);
+            }
+            *id = new;
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_destroy_ep(3)`: its queue pair and shared receive queue go, too.
+    ///
+    /// # Safety
+    /// `id` is NULL or live, and used no more.
+    pub(crate) fn destroy(id: *mut rdma_cm_id) {
+        // SAFETY: by the contract above.
+        unsafe {
+            qp::destroy(&Id::of(id)?);
+            super::srq::destroy(id);
+            ids::destroy(id);
+        }
+        Ok(())
+    }
+
+    /// `rdma_get_request(3)`: waits for a request; the new id has a channel of its own.
+    ///
+    /// # Safety
+    /// `listen` is NULL or live; `id` is NULL or writable.
+    pub(crate) fn get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> MinusOne {
+        // SAFETY: by the contract above; a synchronous id is used by one thread at a time.
+        unsafe {
+            let owner = Id::of(listen)?;
+            if id.is_null() || !owner.lock().synchronous {
+                return Err(Errno::EINVAL);
+            }
+            channel::give_back_kept(listen);
+            let own = Arc::clone(&owner.lock().channel);
+            let event = channel::next(&own)?;
+            if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
+                let status = (*event).status;
+                channel::give_back(event);
+                return Err(Errno::from_raw(status.saturating_neg()));
+            }
+            let new = (*event).id;
+            let held = Id::of(new)?;
+            ids::move_to(&held, Channel::new()?, true);
+            let template = owner.lock().template;
+            if let Some((pd, mut init)) = template {
+                let pd = pd.map_or(null_mut(), |pd| pd.0);
+                init.qp_type = (*new).qp_type;
+                if let Err(why) = qp::create(&held, &mut qp::extended(&init, pd)) {
+                    channel::give_back(event);
+                    ids::destroy(new);
+                    return Err(why);
+                }
+            }
+            (*new).event = event;
+            *id = new;
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_write_cm_event(3)`: the application's own events are not carried.
+    ///
+    /// # Safety
+    /// Nothing is asked.
+    pub(crate) fn write_event(
+        _id: *mut rdma_cm_id,
+        _event: rdma_cm_event_type,
+        _status: c_int,
+        _arg: u64,
+    ) -> MinusOne {
+        Err(Errno::EOPNOTSUPP)
+    }
+}

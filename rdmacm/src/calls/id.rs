@@ -1,0 +1,112 @@
+//! `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
+
+use crate::channel::Channel;
+use crate::id::Id;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The type of queue pair of a space of ports.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` an unknown one.
+pub(crate) const fn type_of(ps: rdma_port_space) -> Result<ibv_qp_type, Errno> {
+    match ps {
+        RDMA_PS_TCP | RDMA_PS_IB => Ok(IBV_QPT_RC),
+        RDMA_PS_UDP | RDMA_PS_IPOIB => Ok(IBV_QPT_UD),
+        _ => Err(Errno::EPROTONOSUPPORT),
+    }
+}
+
+/// A new id; without a channel it gets its own, and is synchronous.
+///
+/// # Errors
+/// `ENODEV`; the system's.
+///
+/// # Safety
+/// `channel` is NULL or live.
+pub(crate) unsafe fn make(
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: rdma_port_space,
+    qp_type: ibv_qp_type,
+) -> Result<Arc<Id>, Errno> {
+    crate::device::all()?;
+    let synchronous = channel.is_null();
+    // SAFETY: it is live where it is not NULL.
+    let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
+    Ok(Id::new(channel, synchronous, context, ps, qp_type))
+}
+
+verb! {
+    /// `rdma_create_id(3)`.
+    ///
+    /// # Safety
+    /// `channel` is NULL or live; `id` is NULL or writable.
+    pub(crate) fn create(
+        channel: *mut rdma_event_channel,
+        id: *mut *mut rdma_cm_id,
+        context: *mut c_void,
+        ps: rdma_port_space,
+    ) -> MinusOne {
+        if id.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by the contract above.
+        unsafe {
+            let made = make(channel, context, ps, type_of(ps)?)?;
+            *id = Arc::into_raw(made).cast_mut().cast();
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_destroy_id(3)`: waits until all events that the program got of it are acknowledged.
+    ///
+    /// # Safety
+    /// `id` is NULL or live, and used no more.
+    pub(crate) fn destroy(id: *mut rdma_cm_id) -> MinusOne {
+        // SAFETY: by the contract above; the kept event is the id's own.
+        unsafe {
+            let held = Id::of(id)?;
+            super::multicast::leave_all(&held);
+            held.end();
+            super::channel::give_back_kept(id);
+            held.wait_for_acknowledgements();
+            // The program's.
+            drop(Arc::from_raw(id.cast::<Id>().cast_const()));
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_migrate_id(3)`: events that nobody got yet go along; without a channel the id becomes synchronous.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `channel` is NULL or live.
+    pub(crate) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> MinusOne {
+        // SAFETY: by the contract above; the kept event is the id's own.
+        unsafe {
+            let held = Id::of(id)?;
+            let synchronous = channel.is_null();
+            let to = if synchronous { Channel::new()? } else { Channel::of(channel) };
+            super::channel::give_back_kept(id);
+            move_to(&held, to, synchronous);
+        }
+        Ok(MinusOne(0))
+    }
+}
+
+/// Has the events of `id` come to `channel`.
+pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool) {
+    {
+        let mut state = id.lock();
+        state.synchronous = synchronous;
+        // SAFETY: the program does not look at the member during this call.
+        unsafe { (*id.as_c()).channel = channel.as_c() };
+        for event in state.channel.take_back(|event| Arc::ptr_eq(&event.counts_for, id)) {
+            channel.push(event);
+        }
+        state.channel = channel;
+    }
+    id.wait_for_acknowledgements();
+}

@@ -1,0 +1,165 @@
+//! Multicast groups: `rdma_join_multicast(3)`, `rdma_leave_multicast(3)`.
+//!
+//! There is no subnet manager to ask: the group of an address is computed from it, and whoever attaches a queue pair to it is a member.
+
+use crate::address;
+use crate::channel::{Deed, Event};
+use crate::id::{Group, Id};
+use crate::verbs;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use std::ffi::c_void;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What datagrams to a group carry (IBTA vol 1, 10.5.2).
+const GROUP_QPN: u32 = 0xff_ffff;
+
+/// The group of an address: an IPv4 one as the tail of an IPv6 one of global scope.
+const fn group(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn join(
+    id: &Arc<Id>,
+    address: *const libc::sockaddr,
+    sends_only: bool,
+    context: *mut c_void,
+) -> Result<MinusOne, Errno> {
+    // SAFETY: the callers' contract: NULL or readable.
+    let address = unsafe { address::read(address)? };
+    let mut state = id.lock();
+    let place = state.place.ok_or(Errno::EINVAL)?;
+    let gid = group(address.ip());
+    if gid[0] != 0xff {
+        return Err(Errno::EINVAL);
+    }
+    state.groups.push(Group { address, gid, attached: false });
+    let ud = rdma_ud_param {
+        private_data: context,
+        private_data_len: 0,
+        ah_attr: Id::way_to(place, gid, state.type_of_service),
+        qp_num: GROUP_QPN,
+        qkey: state.qkey,
+    };
+    drop(state);
+    let mut event = Event::new(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
+    event.verbs.param.ud = ud;
+    if !sends_only {
+        event.deed = Deed::Joined;
+    }
+    id.push(event);
+    super::complete(id)
+}
+
+/// The program hears that a group was joined: its queue pair is attached.
+pub(crate) fn attach(id: &Arc<Id>, event: &mut Event) {
+    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    // What the event says was written by `join`.
+    unsafe {
+        let qp = (*id.as_c()).qp;
+        let gid = event.verbs.param.ud.ah_attr.grh.dgid;
+        if qp.is_null() {
+            return;
+        }
+        let error = verbs::ibv_attach_mcast(qp, &raw const gid, 0);
+        if error != 0 {
+            event.verbs.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+            event.verbs.status = -error;
+            return;
+        }
+        let mut state = id.lock();
+        for group in state.groups.iter_mut().filter(|group| group.gid == gid.bytes()) {
+            group.attached = true;
+        }
+    }
+}
+
+/// Detaches the queue pair of an id from a group.
+fn detach(id: &Id, group: Group) {
+    let gid = ibv_gid { raw: group.gid };
+    // SAFETY: as in `attach`.
+    unsafe {
+        let qp = (*id.as_c()).qp;
+        if group.attached && !qp.is_null() {
+            verbs::ibv_detach_mcast(qp, &raw const gid, 0);
+        }
+    }
+}
+
+/// The id's queue pair leaves all groups.
+pub(crate) fn detach_all(id: &Arc<Id>) {
+    let mut groups = std::mem::take(&mut id.lock().groups);
+    for group in &mut groups {
+        detach(id, *group);
+        group.attached = false;
+    }
+    id.lock().groups = groups;
+}
+
+/// The id leaves all groups.
+pub(crate) fn leave_all(id: &Arc<Id>) {
+    for group in std::mem::take(&mut id.lock().groups) {
+        detach(id, group);
+    }
+}
+
+verb! {
+    /// `rdma_join_multicast(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `addr` is NULL or readable.
+    pub(crate) fn join_c(
+        id: *mut rdma_cm_id,
+        addr: *mut libc::sockaddr,
+        context: *mut c_void,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        join(&unsafe { Id::of(id)? }, addr, false, context)
+    }
+
+    /// `rdma_join_multicast_ex(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `attr` is NULL or readable, and so is its address.
+    pub(crate) fn join_ex(
+        id: *mut rdma_cm_id,
+        attr: *mut rdma_cm_join_mc_attr_ex,
+        context: *mut c_void,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, attr) = unsafe { (Id::of(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
+        let both = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED || attr.comp_mask & both != both {
+            return Err(Errno::ENOSYS);
+        }
+        let sends_only = match attr.join_flags {
+            RDMA_MC_JOIN_FLAG_FULLMEMBER => false,
+            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        join(&id, attr.addr, sends_only, context)
+    }
+
+    /// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL` where the id is no member.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `addr` is NULL or readable.
+    pub(crate) fn leave(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, address) = unsafe { (Id::of(id)?, address::read(addr)?) };
+        let left = {
+            let mut state = id.lock();
+            let at = state.groups.iter().position(|group| group.address.ip() == address.ip());
+            at.map(|at| state.groups.swap_remove(at))
+        };
+        detach(&id, left.ok_or(Errno::from_raw(libc::EADDRNOTAVAIL))?);
+        Ok(MinusOne(0))
+    }
+}

@@ -1,0 +1,115 @@
+//! Settings of ids, and names of events: `rdma_set_option(3)`, `rdma_event_str(3)`, ECE.
+
+use crate::id::Id;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use std::ffi::{c_char, c_int, c_void};
+
+/// A value of an option.
+///
+/// # Errors
+/// `EINVAL` it has another length, or there is none.
+///
+/// # Safety
+/// `value` is NULL or has `len` readable bytes.
+unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
+    if value.is_null() || len != size_of::<T>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by the contract above; numbers have no invalid bytes.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+verb! {
+    /// `rdma_set_option(3)`: `ENOSYS` for what is unknown.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `option` is NULL or has `len` readable bytes.
+    pub(crate) fn set(
+        id: *mut rdma_cm_id,
+        level: c_int,
+        name: c_int,
+        option: *mut c_void,
+        len: usize,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        let id = unsafe { Id::of(id)? };
+        let mut state = id.lock();
+        // SAFETY: by the contract above.
+        unsafe {
+            match (level, name) {
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
+                    state.type_of_service = value::<u8>(option, len)?;
+                }
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
+                    state.shares_address = value::<c_int>(option, len)? != 0;
+                }
+                // Each family has its own GIDs: there is no other mode.
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => drop(value::<c_int>(option, len)?),
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
+                    state.ack_timeout = Some(value::<u8>(option, len)?.min(31));
+                }
+                _ => return Err(Errno::ENOSYS),
+            }
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_set_local_ece(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `ece` is NULL or readable.
+    pub(crate) fn set_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
+        // SAFETY: by the contract above.
+        let (id, ece) = unsafe { (Id::of(id)?, *ece.as_ref().ok_or(Errno::EINVAL)?) };
+        if ece.vendor_id == 0 || ece.comp_mask != 0 {
+            return Err(Errno::EINVAL);
+        }
+        id.lock().ece = ece;
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_get_remote_ece(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `ece` is NULL or writable.
+    pub(crate) fn get_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            let id = Id::of(id)?;
+            *ece.as_mut().ok_or(Errno::EINVAL)? = id.lock().peer_ece;
+        }
+        Ok(MinusOne(0))
+    }
+}
+
+/// `rdma_event_str(3)`.
+///
+/// # Safety
+/// Nothing is asked.
+pub(crate) unsafe extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
+    let name = match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED => c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        RDMA_CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
+        RDMA_CM_EVENT_INTERNAL => c"RDMA_CM_EVENT_INTERNAL",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}

@@ -1,0 +1,347 @@
+//! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
+
+use crate::device::PORT;
+use crate::id::{Id, State};
+use crate::verbs;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use ferroverbs_cm::wire::Transport;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// What the queue pair of an id is to become, for a state of it.
+///
+/// # Errors
+/// `EINVAL` another state, or the id is not so far.
+fn attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    let link = state.link;
+    let mut attr = ibv_qp_attr { qp_state: to, ..Zeroed::zeroed() };
+    if id.is_datagram() {
+        let mask = match to {
+            IBV_QPS_INIT => {
+                (attr.port_num, attr.qkey) = (PORT, state.qkey);
+                IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY
+            }
+            IBV_QPS_RTR => IBV_QP_STATE,
+            IBV_QPS_RTS => IBV_QP_STATE | IBV_QP_SQ_PSN,
+            _ => return Err(Errno::EINVAL),
+        };
+        return Ok((attr, mask));
+    }
+    let reliable = link.transport != Transport::Unreliable;
+    let mask = match to {
+        IBV_QPS_INIT => {
+            attr.port_num = PORT;
+            attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+            if link.responder_resources > 0 {
+                attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+            }
+            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+        }
+        IBV_QPS_RTR => {
+            attr.ah_attr = Id::way(state).ok_or(Errno::EINVAL)?;
+            attr.path_mtu = link.mtu.into();
+            attr.dest_qp_num = link.peer_qpn;
+            attr.rq_psn = link.peer_psn.raw();
+            let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+            if reliable {
+                attr.max_dest_rd_atomic = link.responder_resources;
+                all | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
+            } else {
+                all
+            }
+        }
+        IBV_QPS_RTS => {
+            attr.sq_psn = link.psn.raw();
+            if reliable {
+                attr.timeout = link.ack_timeout;
+                attr.retry_cnt = link.retry_count;
+                attr.rnr_retry = link.rnr_retry;
+                attr.max_rd_atomic = link.initiator_depth;
+                IBV_QP_STATE
+                    | IBV_QP_SQ_PSN
+                    | IBV_QP_TIMEOUT
+                    | IBV_QP_RETRY_CNT
+                    | IBV_QP_RNR_RETRY
+                    | IBV_QP_MAX_QP_RD_ATOMIC
+            } else {
+                IBV_QP_STATE | IBV_QP_SQ_PSN
+            }
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok((attr, mask))
+}
+
+/// Takes the id's queue pair to a state.
+fn modify(id: &Id, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    let error = unsafe {
+        let qp = (*id.as_c()).qp;
+        if qp.is_null() {
+            return Ok(());
+        }
+        verbs::ibv_modify_qp(qp, attr, mask.cast_signed())
+    };
+    if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+}
+
+/// Has the queue pair of a granted connection send and receive. Those of datagrams do already.
+///
+/// # Errors
+/// The device's.
+pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
+    if id.is_datagram() {
+        return Ok(());
+    }
+    for to in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
+        let (mut attr, mask) = attributes(id, &id.lock(), to)?;
+        modify(id, &mut attr, mask)?;
+    }
+    Ok(())
+}
+
+/// Has the queue pair flush what it has.
+pub(crate) fn fail(id: &Id) {
+    if id.is_datagram() {
+        return;
+    }
+    let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Zeroed::zeroed() };
+    // One that cannot even fail is the program's to destroy.
+    let _failed = modify(id, &mut attr, IBV_QP_STATE);
+}
+
+/// A completion queue and its channel, of an id that brings none.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn queue(
+    context: *mut ibv_context,
+    entries: u32,
+    id: *mut rdma_cm_id,
+) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+    // SAFETY: the context is open; the channel is given back where the queue fails.
+    unsafe {
+        let channel = verbs::ibv_create_comp_channel(context);
+        if channel.is_null() {
+            return Err(Errno::last());
+        }
+        let entries = c_int::try_from(entries.max(1)).unwrap_or(c_int::MAX);
+        let cq = verbs::ibv_create_cq(context, entries, id.cast(), channel, 0);
+        if cq.is_null() {
+            let why = Errno::last();
+            verbs::ibv_destroy_comp_channel(channel);
+            return Err(why);
+        }
+        Ok((channel, cq))
+    }
+}
+
+/// Makes the queue pair of an id, by `init`, which names its domain.
+///
+/// # Safety
+/// `id` is live; `init` is readable and writable, and what it names is live.
+pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
+    let at = id.as_c();
+    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    unsafe {
+        if (*at).verbs.is_null() || !(*at).qp.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let context = (*at).verbs;
+        if init.pd.is_null() || init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+            init.pd = (*at).pd;
+            init.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        } else if (*init.pd).context != context {
+            return Err(Errno::EINVAL);
+        }
+        if init.srq.is_null() {
+            init.srq = (*at).srq;
+        }
+        let kept = ((*at).send_cq, (*at).recv_cq);
+        if init.send_cq.is_null() {
+            if (*at).send_cq.is_null() {
+                ((*at).send_cq_channel, (*at).send_cq) = queue(context, init.cap.max_send_wr, at)?;
+                id.lock().made.send_cq = true;
+            }
+            init.send_cq = (*at).send_cq;
+        }
+        if init.recv_cq.is_null() {
+            if (*at).recv_cq.is_null() {
+                ((*at).recv_cq_channel, (*at).recv_cq) = queue(context, init.cap.max_recv_wr, at)?;
+                id.lock().made.recv_cq = true;
+            }
+            init.recv_cq = (*at).recv_cq;
+        }
+        let plain = init.comp_mask == IBV_QP_INIT_ATTR_PD;
+        let qp = if plain {
+            let mut old = ibv_qp_init_attr {
+                qp_context: init.qp_context,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                cap: init.cap,
+                qp_type: init.qp_type,
+                sq_sig_all: init.sq_sig_all,
+            };
+            let qp = verbs::ibv_create_qp(init.pd, &raw mut old);
+            init.cap = old.cap;
+            qp
+        } else {
+            verbs::create_qp_ex(context, init)
+        };
+        if qp.is_null() {
+            let why = Errno::last();
+            destroy_queues(id);
+            return Err(why);
+        }
+        ((*at).qp, (*at).pd) = (qp, init.pd);
+        if kept.0.is_null() {
+            ((*at).send_cq, (*at).send_cq_channel) = (init.send_cq, (*init.send_cq).channel);
+        }
+        if kept.1.is_null() && !init.recv_cq.is_null() {
+            ((*at).recv_cq, (*at).recv_cq_channel) = (init.recv_cq, (*init.recv_cq).channel);
+        }
+        if let Err(why) = prepare(id) {
+            destroy(id);
+            return Err(why);
+        }
+    }
+    Ok(())
+}
+
+/// A new queue pair can have receives posted; one of datagrams can send, too.
+fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
+    if id.is_datagram() {
+        for to in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
+            let (mut attr, mask) = attributes(id, &id.lock(), to)?;
+            modify(id, &mut attr, mask)?;
+        }
+        return Ok(());
+    }
+    let (mut attr, mask) = attributes(id, &id.lock(), IBV_QPS_INIT)?;
+    // What a peer may do is known when there is one.
+    attr.qp_access_flags = 0;
+    modify(id, &mut attr, mask)
+}
+
+/// Destroys the completion queues that we made.
+///
+/// # Safety
+/// The id's queue pair is gone.
+unsafe fn destroy_queues(id: &Arc<Id>) {
+    let made = std::mem::take(&mut id.lock().made);
+    let at = id.as_c();
+    // SAFETY: made by `queue`, and used by nobody any more.
+    unsafe {
+        if made.send_cq {
+            verbs::ibv_destroy_cq((*at).send_cq);
+            verbs::ibv_destroy_comp_channel((*at).send_cq_channel);
+        }
+        if made.recv_cq {
+            verbs::ibv_destroy_cq((*at).recv_cq);
+            verbs::ibv_destroy_comp_channel((*at).recv_cq_channel);
+        }
+        ((*at).send_cq, (*at).send_cq_channel) = (null_mut(), null_mut());
+        ((*at).recv_cq, (*at).recv_cq_channel) = (null_mut(), null_mut());
+    }
+}
+
+/// Destroys the queue pair of an id, and the completion queues that we made for it.
+///
+/// # Safety
+/// Nobody uses them any more.
+pub(crate) unsafe fn destroy(id: &Arc<Id>) {
+    // SAFETY: by the contract above.
+    unsafe {
+        let at = id.as_c();
+        if !(*at).qp.is_null() {
+            super::multicast::detach_all(id);
+            verbs::ibv_destroy_qp((*at).qp);
+            (*at).qp = null_mut();
+        }
+        destroy_queues(id);
+    }
+}
+
+/// A creation without more than the plain structure says.
+pub(crate) fn extended(init: &ibv_qp_init_attr, pd: *mut ibv_pd) -> ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        comp_mask: if pd.is_null() { 0 } else { IBV_QP_INIT_ATTR_PD },
+        pd,
+        ..Zeroed::zeroed()
+    }
+}
+
+verb! {
+    /// `rdma_create_qp(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
+    pub(crate) fn create_c(
+        id: *mut rdma_cm_id,
+        pd: *mut ibv_pd,
+        init: *mut ibv_qp_init_attr,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            let (id, init) = (Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?);
+            let mut full = extended(init, pd);
+            create(&id, &mut full)?;
+            init.cap = full.cap;
+            init.send_cq = full.send_cq;
+            init.recv_cq = full.recv_cq;
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_create_qp_ex(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
+    pub(crate) fn create_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_init_attr_ex) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe { create(&Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)? };
+        Ok(MinusOne(0))
+    }
+
+    /// `rdma_destroy_qp(3)`.
+    ///
+    /// # Safety
+    /// `id` is NULL or live, and its queue pair used no more.
+    pub(crate) fn destroy_c(id: *mut rdma_cm_id) {
+        // SAFETY: by the contract above.
+        unsafe { destroy(&Id::of(id)?) };
+        Ok(())
+    }
+
+    /// `rdma_init_qp_attr(3)`: `attr->qp_state` says for which state.
+    ///
+    /// # Safety
+    /// `id` is NULL or live; `attr` and `mask` are NULL, or readable and writable.
+    pub(crate) fn init_attr(
+        id: *mut rdma_cm_id,
+        attr: *mut ibv_qp_attr,
+        mask: *mut c_int,
+    ) -> MinusOne {
+        if attr.is_null() || mask.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by the contract above; both are not NULL.
+        unsafe {
+            let id = Id::of(id)?;
+            let (found, bits) = attributes(&id, &id.lock(), (*attr).qp_state)?;
+            *attr = found;
+            *mask = bits.cast_signed();
+        }
+        Ok(MinusOne(0))
+    }
+}

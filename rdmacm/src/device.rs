@@ -1,0 +1,149 @@
+//! Devices: opened once, and never closed, as ids and programs keep their contexts.
+
+use crate::agent::Agent;
+use crate::verbs;
+use abi::*;
+use cface::Errno;
+use ferroverbs_cm::wire::Gid;
+use parking_lot::Mutex;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) context: *mut ibv_context,
+    /// Of all ids that bring none.
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) guid: u64,
+    pub(crate) most_responder_resources: u8,
+    pub(crate) most_initiator_depth: u8,
+    agent: OnceLock<Result<Agent, Errno>>,
+}
+
+// SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The only port that is used.
+pub(crate) const PORT: u8 = 1;
+
+static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
+
+/// All devices.
+///
+/// # Errors
+/// `ENODEV` there are none.
+pub(crate) fn all() -> Result<&'static [Device], Errno> {
+    let mut devices = DEVICES.lock();
+    let found = match *devices {
+        Some(known) => known,
+        None => {
+            let opened: &'static [Device] = open_all().leak();
+            // Later there may be one.
+            if !opened.is_empty() {
+                *devices = Some(opened);
+            }
+            opened
+        }
+    };
+    if found.is_empty() { Err(Errno::ENODEV) } else { Ok(found) }
+}
+
+fn open_all() -> Vec<Device> {
+    let mut count = 0;
+    // SAFETY: `count` is writable.
+    let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
+    if list.is_null() {
+        return vec![];
+    }
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the list has `count` devices until it is freed below.
+    let opened = (0..count).filter_map(|at| unsafe { open(*list.add(at)) }).collect();
+    // SAFETY: from above, not used any more.
+    unsafe { verbs::ibv_free_device_list(list) };
+    opened
+}
+
+/// # Safety
+/// `device` is of a list that was not freed.
+unsafe fn open(device: *mut ibv_device) -> Option<Device> {
+    // SAFETY: `device` is live, the context is open and never closed; `attr` is writable.
+    unsafe {
+        let context = verbs::ibv_open_device(device);
+        if context.is_null() {
+            return None;
+        }
+        let pd = verbs::ibv_alloc_pd(context);
+        let mut attr = ibv_device_attr::zeroed();
+        if pd.is_null() || verbs::ibv_query_device(context, &raw mut attr) != 0 {
+            return None;
+        }
+        let byte = |value| u8::try_from(value).unwrap_or(u8::MAX);
+        Some(Device {
+            context,
+            pd,
+            guid: u64::from_be(verbs::ibv_get_device_guid(device)),
+            most_responder_resources: byte(attr.max_qp_rd_atom),
+            most_initiator_depth: byte(attr.max_qp_init_rd_atom),
+            agent: OnceLock::new(),
+        })
+    }
+}
+
+/// Where an id is: the device, and the entry of its GID table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: &'static Device,
+    pub(crate) gid: Gid,
+    pub(crate) index: u32,
+}
+
+/// The device that has an address. Those of loopback lead to any device, by its first GID.
+///
+/// # Errors
+/// `ENODEV` there is none.
+pub(crate) fn with_address(ip: IpAddr) -> Result<Place, Errno> {
+    let devices = all()?;
+    let loopback = match ip {
+        IpAddr::V4(v4) => v4.is_loopback(),
+        IpAddr::V6(v6) => v6.is_loopback(),
+    };
+    let gid = crate::address::gid(ip);
+    for device in devices {
+        let entries = device.gids();
+        let own = entries.iter().find(|(_, known)| *known == gid);
+        let own = own.or_else(|| if loopback { entries.first() } else { None });
+        if let Some(&(index, gid)) = own {
+            return Ok(Place { device, gid, index });
+        }
+    }
+    Err(Errno::ENODEV)
+}
+
+impl Device {
+    /// Its GIDs, and their indices.
+    pub(crate) fn gids(&self) -> Vec<(u32, Gid)> {
+        // SAFETY: the context is never closed.
+        let entries = unsafe { verbs::gid_table(self.context) };
+        let own = entries.iter().filter(|entry| entry.port_num == u32::from(PORT));
+        own.map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
+    }
+
+    /// What carries its messages; begun by the first who needs it.
+    ///
+    /// # Errors
+    /// The device's, or the system's.
+    pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
+        self.agent.get_or_init(|| Agent::begin(self)).as_ref().map_err(|why| *why)
+    }
+
+    /// The path MTU that its port can have now.
+    pub(crate) fn mtu(&self) -> ibv_mtu {
+        let mut attr = compat_ibv_port_attr::zeroed();
+        // SAFETY: the context is never closed; `attr` is writable.
+        let asked = unsafe { verbs::ibv_query_port(self.context, PORT, &raw mut attr) };
+        if asked == 0 { attr.active_mtu } else { IBV_MTU_1024 }
+    }
+}

@@ -1,0 +1,395 @@
+//! Ids: `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
+
+use crate::address;
+use crate::agent::{Agent, State as Carried};
+use crate::channel::{Channel, Event};
+use crate::device::{Device, PORT, Place};
+use crate::ports::{Name, Port};
+use abi::*;
+use cface::Errno;
+use ferroverbs_cm::wire::{PortSpace, Psn, ServiceId, Transport};
+use ferroverbs_cm::{Connection, Listener};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::UnsafeCell;
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// An id. The C object comes first.
+#[repr(C)]
+pub(crate) struct Id {
+    verbs: UnsafeCell<rdma_cm_id>,
+    state: Mutex<State>,
+    acknowledged: Condvar,
+}
+
+// SAFETY: the C object is shared with the program under the rules of rdma_cm(7); everything else is Sync by itself.
+unsafe impl Sync for Id {}
+// SAFETY: its pointers are addresses of objects of the process, and those of no thread.
+unsafe impl Send for Id {}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        let record = self.verbs.get_mut().route.path_rec;
+        // SAFETY: NULL or from calloc, and the id's alone.
+        unsafe { cface::mem::free(record.cast()) };
+    }
+}
+
+impl std::fmt::Debug for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Id").field("at", &self.as_c()).finish_non_exhaustive()
+    }
+}
+
+/// How far an id is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Idle,
+    Bound,
+    Resolved,
+    Routed,
+    Listening,
+    /// A request of ours is under way, or was granted.
+    Connecting,
+    /// A request of a peer waits for an answer.
+    Asked,
+    Connected,
+    /// It ended, or came to nothing.
+    Over,
+}
+
+/// What the two queue pairs of a connection need to know of each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) transport: Transport,
+    pub(crate) peer_qpn: u32,
+    /// Our first PSN, and the peer's.
+    pub(crate) psn: Psn,
+    pub(crate) peer_psn: Psn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) ack_timeout: u8,
+    /// In the encoding of `enum ibv_mtu`.
+    pub(crate) mtu: u8,
+    pub(crate) traffic_class: u8,
+}
+
+/// What is not the program's.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) channel: Arc<Channel>,
+    /// Every call waits for its event.
+    pub(crate) synchronous: bool,
+    pub(crate) stage: Stage,
+    pub(crate) place: Option<Place>,
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
+    pub(crate) port: Option<Port>,
+    pub(crate) listening: Option<Listening>,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) link: Link,
+    pub(crate) qkey: u32,
+    pub(crate) type_of_service: u8,
+    pub(crate) shares_address: bool,
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) ece: ibv_ece,
+    pub(crate) peer_ece: ibv_ece,
+    /// Of rdma_create_ep(3): what the queue pairs of requests are made by, and in which domain.
+    pub(crate) template: Option<(Option<SendPd>, ibv_qp_init_attr)>,
+    /// Of rdma_create_ep(3): private data in front of what rdma_connect(3) brings.
+    pub(crate) greeting: Vec<u8>,
+    /// The queue pair has its own, made by us.
+    pub(crate) made: Made,
+    pub(crate) groups: Vec<Group>,
+    /// Events that the program got, and those of them that it acknowledged.
+    pub(crate) reported: u64,
+    pub(crate) acknowledged: u64,
+}
+
+/// A domain of the program's, as a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendPd(pub(crate) *mut ibv_pd);
+// SAFETY: domains may be used by any thread.
+unsafe impl Send for SendPd {}
+// SAFETY: `init` of `template` names objects of the process that may be used by any thread.
+unsafe impl Send for State {}
+
+/// Which completion queues are ours to destroy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) send_cq: bool,
+    pub(crate) recv_cq: bool,
+}
+
+/// A multicast group that was joined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) address: SocketAddr,
+    pub(crate) gid: [u8; 16],
+    pub(crate) attached: bool,
+}
+
+/// What a listener has.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) service: ServiceId,
+    pub(crate) at: Vec<(&'static Device, Listener)>,
+    pub(crate) _name: Name,
+}
+
+/// An id that nobody has yet. Dropped, it is destroyed.
+#[derive(Debug)]
+pub(crate) struct Held(Option<Arc<Id>>);
+
+impl Held {
+    pub(crate) const fn new(id: Arc<Id>) -> Self {
+        Self(Some(id))
+    }
+
+    /// The program has it from now on.
+    pub(crate) fn give(mut self) -> Option<Arc<Id>> {
+        let id = self.0.take()?;
+        std::mem::forget(Arc::clone(&id));
+        Some(id)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(id) = self.0.take() {
+            id.end();
+        }
+    }
+}
+
+impl Id {
+    /// A new one.
+    pub(crate) fn new(
+        channel: Arc<Channel>,
+        synchronous: bool,
+        context: *mut std::ffi::c_void,
+        ps: rdma_port_space,
+        qp_type: ibv_qp_type,
+    ) -> Arc<Self> {
+        let verbs = rdma_cm_id {
+            channel: channel.as_c(),
+            context,
+            ps,
+            qp_type,
+            verbs: null_mut(),
+            qp: null_mut(),
+            // SAFETY: zeros are valid for all that it consists of: numbers, bytes and NULL.
+            route: unsafe { std::mem::zeroed() },
+            port_num: 0,
+            event: null_mut(),
+            send_cq_channel: null_mut(),
+            send_cq: null_mut(),
+            recv_cq_channel: null_mut(),
+            recv_cq: null_mut(),
+            srq: null_mut(),
+            pd: null_mut(),
+        };
+        let state = State {
+            channel,
+            synchronous,
+            stage: Stage::Idle,
+            place: None,
+            source: None,
+            destination: None,
+            port: None,
+            listening: None,
+            connection: None,
+            link: Link::default(),
+            qkey: RDMA_UDP_QKEY,
+            type_of_service: 0,
+            shares_address: false,
+            ack_timeout: None,
+            ece: ibv_ece::zeroed(),
+            peer_ece: ibv_ece::zeroed(),
+            template: None,
+            greeting: vec![],
+            made: Made::default(),
+            groups: vec![],
+            reported: 0,
+            acknowledged: 0,
+        };
+        Arc::new(Self {
+            verbs: UnsafeCell::new(verbs),
+            state: Mutex::new(state),
+            acknowledged: Condvar::new(),
+        })
+    }
+
+    /// The id of a C pointer.
+    ///
+    /// # Errors
+    /// `EINVAL` NULL.
+    ///
+    /// # Safety
+    /// `id` is NULL or a live one of this library.
+    pub(crate) unsafe fn of(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
+        if id.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the pointer is of an Arc, whose count is the program's until it destroys the id.
+        unsafe {
+            let at = id.cast::<Self>().cast_const();
+            Arc::increment_strong_count(at);
+            Ok(Arc::from_raw(at))
+        }
+    }
+
+    /// The address that C code knows.
+    pub(crate) const fn as_c(&self) -> *mut rdma_cm_id {
+        self.verbs.get()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The space of its ports.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT` it has none that is known.
+    pub(crate) fn space(&self) -> Result<PortSpace, Errno> {
+        // SAFETY: written when the id was made, and never again.
+        match unsafe { (*self.as_c()).ps } {
+            RDMA_PS_TCP => Ok(PortSpace::Tcp),
+            RDMA_PS_UDP => Ok(PortSpace::Udp),
+            RDMA_PS_IPOIB => Ok(PortSpace::IpOverIb),
+            _ => Err(Errno::EPROTONOSUPPORT),
+        }
+    }
+
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: written when the id was made, or by rdma_create_ep(3) before anybody has it.
+        unsafe { (*self.as_c()).qp_type == IBV_QPT_UD }
+    }
+
+    /// Whether requests for `service` are its. Asked under the agent's lock: nothing of an agent is done under the id's.
+    pub(crate) fn listens_to(&self, service: ServiceId) -> bool {
+        self.lock().listening.as_ref().is_some_and(|listening| listening.service == service)
+    }
+
+    /// Shows the program where the id is: device, port, addresses.
+    pub(crate) fn show(&self, state: &State) {
+        // SAFETY: the program reads these only after the call or the event that brings them.
+        unsafe {
+            let id = self.as_c();
+            if let Some(place) = state.place {
+                (*id).verbs = place.device.context;
+                (*id).port_num = PORT;
+                if (*id).pd.is_null() {
+                    (*id).pd = place.device.pd;
+                }
+                (*id).route.addr.addr.sgid.raw = place.gid;
+                (*id).route.addr.addr.pkey = 0xffff;
+            }
+            if let Some(source) = state.source {
+                address::write(&raw mut (*id).route.addr.src_storage, source);
+            }
+            if let Some(destination) = state.destination {
+                address::write(&raw mut (*id).route.addr.dst_storage, destination);
+            }
+        }
+    }
+
+    /// Where its messages go: to this address of the peer.
+    pub(crate) fn peer_gid(state: &State) -> Option<[u8; 16]> {
+        let (place, destination) = (state.place?, state.destination?);
+        let loopback = match destination.ip() {
+            std::net::IpAddr::V4(v4) => v4.is_loopback(),
+            std::net::IpAddr::V6(v6) => v6.is_loopback(),
+        };
+        Some(if loopback { place.gid } else { address::gid(destination.ip()) })
+    }
+
+    /// The address vector that leads to the peer.
+    pub(crate) fn way(state: &State) -> Option<ibv_ah_attr> {
+        let gid = Self::peer_gid(state)?;
+        Some(Self::way_to(state.place?, gid, state.type_of_service))
+    }
+
+    /// The address vector that leads to `gid`.
+    pub(crate) fn way_to(place: Place, gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
+        ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: gid },
+                flow_label: 0,
+                sgid_index: u8::try_from(place.index).unwrap_or(0),
+                hop_limit: 64,
+                traffic_class,
+            },
+            is_global: 1,
+            port_num: PORT,
+            ..Zeroed::zeroed()
+        }
+    }
+
+    /// Runs `f` with the agent of the id's device, and what it carries.
+    ///
+    /// # Errors
+    /// `EINVAL` the id has no device yet; the agent's.
+    pub(crate) fn carried<T>(
+        place: Option<Place>,
+        f: impl FnOnce(&Agent, &mut Carried) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let agent = place.ok_or(Errno::EINVAL)?.device.agent()?;
+        let mut carried = agent.lock();
+        let done = f(agent, &mut carried);
+        agent.pump(&mut carried);
+        done
+    }
+
+    /// An event of this id, behind those that it has.
+    pub(crate) fn push(&self, event: Box<Event>) {
+        // Under the lock: it may be on its way to another channel.
+        self.lock().channel.push(event);
+    }
+
+    /// Nothing of it is known to any peer or agent afterwards; events that nobody got are taken back.
+    pub(crate) fn end(self: &Arc<Self>) {
+        let (listening, connection, place) = {
+            let mut state = self.lock();
+            state.port = None;
+            (state.listening.take(), state.connection.take(), state.place)
+        };
+        for (device, listener) in listening.iter().flat_map(|listening| &listening.at) {
+            if let Ok(agent) = device.agent() {
+                let mut carried = agent.lock();
+                carried.manager.unlisten(*listener);
+                carried.listeners.remove(listener);
+            }
+        }
+        if let Some(connection) = connection {
+            // Whether there is an agent: the connection is of one.
+            let _there = Self::carried(place, |agent, carried| {
+                carried.manager.destroy(agent.now(), connection);
+                carried.connections.remove(&connection);
+                Ok(())
+            });
+        }
+        let channel = Arc::clone(&self.lock().channel);
+        // Among them new ids, which end in turn.
+        drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));
+    }
+
+    /// Waits until the program has acknowledged all events that it got.
+    pub(crate) fn wait_for_acknowledgements(&self) {
+        let mut state = self.lock();
+        while state.acknowledged < state.reported {
+            self.acknowledged.wait(&mut state);
+        }
+    }
+
+    /// The program has acknowledged one.
+    pub(crate) fn acknowledge(&self) {
+        self.lock().acknowledged += 1;
+        self.acknowledged.notify_all();
+    }
+}

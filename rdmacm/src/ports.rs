@@ -1,0 +1,147 @@
+//! Who has which port, among the processes of a host.
+//!
+//! A port is an abstract Unix socket of that name: the kernel gives a name to one socket of a network namespace only, anybody can see whether
+//! it is taken, and it is free when its owner is gone, however that came. Users do not share names: they do not meet over the adapter, either.
+
+use cface::Errno;
+use ferroverbs_cm::wire::{PortSpace, ServiceId};
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// A name that is ours until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Name {
+    _socket: UnixDatagram,
+}
+
+fn address(name: &str) -> Result<SocketAddr, Errno> {
+    // SAFETY: geteuid has no requirements.
+    let user = unsafe { libc::geteuid() };
+    Ok(SocketAddr::from_abstract_name(format!("ferroverbs-rdmacm/{user}/{name}"))?)
+}
+
+/// Takes a name.
+///
+/// # Errors
+/// `EADDRINUSE` somebody has it; the system's.
+fn take(name: &str) -> Result<Name, Errno> {
+    match UnixDatagram::bind_addr(&address(name)?) {
+        Ok(socket) => Ok(Name { _socket: socket }),
+        Err(why) if why.kind() == ErrorKind::AddrInUse => Err(Errno::from_raw(libc::EADDRINUSE)),
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// Whether somebody has a name.
+fn is_taken(name: &str) -> bool {
+    let Ok(address) = address(name) else { return false };
+    UnixDatagram::unbound().is_ok_and(|socket| socket.connect_addr(&address).is_ok())
+}
+
+/// A port of a space, reserved.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _name: Option<Name>,
+}
+
+/// Where ports for those who do not care begin, and how many there are (IANA's dynamic ports).
+const DYNAMIC: (u16, u16) = (49152, 16384);
+
+impl Port {
+    /// Reserves `port`, or any if it is 0. With `shared` it may be somebody else's already.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` somebody has it; `EADDRNOTAVAIL` all are in use.
+    pub(crate) fn reserve(
+        space: PortSpace,
+        port: u16,
+        shared: bool,
+        random: u64,
+    ) -> Result<Self, Errno> {
+        let name = |port: u16| format!("port/{:#x}/{port}", space as u16);
+        if port != 0 {
+            return match take(&name(port)) {
+                Ok(taken) => Ok(Self { number: port, _name: Some(taken) }),
+                Err(_) if shared => Ok(Self { number: port, _name: None }),
+                Err(why) => Err(why),
+            };
+        }
+        let (first, count) = DYNAMIC;
+        for step in 0..count {
+            let [low, high, ..] = random.to_le_bytes();
+            let offset = u16::from_le_bytes([low, high]).wrapping_add(step) % count;
+            match take(&name(first + offset)) {
+                Ok(taken) => return Ok(Self { number: first + offset, _name: Some(taken) }),
+                Err(why) if why.raw() == libc::EADDRINUSE => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Err(Errno::from_raw(libc::EADDRNOTAVAIL))
+    }
+}
+
+/// Takes requests for a service.
+///
+/// # Errors
+/// `EADDRINUSE` another process does.
+pub(crate) fn listen(service: ServiceId) -> Result<Name, Errno> {
+    take(&format!("listen/{:#x}", service.0))
+}
+
+/// Whether any process of this host takes requests for a service.
+pub(crate) fn is_listened_to(service: ServiceId) -> bool {
+    is_taken(&format!("listen/{:#x}", service.0))
+}
+
+/// Upper bits of the names of connections: which process of the host they are of.
+pub(crate) const OWNER_BITS: u32 = 12;
+
+/// Takes a number for this process, from 1.
+///
+/// # Errors
+/// `EAGAIN` all are taken; the system's.
+pub(crate) fn own(random: u64) -> Result<(u32, Name), Errno> {
+    let most = (1_u64 << OWNER_BITS) - 1;
+    for step in 0..most {
+        let number = 1 + random.wrapping_add(step) % most;
+        match take(&format!("process/{number}")) {
+            Ok(name) => return Ok((number as u32, name)),
+            Err(why) if why.raw() == libc::EADDRINUSE => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// Whether the process of that number lives.
+pub(crate) fn lives(number: u32) -> bool {
+    is_taken(&format!("process/{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_one_owners_until_it_is_dropped() {
+        let first = Port::reserve(PortSpace::Tcp, 0, false, 1).expect("one is free");
+        let again = Port::reserve(PortSpace::Tcp, first.number, false, 1);
+        assert_eq!(again.map(|port| port.number), Err(Errno::from_raw(libc::EADDRINUSE)));
+        assert!(Port::reserve(PortSpace::Tcp, first.number, true, 1).is_ok(), "shared");
+        let number = first.number;
+        drop(first);
+        assert!(Port::reserve(PortSpace::Tcp, number, false, 1).is_ok());
+    }
+
+    #[test]
+    fn a_listener_is_seen_while_it_listens() {
+        let service = ServiceId(0xfeed_0000_0000_0000 | u64::from(std::process::id()));
+        assert!(!is_listened_to(service));
+        let name = listen(service).expect("nobody does");
+        assert!(is_listened_to(service) && listen(service).is_err());
+        drop(name);
+        assert!(!is_listened_to(service));
+    }
+}

@@ -1,0 +1,91 @@
+//! Whom a message is for, of the processes of a host.
+
+use crate::ports::OWNER_BITS;
+use ferroverbs_cm::wire::{Gid, MAD_LEN, ServiceId};
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Whoever listens to the service.
+    Service(ServiceId),
+    /// The process of that number.
+    Owner(u32),
+    /// It does not say.
+    Anyone,
+}
+
+// Attributes (IBTA vol 1, 16.7.2).
+const REQUEST: u16 = 0x10;
+const DATAGRAM_REQUEST: u16 = 0x17;
+const DATAGRAM_REPLY: u16 = 0x18;
+/// Where the attribute is, the body begins, and in it the service and the receiver's name are.
+const ATTRIBUTE: usize = 16;
+const BODY: usize = 24;
+const SERVICE: usize = BODY + 8;
+const RECEIVER: usize = BODY + 4;
+
+/// Whom a message is for.
+pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
+    let chunk = |at: usize| mad.get(at..).unwrap_or_default();
+    let attribute = chunk(ATTRIBUTE).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+    let name_at = match attribute {
+        REQUEST | DATAGRAM_REQUEST => {
+            let service =
+                chunk(SERVICE).first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+            return For::Service(ServiceId(service));
+        }
+        DATAGRAM_REPLY => BODY,
+        _ => RECEIVER,
+    };
+    let name = chunk(name_at).first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    match name >> (32 - OWNER_BITS) {
+        0 => For::Anyone,
+        owner => For::Owner(owner),
+    }
+}
+
+/// Who sent a datagram, by the 40 bytes in front of it: an IPv6 header, or an IPv4 header in the last 20.
+pub(crate) fn sender(header: &[u8; 40]) -> Option<Gid> {
+    let first = header.first()?;
+    if first >> 4 == 6 {
+        return header.get(8..)?.first_chunk().copied();
+    }
+    let &[a, b, c, d] = header.get(32..)?.first_chunk()?;
+    Some(std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroverbs_cm::wire::{CommId, DatagramReply, Mad, Message, Ready, Request};
+
+    fn mad(message: Message) -> [u8; MAD_LEN] {
+        Mad { transaction: 1, message }.emit()
+    }
+
+    #[test]
+    fn requests_are_for_a_service_and_all_else_for_the_owner_of_a_name() {
+        let service = ServiceId(0x0106_1bb3);
+        let request = Request { service, ..Request::default() };
+        assert_eq!(whose(&mad(Message::Request(Box::new(request)))), For::Service(service));
+        let name = CommId(0x0030_0001);
+        let ready = Ready { remote_id: name, local_id: CommId(0x00f0_0000), ..Ready::default() };
+        assert_eq!(whose(&mad(Message::Ready(ready))), For::Owner(3));
+        let reply = DatagramReply { id: name, ..DatagramReply::default() };
+        assert_eq!(whose(&mad(Message::DatagramReply(Box::new(reply)))), For::Owner(3));
+        let ready = Ready::default();
+        assert_eq!(whose(&mad(Message::Ready(ready))), For::Anyone);
+    }
+
+    #[test]
+    fn senders_are_found_in_both_headers() {
+        let mut header = [0; 40];
+        header[20] = 0x45;
+        header[32..36].copy_from_slice(&[10, 0, 0, 1]);
+        let gid = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
+        assert_eq!(sender(&header), Some(gid));
+        header[0] = 0x60;
+        header[8..24].fill(7);
+        assert_eq!(sender(&header), Some([7; 16]));
+    }
+}

@@ -1,0 +1,152 @@
+//! What is used of libibverbs.so.1, ours or upstream's: exported names, and what C code reaches by inline functions of `<infiniband/verbs.h>`.
+//! `build.rs` reads the names and their nodes for the linker.
+
+use abi::*;
+use std::ffi::{c_int, c_void};
+
+unsafe extern "C" {
+    // IBVERBS_1.0
+    pub(crate) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+    pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    // IBVERBS_1.1
+    pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+    pub(crate) fn ibv_free_device_list(list: *mut *mut ibv_device);
+    pub(crate) fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+    pub(crate) fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
+    pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
+    pub(crate) fn ibv_query_port(
+        context: *mut ibv_context,
+        port: u8,
+        attr: *mut compat_ibv_port_attr,
+    ) -> c_int;
+    pub(crate) fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+    pub(crate) fn ibv_reg_mr(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int,
+    ) -> *mut ibv_mr;
+    pub(crate) fn ibv_create_cq(
+        context: *mut ibv_context,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: c_int,
+    ) -> *mut ibv_cq;
+    pub(crate) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+    pub(crate) fn ibv_get_cq_event(
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        cq_context: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32);
+    pub(crate) fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    pub(crate) fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
+    pub(crate) fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    pub(crate) fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
+    pub(crate) fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
+    pub(crate) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+    pub(crate) fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    pub(crate) fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    // IBVERBS_1.11
+    pub(crate) fn _ibv_query_gid_table(
+        context: *mut ibv_context,
+        entries: *mut ibv_gid_entry,
+        most: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize;
+}
+
+/// The operations in front of a context that is not one of the oldest.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
+    // SAFETY: the context is open, and all ones mark one that is embedded (`<infiniband/verbs.h>`).
+    unsafe {
+        if (*context).abi_compat as usize != usize::MAX {
+            return None;
+        }
+        Some(context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast())
+    }
+}
+
+/// `ibv_create_qp_ex`, which is inline in C.
+///
+/// # Safety
+/// `context` is open; `attr` is as ibv_create_qp_ex(3) wants it.
+pub(crate) unsafe fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the context is open; only the member is read, at its constant distance, which all sizes of this structure with it have.
+    let create = unsafe {
+        extended(context)
+            .filter(|at| {
+                (**at).sz
+                    >= size_of::<verbs_context>()
+                        - std::mem::offset_of!(verbs_context, create_qp_ex)
+            })
+            .and_then(|at| (*at).create_qp_ex)
+    };
+    match create {
+        // SAFETY: the function is of this context's own table; the caller answers for `attr`.
+        Some(create) => unsafe { create(context, attr) },
+        None => {
+            cface::Errno::EOPNOTSUPP.set();
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// `ibv_create_srq_ex`, which is inline in C.
+///
+/// # Safety
+/// `context` is open; `attr` is as ibv_create_srq_ex(3) wants it.
+pub(crate) unsafe fn create_srq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: as in `create_qp_ex`.
+    let create = unsafe {
+        extended(context)
+            .filter(|at| {
+                (**at).sz
+                    >= size_of::<verbs_context>()
+                        - std::mem::offset_of!(verbs_context, create_srq_ex)
+            })
+            .and_then(|at| (*at).create_srq_ex)
+    };
+    match create {
+        // SAFETY: the function is of this context's own table; the caller answers for `attr`.
+        Some(create) => unsafe { create(context, attr) },
+        None => {
+            cface::Errno::EOPNOTSUPP.set();
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// The entries of the GID table of a device.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe fn gid_table(context: *mut ibv_context) -> Vec<ibv_gid_entry> {
+    let mut entries: Vec<ibv_gid_entry> = Vec::with_capacity(256);
+    // SAFETY: the context is open, and there is room for as many entries as are said.
+    let count = unsafe {
+        _ibv_query_gid_table(
+            context,
+            entries.as_mut_ptr(),
+            entries.capacity(),
+            0,
+            size_of::<ibv_gid_entry>(),
+        )
+    };
+    let count = usize::try_from(count).unwrap_or(0).min(entries.capacity());
+    // SAFETY: as many were written.
+    unsafe { entries.set_len(count) };
+    entries
+}
