@@ -5,16 +5,13 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_FLUSH,
-    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, Zeroed, be32, ibv_ah, ibv_data_buf,
-    ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_WR_TSO, Zeroed, be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
 };
+
+use layer_tap::each_builder_pointer as each;
 
 use crate::checks::Id;
 use crate::report::{Message, tell};
@@ -74,59 +71,57 @@ impl Builder {
         let mut work = self.work.lock();
         work.ops = ops;
         // SAFETY: as above.
-        unsafe { take(&mut work, qp) };
+        unsafe { take(&mut work, qp, None) };
     }
 
-    /// As `replace`, after a call that may have changed some.
+    /// As `replace`, after a call that may have changed some of those that `look` saw before it. What it left alone is ours, or that of another layer
+    /// above us.
     ///
     /// # Safety
     /// As `replace`.
-    pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex) {
+    pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
         let mut work = self.work.lock();
         // SAFETY: as above.
-        unsafe { take(&mut work, qp) };
+        unsafe { take(&mut work, qp, Some(before)) };
+    }
+
+    /// The pointers that are there now.
+    ///
+    /// # Safety
+    /// As `replace`.
+    pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
+        let ops = self.work.lock().ops;
+        let mut seen = ibv_qp_ex::zeroed();
+        macro_rules! copy {
+            ($($field:ident)+) => {$(
+                // SAFETY: every extended QP has it, or it was asked for.
+                seen.$field = unsafe { (*qp).$field };
+            )+};
+        }
+        each!(ops, copy);
+        seen
     }
 }
 
-/// Keeps the provider's pointers and puts ours there: only those that were asked for, since the object of an older provider may end before the rest.
+/// Keeps the provider's pointers and puts ours there, unless they are what they were before.
 ///
 /// # Safety
 /// A live extended QP, made with the operations in `work`.
-unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex) {
+unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) {
     macro_rules! hook {
         ($($field:ident)+) => {$(
             // SAFETY: a member of the object: every extended one has it, or it was asked for.
             let now = unsafe { (*qp).$field };
-            if let Some(function) = now && function as usize != $field as *const () as usize {
+            let address = |function: Option<_>| function.map_or(0, |function| function as usize);
+            let old = before.map_or(0, |before| address(before.$field));
+            if now.is_some() && address(now) != old {
                 work.old.$field = now;
                 // SAFETY: as above.
                 unsafe { (*qp).$field = Some($field) };
             }
         )+};
     }
-    hook!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr);
-    macro_rules! wanted {
-        ($($bit:ident $field:ident;)+) => {$(
-            if work.ops & u64::from($bit) != 0 {
-                hook!($field);
-            }
-        )+};
-    }
-    wanted! {
-        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp;
-        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add;
-        IBV_QP_EX_WITH_BIND_MW wr_bind_mw;
-        IBV_QP_EX_WITH_LOCAL_INV wr_local_inv;
-        IBV_QP_EX_WITH_RDMA_READ wr_rdma_read;
-        IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write;
-        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm;
-        IBV_QP_EX_WITH_SEND wr_send;
-        IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm;
-        IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv;
-        IBV_QP_EX_WITH_TSO wr_send_tso;
-        IBV_QP_EX_WITH_ATOMIC_WRITE wr_atomic_write;
-        IBV_QP_EX_WITH_FLUSH wr_flush;
-    }
+    each!(work.ops, hook);
 }
 
 fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {

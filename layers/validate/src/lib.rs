@@ -14,10 +14,8 @@ mod objects;
 mod qp;
 mod report;
 mod settings;
-mod spin;
 mod stack;
 mod state;
-mod table;
 mod transitions;
 mod wr;
 
@@ -30,6 +28,7 @@ use abi::{
     ibv_send_wr, ibv_srq, verbs_context_ops,
 };
 use cface::lock::Guard;
+use layer_tap::{spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
 

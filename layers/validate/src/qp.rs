@@ -291,14 +291,17 @@ pub(crate) unsafe extern "C" fn modify_qp(
         // SAFETY: readable where the mask says so; each member is read only then.
         unsafe { check_modify(known, attr, mask) };
     }
+    let builder = known.and_then(|known| Some((known, known.builder.as_ref()?)));
+    // SAFETY: an extended QP, which is live.
+    let before = builder.map(|(known, builder)| unsafe { builder.look(known.extended()) });
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
         // SAFETY: as above.
         unsafe { modified(known, attr, mask) };
-        if let Some(builder) = &known.builder {
+        if let (Some((_, builder)), Some(before)) = (builder, &before) {
             // SAFETY: an extended QP, which is live.
-            unsafe { builder.replace_again(known.extended()) };
+            unsafe { builder.replace_again(known.extended(), before) };
         }
     }
     result

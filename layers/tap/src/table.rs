@@ -11,11 +11,13 @@ use cface::shared::Shared;
 /// make *us* fall.
 const GRAVES: usize = 256;
 
+#[derive(Debug)]
 struct Slots<T> {
     /// A power of two long.
     slots: Box<[Slot<T>]>,
 }
 
+#[derive(Debug)]
 struct Slot<T> {
     /// 0 is free. An address stays in its slot when its object is gone: it will come again.
     key: AtomicUsize,
@@ -23,11 +25,13 @@ struct Slot<T> {
 }
 
 /// Objects of one kind. For statics.
-pub(crate) struct Table<T: 'static> {
+#[derive(Debug)]
+pub struct Table<T: 'static> {
     current: AtomicPtr<Slots<T>>,
     writer: Shared<Writer<T>>,
 }
 
+#[derive(Debug)]
 struct Writer<T> {
     used: usize,
     graves: VecDeque<Arc<T>>,
@@ -37,14 +41,17 @@ struct Writer<T> {
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 
 impl<T: Send + Sync> Table<T> {
-    pub(crate) const fn new() -> Self {
+    /// Without objects.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "for statics")]
+    pub const fn new() -> Self {
         let writer = Writer { used: 0, graves: VecDeque::new() };
         Self { current: AtomicPtr::new(ptr::null_mut()), writer: Shared::new(writer) }
     }
 
     /// What is known about an object, as long as it lives.
     #[inline]
-    pub(crate) fn get(&self, key: usize) -> Option<&T> {
+    pub fn get(&self, key: usize) -> Option<&T> {
         // SAFETY: NULL, or made by `grow` and never freed.
         let slots = unsafe { self.current.load(Ordering::Acquire).as_ref() }?;
         let value = slots.find(key)?.value.load(Ordering::Acquire);
@@ -53,7 +60,7 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// As `get`, for keeping.
-    pub(crate) fn share(&'static self, key: usize) -> Option<Arc<T>> {
+    pub fn share(&'static self, key: usize) -> Option<Arc<T>> {
         // Nobody removes it meanwhile.
         let _writer = self.writer.lock();
         let value: *const T = self.get(key)?;
@@ -65,7 +72,7 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// From now on the object at `key` is this one.
-    pub(crate) fn insert(&'static self, key: usize, value: Arc<T>) {
+    pub fn insert(&'static self, key: usize, value: Arc<T>) {
         let mut writer = self.writer.lock();
         // SAFETY: NULL, or made by `grow` and never freed.
         let slots = unsafe { self.current.load(Ordering::Acquire).as_ref() };
@@ -80,7 +87,7 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// The object at `key` is gone.
-    pub(crate) fn remove(&'static self, key: usize) {
+    pub fn remove(&'static self, key: usize) {
         let mut writer = self.writer.lock();
         // SAFETY: NULL, or made by `grow` and never freed.
         let Some(slots) = (unsafe { self.current.load(Ordering::Acquire).as_ref() }) else {
@@ -93,7 +100,7 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// All objects there are.
-    pub(crate) fn all(&'static self) -> Vec<Arc<T>> {
+    pub fn all(&'static self) -> Vec<Arc<T>> {
         // SAFETY: NULL, or made by `grow` and never freed.
         let Some(slots) = (unsafe { self.current.load(Ordering::Acquire).as_ref() }) else {
             return Vec::new();
@@ -103,7 +110,7 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// To fork: nobody changes the table until the result is dropped.
-    pub(crate) fn hold(&'static self) -> cface::lock::Guard {
+    pub fn hold(&'static self) -> cface::lock::Guard {
         self.writer.hold()
     }
 

@@ -6,7 +6,8 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// A value behind such a lock.
-pub(crate) struct Spin<T> {
+#[derive(Debug)]
+pub struct Spin<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -15,12 +16,14 @@ pub(crate) struct Spin<T> {
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// For this value.
+    pub const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Waits for the lock; it is held until the result is dropped.
     #[inline]
-    pub(crate) fn lock(&self) -> Held<'_, T> {
+    pub fn lock(&self) -> Held<'_, T> {
         let mut tries = 0_u32;
         while self.taken.swap(true, Ordering::Acquire) {
             while self.taken.load(Ordering::Relaxed) {
@@ -38,7 +41,8 @@ impl<T> Spin<T> {
 }
 
 /// The value, while it is locked.
-pub(crate) struct Held<'a, T>(&'a Spin<T>);
+#[derive(Debug)]
+pub struct Held<'a, T>(&'a Spin<T>);
 
 impl<T> Deref for Held<'_, T> {
     type Target = T;

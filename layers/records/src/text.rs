@@ -1,0 +1,130 @@
+//! A record as a line of text, much as `strace(1)` writes them.
+
+use std::fmt::Write;
+use std::net::Ipv6Addr;
+
+use crate::calls::{Arg, Call, Kind};
+use crate::names;
+use crate::trace::{Record, Trace};
+
+/// An argument as text.
+#[must_use]
+pub fn value(record: &Record, arg: &Arg) -> String {
+    let value = record.arg(arg);
+    let small = value as u32;
+    let named = |name: Option<&str>| name.map_or_else(|| value.to_string(), str::to_owned);
+    match arg.kind {
+        Kind::Dec => value.to_string(),
+        Kind::Hex => format!("{value:#x}"),
+        Kind::Opcode => named(names::opcode(small)),
+        Kind::SendFlags => names::send_flags(small),
+        Kind::Status => named(names::status(small)),
+        Kind::Completed => named(names::completed(small)),
+        Kind::State => named(names::state(small)),
+        Kind::QpType => named(names::kind(small)),
+        Kind::Access => names::access(small),
+        Kind::Event => named(names::event(small)),
+        // IBTA vol 1, table 37: 1 is 256.
+        Kind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
+        Kind::Mtu => value.to_string(),
+        Kind::Gid => Ipv6Addr::from(record.gid(arg)).to_string(),
+    }
+}
+
+/// Whether it is a completion with an error, or a call that failed.
+#[must_use]
+pub fn failed(record: &Record) -> bool {
+    record.error != 0 || (record.call == Call::completion && record.named("status") != 0)
+}
+
+/// A line: time of day in UTC, process and thread, the call with its arguments, what it returned, how long it took.
+#[must_use]
+pub fn line(trace: &Trace, record: &Record) -> String {
+    let time = trace.time(record);
+    let (second, nanos) = (time / 1_000_000_000 % 86_400, time % 1_000_000_000);
+    let mut line = format!(
+        "{:02}:{:02}:{:02}.{nanos:09} {}/{} {}(",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        trace.pid,
+        record.thread,
+        record.call.name()
+    );
+    for (index, arg) in record.said().enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        // Writing to a String does not fail.
+        let _ = write!(line, "{comma}{}={}", arg.name, value(record, arg));
+    }
+    line.push(')');
+    if record.call == Call::completion {
+        return line;
+    }
+    let result = if record.result > u64::from(u32::MAX) && record.result.cast_signed() > 0 {
+        format!("{:#x}", record.result)
+    } else {
+        record.result.cast_signed().to_string()
+    };
+    let _ = write!(line, " = {result}");
+    if record.error != 0 {
+        let _ = write!(line, " {}", names::errno(record.error));
+    }
+    let _ = write!(
+        line,
+        " <{}.{:09}>",
+        record.duration / 1_000_000_000,
+        record.duration % 1_000_000_000
+    );
+    line
+}
+
+/// What comes before the lines of a process.
+#[must_use]
+pub fn title(trace: &Trace) -> String {
+    let lost = match trace.lost {
+        0 => String::new(),
+        lost => format!("; at least {lost} older ones had no room"),
+    };
+    format!(
+        "{} (process {}): the last {} calls and completions{lost}",
+        trace.program,
+        trace.pid,
+        trace.records.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::tests::{file, record};
+
+    #[test]
+    fn a_line_tells_what_was_asked_what_came_of_it_and_how_long_it_took() {
+        let mut register =
+            record(Call::reg_mr, 3_600_000_000_000, &[0x10, 0x2000, 4096, 0x2000, 5, 7 | 8 << 32]);
+        register.result = 0x7f00_0000_1000;
+        let mut refused = record(Call::destroy_cq, 3_600_000_000_001, &[0x30]);
+        (refused.result, refused.error) = (16, 16);
+        let args = [0x11 | 2 << 32, 0xabc, 2 | 1 << 32, 8, 0x2000, 8 | 9 << 32, 0, 0, 4];
+        let send = record(Call::post_send, 3_600_000_000_002, &args);
+        let wc = record(
+            Call::completion,
+            3_600_000_000_003,
+            &[0x11 | 12 << 32, 0xabc, 0, 0, 0, 0x30, 3],
+        );
+        let trace = Trace::read(&file(&[register, refused, send, wc])).expect("a trace");
+        let lines: Vec<String> = trace.records.iter().map(|record| line(&trace, record)).collect();
+        assert_eq!(
+            lines,
+            [
+                "01:00:00.000000600 77/78 ibv_reg_mr(pd=0x10, addr=0x2000, length=4096, iova=0x2000, access=LOCAL_WRITE|REMOTE_READ, lkey=0x7, rkey=0x8) = 0x7f0000001000 <0.000000007>",
+                "01:00:00.000000601 77/78 ibv_destroy_cq(cq=0x30) = 16 EBUSY <0.000000007>",
+                "01:00:00.000000602 77/78 ibv_post_send(qp=0x11, wr_id=0xabc, opcode=SEND, send_flags=SIGNALED, num_sge=1, bytes=8, sge0_addr=0x2000, sge0_length=8, sge0_lkey=0x9, message=4) = 0 <0.000000007>",
+                "01:00:00.000000603 77/78 completion(qp=0x11, wr_id=0xabc, status=RETRY_EXC_ERR, cq=0x30)",
+            ]
+        );
+        assert!(
+            failed(&trace.records[1]) && failed(&trace.records[3]) && !failed(&trace.records[2])
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! The file of the flight recorder: a page about the process, and a ring of records of the same size. A thread takes [`CHUNK`] of them at a time,
+//! so that threads do not meet at each record.
+
+use crate::calls::{Arg, Call, Kind};
+
+/// What the file begins with; the last digit is the format's number.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"fvtrace1");
+/// Bytes before the first record.
+pub const HEAD: usize = 4096;
+/// 64-bit words of a record.
+pub const WORDS: usize = 16;
+/// Bytes of a record.
+pub const RECORD: usize = WORDS * 8;
+/// Words of a record that a call has for its arguments.
+pub const ARGS: usize = 11;
+/// Records that a thread takes at a time.
+pub const CHUNK: u64 = 32;
+/// Words of the head, from its start: the magic number.
+pub const AT_MAGIC: usize = 0;
+/// How many records the ring has.
+pub const AT_CAPACITY: usize = 1;
+/// The process.
+pub const AT_PID: usize = 2;
+/// Nanoseconds of CLOCK_REALTIME at the same moment as ..
+pub const AT_REALTIME: usize = 3;
+/// .. these of CLOCK_MONOTONIC, which records have.
+pub const AT_MONOTONIC: usize = 4;
+/// Chunks that were taken; threads add to it.
+pub const AT_TAKEN: usize = 8;
+/// The program's name, 64 bytes, behind it zeros.
+pub const AT_PROGRAM: usize = 32;
+
+/// What was recorded of a call, a request or a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which.
+    pub call: Call,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub start: u64,
+    /// In nanoseconds, at most 4 seconds.
+    pub duration: u32,
+    /// The thread, as `gettid(2)` has it.
+    pub thread: u32,
+    /// An errno, or 0.
+    pub error: i32,
+    /// What the call returned.
+    pub result: u64,
+    /// By [`Call::args`].
+    pub args: [u64; ARGS],
+}
+
+impl Record {
+    /// The words of it, behind the stamp.
+    #[must_use]
+    #[inline]
+    pub fn pack(&self) -> [u64; WORDS - 1] {
+        let mut words = [0; WORDS - 1];
+        words[0] = self.start;
+        words[1] = u64::from(self.duration) | u64::from(self.thread) << 32;
+        words[2] = self.call as u64 | u64::from(self.error.cast_unsigned()) << 32;
+        words[3] = self.result;
+        words[4..].copy_from_slice(&self.args);
+        words
+    }
+
+    fn unpack(words: &[u64; WORDS]) -> Option<Self> {
+        let [stamp, start, times, call, result, args @ ..] = words;
+        if *stamp == 0 {
+            return None;
+        }
+        Some(Self {
+            call: Call::of(*call as u16)?,
+            start: *start,
+            duration: *times as u32,
+            thread: (*times >> 32) as u32,
+            error: ((*call >> 32) as u32).cast_signed(),
+            result: *result,
+            args: *args,
+        })
+    }
+
+    /// An argument.
+    #[must_use]
+    pub fn arg(&self, arg: &Arg) -> u64 {
+        let word = self.args.get(usize::from(arg.word)).copied().unwrap_or(0) >> arg.shift;
+        if arg.bits == 64 { word } else { word & ((1 << arg.bits) - 1) }
+    }
+
+    /// An argument by its name; 0 if it has none.
+    #[must_use]
+    pub fn named(&self, name: &str) -> u64 {
+        self.call.args().iter().find(|arg| arg.name == name).map_or(0, |arg| self.arg(arg))
+    }
+
+    /// Those that say something: of `ibv_modify_qp` what the mask names, of requests what is not 0.
+    pub fn said(&self) -> impl Iterator<Item = &'static Arg> {
+        let mask = self.named("attr_mask") as u32;
+        let data = matches!(
+            self.call,
+            Call::post_send
+                | Call::wr_post
+                | Call::post_recv
+                | Call::post_srq_recv
+                | Call::completion
+        );
+        self.call.args().iter().filter(move |arg| {
+            let wanted = arg.mask == 0 || mask & arg.mask != 0;
+            let always = matches!(
+                arg.name,
+                "qp" | "srq" | "wr_id" | "opcode" | "status" | "bytes" | "byte_len"
+            );
+            // The opcode and the length of a failed completion are undefined.
+            let failed = self.call == Call::completion && self.named("status") != 0;
+            let undefined =
+                failed && !matches!(arg.name, "qp" | "wr_id" | "status" | "vendor_err" | "cq");
+            // Whether a completion is due is for timelines.
+            wanted && !undefined && arg.name != "due" && (!data || always || self.arg(arg) != 0)
+        })
+    }
+
+    /// Both words of a GID.
+    pub(crate) fn gid(&self, arg: &Arg) -> [u8; 16] {
+        let word = |at: usize| self.args.get(at).copied().unwrap_or(0).to_ne_bytes();
+        let at = usize::from(arg.word);
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&word(at));
+        gid[8..].copy_from_slice(&word(at + 1));
+        debug_assert!(arg.kind == Kind::Gid);
+        gid
+    }
+
+    /// Whether it posts a send request.
+    #[must_use]
+    pub fn is_send(&self) -> bool {
+        matches!(self.call, Call::post_send | Call::wr_post)
+    }
+
+    /// A completion of a receive, if it succeeded.
+    #[must_use]
+    pub fn is_receive(&self) -> bool {
+        self.call == Call::completion
+            && self.named("status") == 0
+            && self.named("opcode") & u64::from(abi::IBV_WC_RECV) != 0
+    }
+}
+
+/// What a file holds.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The process that it is of.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// What to add to a record's time for that of CLOCK_REALTIME.
+    pub realtime: i64,
+    /// By their start.
+    pub records: Vec<Record>,
+    /// How many there were that newer ones took the places of, at least.
+    pub lost: u64,
+}
+
+impl Trace {
+    /// Reads what was in a file, or in memory that a process writes at the same time.
+    ///
+    /// # Errors
+    /// It is no such file.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let word = |at: usize| -> Option<u64> {
+            Some(u64::from_ne_bytes(*bytes.get(at * 8..)?.first_chunk::<8>()?))
+        };
+        let head = |at: usize| word(at).ok_or_else(|| "it is too short".to_owned());
+        if head(AT_MAGIC)? != MAGIC {
+            return Err("it is no recording of this version".into());
+        }
+        let capacity = usize::try_from(head(AT_CAPACITY)?).unwrap_or(usize::MAX);
+        let ring = bytes.get(HEAD..).ok_or("it is too short")?;
+        let mut records: Vec<Record> = ring
+            .chunks_exact(RECORD)
+            .take(capacity)
+            .filter_map(|bytes| {
+                let mut words = [0; WORDS];
+                for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    *word = u64::from_ne_bytes(*bytes);
+                }
+                Record::unpack(&words)
+            })
+            .collect();
+        records.sort_by_key(|record| record.start);
+        let program = bytes.get(AT_PROGRAM * 8..).and_then(|name| name.first_chunk::<64>());
+        let program =
+            program.map_or(&[][..], |name| name.split(|byte| *byte == 0).next().unwrap_or(&[]));
+        let taken = head(AT_TAKEN)?.saturating_mul(CHUNK);
+        Ok(Self {
+            pid: head(AT_PID)? as u32,
+            program: String::from_utf8_lossy(program).into_owned(),
+            realtime: (head(AT_REALTIME)?.wrapping_sub(head(AT_MONOTONIC)?)).cast_signed(),
+            lost: taken.saturating_sub(capacity as u64),
+            records,
+        })
+    }
+
+    /// The time of a record, in nanoseconds since 1970.
+    #[must_use]
+    pub fn time(&self, record: &Record) -> u64 {
+        record.start.wrapping_add_signed(self.realtime)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn file(records: &[Record]) -> Vec<u8> {
+        let mut words = vec![0_u64; HEAD / 8];
+        words[AT_MAGIC] = MAGIC;
+        words[AT_CAPACITY] = records.len() as u64 + 1;
+        words[AT_PID] = 77;
+        words[AT_REALTIME] = 1000;
+        words[AT_MONOTONIC] = 400;
+        words[AT_TAKEN] = 1;
+        words[AT_PROGRAM] = u64::from_ne_bytes(*b"prog\0\0\0\0");
+        for (stamp, record) in records.iter().enumerate() {
+            words.push(stamp as u64 + 1);
+            words.extend(record.pack());
+        }
+        // One that was being written.
+        words.extend([0; WORDS]);
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    pub(crate) fn record(call: Call, start: u64, args: &[u64]) -> Record {
+        let mut all = [0; ARGS];
+        all[..args.len()].copy_from_slice(args);
+        Record { call, start, duration: 7, thread: 78, error: 0, result: 0, args: all }
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_the_order_of_time() {
+        let late = record(Call::dealloc_pd, 90, &[5]);
+        let early = Record { error: -1, result: u64::MAX, ..record(Call::alloc_pd, 80, &[6]) };
+        let trace = Trace::read(&file(&[late, early])).expect("a trace");
+        assert_eq!(trace.records, [early, late]);
+        assert_eq!((trace.pid, trace.program.as_str()), (77, "prog"));
+        assert_eq!((trace.time(&early), trace.lost), (680, 29));
+    }
+
+    #[test]
+    fn what_is_cut_or_nonsense_is_refused_or_left_out() {
+        let whole = file(&[record(Call::alloc_pd, 80, &[6])]);
+        for length in 0..whole.len() {
+            match Trace::read(&whole[..length]) {
+                Ok(trace) => assert!(length >= HEAD && trace.records.len() <= 1),
+                Err(why) => assert!(length < HEAD && !why.is_empty()),
+            }
+        }
+        let mut other = whole.clone();
+        other[HEAD + 24] = 0xff;
+        other[HEAD + 25] = 0xff;
+        assert!(Trace::read(&other).expect("a trace").records.is_empty());
+        other[0] ^= 1;
+        assert!(Trace::read(&other).is_err());
+    }
+
+    #[test]
+    fn only_what_says_something_is_said() {
+        let names = |record: &Record| record.said().map(|arg| arg.name).collect::<Vec<_>>();
+        let mask = u64::from(abi::IBV_QP_STATE | abi::IBV_QP_TIMEOUT) << 32;
+        let modify = record(Call::modify_qp, 1, &[0x11 | mask, 14 << 32 | 3]);
+        assert_eq!(names(&modify), ["qp", "attr_mask", "qp_state", "timeout"]);
+        assert_eq!(modify.named("timeout"), 14);
+        let failed = record(Call::completion, 1, &[0x11 | 12 << 32, 5, 99, 99, 0, 0x100]);
+        assert_eq!(names(&failed), ["qp", "wr_id", "status", "cq"]);
+    }
+}

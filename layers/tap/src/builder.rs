@@ -1,0 +1,302 @@
+//! Requests that are built by `ibv_wr_*`: the pointers lie in the QP, and ours take their places.
+#![allow(clippy::extra_unused_type_parameters, reason = "the macro names all of them with it")]
+
+use core::ffi::{c_int, c_void};
+
+use abi::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_WR_TSO, Zeroed, be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
+};
+
+use crate::each_builder_pointer as each;
+use crate::spin::Spin;
+use crate::{Call, Post, QPS, Qp, Queue, Times, Watch, data, now};
+
+/// Requests of one `ibv_wr_start` that are told.
+const MOST: usize = 1024;
+
+struct Work {
+    /// The provider's pointers.
+    old: ibv_qp_ex,
+    /// Since `ibv_wr_start`.
+    posts: Vec<Post>,
+}
+
+// SAFETY: of the copy only function pointers are read.
+unsafe impl Send for Work {}
+
+/// Between `ibv_wr_start` and `ibv_wr_complete` the provider lets one thread in.
+pub(crate) struct Builder {
+    ops: u64,
+    work: Spin<Work>,
+}
+
+impl core::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Builder").field("ops", &self.ops).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// For a QP that was made with these operations.
+    pub(crate) fn new(ops: u64) -> Self {
+        Self {
+            ops,
+            work: Spin::new(Work { old: ibv_qp_ex::zeroed(), posts: Vec::with_capacity(16) }),
+        }
+    }
+
+    /// The pointers that are there now.
+    ///
+    /// # Safety
+    /// A live extended QP, made with our operations.
+    pub(crate) unsafe fn look(&self, qp: *mut ibv_qp_ex) -> ibv_qp_ex {
+        let mut seen = ibv_qp_ex::zeroed();
+        macro_rules! copy {
+            ($($field:ident)+) => {$(
+                // SAFETY: every extended QP has it, or it was asked for.
+                seen.$field = unsafe { (*qp).$field };
+            )+};
+        }
+        each!(self.ops, copy);
+        seen
+    }
+
+    /// Puts ours in place of those that are not what they were. What was left alone is ours, or that of another layer above us.
+    ///
+    /// # Safety
+    /// As `look`.
+    pub(crate) unsafe fn replace<W: Watch>(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
+        let mut work = self.work.lock();
+        macro_rules! hook {
+            ($($field:ident)+) => {$(
+                // SAFETY: every extended QP has it, or it was asked for.
+                let now = unsafe { (*qp).$field };
+                let address = |function: Option<_>| function.map_or(0, |function| function as usize);
+                if now.is_some() && address(now) != address(before.$field) {
+                    work.old.$field = now;
+                    // SAFETY: as above.
+                    unsafe { (*qp).$field = Some($field::<W>) };
+                }
+            )+};
+        }
+        each!(self.ops, hook);
+    }
+}
+
+fn known(qp: *mut ibv_qp_ex) -> Option<(&'static Qp, &'static Builder)> {
+    let known = QPS.get(qp as usize)?;
+    Some((known, known.builder.as_deref()?))
+}
+
+/// The request that was being built is whole.
+fn whole<W: Watch>(qp: &Qp, work: &Work) {
+    if W::BEFORE
+        && let Some(post) = work.posts.last()
+    {
+        W::posting(Queue::Send(qp), post);
+    }
+}
+
+/// A request begins; the one before it is whole.
+///
+/// # Safety
+/// A live extended QP.
+unsafe fn begin<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    opcode: u32,
+    remote: u64,
+    rkey: u32,
+    imm: u32,
+) -> Option<ibv_qp_ex> {
+    let (known, builder) = known(qp)?;
+    let mut work = builder.work.lock();
+    whole::<W>(known, &work);
+    // SAFETY: both are the program's to set.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    if work.posts.len() < MOST {
+        work.posts.push(Post {
+            call: Call::wr_post,
+            wr_id,
+            opcode,
+            flags,
+            count: 0,
+            bytes: 0,
+            first: (0, 0, 0),
+            remote,
+            rkey,
+            imm,
+            remote_qp: 0,
+            message: 0,
+        });
+    }
+    Some(work.old)
+}
+
+/// Something is set of the request that is being built.
+fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Post)) -> Option<ibv_qp_ex> {
+    let (_, builder) = known(qp)?;
+    let mut work = builder.work.lock();
+    if let Some(post) = work.posts.last_mut() {
+        change(post);
+    }
+    Some(work.old)
+}
+
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $ty:ty),*) $opcode:ident, $remote:expr, $rkey:expr, $imm:expr;)+) => {$(
+        unsafe extern "C" fn $name<W: Watch>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+            // SAFETY: the caller's QP is live.
+            let old = unsafe { begin::<W>(qp, $opcode, $remote, $rkey, $imm) };
+            if let Some(operation) = old.and_then(|old| old.$name) {
+                // SAFETY: the provider's own pointer, with the caller's arguments.
+                unsafe { operation(qp, $($arg),*) };
+            }
+        }
+    )+};
+}
+
+operations! {
+    wr_atomic_cmp_swp(rkey: u32, remote: u64, compare: u64, swap: u64) IBV_WR_ATOMIC_CMP_AND_SWP, remote, rkey, 0;
+    wr_atomic_fetch_add(rkey: u32, remote: u64, add: u64) IBV_WR_ATOMIC_FETCH_AND_ADD, remote, rkey, 0;
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) IBV_WR_BIND_MW, 0, rkey, 0;
+    wr_local_inv(rkey: u32) IBV_WR_LOCAL_INV, 0, rkey, 0;
+    wr_rdma_read(rkey: u32, remote: u64) IBV_WR_RDMA_READ, remote, rkey, 0;
+    wr_rdma_write(rkey: u32, remote: u64) IBV_WR_RDMA_WRITE, remote, rkey, 0;
+    wr_rdma_write_imm(rkey: u32, remote: u64, imm: be32) IBV_WR_RDMA_WRITE_WITH_IMM, remote, rkey, u32::from_be(imm);
+    wr_send() IBV_WR_SEND, 0, 0, 0;
+    wr_send_imm(imm: be32) IBV_WR_SEND_WITH_IMM, 0, 0, u32::from_be(imm);
+    wr_send_inv(rkey: u32) IBV_WR_SEND_WITH_INV, 0, rkey, 0;
+    wr_send_tso(header: *mut c_void, length: u16, mss: u16) IBV_WR_TSO, 0, 0, 0;
+    wr_atomic_write(rkey: u32, remote: u64, value: *const c_void) IBV_WR_ATOMIC_WRITE, remote, rkey, 0;
+    wr_flush(rkey: u32, remote: u64, length: usize, kind: u8, level: u8) IBV_WR_FLUSH, remote, rkey, 0;
+}
+
+unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    number: u32,
+    qkey: u32,
+) {
+    let old = set(qp, |post| post.remote_qp = number);
+    if let Some(operation) = old.and_then(|old| old.wr_set_ud_addr) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, ah, number, qkey) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    addr: *mut c_void,
+    length: usize,
+) {
+    let inline = abi::SendFlags::INLINE.bits();
+    let old = set(qp, |post| {
+        (post.count, post.bytes) = (1, length as u64);
+        (post.first, post.flags) = ((addr as u64, length as u32, 0), post.flags | inline);
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_inline_data) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, addr, length) };
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    let old = set(qp, |post| {
+        if !list.is_null() {
+            // SAFETY: the program's list is as long as it says.
+            let given = unsafe { core::slice::from_raw_parts(list, count) };
+            post.count = count as u32;
+            post.bytes = given.iter().map(|buffer| buffer.length as u64).sum();
+            post.flags |= abi::SendFlags::INLINE.bits();
+        }
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_inline_data_list) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, count, list) };
+    }
+}
+
+unsafe extern "C" fn wr_set_sge<W: Watch>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let old = set(qp, |post| {
+        (post.count, post.bytes, post.first) = (1, length.into(), (addr, length, lkey));
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_sge) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, lkey, addr, length) };
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_sge,
+) {
+    let old = set(qp, |post| {
+        // SAFETY: the program's list is as long as it says.
+        let (bytes, first) = unsafe { data::elements(list, count as c_int) };
+        (post.count, post.bytes, post.first) = (count as u32, bytes, first);
+    });
+    if let Some(operation) = old.and_then(|old| old.wr_set_sge_list) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, count, list) };
+    }
+}
+
+unsafe extern "C" fn wr_start<W: Watch>(qp: *mut ibv_qp_ex) {
+    let Some((_, builder)) = known(qp) else { return };
+    let start = builder.work.lock().old.wr_start;
+    if let Some(start) = start {
+        // SAFETY: the provider's own pointer, with its QP.
+        unsafe { start(qp) };
+    }
+    // The provider has let us in.
+    builder.work.lock().posts.clear();
+}
+
+unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
+    let Some((known, builder)) = known(qp) else { return libc::EINVAL };
+    let (complete, posts) = {
+        let mut work = builder.work.lock();
+        whole::<W>(known, &work);
+        // The room for them stays, see below.
+        (work.old.wr_complete, core::mem::take(&mut work.posts))
+    };
+    let Some(complete) = complete else { return libc::EINVAL };
+    let start = now();
+    // SAFETY: the provider's own pointer, with its QP.
+    let result = unsafe { complete(qp) };
+    let times = Times { start, end: now() };
+    for post in &posts {
+        data::posted::<W>(known, *post, times, result);
+    }
+    let mut work = builder.work.lock();
+    // Unless another thread has begun meanwhile.
+    if work.posts.capacity() == 0 {
+        work.posts = posts;
+        work.posts.clear();
+    }
+    result
+}
+
+unsafe extern "C" fn wr_abort<W: Watch>(qp: *mut ibv_qp_ex) {
+    let Some((known, builder)) = known(qp) else { return };
+    let (abort, posts) = {
+        let mut work = builder.work.lock();
+        (work.old.wr_abort, core::mem::take(&mut work.posts))
+    };
+    let now = now();
+    for post in &posts {
+        data::posted::<W>(known, *post, Times { start: now, end: now }, libc::ECANCELED);
+    }
+    if let Some(abort) = abort {
+        // SAFETY: the provider's own pointer, with its QP.
+        unsafe { abort(qp) };
+    }
+}

@@ -1,0 +1,299 @@
+//! The data path: posting and polling by the functions that are in every context. Nothing here allocates or locks.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use abi::{
+    IBV_QPT_UD, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV, ibv_cq, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, verbs_context_ops,
+};
+
+use crate::control::context;
+use crate::{Call, Ctx, Done, Post, QPS, Qp, Queue, Times, Watch, beneath, by_number, now};
+
+/// Requests of one list that are told: one that returns to its start must come to an end, too.
+const LONG: usize = 4096;
+
+/// All bytes of a list, and its first element.
+///
+/// # Safety
+/// NULL, or so many elements.
+pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64, u32, u32)) {
+    if list.is_null() || count <= 0 {
+        return (0, (0, 0, 0));
+    }
+    // SAFETY: per the caller.
+    let all = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
+    let bytes = all.iter().map(|sge| u64::from(sge.length)).sum();
+    (bytes, all.first().map_or((0, 0, 0), |sge| (sge.addr, sge.length, sge.lkey)))
+}
+
+/// A request as the program wrote it.
+///
+/// # Safety
+/// A live request for a QP of this type.
+unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
+    // SAFETY: the program's list.
+    let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
+    // SAFETY: all views are plain integers and a pointer that is not followed.
+    let (remote, rkey, remote_qp) = unsafe {
+        match wr.opcode {
+            _ if kind == IBV_QPT_UD => (0, 0, wr.wr.ud.remote_qpn),
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, 0)
+            }
+            abi::IBV_WR_SEND | abi::IBV_WR_SEND_WITH_IMM => (0, 0, 0),
+            IBV_WR_LOCAL_INV | IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey, 0),
+            _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, 0),
+        }
+    };
+    // SAFETY: plain integers; only these operations have one.
+    let imm = unsafe {
+        match wr.opcode {
+            abi::IBV_WR_SEND_WITH_IMM | abi::IBV_WR_RDMA_WRITE_WITH_IMM => {
+                u32::from_be(wr.imm.imm_data)
+            }
+            _ => 0,
+        }
+    };
+    Post {
+        call: Call::post_send,
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.send_flags,
+        count: wr.num_sge.max(0).cast_unsigned(),
+        bytes,
+        first,
+        remote,
+        rkey,
+        imm,
+        remote_qp,
+        message: 0,
+    }
+}
+
+/// # Safety
+/// A live request.
+unsafe fn read_receive(call: Call, wr: &ibv_recv_wr) -> Post {
+    // SAFETY: the program's list.
+    let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
+    Post {
+        call,
+        wr_id: wr.wr_id,
+        opcode: 0,
+        flags: 0,
+        count: wr.num_sge.max(0).cast_unsigned(),
+        bytes,
+        first,
+        remote: 0,
+        rkey: 0,
+        imm: 0,
+        remote_qp: 0,
+        message: 0,
+    }
+}
+
+/// Numbers a message that was posted, and tells of it.
+#[inline]
+pub(crate) fn posted<W: Watch>(qp: &Qp, mut post: Post, times: Times, error: i32) {
+    if error == 0 && post.takes_a_receive() {
+        post.message = qp.sent.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+    W::posted(Queue::Send(qp), &post, times, error);
+}
+
+unsafe extern "C" fn post_send<W: Watch>(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let Some(known) = QPS.get(qp as usize) else {
+        // SAFETY: the caller's QP is live.
+        let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { beneath!(ctx.next, post_send)(qp, wr, bad) };
+    };
+    if W::BEFORE {
+        // SAFETY: the program's list.
+        unsafe {
+            walk(
+                wr,
+                |wr| (*wr).next,
+                |wr| W::posting(Queue::Send(known), &read_send(known.kind, &*wr)),
+            )
+        };
+    }
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
+    let times = Times { start, end: now() };
+    // SAFETY: the caller's.
+    let first_bad = unsafe { refused(result, bad) };
+    let mut error = 0;
+    // SAFETY: the program's list.
+    unsafe {
+        walk(
+            wr,
+            |wr| (*wr).next,
+            |wr| {
+                if result != 0 && (wr == first_bad || first_bad.is_null()) {
+                    error = result;
+                }
+                posted::<W>(known, read_send(known.kind, &*wr), times, error);
+            },
+        );
+    }
+    result
+}
+
+/// # Safety
+/// `first` starts a list of live requests, or a ring of them.
+unsafe fn walk<T>(first: *mut T, next: impl Fn(*mut T) -> *mut T, mut act: impl FnMut(*mut T)) {
+    let mut at = first;
+    for _ in 0..LONG {
+        if at.is_null() {
+            return;
+        }
+        act(at);
+        at = next(at);
+    }
+}
+
+/// The first request of a list that was not posted; NULL if all were, or nobody knows.
+///
+/// # Safety
+/// What the program passed as `bad_wr` of a call with this result.
+unsafe fn refused<T>(result: c_int, bad: *mut *mut T) -> *mut T {
+    if result == 0 || bad.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a call that failed has set it.
+    unsafe { *bad }
+}
+
+/// Posting to a receive queue, a QP's or a shared one.
+///
+/// # Safety
+/// As for the operation that `post` calls.
+unsafe fn receive<W: Watch>(
+    queue: Queue<'_>,
+    call: Call,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl FnOnce() -> c_int,
+) -> c_int {
+    if W::BEFORE {
+        // SAFETY: the program's list.
+        unsafe { walk(wr, |wr| (*wr).next, |wr| W::posting(queue, &read_receive(call, &*wr))) };
+    }
+    let start = now();
+    let result = post();
+    let times = Times { start, end: now() };
+    // SAFETY: the caller's.
+    let first_bad = unsafe { refused(result, bad) };
+    let mut error = 0;
+    // SAFETY: the program's list.
+    unsafe {
+        walk(
+            wr,
+            |wr| (*wr).next,
+            |wr| {
+                if result != 0 && (wr == first_bad || first_bad.is_null()) {
+                    error = result;
+                }
+                W::posted(queue, &read_receive(call, &*wr), times, error);
+            },
+        );
+    }
+    result
+}
+
+unsafe extern "C" fn post_recv<W: Watch>(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let Some(known) = QPS.get(qp as usize) else {
+        // SAFETY: the caller's QP is live.
+        let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { beneath!(ctx.next, post_recv)(qp, wr, bad) };
+    };
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        receive::<W>(Queue::Receive(known), Call::post_recv, wr, bad, || {
+            beneath!(known.ctx.next, post_recv)(qp, wr, bad)
+        })
+    }
+}
+
+unsafe extern "C" fn post_srq_recv<W: Watch>(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's SRQ is live.
+    let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        receive::<W>(Queue::Shared(srq as usize), Call::post_srq_recv, wr, bad, || {
+            beneath!(ctx.next, post_srq_recv)(srq, wr, bad)
+        })
+    }
+}
+
+unsafe extern "C" fn poll_cq<W: Watch>(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's CQ is live.
+    let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
+    // SAFETY: the caller's arguments, passed on.
+    let found = unsafe { beneath!(ctx.next, poll_cq)(cq, room, wc) };
+    if found <= 0 {
+        W::polled_nothing(cq as usize);
+        return found;
+    }
+    let at = now();
+    // SAFETY: the provider filled so many.
+    let all = unsafe { core::slice::from_raw_parts(wc, found.cast_unsigned() as usize) };
+    for wc in all {
+        let ok = wc.status == IBV_WC_SUCCESS;
+        // SAFETY: plain integers in either view.
+        let imm = unsafe { u32::from_be(wc.imm.imm_data) };
+        let done = Done {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            vendor: wc.vendor_err,
+            qp: wc.qp_num,
+            opcode: if ok { wc.opcode } else { 0 },
+            bytes: if ok { wc.byte_len } else { 0 },
+            flags: if ok { wc.wc_flags } else { 0 },
+            // IBV_WC_WITH_IMM, IBV_WC_WITH_INV.
+            imm: if ok && wc.wc_flags & 10 != 0 { imm } else { 0 },
+            // Of other types of QP nobody sets it.
+            src_qp: if ok && wc.wc_flags & 1 != 0 { wc.src_qp } else { 0 },
+            message: 0,
+        };
+        completed::<W>(ctx, cq as usize, done, at);
+    }
+    found
+}
+
+/// Numbers a message that was received, and tells of it.
+#[inline]
+pub(crate) fn completed<W: Watch>(ctx: &Ctx, cq: usize, mut done: Done, at: u64) {
+    let qp = by_number(ctx.at, done.qp);
+    if let Some(qp) = qp
+        && done.status == IBV_WC_SUCCESS
+        && done.opcode & IBV_WC_RECV != 0
+    {
+        done.message = qp.received.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+    W::completed(cq, qp, &done, at);
+}
+
+pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
+    mine.post_send = Some(post_send::<W>);
+    mine.post_recv = Some(post_recv::<W>);
+    mine.post_srq_recv = Some(post_srq_recv::<W>);
+    mine.poll_cq = Some(poll_cq::<W>);
+}

@@ -1,0 +1,335 @@
+//! What all layers of ours have in common: tables of objects by their address ([`table`]), a lock of a few instructions ([`spin`]), and the *tap*: it
+//! stands in a context's chain (docs/layers.md), sees each call, each request however it was posted and each completion however it was polled, and tells a
+//! [`Watch`] of them. Objects are the provider's; what is known about them lies beside.
+
+mod builder;
+mod control;
+mod cq_ex;
+mod data;
+mod qp;
+pub mod spin;
+pub mod table;
+
+/// For [`each_builder_pointer`].
+#[doc(hidden)]
+pub use abi;
+
+/// Does something for each pointer in an `ibv_qp_ex` that every extended QP has, and for those that were asked for: the object of an older provider may
+/// end before the rest.
+#[macro_export]
+macro_rules! each_builder_pointer {
+    ($ops:expr, $act:ident) => {
+        $act!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr);
+        $crate::each_builder_pointer!($ops, $act:
+            IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp,
+            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
+            IBV_QP_EX_WITH_BIND_MW wr_bind_mw,
+            IBV_QP_EX_WITH_LOCAL_INV wr_local_inv,
+            IBV_QP_EX_WITH_RDMA_READ wr_rdma_read,
+            IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write,
+            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm,
+            IBV_QP_EX_WITH_SEND wr_send,
+            IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm,
+            IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv,
+            IBV_QP_EX_WITH_TSO wr_send_tso,
+            IBV_QP_EX_WITH_ATOMIC_WRITE wr_atomic_write,
+            IBV_QP_EX_WITH_FLUSH wr_flush);
+    };
+    ($ops:expr, $act:ident: $($bit:ident $field:ident),+) => {$(
+        if $ops & u64::from($crate::abi::$bit) != 0 {
+            $act!($field);
+        }
+    )+};
+}
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::Arc;
+
+use abi::{
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    ibv_context, ibv_cq_ex, verbs_context_ops,
+};
+pub use layer_records::calls::Call;
+
+use table::Table;
+
+/// A layer that is told what happens. One shared object has one of them. Nothing of it may wait for another thread of the program.
+pub trait Watch: 'static {
+    /// Whether [`posting`](Self::posting) is wanted.
+    const BEFORE: bool = false;
+
+    /// A call of the control path returned; `args` are what `Call::args` describes.
+    fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
+
+    /// A request is about to be posted.
+    fn posting(_queue: Queue<'_>, _post: &Post) {}
+
+    /// A request was posted, or refused with an errno.
+    fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32);
+
+    /// A completion was polled.
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64);
+
+    /// A CQ was polled and empty.
+    fn polled_nothing(_cq: usize) {
+        // A thread that ends may poll when its own variables are gone already.
+        let _ = EMPTY.try_with(|empty| empty.set(empty.get().wrapping_add(1)));
+    }
+
+    /// A QP was made.
+    fn made_qp(_qp: &Arc<Qp>) {}
+
+    /// A QP is gone.
+    fn gone_qp(_qp: &Qp) {}
+}
+
+/// When a call began and returned: nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Before the provider was called.
+    pub start: u64,
+    /// After it returned.
+    pub end: u64,
+}
+
+/// Where something is posted.
+#[derive(Clone, Copy, Debug)]
+pub enum Queue<'a> {
+    /// The send queue of a QP.
+    Send(&'a Qp),
+    /// Its receive queue.
+    Receive(&'a Qp),
+    /// A shared receive queue, by its address.
+    Shared(usize),
+}
+
+/// A request, however it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    /// How it was posted.
+    pub call: Call,
+    /// The program's.
+    pub wr_id: u64,
+    /// `ibv_wr_opcode` of a send request.
+    pub opcode: u32,
+    /// `ibv_send_flags` of a send request.
+    pub flags: u32,
+    /// Elements.
+    pub count: u32,
+    /// In all elements.
+    pub bytes: u64,
+    /// The first element: address, length, lkey.
+    pub first: (u64, u32, u32),
+    /// Where a one-sided operation goes.
+    pub remote: u64,
+    /// With which key; of an invalidation the key.
+    pub rkey: u32,
+    /// Immediate data, in host order.
+    pub imm: u32,
+    /// Of a datagram: to whom.
+    pub remote_qp: u32,
+    /// Which of the QP's messages that take a receive it is, from 1; 0 for others. Known when it was posted.
+    pub message: u64,
+}
+
+impl Post {
+    /// Whether its completion is due.
+    #[must_use]
+    pub fn signaled(&self, qp: &Qp) -> bool {
+        qp.sig_all || self.flags & abi::SendFlags::SIGNALED.bits() != 0
+    }
+
+    /// Whether it takes a receive of the peer.
+    pub(crate) fn takes_a_receive(&self) -> bool {
+        matches!(
+            self.opcode,
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV | IBV_WR_RDMA_WRITE_WITH_IMM
+        )
+    }
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    /// The program's.
+    pub wr_id: u64,
+    /// `ibv_wc_status`.
+    pub status: u32,
+    /// `ibv_wc_opcode`; only of one that succeeded.
+    pub opcode: u32,
+    /// Bytes received.
+    pub bytes: u32,
+    /// The provider's code of an error.
+    pub vendor: u32,
+    /// `ibv_wc_flags`.
+    pub flags: u32,
+    /// Immediate data in host order, or the key that was invalidated.
+    pub imm: u32,
+    /// Whose it is.
+    pub qp: u32,
+    /// Of a datagram: from whom.
+    pub src_qp: u32,
+    /// Which of the QP's received messages it is, from 1; 0 for others.
+    pub message: u64,
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Ctx {
+    /// The `ibv_context`.
+    pub at: usize,
+    /// Its name.
+    pub device: String,
+    pub(crate) next: *const verbs_context_ops,
+}
+
+// SAFETY: the table lives as long as the context and is only read, entry by entry.
+unsafe impl Send for Ctx {}
+// SAFETY: as above.
+unsafe impl Sync for Ctx {}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Its address.
+    pub at: usize,
+    /// Its number.
+    pub number: u32,
+    /// `ibv_qp_type`.
+    pub kind: u32,
+    /// Its device.
+    pub ctx: Arc<Ctx>,
+    /// All its sends are signaled.
+    pub sig_all: bool,
+    /// Its peer, when it has one.
+    pub peer: AtomicU32,
+    /// `ibv_qp_state` by the last `ibv_modify_qp`.
+    pub state: AtomicU32,
+    /// For the layer's own use; 0 at first.
+    pub mark: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) builder: Option<Box<builder::Builder>>,
+}
+
+/// An extended CQ with the provider's own pointers.
+pub(crate) struct CqEx {
+    pub(crate) old: ibv_cq_ex,
+}
+
+// SAFETY: of the copy only function pointers are read.
+unsafe impl Send for CqEx {}
+// SAFETY: as above.
+unsafe impl Sync for CqEx {}
+
+pub(crate) static CONTEXTS: Table<Ctx> = Table::new();
+pub(crate) static QPS: Table<Qp> = Table::new();
+/// The same by context and number.
+pub(crate) static NUMBERS: Table<Qp> = Table::new();
+pub(crate) static CQS: Table<CqEx> = Table::new();
+
+/// Where a QP lies in [`NUMBERS`].
+pub(crate) fn key(ctx: usize, number: u32) -> usize {
+    (ctx << 24 | (number & 0xff_ffff) as usize) << 4 | 1
+}
+
+/// The QP of this number; it is asked for by what a completion says.
+#[must_use]
+#[inline]
+pub fn by_number(ctx: usize, number: u32) -> Option<&'static Qp> {
+    // Contexts that differ in high bits only have the same keys.
+    NUMBERS.get(key(ctx, number)).filter(|qp| qp.ctx.at == ctx && qp.number == number)
+}
+
+/// All QPs there are.
+#[must_use]
+pub fn all_qps() -> Vec<Arc<Qp>> {
+    QPS.all()
+}
+
+/// Puts the tap into a context's chain.
+///
+/// # Safety
+/// As for `ferroverbs_layer.attach`.
+pub unsafe fn attach<W: Watch>(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) {
+    let at = context as usize;
+    // SAFETY: an open context has a device; its name ends with a zero.
+    let device =
+        unsafe { core::ffi::CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
+    let device = device.to_string_lossy().into_owned();
+    CONTEXTS.insert(at, Arc::new(Ctx { at, device, next }));
+    // SAFETY: the chain's table for us.
+    let mine = unsafe { &mut *mine };
+    control::fill::<W>(mine);
+    qp::fill::<W>(mine);
+    data::fill::<W>(mine);
+    let now = now();
+    W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
+}
+
+/// What a thread that forks holds meanwhile: the child has nobody else who could give these locks back.
+#[must_use]
+pub fn hold() -> Vec<cface::lock::Guard> {
+    vec![CONTEXTS.hold(), QPS.hold(), NUMBERS.hold(), CQS.hold()]
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[must_use]
+#[inline]
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours; the clock exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// The calling thread, as `gettid(2)` has it.
+#[must_use]
+#[inline]
+pub fn thread() -> u32 {
+    let known = THREAD.try_with(Cell::get).unwrap_or(0);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: no requirements.
+    let thread = unsafe { libc::gettid() }.cast_unsigned();
+    let _ = THREAD.try_with(|cell| cell.set(thread));
+    thread
+}
+
+/// In the child of a fork: the thread has another number.
+pub fn forked() {
+    let _ = THREAD.try_with(|cell| cell.set(0));
+}
+
+/// Polls of this thread that found nothing, since this was asked last.
+#[must_use]
+pub fn empty_polls() -> u64 {
+    EMPTY.try_with(Cell::take).unwrap_or(0)
+}
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+    static EMPTY: Cell<u64> = const { Cell::new(0) };
+}
+
+/// An entry of what lies beneath a context; it may change at any time.
+macro_rules! beneath {
+    ($next:expr, $name:ident) => {{
+        let next: *const abi::verbs_context_ops = $next;
+        // SAFETY: the table lives as long as its context. Its entries are words that the front-end replaces as a whole.
+        #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
+        let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
+        // Never NULL: docs/layers.md.
+        match entry {
+            Some(function) => function,
+            None => std::process::abort(),
+        }
+    }};
+}
+pub(crate) use beneath;

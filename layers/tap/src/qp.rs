@@ -1,0 +1,258 @@
+//! Queue pairs: made, changed, gone.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use abi::{
+    IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE,
+    IBV_QPS_RESET, Zeroed, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, verbs_context_ops,
+};
+
+use crate::builder::Builder;
+use crate::control::{context, gid_words, shared, tell};
+use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watch, beneath, key, now};
+
+/// `ops` are those that its builder was made with.
+unsafe fn remember<W: Watch>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
+    let at = qp.expose_provenance();
+    // SAFETY: just made.
+    let (number, kind) = unsafe { ((*qp).qp_num, (*qp).qp_type) };
+    let known = Arc::new(Qp {
+        at,
+        number,
+        kind,
+        ctx,
+        sig_all,
+        peer: AtomicU32::new(0),
+        state: AtomicU32::new(IBV_QPS_RESET),
+        mark: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        builder: ops.map(|ops| Box::new(Builder::new(ops))),
+    });
+    QPS.insert(at, known.clone());
+    NUMBERS.insert(key(known.ctx.at, number), known.clone());
+    if let Some(builder) = &known.builder {
+        // SAFETY: just made with these operations, and nobody else knows it.
+        unsafe { builder.replace::<W>(qp.cast(), &ibv_qp_ex::zeroed()) };
+    }
+    W::made_qp(&known);
+}
+
+/// It is gone, or its context is.
+pub(crate) fn forget<W: Watch>(qp: &Qp) {
+    W::gone_qp(qp);
+    QPS.remove(qp.at);
+    NUMBERS.remove(key(qp.ctx.at, qp.number));
+}
+
+/// The words of `Call::create_qp`.
+fn made(number: u32, kind: u32, objects: [u64; 4], cap: &ibv_qp_cap) -> [u64; 8] {
+    let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let [pd, send_cq, recv_cq, srq] = objects;
+    [
+        two(number, kind),
+        pd,
+        send_cq,
+        recv_cq,
+        srq,
+        two(cap.max_send_wr, cap.max_recv_wr),
+        two(cap.max_send_sge, cap.max_recv_sge),
+        cap.max_inline_data.into(),
+    ]
+}
+
+unsafe extern "C" fn create_qp<W: Watch>(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's PD is live.
+    let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let qp = unsafe { beneath!(ctx.next, create_qp)(pd, attr) };
+    // SAFETY: the caller's attributes, which the provider filled in.
+    let given = unsafe { &*attr };
+    // SAFETY: NULL, or just made.
+    let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
+    let objects = [pd as u64, given.send_cq as u64, given.recv_cq as u64, given.srq as u64];
+    let args = made(number, given.qp_type, objects, &given.cap);
+    tell::<W>(Call::create_qp, start, qp, &args);
+    if !qp.is_null() {
+        // SAFETY: just made.
+        unsafe { remember::<W>(ctx, qp, given.sq_sig_all != 0, None) };
+    }
+    qp
+}
+
+unsafe extern "C" fn create_qp_ex<W: Watch>(
+    at: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let qp = unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) };
+    // SAFETY: NULL, or just made.
+    let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
+    // SAFETY: the caller's attributes, which the provider filled in; those that the mask names are there.
+    let (args, ops, sig_all) = unsafe {
+        let mask = (*attr).comp_mask;
+        let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as u64 } else { 0 };
+        let objects = [pd, (*attr).send_cq as u64, (*attr).recv_cq as u64, (*attr).srq as u64];
+        let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
+        (made(number, (*attr).qp_type, objects, &(*attr).cap), ops, (*attr).sq_sig_all != 0)
+    };
+    tell::<W>(Call::create_qp_ex, start, qp, &args);
+    if !qp.is_null() {
+        // SAFETY: just made.
+        unsafe { remember::<W>(ctx, qp, sig_all, ops) };
+    }
+    qp
+}
+
+unsafe extern "C" fn open_qp<W: Watch>(
+    at: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let qp = unsafe { beneath!(ctx.next, open_qp)(at, attr) };
+    tell::<W>(Call::open_qp, start, qp, &[at as u64]);
+    if !qp.is_null() {
+        // SAFETY: just made.
+        unsafe { remember::<W>(ctx, qp, false, None) };
+    }
+    qp
+}
+
+unsafe extern "C" fn modify_qp<W: Watch>(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let Some(ctx) = context(at) else { return libc::EINVAL };
+    // SAFETY: a whole structure, whichever members it says.
+    let given = unsafe { &*attr };
+    let bits = mask.cast_unsigned();
+    let args = changed(number, given, bits);
+    let known = QPS.share(qp as usize);
+    if let Some(known) = &known {
+        if bits & IBV_QP_STATE != 0 && given.qp_state == IBV_QPS_RESET {
+            known.sent.store(0, Ordering::Relaxed);
+            known.received.store(0, Ordering::Relaxed);
+        }
+        if bits & IBV_QP_DEST_QPN != 0 {
+            known.peer.store(given.dest_qp_num, Ordering::Relaxed);
+        }
+    }
+    let builder = known.as_ref().and_then(|known| known.builder.as_deref());
+    // SAFETY: live, and made with these operations.
+    let before = builder.map(|builder| unsafe { builder.look(qp.cast()) });
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) };
+    if let (0, Some(known)) = (result, &known) {
+        if bits & IBV_QP_STATE != 0 {
+            known.state.store(given.qp_state, Ordering::Relaxed);
+        }
+        if let (Some(builder), Some(before)) = (builder, &before) {
+            // SAFETY: as above. The provider may have changed a pointer.
+            unsafe { builder.replace::<W>(qp.cast(), before) };
+        }
+    }
+    tell::<W>(Call::modify_qp, start, result, &args);
+    result
+}
+
+/// The words of `Call::modify_qp`. Members that the mask does not name may be anything.
+fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 8] {
+    let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let bytes = |all: [u8; 8]| u64::from_le_bytes(all);
+    let gid = gid_words(&attr.ah_attr.grh.dgid);
+    let pkey = attr.pkey_index.to_le_bytes();
+    [
+        two(number, mask),
+        bytes([
+            attr.qp_state as u8,
+            attr.cur_qp_state as u8,
+            attr.path_mtu as u8,
+            attr.port_num,
+            attr.timeout,
+            attr.retry_cnt,
+            attr.rnr_retry,
+            attr.min_rnr_timer,
+        ]),
+        bytes([
+            attr.max_rd_atomic,
+            attr.max_dest_rd_atomic,
+            attr.ah_attr.grh.sgid_index,
+            attr.ah_attr.grh.hop_limit,
+            pkey[0],
+            pkey[1],
+            attr.ah_attr.is_global,
+            attr.ah_attr.sl,
+        ]),
+        two(attr.dest_qp_num, attr.qkey),
+        two(attr.rq_psn, attr.sq_psn),
+        two(attr.qp_access_flags, attr.ah_attr.dlid.into()),
+        gid[0],
+        gid[1],
+    ]
+}
+
+unsafe extern "C" fn query_qp<W: Watch>(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let Some(ctx) = context(at) else { return libc::EINVAL };
+    let start = now();
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(ctx.next, query_qp)(qp, attr, mask, init) };
+    let mask = u64::from(mask.cast_unsigned());
+    tell::<W>(Call::query_qp, start, result, &[number.into(), mask]);
+    result
+}
+
+unsafe extern "C" fn destroy_qp<W: Watch>(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's QP is live.
+    let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let Some(ctx) = context(at) else { return libc::EINVAL };
+    let known = QPS.share(qp as usize);
+    // Before the call: another thread may be given the address and the number at once.
+    if let Some(known) = &known {
+        QPS.remove(known.at);
+        NUMBERS.remove(key(known.ctx.at, known.number));
+    }
+    let start = now();
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
+    if let Some(known) = known {
+        if result == 0 {
+            W::gone_qp(&known);
+        } else {
+            QPS.insert(known.at, known.clone());
+            NUMBERS.insert(key(known.ctx.at, known.number), known);
+        }
+    }
+    tell::<W>(Call::destroy_qp, start, result, &[number.into()]);
+    result
+}
+
+pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
+    mine.create_qp = Some(create_qp::<W>);
+    mine.create_qp_ex = Some(create_qp_ex::<W>);
+    mine.open_qp = Some(open_qp::<W>);
+    mine.modify_qp = Some(modify_qp::<W>);
+    mine.query_qp = Some(query_qp::<W>);
+    mine.destroy_qp = Some(destroy_qp::<W>);
+}

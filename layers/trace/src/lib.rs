@@ -1,0 +1,152 @@
+//! The layer `trace`: records each call, request and completion in a file that survives the process, the *flight recorder* (docs/trace.md). What is
+//! written is binary and of one size; it is made text, JSON or a timeline by whoever reads it (`ferroverbs trace`). Only when a completion brings an error is
+//! text written by the process itself.
+
+mod recorder;
+mod settings;
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::cell::RefCell;
+use std::sync::Once;
+
+use abi::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_layer, ibv_context, verbs_context_ops};
+use cface::lock::Guard;
+use layer_records::trace::{ARGS, Record};
+use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch};
+
+/// What the front-end looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
+    size: size_of::<ferroverbs_layer>(),
+    generation: cface::generations::NEWEST.pabi,
+    reserved: 0,
+    name: c"trace".as_ptr(),
+    attach: Some(attach),
+};
+
+unsafe extern "C" fn attach(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) -> c_int {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: functions of this library, which is never unloaded.
+        unsafe {
+            libc::atexit(recorder::at_exit);
+            libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
+        }
+    });
+    // SAFETY: what the front-end gives us.
+    unsafe { layer_tap::attach::<Trace>(context, next, mine) };
+    0
+}
+
+/// Errors that were told.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+struct Trace;
+
+impl Watch for Trace {
+    fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
+        let mut all = [0; ARGS];
+        for (place, arg) in all.iter_mut().zip(args) {
+            *place = *arg;
+        }
+        record(call, times, result, error, all);
+    }
+
+    #[inline]
+    fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32) {
+        let (number, peer) = match queue {
+            Queue::Send(qp) | Queue::Receive(qp) => {
+                (u64::from(qp.number), qp.peer.load(Ordering::Relaxed))
+            }
+            Queue::Shared(at) => (at as u64, 0),
+        };
+        let (addr, length, lkey) = post.first;
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let send = matches!(queue, Queue::Send(_));
+        let peer = if post.remote_qp != 0 { post.remote_qp } else { peer };
+        let args = [
+            number | if send { u64::from(post.opcode) << 32 } else { 0 },
+            post.wr_id,
+            two(post.flags, post.count),
+            post.bytes,
+            addr,
+            two(length, lkey),
+            post.remote,
+            two(post.rkey, post.imm),
+            post.message,
+            if send { u64::from(peer) } else { 0 },
+            u64::from(matches!(queue, Queue::Send(qp) if post.signaled(qp))),
+        ];
+        record(post.call, times, i64::from(error).cast_unsigned(), error, args);
+    }
+
+    #[inline]
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        // An extended CQ that was made without the number does not tell it.
+        let number = if done.qp == 0 { qp.map_or(0, |qp| qp.number) } else { done.qp };
+        let args = [
+            two(number, done.status),
+            done.wr_id,
+            two(done.opcode, done.flags),
+            two(done.bytes, done.vendor),
+            two(done.imm, done.src_qp),
+            cq as u64,
+            layer_tap::empty_polls(),
+            done.message,
+            0,
+            0,
+            0,
+        ];
+        record(Call::completion, Times { start: at, end: at }, 0, 0, args);
+        if done.status != IBV_WC_SUCCESS && done.status != IBV_WC_WR_FLUSH_ERR {
+            failed(number, done);
+        }
+    }
+}
+
+#[inline]
+fn record(call: Call, times: Times, result: u64, error: i32, args: [u64; ARGS]) {
+    let duration = u32::try_from(times.end.saturating_sub(times.start)).unwrap_or(u32::MAX);
+    let thread = layer_tap::thread();
+    recorder::write(&Record { call, start: times.start, duration, thread, error, result, args });
+}
+
+/// A completion with an error: the first of them are told, and what came before them.
+#[cold]
+fn failed(number: u32, done: &Done) {
+    if TOLD.fetch_add(1, Ordering::Relaxed) < settings::settings().dumps {
+        recorder::dump(number, done.wr_id, done.status);
+    } else {
+        recorder::keep();
+    }
+}
+
+thread_local! {
+    static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread that forks takes all locks of ours first: the child has nobody else who could give them back.
+extern "C" fn before_fork() {
+    let mut all = layer_tap::hold();
+    all.push(recorder::hold());
+    let _ = HELD.try_with(|held| *held.borrow_mut() = all);
+}
+
+extern "C" fn in_parent() {
+    let _ = HELD.try_with(|held| held.borrow_mut().clear());
+}
+
+/// The child writes into a file of its own.
+extern "C" fn in_child() {
+    in_parent();
+    layer_tap::forked();
+    TOLD.store(0, Ordering::Relaxed);
+    recorder::forked();
+}

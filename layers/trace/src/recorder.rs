@@ -1,0 +1,296 @@
+//! The ring of records: a file that the process has mapped. What was written is in it however the process ends, and another process can read it
+//! meanwhile (`layer_records::trace`).
+
+use core::cell::Cell;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use cface::shared::Shared;
+use layer_records::trace::{
+    AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, AT_TAKEN, CHUNK, HEAD,
+    MAGIC, RECORD, Record, Trace, WORDS,
+};
+use layer_records::{names, text};
+
+use crate::settings::settings;
+
+/// Files of processes that are gone, in the user's own folder: more than these are removed.
+const GRAVES: usize = 16;
+/// Lines of text that are written for an error.
+const LINES: usize = 1000;
+
+/// The mapping; NULL before the first record, and for good when there can be none.
+static RING: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
+/// Records in it, a power of two. Written before `RING`.
+static CAPACITY: AtomicU64 = AtomicU64::new(0);
+/// Counts forks: what a thread has of the parent's ring is nothing here.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+/// Something went wrong in this process: its file stays.
+static KEEP: AtomicBool = AtomicBool::new(false);
+/// Making a file was tried, with or without success. Order: a leaf, nothing is called under it but the system.
+static FILE: Shared<State> = Shared::new(State { tried: false, path: None });
+
+struct State {
+    tried: bool,
+    path: Option<PathBuf>,
+}
+
+/// What a thread may write next.
+#[derive(Clone, Copy)]
+struct Part {
+    generation: u32,
+    next: u64,
+    end: u64,
+}
+
+thread_local! {
+    static PART: Cell<Part> = const { Cell::new(Part { generation: 0, next: 0, end: 0 }) };
+}
+
+/// Writes a record. It takes the place of one that is as old as the ring is long.
+#[inline]
+pub(crate) fn write(record: &Record) {
+    let mut base = RING.load(Ordering::Acquire);
+    if base.is_null() {
+        base = make();
+        if base.is_null() {
+            return;
+        }
+    }
+    let capacity = CAPACITY.load(Ordering::Relaxed);
+    // SAFETY: a word of the mapping's head, which is only used as an atomic.
+    let taken = unsafe { AtomicU64::from_ptr(base.add(AT_TAKEN)) };
+    let generation = GENERATION.load(Ordering::Relaxed);
+    let mut part = PART.try_with(Cell::get).unwrap_or(Part { generation: 0, next: 0, end: 0 });
+    // A thread that writes seldom finds that others have come round to its part.
+    let is_old =
+        || (taken.load(Ordering::Relaxed) * CHUNK).saturating_sub(part.end) >= capacity - CHUNK;
+    if part.next == part.end || part.generation != generation || is_old() {
+        let next = taken.fetch_add(1, Ordering::Relaxed) * CHUNK;
+        part = Part { generation, next, end: next + CHUNK };
+    }
+    let place = (part.next & (capacity - 1)) as usize;
+    // SAFETY: `place` is within the ring, which lies behind the head and has so many records.
+    unsafe {
+        let at = base.add(HEAD / 8 + place * WORDS);
+        // Whoever reads meanwhile, or after we died here, sees that it is not whole.
+        AtomicU64::from_ptr(at).store(0, Ordering::Relaxed);
+        core::sync::atomic::fence(Ordering::Release);
+        for (index, word) in record.pack().into_iter().enumerate() {
+            AtomicU64::from_ptr(at.add(1 + index)).store(word, Ordering::Relaxed);
+        }
+        AtomicU64::from_ptr(at).store(part.next + 1, Ordering::Release);
+    }
+    part.next += 1;
+    let _ = PART.try_with(|cell| cell.set(part));
+}
+
+/// Makes the file. NULL if there can be none, which is told once.
+#[cold]
+#[inline(never)]
+fn make() -> *mut u64 {
+    let mut state = FILE.lock();
+    if state.tried {
+        return RING.load(Ordering::Acquire);
+    }
+    state.tried = true;
+    match open() {
+        Ok((path, base)) => {
+            state.path = Some(path);
+            RING.store(base, Ordering::Release);
+            base
+        }
+        Err(why) => {
+            eprintln!("ferroverbs trace: nothing is recorded: {why}");
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// The user's own folder.
+fn own_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR")
+        .filter(|dir| dir.as_encoded_bytes().first() == Some(&b'/'))
+    {
+        Some(dir) => Path::new(&dir).join("ferroverbs-trace"),
+        // SAFETY: no requirements.
+        None => PathBuf::from(format!("/tmp/ferroverbs-trace-{}", unsafe { libc::getuid() })),
+    }
+}
+
+fn open() -> Result<(PathBuf, *mut u64), String> {
+    let folder = match &settings().dir {
+        Some(dir) => dir.clone(),
+        None => {
+            let folder = own_folder();
+            let made = DirBuilder::new().mode(0o700).create(&folder);
+            let meta = fs::symlink_metadata(&folder)
+                .map_err(|e| format!("{}: {}", folder.display(), made.err().unwrap_or(e)))?;
+            // SAFETY: no requirements.
+            if !meta.is_dir() || meta.uid() != unsafe { libc::getuid() } || meta.mode() & 0o022 != 0
+            {
+                return Err(format!("{} is not a folder of this user alone", folder.display()));
+            }
+            tidy(&folder);
+            folder
+        }
+    };
+    let (realtime, monotonic) = (clock(libc::CLOCK_REALTIME), clock(libc::CLOCK_MONOTONIC));
+    let pid = std::process::id();
+    let path = folder.join(format!("{pid}-{realtime}.fvtrace"));
+    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(fail)?;
+    let capacity = settings().records;
+    let length = HEAD as u64 + capacity * RECORD as u64;
+    // A hole in the file would kill the program when the disk is full.
+    // SAFETY: a descriptor of ours.
+    let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length.cast_signed()) };
+    if error != 0 {
+        let _ = fs::remove_file(&path);
+        return Err(fail(std::io::Error::from_raw_os_error(error)));
+    }
+    let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let none = core::ptr::null_mut::<c_void>();
+    // SAFETY: a new mapping of a file of ours, as long as it is.
+    let base =
+        unsafe { libc::mmap(none, length as usize, read_write, shared, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        let error = std::io::Error::last_os_error();
+        let _ = fs::remove_file(&path);
+        return Err(fail(error));
+    }
+    let base = base.cast::<u64>();
+    let mut program = [0_u64; 8];
+    let exe = std::env::current_exe().unwrap_or_default();
+    let name = exe.file_name().map_or_else(OsString::new, OsString::from);
+    for (index, byte) in name.as_encoded_bytes().iter().take(63).enumerate() {
+        program[index / 8] |= u64::from(*byte) << (index % 8 * 8);
+    }
+    // SAFETY: within the head of the fresh mapping, which nobody else knows yet.
+    unsafe {
+        for (index, word) in program.iter().enumerate() {
+            base.add(AT_PROGRAM + index).write(word.to_le());
+        }
+        base.add(AT_CAPACITY).write(capacity);
+        base.add(AT_PID).write(pid.into());
+        base.add(AT_REALTIME).write(realtime);
+        base.add(AT_MONOTONIC).write(monotonic);
+        base.add(AT_TAKEN).write(0);
+        base.add(AT_MAGIC).write(MAGIC);
+    }
+    CAPACITY.store(capacity, Ordering::Relaxed);
+    Ok((path, base))
+}
+
+fn clock(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours; the clock exists.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Removes the oldest files of processes that are gone.
+fn tidy(folder: &Path) {
+    let mut dead = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((pid, rest)) = name.to_str().and_then(|name| name.split_once('-')) else {
+            continue;
+        };
+        let Ok(pid) = pid.parse::<libc::pid_t>() else { continue };
+        // SAFETY: signal 0 only asks.
+        let is_gone = unsafe { libc::kill(pid, 0) } != 0;
+        if is_gone && rest.ends_with(".fvtrace") {
+            let time = entry.metadata().and_then(|meta| meta.modified());
+            dead.extend(time.map(|time| (time, entry.path())));
+        }
+    }
+    dead.sort();
+    let extra = dead.len().saturating_sub(GRAVES - 1);
+    for (_, path) in dead.into_iter().take(extra) {
+        let _ = fs::remove_file(path.with_extension("txt"));
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The file stays when the process ends.
+pub(crate) fn keep() {
+    KEEP.store(true, Ordering::Relaxed);
+}
+
+/// Writes what is in the ring as text, beside the file, and says where.
+#[cold]
+pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
+    keep();
+    let base = RING.load(Ordering::Acquire);
+    let Some(path) = FILE.lock().path.clone() else { return };
+    if base.is_null() {
+        return;
+    }
+    let words = HEAD / 8 + CAPACITY.load(Ordering::Relaxed) as usize * WORDS;
+    let mut bytes = Vec::with_capacity(words * 8);
+    for index in 0..words {
+        // SAFETY: within the mapping, whose words are only used as atomics once others know it.
+        let word = unsafe { AtomicU64::from_ptr(base.add(index)) }.load(Ordering::Relaxed);
+        bytes.extend(word.to_ne_bytes());
+    }
+    let Ok(trace) = Trace::read(&bytes) else { return };
+    let mut lines = vec![text::title(&trace)];
+    let skipped = trace.records.len().saturating_sub(LINES);
+    if skipped > 0 {
+        lines.push(format!(
+            "({skipped} of them before these: ferroverbs trace show {})",
+            path.display()
+        ));
+    }
+    lines.extend(trace.records.iter().skip(skipped).map(|record| text::line(&trace, record)));
+    lines.push(String::new());
+    let file = path.with_extension("txt");
+    let written = File::options().create(true).write(true).truncate(true).mode(0o600).open(&file);
+    let written = written
+        .and_then(|mut file| std::io::Write::write_all(&mut file, lines.join("\n").as_bytes()));
+    let status = names::status(status).unwrap_or("an unknown status");
+    match written {
+        Ok(()) => eprintln!(
+            "ferroverbs trace: qp {qp:#x} wr_id {wr_id:#x}: {status}; what came before it is in {}",
+            file.display()
+        ),
+        Err(e) => eprintln!("ferroverbs trace: cannot write {}: {e}", file.display()),
+    }
+}
+
+/// When all went well nobody needs the file.
+pub(crate) extern "C" fn at_exit() {
+    if settings().keep || KEEP.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(path) = FILE.lock().path.take() {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// To fork: nobody makes the file until the result is dropped.
+pub(crate) fn hold() -> cface::lock::Guard {
+    FILE.hold()
+}
+
+/// In the child of a fork, when its locks are given back: the ring is the parent's.
+pub(crate) fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    KEEP.store(false, Ordering::Relaxed);
+    let mut state = FILE.lock();
+    // What of the parent's is mapped here stays so: another thread of the parent cannot be in it, but unmapping gains nothing.
+    RING.store(core::ptr::null_mut(), Ordering::Release);
+    *state = State { tried: false, path: None };
+}

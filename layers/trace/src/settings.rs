@@ -1,0 +1,88 @@
+//! `FERROVERBS_TRACE`: words with a colon between, as those of `validate`.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use layer_records::trace::CHUNK;
+
+/// The variable.
+const VARIABLE: &str = "FERROVERBS_TRACE";
+
+/// What it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Where files go; otherwise the user's own folder.
+    pub(crate) dir: Option<PathBuf>,
+    /// How many records the ring has, a power of two.
+    pub(crate) records: u64,
+    /// The file stays when all went well.
+    pub(crate) keep: bool,
+    /// How many errors are told.
+    pub(crate) dumps: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { dir: None, records: 1 << 14, keep: false, dumps: 1 }
+    }
+}
+
+/// At most 4 GiB.
+const MOST: u64 = 1 << 25;
+
+impl Settings {
+    /// What the text says, and a line for each word that says nothing.
+    fn parse(text: &str) -> (Self, Vec<String>) {
+        let mut settings = Self::default();
+        let mut wrong = Vec::new();
+        for word in text.split(':').map(str::trim).filter(|word| !word.is_empty()) {
+            let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+            if let Err(why) = settings.set(name, value) {
+                wrong.push(format!("{word:?}: {why}"));
+            }
+        }
+        (settings, wrong)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = |most: u64| {
+            let parsed = value.parse::<u64>().ok().filter(|number| *number <= most);
+            parsed.ok_or(format!("it takes a number up to {most}"))
+        };
+        match name {
+            "dir" => self.dir = Some(value.into()),
+            "records" => self.records = number(MOST)?.max(8 * CHUNK).next_power_of_two(),
+            "keep" => self.keep = number(1)? == 1,
+            "dumps" => self.dumps = number(1000)? as u32,
+            _ => return Err("there is dir, dumps, keep and records".into()),
+        }
+        Ok(())
+    }
+}
+
+/// Read once. A set-uid program has no layers at all.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let (settings, wrong) = Settings::parse(&std::env::var(VARIABLE).unwrap_or_default());
+        for why in wrong {
+            eprintln!("ferroverbs trace: {VARIABLE}: {why}; ignored");
+        }
+        settings
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_and_what_says_nothing_is_told() {
+        let (settings, wrong) =
+            Settings::parse("dir=/tmp/x:records=1000:keep=1:dumps=3:nonsense:keep=2");
+        let wanted = Settings { dir: Some("/tmp/x".into()), records: 1024, keep: true, dumps: 3 };
+        assert_eq!((settings, wrong.len()), (wanted, 2));
+        assert_eq!(Settings::parse("records=1").0.records, 8 * CHUNK);
+        assert_eq!(Settings::parse("").0, Settings::default());
+    }
+}
