@@ -6,6 +6,7 @@ mod link;
 mod nodes;
 mod place;
 mod run;
+mod trace;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -48,6 +49,9 @@ enum Command {
     /// Run a command under the layer that tells how it misuses verbs
     #[command(arg_required_else_help = true)]
     Validate(validate::Args),
+    /// Run a command and tell each call of verbs that it made; or tell what a flight recorder holds
+    #[command(arg_required_else_help = true)]
+    Trace(trace::Args),
     /// Say what a message of `validate` means
     Explain(validate::Explain),
 }
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Some(Command::Cluster(args)) => cluster::main(args),
         Some(Command::ClusterShell(args)) => cluster::shell(args),
         Some(Command::Validate(args)) => validate::main(args),
+        Some(Command::Trace(args)) => trace::main(args),
         Some(Command::Explain(args)) => validate::explain(args),
         None if cli.place => place::main(),
         None => run::main(&cli.run),
@@ -139,6 +144,23 @@ mod tests {
         assert_eq!(args.run.command, ["ls", "-o"]);
         assert!(matches!(parse(&["explain"]).unwrap().command, Some(Command::Explain(_))));
         assert_eq!(command(&["--", "validate"]).command, ["validate"]);
+    }
+
+    #[test]
+    fn trace_runs_a_command_or_shows_files() {
+        let trace = |words: &[&str]| match parse(words) {
+            Ok(Cli { command: Some(Command::Trace(args)), .. }) => args,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        let run = trace(&["trace", "--format", "chrome", "-o", "x.json", "--", "ls", "-o"]);
+        assert!(run.what.is_none() && run.runs("ls") && !run.runs("show"));
+        assert!(trace(&["trace", "show", "--format", "json", "1234"]).what.is_some());
+        assert!(trace(&["trace", "merge", "a", "b"]).what.is_some());
+        assert!(trace(&["trace", "--", "show"]).runs("show"));
+        assert_eq!(
+            parse(&["trace", "merge"]).err(),
+            Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
+        );
     }
 
     #[test]

@@ -49,6 +49,19 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 
 /// As `main`, with these variables set besides.
 pub(crate) fn with(args: &Args, variables: &[(&str, String)]) -> crate::Result<ExitCode> {
+    let mut command = prepare(args, variables)?;
+    let error = command.exec();
+    Ok(cannot_run(&command, &error))
+}
+
+/// Says so; what a shell returns.
+pub(crate) fn cannot_run(command: &Command, error: &std::io::Error) -> ExitCode {
+    eprintln!("ferroverbs: cannot run {}: {error}", command.get_program().to_string_lossy());
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// The command in its environment. The nodes, if they are wanted, are there from now on.
+pub(crate) fn prepare(args: &Args, variables: &[(&str, String)]) -> crate::Result<Command> {
     let (program, rest) = args.command.split_first().ok_or("no command")?;
     let folder = place::library_folder()?;
     let mut command = Command::new(program);
@@ -70,10 +83,14 @@ pub(crate) fn with(args: &Args, variables: &[(&str, String)]) -> crate::Result<E
     if args.nodes {
         nodes::add(args.devices().as_deref())?;
     }
-    let error = command.exec();
-    eprintln!("ferroverbs: cannot run {}: {error}", program.to_string_lossy());
-    // What a shell returns.
-    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+    Ok(command)
+}
+
+/// `FERROVERBS_LAYERS` with this one in front of those that are there.
+pub(crate) fn layers(first: &str) -> (&'static str, String) {
+    let others = std::env::var("FERROVERBS_LAYERS").unwrap_or_default();
+    let all = if others.is_empty() { first.into() } else { format!("{first},{others}") };
+    ("FERROVERBS_LAYERS", all)
 }
 
 /// In front of a list, without leaving an empty entry (which would mean the working directory).

@@ -20,9 +20,7 @@ pub(crate) struct Args {
 
 /// Becomes the command, under the layer.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let others = std::env::var("FERROVERBS_LAYERS").unwrap_or_default();
-    let layers = if others.is_empty() { "validate".into() } else { format!("validate,{others}") };
-    let mut variables = vec![("FERROVERBS_LAYERS", layers)];
+    let mut variables = vec![run::layers("validate")];
     if let Some(settings) = &args.settings {
         variables.push(("FERROVERBS_VALIDATE", settings.clone()));
     }

@@ -137,7 +137,9 @@ impl<'a> Dist<'a> {
         let tree = scratch.folder("stripped", 0o755)?;
         copy_tree(&paths.stage(), &tree)?;
         let plugin = "lib/libibverbs/libsoft-rdmav65.so";
-        for binary in ["bin/ferroverbs", "lib/libibverbs.so.1", plugin, stage::LAYER] {
+        let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
+        let others = ["bin/ferroverbs", "lib/libibverbs.so.1", plugin];
+        for binary in others.into_iter().chain(layers.iter().map(String::as_str)) {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
         Ok(Self {
@@ -179,9 +181,12 @@ impl<'a> Dist<'a> {
         let folder = root.join("usr/lib").join(&self.multiarch);
         copy(&self.tree.join("lib").join(name), &folder.join(name))?;
         // Where the library looks for layers: beside the plugins.
-        let layer = self.tree.join(stage::LAYER);
-        let file = layer.file_name().unwrap_or_default();
-        copy(&layer, &folder.join("libibverbs").join(file))
+        for name in stage::LAYERS {
+            let layer = self.tree.join(stage::layer(name));
+            let file = layer.file_name().unwrap_or_default();
+            copy(&layer, &folder.join("libibverbs").join(file))?;
+        }
+        Ok(())
     }
 
     fn soft(&self, root: &Path) -> crate::Result<()> {

@@ -53,6 +53,7 @@ pub(crate) struct Over {
     without_cma: Option<PathBuf>,
     wired: bool,
     told: Option<PathBuf>,
+    traced: Option<PathBuf>,
 }
 
 impl Over {
@@ -68,6 +69,7 @@ impl Over {
             without_cma: None,
             wired: false,
             told: None,
+            traced: None,
         }
     }
 
@@ -109,6 +111,12 @@ impl Over {
         self
     }
 
+    /// Under the layer that records what programs do, in `folder`, and the one that checks it.
+    pub(crate) fn traced(mut self, folder: Option<&Path>) -> Self {
+        self.traced = folder.map(Path::to_path_buf);
+        self
+    }
+
     /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
     pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
@@ -127,6 +135,13 @@ impl Over {
             let mut settings = OsString::from("json=");
             settings.push(file);
             job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_VALIDATE", settings);
+        }
+        if let Some(folder) = &self.traced {
+            let mut settings = OsString::from("keep=1:dumps=0:dir=");
+            settings.push(folder);
+            job = job.env("FERROVERBS_LAYERS", "trace,validate").env("FERROVERBS_TRACE", settings);
+            // It has nothing to say of most; what programs do wrong on purpose is not the matter here.
+            job = job.env("FERROVERBS_VALIDATE", "log=/dev/null");
         }
         job = match self.way {
             Way::LibraryPath => {

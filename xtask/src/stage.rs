@@ -103,14 +103,8 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
-        .args([
-            "-p",
-            "ferroverbs-cli",
-            "-p",
-            "ferroverbs-layer-validate",
-            "-p",
-            "ferroverbs-rdmacm",
-        ])
+        .args(["-p", "ferroverbs-cli", "-p", "ferroverbs-rdmacm"])
+        .args(LAYERS.iter().flat_map(|name| ["-p".to_owned(), format!("ferroverbs-layer-{name}")]))
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
@@ -127,7 +121,10 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
     tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
-    tree.copy(&release.join("libferroverbs_layer_validate.so"), LAYER, 0o644)?;
+    for name in LAYERS {
+        let built = release.join(format!("libferroverbs_layer_{name}.so"));
+        tree.copy(&built, &layer(name), 0o644)?;
+    }
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
@@ -146,8 +143,13 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
 }
 
-/// The layer that checks how verbs are used, in the tree.
-pub(crate) const LAYER: &str = "lib/libibverbs/libferroverbs-layer-validate.so";
+/// Our own layers.
+pub(crate) const LAYERS: &[&str] = &["trace", "validate"];
+
+/// Where a layer is in the tree.
+pub(crate) fn layer(name: &str) -> String {
+    format!("lib/libibverbs/libferroverbs-layer-{name}.so")
+}
 
 /// The adapter stands in for devices of the kernel, unless it is told otherwise.
 pub(crate) const SOFT_DRIVER: &str = "\

@@ -29,6 +29,7 @@ mod sanitizer;
 mod sources;
 mod stacks;
 mod symbols;
+mod trace;
 mod unit;
 mod validate;
 pub(crate) mod vm;
@@ -124,6 +125,11 @@ const GROUPS: &[Group] = &[
         what: "each misuse is told as what it is; programs that are right hear nothing",
         run: validate::run,
     },
+    Group {
+        name: "trace",
+        what: "what programs do is recorded and told, also when they are killed",
+        run: trace::run,
+    },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
     Group { name: "pyverbs", what: "scripts over pyverbs, unmodified", run: pyverbs::run },
@@ -213,6 +219,8 @@ struct Bench {
     launcher: OnceCell<PathBuf>,
     /// Where the layer `validate` writes, while programs run under it.
     told: RefCell<Option<PathBuf>>,
+    /// Where the layer `trace` records, while programs run under it.
+    traced: RefCell<Option<PathBuf>>,
 }
 
 /// How many failures in a group are enough to stop it, where each may take its whole time limit.
@@ -265,7 +273,8 @@ impl Bench {
             .fabric(&dir)
             .user(self.user)
             .path(path, self.launcher()?)
-            .validated(self.told.borrow().as_deref());
+            .validated(self.told.borrow().as_deref())
+            .traced(self.traced.borrow().as_deref());
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
@@ -377,6 +386,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         installed: OnceCell::new(),
         launcher: OnceCell::new(),
         told: RefCell::new(None),
+        traced: RefCell::new(None),
     };
     let chosen = || GROUPS.iter().filter(|g| names.is_empty() || names.iter().any(|n| n == g.name));
     let required = [packages::DEMO, packages::TEST];

@@ -35,6 +35,11 @@ struct Files {
     liar: PathBuf,
 }
 
+/// The program that misuses verbs.
+pub(super) fn misuse(bench: &Bench) -> crate::Result<PathBuf> {
+    Ok(compile(bench)?.misuse)
+}
+
 fn compile(bench: &Bench) -> crate::Result<Files> {
     let prefix = bench.prefix()?;
     let folder = bench.scratch.folder("validate", 0o755)?;

@@ -1,0 +1,216 @@
+//! A timeline for ui.perfetto.dev and chrome://tracing (catapult's document "Trace Event Format"): a slice for each call, an arrow from each post to
+//! its completion, and one from each message to the receive that it completes, also in another process.
+
+use layer_records::calls::Call;
+use layer_records::text;
+use layer_records::trace::{Record, Trace};
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+
+/// A record of a recording, by their places.
+type Place = (usize, usize);
+
+/// Writes the whole document.
+pub(super) fn write(to: &mut dyn Write, traces: &[Trace]) -> std::io::Result<()> {
+    write!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    let mut comma = "\n";
+    for event in events(traces) {
+        write!(to, "{comma}{event}")?;
+        comma = ",\n";
+    }
+    writeln!(to, "\n]}}")
+}
+
+fn events(traces: &[Trace]) -> Vec<Value> {
+    let first = |trace: &Trace| trace.records.first().map(|record| trace.time(record));
+    let begin = traces.iter().filter_map(first).min().unwrap_or(0);
+    let us = |at: Place| {
+        let trace = &traces[at.0];
+        trace.time(&trace.records[at.1]).saturating_sub(begin) as f64 / 1000.0
+    };
+    let mut events = Vec::new();
+    for (number, trace) in traces.iter().enumerate() {
+        let name = format!("{} {}", trace.program, trace.pid);
+        events.push(
+            json!({"ph": "M", "name": "process_name", "pid": trace.pid, "args": {"name": name}}),
+        );
+        for (index, record) in trace.records.iter().enumerate() {
+            events.push(slice(trace, record, us((number, index))));
+        }
+    }
+    let mut id = 0;
+    for (kind, from, to) in arrows(traces) {
+        id += 1;
+        let thread = |at: Place| (traces[at.0].pid, traces[at.0].records[at.1].thread);
+        let ((from_pid, from_tid), (to_pid, to_tid)) = (thread(from), thread(to));
+        events.push(json!({"ph": "s", "cat": kind, "name": kind, "id": id, "ts": us(from), "pid": from_pid, "tid": from_tid}));
+        // An arrow must not end before it begins, as clocks of two hosts may have it.
+        let end = us(to).max(us(from));
+        events.push(json!({"ph": "f", "bp": "e", "cat": kind, "name": kind, "id": id, "ts": end, "pid": to_pid, "tid": to_tid}));
+    }
+    events
+}
+
+fn slice(trace: &Trace, record: &Record, ts: f64) -> Value {
+    let argument = |name: &str| {
+        let arg = record.call.args().iter().find(|arg| arg.name == name);
+        arg.map_or_else(String::new, |arg| text::value(record, arg))
+    };
+    let name = match record.call {
+        Call::completion if record.named("status") != 0 => argument("status"),
+        Call::completion => format!("done {}", argument("opcode")),
+        call if record.is_send() => format!("{} {}", call.name(), argument("opcode")),
+        call => call.name().to_owned(),
+    };
+    let mut args = super::json::args(record);
+    if record.error != 0 {
+        args.insert("errno".into(), json!(layer_records::names::errno(record.error)));
+    }
+    // A completion has no length; arrows end at slices only.
+    let dur = f64::from(record.duration.max(100)) / 1000.0;
+    json!({"ph": "X", "cat": "verbs", "name": name, "ts": ts, "dur": dur, "pid": trace.pid, "tid": record.thread, "args": args})
+}
+
+/// What leads to what.
+fn arrows(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
+    let mut arrows = Vec::new();
+    let pairs = pairs(traces);
+    // By recording, QP and number of the message: where it was received.
+    let mut received: HashMap<(usize, u64, u64), Place> = HashMap::new();
+    for (number, trace) in traces.iter().enumerate() {
+        // Requests that have not completed yet: by queue (QP, and whether it is the receive queue), and by wr_id.
+        let mut open: HashMap<(u64, bool, u64), VecDeque<usize>> = HashMap::new();
+        for (index, record) in trace.records.iter().enumerate() {
+            let (qp, wr_id) = (record.named("qp"), record.named("wr_id"));
+            match record.call {
+                Call::post_send | Call::wr_post
+                    if record.error == 0 && record.named("due") != 0 =>
+                {
+                    open.entry((qp, false, wr_id)).or_default().push_back(index);
+                }
+                Call::post_recv if record.error == 0 => {
+                    open.entry((qp, true, wr_id)).or_default().push_back(index);
+                }
+                Call::completion => {
+                    let receive = record.is_receive();
+                    if receive {
+                        received.insert((number, qp, record.named("message")), (number, index));
+                    }
+                    // The opcode of a failed one says nothing.
+                    let failed = record.named("status") != 0;
+                    let sides = if failed {
+                        &[false, true][..]
+                    } else if receive {
+                        &[true]
+                    } else {
+                        &[false]
+                    };
+                    let post = sides
+                        .iter()
+                        .find_map(|side| open.get_mut(&(qp, *side, wr_id))?.pop_front());
+                    arrows.extend(post.map(|post| ("completes", (number, post), (number, index))));
+                }
+                _ => {}
+            }
+        }
+    }
+    for (number, trace) in traces.iter().enumerate() {
+        for (index, record) in trace.records.iter().enumerate() {
+            let message = record.named("message");
+            if !record.is_send() || message == 0 || record.error != 0 {
+                continue;
+            }
+            let Some((peer, qp)) = pairs.get(&(number, record.named("qp"))) else { continue };
+            let there = received.get(&(*peer, *qp, message));
+            arrows.extend(there.map(|there| ("message", (number, index), *there)));
+        }
+    }
+    arrows
+}
+
+/// Connected queue pairs: which recording and number belongs to which. Both ends name each other's number; where several do nobody knows.
+fn pairs(traces: &[Trace]) -> HashMap<(usize, u64), (usize, u64)> {
+    // By own and peer's number.
+    let mut ends: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
+    for (number, trace) in traces.iter().enumerate() {
+        for record in &trace.records {
+            let mask = record.named("attr_mask");
+            if record.call == Call::modify_qp && mask & (1 << 20) != 0 {
+                let all =
+                    ends.entry((record.named("qp"), record.named("dest_qp_num"))).or_default();
+                if !all.contains(&number) {
+                    all.push(number);
+                }
+            }
+        }
+    }
+    let mut pairs = HashMap::new();
+    for ((own, peer), here) in &ends {
+        let there = ends.get(&(*peer, *own));
+        if let ([here], Some([there])) = (here.as_slice(), there.map(Vec::as_slice)) {
+            pairs.insert((*here, *own), (*there, *peer));
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layer_records::trace::ARGS;
+
+    fn record(call: Call, start: u64, args: &[u64]) -> Record {
+        let mut all = [0; ARGS];
+        all[..args.len()].copy_from_slice(args);
+        Record { call, start, duration: 50, thread: 1, error: 0, result: 0, args: all }
+    }
+
+    fn trace(pid: u32, records: Vec<Record>) -> Trace {
+        Trace { pid, program: "p".into(), realtime: 0, records, lost: 0 }
+    }
+
+    fn connected(own: u64, peer: u64) -> Record {
+        record(Call::modify_qp, 1, &[own | 1 << 52, 0, 0, peer])
+    }
+
+    #[test]
+    fn a_post_leads_to_its_completion_and_to_the_other_process() {
+        let send = |at, id, message| {
+            record(Call::post_send, at, &[5 | 2 << 32, id, 0, 8, 0, 0, 0, 0, message, 0, 1])
+        };
+        let done = |at, qp, id, opcode, message| {
+            record(Call::completion, at, &[qp, id, opcode, 0, 0, 0, 0, message])
+        };
+        let here =
+            trace(10, vec![connected(5, 6), send(10, 7, 1), send(20, 7, 2), done(40, 5, 7, 0, 0)]);
+        let receive = record(Call::post_recv, 5, &[6, 9]);
+        let there = trace(11, vec![connected(6, 5), receive, done(30, 6, 9, 128, 2)]);
+        let traces = [here, there];
+        assert_eq!(
+            arrows(&traces),
+            [
+                ("completes", (0, 1), (0, 3)),
+                ("completes", (1, 1), (1, 2)),
+                ("message", (0, 2), (1, 2)),
+            ]
+        );
+        let mut text = Vec::new();
+        write(&mut text, &traces).expect("a Vec takes all");
+        let parsed: Value = serde_json::from_slice(&text).expect("JSON");
+        let events = parsed["traceEvents"].as_array().expect("events");
+        let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
+        assert_eq!((of("X"), of("s"), of("f"), of("M")), (7, 3, 3, 2));
+    }
+
+    #[test]
+    fn two_processes_that_could_be_the_peer_are_none() {
+        let traces = [
+            trace(1, vec![connected(5, 6)]),
+            trace(2, vec![connected(6, 5)]),
+            trace(3, vec![connected(6, 5)]),
+        ];
+        assert!(pairs(&traces).is_empty());
+        assert_eq!(pairs(&traces[..2]).len(), 2);
+    }
+}

@@ -1,0 +1,218 @@
+//! The layer `trace` and `ferroverbs trace`: what programs do is recorded and told, also when they are killed; programs work as without it, and files do
+//! not become more and more.
+
+use super::{Bench, Fabric, Tally, c_programs, programs, validate};
+use crate::over::DataPath;
+use crate::pair::Pair;
+use crate::process::{End, Finished, Job, PAUSE};
+use ferroverbs_c_tests::Kind;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(200);
+const LAYERS: &str = "FERROVERBS_LAYERS";
+const SETTING: &str = "FERROVERBS_TRACE";
+
+/// C programs of ours that reach what a layer does: both ways of posting and of polling, threads, children.
+const PROGRAMS: &[&str] = &["data", "builders", "cq_ex", "threads", "threads_post", "fork"];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    timeline(bench, tally)?;
+    killed(bench, tally)?;
+    errors(bench, tally)?;
+    command(bench, tally)?;
+    unharmed(bench, tally)
+}
+
+/// `ferroverbs trace` with these arguments.
+fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Job> {
+    let program = bench.prefix()?.join("bin/ferroverbs");
+    Ok(fabric.over.job(program).arg("trace").args(args).dir(&fabric.work))
+}
+
+/// What the files of a folder hold.
+fn show(bench: &Bench, fabric: &Fabric, how: &[&str], folder: &Path) -> crate::Result<Finished> {
+    let job = ferroverbs(bench, fabric, how)?.arg(folder);
+    job.run(&bench.scratch, LIMIT)
+}
+
+/// Files of recorders in a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    all.filter(|path| path.extension().is_some_and(|end| end == "fvtrace")).collect()
+}
+
+fn recording(folder: &Path) -> String {
+    format!("dir={}:keep=1", folder.display())
+}
+
+/// Two processes: each message leads to where it was received.
+fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let name = "a timeline of two processes";
+    bench.step(name);
+    let fabric = bench.over(DataPath::Default)?;
+    let folder = bench.private_folder("recorded")?;
+    let job = fabric.over.job("ibv_rc_pingpong").args(["-n", "100"]);
+    let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder));
+    let result = bench.pair(&fabric, job, LIMIT).and_then(|ended| {
+        let told = show(bench, &fabric, &["merge"], &folder)?;
+        let arrows = |kind: &str| {
+            let kind = format!("\"cat\":\"{kind}\"");
+            let is_start = |line: &&str| line.contains("\"ph\":\"s\"") && line.contains(&kind);
+            told.stdout.lines().filter(is_start).count()
+        };
+        let (messages, completions) = (arrows("message"), arrows("completes"));
+        // A hundred sends and as many receives on each side.
+        let right = ended.ok() && told.ok() && messages == 200 && completions == 400;
+        let why = || format!("{messages} messages, {completions} completions\n{}", ended.report());
+        if right { Ok(()) } else { Err(why()) }
+    });
+    tally.record(name, result);
+    Ok(())
+}
+
+/// The file of a process can be read while it runs and after it was killed.
+fn killed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let name = "kill -9 leaves the record";
+    bench.step(name);
+    let fabric = bench.over(DataPath::Default)?;
+    let folder = bench.private_folder("recorded")?;
+    let job = fabric.over.job("ib_send_bw").args(["-D", "100", "-s", "64"]).dir(&fabric.work);
+    let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder));
+    let mut started = Pair::of(job, LIMIT)?.start(&bench.scratch)?;
+    let deadline = Instant::now() + LIMIT;
+    let text = |how: &str| show(bench, &fabric, &["show", "--format", how], &folder);
+    let is_whole = |told: &str| {
+        told.lines()
+            .filter(|line| line.contains("completion(") && line.contains("opcode=RECV"))
+            .count()
+            > 1000
+    };
+    let mut result = loop {
+        let told = text("text")?;
+        if is_whole(&told.stdout) {
+            break Ok(());
+        }
+        if Instant::now() > deadline || started.client.ended() || started.server.ended() {
+            break Err(format!("not shown while it ran\n{}", told.report("ferroverbs")));
+        }
+        std::thread::sleep(PAUSE);
+    };
+    started.client.kill();
+    started.server.kill();
+    let ends = [started.client.finish(deadline), started.server.finish(deadline)];
+    let told = text("text")?;
+    let dead = ends.iter().all(|done| done.end != End::Exited(0));
+    if result.is_ok() && !(dead && is_whole(&told.stdout) && files(&folder).len() == 2) {
+        result = Err(format!("not shown after the kill\n{}", told.report("ferroverbs")));
+    }
+    tally.record(name, result);
+    Ok(())
+}
+
+/// A completion with an error is told with what came before it; a program that ends well leaves nothing; and nor do many that do not leave more and more.
+fn errors(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let misuse = validate::misuse(bench)?;
+    let fabric = bench.over(DataPath::Default)?;
+    let home = bench.private_folder("home")?;
+    let run = |how: &str| {
+        let job = fabric.over.own_job(&misuse).args(["CQ-03", how]).env(LAYERS, "trace");
+        job.env("XDG_RUNTIME_DIR", &home).dir(&fabric.work).run(&bench.scratch, LIMIT)
+    };
+    let folder = home.join("ferroverbs-trace");
+    let right = run("right")?;
+    let nothing = right.ok() && folder.is_dir() && files(&folder).is_empty();
+    tally.record(
+        "a program that ends well leaves no file",
+        nothing.then_some(()).ok_or_else(|| right.report("misuse")),
+    );
+    let wrong = run("wrong")?;
+    let texts: Vec<String> = files(&folder)
+        .iter()
+        .filter_map(|path| fs::read_to_string(path.with_extension("txt")).ok())
+        .collect();
+    let status = "RNR_RETRY_EXC_ERR";
+    let last = |text: &String| text.lines().last().is_some_and(|line| line.contains(status));
+    let told = wrong.stderr.contains(status) && texts.len() == 1 && texts.iter().all(last);
+    tally.record(
+        "an error is told with what came before it",
+        told.then_some(()).ok_or_else(|| wrong.report("misuse")),
+    );
+    for _ in 0..20 {
+        run("wrong")?;
+    }
+    let count = files(&folder).len();
+    // Sixteen of those that are gone, and the last one.
+    tally.record("old files go", (count <= 17).then_some(()).ok_or(format!("{count} files")));
+    Ok(())
+}
+
+/// `ferroverbs trace` runs a command, whose status is its own.
+fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let misuse = validate::misuse(bench)?;
+    let misuse = misuse.to_string_lossy();
+    for (name, args, status, parts) in [
+        (
+            "text",
+            &["--", &misuse, "MR-05", "wrong"][..],
+            0,
+            &["ibv_reg_mr(", " EINVAL <", "): the last "][..],
+        ),
+        (
+            "JSON",
+            &["--format", "json", "--", &misuse, "MR-05", "wrong"],
+            0,
+            &["\"errno\":\"EINVAL\""],
+        ),
+        (
+            "what failed",
+            &["--failed", "--", &misuse, "CQ-03", "wrong"],
+            0,
+            &["status=RNR_RETRY_EXC_ERR"],
+        ),
+        ("a status", &["--", "sh", "-c", "exit 7"], 7, &["nothing was recorded"]),
+        ("a signal", &["--", "sh", "-c", "kill -9 $$"], 137, &[]),
+        ("no command", &["--", "/not/there"], 127, &["cannot run"]),
+        ("no file", &["show", "/not/there"], 2, &["cannot read"]),
+        ("another file", &["show", "/proc/self/status"], 2, &["it is"]),
+    ] {
+        bench.step(&format!("ferroverbs trace: {name}"));
+        let fabric = bench.over(DataPath::Default)?;
+        let done = ferroverbs(bench, &fabric, args)?.run(&bench.scratch, LIMIT)?;
+        let said = parts.iter().all(|part| done.stderr.contains(part));
+        let right = said && done.end == End::Exited(status);
+        tally.record(
+            &format!("ferroverbs trace: {name}"),
+            right.then_some(()).ok_or_else(|| done.report("ferroverbs")),
+        );
+    }
+    Ok(())
+}
+
+/// Programs under both layers at once, and what was recorded of all of them.
+fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let folder = bench.private_folder("recorded")?;
+    *bench.traced.borrow_mut() = Some(folder.clone());
+    let result = c_programs::run_some(bench, tally, |program| {
+        program.kind == Kind::Checked && PROGRAMS.contains(&program.name)
+    })
+    .and_then(|()| programs::some(bench, tally));
+    *bench.traced.borrow_mut() = None;
+    result?;
+    let fabric = bench.over(DataPath::Default)?;
+    let count = files(&folder).len();
+    let told = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
+    let has = |call: &str| told.stdout.contains(&format!("\"call\":\"{call}\""));
+    let calls =
+        ["ibv_post_send", "ibv_wr_post", "ibv_post_srq_recv", "completion", "ibv_get_cq_event"];
+    let right = told.ok() && count > 30 && calls.iter().all(|call| has(call));
+    let missing: Vec<_> = calls.iter().filter(|call| !has(call)).collect();
+    tally.record(
+        "all of them are recorded",
+        right
+            .then_some(())
+            .ok_or_else(|| format!("{count} files, without {missing:?}: {}", told.stderr)),
+    );
+    Ok(())
+}
