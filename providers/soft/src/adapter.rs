@@ -1,33 +1,29 @@
 //! The adapter as one process has it: its place in the fabric and everything that its contexts share.
 
 use crate::attention::{Attention, Sweep};
-use crate::control::Control;
-use crate::engine::channel::Channel;
-use crate::engine::cq::{Cq, CqList};
-use crate::engine::datagrams::Datagrams;
+use crate::engine::access::AtomicLock;
 use crate::engine::domains::{Domains, has_borrowed};
-use crate::engine::ethernet::segment::Segment;
-use crate::engine::helping::Helping;
 use crate::engine::hot::serve_cold;
 use crate::engine::in_flight::OperationsInFlight;
-use crate::engine::inbound::Who;
-use crate::engine::link::{Halves, Link, PeerState, publication_fence};
-use crate::engine::multicast::Groups;
-use crate::engine::onesided::AtomicLock;
-use crate::engine::qp::Qp;
+use crate::engine::link::publication_fence;
+use crate::engine::objects::adapter::{Adapter, Buried, Groups, Segment};
+use crate::engine::objects::connection::{Halves, Lent, Link};
+use crate::engine::objects::cq::{Cq, CqList};
+use crate::engine::objects::datagrams::Datagrams;
+use crate::engine::objects::helping::Helping;
+use crate::engine::objects::holder::PeerState;
+use crate::engine::objects::port::{Interfaces, Port, Unreachable};
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::srq::Srq;
+use crate::engine::objects::who::Who;
+use crate::engine::objects::wq::Wq;
+use crate::engine::objects::xrc::{DomainId, Xrc};
 use crate::engine::regions::Regions;
-use crate::engine::requester::Lent;
-use crate::engine::srq::Srq;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
-use crate::engine::wq::Wq;
-use crate::engine::xrc::{DomainId, Xrc};
 use crate::guid::Identity;
-use crate::interfaces::Interfaces;
-use crate::port::Port;
-use crate::remote::Wire;
+use crate::remote::state::Wire;
 use crate::table::{Places, Table};
-use crate::unreachable::Unreachable;
 use parking_lot::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use soft_local::shm::chunks::Chunks;
@@ -57,80 +53,6 @@ const RECHECK: Duration = Duration::from_millis(10);
 /// Completion queues that are looked at in a round while an application polls. What is left is a matter of time only: whoever
 /// waits for a queue that nobody polls rings its bell before long.
 const FEW_CQS: usize = 512;
-
-/// One process's share of the adapter.
-#[derive(Debug)]
-pub(crate) struct Adapter {
-    /// Our own segments.
-    pub(crate) view: View,
-    /// Who it is, for all processes that share it.
-    pub(crate) identity: Identity,
-    pub(crate) domains: Domains,
-    pub(crate) regions: Regions,
-    pub(crate) windows: Windows,
-    pub(crate) chunks: Chunks,
-    pub(crate) in_flight: OperationsInFlight,
-    pub(crate) helping: Helping,
-    pub(crate) attention: Attention,
-    pub(crate) datagrams: Datagrams,
-    pub(crate) xrc: Xrc,
-    pub(crate) groups: Groups,
-    pub(crate) segment: Segment,
-    /// Work queues there are.
-    pub(crate) work_queues: AtomicUsize,
-    /// Indirection tables there are.
-    pub(crate) tables: AtomicUsize,
-    /// Address handles there are.
-    pub(crate) address_handles: AtomicUsize,
-    /// Longer messages are fetched by the receiver (one copy) where it can.
-    pub(crate) eager_bytes: usize,
-    /// Messages of so many bytes always go in one piece, in a chunk if not in their slot.
-    pub(crate) one_chunk: usize,
-    pub(crate) port: Port,
-    /// Whose addresses the GID table has.
-    pub(crate) interfaces: Interfaces,
-    /// To other hosts.
-    pub(crate) wire: Wire,
-    pub(crate) unreachable: Unreachable,
-    /// What listens for orders from outside.
-    pub(crate) control: Mutex<Option<Control>>,
-    qps: RwLock<Table<Qp>>,
-    srqs: RwLock<Table<Srq>>,
-    pub(crate) cqs: CqList,
-    /// Events of some queue are, or were, moderated.
-    pub(crate) moderates: AtomicBool,
-    /// Bytes of device memory in use.
-    pub(crate) device_memory: AtomicU64,
-    /// QPs that wait for time to pass or for something that nobody announces.
-    watched: Mutex<Vec<Weak<Qp>>>,
-    /// Connections whose peer was killed: when their receives are flushed.
-    cut: Mutex<Vec<(Instant, Weak<Qp>)>>,
-    /// Chunks that a peer may still use though their QP is gone.
-    buried: Mutex<Vec<Buried>>,
-    /// Completion queues that overran (by address of their C object).
-    doomed: Mutex<Vec<usize>>,
-    /// For those that overran; work queues that are gone stay until there is no room.
-    wqs: Mutex<Vec<Weak<Wq>>>,
-    /// The completion queue that the next sweep of a few begins with.
-    swept_to: AtomicUsize,
-    /// The completion queue that a poller of another one looked at last.
-    pub(crate) turned_to: AtomicUsize,
-    /// Rounds of the service thread.
-    #[cfg(test)]
-    pub(crate) rounds: AtomicUsize,
-    /// Event channels whose pipe was full.
-    pub(crate) channels: Mutex<Vec<Weak<Channel>>>,
-    pub(crate) alarms: crate::engine::alarm::Numbers,
-    /// Last, so that everything above is gone before the segments are.
-    pub(crate) fabric: Arc<Fabric>,
-}
-
-#[derive(Debug)]
-struct Buried {
-    own_qpn: u32,
-    link: Box<Link>,
-    lent: VecDeque<Lent>,
-}
 
 /// The fabric's handler, which exists before the adapter does.
 #[derive(Debug, Default)]
@@ -198,7 +120,7 @@ impl Adapter {
             #[cfg(test)]
             rounds: AtomicUsize::new(0),
             channels: Mutex::default(),
-            alarms: crate::engine::alarm::Numbers::default(),
+            alarms: crate::engine::objects::channel::Numbers::default(),
             fabric,
         });
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {

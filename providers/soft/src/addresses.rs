@@ -2,7 +2,7 @@
 //! has addresses of its own, and a route to any of them leads to the fabric.
 #![forbid(unsafe_code)]
 
-use crate::adapter::Adapter;
+use crate::engine::objects::adapter::Adapter;
 use crate::net::{GID_TABLE, Gids};
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{ADDRESSES, TablesHead};

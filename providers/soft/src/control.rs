@@ -1,8 +1,9 @@
 //! Telling a running process what shall go wrong: lines in a named pipe that `FERROVERBS_SOFT_CONTROL` names, in the language of
 //! `FERROVERBS_SOFT_FAULTS` (`soft_semantics::faults`). A thread that sleeps in the kernel reads them; without the setting there is none.
 
-use crate::adapter::Adapter;
 use crate::config::{CONTROL_VARIABLE, control_path};
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::port::Control;
 use soft_semantics::faults::parse;
 use soft_sys::eventfd::EventFd;
 use soft_sys::fifo::Fifo;
@@ -12,14 +13,6 @@ use soft_sys::thread::spawn_quiet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-
-/// The thread, and what ends it.
-#[derive(Debug)]
-pub(crate) struct Control {
-    stop: Arc<EventFd>,
-    thread: JoinHandle<()>,
-}
 
 const STACK: usize = 256 << 10;
 /// A line that is longer is no statement of anybody's.

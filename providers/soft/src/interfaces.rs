@@ -1,22 +1,12 @@
 //! The GID table follows the interfaces: when an address of this host came or went, applications are told (IBV_EVENT_GID_CHANGE).
 #![forbid(unsafe_code)]
 
-use crate::adapter::Adapter;
+use crate::engine::objects::adapter::Adapter;
 use crate::net::Gids;
 use abi::IBV_EVENT_GID_CHANGE;
-use parking_lot::Mutex;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
-
-/// What a process knows of the interfaces.
-#[derive(Debug, Default)]
-pub(crate) struct Interfaces {
-    news: OnceLock<AddressNews>,
-    /// The table that was told last; nothing is taken while it is held.
-    told: Mutex<Option<Gids>>,
-}
 
 impl Adapter {
     /// Listens to the kernel from here on. Where it may not, the table stays as it is when a device is opened.

@@ -1,59 +1,15 @@
 //! The adapter's port, which goes down and comes up on request only, and everything else that is done on request: orders are carried
 //! out by the service thread, one after the other (`soft_semantics::faults`).
 
-use crate::adapter::Adapter;
-use crate::engine::faulty::Plan;
-use crate::engine::inbound::Who;
-use crate::engine::qp::Qp;
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::issue_path::Plan;
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::who::Who;
 use abi::*;
-use parking_lot::Mutex;
 use soft_semantics::faults::{Order, Rule, Statement};
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// The port all devices of a process stand for.
-#[derive(Debug, Default)]
-pub(crate) struct Port {
-    down: AtomicBool,
-    /// The rest is for who carries out orders.
-    ordered: AtomicBool,
-    orders: Mutex<VecDeque<Order>>,
-    carrying_out: Mutex<()>,
-    shown: Mutex<Shown>,
-    /// Rules for queue pairs and completion queues. Taken before the locks of any of these.
-    plan: Mutex<Plan>,
-    qps: AtomicU32,
-    cqs: AtomicU32,
-    /// How often it was said that the host's addresses changed.
-    gid_changes: AtomicU32,
-}
-
-/// What applications were told last.
-#[derive(Debug, Default)]
-struct Shown {
-    down: bool,
-    /// When it comes up by itself.
-    until: Option<Instant>,
-}
-
-impl Port {
-    #[inline]
-    pub(crate) fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
-    }
-
-    /// How often it was said that the host's addresses changed.
-    pub(crate) fn gid_changes(&self) -> u32 {
-        self.gid_changes.load(Ordering::Acquire)
-    }
-
-    /// Ahead of the order to take it down.
-    pub(crate) fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Release);
-    }
-}
 
 impl Adapter {
     /// The place of a queue pair in the order of creation, from 1.

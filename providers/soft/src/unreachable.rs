@@ -2,19 +2,16 @@
 //! no answer, as with a cable to nowhere, and nobody would know why.
 #![forbid(unsafe_code)]
 
-use crate::adapter::Adapter;
 use crate::config;
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::port::Unreachable;
 use soft_local::fabric::{FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;
 use soft_sys::{Errno, process};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-/// Which kinds of unreachable ends were told of already: each is told once.
-#[derive(Debug, Default)]
-pub(crate) struct Unreachable(AtomicU8);
+use std::sync::atomic::Ordering;
 
 /// There was an address that is nobody's here.
 const ADDRESS: u8 = 1;

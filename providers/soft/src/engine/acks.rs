@@ -2,8 +2,8 @@
 //! end told along with its pieces.
 #![forbid(unsafe_code)]
 
-use super::inbound::Who;
-use super::qp::Qp;
+use super::objects::qp::Qp;
+use super::objects::who::Who;
 use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
 

@@ -6,32 +6,13 @@
 //! for nothing costs a look, no more.
 #![forbid(unsafe_code)]
 
-use super::channel::Channel;
-use crate::adapter::Adapter;
-use parking_lot::Mutex;
-use soft_local::shm::layout::CHANNELS;
+use super::objects::adapter::Adapter;
+use super::objects::channel::{Alarm, Channel};
 use soft_local::shm::protocol;
 use soft_sys::futex;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Which numbers are free.
-#[derive(Debug)]
-pub(crate) struct Numbers(Mutex<Vec<u16>>);
-
-impl Default for Numbers {
-    fn default() -> Self {
-        Self(Mutex::new((1..CHANNELS as u16).rev().collect()))
-    }
-}
-
-/// The alarm of one event channel.
-#[derive(Debug)]
-pub(super) struct Alarm {
-    adapter: Arc<Adapter>,
-    number: u16,
-}
 
 impl Alarm {
     /// `None`: there are no numbers left. The channel works, its readers are woken by the service thread.

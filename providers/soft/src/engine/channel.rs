@@ -1,7 +1,8 @@
 //! Event channels: pipes whose reading end the application polls, reads or waits on as it does with a kernel device's.
 
-use super::alarm::{self, Alarm};
-use crate::adapter::Adapter;
+use super::alarm;
+use super::objects::adapter::Adapter;
+use super::objects::channel::{Alarm, Channel, Reporter};
 use cface::cancel::Uncancelled;
 use parking_lot::Mutex;
 use soft_sys::errno::Errno;
@@ -12,23 +13,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
-
-/// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
-#[derive(Debug)]
-pub(crate) struct Channel {
-    read: OwnedFd,
-    /// The same end by a description of its own that never blocks, whatever the application made of its one. Missing
-    /// where /proc is.
-    purge: Option<OwnedFd>,
-    write: OwnedFd,
-    /// Records that found the pipe full: events are never lost.
-    backlog: Mutex<VecDeque<[u64; 2]>>,
-    words: usize,
-    /// Completion queues that were armed with completions in them: see `note_left`.
-    left: Mutex<Vec<usize>>,
-    /// By which peers wake those who sleep in `await_event`, while there are numbers left.
-    alarm: Option<Alarm>,
-}
 
 impl Channel {
     /// A channel for records of `words` 8-byte words (1 or 2).
@@ -215,10 +199,6 @@ impl Channel {
         n == len as isize
     }
 }
-
-/// Where asynchronous events of a context go.
-#[derive(Clone, Debug)]
-pub(crate) struct Reporter(pub(crate) Arc<Channel>);
 
 impl Reporter {
     /// An event about an object that is known by its address.

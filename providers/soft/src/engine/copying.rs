@@ -7,22 +7,14 @@
 //! other one now and then to see how things are.
 #![forbid(unsafe_code)]
 
-use super::qp::Qp;
+use super::objects::copying::{Copying, Costs};
+use super::objects::qp::Qp;
 use soft_local::shm::layout::CHUNK_BYTES;
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Of so many messages, one goes the dearer way.
 const SAMPLE: u32 = 64;
-
-/// What a sender knows of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct Copying {
-    /// Nanoseconds for a whole chunk; 0: not known.
-    filling: u32,
-    messages: u32,
-}
 
 /// Whether the piece of `len` bytes at `offset` of a message of `total` is one to measure: one of four, and the last one, which is
 /// not the first of a message if that can be. The first one finds the other side unprepared.
@@ -47,13 +39,6 @@ impl Copying {
     pub(super) fn filled(&mut self, took: Duration, len: usize) {
         self.filling = blend(self.filling, took, len);
     }
-}
-
-/// What a receiver knows of a connection: nanoseconds for as many bytes as a chunk has; 0: not known.
-#[derive(Debug, Default)]
-pub(super) struct Costs {
-    fetching: Cell<u32>,
-    emptying: Cell<u32>,
 }
 
 impl Costs {
@@ -98,6 +83,7 @@ pub(super) fn blend(mean: u32, took: Duration, len: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn ways(copying: &mut Copying, worth: u32) -> usize {
         (0..SAMPLE).filter(|_| copying.pays(worth)).count()

@@ -2,96 +2,30 @@
 //!
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
-use super::channel::Channel;
 use super::clock::{Machine, instant, time};
-use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Reads, Stamped};
-use super::elsewhere::Elsewhere;
-use super::hot::{HOT, Hot, serve_cold};
-use super::inbound::Who;
-use super::qp::Qp;
+use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Stamped};
+use super::hot::serve_cold;
+use super::objects::adapter::Adapter;
+use super::objects::channel::Channel;
+use super::objects::cq::{Cq, Form, List};
+use super::objects::elsewhere::Elsewhere;
+use super::objects::places::HOT;
+use super::objects::qp::Qp;
+use super::objects::who::Who;
 use super::state::Kind;
-use crate::adapter::Adapter;
 use parking_lot::{Mutex, MutexGuard};
 use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Instant;
-
-/// What a completion queue is created as.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
-    pub(crate) capacity: usize,
-    pub(crate) reads: Reads,
-    /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
-    pub(crate) overwrites: bool,
-    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
-    pub(crate) single_threaded: bool,
-    /// Not an application's.
-    pub(crate) internal: bool,
-}
-
-/// A completion queue. The C object comes first: applications and the front-end hold its address.
-#[repr(C)]
-pub(crate) struct Cq {
-    pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
-    pub(crate) adapter: Arc<Adapter>,
-    ring: SpinLock<CompletionRing>,
-    /// Completions in the ring, for a look without the lock. Written under it, so Relaxed: a poll that comes after the
-    /// lock's next holder (`arm`) sees it; any other may miss what comes at that moment, and what it sees it takes under the lock.
-    queued: AtomicUsize,
-    pub(super) elsewhere: Elsewhere,
-    list: Mutex<List>,
-    /// QPs that got something outstanding since the last look.
-    inbox: Mutex<Vec<Arc<Qp>>>,
-    inbox_used: AtomicBool,
-    /// UD QPs that feed the queue.
-    datagram_users: AtomicUsize,
-    /// QPs that use the queue, send and receive counted apart.
-    pub(crate) users: AtomicUsize,
-    pub(crate) channel: Option<Arc<Channel>>,
-    /// Completion events sent so far: what ibv_destroy_cq waits for.
-    pub(crate) events: AtomicU32,
-    pub(crate) async_events: AtomicU32,
-    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
-    pub(crate) ordinal: u32,
-    /// Completions were lost.
-    overrun: AtomicBool,
-    /// It was armed at least once: acknowledgements of its senders wake this process.
-    armed_at_times: AtomicBool,
-    pub(crate) report: super::channel::Reporter,
-    /// Where ibv_start_poll(3) and its kin are.
-    pub(crate) iterator: crate::ops::cq_ex::IteratorCell,
-}
-
-/// The QPs that a poll looks at.
-#[derive(Debug, Default)]
-struct List {
-    /// QPs whose receive ring is hot.
-    receivers: Hot,
-    /// QPs with something outstanding.
-    senders: Vec<Arc<Qp>>,
-}
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
-unsafe impl Sync for Cq {}
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
-// `iterator` is given back by the thread that took it, wherever the queue was made; everything else is Send by itself.
-unsafe impl Send for Cq {}
-
-impl std::fmt::Debug for Cq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cq").field("users", &self.users).finish_non_exhaustive()
-    }
-}
 
 impl Cq {
     pub(crate) fn new(
         adapter: Arc<Adapter>,
         form: Form,
         channel: Option<Arc<Channel>>,
-        report: super::channel::Reporter,
+        report: crate::engine::objects::channel::Reporter,
     ) -> Arc<Self> {
         let ordinal = if form.internal { 0 } else { adapter.next_cq_ordinal() };
         let cq = Arc::new(Self {
@@ -112,7 +46,7 @@ impl Cq {
             overrun: AtomicBool::new(false),
             armed_at_times: AtomicBool::new(false),
             report,
-            iterator: crate::ops::cq_ex::IteratorCell::new(form.single_threaded),
+            iterator: crate::engine::objects::iterator::IteratorCell::new(form.single_threaded),
         });
         cq.adapter.add_cq(&cq);
         if ordinal != 0 {
@@ -546,6 +480,3 @@ impl Drop for Cq {
         self.adapter.remove_cq(self);
     }
 }
-
-/// All queues of an adapter by address, for its service thread.
-pub(crate) type CqList = Mutex<BTreeMap<usize, Weak<Cq>>>;

@@ -3,24 +3,27 @@
 //!
 //! Whatever lies in the ring is complete for its sender. The receiver's process sorts it out.
 
-use super::hot::{Place, Places};
-use super::inbound::Who;
 use super::link::{self, publication_fence};
+use super::objects::adapter::Adapter;
+use super::objects::datagrams::{
+    Datagrams, Fate, Inlet, Inlets, Met, OutgoingDatagram, Outlet, OutletState, Receivers, Sent,
+};
+use super::objects::places::Place;
+use super::objects::who::Who;
 use super::{ethernet, ud};
-use crate::adapter::Adapter;
 use crate::remote::take_forwarded;
 use arrayvec::ArrayVec;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 use soft_local::fabric::{Peer, PeerError};
 use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
 use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
-use soft_local::shm::view::{Ring, View};
+use soft_local::shm::view::View;
 use soft_memory::Range;
-use soft_sys::{Errno, clock, membarrier};
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use soft_sys::{Errno, membarrier};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Datagrams handled in one go.
@@ -28,148 +31,6 @@ const BUDGET: usize = 256;
 /// How long the processes that were just met may take to find us: more than a service thread waits for its turn where many
 /// others compute.
 const INTRODUCTION: Duration = Duration::from_secs(1);
-/// How long a frame waits for a receive that is not there: time for a process to be scheduled.
-const COURTESY: Duration = Duration::from_millis(100);
-/// How long a datagram for many waits for a receiver whose ring is full before it goes to the others only. Longer, so that a receiver that
-/// waited itself comes in time.
-pub(super) const FULL_RING_WAIT: Duration = Duration::from_millis(300);
-
-/// All datagram traffic of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Datagrams {
-    to: RwLock<HashMap<u16, Arc<Outlet>>>,
-    from: Mutex<Inlets>,
-    /// All processes that we have met, ourselves included.
-    everyone: RwLock<Vec<Met>>,
-    introduced: Introduced,
-    /// Something waits in a ring for a receive.
-    waits: AtomicBool,
-    /// Datagrams that arrived and were dropped.
-    pub(crate) dropped: AtomicU64,
-}
-
-/// A process and what it publishes.
-#[derive(Debug)]
-struct Met {
-    peer: Arc<Peer>,
-    view: View,
-}
-
-/// Whether we went round and met everyone.
-#[derive(Debug)]
-struct Introduced(Once);
-
-impl Default for Introduced {
-    fn default() -> Self {
-        Self(Once::new())
-    }
-}
-
-/// Where we put datagrams for one process.
-#[derive(Debug)]
-pub(crate) struct Outlet {
-    pub(super) peer: Arc<Peer>,
-    view: View,
-    ring: Ring,
-    own_slot: u16,
-    state: Mutex<OutletState>,
-}
-
-#[derive(Debug)]
-struct OutletState {
-    /// Next sequence number and the first one not gone past; once the receiver has made the ring ready for us.
-    place: Option<(u32, u32)>,
-    lent: VecDeque<(u32, u32)>,
-    unpublished: bool,
-    /// The QP there that the last one is for.
-    reader: Option<usize>,
-}
-
-/// Where datagrams come from.
-#[derive(Debug, Default)]
-struct Inlets {
-    known: HashMap<u16, Inlet>,
-    /// The slots of those whose rings are looked at without a bell.
-    hot: Places<u16>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Inlet {
-    pub(super) peer: Arc<Peer>,
-    pub(crate) view: View,
-    ring: Ring,
-    next: u32,
-    /// For frames: a copy that nobody else can change.
-    pub(crate) frame: Vec<u8>,
-    /// Who serves at present does so unasked (`soft_memory::careful`).
-    pub(crate) careful: bool,
-}
-
-/// What became of one datagram at the sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// In the ring, or lost because nobody is there.
-    Gone,
-    /// There is no room: the same again later.
-    Full,
-}
-
-/// What became of one datagram at the receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Taken,
-    Dropped,
-    /// A receive for it may be on its way: the same again soon.
-    Later,
-}
-
-impl From<bool> for Fate {
-    fn from(taken: bool) -> Self {
-        if taken { Self::Taken } else { Self::Dropped }
-    }
-}
-
-/// Since when a queue has had no receive for a frame, in nanoseconds of the device's clock; 0: it has one.
-#[derive(Debug, Default)]
-pub(crate) struct Dry(AtomicU64);
-
-impl Dry {
-    /// Whether a frame should wait for a queue that has a receive or not: for a moment, once.
-    pub(super) fn waits(&self, has_receive: bool) -> bool {
-        let since = self.0.load(Ordering::Relaxed);
-        if has_receive {
-            if since != 0 {
-                self.0.store(0, Ordering::Relaxed);
-            }
-            return false;
-        }
-        let now = clock::device_ns().max(1);
-        if since == 0 {
-            self.0.store(now, Ordering::Relaxed);
-            return true;
-        }
-        u128::from(now.saturating_sub(since)) < COURTESY.as_nanos()
-    }
-}
-
-/// One datagram as it is put into a ring. `body` leaves word 2 free for a chunk unless everything is `inline`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OutgoingDatagram {
-    pub(crate) op: Op,
-    /// Besides `FIRST` and `LAST`.
-    pub(crate) flags: u8,
-    pub(crate) imm: u32,
-    pub(crate) src_qpn: u32,
-    /// The QP that it is for, in the table of its process, where it is for one.
-    pub(crate) to: Option<usize>,
-    pub(crate) body: [u64; BODY_WORDS],
-    /// Bytes that travel in the body; `None`: they go into a chunk.
-    pub(crate) inline: Option<u8>,
-}
-
-/// Outlets to several processes.
-pub(super) type Receivers = ArrayVec<Arc<Outlet>, SLOTS>;
-
 impl Datagrams {
     /// The outlet to process `slot`; connects when there is none.
     ///

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, found_by};
-use super::inbound::Who;
-use super::qp::Qp;
+use super::objects::qp::Qp;
+use super::objects::who::Who;
 use super::receive::Receive;
 use super::rendezvous::drop_fetches;
 use super::state::{Kind, State};

@@ -9,15 +9,16 @@
 //! threads that have queues of their own leave those of the others alone.
 #![forbid(unsafe_code)]
 
-use super::cq::Cq;
-use super::hot::HOT;
-use super::inbound::Who;
-use super::qp::Qp;
-use crate::adapter::Adapter;
+use super::objects::adapter::Adapter;
+use super::objects::cq::Cq;
+use super::objects::elsewhere::Elsewhere;
+use super::objects::places::HOT;
+use super::objects::qp::Qp;
+use super::objects::who::Who;
 use arrayvec::ArrayVec;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Of how many fruitless polls one looks, powers of two: where the last look brought something, where it did not, at most, and where
 /// there is no other queue. A look at a queue that others poll takes its cache lines from them.
@@ -35,17 +36,6 @@ pub(super) enum Found {
     Nothing,
     /// There is no other queue.
     Alone,
-}
-
-/// When who polls a queue looks elsewhere. All of it racy where several poll the same queue: too many looks or too few are no harm.
-#[derive(Debug, Default)]
-pub(super) struct Elsewhere {
-    /// Fruitless polls of this queue.
-    polls: AtomicU32,
-    /// Looks are due at multiples of a power of two, of which this is one less.
-    between: AtomicU32,
-    /// The count of polls when somebody who polls another queue last looked.
-    seen: AtomicU32,
 }
 
 impl Elsewhere {

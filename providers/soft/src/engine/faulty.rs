@@ -6,66 +6,16 @@
 
 use super::clock::{Machine, instant};
 use super::inbound::Nak;
-use super::link::Link;
-use super::qp::Qp;
+use super::objects::connection::{Link, Requester};
+use super::objects::issue_path::{IssuePath, Plan};
+use super::objects::qp::Qp;
 use super::request::{Phase, What};
-use super::requester::Requester;
 use super::state::Kind;
 use crate::remote::Connection;
-use soft_semantics::faults::{self, Blow, Count, Fault, Order, Retries, Strikes};
+use soft_semantics::faults::{Blow, Fault, Order, Retries};
 use soft_semantics::{Clock, Time};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// The rules of an adapter.
-pub(crate) type Plan = faults::Plan<SharedCount>;
-
-/// A count that all queue pairs of a process share.
-#[derive(Debug, Default)]
-pub(crate) struct SharedCount(AtomicU64);
-
-impl Count for SharedCount {
-    fn count(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}
-
-/// How a QP's requests are issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IssuePath {
-    /// Into the ring of the remote QP.
-    Straight,
-    /// XRC: into one of several rings.
-    Steered,
-    /// UD.
-    Datagrams,
-    /// RAW_PACKET.
-    Frames,
-    /// To another host.
-    Remote,
-    /// By `issue_troubled`.
-    Troubled,
-}
-
-impl IssuePath {
-    pub(super) const fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::Rc | Kind::Uc | Kind::XrcRecv => Self::Straight,
-            Kind::XrcSend => Self::Steered,
-            Kind::Ud => Self::Datagrams,
-            Kind::Raw => Self::Frames,
-        }
-    }
-}
-
-/// What a queue in trouble has besides.
-#[derive(Debug, Default)]
-pub(super) struct Trouble {
-    strikes: Strikes<SharedCount>,
-    /// The port is down; where the link was meanwhile.
-    unplugged: bool,
-    link: Option<Box<Link>>,
-}
 
 impl Requester {
     /// Takes up the rules of a plan for QP number `ordinal`, or those that are new in it.

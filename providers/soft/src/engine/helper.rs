@@ -1,11 +1,11 @@
 //! The target's side of long operations that two processes do (`helping`): a thread that takes pieces of them while it has a processor
 //! for itself.
 
-use super::helping::{LEAVING, RESTING};
-use super::onesided::{Direction, admit};
+use super::access::{Direction, admit};
+use super::objects::adapter::Adapter;
+use super::objects::helping::{LEAVING, RESTING};
 use super::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
 use super::request::RemoteAddress;
-use crate::adapter::Adapter;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use soft_local::shm::protocol;

@@ -14,11 +14,12 @@
 //! finds no bytes to move. One that had begun is over in time, since no signal stops it half-way. Until then the request waits
 //! (`Fault::Busy`), and a QP that is flushed waits, too.
 
+use super::access::{Direction, Fault, attach_all};
 use super::helper::{Held, held, help_all};
-use super::link::Link;
-use super::onesided::{Direction, Fault, attach_all};
+use super::objects::adapter::Adapter;
+use super::objects::connection::Link;
+use super::objects::helping::{Helping, LEAVING, Partner, RESTING, Stuck, Work};
 use super::request::RemoteAddress;
-use crate::adapter::Adapter;
 use parking_lot::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job};
@@ -27,10 +28,8 @@ use soft_local::shm::view::View;
 use soft_memory::{Range, Ranges};
 use soft_sys::futex;
 use soft_sys::thread::spawn_quiet;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Operations that are worth sharing. A WRITE costs a system call more, for its last bytes.
@@ -56,42 +55,6 @@ const TRIAL: Duration = Duration::from_millis(5);
 const ALONE: u64 = 64 << 20;
 const ALONE_MOST: u64 = 4 << 30;
 const STACK: usize = 256 << 10;
-/// `help_wanted` of a process that leaves, and of one whose processors have other work, or whose user does not want it.
-pub(super) const LEAVING: u32 = u32::MAX;
-pub(super) const RESTING: u32 = u32::MAX - 1;
-
-/// Both sides of it, of one process.
-#[derive(Debug)]
-pub(crate) struct Helping {
-    view: View,
-    own_slot: u16,
-    work: Mutex<Work>,
-    /// Somebody has a piece in hand that was not waited for.
-    is_stuck: AtomicBool,
-    /// Our helper, once it was called.
-    helper: Mutex<Option<JoinHandle<()>>>,
-    /// There is to be none, or no more.
-    leaving: AtomicBool,
-    #[cfg(test)]
-    pub(crate) helped: AtomicU32,
-}
-
-/// The initiator's side: one operation at a time, of whichever thread comes first.
-#[derive(Debug, Default)]
-struct Work {
-    number: u32,
-    stuck: Option<Stuck>,
-    partners: HashMap<u16, Partner>,
-}
-
-/// A piece of the latest job that its target has in hand, and that was taken back.
-#[derive(Debug)]
-struct Stuck {
-    peer: Arc<Peer>,
-    view: View,
-    since: Instant,
-}
-
 impl Stuck {
     /// Whether nobody is at the piece any more, though the target may still have it in hand.
     fn is_harmless(&self) -> bool {
@@ -400,22 +363,6 @@ fn wait(is_busy: impl Fn() -> bool, peer: &Peer, patience: Duration) -> bool {
         }
     }
     true
-}
-
-/// What is known of a process that may help.
-#[derive(Debug, Default)]
-struct Partner {
-    /// When the latest operation should be over.
-    due: Option<Instant>,
-    /// Bytes that followed each other.
-    burst: u64,
-    /// Bytes to be moved alone from now on, and how many the last time.
-    alone: u64,
-    backoff: u64,
-    /// Of this trial: time of all shared operations, of those that somebody helped with, and time that we waited for him.
-    took: Duration,
-    helped: Duration,
-    waited: Duration,
 }
 
 impl Partner {

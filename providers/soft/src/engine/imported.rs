@@ -7,8 +7,8 @@
 //! A peer that finds such a region in our table does not reach its memory by us: it leaves the operation to our process, as if
 //! attach were refused.
 
+use super::access::{AtomicLock, Fault};
 use super::in_flight::OperationsInFlight;
-use super::onesided::{AtomicLock, Fault};
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
 use soft_memory::Range;

@@ -5,20 +5,19 @@
 //! calls one of `send`, `write`, `read` and `atomic` for each piece, in order, and carries out the verdict: acknowledge, wait,
 //! refuse, drop. How bytes get here is its own business, behind [`Source`].
 
+use super::access::{AtomicLock, Fault, admit};
 use super::completion::{Cqe, vendor_err};
-use super::cq::Cq;
 use super::imported::Imported;
 use super::in_flight::Announced;
-use super::onesided::{AtomicLock, Fault, admit};
-use super::qp::Qp;
+use super::objects::connection::{Inbound, MessageProgress};
+use super::objects::cq::Cq;
+use super::objects::qp::Qp;
 use super::receive::Receive;
 use super::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
 };
 use super::request::RemoteAddress;
-use super::srq::Srq;
 use super::state::Kind;
-use super::tagged::TagMatch;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use abi::*;
@@ -29,15 +28,6 @@ pub(crate) use soft_semantics::inbound::{Nak, Piece, Verdict};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Who serves what arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// The application, in one of its calls about messages.
-    Application,
-    /// A thread of ours, or a call that ends things: memory of the application's may be gone (`soft_memory::careful`).
-    Stranger,
-}
 
 /// Where the bytes of a piece come from.
 pub(crate) trait Source {
@@ -54,37 +44,6 @@ pub(crate) trait Source {
     fn peek(&self, _start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
         Err(Errno::EPROTO)
     }
-}
-
-/// How much of a message has arrived.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MessageProgress {
-    pub(super) total: usize,
-    pub(super) done: usize,
-}
-
-/// The responder's memory from one piece to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Inbound {
-    /// A message whose last piece has not come; `receive` is for it.
-    pub(super) message: Option<MessageProgress>,
-    /// Bytes of an RDMA WRITE so far.
-    written: usize,
-    /// The receive taken last, kept in place: it is large to move about.
-    pub(super) receive: Receive,
-    /// Whether `receive` was taken and not completed: if no message uses it, the next one does.
-    pub(super) taken: bool,
-    /// XRC: the shared queue that requests name from here on.
-    srq: Option<Arc<Srq>>,
-    /// Tag matching: what the message under way is, and the receive of the entry that it matched.
-    pub(super) tag_match: TagMatch,
-    pub(super) matched: Option<Box<Receive>>,
-    /// Unreliable: pieces are dropped up to the next first one.
-    skipping: bool,
-    /// Bytes moved since the transport last cleared it.
-    pub(crate) moved: usize,
-    /// Who serves at present does so unasked: the application's memory may be gone (`soft_memory::careful`).
-    pub(crate) careful: bool,
 }
 
 impl Inbound {

@@ -1,13 +1,14 @@
 //! Issuing one request of a connected QP: which way its bytes take.
 
+use super::access::{Direction, Fault};
 use super::copying::tells;
 use super::inbound::Nak;
-use super::link::{Link, Reach};
-use super::onesided::{Direction, Fault, Target};
-use super::qp::Qp;
+use super::objects::connection::{Answer, Lent, Link, Requester};
+use super::objects::holder::Reach;
+use super::objects::qp::Qp;
+use super::onesided::Target;
 use super::regions::LOCAL_WRITE;
 use super::request::{Phase, RemoteAddress, What};
-use super::requester::{Answer, Lent, Requester};
 use super::state::Kind;
 use super::windows::Done;
 use abi::*;

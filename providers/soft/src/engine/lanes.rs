@@ -9,37 +9,16 @@
 #![forbid(unsafe_code)]
 
 use super::issue::Piece;
-use super::link::{Link, PeerState};
-use super::qp::Qp;
-use super::requester::Requester;
-use super::xrc::{DomainId, names};
+use super::objects::connection::{Lane, Lanes, Link, Requester};
+use super::objects::holder::PeerState;
+use super::objects::qp::Qp;
+use super::objects::xrc::{DomainId, names};
 use soft_local::shm::layout::split_qpn;
 use soft_local::shm::slot::{Carrier, FIRST, LAST, Op};
 use std::time::{Duration, Instant};
 
 /// How long an answer may take until the question is put again.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-
-/// A ring of the connection in which nothing is outstanding.
-#[derive(Debug)]
-struct Lane {
-    link: Box<Link>,
-    latched: Option<u16>,
-    next: u32,
-    addressed: u32,
-    attach_refused: bool,
-}
-
-/// The lanes that are not the present one.
-#[derive(Debug, Default)]
-pub(super) struct Lanes {
-    parked: Vec<Lane>,
-    /// The remote QP, and its incarnation once it served us.
-    home: u32,
-    latched: Option<u16>,
-    /// The process that was asked for a stand-in last, and when.
-    asked: Option<(u16, Instant)>,
-}
 
 /// What became of the attempt to go to the process that a request is for.
 enum Steered {

@@ -4,45 +4,14 @@
 //! here. The mapping stays until the connection ends or other regions take its place; that its region still exists is checked
 //! for each use, as without it. Where the mapping leads is what the owner had there when we looked, and stays so.
 
-use super::link::Link;
+use super::objects::connection::Link;
+use super::objects::maps::{KEPT, Known, Maps};
 use super::regions::{Found, INDEX_SHIFT, ON_DEMAND, is_window};
-use arrayvec::ArrayVec;
 use soft_local::fabric::Peer;
 use soft_memory::Range;
 use soft_memory::foreign::Foreign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Operations on a region after which it is worth looking for it; each vain look doubles them.
-const TRIAL: u32 = 16;
-/// Regions that a QP keeps in mind.
-const KEPT: usize = 4;
-
-#[derive(Debug)]
-struct Known {
-    /// Whose it is, and which registration (`MrEntry::born`).
-    peer: Arc<Peer>,
-    born: u64,
-    used: u32,
-    /// Looked for; and found, if it could be.
-    tried: bool,
-    map: Option<Foreign>,
-}
-
-/// The regions of its peers that a QP uses.
-#[derive(Debug)]
-pub(crate) struct Maps {
-    known: ArrayVec<Known, KEPT>,
-    /// Whose place is taken next.
-    next: usize,
-    trial: u32,
-}
-
-impl Default for Maps {
-    fn default() -> Self {
-        Self { known: ArrayVec::new(), next: 0, trial: TRIAL }
-    }
-}
 
 impl Maps {
     /// Where `len` bytes of region `rkey`, at `found`, are here; counts the use.

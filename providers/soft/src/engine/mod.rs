@@ -1,5 +1,6 @@
 //! What the adapter does: queues, connections, checks and the movement of bytes.
 
+pub(crate) mod access;
 mod acks;
 pub(crate) mod alarm;
 pub(crate) mod channel;
@@ -26,6 +27,7 @@ pub(crate) mod link;
 pub(crate) mod mapped;
 mod moved;
 pub(crate) mod multicast;
+pub(crate) mod objects;
 pub(crate) mod onesided;
 pub(crate) mod opened;
 mod posting;

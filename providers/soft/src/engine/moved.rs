@@ -5,7 +5,7 @@
 //! waits for long sleeps, and says for whom.
 
 use super::in_flight::is_in_flight;
-use crate::adapter::Adapter;
+use super::objects::adapter::Adapter;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
 use soft_sys::notice;

@@ -2,7 +2,8 @@
 //!
 //! Each process publishes its groups; a sender looks at everyone's and sends one copy to each process with members.
 
-use super::qp::Qp;
+use super::objects::adapter::{Group, Groups};
+use super::objects::qp::Qp;
 use parking_lot::Mutex;
 use soft_local::shm::layout::{GROUPS, GroupEntry};
 use soft_local::shm::view::View;
@@ -12,20 +13,6 @@ use std::sync::{Arc, Weak};
 
 /// QPs of one process that can be attached to one group.
 pub(crate) const MOST_MEMBERS: usize = 256;
-
-/// The groups of this process.
-#[derive(Debug)]
-pub(crate) struct Groups {
-    view: View,
-    /// As in the table.
-    entries: Mutex<Vec<Group>>,
-}
-
-#[derive(Debug, Default)]
-struct Group {
-    gid: [u64; 2],
-    members: Vec<Weak<Qp>>,
-}
 
 /// A GID as the two words that are compared.
 pub(super) fn words(gid: &[u8; 16]) -> [u64; 2] {

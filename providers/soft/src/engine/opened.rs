@@ -5,49 +5,22 @@
 //! as the stand-ins, where somebody has it open.
 #![forbid(unsafe_code)]
 
-use super::link::Link;
-use super::qp::Qp;
+use super::objects::adapter::Adapter;
+use super::objects::connection::Link;
+use super::objects::qp::{Opened, Openings, Qp};
+use super::objects::xrc::{DomainId, Task, Xrc};
 use super::state::Kind;
-use super::xrc::{DomainId, Task, Xrc};
-use crate::adapter::Adapter;
-use parking_lot::Mutex;
 use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
 use soft_local::shm::tenure;
 use soft_local::shm::view::View;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-
-/// A handle of a QP that was created by another handle, here or in another process.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    /// The QP.
-    pub(crate) home: Box<Link>,
-    /// It too, when it is one of this process.
-    pub(crate) local: Option<Arc<Qp>>,
-}
-
-/// Who has a QP open besides its creator.
-#[derive(Debug, Default)]
-pub(crate) struct Openings {
-    /// Handles in its own process.
-    here: AtomicUsize,
-    /// Its creator has destroyed it.
-    orphaned: AtomicBool,
-}
 
 impl Openings {
     /// Whether the creator's handle is gone.
     pub(crate) fn is_orphan(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
     }
-}
-
-/// What this process knows of opened QPs.
-#[derive(Debug, Default)]
-pub(super) struct OpenQps {
-    handles: Mutex<Vec<Weak<Qp>>>,
-    /// QPs whose creator destroyed them while others had them open.
-    orphans: Mutex<Vec<Arc<Qp>>>,
 }
 
 /// The processes that have QP `index` of the owner of `view` open: slot and identity.

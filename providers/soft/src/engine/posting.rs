@@ -1,8 +1,9 @@
 //! Posting of send requests: what is refused at once, what is issued, and what has to wait (ibv_post_send(3)).
 
-use super::qp::Qp;
+use super::objects::connection::Requester;
+use super::objects::qp::Qp;
 use super::request::Request;
-use super::requester::{MAX_MESSAGE, Requester};
+use super::requester::MAX_MESSAGE;
 use super::runs::is_small_move;
 use super::state::{Kind, State};
 use abi::*;

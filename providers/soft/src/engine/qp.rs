@@ -2,34 +2,30 @@
 //!
 //! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/locking.md.
 
-use super::channel::Reporter;
 use super::completion::Reads;
-use super::cq::{Cq, Form};
-use super::datagrams::Dry;
 use super::ethernet::{Framing, MAX_FRAME};
-use super::inbound::Who;
 use super::life::shared;
-use super::link::Link;
-use super::opened::{self, Opened, Openings};
+use super::objects::adapter::Adapter;
+use super::objects::channel::Reporter;
+use super::objects::connection::{Link, Requester, Responder};
+use super::objects::cq::{Cq, Form};
+use super::objects::datagrams::Dry;
+use super::objects::qp::{Attributes, Incarnation, Opened, Openings, Qp, Stand, Tagging};
+use super::objects::srq::{Srq, TagMatching};
+use super::objects::who::Who;
+use super::objects::wq::Rss;
+use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
-use super::requester::Requester;
-use super::responder::Responder;
-use super::srq::Srq;
 use super::state::{Kind, State};
-use super::tagging::{TagMatching, Tagging};
 use super::tso::Segmenter;
-use super::ud;
-use super::wq::Rss;
-use super::xrc::{DomainId, Stand};
-use crate::adapter::Adapter;
+use super::{opened, ud};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
 use soft_local::shm::layout::{Life, QpEntry};
 use soft_local::shm::protocol::Quiet;
 use soft_local::shm::tenure;
-use soft_local::shm::view::Ring;
 use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
 use soft_sys::{Errno, membarrier};
 use std::cell::UnsafeCell;
@@ -88,114 +84,6 @@ impl Wanted {
             rss: None,
             report,
         }
-    }
-}
-
-/// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
-    pub(crate) attr: ibv_qp_attr,
-    pub(crate) cap: ibv_qp_cap,
-}
-
-/// A queue pair. The C object comes first: applications and the front-end hold its address.
-#[repr(C)]
-pub(crate) struct Qp {
-    pub(crate) verbs: UnsafeCell<verbs_qp>,
-    me: Weak<Qp>,
-    pub(crate) adapter: Arc<Adapter>,
-    /// In the table of this process.
-    pub(crate) index: usize,
-    pub(crate) qpn: u32,
-    pub(crate) kind: Kind,
-    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
-    pub(crate) ordinal: u32,
-    /// Protection domain number; 0 for an XRC receive QP.
-    pub(crate) pd: u32,
-    /// A QP that has no queue of its own has one that nothing is ever put into.
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
-    pub(crate) srq: Option<Arc<Srq>>,
-    /// XRC receive QPs: the domain that they receive for.
-    pub(crate) domain: Option<DomainId>,
-    /// The QP receives for one of another process, whose number it has.
-    pub(crate) stand: Option<Stand>,
-    /// There where the shared receive queue matches tags.
-    pub(super) tm: Option<Box<Tagging>>,
-    /// Short SENDs can take the usual way (`quick`), out and in.
-    sends_plainly: bool,
-    receives_plainly: bool,
-    /// Another handle of a QP that exists, with its number, and nothing more.
-    pub(crate) opened: Option<Opened>,
-    /// XRC receive QPs: who else has it open.
-    pub(crate) openings: Openings,
-    /// Every send request completes visibly (`sq_sig_all`).
-    pub(crate) signals_all: bool,
-    /// `ibv_qp_create_flags`.
-    pub(crate) create_flags: u32,
-    pub(crate) rss: Option<Rss>,
-    /// Frames that wait for a receive.
-    pub(super) dry: Dry,
-    /// Steering rules that name it.
-    pub(crate) flows: AtomicUsize,
-    /// Our receive ring.
-    pub(crate) ring: Ring,
-    state: AtomicU8,
-    /// Serialises changes of the state.
-    pub(super) incarnation: Mutex<Incarnation>,
-    pub(crate) attributes: Mutex<Attributes>,
-    pub(crate) requester: Mutex<Requester>,
-    pub(crate) responder: Mutex<Responder>,
-    pub(crate) receives: SpinLock<ReceiveQueue>,
-    /// Next sequence number to arrive, for a look without the lock. Written under the responder's.
-    pub(super) next_arrival: AtomicU32,
-    /// What the last piece from the remote QP acknowledged and, in the top bit, that there was one. Written under the
-    /// responder's lock.
-    pub(super) acked_along: AtomicU32,
-    /// Looks at the ring in vain.
-    pub(super) quiet: Quiet,
-    /// Up to where the remote QP was told what arrived, by an acknowledgement or along with a piece that is being posted.
-    pub(super) told: AtomicU32,
-    /// What had arrived when the last piece was posted, and whether those that arrive are answered: a hint.
-    pub(super) answered: AtomicU32,
-    pub(super) answers: AtomicBool,
-    /// Send requests are not complete. Written under the requester's lock.
-    outstanding: AtomicBool,
-    listed_sender: AtomicBool,
-    listed_receiver: AtomicBool,
-    /// The responder waits for a receive.
-    receive_awaited: AtomicBool,
-    pub(crate) watched: AtomicBool,
-    /// UD: the key that datagrams must carry.
-    pub(crate) qkey: AtomicU32,
-    pub(crate) report: Reporter,
-    /// Asynchronous events sent: what ibv_destroy_qp waits for.
-    pub(crate) events: AtomicU32,
-    /// Requests under construction by ibv_wr_start(3) and its kin.
-    pub(crate) builder: crate::ops::builder::BuilderCell,
-}
-
-/// Counts the connections of a table entry, across the QPs that had it.
-#[derive(Debug)]
-pub(super) struct Incarnation {
-    generation: u16,
-    dest_qpn: u32,
-}
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under those of ibv_wr_start(3) (one
-// thread at a time); everything else is Sync by itself.
-unsafe impl Sync for Qp {}
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; the lock of
-// `builder` is given back by the thread that took it, wherever the QP was made; everything else is Send by itself.
-unsafe impl Send for Qp {}
-
-impl std::fmt::Debug for Qp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Qp")
-            .field("qpn", &self.qpn)
-            .field("kind", &self.kind)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
     }
 }
 
@@ -296,7 +184,7 @@ impl Qp {
             qkey: AtomicU32::new(0),
             report: wanted.report,
             events: AtomicU32::new(0),
-            builder: crate::ops::builder::BuilderCell::default(),
+            builder: crate::engine::objects::builder::BuilderCell::default(),
         });
         if let Some(domain) = qp.domain {
             domain.store(&qp.entry().domain);

@@ -6,11 +6,10 @@
 //! on the sending side, `inbound` on the receiving one. Both ways may take turns on one connection.
 
 use super::completion::{Cqe, Pushed};
-use super::link::{Link, PeerState};
-use super::qp::Qp;
+use super::objects::connection::{Link, Requester, Responder};
+use super::objects::holder::PeerState;
+use super::objects::qp::Qp;
 use super::regions::{Covered, LOCAL_WRITE};
-use super::requester::Requester;
-use super::responder::Responder;
 use super::state::State;
 use abi::*;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS};

@@ -2,12 +2,12 @@
 //! and tells the sender by a FIN message. Both are requests in the QP's send queue, in a part of it that is not the
 //! application's; a queue without room for sends of its own (`max_send_wr` 0) has that part all the same.
 
-use super::qp::Qp;
+use super::objects::connection::Requester;
+use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
+use super::objects::srq::TagMatching;
 use super::receive::Receive;
 use super::request::{self, RemoteAddress, Request, SendQueue, What};
-use super::requester::Requester;
 use super::state::State;
-use super::tagging::{Fetch, Fetched, TagMatching, Tagging};
 use super::tags::wire::{HEADERS_LEN, fin};
 use abi::*;
 

@@ -5,13 +5,12 @@
 //! (ring full, no chunk, earlier pieces not acknowledged, remote QP not ready) waits in the queue and is tried again by
 //! whoever polls, or by the service thread.
 
-use super::copying::Copying;
-use super::faulty::{IssuePath, Trouble};
 use super::inbound::Nak;
-use super::lanes::Lanes;
-use super::link::{Holder, Link, PeerState, Reach};
-use super::mapped::Maps;
-use super::qp::Qp;
+use super::objects::connection::{Lanes, Lent, Link, Patience, Requester};
+use super::objects::copying::Copying;
+use super::objects::holder::{Holder, PeerState, Reach};
+use super::objects::issue_path::IssuePath;
+use super::objects::qp::Qp;
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
 use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
@@ -20,7 +19,6 @@ use super::tso::Segmenter;
 use super::waiting::Waiting;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
 use crate::engine::cq::Batch;
-use crate::remote::Connection;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::{Range, Ranges};
@@ -35,90 +33,6 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Polls without an acknowledgement after which, if the peer does not poll either, its service thread is asked to look; then
 /// after twice as many, and so on; from the third time on even if the peer polls.
 const POLLS_UNANSWERED: u32 = 1 << 10;
-
-/// A chunk that travels with slot `seq`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
-    pub(crate) seq: u32,
-    pub(crate) chunk: u32,
-    /// The answer that will be in it.
-    pub(crate) answer: Option<Answer>,
-}
-
-/// Where the answer of a READ or an atomic belongs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    pub(crate) entry: u64,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-}
-
-/// Attributes of the QP that the requester goes by.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
-    pub(crate) timeout: u8,
-    pub(crate) retry_cnt: u8,
-}
-
-#[derive(Debug)]
-pub(crate) struct Requester {
-    pub(crate) queue: SendQueue,
-    pub(crate) link: Option<Box<Link>>,
-    /// The transport, where the other end is on another host.
-    pub(crate) remote: Option<Box<Connection>>,
-    pub(crate) patience: Patience,
-    /// Incarnation of the remote connection that we send to; known once it serves us.
-    pub(super) latched: Option<u16>,
-    /// Next sequence number, and the first one not acknowledged.
-    pub(super) next: u32,
-    pub(super) acked: u32,
-    /// `sq_psn` of ibv_qp_attr: the PSN of the first request.
-    pub(crate) first_psn: u32,
-    /// `next`, and requests issued, when the remote connection was taken up.
-    pub(super) latched_at: (u32, u64),
-    /// The remote QP serves, but a connection whose sequence of requests ours is not the continuation of.
-    out_of_sequence: bool,
-    pub(super) lent: VecDeque<Lent>,
-    /// READs and atomics under way through the ring: what FENCE waits for.
-    pub(super) answers_due: u32,
-    /// XRC: the shared receive queue that requests in the remote ring name; 0: not said yet.
-    pub(super) addressed: u32,
-    pub(super) lanes: Lanes,
-    /// Which way long SENDs go.
-    pub(super) copying: Copying,
-    /// The peer's regions that this QP uses.
-    pub(super) maps: Option<Box<Maps>>,
-    /// Requests of the list that is being posted were not issued yet.
-    pub(super) held_back: bool,
-    /// Slots were put since the peer was last told.
-    pub(super) unpublished: bool,
-    /// The kernel refused to attach: use the ring from now on.
-    pub(super) attach_refused: bool,
-    /// Since when the remote QP has not answered.
-    stalled: Option<Instant>,
-    /// The request that waits for operations in flight, or for the lock of atomics: nothing arrives when they are done.
-    held_up: Option<u64>,
-    /// Polls since the last acknowledgement.
-    waits: u32,
-    /// The peer's count of polls when last looked at.
-    peer_polls: u32,
-    /// UD: a datagram ring was full.
-    pub(super) datagrams_wait: bool,
-    /// Since when a datagram for many waits for receivers without room.
-    pub(super) receivers_waited_for: Option<Instant>,
-    /// UD: datagrams whose turn did not come when they were posted.
-    pub(super) waiting: Waiting,
-    /// RAW_PACKET and UD: what frames and segments are made with.
-    pub(super) segmenter: Box<Segmenter>,
-    /// How requests are issued: by the kind of the QP, unless there is trouble.
-    pub(crate) issue_path: IssuePath,
-    /// Faults on purpose, and a port that is down.
-    pub(super) trouble: Option<Box<Trouble>>,
-    /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
-    pub(crate) fate: Fate,
-    /// Somebody waits for the event that the queue has drained (SQD), whatever becomes of it.
-    drain_awaited: bool,
-}
 
 impl Requester {
     pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
@@ -782,13 +696,4 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
         ..done(qp, request, byte_len)
     };
     qp.send_cq.push(&cqe, false);
-}
-
-/// The same bytes as memory of our own, copied into `buffer`, which outlives the list. `None`: memory of an imported region is gone.
-#[cold]
-pub(super) fn at_home(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
-    // SAFETY: the callers keep the buffer, and leave it alone, for as long as they use the list.
-    ranges
-        .bring_home(buffer)
-        .then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
 }

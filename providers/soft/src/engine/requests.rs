@@ -5,19 +5,10 @@
 //! request's completion (perftest 4.5 does) would then find no completion. Who polls finds it by the next look.
 #![forbid(unsafe_code)]
 
-use super::qp::Qp;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use super::objects::qp::Qp;
+use super::objects::xrc::Requesters;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-#[derive(Debug, Default)]
-pub(super) struct Requesters {
-    /// The XRC send QPs by the slots of the processes that they send to, or have sent to since they were connected.
-    by_slot: Mutex<HashMap<u16, BTreeMap<usize, Weak<Qp>>>>,
-    /// A completion queue of this process was armed: before that no message costs a look at them.
-    awaited: AtomicBool,
-}
+use std::sync::atomic::Ordering;
 
 impl Requesters {
     /// `qp` may send to process `slot` from now on. Called under its requester's lock, or while nothing is posted.

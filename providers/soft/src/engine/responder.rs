@@ -1,11 +1,14 @@
 //! The receiving half of a connected QP on this host: takes pieces out of its ring, has `inbound` serve them, and
 //! acknowledges (IBTA vol 1, 9.7.5). Whoever polls drives it, or the service thread.
 
-use super::copying::{Costs, tells};
-use super::inbound::{Inbound, Nak, Piece, Source, Verdict};
+use super::copying::tells;
+use super::inbound::{Nak, Piece, Source, Verdict};
 use super::issue::changed;
-use super::link::{Holder, Link, chunk_of};
-use super::qp::Qp;
+use super::link::chunk_of;
+use super::objects::connection::{Inbound, Link, Responder};
+use super::objects::copying::Costs;
+use super::objects::holder::Holder;
+use super::objects::qp::Qp;
 use super::receive::Receive;
 use super::regions::{REMOTE_READ, REMOTE_WRITE};
 use super::request::RemoteAddress;
@@ -40,29 +43,6 @@ const REFUSED: u8 = 1;
 const PORT_DOWN: u8 = 2;
 /// The sender died with a message that had to be fetched from it: what it sent later cannot be received before that.
 const GONE: u8 = 4;
-
-#[derive(Debug)]
-pub(crate) struct Responder {
-    pub(super) ring: Ring,
-    pub(crate) link: Option<Box<Link>>,
-    pub(super) next: u32,
-    /// Who sends on this connection; known once something arrived.
-    pub(super) sender: Option<Holder>,
-    pub(crate) inbound: Inbound,
-    /// Since when the piece at the head waits for a receive.
-    pub(super) rnr_since: Option<Instant>,
-    pub(crate) min_rnr_timer: u8,
-    /// The piece that waits for operations in flight, or for the lock of atomics.
-    held_up: Option<u32>,
-    /// Why nothing is served: `REFUSED`, `PORT_DOWN`, `GONE`; 0 if it is.
-    silent: u8,
-    /// First sequence number not acknowledged yet.
-    acked: u32,
-    /// Something arrived on this connection.
-    established: bool,
-    /// What its long messages cost.
-    pub(super) costs: Costs,
-}
 
 impl Responder {
     pub(crate) fn new(ring: Ring, next: u32) -> Self {

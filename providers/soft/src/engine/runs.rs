@@ -3,12 +3,12 @@
 //! The bytes of a run move in the order of its requests, and what was not moved is left to `issue`, one by one, so that a
 //! request that fails fails as it would have alone.
 
-use super::link::{Link, Reach};
-use super::onesided::{Direction, admit};
-use super::qp::Qp;
+use super::access::{Direction, admit};
+use super::objects::connection::{Link, Requester};
+use super::objects::holder::Reach;
+use super::objects::qp::Qp;
 use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Phase, RemoteAddress, Request, What};
-use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
 use arrayvec::ArrayVec;

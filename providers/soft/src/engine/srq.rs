@@ -1,14 +1,14 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3)).
 
-use super::channel::Reporter;
-use super::cq::Cq;
-use super::inbound::Who;
-use super::qp::Qp;
+use super::objects::adapter::Adapter;
+use super::objects::channel::Reporter;
+use super::objects::cq::Cq;
+use super::objects::qp::Qp;
+use super::objects::srq::{Limited, Srq, TagMatching};
+use super::objects::who::Who;
+use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
-use super::tagging::TagMatching;
-use super::xrc::DomainId;
-use crate::adapter::Adapter;
 use abi::ibv_sge;
 use parking_lot::Mutex;
 use soft_local::shm::layout::SrqEntry;
@@ -31,54 +31,6 @@ pub(crate) struct WantedSrq {
     /// Tag matching, which needs `cq`: entries of the list, and signaled operations outstanding.
     pub(crate) tags: Option<(usize, usize)>,
     pub(crate) report: Reporter,
-}
-
-/// A shared receive queue. The C object comes first.
-#[repr(C)]
-pub(crate) struct Srq {
-    pub(crate) verbs: UnsafeCell<abi::verbs_srq>,
-    adapter: Arc<Adapter>,
-    /// In the table of this process.
-    pub(crate) index: usize,
-    /// What ibv_get_srq_num tells: process slot and index.
-    pub(crate) number: u32,
-    queue: Mutex<Limited>,
-    /// QPs with a message and no receive; `awaited` says whether there may be any.
-    waiters: Mutex<Vec<Weak<Qp>>>,
-    awaited: AtomicBool,
-    retired: AtomicBool,
-    pub(crate) users: AtomicUsize,
-    pub(crate) events: AtomicU32,
-    pub(crate) pd: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) domain: Option<DomainId>,
-    pub(crate) cq: Option<Arc<Cq>>,
-    pub(crate) report: Reporter,
-    /// There if this is a tag matching queue.
-    pub(crate) tm: Option<Box<TagMatching>>,
-}
-
-#[derive(Debug)]
-struct Limited {
-    queue: ReceiveQueue,
-    /// Receives that were taken and not used: they come first again, last one first.
-    returned: Vec<Receive>,
-    /// Receives that the queue has room for.
-    max_wr: u32,
-    /// Below so many receives the limit event is due, once; 0: never.
-    limit: usize,
-}
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
-unsafe impl Sync for Srq {}
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
-// Send by itself.
-unsafe impl Send for Srq {}
-
-impl std::fmt::Debug for Srq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Srq").field("number", &self.number).finish_non_exhaustive()
-    }
 }
 
 impl Srq {

@@ -6,31 +6,19 @@
 //! completes when it ends.
 
 use super::completion::Cqe;
-use super::inbound::{Inbound, MessageProgress, Nak, Piece, Source, Verdict};
-use super::qp::Qp;
+use super::inbound::{Nak, Piece, Source, Verdict};
+use super::objects::connection::{Inbound, MessageProgress, TagMatch};
+use super::objects::qp::{Fetch, Qp, Tagging};
+use super::objects::srq::{TagMatching, Tags};
 use super::receive::Receive;
 use super::regions::LOCAL_WRITE;
 use super::state::State;
-use super::tagging::{Fetch, MAX_RNDV_HEADERS, TagMatching, Tagging, Tags, tagged};
+use super::tagging::{MAX_RNDV_HEADERS, tagged};
 use super::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use super::windows::Done;
 use abi::*;
 use soft_memory::{Range, Ranges};
 use soft_sys::Errno;
-
-/// What the message under way turned out to be.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum TagMatch {
-    /// There is none, or the queue matches no tags.
-    #[default]
-    Plain,
-    /// For software, and not counted.
-    Untagged,
-    /// For software, and counted.
-    Unexpected,
-    /// For the entry `handle`.
-    Matched { handle: u32, tagged: Tagged },
-}
 
 impl Inbound {
     /// A piece of a SEND.

@@ -4,9 +4,10 @@
 //! Locks, outer first: QP responder, QP requester > `tags` > receive queue, completion queue, `found`.
 
 use super::completion::{Cqe, Rare};
-use super::cq::Cq;
-use super::qp::Qp;
-use super::tags::wire::{Offer, Tagged};
+use super::objects::cq::Cq;
+use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
+use super::objects::srq::{TagMatching, Tags};
+use super::tags::wire::Tagged;
 use super::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
@@ -19,23 +20,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const MAX_RNDV_HEADERS: usize = 1024;
 /// Signaled operations whose completions were not polled yet.
 pub(crate) const MAX_TAG_OPS: u32 = 32 * 1024;
-
-/// What makes a shared receive queue match tags.
-#[derive(Debug)]
-pub(crate) struct TagMatching {
-    /// Where its completions go, and those of what its QPs receive.
-    pub(crate) cq: Arc<Cq>,
-    tags: Mutex<Tags>,
-    max_ops: usize,
-}
-
-/// The list, and operations under way.
-#[derive(Debug)]
-pub(crate) struct Tags {
-    pub(super) list: TagList,
-    /// Positions, in the completion queue, of completions of signaled operations that may not have been polled.
-    signaled: VecDeque<u64>,
-}
 
 /// An operation on a tag list, as ibv_post_srq_ops(3) gives it.
 #[derive(Clone, Copy, Debug)]
@@ -155,36 +139,6 @@ impl TagMatching {
 /// The tagged part of a completion, for those who read it.
 pub(super) fn tagged(tagged: Tagged) -> Rare {
     Rare { tag: tagged.tag, tag_priv: tagged.app_ctx, ..Rare::default() }
-}
-
-/// A rendezvous whose data is to be fetched into the entry `handle`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch {
-    pub(super) handle: u32,
-    pub(super) tagged: Tagged,
-    pub(super) offer: Offer,
-    pub(super) solicited: bool,
-}
-
-/// What must be known of it in the end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fetched {
-    pub(super) handle: u32,
-    pub(super) len: u32,
-    pub(super) solicited: bool,
-}
-
-/// What a QP of a tag matching shared receive queue has besides.
-#[derive(Debug)]
-pub(crate) struct Tagging {
-    /// Matched rendezvous that wait for room in the send queue. No more than the tag list has entries.
-    found: Mutex<VecDeque<Fetch>>,
-    /// Some were found since somebody last looked.
-    due: AtomicBool,
-    /// The queue's completion queue drives our send side too.
-    listed: AtomicBool,
-    /// The receive completion queue that the application named: it gets nothing, and cannot be destroyed before us.
-    named: Arc<Cq>,
 }
 
 impl Tagging {

@@ -1,15 +1,17 @@
 //! Two QPs of one process, connected to each other, in both data paths: initiator-side and through the ring.
 
-use super::channel::{Channel, Reporter};
 use super::completion::{Cqe, Reads};
-use super::cq::{Cq, Form};
-use super::inbound::Who;
-use super::qp::{Qp, Wanted};
+use super::objects::adapter::Adapter;
+use super::objects::channel::{Channel, Reporter};
+use super::objects::cq::{Cq, Form};
+use super::objects::qp::Qp;
+use super::objects::srq::Srq;
+use super::objects::who::Who;
+use super::qp::Wanted;
 use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use super::request::{Destination, RemoteAddress, Request, What};
-use super::srq::{Srq, WantedSrq};
+use super::srq::WantedSrq;
 use super::state::Kind;
-use crate::adapter::Adapter;
 use crate::net::Gids;
 use abi::*;
 use parking_lot::Mutex;

@@ -1,11 +1,11 @@
 //! Segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): one request of a RAW_PACKET or UD QP becomes many frames or datagrams, each a copy of its
 //! header, made to fit, and a piece of its data.
 
-use super::datagrams::Sent;
 use super::ethernet::{Segment, make_segment};
+use super::objects::connection::Requester;
+use super::objects::datagrams::Sent;
 use super::refused::errno;
 use super::request::{Request, What};
-use super::requester::Requester;
 use super::state::Kind;
 use abi::*;
 use soft_memory::{Range, Ranges};

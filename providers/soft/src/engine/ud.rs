@@ -2,14 +2,14 @@
 //!
 //! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
-use super::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, Sent};
 use super::inbound::{Piece, Source, Verdict};
 use super::link::chunk_of;
-use super::qp::Qp;
+use super::objects::adapter::Adapter;
+use super::objects::connection::Requester;
+use super::objects::datagrams::{FULL_RING_WAIT, Inlet, OutgoingDatagram, Outlet, Sent};
+use super::objects::qp::Qp;
 use super::request::{Destination, Phase, Request, Route};
-use super::requester::Requester;
 use super::state::Kind;
-use crate::adapter::Adapter;
 use crate::net::is_multicast;
 use abi::*;
 use soft_local::shm::layout::split_qpn;
@@ -159,7 +159,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let found = requester.waiting.find(n).or_else(|| {
             let ranges = requester.ranges(qp, n, 0)?;
             if ranges.is_abroad() {
-                super::requester::at_home(&ranges, &mut brought)
+                crate::engine::access::at_home(&ranges, &mut brought)
             } else {
                 Some(ranges)
             }

@@ -1,14 +1,14 @@
 //! Work queues, indirection tables, and the QPs that spread frames over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
 
-use super::channel::Reporter;
 use super::completion::Cqe;
-use super::cq::Cq;
-use super::datagrams::Dry;
-use super::ethernet::toeplitz::Hash;
 use super::ethernet::{Key, Sink};
+use super::objects::adapter::Adapter;
+use super::objects::channel::Reporter;
+use super::objects::cq::Cq;
+use super::objects::datagrams::Dry;
+use super::objects::wq::{Rss, Wq};
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
-use crate::adapter::Adapter;
 use abi::*;
 use parking_lot::Mutex;
 use soft_sys::Errno;
@@ -20,39 +20,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 pub(crate) const MAX_TABLE: u32 = 128;
 /// Indirection tables of a device.
 pub(crate) const MAX_TABLES: u32 = 65536;
-
-/// A receive work queue. The C object comes first.
-#[repr(C)]
-pub(crate) struct Wq {
-    pub(crate) verbs: UnsafeCell<ibv_wq>,
-    adapter: Arc<Adapter>,
-    queue: Mutex<ReceiveQueue>,
-    /// `ibv_wq_state`.
-    state: AtomicU8,
-    /// `ibv_wq_flags`; VLAN stripping can be changed.
-    pub(crate) flags: AtomicU32,
-    pub(crate) cq: Arc<Cq>,
-    /// Protection domain number.
-    pd: u32,
-    pub(crate) number: u32,
-    dry: Dry,
-    /// Indirection tables that name it.
-    pub(crate) users: AtomicUsize,
-    pub(crate) events: AtomicU32,
-    pub(crate) report: Reporter,
-}
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
-unsafe impl Sync for Wq {}
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
-// Send by itself.
-unsafe impl Send for Wq {}
-
-impl std::fmt::Debug for Wq {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wq").field("number", &self.number).finish_non_exhaustive()
-    }
-}
 
 /// What ibv_create_wq asks for, checked.
 #[derive(Debug)]
@@ -202,35 +169,6 @@ impl Wq {
         self.cq.users.fetch_sub(1, Ordering::AcqRel);
         self.adapter.work_queues.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// An indirection table. The C object comes first.
-#[repr(C)]
-pub(crate) struct Table {
-    pub(crate) verbs: UnsafeCell<ibv_rwq_ind_table>,
-    /// As many as a power of two.
-    pub(crate) queues: Box<[Arc<Wq>]>,
-    /// QPs that use it.
-    pub(crate) users: AtomicUsize,
-}
-
-// SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
-unsafe impl Sync for Table {}
-// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
-// itself.
-unsafe impl Send for Table {}
-
-impl std::fmt::Debug for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Table").field("queues", &self.queues).finish_non_exhaustive()
-    }
-}
-
-/// What a QP has that spreads frames over work queues.
-#[derive(Clone, Debug)]
-pub(crate) struct Rss {
-    pub(crate) table: Arc<Table>,
-    pub(crate) hash: Hash,
 }
 
 impl Rss {

@@ -5,74 +5,22 @@
 //! has neither.
 #![forbid(unsafe_code)]
 
-use super::hot::Hot;
-use super::inbound::Who;
-use super::link::{Link, PeerState};
-use super::opened::{OpenQps, is_held};
-use super::qp::{Qp, Wanted};
-use super::requests::Requesters;
+use super::objects::adapter::Adapter;
+use super::objects::connection::Link;
+use super::objects::holder::PeerState;
+use super::objects::qp::{Qp, Stand};
+use super::objects::who::Who;
+use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Task, Xrc};
+use super::opened::is_held;
+use super::qp::Wanted;
 use super::state::Kind;
-use crate::adapter::Adapter;
-use abi::*;
-use parking_lot::Mutex;
-use soft_local::shm::layout::{Life, QPS, SrqEntry, qpn, split_qpn};
+use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
 use soft_local::shm::slot::{Head, Op, halves, high, low};
 use soft_local::shm::trust::Claim;
-use soft_semantics::xrc;
 use soft_sys::Errno;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-/// An XRC domain, the same number in all processes that opened it: the file it was opened by (device, inode), or the
-/// process that opened it without one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct DomainId {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
-
-impl DomainId {
-    /// Where the fabric's processes mark that they have it open: behind everything that belongs to slots.
-    fn mark(self) -> u64 {
-        // The finaliser of splitmix64: neighbouring files end up far from each other.
-        let mut x = self.inode ^ self.device.rotate_left(40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        1 << 62 | (x ^ x >> 31) >> 2
-    }
-
-    /// In a shared table; an object's life is published afterwards.
-    pub(crate) fn store(self, to: &[AtomicU64; 2]) {
-        to[0].store(self.device, Ordering::Relaxed);
-        to[1].store(self.inode, Ordering::Relaxed);
-    }
-
-    /// From a shared table; the object's life was looked at before.
-    pub(crate) fn load(from: &[AtomicU64; 2]) -> Self {
-        Self { device: from[0].load(Ordering::Relaxed), inode: from[1].load(Ordering::Relaxed) }
-    }
-}
-
-/// The protection domain of a shared receive queue in somebody's table, if it is one of `domain`.
-pub(crate) fn names(entry: &SrqEntry, domain: DomainId) -> Option<u32> {
-    // Pairs with the Release in Srq::new.
-    let life = entry.life.load(Ordering::Acquire);
-    xrc::names(life, &DomainId::load(&entry.domain), &domain)
-}
-
-/// What a QP stands for that belongs to another process: an XRC receive QP there, for messages to our queues.
-#[derive(Debug)]
-pub(crate) struct Stand {
-    /// The QP that it stands for.
-    pub(crate) home: Box<Link>,
-    /// The sender, and the incarnation of the connection.
-    by: u32,
-    generation: u16,
-    /// Its process is dead, and another one has it open.
-    held: AtomicBool,
-}
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Stand {
     /// Whether the QP serves its sender, as it did when we began to stand for it.
@@ -99,72 +47,10 @@ impl Stand {
     }
 }
 
-/// Something that the service thread is to do.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// Stand for QP `of` where QP `by` of process `slot` sends.
-    Answer { slot: u16, of: u32, by: u32 },
-    /// Something happened to QP `of`, as somebody says in the name of QP `by`: ours, for which that one stands; or one that we
-    /// have open there.
-    Heard { by: u32, of: u32, event: QpEvent },
-    /// Tell process `slot`, in the name of our QP `by`, that something happened to QP `of`.
-    Tell { slot: u16, by: u32, of: u32, event: u32 },
-}
-
-/// An event that one process may report to another: of a QP, and of no other object. Only a number that was looked at becomes one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QpEvent(u32);
-
-impl QpEvent {
-    const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            IBV_EVENT_QP_FATAL
-            | IBV_EVENT_QP_REQ_ERR
-            | IBV_EVENT_QP_ACCESS_ERR
-            | IBV_EVENT_COMM_EST
-            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(Self(raw)),
-            _ => None,
-        }
-    }
-
-    /// Whether a QP is in error after it.
-    const fn breaks(self) -> bool {
-        self.0 != IBV_EVENT_COMM_EST
-    }
-}
-
 /// What others asked us to do and was not done yet: more than that is lost, as where a ring is full.
 const HEARD_MOST: usize = 1 << 12;
 /// QPs that stand for others' at most, so that enough of the table is left for the application.
 const STAND_INS_MOST: usize = QPS / 2;
-
-/// The XRC side of an adapter.
-///
-/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`; `stand_ins` > everything, since
-/// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/locking.md).
-#[derive(Debug, Default)]
-pub(crate) struct Xrc {
-    /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all.
-    receiving: AtomicUsize,
-    hot: Mutex<Hot>,
-    tasks: Mutex<Vec<Task>>,
-    stand_ins: Mutex<Vec<Arc<Qp>>>,
-    pub(super) requesters: Requesters,
-    /// By process slot and our QP, where we asked: who stands for its other end there, once somebody said so. To be checked: anybody may
-    /// have.
-    answers: Mutex<HashMap<(u16, u32), Option<u32>>>,
-    /// The domains that are open, how often, and what keeps their files from being replaced by others of the same number.
-    pub(super) open_qps: OpenQps,
-    domains: Mutex<HashMap<DomainId, OpenDomain>>,
-    private_domains: AtomicU64,
-}
-
-#[derive(Debug)]
-struct OpenDomain {
-    count: usize,
-    /// None for a domain without a file.
-    file: Option<OwnedFd>,
-}
 
 impl Xrc {
     /// By whoever polls: serves what arrived.

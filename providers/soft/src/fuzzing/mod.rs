@@ -2,8 +2,9 @@
 
 mod segments;
 
-use crate::engine::ethernet::Framing;
-use crate::engine::ethernet::{Segment, dissect, frame_check, frame_is_right, make_segment};
+use crate::engine::ethernet::{
+    Framing, Segment, dissect, frame_check, frame_is_right, make_segment,
+};
 use crate::engine::tags::wire;
 use soft_local::fabric;
 use soft_local::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};

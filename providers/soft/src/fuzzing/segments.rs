@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use abi::*;
 
-use crate::adapter::Adapter;
-use crate::engine::channel::{Channel, Reporter};
 use crate::engine::completion::Reads;
-use crate::engine::cq::{Cq, Form};
-use crate::engine::inbound::Who;
-use crate::engine::link::Holder;
-use crate::engine::qp::{Qp, Wanted};
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::channel::{Channel, Reporter};
+use crate::engine::objects::cq::{Cq, Form};
+use crate::engine::objects::holder::Holder;
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::who::Who;
+use crate::engine::qp::Wanted;
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Destination, RemoteAddress, Request, What};
 use crate::engine::state::{Kind, State};

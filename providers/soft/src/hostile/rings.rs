@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Line, Victim};
-use crate::engine::link::Holder;
+use crate::engine::objects::holder::Holder;
 use soft_local::shm::layout::*;
 use soft_local::shm::slot::*;
 use soft_local::shm::view::Ring;

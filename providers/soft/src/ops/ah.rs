@@ -1,10 +1,11 @@
 //! Address handles (ibv_create_ah(3)).
 
-use super::context::Context;
 use super::pd::Pd;
 use super::query::MAX_AH;
+use super::state::Context;
 use super::{object, status};
-use crate::adapter::{Adapter, count_up};
+use crate::adapter::count_up;
+use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
 use abi::*;

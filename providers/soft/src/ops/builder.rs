@@ -6,51 +6,15 @@
 use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
-use crate::engine::qp::Qp;
+use crate::engine::objects::builder::{Builder, Built};
+use crate::engine::objects::qp::Qp;
 use crate::engine::quick::Quick;
 use crate::engine::request::{RemoteAddress, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;
-use arrayvec::ArrayVec;
-use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
-use soft_memory::MAX_SGE;
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-
-/// One collected request.
-#[derive(Clone, Debug, Default)]
-struct Built {
-    request: Request,
-    sges: ArrayVec<ibv_sge, MAX_SGE>,
-    /// Where its inline data begins in the builder's buffer.
-    inline_at: usize,
-}
-
-/// Requests under construction. Vectors keep their memory: after the first use nothing is allocated.
-#[derive(Debug, Default)]
-struct Builder {
-    /// The first `count` of them; the others are room for more, since one is too large to be moved about.
-    built: Vec<Built>,
-    count: usize,
-    inline: Vec<u8>,
-    /// Headers of segmented sends.
-    headers: Vec<u8>,
-    error: Option<Errno>,
-}
-
-/// A builder and its lock, which is taken in one call and released in another.
-pub(crate) struct BuilderCell {
-    lock: RawMutex,
-    builder: UnsafeCell<Builder>,
-}
-
-impl Default for BuilderCell {
-    fn default() -> Self {
-        Self { lock: RawMutex::INIT, builder: UnsafeCell::default() }
-    }
-}
 
 const SENDS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 const WINDOWS: u32 =

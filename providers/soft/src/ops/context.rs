@@ -2,15 +2,16 @@
 
 use super::badge::Badge;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
+use super::state::{Context, SoftContext};
 use super::{
     ah, buf, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, pd, post, qp, query, srq,
     tags, xrcd,
 };
-use crate::adapter::Adapter;
 use crate::engine::alarm;
-use crate::engine::channel::{Channel, Reporter};
-use crate::engine::helping::Helping;
-use crate::net::{GidTable, Gids};
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::channel::{Channel, Reporter};
+use crate::engine::objects::helping::Helping;
+use crate::net::GidTable;
 use crate::{config, control};
 use abi::*;
 use cface::cancel::Uncancelled;
@@ -19,30 +20,10 @@ use soft_local::fabric::{RegistryHold, hold_registry};
 use soft_sys::notice;
 use soft_sys::{Errno, futex};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
-
-/// An open device, in memory that libibverbs allocated.
-#[repr(C)]
-struct SoftContext {
-    vctx: verbs_context,
-    inner: *mut Context,
-}
-
-/// What belongs to an open device.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) adapter: Arc<Adapter>,
-    gids: GidTable,
-    pub(crate) report: Reporter,
-    /// Whose objects may be imported here, and ours elsewhere.
-    pub(super) badge: Badge,
-    /// By the descriptor that the application has.
-    channels: Mutex<HashMap<c_int, Arc<Channel>>>,
-}
 
 /// The adapter of this process while devices are open, and how many are.
 ///
@@ -152,28 +133,6 @@ extern "C" fn leave_at_exit() {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static LEAVE: extern "C" fn() = leave_at_exit;
-
-impl Context {
-    /// The context behind a C handle of ours.
-    ///
-    /// # Safety
-    /// `context` is an open context of this provider.
-    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
-        let offset = std::mem::offset_of!(verbs_context, context);
-        // SAFETY: alloc_context placed the ibv_context inside a SoftContext and set `inner`.
-        unsafe { &*(*context.byte_sub(offset).cast::<SoftContext>()).inner }
-    }
-
-    /// Addresses of the host as the application knows them.
-    pub(super) fn gids(&self) -> Arc<Gids> {
-        self.gids.after(self.adapter.port.gid_changes())
-    }
-
-    /// The channel whose reading end is `fd`.
-    pub(crate) fn channel(&self, fd: c_int) -> Option<Arc<Channel>> {
-        self.channels.lock().get(&fd).cloned()
-    }
-}
 
 /// ibv_open_device(3).
 ///

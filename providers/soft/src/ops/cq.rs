@@ -1,11 +1,11 @@
 //! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
 
-use super::context::Context;
 use super::pd::Pd;
 use super::query::{MAX_CQ, MAX_CQE};
+use super::state::Context;
 use super::{object, status};
 use crate::engine::completion::{Cqe, Moderation, Reads};
-use crate::engine::cq::{Cq, Form};
+use crate::engine::objects::cq::{Cq, Form};
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

@@ -7,52 +7,12 @@ use super::cq::{Extras, create};
 use super::object;
 use super::pd::Pd;
 use crate::engine::completion::{Cqe, Reads, Stamped};
-use crate::engine::cq::Cq;
+use crate::engine::objects::cq::Cq;
 use abi::*;
-use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// The completion that an iterator is at, and the iterator's lock, which is taken in one call and released in another.
-pub(crate) struct IteratorCell {
-    lock: RawMutex,
-    /// The application promised to use the queue from one thread at a time: no lock.
-    single_threaded: bool,
-    current: UnsafeCell<(Cqe, Stamped)>,
-    /// The parent domain that the queue was created in and holds, or NULL.
-    pub(super) domain: AtomicPtr<ibv_pd>,
-}
-
-impl IteratorCell {
-    pub(crate) fn new(single_threaded: bool) -> Self {
-        Self {
-            lock: RawMutex::INIT,
-            single_threaded,
-            current: UnsafeCell::default(),
-            domain: AtomicPtr::default(),
-        }
-    }
-
-    fn lock(&self) {
-        if !self.single_threaded {
-            self.lock.lock();
-        }
-    }
-
-    /// # Safety
-    /// This thread locked it.
-    unsafe fn unlock(&self) {
-        if !self.single_threaded {
-            // SAFETY: this thread locked it, as the caller says: a queue that is not single-threaded was locked by
-            // `lock`.
-            unsafe { self.lock.unlock() };
-        }
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// ibv_create_cq_ex(3): EINVAL for what `create` refuses, for masks and creation flags that nobody knows, and for a
 /// `parent_domain` that is none; EOPNOTSUPP for completion fields that nobody knows.

@@ -1,12 +1,12 @@
 //! Device memory (ibv_alloc_dm(3), ibv_import_dm(3)): a memory file, which no application sees but by its regions and by copying.
 
 use super::badge::exporter;
-use super::context::Context;
 use super::mr::Mr;
 use super::mr_import::published;
 use super::pd::Pd;
+use super::state::Context;
 use super::{object, status};
-use crate::adapter::Adapter;
+use crate::engine::objects::adapter::Adapter;
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use abi::*;
 use soft_local::shm::layout::{mr_handle, split_mr_handle};

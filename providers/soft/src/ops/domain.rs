@@ -4,8 +4,8 @@
 //! are held against the service thread and other processes. A parent domain is accepted wherever a protection domain is.
 //! Its allocators are for the queues of devices that read them; ours lie in memory that processes share, and do without.
 
-use super::context::Context;
 use super::pd::{HandleKind, Pd};
+use super::state::Context;
 use super::{object, status};
 use abi::*;
 use soft_sys::Errno;

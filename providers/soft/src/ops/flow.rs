@@ -2,9 +2,9 @@
 
 use super::{object, status};
 use crate::engine::counters::Counters;
-use crate::engine::ethernet::segment::Rule;
 use crate::engine::ethernet::steer::{self, Spec, spec_size};
-use crate::engine::qp::Qp;
+use crate::engine::objects::adapter::Rule;
+use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
 use crate::engine::state::Kind;
 use abi::*;

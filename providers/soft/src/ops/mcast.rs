@@ -1,7 +1,7 @@
 //! Multicast groups (ibv_attach_mcast(3)).
 
 use super::status;
-use crate::engine::qp::Qp;
+use crate::engine::objects::qp::Qp;
 use crate::engine::state::Kind;
 use crate::net::is_multicast;
 use abi::*;

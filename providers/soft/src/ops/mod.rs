@@ -22,6 +22,7 @@ mod post;
 pub(crate) mod qp;
 mod query;
 mod srq;
+mod state;
 mod tags;
 mod wq;
 mod xrcd;

@@ -1,8 +1,8 @@
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
 
-use super::context::Context;
 use super::dm::DeviceMemory;
 use super::pd::Pd;
+use super::state::Context;
 use super::{object, status};
 use crate::engine::regions::{
     Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,

@@ -1,10 +1,10 @@
 //! Importing of memory regions (ibv_import_mr(3)): from another context of this process, or from another process.
 
 use super::badge::exporter;
-use super::context::Context;
 use super::mr::{HandleKind, Mr, withdraw};
 use super::object;
 use super::pd::Pd;
+use super::state::Context;
 use crate::engine::imported::Imported;
 use crate::engine::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
 use abi::*;

@@ -3,7 +3,7 @@
 use super::mr::Mr;
 use super::pd::Pd;
 use super::{object, status};
-use crate::engine::qp::Qp;
+use crate::engine::objects::qp::Qp;
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Request, What};
 use crate::engine::windows::Bind;

@@ -1,11 +1,11 @@
 //! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
 
 use super::badge::exporter;
-use super::context::Context;
 use super::domain::Parent;
+use super::state::Context;
 use super::{object, status};
-use crate::adapter::Adapter;
 use crate::engine::domains::{Users, origin_of};
+use crate::engine::objects::adapter::Adapter;
 use abi::*;
 use soft_local::shm::layout::split_pd;
 use soft_local::shm::view::View;

@@ -1,24 +1,24 @@
 //! Queue pairs: ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3).
 
-use super::context::Context;
 use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::query::{MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use super::state::Context;
 use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
-use crate::adapter::Adapter;
 use crate::config::Wiring;
-use crate::engine::cq::Cq;
 use crate::engine::life::from_shared;
-use crate::engine::opened::Opened;
-use crate::engine::qp::{Qp, Wanted};
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::connection::Patience;
+use crate::engine::objects::cq::Cq;
+use crate::engine::objects::qp::{Opened, Qp};
+use crate::engine::objects::srq::Srq;
+use crate::engine::objects::wq::Rss;
+use crate::engine::qp::Wanted;
 use crate::engine::refused::errno;
 use crate::engine::request::Route;
-use crate::engine::requester::Patience;
-use crate::engine::srq::Srq;
 use crate::engine::state::{Kind, State};
 use crate::engine::tso::MAX_TSO_HEADER;
-use crate::engine::wq::Rss;
 use crate::net::{Gids, is_multicast};
 use abi::*;
 use soft_local::shm::layout::Life;

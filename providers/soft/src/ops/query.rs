@@ -1,8 +1,8 @@
 //! What the device is and can do: ibv_query_device_ex(3), ibv_query_port(3), GIDs and pkeys. The limits reported are the limits
 //! enforced.
 
-use super::context::Context;
 use super::dm::MAX_DM;
+use super::state::Context;
 use super::status;
 use crate::engine::ethernet::toeplitz::FIELDS;
 use crate::engine::multicast::MOST_MEMBERS;

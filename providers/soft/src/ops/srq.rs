@@ -1,14 +1,15 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)).
 
-use super::context::Context;
 use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::post::post_list;
 use super::query::{MAX_SGE, MAX_SRQ_WR};
+use super::state::Context;
 use super::xrcd::Xrcd;
 use super::{object, status};
-use crate::engine::cq::Cq;
-use crate::engine::srq::{Srq, WantedSrq};
+use crate::engine::objects::cq::Cq;
+use crate::engine::objects::srq::Srq;
+use crate::engine::srq::WantedSrq;
 use crate::engine::tagging::MAX_TAG_OPS;
 use crate::engine::tags::MAX_TAGS;
 use abi::*;

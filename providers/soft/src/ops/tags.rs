@@ -2,8 +2,8 @@
 
 use super::failed;
 use super::post::elements;
-use crate::engine::srq::Srq;
-use crate::engine::tagging::{Operation, TagMatching, What};
+use crate::engine::objects::srq::{Srq, TagMatching};
+use crate::engine::tagging::{Operation, What};
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

@@ -1,15 +1,16 @@
 //! Work queues and indirection tables (ibv_create_wq(3), ibv_create_rwq_ind_table(3)), and QPs that spread frames over them.
 
-use super::context::Context;
 use super::cq::wait_for_acks;
 use super::pd::Pd;
 use super::post::post_list;
 use super::query::{MAX_QP_WR, MAX_SGE};
+use super::state::Context;
 use super::{object, status};
 use crate::adapter::count_up;
-use crate::engine::cq::Cq;
 use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
-use crate::engine::wq::{MAX_TABLE, MAX_TABLES, Rss, Table, Wanted, Wq};
+use crate::engine::objects::cq::Cq;
+use crate::engine::objects::wq::{Rss, Table, Wq};
+use crate::engine::wq::{MAX_TABLE, MAX_TABLES, Wanted};
 use abi::*;
 use soft_local::shm::layout::split_qpn;
 use soft_sys::Errno;

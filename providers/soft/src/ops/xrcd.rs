@@ -1,9 +1,9 @@
 //! XRC domains (ibv_open_xrcd(3)).
 
-use super::context::Context;
+use super::state::Context;
 use super::{object, status};
-use crate::adapter::Adapter;
-use crate::engine::xrc::DomainId;
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::xrc::DomainId;
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

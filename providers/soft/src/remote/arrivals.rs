@@ -4,11 +4,12 @@
 use super::connection::Connection;
 use super::ports::Ports;
 use super::requests::Outcome;
-use crate::engine::inbound::{Inbound, Source, Who};
-use crate::engine::qp::Qp;
+use crate::engine::inbound::Source;
+use crate::engine::objects::connection::{Inbound, Requester};
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::who::Who;
 use crate::engine::regions::{REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::RemoteAddress;
-use crate::engine::requester::Requester;
 use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status, Step};

@@ -1,7 +1,6 @@
 //! The transport of one QP whose other end is on another host.
 
 use super::ports::Ports;
-use crate::engine::qp::Qp;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::interface_of;
@@ -61,17 +60,24 @@ impl Far {
 }
 
 impl Connection {
-    /// The transport of `qp` with the attributes `attr` and packets of `mtu` (`ibv_mtu`), ready to receive; `far` is its other end, if
+    /// The transport of QP `qpn` with the attributes `attr` and packets of `mtu` (`ibv_mtu`), ready to receive; `far` is its other end, if
     /// it has one.
-    pub(super) fn new(qp: &Qp, attr: &ibv_qp_attr, mtu: u32, far: Option<Far>) -> Self {
-        let service = match qp.kind {
+    pub(super) fn new(
+        kind: Kind,
+        qpn: u32,
+        shares_receives: bool,
+        attr: &ibv_qp_attr,
+        mtu: u32,
+        far: Option<Far>,
+    ) -> Self {
+        let service = match kind {
             Kind::Uc => Service::Uc,
             Kind::Ud | Kind::Raw => Service::Ud,
             Kind::XrcSend => Service::XrcInitiator,
             Kind::XrcRecv => Service::XrcTarget,
             Kind::Rc => Service::Rc,
         };
-        let mut config = Config::new(service, Qpn::new(qp.qpn), pmtu(mtu));
+        let mut config = Config::new(service, Qpn::new(qpn), pmtu(mtu));
         config.peer = far
             .as_ref()
             .map(|far| Peer { addresses: far.addresses, qpn: Qpn::new(attr.dest_qp_num) });
@@ -81,7 +87,7 @@ impl Connection {
         config.access = Access { write: true, read: true, atomic: true, flush: true };
         config.responder_resources = attr.max_dest_rd_atomic;
         config.rnr_timer = RnrTimer::new(attr.min_rnr_timer);
-        config.shared_receive_queue = qp.srq.is_some();
+        config.shared_receive_queue = shares_receives;
         Self {
             transport: roce::Qp::new(config),
             far,

@@ -3,12 +3,12 @@
 use super::connection::Connection;
 use super::forward::ends;
 use super::ports::Ports;
-use super::wire::Came;
-use crate::engine::datagrams::Sent;
-use crate::engine::inbound::Who;
-use crate::engine::qp::Qp;
+use super::state::Came;
+use crate::engine::objects::connection::Requester;
+use crate::engine::objects::datagrams::Sent;
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::who::Who;
 use crate::engine::request::{Request, Route};
-use crate::engine::requester::Requester;
 use crate::engine::ud;
 use abi::*;
 use ferroverbs_roce::Time;

@@ -4,10 +4,10 @@
 //! its QP number; it gets it by its datagram ring, in a bounce buffer, as a datagram of this host.
 
 use super::ports::Ports;
-use super::wire::{Came, Wire};
-use crate::adapter::Adapter;
-use crate::engine::datagrams::{Inlet, OutgoingDatagram, Sent};
-use crate::engine::inbound::Who;
+use super::state::{Came, Wire};
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
+use crate::engine::objects::who::Who;
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::Addresses;
 use soft_local::shm::layout::{CHUNK_BYTES, qpn};

@@ -20,14 +20,15 @@
 //! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
 
 mod arrivals;
-mod connection;
+pub(crate) mod connection;
 mod datagrams;
 mod forward;
 mod ports;
 mod requests;
+pub(crate) mod state;
 mod timers;
 mod wire;
 
 pub(crate) use connection::{Connection, Far};
 pub(crate) use forward::take as take_forwarded;
-pub(crate) use wire::{Wire, active_mtu, is_forced};
+pub(crate) use wire::{active_mtu, is_forced};

@@ -3,10 +3,10 @@
 use super::connection::{Connection, Far};
 use super::ports::Outbox;
 use crate::engine::inbound::read_region_bytes;
-use crate::engine::qp::Qp;
+use crate::engine::objects::connection::Requester;
+use crate::engine::objects::qp::Qp;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::request::{Phase, RemoteAddress, Request, What};
-use crate::engine::requester::Requester;
 use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};

@@ -2,11 +2,11 @@
 
 use super::connection::{Connection, Far, errno_of};
 use super::ports::Ports;
-use super::timers::Timers;
-use crate::adapter::Adapter;
+use super::state::{Came, Wire};
 use crate::config::{self, Wiring};
-use crate::engine::inbound::Who;
-use crate::engine::qp::Qp;
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::who::Who;
 use crate::engine::request::Route;
 use crate::net::Gids;
 use abi::*;
@@ -14,40 +14,13 @@ use ferroverbs_net::{Datagram, Ecn, Receiver};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Check, Envelope, Verdict, dest_qpn};
-use parking_lot::Mutex;
 use soft_local::shm::layout::split_qpn;
 use soft_sys::Errno;
 use soft_sys::interface;
 use soft_sys::poll::Epoll;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The wire, as one process has it; opened by the first QP that needs it.
-#[derive(Debug, Default)]
-pub(crate) struct Wire {
-    ports: OnceLock<Result<Ports, Errno>>,
-    timers: Mutex<Timers>,
-    /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
-    next: AtomicU64,
-    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
-    bell: OnceLock<Epoll>,
-    /// Families whose socket is in `bell`.
-    listens: AtomicU8,
-    /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
-    families: AtomicU8,
-    /// Packets that were for nobody here, or damaged.
-    dropped: AtomicU64,
-}
-
-/// A packet that came, whoever brought it, with what its IP header said.
-#[derive(Debug)]
-pub(super) struct Came<'a> {
-    pub(super) arrival: Arrival<'a>,
-    pub(super) traffic_class: u8,
-    pub(super) hop_limit: u8,
-}
 
 const V4: u8 = 1;
 const V6: u8 = 1 << 1;
@@ -325,7 +298,8 @@ impl Qp {
             None => V4 | V6,
         };
         self.adapter.wire.use_families(&self.adapter, families);
-        let connection = Box::new(Connection::new(self, attr, mtu, far));
+        let connection =
+            Box::new(Connection::new(self.kind, self.qpn, self.srq.is_some(), attr, mtu, far));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
             Some(before) => self.adapter.wire.forget(self, &before),

@@ -1,16 +1,15 @@
 //! Bringing a frame that arrived to the queues that rules name.
 
 use super::MAX_FRAME;
-use super::segment::Rule;
-use crate::adapter::Adapter;
 use crate::engine::completion::{Cqe, Rare};
-use crate::engine::cq::Cq;
-use crate::engine::datagrams::{Fate, Inlet};
 use crate::engine::link::chunk_of;
-use crate::engine::qp::Qp;
+use crate::engine::objects::adapter::{Adapter, Rule};
+use crate::engine::objects::cq::Cq;
+use crate::engine::objects::datagrams::{Fate, Inlet};
+use crate::engine::objects::qp::Qp;
+use crate::engine::objects::wq::Wq;
 use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
-use crate::engine::wq::Wq;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_memory::Ranges;

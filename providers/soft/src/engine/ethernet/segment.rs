@@ -2,19 +2,19 @@
 //! all, and the contest of rules for a frame.
 #![forbid(unsafe_code)]
 
-use super::steer::{Pattern, Rank, Wanted, Winner, shape};
-use crate::adapter::Adapter;
+use super::steer::{Rank, Wanted, Winner, shape};
 use crate::engine::counters::Counters;
-use crate::engine::datagrams::Receivers;
-use crate::engine::qp::Qp;
+use crate::engine::objects::adapter::{Adapter, Rule, Segment};
+use crate::engine::objects::datagrams::Receivers;
+use crate::engine::objects::qp::Qp;
 use arrayvec::ArrayVec;
 use parking_lot::RwLock;
 use soft_local::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use soft_local::shm::view::View;
 use soft_semantics::frames::KEY_WORDS;
 use soft_sys::{Errno, clock};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 /// A steering rule has a place for all of a key.
 const _: () = assert!(RULE_WORDS == KEY_WORDS);
@@ -22,36 +22,8 @@ const _: () = assert!(RULE_WORDS == KEY_WORDS);
 /// Rules of one process that one frame can go to.
 const MOST_TAKERS: usize = 256;
 
-/// A steering rule of this process.
-#[derive(Debug)]
-pub(crate) struct Rule {
-    index: usize,
-    rank: Rank,
-    /// Of its pattern.
-    shape: u64,
-    pattern: Pattern,
-    pub(super) tag: u32,
-    pub(super) drop: bool,
-    pub(super) counters: Vec<Arc<Counters>>,
-    pub(super) qp: Weak<Qp>,
-}
-
 /// Rules that get a frame.
 pub(super) type Takers = ArrayVec<Arc<Rule>, MOST_TAKERS>;
-
-/// This process's rules.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    view: View,
-    rules: RwLock<Rules>,
-}
-
-#[derive(Debug, Default)]
-struct Rules {
-    /// As in the table.
-    slots: Vec<Option<Arc<Rule>>>,
-    free: Vec<usize>,
-}
 
 /// Rank and age of a published rule, if it matches.
 fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {

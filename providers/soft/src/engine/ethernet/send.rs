@@ -2,10 +2,10 @@
 
 use super::MAX_FRAME;
 use super::segment::contest;
-use crate::engine::datagrams::{OutgoingDatagram, Sent};
-use crate::engine::qp::Qp;
+use crate::engine::objects::connection::Requester;
+use crate::engine::objects::datagrams::{OutgoingDatagram, Sent};
+use crate::engine::objects::qp::Qp;
 use crate::engine::request::Phase;
-use crate::engine::requester::Requester;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_semantics::frames::{ETHERNET, dissect, fill};
@@ -31,7 +31,7 @@ pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         let mut brought = vec![];
         let found = requester.ranges(qp, n, 0).and_then(|ranges| {
             if ranges.is_abroad() {
-                crate::engine::requester::at_home(&ranges, &mut brought)
+                crate::engine::access::at_home(&ranges, &mut brought)
             } else {
                 Some(ranges)
             }

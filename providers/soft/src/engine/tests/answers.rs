@@ -1,7 +1,7 @@
 //! A request completes before its answer does, whoever looks at which ring first.
 
 use super::*;
-use crate::engine::xrc::DomainId;
+use crate::engine::objects::xrc::DomainId;
 
 /// An end of an XRC connection: what sends, and what receives, with the shared queue and its completion queue.
 pub(super) struct End {

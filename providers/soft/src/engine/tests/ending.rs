@@ -1,7 +1,7 @@
 //! What becomes of requests whose QP stops before, or while, they are served.
 
 use super::*;
-use crate::engine::link::PeerState;
+use crate::engine::objects::holder::PeerState;
 use crate::engine::state::State;
 use std::mem::ManuallyDrop;
 

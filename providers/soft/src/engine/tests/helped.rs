@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::helper::Hand;
-use crate::engine::helping::Helping;
+use crate::engine::objects::helping::Helping;
 
 const MOST: usize = 1 << 20;
 

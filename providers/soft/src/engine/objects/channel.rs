@@ -1,0 +1,46 @@
+//! Event channels, and the alarms by which peers wake those who sleep on them.
+
+use super::adapter::Adapter;
+use parking_lot::Mutex;
+use soft_local::shm::layout::CHANNELS;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Which numbers are free.
+#[derive(Debug)]
+pub(crate) struct Numbers(pub(in crate::engine) Mutex<Vec<u16>>);
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self(Mutex::new((1..CHANNELS as u16).rev().collect()))
+    }
+}
+
+/// The alarm of one event channel.
+#[derive(Debug)]
+pub(in crate::engine) struct Alarm {
+    pub(in crate::engine) adapter: Arc<Adapter>,
+    pub(in crate::engine) number: u16,
+}
+
+/// One pipe. Records of 8 bytes (completion channel) or 16 (asynchronous events) go in whole.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(in crate::engine) read: OwnedFd,
+    /// The same end by a description of its own that never blocks, whatever the application made of its one. Missing
+    /// where /proc is.
+    pub(in crate::engine) purge: Option<OwnedFd>,
+    pub(in crate::engine) write: OwnedFd,
+    /// Records that found the pipe full: events are never lost.
+    pub(in crate::engine) backlog: Mutex<VecDeque<[u64; 2]>>,
+    pub(in crate::engine) words: usize,
+    /// Completion queues that were armed with completions in them: see `note_left`.
+    pub(in crate::engine) left: Mutex<Vec<usize>>,
+    /// By which peers wake those who sleep in `await_event`, while there are numbers left.
+    pub(in crate::engine) alarm: Option<Alarm>,
+}
+
+/// Where asynchronous events of a context go.
+#[derive(Clone, Debug)]
+pub(crate) struct Reporter(pub(crate) Arc<Channel>);

@@ -1,0 +1,74 @@
+//! The port, what it was ordered to do, who listens for orders, and what people were told.
+
+use super::issue_path::Plan;
+use crate::net::Gids;
+use parking_lot::Mutex;
+use soft_semantics::faults::Order;
+use soft_sys::addresses::AddressNews;
+use soft_sys::eventfd::EventFd;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// The thread, and what ends it.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) stop: Arc<EventFd>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// The port all devices of a process stand for.
+#[derive(Debug, Default)]
+pub(crate) struct Port {
+    pub(crate) down: AtomicBool,
+    /// The rest is for who carries out orders.
+    pub(crate) ordered: AtomicBool,
+    pub(crate) orders: Mutex<VecDeque<Order>>,
+    pub(crate) carrying_out: Mutex<()>,
+    pub(crate) shown: Mutex<Shown>,
+    /// Rules for queue pairs and completion queues. Taken before the locks of any of these.
+    pub(crate) plan: Mutex<Plan>,
+    pub(crate) qps: AtomicU32,
+    pub(crate) cqs: AtomicU32,
+    /// How often it was said that the host's addresses changed.
+    pub(crate) gid_changes: AtomicU32,
+}
+
+/// What a process knows of the interfaces.
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces {
+    pub(crate) news: OnceLock<AddressNews>,
+    /// The table that was told last; nothing is taken while it is held.
+    pub(crate) told: Mutex<Option<Gids>>,
+}
+
+/// What applications were told last.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) down: bool,
+    /// When it comes up by itself.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Port {
+    #[inline]
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    /// How often it was said that the host's addresses changed.
+    pub(crate) fn gid_changes(&self) -> u32 {
+        self.gid_changes.load(Ordering::Acquire)
+    }
+
+    /// Ahead of the order to take it down.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Release);
+    }
+}
+
+/// Which kinds of unreachable ends were told of already: each is told once.
+#[derive(Debug, Default)]
+pub(crate) struct Unreachable(pub(crate) AtomicU8);

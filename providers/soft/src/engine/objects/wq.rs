@@ -1,0 +1,77 @@
+//! Work queues, and the tables by which a QP spreads frames over them.
+
+use super::adapter::Adapter;
+use super::channel::Reporter;
+use super::cq::Cq;
+use super::datagrams::Dry;
+use crate::engine::ethernet::toeplitz::Hash;
+use crate::engine::receive::ReceiveQueue;
+use abi::*;
+use parking_lot::Mutex;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
+
+/// A receive work queue. The C object comes first.
+#[repr(C)]
+pub(crate) struct Wq {
+    pub(crate) verbs: UnsafeCell<ibv_wq>,
+    pub(in crate::engine) adapter: Arc<Adapter>,
+    pub(in crate::engine) queue: Mutex<ReceiveQueue>,
+    /// `ibv_wq_state`.
+    pub(in crate::engine) state: AtomicU8,
+    /// `ibv_wq_flags`; VLAN stripping can be changed.
+    pub(crate) flags: AtomicU32,
+    pub(crate) cq: Arc<Cq>,
+    /// Protection domain number.
+    pub(in crate::engine) pd: u32,
+    pub(crate) number: u32,
+    pub(in crate::engine) dry: Dry,
+    /// Indirection tables that name it.
+    pub(crate) users: AtomicUsize,
+    pub(crate) events: AtomicU32,
+    pub(crate) report: Reporter,
+}
+
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; everything else is Sync by itself.
+unsafe impl Sync for Wq {}
+
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, and those of no thread; everything else is
+// Send by itself.
+unsafe impl Send for Wq {}
+
+impl std::fmt::Debug for Wq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wq").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// An indirection table. The C object comes first.
+#[repr(C)]
+pub(crate) struct Table {
+    pub(crate) verbs: UnsafeCell<ibv_rwq_ind_table>,
+    /// As many as a power of two.
+    pub(crate) queues: Box<[Arc<Wq>]>,
+    /// QPs that use it.
+    pub(crate) users: AtomicUsize,
+}
+
+// SAFETY: `verbs` is only written at creation; everything else is Sync by itself.
+unsafe impl Sync for Table {}
+
+// SAFETY: the pointer in `verbs` is the address of the context, which belongs to no thread; everything else is Send by
+// itself.
+unsafe impl Send for Table {}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("queues", &self.queues).finish_non_exhaustive()
+    }
+}
+
+/// What a QP has that spreads frames over work queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Rss {
+    pub(crate) table: Arc<Table>,
+    pub(crate) hash: Hash,
+}

@@ -1,0 +1,35 @@
+//! The wire as one process has it.
+
+use super::ports::Ports;
+use super::timers::Timers;
+use ferroverbs_roce::engine::Arrival;
+use parking_lot::Mutex;
+use soft_sys::Errno;
+use soft_sys::poll::Epoll;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+/// The wire, as one process has it; opened by the first QP that needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    pub(super) ports: OnceLock<Result<Ports, Errno>>,
+    pub(super) timers: Mutex<Timers>,
+    /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
+    pub(super) next: AtomicU64,
+    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
+    pub(super) bell: OnceLock<Epoll>,
+    /// Families whose socket is in `bell`.
+    pub(super) listens: AtomicU8,
+    /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
+    pub(super) families: AtomicU8,
+    /// Packets that were for nobody here, or damaged.
+    pub(super) dropped: AtomicU64,
+}
+
+/// A packet that came, whoever brought it, with what its IP header said.
+#[derive(Debug)]
+pub(super) struct Came<'a> {
+    pub(super) arrival: Arrival<'a>,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
