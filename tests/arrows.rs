@@ -1,6 +1,9 @@
 //! Which folder of the front-end may import which, which crate of the software adapter, and where unsafe code may be
 //! (docs/architecture.md, CONTRIBUTING.md): arrows go one way.
 
+#[path = "arrows/imports.rs"]
+mod imports;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -169,4 +172,43 @@ fn unsafe_code_is_where_it_may_be() {
     for (place, used) in UNSAFE.iter().zip(used) {
         assert!(used, "{place} has no unsafe code any more: take it off the list");
     }
+}
+
+/// Files that may import each other in a circle, at most.
+const CIRCLE: usize = 8;
+
+#[test]
+fn no_circle_of_imports_crosses_a_folder_or_is_large() {
+    let providers = Path::new(env!("CARGO_MANIFEST_DIR")).join("providers");
+    let mut wrong = String::new();
+    let mut seen = 0;
+    let libraries: Vec<_> =
+        sources(&providers).into_iter().filter(|path| path.ends_with("src/lib.rs")).collect();
+    assert!(libraries.len() > 5, "only {} libraries: are they elsewhere?", libraries.len());
+    for src in libraries.iter().filter_map(|root| root.parent()) {
+        let imports = imports::Imports::of(src);
+        let name = |file: usize| {
+            imports.files[file]
+                .strip_prefix(&providers)
+                .expect("below providers")
+                .display()
+                .to_string()
+        };
+        seen += imports.arrows.len();
+        for circle in imports.circles() {
+            let folder = imports.files[circle[0]].parent();
+            let crosses = circle.iter().any(|&file| imports.files[file].parent() != folder);
+            if circle.len() <= CIRCLE && !crosses {
+                continue;
+            }
+            wrong += &format!("\n{} files import each other in a circle:\n", circle.len());
+            for ((from, to), paths) in &imports.arrows {
+                if circle.contains(from) && circle.contains(to) {
+                    wrong += &format!("  {} -> {}: {paths:?}\n", name(*from), name(*to));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(seen > 300, "only {seen} imports found: does this test still read them?");
 }

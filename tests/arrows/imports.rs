@@ -1,0 +1,375 @@
+//! Which file of a crate imports from which, read from the code itself.
+//!
+//! An import is a path that ends in another file: of a `use`, a type, an expression, a pattern, an attribute-free macro call. A name that a
+//! module passes on (`pub use`) leads to the file that defines it. A module declares its children; that is no import. Tests are left out,
+//! and so is what a path does not say: a call of a method names nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, Macro, UseTree};
+
+/// What a name means in a module.
+#[derive(Clone, Debug)]
+enum Meaning {
+    Module(usize),
+    /// Something that this module's file defines.
+    Defined,
+    /// What this path leads to.
+    Passed(Vec<String>),
+}
+
+/// A module, whether it has a file of its own or not.
+struct Module {
+    parent: usize,
+    file: usize,
+    names: BTreeMap<String, Meaning>,
+    /// Modules all of whose names it has.
+    globs: Vec<Vec<String>>,
+    items: Vec<Item>,
+}
+
+/// The files of a crate and who imports from whom, with the paths that say so.
+#[derive(Default)]
+pub(crate) struct Imports {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
+    modules: Vec<Module>,
+}
+
+impl Imports {
+    /// Those of the library whose `src` folder this is.
+    pub(crate) fn of(src: &Path) -> Self {
+        let mut this = Self::default();
+        let root = src.join("lib.rs");
+        let items = this.open(&root);
+        this.add(0, 0, items, src);
+        for module in 0..this.modules.len() {
+            this.follow(module);
+        }
+        this
+    }
+
+    fn open(&mut self, path: &Path) -> Vec<Item> {
+        let text = fs::read_to_string(path).expect("a source file");
+        let parsed = syn::parse_file(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        self.files.push(path.to_owned());
+        parsed.items
+    }
+
+    /// Adds a module whose children are in `folder`; returns its number.
+    fn add(&mut self, parent: usize, file: usize, items: Vec<Item>, folder: &Path) -> usize {
+        let here = self.modules.len();
+        let empty = Module { parent, file, names: BTreeMap::new(), globs: vec![], items: vec![] };
+        self.modules.push(empty);
+        let items: Vec<_> = items.into_iter().filter(|item| !is_test(attributes(item))).collect();
+        for item in &items {
+            let (name, meaning) = match item {
+                Item::Mod(inner) => {
+                    let name = inner.ident.to_string();
+                    let own = folder.join(&name);
+                    let child = match &inner.content {
+                        Some((_, items)) => self.add(here, file, items.clone(), &own),
+                        None => {
+                            let beside = folder.join(format!("{name}.rs"));
+                            let elsewhere = said_path(&inner.attrs).map(|said| {
+                                self.files[file].parent().expect("a folder").join(said)
+                            });
+                            let path = elsewhere.unwrap_or_else(|| {
+                                if beside.exists() { beside } else { own.join("mod.rs") }
+                            });
+                            let file = self.files.len();
+                            let items = self.open(&path);
+                            self.add(here, file, items, &own)
+                        }
+                    };
+                    (name, Meaning::Module(child))
+                }
+                Item::Use(item) => {
+                    self.pass_on(here, &mut vec![], &item.tree);
+                    continue;
+                }
+                item => match defined(item) {
+                    Some(name) => (name, Meaning::Defined),
+                    None => continue,
+                },
+            };
+            self.modules[here].names.insert(name, meaning);
+        }
+        self.modules[here].items = items;
+        here
+    }
+
+    fn pass_on(&mut self, here: usize, path: &mut Vec<String>, tree: &UseTree) {
+        for (path, name) in leaves(path, tree) {
+            match name {
+                Some(name) => {
+                    // A module and a function may have one name; the module is looked up by its own declaration.
+                    self.modules[here].names.entry(name).or_insert(Meaning::Passed(path));
+                }
+                None => self.modules[here].globs.push(path),
+            }
+        }
+    }
+
+    /// The file where `path`, said in module `from`, ends; `None`: in another crate, in a module as such, or nowhere.
+    fn target(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
+        match self.resolve(from, path, depth)? {
+            End::File(file) => Some(file),
+            End::Module(_) => None,
+        }
+    }
+
+    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<End> {
+        if depth > 16 {
+            return None;
+        }
+        let Some((first, rest)) = path.split_first() else { return Some(End::Module(from)) };
+        let module = &self.modules[from];
+        match first.as_str() {
+            "crate" => return self.resolve(0, rest, depth + 1),
+            "super" => return self.resolve(module.parent, rest, depth + 1),
+            "self" => return self.resolve(from, rest, depth + 1),
+            _ => {}
+        }
+        match module.names.get(first) {
+            Some(Meaning::Module(child)) => self.resolve(*child, rest, depth + 1),
+            Some(Meaning::Defined) => Some(End::File(module.file)),
+            // A `use` of another crate begins with its name, which is none of ours, unless it is in the same module's list.
+            Some(Meaning::Passed(to)) if to.first() == Some(first) => None,
+            Some(Meaning::Passed(to)) => match self.resolve(from, to, depth + 1)? {
+                End::Module(child) => self.resolve(child, rest, depth + 1),
+                file => Some(file),
+            },
+            None => {
+                module.globs.iter().filter(|glob| self.is_ours(module, glob)).find_map(|glob| {
+                    let End::Module(child) = self.resolve(from, glob, depth + 1)? else {
+                        return None;
+                    };
+                    self.resolve(child, path, depth + 1)
+                })
+            }
+        }
+    }
+
+    /// Whether a path begins in this crate.
+    fn is_ours(&self, module: &Module, path: &[String]) -> bool {
+        let first = path.first().map_or("", String::as_str);
+        matches!(first, "crate" | "super" | "self") || module.names.contains_key(first)
+    }
+
+    /// Notes whom the code of a module imports from.
+    fn follow(&mut self, here: usize) {
+        let mut said = Said::default();
+        for item in &self.modules[here].items {
+            if !matches!(item, Item::Mod(_)) {
+                said.visit_item(item);
+            }
+        }
+        let file = self.modules[here].file;
+        for path in said.paths {
+            if let Some(target) = self.target(here, &path, 0).filter(|target| *target != file) {
+                self.arrows.entry((file, target)).or_default().insert(path.join("::"));
+            }
+        }
+    }
+
+    /// The circles: sets of more than one file each of which leads to all others of its set.
+    pub(crate) fn circles(&self) -> Vec<Vec<usize>> {
+        let count = self.files.len();
+        let mut next = vec![vec![]; count];
+        for &(from, to) in self.arrows.keys() {
+            next[from].push(to);
+        }
+        let reached: Vec<Vec<bool>> = (0..count)
+            .map(|from| {
+                let mut seen = vec![false; count];
+                let mut open = next[from].clone();
+                while let Some(file) = open.pop() {
+                    if !std::mem::replace(&mut seen[file], true) {
+                        open.extend(&next[file]);
+                    }
+                }
+                seen
+            })
+            .collect();
+        let mut circles = vec![];
+        let mut placed = vec![false; count];
+        for file in 0..count {
+            let circle: Vec<_> = (file..count)
+                .filter(|&other| reached[file][other] && reached[other][file])
+                .collect();
+            if circle.len() > 1 && !placed[file] {
+                circle.iter().for_each(|&member| placed[member] = true);
+                circles.push(circle);
+            }
+        }
+        circles
+    }
+}
+
+enum End {
+    Module(usize),
+    File(usize),
+}
+
+/// The paths that a piece of code says.
+#[derive(Default)]
+struct Said {
+    paths: BTreeSet<Vec<String>>,
+}
+
+impl<'ast> Visit<'ast> for Said {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !is_test(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !matches!(item.vis, syn::Visibility::Inherited) {
+            // It passes names on. If it uses one itself, some other path says so.
+            return;
+        }
+        self.paths.extend(leaves(&mut vec![], &item.tree).into_iter().map(|(path, _)| path));
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if !is_test(&item.attrs) {
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.paths.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        visit::visit_macro(self, call);
+        self.tokens(call.tokens.clone());
+    }
+
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        visit::visit_item_macro(self, item);
+    }
+}
+
+impl Said {
+    /// Names with `::` between them, in what only a macro can parse.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = vec![];
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.paths.insert(std::mem::take(&mut path));
+                    }
+                    path.push(name.to_string());
+                    colons = 0;
+                    continue;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => {
+                    colons += 1;
+                    continue;
+                }
+                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+            self.paths.insert(std::mem::take(&mut path));
+            colons = 0;
+        }
+        self.paths.insert(path);
+    }
+}
+
+/// The paths of a `use`, each with the name that it gets here, or none where it brings all names of a module.
+fn leaves(path: &mut Vec<String>, tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
+    match tree {
+        UseTree::Path(inner) => {
+            path.push(inner.ident.to_string());
+            let found = leaves(path, &inner.tree);
+            path.pop();
+            found
+        }
+        UseTree::Name(name) if name.ident == "self" => {
+            vec![(path.clone(), path.last().cloned())]
+        }
+        UseTree::Name(name) => {
+            let name = name.ident.to_string();
+            vec![(with(path, &name), Some(name))]
+        }
+        UseTree::Rename(name) => {
+            vec![(with(path, &name.ident.to_string()), Some(name.rename.to_string()))]
+        }
+        UseTree::Glob(_) => vec![(path.clone(), None)],
+        UseTree::Group(group) => group.items.iter().flat_map(|tree| leaves(path, tree)).collect(),
+    }
+}
+
+fn with(path: &[String], name: &str) -> Vec<String> {
+    path.iter().cloned().chain([name.to_owned()]).collect()
+}
+
+/// Whether it exists in tests only.
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string() == "test",
+        meta => meta.path().is_ident("test"),
+    })
+}
+
+/// The file that an attribute `path` names.
+fn said_path(attributes: &[Attribute]) -> Option<String> {
+    attributes.iter().find_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(said) if said.path.is_ident("path") => match &said.value {
+            syn::Expr::Lit(literal) => match &literal.lit {
+                syn::Lit::Str(path) => Some(path.value()),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Union(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// The name that an item defines.
+fn defined(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Macro(item) => item.ident.as_ref()?,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
+}
