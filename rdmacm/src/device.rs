@@ -6,7 +6,9 @@ use abi::*;
 use cface::Errno;
 use ferroverbs_cm::wire::Gid;
 use parking_lot::Mutex;
+use std::ffi::CStr;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// An open device.
@@ -71,6 +73,14 @@ fn open_all() -> Vec<Device> {
 unsafe fn open(device: *mut ibv_device) -> Option<Device> {
     // SAFETY: `device` is live, the context is open and never closed; `attr` is writable.
     unsafe {
+        // Connections by devices of the kernel are its own affair.
+        let name = CStr::from_ptr((*device).name.as_ptr()).to_string_lossy();
+        if Path::new("/sys/class/infiniband").join(&*name).exists() {
+            eprintln!(
+                "ferroverbs: {name} is a device of the kernel: this librdmacm makes no connections by it, the distribution's does"
+            );
+            return None;
+        }
         let context = verbs::ibv_open_device(device);
         if context.is_null() {
             return None;

@@ -138,7 +138,7 @@ impl<'a> Dist<'a> {
         copy_tree(&paths.stage(), &tree)?;
         let plugin = "lib/libibverbs/libsoft-rdmav65.so";
         let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
-        let others = ["bin/ferroverbs", "lib/libibverbs.so.1", plugin];
+        let others = ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/librdmacm.so.1", plugin];
         for binary in others.into_iter().chain(layers.iter().map(String::as_str)) {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
