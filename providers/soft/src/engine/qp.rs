@@ -132,13 +132,14 @@ impl Qp {
             }
             _ => Segmenter::default(),
         };
-        let receives_plainly = matches!(wanted.kind, Kind::Rc | Kind::Uc) && wanted.srq.is_none();
+        let takes_fast_way = matches!(wanted.kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
+        let receives_plainly = takes_fast_way && wanted.srq.is_none();
         let receives = match wanted.srq {
             Some(_) => ReceiveQueue::new(0, 0),
             None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
         };
         let position = entry.ring_base.load(Ordering::Relaxed);
-        let sends_plainly = matches!(wanted.kind, Kind::Rc | Kind::Uc) && tm.is_none();
+        let sends_plainly = takes_fast_way && tm.is_none();
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
             me: me.clone(),
@@ -605,4 +606,22 @@ impl Qp {
             self.send_broke();
         }
     }
+}
+
+/// Whether new QPs take the fast way (`quick`) at all.
+#[cfg(not(test))]
+const fn may_take_fast_way() -> bool {
+    true
+}
+
+/// Whether QPs that this thread creates take the fast way (`quick`) at all.
+#[cfg(test)]
+fn may_take_fast_way() -> bool {
+    !ONLY_GENERAL.get()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Set by a test that compares both ways.
+    pub(super) static ONLY_GENERAL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 mod answers;
 mod counting;
+mod differential;
 mod ending;
 mod forged;
 mod helped;

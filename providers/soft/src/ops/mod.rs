@@ -18,7 +18,7 @@ mod mr;
 mod mr_import;
 mod mw;
 mod pd;
-mod post;
+pub(crate) mod post;
 pub(crate) mod qp;
 mod query;
 mod srq;

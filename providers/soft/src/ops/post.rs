@@ -66,7 +66,7 @@ pub(super) unsafe fn post_list(
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, `wr` a list of requests, `bad_wr` writable.
-pub(super) unsafe extern "C" fn post_recv(
+pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 /// `qp` is a live QP of this provider, `wr` a list of requests, `bad_wr` writable.
-pub(super) unsafe extern "C" fn post_send(
+pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
