@@ -2,14 +2,14 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`calls`] | what programs call |
-//! | [`id`], [`channel`] | ids, and the events that they bring |
-//! | [`arrivals`] | what the connection manager tells, as events |
-//! | [`agent`], [`sorting`] | its messages, by a datagram QP of each process, and whom they are for |
-//! | [`ports`] | who has which port, among the processes of a host |
-//! | [`device`], [`address`] | devices and their addresses |
-//! | [`rsocket`] | names only, so far |
-//! | [`verbs`] | what is used of libibverbs.so.1 |
+//! | `calls` | what programs call |
+//! | `id`, `channel` | ids, and the events that they bring |
+//! | `arrivals` | what the connection manager tells, as events |
+//! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
+//! | `ports` | who has which port, among the processes of a host |
+//! | `device`, `address` | devices and their addresses |
+//! | `rsocket` | names only, so far |
+//! | `verbs` | what is used of libibverbs.so.1 |
 //!
 //! What the messages mean is in `ferroverbs-cm`. Locks, outer first: an agent's, an id's, a channel's queue.
 
