@@ -25,6 +25,7 @@ mod programs;
 mod pyverbs;
 mod pyverbs_suite;
 mod rdmacm;
+mod rxe;
 mod sanitizer;
 mod sources;
 mod stacks;
@@ -64,7 +65,7 @@ impl Group {
             "stacks" => stacks::PACKAGES,
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
-            "vm" => &[packages::VM],
+            "vm" | "rxe" => &[packages::VM],
             "rdmacm" => &[packages::RDMACM],
             _ => &[],
         }
@@ -173,6 +174,11 @@ const GROUPS: &[Group] = &[
         name: "bad-input",
         what: "plugins, configuration, sysfs and netlink full of nonsense",
         run: bad_input::run,
+    },
+    Group {
+        name: "rxe",
+        what: "soft against a kernel's rxe by RoCE v2, both directions, in a virtual machine",
+        run: rxe::run,
     },
     Group {
         name: "vm",

@@ -1,0 +1,121 @@
+//! soft against a kernel's rxe, by RoCE v2, each as server and as client: programs of the two in a virtual machine, where one is in a network namespace of
+//! its own (rxe of Debian's kernel holds the port in the first). What goes over the cable is captured, and must be well formed to tshark, if that is
+//! installed.
+
+use super::{Bench, Tally};
+use crate::process::Job;
+use crate::scratch;
+use crate::vm::{Machine, Request, Stream};
+use std::path::Path;
+use std::time::Duration;
+
+/// It takes four minutes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(2400);
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let machine = match Machine::prepare(&bench.paths, &bench.progress) {
+        Ok(machine) => machine,
+        Err(why) => {
+            tally.skip("everything", &format!("no virtual machine: {}", why.trim()));
+            return Ok(());
+        }
+    };
+    let folder = bench.scratch.folder("rxe", 0o755)?;
+    let source = |name: &str| bench.paths.root.join("c-tests").join(name);
+    let programs = source("data/rxe-programs.txt");
+    let lines = std::fs::read_to_string(&programs).map_err(|e| e.to_string())?;
+    // Below a folder that the guest sees as it is, whatever becomes of this one meanwhile.
+    let stage = folder.join("stage");
+    scratch::copy_tree(bench.prefix()?, &stage)?;
+    let capture = folder.join("packets.pcapng");
+    let has = |program: &str| Job::new(program).arg("-v").run(&bench.scratch, LIMIT).is_ok();
+    let captures = has("dumpcap") && has("tshark");
+    let mut job = Job::new("bash").arg(source("tools/rxe.sh")).arg(&stage).arg(&programs);
+    if captures {
+        job = job.env("CAPTURE", &capture);
+    }
+    let request = Request {
+        job,
+        dir: folder.clone(),
+        shares: vec![folder.clone()],
+        limit: LIMIT,
+        devices: false,
+        counted: false,
+        console: None,
+    };
+    bench.step("rxe: booting");
+    let mut outputs = [Vec::new(), Vec::new()];
+    let outcome = machine.run(&request, &bench.scratch, &mut |stream, bytes| {
+        let [out, error] = &mut outputs;
+        if stream == Stream::Err { error } else { out }.extend_from_slice(bytes);
+        let last = String::from_utf8_lossy(bytes);
+        bench.step(&format!("rxe: {}", last.lines().last().unwrap_or_default()));
+    });
+    let [out, error] = outputs.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            tally.skip("everything", &format!("the virtual machine fails: {}", why.trim()));
+            return Ok(());
+        }
+    };
+    if outcome.status != 0 {
+        let report = format!("exit status {}\n{error}", outcome.status);
+        tally.record("all was run", Err(report));
+    }
+    for line in lines.lines() {
+        for from in ["soft", "rxe"] {
+            tally.record(&format!("{line}, from {from}"), verdict(&out, &format!("{from} {line}")));
+        }
+    }
+    if captures {
+        bench.step("rxe: dissecting");
+        tally.record("what tshark says of the packets", dissect(bench, &capture));
+    } else {
+        tally.skip("what tshark says of the packets", "tshark is not installed");
+    }
+    Ok(())
+}
+
+/// What the guest printed of a line.
+fn verdict(out: &str, line: &str) -> Result<(), String> {
+    if out.lines().any(|l| l.strip_prefix("good ") == Some(line)) {
+        return Ok(());
+    }
+    let bad = out.lines().find(|l| l.strip_prefix("bad ").is_some_and(|l| l.starts_with(line)));
+    Err(bad.unwrap_or("it was not run").to_owned())
+}
+
+/// There are packets, and none is malformed. Payload that looks like another protocol's is not looked into.
+fn dissect(bench: &Bench, capture: &Path) -> Result<(), String> {
+    let count = |filter: &str| {
+        let job = Job::new("tshark").args(["--disable-protocol", "rpcordma"]);
+        let job = job.args(["--disable-heuristic", "eth_over_ib", "-r"]).arg(capture);
+        let done = job.args(["-Y", filter]).run(&bench.scratch, LIMIT)?;
+        match done.ok() {
+            true => Ok(done.stdout.lines().map(str::to_owned).collect::<Vec<_>>()),
+            false => Err(done.report("tshark")),
+        }
+    };
+    let all = count("infiniband")?.len();
+    let malformed = count("_ws.malformed")?;
+    match malformed.first() {
+        Some(first) => Err(format!("{} malformed packets; the first: {first}", malformed.len())),
+        None if all < 1000 => Err(format!("only {all} packets were captured")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_not_run_is_no_success() {
+        let out = "good soft a -n 1\nbad rxe a -n 1: client 1: why; server 0: \n";
+        assert_eq!(verdict(out, "soft a -n 1"), Ok(()));
+        assert!(verdict(out, "rxe a -n 1").unwrap_err().contains("why"));
+        assert!(verdict(out, "soft a -n").is_err());
+        assert!(verdict(out, "soft b").unwrap_err().contains("not run"));
+    }
+}
