@@ -135,6 +135,7 @@ impl Adapter {
             Order::PortEvent(event) => {
                 if event == IBV_EVENT_GID_CHANGE {
                     self.publish_addresses();
+                    self.wire.take_part_again(self);
                     // Who hears of it and looks finds the new table.
                     self.port.gid_changes.fetch_add(1, Ordering::Release);
                 }

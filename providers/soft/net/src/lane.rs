@@ -81,8 +81,12 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     };
     let socket = Socket::new(domain, Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
+    // What is sent to a group is not heard by this host's own sockets.
     if family == Family::V6 {
         socket.set_only_v6(true)?;
+        socket.set_multicast_loop_v6(false)?;
+    } else {
+        socket.set_multicast_loop_v4(false)?;
     }
     sys::option::never_fragment(&socket, family)?;
     sys::option::queue_errors(&socket, family)?;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 pub(crate) const MOST_MEMBERS: usize = 256;
 
 /// A GID as the two words that are compared.
-pub(super) fn words(gid: &[u8; 16]) -> [u64; 2] {
+pub(crate) fn words(gid: &[u8; 16]) -> [u64; 2] {
     let whole = u128::from_ne_bytes(*gid);
     [whole as u64, (whole >> 64) as u64]
 }
@@ -96,6 +96,20 @@ impl Groups {
         Err(Errno::EINVAL)
     }
 
+    /// Whether the group has members.
+    pub(crate) fn has_any(&self, gid: &[u8; 16]) -> bool {
+        let gid = words(gid);
+        self.entries.lock().iter().any(|g| g.gid == gid && !g.members.is_empty())
+    }
+
+    /// All groups with members.
+    pub(crate) fn all(&self) -> Vec<[u8; 16]> {
+        let whole =
+            |[low, high]: [u64; 2]| (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
+        let entries = self.entries.lock();
+        entries.iter().filter(|g| !g.members.is_empty()).map(|g| whole(g.gid)).collect()
+    }
+
     /// Whether a QP is attached to any group.
     pub(crate) fn has(&self, qp: &Qp) -> bool {
         let me = qp.me();
@@ -103,7 +117,7 @@ impl Groups {
     }
 
     /// Calls `f` with each member of a group.
-    pub(super) fn for_members(&self, gid: [u64; 2], mut f: impl FnMut(&Qp)) {
+    pub(crate) fn for_members(&self, gid: [u64; 2], mut f: impl FnMut(&Qp)) {
         let entries = self.entries.lock();
         let Some(group) = entries.iter().find(|g| !g.members.is_empty() && g.gid == gid) else {
             return;

@@ -247,6 +247,10 @@ fn send_anywhere(
             return Sent::Full;
         }
         requester.receivers_waited_for = None;
+        if to.qpn == MULTICAST_QPN {
+            // Members of other hosts.
+            requester.send_far(qp, request, ranges);
+        }
         return Sent::Gone;
     }
     if to.elsewhere {

@@ -39,6 +39,7 @@ pub(super) unsafe extern "C" fn attach_mcast(
         // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
         let (queue, gid) = unsafe { named(qp, gid)? };
         queue.adapter.groups.attach(queue, &gid)?;
+        queue.adapter.wire.take_part(&queue.adapter, &gid, true);
         // Those who send to groups must know us.
         queue.adapter.datagrams.meet_everyone(&queue.adapter);
         Ok(())
@@ -57,6 +58,10 @@ pub(super) unsafe extern "C" fn detach_mcast(
     status(|| {
         // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
         let (queue, gid) = unsafe { named(qp, gid)? };
-        queue.adapter.groups.detach(queue, &gid)
+        queue.adapter.groups.detach(queue, &gid)?;
+        if !queue.adapter.groups.has_any(&gid) {
+            queue.adapter.wire.take_part(&queue.adapter, &gid, false);
+        }
+        Ok(())
     })
 }

@@ -3,7 +3,7 @@
 use super::ports::Ports;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
-use crate::net::interface_of;
+use crate::net::{interface_of, is_multicast};
 use abi::*;
 use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
@@ -46,10 +46,11 @@ impl Far {
         let addresses = Addresses::new(from, to).ok_or(Errno::EINVAL)?;
         let is_local =
             |ip: IpAddr| matches!(ip.to_canonical(), IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let needs_interface = is_local(from) || is_local(to) || is_multicast(&route.dgid);
         let target = Target {
             from,
             to,
-            interface: if is_local(from) || is_local(to) { interface_of(&route.sgid) } else { 0 },
+            interface: if needs_interface { interface_of(&route.sgid) } else { 0 },
             traffic_class: route.traffic_class,
             hop_limit: route.hop_limit,
         };

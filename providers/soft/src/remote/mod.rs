@@ -10,6 +10,7 @@
 //! | `requests` | from a send queue to packets, and back to completions |
 //! | `arrivals` | from a packet to a receive or to memory |
 //! | `datagrams` | UD, where each request says where it goes |
+//! | `groups` | multicast |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `timers` | when a QP is to be looked at though nothing came |
@@ -23,6 +24,7 @@ mod arrivals;
 pub(crate) mod connection;
 mod datagrams;
 mod forward;
+mod groups;
 mod ports;
 mod requests;
 pub(crate) mod state;

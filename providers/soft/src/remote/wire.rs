@@ -13,7 +13,7 @@ use abi::*;
 use ferroverbs_net::{Datagram, Ecn, Receiver};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, Check, Envelope, Verdict, dest_qpn};
+use ferroverbs_roce::wire::{Addresses, Check, Envelope, Qpn, Verdict, dest_qpn};
 use soft_local::shm::layout::split_qpn;
 use soft_sys::Errno;
 use soft_sys::interface;
@@ -155,6 +155,9 @@ impl Wire {
         who: Who,
     ) -> bool {
         let Some(qpn) = dest_qpn(came.arrival.packet) else { return false };
+        if qpn == Qpn::MULTICAST {
+            return self.deliver_to_group(adapter, came, now, who);
+        }
         let (slot, _) = split_qpn(qpn.get());
         if slot == adapter.fabric.slot() {
             self.deliver_here(adapter, ports, came, now, who)

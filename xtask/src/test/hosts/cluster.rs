@@ -64,12 +64,7 @@ const MPIS: [Mpi; 2] = [
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let cluster = Cluster::new(bench)?;
-    let events = bench.scratch.path().join("gid_events");
-    let source = bench.paths.root.join("c-tests/tools/gid_events.c");
-    let made = compile("cc", &events, &source).arg("-libverbs").run(&bench.scratch, LIMIT)?;
-    if !made.ok() {
-        return Err(made.report("cc"));
-    }
+    let events = compiled(bench, "gid_events")?;
     let first = cluster.run(bench.user, Job::new("true"), &["2"])?;
     if first.stderr.contains("which are refused here") {
         tally.skip("ferroverbs cluster", first.stderr.trim());
@@ -93,6 +88,15 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let job = Job::new("sh").arg(&cluster.script).arg("gids").arg(&events).arg(family);
         let done = cluster.run(bench.user, job, &["1"])?;
         tally.record(&name, said(&done, &["[host1] it came", "[host1] it went"]));
+    }
+    let multicast = compiled(bench, "multicast")?;
+    for (group, index) in [("::ffff:239.7.8.9", "1"), ("ff1e::789", "2")] {
+        let name = format!("multicast between three hosts, {group}");
+        bench.step(&name);
+        let job = Job::new(&multicast).args([group, index]);
+        let lines =
+            ["[host1] host1 heard all 3", "[host2] host2 heard all 3", "[host3] host3 heard all 3"];
+        tally.record(&name, said(&cluster.run(bench.user, job, &["3"])?, &lines));
     }
     for (what, words) in AROUND {
         let name = format!("a cluster is {what}");
@@ -168,6 +172,14 @@ impl<'a> Cluster<'a> {
         let done = self.finish(self.bench.user, job.env("UCX_WARN_UNUSED_ENV_VARS", "n"))?;
         said(&done, &["4 ranks, 0 wrong"])
     }
+}
+
+/// A program of c-tests/tools.
+fn compiled(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
+    let program = bench.scratch.path().join(name);
+    let source = bench.paths.root.join("c-tests/tools").join(name).with_extension("c");
+    let made = compile("cc", &program, &source).arg("-libverbs").run(&bench.scratch, LIMIT)?;
+    if made.ok() { Ok(program) } else { Err(made.report("cc")) }
 }
 
 fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
