@@ -399,6 +399,46 @@ fn an_acknowledgement_lets_some_requests_go_first_and_not_all() {
 }
 
 #[test]
+fn an_acknowledgement_can_be_kept_until_a_request_goes_along_or_nothing_does() {
+    for answered in [true, false] {
+        let mut world = world(|config, _| without_hello(config));
+        let now = world.now;
+        assert!(!world.ends[1].qp.owes_acknowledgement());
+        world.ends[0].post(send(0, 8));
+        for (_, datagram) in packets(&mut world.ends[0], now) {
+            world.ends[1].receive(now, &datagram, false);
+        }
+        let qp = &mut world.ends[1].qp;
+        assert!(qp.owes_acknowledgement() && !qp.owes_answer());
+        assert!(qp.poll_transmit_before_acknowledgement(now).is_none(), "it is kept");
+        assert!(qp.owes_acknowledgement(), "and not forgotten");
+        if answered {
+            world.ends[1].post(send(0, 8));
+        }
+        let sent = packets(&mut world.ends[1], now);
+        let is_ack = |message| matches!(message, Message::RcResponse(Response::Acknowledge(_)));
+        assert_eq!(sent.len(), 1 + usize::from(answered));
+        assert!(is_ack(sent[sent.len() - 1].0.message), "{sent:?}");
+        assert!(!world.ends[1].qp.owes_acknowledgement());
+    }
+}
+
+#[test]
+fn an_answer_with_data_is_never_kept() {
+    let mut world = world(|config, _| without_hello(config));
+    let now = world.now;
+    world.ends[0].post(send(0, 8));
+    world.ends[0].post(read(1, 8));
+    for (_, datagram) in packets(&mut world.ends[0], now) {
+        world.ends[1].receive(now, &datagram, false);
+    }
+    let qp = &mut world.ends[1].qp;
+    assert!(qp.owes_answer() && !qp.owes_acknowledgement());
+    let sent = std::iter::from_fn(|| qp.poll_transmit_before_acknowledgement(now)).count();
+    assert_eq!(sent, 2, "an acknowledgement and the data");
+}
+
+#[test]
 fn acknowledgements_promise_receives_unless_a_queue_is_shared() {
     for (shared, promised) in [(false, Some(6)), (true, None)] {
         let mut world = world(|config, _| {

@@ -125,6 +125,11 @@ impl Answers {
         acknowledges && self.jobs.len() == 1
     }
 
+    /// Whether nothing waits to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
     /// Tells what is held behind the gap at `psn`.
     pub(super) fn selective(&mut self, psn: Psn, held: Held) {
         if self.is_acknowledging() {

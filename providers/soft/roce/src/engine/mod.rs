@@ -244,6 +244,36 @@ impl Qp {
 
     /// The next packet to send, if one may go now. Its payload may be read until the next call.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        self.poll(now, false)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), but an acknowledgement that is [owed](Self::owes_acknowledgement) stays: it costs nothing where it
+    /// goes along with a request that is about to be posted. Whoever leaves it has to come back soon.
+    pub fn poll_transmit_before_acknowledgement(&mut self, now: Time) -> Option<Transmit> {
+        self.poll(now, true)
+    }
+
+    /// Whether nothing waits to be said to the peer but an acknowledgement.
+    #[must_use]
+    pub fn owes_acknowledgement(&self) -> bool {
+        match &self.receiving {
+            ReceiveSide::Reliable(responder) => responder.answers.is_only_an_acknowledgement(),
+            _ => false,
+        }
+    }
+
+    /// Whether the peer waits for more than an acknowledgement: data of the moment of its request, or a refusal.
+    #[must_use]
+    pub fn owes_answer(&self) -> bool {
+        match &self.receiving {
+            ReceiveSide::Reliable(responder) => {
+                !responder.answers.is_empty() && !responder.answers.is_only_an_acknowledgement()
+            }
+            _ => false,
+        }
+    }
+
+    fn poll(&mut self, now: Time, keeps_acknowledgement: bool) -> Option<Transmit> {
         let shared = &mut self.shared;
         if std::mem::take(&mut self.cnp_due) {
             shared.counters.np_cnp_sent += 1;
@@ -260,6 +290,10 @@ impl Qp {
                 self.before_ack += 1;
                 return Some(transmit);
             }
+            if may_wait && keeps_acknowledgement && self.before_ack < BEFORE_ACK {
+                self.settle();
+                return None;
+            }
             if let Some(transmit) = responder.answers.poll(now, shared) {
                 self.before_ack = 0;
                 return Some(transmit);
@@ -272,6 +306,11 @@ impl Qp {
         };
         self.settle();
         transmit
+    }
+
+    /// The Q_Key that datagrams must have from now on (ibv_modify_qp(3), `IBV_QP_QKEY`).
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.shared.config.qkey = qkey;
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) are to be called even if
