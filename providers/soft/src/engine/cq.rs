@@ -309,6 +309,10 @@ impl Cq {
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
             self.adapter.datagrams.look(&self.adapter, who);
             self.adapter.wire.drive(&self.adapter, who);
+            if !self.has_queued() {
+                // Whoever gets a completion may answer it; nobody else is waited for.
+                self.adapter.wire.pay(&self.adapter);
+            }
         }
         self.adapter.xrc.look(who);
         self.adapter.view.take_qp_bells(|index| {

@@ -65,6 +65,9 @@ impl Qp {
         // Who ends things may have unmapped what they were about.
         self.advance_receive(Who::Stranger);
         self.responder.lock().acknowledge(self);
+        if self.requester.lock().remote.is_some() {
+            self.adapter.wire.drive(&self.adapter, Who::Stranger);
+        }
     }
 
     /// Takes the QP to ERR; `false` if it was there, or is not in use. Whoever succeeds flushes.

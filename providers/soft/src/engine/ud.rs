@@ -186,6 +186,7 @@ pub(super) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         requester.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
+    qp.adapter.wire.flush();
 }
 
 impl Requester {

@@ -116,6 +116,8 @@ fn close_adapter(adapter: &Arc<Adapter>) {
 
 /// Ends the adapter's threads, then leaves the fabric.
 fn leave(adapter: &Adapter) {
+    // What was received is acknowledged, as an adapter would have done.
+    adapter.wire.pay(adapter);
     control::stop(adapter);
     Helping::stop(adapter);
     adapter.fabric.leave();

@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::ports::Ports;
-use super::requests::Outcome;
+use super::requests::{Outcome, Owed};
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
@@ -29,33 +29,66 @@ enum Reply {
 }
 
 impl Qp {
-    /// A packet for this QP came, or (`None`) its time has come.
-    pub(super) fn attend(&self, ports: &Ports, now: Time, arrival: Option<&Arrival<'_>>, who: Who) {
+    /// Packets for this QP came: all of a datagram, so that locks are taken, and acknowledgements made, once for all of them.
+    pub(super) fn attend<'a>(
+        &self,
+        ports: &Ports,
+        now: Time,
+        arrivals: impl Iterator<Item = Arrival<'a>>,
+        who: Who,
+    ) {
+        let owed = if who == Who::Application { Owed::Stays } else { Owed::Goes };
+        self.turn(ports, now, owed, |requester, connection, inbound| {
+            inbound.careful = who == Who::Stranger;
+            let mut failed = false;
+            let mut outcome = Outcome::default();
+            for arrival in arrivals {
+                failed |= self.take_packet(inbound, requester, connection, now, &arrival);
+                if connection.transport.owes_answer() {
+                    // Of what memory has now, not after the next packet.
+                    let pumped =
+                        requester.pump(self, connection, &mut ports.outbox(), now, Owed::Stays);
+                    outcome = outcome.and(pumped);
+                }
+            }
+            (failed, outcome)
+        });
+    }
+
+    /// The time has come at which the transport wanted to be looked at.
+    pub(super) fn attend_clock(&self, ports: &Ports, now: Time) {
+        self.turn(ports, now, Owed::Goes, |_, connection, _| {
+            connection.alarm = None;
+            connection.transport.handle_timeout(now);
+            (false, Outcome::default())
+        });
+    }
+
+    /// Has `happen` tell the transport something, and does what that comes to. `happen` says whether the QP went to error.
+    fn turn(
+        &self,
+        ports: &Ports,
+        now: Time,
+        owed: Owed,
+        happen: impl FnOnce(&mut Requester, &mut Connection, &mut Inbound) -> (bool, Outcome),
+    ) {
         let mut responder = self.responder.lock();
-        responder.inbound.careful = who == Who::Stranger;
         let mut requester = self.requester.lock();
         let Some(mut connection) = requester.remote.take() else { return };
         if !self.is_receiving() && !connection.is_over() {
             connection.transport.fail();
         }
-        let mut failed = false;
-        match arrival {
-            Some(arrival) => {
-                let inbound = &mut responder.inbound;
-                failed = self.take_packet(inbound, &mut requester, &mut connection, now, arrival);
-            }
-            None => {
-                connection.alarm = None;
-                connection.transport.handle_timeout(now);
-            }
-        }
+        let (mut failed, before) = happen(&mut requester, &mut connection, &mut responder.inbound);
         let mut outbox = ports.outbox();
-        let outcome = requester.pump(self, &mut connection, &mut outbox, now);
+        let outcome = before.and(requester.pump(self, &mut connection, &mut outbox, now, owed));
         drop(outbox);
         if outcome.cut {
             responder.inbound.abandon(self);
         }
         self.adapter.wire.set_alarm(self, &mut connection);
+        if connection.transport.owes_acknowledgement() {
+            self.adapter.wire.owe(self, &mut connection);
+        }
         requester.remote = Some(connection);
         requester.finish_remote(self);
         failed |= self.transport_failed(outcome);

@@ -12,6 +12,7 @@ use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
 use soft_sys::Errno;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 /// Where the packets of a QP, or one datagram, go.
 #[derive(Clone, Debug)]
@@ -25,15 +26,17 @@ pub(crate) struct Far {
 pub(crate) struct Connection {
     pub(super) transport: roce::Qp,
     /// The other end; none of UD, where each request says where it goes.
-    pub(super) far: Option<Far>,
+    pub(super) far: Option<Arc<Far>>,
     /// UD: where the last datagram went.
-    pub(super) last: Option<(Route, Far)>,
+    pub(super) last: Option<(Route, Arc<Far>)>,
     /// Packets that came too early, by the place that the transport gave them.
     pub(super) kept: HashMap<u16, Box<[u8]>>,
     /// Work on our own windows whose turn it is, and that has to wait.
     pub(super) local: Option<u64>,
     /// When the wire looks at the QP next though nothing comes.
     pub(super) alarm: Option<Time>,
+    /// The wire has the QP in its list of those that owe an acknowledgement.
+    pub(super) owing: bool,
 }
 
 impl Far {
@@ -91,11 +94,12 @@ impl Connection {
         config.shared_receive_queue = shares_receives;
         Self {
             transport: roce::Qp::new(config),
-            far,
+            far: far.map(Arc::new),
             last: None,
             kept: HashMap::new(),
             local: None,
             alarm: None,
+            owing: false,
         }
     }
 
@@ -108,6 +112,11 @@ impl Connection {
             rnr_retry: attr.rnr_retry,
             initiator_depth: attr.max_rd_atomic,
         });
+    }
+
+    /// The Q_Key of the QP changed.
+    pub(crate) fn set_qkey(&mut self, qkey: u32) {
+        self.transport.set_qkey(qkey);
     }
 
     /// Bytes of its longest packets' payload.

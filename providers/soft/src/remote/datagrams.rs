@@ -16,9 +16,11 @@ use ferroverbs_roce::engine::{Answer, Ask, Op, Step, Work};
 use ferroverbs_roce::wire::{Immediate, Qpn};
 use soft_memory::Ranges;
 use soft_semantics::inbound::Piece;
+use std::sync::Arc;
 
 impl Requester {
-    /// Sends the datagram of `request`, whose bytes are `ranges`, to another host. What cannot go is lost, as on any wire.
+    /// Puts the datagram of `request`, whose bytes are `ranges`, where the next [`flush`](super::Wire::flush) sends it to another host. What cannot go is
+    /// lost, as on any wire.
     #[cold]
     pub(crate) fn send_far(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) -> Sent {
         let (Some(ports), Some(connection), Some(route)) =
@@ -46,7 +48,6 @@ impl Requester {
                 let (padding, ecn) = (transmit.padding, transmit.ecn_capable);
                 outbox.put(far, &transmit.head, len, padding, ecn, |to| ranges.gather_bytes(0, to));
             }
-            outbox.flush();
         }
         // The send queue completes by itself what went.
         while transport.poll_event().is_some() {}
@@ -59,7 +60,7 @@ impl Connection {
     fn leads_to(&mut self, qp: &Qp, ports: &Ports, route: &Route) -> bool {
         if self.last.as_ref().is_none_or(|(known, _)| known != route) {
             let far = super::Far::new(ports, route, qp.qpn);
-            self.last = far.ok().map(|far| (*route, far));
+            self.last = far.ok().map(|far| (*route, Arc::new(far)));
         }
         self.last.is_some()
     }

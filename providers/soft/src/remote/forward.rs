@@ -9,8 +9,8 @@ use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
 use crate::engine::objects::who::Who;
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::Addresses;
-use soft_local::shm::layout::{CHUNK_BYTES, qpn};
+use ferroverbs_roce::wire::{Addresses, dest_qpn};
+use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
 use std::net::Ipv6Addr;
 
@@ -83,7 +83,18 @@ fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: Who) -> bool {
     let Some(addresses) = Addresses::new(from.into(), to.into()) else { return false };
     let arrival = Arrival { addresses, congested: congested != 0, packet };
     let came = Came { arrival, traffic_class, hop_limit };
-    adapter.wire.deliver_here(adapter, ports, &came, ports.now(), who)
+    dest_qpn(packet).is_some_and(|qpn| {
+        let (_, index) = split_qpn(qpn.get());
+        let qp = adapter.qp(index).filter(|qp| qp.qpn == qpn.get());
+        qp.is_some_and(|qp| {
+            let now = ports.now();
+            if qp.kind.is_connected() {
+                qp.attend(ports, now, std::iter::once(came.arrival), who);
+                return true;
+            }
+            qp.datagram_arrived(now, &came, who)
+        })
+    })
 }
 
 /// Sender and receiver, as GIDs have them.

@@ -7,6 +7,9 @@ use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The sockets of a process.
@@ -15,6 +18,8 @@ pub(super) struct Ports {
     /// What comes; who holds it drives the wire.
     pub(super) inbox: Mutex<Inbox>,
     outbox: Mutex<Outbox>,
+    /// Something is in the outbox: who polls in vain does not take its lock to find nothing. Written under that lock.
+    waits: AtomicBool,
     begun: Instant,
 }
 
@@ -32,13 +37,23 @@ pub(super) struct Outbox {
     store: Box<[u8]>,
     used: usize,
     packets: Vec<Packet>,
+    /// Where they go; those in a row that go the same way have one.
+    ways: Vec<Arc<Far>>,
     /// Packets that the kernel refused.
     refused: u64,
 }
 
+/// The outbox, locked; notes whether something is in it when it is let go.
+#[derive(Debug)]
+pub(super) struct OpenOutbox<'a> {
+    outbox: MutexGuard<'a, Outbox>,
+    waits: &'a AtomicBool,
+}
+
 #[derive(Debug)]
 struct Packet {
-    far: Far,
+    /// Place among the ways.
+    way: usize,
     ecn: Ecn,
     /// Where it begins in the store, the bytes of its headers, and all of them.
     start: usize,
@@ -67,11 +82,13 @@ impl Ports {
             store: vec![0; STORE].into(),
             used: 0,
             packets: Vec::with_capacity(PACKETS),
+            ways: Vec::with_capacity(PACKETS),
             refused: 0,
         };
         Ok(Self {
             inbox: Mutex::new(Inbox { v4: Some(v4), v6 }),
             outbox: Mutex::new(outbox),
+            waits: AtomicBool::new(false),
             begun: Instant::now(),
         })
     }
@@ -80,8 +97,16 @@ impl Ports {
         Time::from_ns(self.begun.elapsed().as_nanos() as u64)
     }
 
-    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock()
+    pub(super) fn outbox(&self) -> OpenOutbox<'_> {
+        OpenOutbox { outbox: self.outbox.lock(), waits: &self.waits }
+    }
+
+    /// Sends what waits, if anything does.
+    pub(super) fn flush(&self) {
+        // Who put it there either sends it or comes by here again, so nothing is lost where this is read too early.
+        if self.waits.load(Ordering::Relaxed) {
+            self.outbox().flush();
+        }
     }
 
     /// The lane of a QP to an address.
@@ -93,11 +118,34 @@ impl Ports {
     }
 }
 
+impl Deref for OpenOutbox<'_> {
+    type Target = Outbox;
+
+    fn deref(&self) -> &Outbox {
+        &self.outbox
+    }
+}
+
+impl DerefMut for OpenOutbox<'_> {
+    fn deref_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+}
+
+impl Drop for OpenOutbox<'_> {
+    fn drop(&mut self) {
+        let some = !self.outbox.packets.is_empty();
+        if self.waits.load(Ordering::Relaxed) != some {
+            self.waits.store(some, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Outbox {
     /// A packet of `head`, `len` bytes that `fill` brings, and `padding`; `false`: `fill` could not, and there is none.
     pub(super) fn put(
         &mut self,
-        far: &Far,
+        far: &Arc<Far>,
         head: &HeadBytes,
         len: usize,
         padding: usize,
@@ -116,7 +164,11 @@ impl Outbox {
             return false;
         }
         let ecn = if ecn_capable { Ecn::Capable } else { Ecn::NotCapable };
-        self.packets.push(Packet { far: far.clone(), ecn, start, head: head.len(), len: whole });
+        if self.ways.last().is_none_or(|last| !Arc::ptr_eq(last, far)) {
+            self.ways.push(Arc::clone(far));
+        }
+        let way = self.ways.len() - 1;
+        self.packets.push(Packet { way, ecn, start, head: head.len(), len: whole });
         self.used += whole;
         true
     }
@@ -131,7 +183,7 @@ impl Outbox {
         let mut rest = self.packets.as_slice();
         while !(rest.is_empty() && batch.is_empty()) {
             while let Some((packet, behind)) = rest.split_first() {
-                let far = &packet.far;
+                let far = &self.ways[packet.way];
                 let Some(place) = batch.place(&far.path, packet.ecn, packet.len + ICRC_LEN) else {
                     break;
                 };
@@ -159,6 +211,7 @@ impl Outbox {
         }
         drop(batch);
         self.packets.clear();
+        self.ways.clear();
         self.used = 0;
     }
 }

@@ -11,6 +11,7 @@ use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};
 use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What came of a look at the transport, besides what was done already.
@@ -22,6 +23,21 @@ pub(super) struct Outcome {
     pub(super) cut: bool,
 }
 
+impl Outcome {
+    /// Both, this one first.
+    pub(super) fn and(self, later: Self) -> Self {
+        Self { failed: self.failed.or(later.failed), cut: self.cut || later.cut }
+    }
+}
+
+/// What becomes of an acknowledgement that nothing else waits with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    Goes,
+    /// The application is about to post something that it can go with.
+    Stays,
+}
+
 impl Requester {
     /// Hands all requests that wait to the transport, and sends what may go.
     #[cold]
@@ -30,7 +46,9 @@ impl Requester {
         let Some(mut connection) = self.remote.take() else { return };
         while self.queue.issued != self.queue.posted && self.fate.is_going() {
             let n = self.queue.issued;
-            if self.queue.entry(n).has(IBV_SEND_INLINE) {
+            let entry = self.queue.entry(n);
+            // The buffer of one that had to wait is the application's again.
+            if entry.has(IBV_SEND_INLINE) && !entry.kept {
                 self.keep_inline(n);
             }
             self.queue.issued += 1;
@@ -43,10 +61,21 @@ impl Requester {
         let mut outbox = ports.outbox();
         let now = ports.now();
         // Nothing came: what fails now fails with a request.
-        let _ = self.pump(qp, &mut connection, &mut outbox, now);
+        let _ = self.pump(qp, &mut connection, &mut outbox, now, Owed::Goes);
         outbox.flush();
         drop(outbox);
         qp.adapter.wire.set_alarm(qp, &mut connection);
+        self.remote = Some(connection);
+    }
+
+    /// Puts the acknowledgement that is owed into `outbox`, unless it went along with a request.
+    pub(super) fn pay(&mut self, qp: &Qp, outbox: &mut Outbox, now: Time) {
+        let Some(mut connection) = self.remote.take() else { return };
+        connection.owing = false;
+        if connection.transport.owes_acknowledgement() {
+            let _ = self.pump(qp, &mut connection, outbox, now, Owed::Goes);
+            qp.adapter.wire.set_alarm(qp, &mut connection);
+        }
         self.remote = Some(connection);
     }
 
@@ -95,6 +124,7 @@ impl Requester {
         connection: &mut Connection,
         outbox: &mut Outbox,
         now: Time,
+        owed: Owed,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(far) = connection.far.clone() else { return outcome };
@@ -103,7 +133,12 @@ impl Requester {
             while let Some(event) = connection.transport.poll_event() {
                 self.take_event(qp, connection, event, &mut outcome);
             }
-            let Some(transmit) = connection.transport.poll_transmit(now) else {
+            let transport = &mut connection.transport;
+            let transmit = match owed {
+                Owed::Goes => transport.poll_transmit(now),
+                Owed::Stays => transport.poll_transmit_before_acknowledgement(now),
+            };
+            let Some(transmit) = transmit else {
                 match connection.transport.poll_event() {
                     Some(event) => self.take_event(qp, connection, event, &mut outcome),
                     None => return outcome,
@@ -166,7 +201,7 @@ impl Requester {
         &mut self,
         qp: &Qp,
         connection: &mut Connection,
-        far: &Far,
+        far: &Arc<Far>,
         outbox: &mut Outbox,
         transmit: &Transmit,
     ) {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use soft_sys::Errno;
 use soft_sys::poll::Epoll;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
@@ -16,6 +16,10 @@ pub(crate) struct Wire {
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
     pub(super) next: AtomicU64,
+    /// QPs that owe an acknowledgement. Last of all locks.
+    pub(super) owing: Mutex<Vec<usize>>,
+    /// There are some. Written under that lock.
+    pub(super) owes: AtomicBool,
     /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
     pub(super) bell: OnceLock<Epoll>,
     /// Families whose socket is in `bell`.

@@ -19,7 +19,7 @@ use soft_sys::Errno;
 use soft_sys::interface;
 use soft_sys::poll::Epoll;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const V4: u8 = 1;
@@ -77,8 +77,10 @@ impl Wire {
     /// Takes what came, and looks at QPs whose time has come.
     pub(crate) fn drive(&self, adapter: &Adapter, who: Who) {
         let Some(ports) = self.ports() else { return };
+        // Whoever left an acknowledgement to go along with a request had the time to post one.
+        self.pay(adapter);
         // Whoever has it does what we would.
-        let Some(mut inbox) = ports.inbox.try_lock() else { return };
+        let Some(mut inbox) = ports.inbox.try_lock() else { return ports.flush() };
         let now = ports.now();
         let inbox = &mut *inbox;
         let families = self.families.load(Ordering::Relaxed);
@@ -90,9 +92,51 @@ impl Wire {
             }
         }
         if now.ns() >= self.next.load(Ordering::Relaxed) {
-            self.look_at_clock(adapter, ports, now, who);
+            self.look_at_clock(adapter, ports, now);
         }
-        ports.outbox().flush();
+        ports.flush();
+    }
+
+    /// Sends what waits to be sent.
+    #[inline]
+    pub(crate) fn flush(&self) {
+        if let Some(ports) = self.ports() {
+            ports.flush();
+        }
+    }
+
+    /// The transport of `qp` owes an acknowledgement, and the application may be about to post what it can go with.
+    pub(super) fn owe(&self, qp: &Qp, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.owing, true) {
+            self.owing.lock().push(qp.index);
+            self.owes.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends the acknowledgements that are still owed: nothing came that they could go with.
+    #[inline]
+    pub(crate) fn pay(&self, adapter: &Adapter) {
+        if self.owes.load(Ordering::Relaxed) {
+            self.pay_all(adapter);
+        }
+    }
+
+    fn pay_all(&self, adapter: &Adapter) {
+        let Some(ports) = self.ports() else { return };
+        let now = ports.now();
+        loop {
+            let mut owing = self.owing.lock();
+            let next = owing.pop();
+            self.owes.store(!owing.is_empty(), Ordering::Relaxed);
+            drop(owing);
+            let Some(index) = next else { break };
+            if let Some(qp) = adapter.qp(index) {
+                let mut requester = qp.requester.lock();
+                requester.pay(&qp, &mut ports.outbox(), now);
+                qp.let_go(requester);
+            }
+        }
+        ports.flush();
     }
 
     fn take_all(
@@ -125,70 +169,52 @@ impl Wire {
             return;
         };
         let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
-        for bytes in datagram.packets() {
-            let packet = match envelope.open(bytes, Check::Weak) {
-                Some((packet, Verdict::Intact | Verdict::Explained(_))) => packet,
-                _ => {
-                    self.dropped.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-            };
-            let congested = datagram.ecn() == Ecn::Congested;
+        let congested = datagram.ecn() == Ecn::Congested;
+        let mut packets = Packets { rest: datagram.packets(), envelope, dropped: &self.dropped };
+        let mut next = packets.next();
+        while let Some((qpn, packet)) = next.take() {
+            let (slot, index) = split_qpn(qpn);
+            let arrival = Arrival { addresses, congested, packet };
             let came = Came {
-                arrival: Arrival { addresses, congested, packet },
+                arrival,
                 traffic_class: datagram.traffic_class,
                 hop_limit: datagram.hop_limit,
             };
-            if !self.deliver(adapter, ports, &came, now, who) {
+            let is_taken = if qpn == Qpn::MULTICAST.get() {
+                self.deliver_to_group(adapter, &came, now, who)
+            } else if slot != adapter.fabric.slot() {
+                self.forward(adapter, slot, &came)
+            } else {
+                match adapter.qp(index).filter(|qp| qp.qpn == qpn) {
+                    Some(qp) if qp.kind.is_connected() => {
+                        let more = std::iter::from_fn(|| {
+                            let (more, packet) = packets.next()?;
+                            if more == qpn {
+                                return Some(Arrival { packet, ..arrival });
+                            }
+                            next = Some((more, packet));
+                            None
+                        });
+                        qp.attend(ports, now, std::iter::once(arrival).chain(more), who);
+                        if next.is_some() {
+                            continue;
+                        }
+                        true
+                    }
+                    Some(qp) => qp.datagram_arrived(now, &came, who),
+                    None => false,
+                }
+            };
+            if !is_taken {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
-        }
-    }
-
-    /// Brings a packet to its QP, or to the process that has it; `false`: it is dropped.
-    fn deliver(
-        &self,
-        adapter: &Adapter,
-        ports: &Ports,
-        came: &Came<'_>,
-        now: Time,
-        who: Who,
-    ) -> bool {
-        let Some(qpn) = dest_qpn(came.arrival.packet) else { return false };
-        if qpn == Qpn::MULTICAST {
-            return self.deliver_to_group(adapter, came, now, who);
-        }
-        let (slot, _) = split_qpn(qpn.get());
-        if slot == adapter.fabric.slot() {
-            self.deliver_here(adapter, ports, came, now, who)
-        } else {
-            self.forward(adapter, slot, came)
-        }
-    }
-
-    /// Brings a packet to its QP; `false`: it is dropped.
-    pub(super) fn deliver_here(
-        &self,
-        adapter: &Adapter,
-        ports: &Ports,
-        came: &Came<'_>,
-        now: Time,
-        who: Who,
-    ) -> bool {
-        let Some(qpn) = dest_qpn(came.arrival.packet) else { return false };
-        let (_, index) = split_qpn(qpn.get());
-        let Some(qp) = adapter.qp(index).filter(|qp| qp.qpn == qpn.get()) else { return false };
-        if qp.kind.is_connected() {
-            qp.attend(ports, now, Some(&came.arrival), who);
-            true
-        } else {
-            qp.datagram_arrived(now, came, who)
+            next = packets.next();
         }
     }
 
     /// Looks at QPs whose time has come.
     #[cold]
-    fn look_at_clock(&self, adapter: &Adapter, ports: &Ports, now: Time, who: Who) {
+    fn look_at_clock(&self, adapter: &Adapter, ports: &Ports, now: Time) {
         loop {
             let mut timers = self.timers.lock();
             let due = timers.take_due(now);
@@ -196,7 +222,7 @@ impl Wire {
             drop(timers);
             let Some(index) = due else { return };
             if let Some(qp) = adapter.qp(index) {
-                qp.attend(ports, now, None, who);
+                qp.attend_clock(ports, now);
             }
         }
     }
@@ -231,6 +257,8 @@ impl Wire {
         let polled = adapter.attention.is_down();
         self.listen(ports, !polled);
         if polled {
+            self.pay(adapter);
+            ports.flush();
             return Some(LOOK);
         }
         self.drive(adapter, Who::Stranger);
@@ -266,6 +294,39 @@ impl Wire {
             // The service thread listens to them, unless somebody polls.
             adapter.fabric.wake_self();
         }
+    }
+}
+
+/// The packets of a datagram that are intact, each with the number of the QP that it is for.
+struct Packets<'a, I> {
+    rest: I,
+    /// What the next packet is expected to have been sent in. A kernel that cuts a datagram numbers the parts, so that where one is known the
+    /// next one is, and need not be found out from the ICRC.
+    envelope: Envelope,
+    dropped: &'a AtomicU64,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
+    type Item = (u32, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u32, &'a [u8])> {
+        for bytes in self.rest.by_ref() {
+            let opened = self.envelope.open(bytes, Check::Weak);
+            let intact = opened.and_then(|(packet, verdict)| {
+                let number = match verdict {
+                    Verdict::Intact => self.envelope.identification,
+                    Verdict::Explained(number) => number,
+                    Verdict::Damaged => return None,
+                };
+                self.envelope.identification = number.wrapping_add(1);
+                Some((dest_qpn(packet)?.get(), packet))
+            });
+            if intact.is_some() {
+                return intact;
+            }
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        None
     }
 }
 
