@@ -1,6 +1,7 @@
 //! Posting of send requests: what is refused at once, what is issued, and what has to wait (ibv_post_send(3)).
 
 use super::objects::connection::Requester;
+use super::objects::issue_path::IssuePath;
 use super::objects::qp::Qp;
 use super::request::Request;
 use super::requester::MAX_MESSAGE;
@@ -51,7 +52,7 @@ impl Requester {
             return Ok(());
         }
         if state != State::Sqd && self.queue.issued == n && self.fate.is_going() {
-            if more && is_small_move(request, len) {
+            if more && (is_small_move(request, len) || self.issue_path == IssuePath::Remote) {
                 self.held_back = true;
             } else {
                 self.issue_waiting(qp);
