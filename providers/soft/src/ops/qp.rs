@@ -442,6 +442,11 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     }
     changes.remember(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
+    if changes.has(IBV_QP_QKEY)
+        && let Some(connection) = &mut qp.requester.lock().remote
+    {
+        connection.set_qkey(known.attr.qkey);
+    }
     match changes.step {
         Step::Reset => {
             known.attr = Zeroed::zeroed();
