@@ -350,10 +350,8 @@ impl Agent {
         }
         let is_ours = match sorting::whose(mad) {
             For::Anyone => true,
-            For::Service(service) => {
-                let mine = state.listeners.values().any(|id| id.listens_to(service));
-                mine || !ports::is_listened_to(service)
-            }
+            // Where nobody listens, who asks has seen it before it asked. Who looks now may be late: a server that has its client may listen no more.
+            For::Service(service) => state.listeners.values().any(|id| id.listens_to(service)),
             For::Owner(owner) => owner == self.owner || !ports::lives(owner),
         };
         if is_ours {

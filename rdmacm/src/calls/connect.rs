@@ -3,13 +3,14 @@
 use super::{complete, qp, resolve};
 use crate::agent::Peer;
 use crate::arrivals::transport;
-use crate::device;
+use crate::channel::Event;
+use crate::device::{self, Place};
 use crate::id::{Id, Link, Listening, Stage, State};
 use crate::{address, ports, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::wire::{
-    Bits, DatagramReply, DatagramRequest, DatagramStatus, Ece, Information, Path, PortSpace,
+    Bits, DatagramReply, DatagramRequest, DatagramStatus, Ece, Gid, Information, Path, PortSpace,
     Private, Psn, Qpn, Reason, Reply, Request, ServiceId, TimeCode, TooLong,
 };
 use ferroverbs_cm::{Connection, Kind, Refused};
@@ -113,6 +114,11 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     let conn = wanted.as_ref().map(|wanted| &wanted.conn);
     if id.is_datagram() {
         let (service, private) = asked_for::<216>(id, &state, data)?;
+        if is_for_nobody(place, remote, service) {
+            drop(state);
+            refuse(id);
+            return Ok(());
+        }
         let request = DatagramRequest { pkey: 0xffff, service, private, ..Default::default() };
         state.stage = Stage::Connecting;
         drop(state);
@@ -125,6 +131,11 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         });
     }
     let (service, private) = asked_for::<92>(id, &state, data)?;
+    if is_for_nobody(place, remote, service) {
+        drop(state);
+        refuse(id);
+        return Ok(());
+    }
     let (qpn, srq) = own_qp(id, conn);
     // SAFETY: written when the id was made.
     let qp_type = unsafe { (*id.as_c()).qp_type };
@@ -184,6 +195,23 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         begun(id, carried, asked.map_err(errno)?);
         Ok(())
     })
+}
+
+/// Whether a service is one of this host's, and no process has it.
+fn is_for_nobody(place: Place, remote: Gid, service: ServiceId) -> bool {
+    let is_here = place.device.gids().iter().any(|(_, gid)| *gid == remote);
+    is_here && !ports::is_listened_to(service)
+}
+
+/// Tells the program what a peer answers for whom nobody listens.
+fn refuse(id: &Arc<Id>) {
+    id.lock().stage = Stage::Over;
+    let (kind, status) = if id.is_datagram() {
+        (RDMA_CM_EVENT_UNREACHABLE, i32::from(DatagramStatus::UNSUPPORTED.0))
+    } else {
+        (RDMA_CM_EVENT_REJECTED, i32::from(Reason::INVALID_SERVICE.0))
+    };
+    id.push(Event::new(id, kind, status));
 }
 
 /// A question of `id` is under way.
