@@ -17,6 +17,7 @@ use ferroverbs_cm::{Connection, Kind, Refused};
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How soon a message is answered, as a code; 4.3 s.
 const RESPONSE: TimeCode = TimeCode::new(20);
@@ -102,6 +103,7 @@ fn asked_for<const N: usize>(
 }
 
 fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
+    await_listener(id)?;
     let mut state = id.lock();
     if state.stage != Stage::Routed {
         return Err(Errno::EINVAL);
@@ -195,6 +197,25 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         begun(id, carried, asked.map_err(errno)?);
         Ok(())
     })
+}
+
+/// How long a service may have no listener before its client hears that.
+const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
+
+/// Waits where nobody listens, for a moment: a server that has its client may be about to listen anew for the next one (perftest does so
+/// for each QP), and a client that came between the two was rejected. No lock is held meanwhile.
+fn await_listener(id: &Arc<Id>) -> Result<(), Errno> {
+    let space: PortSpace = id.space()?;
+    let state = id.lock();
+    let target = (state.place, Id::peer_gid(&state), state.destination);
+    drop(state);
+    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(()) };
+    let service = space.service(destination.port());
+    let end = Instant::now() + BETWEEN_LISTENERS;
+    while is_for_nobody(place, remote, service) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
 }
 
 /// Whether a service is one of this host's, and no process has it.

@@ -112,7 +112,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     let fabric = bench.over(DataPath::Default)?;
-    tally.record("nobody listens: rejected at once", nobody(bench, &fabric));
+    tally.record("nobody listens: rejected", nobody(bench, &fabric));
     Ok(())
 }
 
