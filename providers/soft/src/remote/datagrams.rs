@@ -19,8 +19,8 @@ use soft_semantics::inbound::Piece;
 use std::sync::Arc;
 
 impl Requester {
-    /// Puts the datagram of `request`, whose bytes are `ranges`, where the next [`flush`](super::Wire::flush) sends it to another host. What cannot go is
-    /// lost, as on any wire.
+    /// Puts the datagram of `request`, whose bytes are `ranges`, where the wire's next `flush` sends it to another host. What cannot go
+    /// is lost, as on any wire.
     #[cold]
     pub(crate) fn send_far(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) -> Sent {
         let (Some(ports), Some(connection), Some(route)) =
