@@ -152,6 +152,19 @@ static void set_up_objects(void)
 	qp.qp.handle = 0x601;
 }
 
+/*
+ * A decimal number. Not by strtoull: headers of glibc 2.38 and later make that a symbol which the C library of an older release, with which
+ * this program also runs, does not have.
+ */
+static unsigned long long decimal(const char *digits)
+{
+	unsigned long long number = 0;
+
+	while (*digits >= '0' && *digits <= '9')
+		number = number * 10 + (unsigned long long)(*digits++ - '0');
+	return number;
+}
+
 static struct ibv_context *open_device(int import)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -184,9 +197,9 @@ int main(int argc, char **argv)
 		if (strcmp(argv[a], "import") == 0)
 			import = 1;
 		if (strncmp(argv[a], "fail=", 5) == 0)
-			error = atoi(argv[a] + 5);
+			error = (int)decimal(argv[a] + 5);
 		if (strncmp(argv[a], "garble=", 7) == 0)
-			garbage = strtoull(argv[a] + 7, NULL, 0);
+			garbage = decimal(argv[a] + 7);
 	}
 	if (argc == 2 && strcmp(argv[1], "where") == 0) {
 		Dl_info info;
