@@ -67,7 +67,7 @@ pub(crate) struct Agent {
 // SAFETY: verbs objects may be used by any thread; `memory` is divided into slots, each of which is used by who has its number, under the lock
 // of `state` or by the thread alone.
 unsafe impl Send for Agent {}
-// SAFETY: as above.
+// SAFETY: all that is shared is changed under the lock of `state` or is a verbs object, which any thread may use.
 unsafe impl Sync for Agent {}
 
 /// What the thread and callers share.

@@ -25,7 +25,7 @@ pub(crate) struct Device {
 
 // SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: nothing in it changes after it was made; the objects behind its pointers are for any thread.
 unsafe impl Sync for Device {}
 
 /// The only port that is used.

@@ -46,7 +46,7 @@ struct Table(UnsafeCell<verbs_context_ops>);
 
 // SAFETY: plain words, each read and written at once (`load`, `store`).
 unsafe impl Sync for Table {}
-// SAFETY: as above; nothing in it belongs to a thread.
+// SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Table {}
 
 impl Table {

@@ -26,7 +26,7 @@ pub(super) fn set_apart() -> crate::Result<()> {
     // SAFETY: none of the flags has an effect on descriptors or memory of this process, and it has one thread.
     let with_rights = user.is_root() && unsafe { unshare_unsafe(namespaces) }.is_ok();
     if !with_rights {
-        // SAFETY: as above.
+        // SAFETY: one more of the flags that have no effect on descriptors or memory, in a process of one thread.
         unsafe { unshare_unsafe(namespaces | UnshareFlags::NEWUSER) }.map_err(refused)?;
         // Who we are stays. A group may be mapped only once nobody can drop groups.
         let map = |file: &str, text: String| {

@@ -77,7 +77,7 @@ impl Builder {
                 let address = |function: Option<_>| function.map_or(0, |function| function as usize);
                 if now.is_some() && address(now) != address(before.$field) {
                     work.old.$field = now;
-                    // SAFETY: as above.
+                    // SAFETY: the caller's `qp` is live, and who changes its pointers holds the builder's lock.
                     unsafe { (*qp).$field = Some($field::<W>) };
                 }
             )+};

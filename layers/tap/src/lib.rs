@@ -186,7 +186,7 @@ pub struct Ctx {
 
 // SAFETY: the table lives as long as the context and is only read, entry by entry.
 unsafe impl Send for Ctx {}
-// SAFETY: as above.
+// SAFETY: any thread may read the table, each entry of which is a word that is read and written at once.
 unsafe impl Sync for Ctx {}
 
 /// A queue pair.
@@ -220,7 +220,7 @@ pub(crate) struct CqEx {
 
 // SAFETY: of the copy only function pointers are read.
 unsafe impl Send for CqEx {}
-// SAFETY: as above.
+// SAFETY: nobody writes the copy after it was made.
 unsafe impl Sync for CqEx {}
 
 pub(crate) static CONTEXTS: Table<Ctx> = Table::new();

@@ -162,7 +162,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
             known.state.store(given.qp_state, Ordering::Relaxed);
         }
         if let (Some(builder), Some(before)) = (builder, &before) {
-            // SAFETY: as above. The provider may have changed a pointer.
+            // SAFETY: only extended QPs have a builder, and this one is live. The provider may have changed a pointer.
             unsafe { builder.replace::<W>(qp.cast(), before) };
         }
     }

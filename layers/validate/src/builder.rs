@@ -70,7 +70,7 @@ impl Builder {
     pub(crate) unsafe fn replace(&self, qp: *mut ibv_qp_ex, ops: u64) {
         let mut work = self.work.lock();
         work.ops = ops;
-        // SAFETY: as above.
+        // SAFETY: `qp` is live and extended, by the contract of this function; the lock keeps other threads from its pointers.
         unsafe { take(&mut work, qp, None) };
     }
 
@@ -81,7 +81,7 @@ impl Builder {
     /// As `replace`.
     pub(crate) unsafe fn replace_again(&self, qp: *mut ibv_qp_ex, before: &ibv_qp_ex) {
         let mut work = self.work.lock();
-        // SAFETY: as above.
+        // SAFETY: `qp` is live and extended, by the contract of this function; the lock keeps other threads from its pointers.
         unsafe { take(&mut work, qp, Some(before)) };
     }
 
@@ -116,7 +116,7 @@ unsafe fn take(work: &mut Work, qp: *mut ibv_qp_ex, before: Option<&ibv_qp_ex>) 
             let old = before.map_or(0, |before| address(before.$field));
             if now.is_some() && address(now) != old {
                 work.old.$field = now;
-                // SAFETY: as above.
+                // SAFETY: the caller's `qp` is live, and who changes its pointers holds the builder's lock.
                 unsafe { (*qp).$field = Some($field) };
             }
         )+};

@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
     // SAFETY: the front-end's CQ is live, since its event is not acknowledged.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return };
     if let Some(known) = CQS.get(cq as usize) {
-        // SAFETY: as above.
+        // SAFETY: the CQ is live while its event is not acknowledged; the count is a plain word of it.
         check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
         known.got.fetch_add(1, Ordering::Relaxed);
     }

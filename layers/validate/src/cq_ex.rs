@@ -28,7 +28,7 @@ pub(crate) struct Extended {
 
 // SAFETY: a copy of which only the function pointers are read.
 unsafe impl Send for Extended {}
-// SAFETY: as above.
+// SAFETY: nobody writes the copy after it was made.
 unsafe impl Sync for Extended {}
 
 impl Extended {

@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn create_qp(
         explain_refusal("ibv_create_qp", &ctx, &given, |inline| {
             let mut again = given;
             again.cap.max_inline_data = inline;
-            // SAFETY: as above, with less.
+            // SAFETY: the caller's domain and a copy of its attributes that asks for less.
             let made = unsafe { beneath!(ctx, create_qp)(pd, &raw mut again) };
             // SAFETY: just made, and used by nobody.
             !made.is_null() && unsafe { beneath!(ctx, destroy_qp)(made) } == 0
@@ -297,7 +297,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, modify_qp)(qp, attr, mask.bits().cast_signed()) };
     if let (0, Some(known)) = (result, known) {
-        // SAFETY: as above.
+        // SAFETY: the call took the caller's attributes, so they are readable.
         unsafe { modified(known, attr, mask) };
         if let (Some((_, builder)), Some(before)) = (builder, &before) {
             // SAFETY: an extended QP, which is live.

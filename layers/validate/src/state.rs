@@ -25,7 +25,7 @@ pub(crate) struct Ctx {
 
 // SAFETY: the table lives as long as the context and is only read, entry by entry.
 unsafe impl Send for Ctx {}
-// SAFETY: as above.
+// SAFETY: any thread may read the table, each entry of which is a word that is read and written at once.
 unsafe impl Sync for Ctx {}
 
 impl Ctx {

@@ -361,7 +361,7 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
         }
     };
-    // SAFETY: as above.
+    // SAFETY: a request on a UD queue pair has this member of the union; for any other it is not read.
     let ah = if qp.kind == IBV_QPT_UD { unsafe { wr.wr.ud.ah as usize } } else { 0 };
     Send {
         wr_id: wr.wr_id,
@@ -434,7 +434,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         // SAFETY: the program's list of live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
-            // SAFETY: as above.
+            // SAFETY: the requests of the program's list are live for the whole call.
             if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
                 ring(CALL, Some(known), known.name());
                 break;
@@ -551,7 +551,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         // SAFETY: the program's list of live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
-            // SAFETY: as above.
+            // SAFETY: the requests of the program's list are live for the whole call.
             if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
                 ring(CALL, Some(known), known.name());
                 break;
@@ -663,7 +663,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
         // SAFETY: the program's list of live requests.
         while let Some(this) = unsafe { at.as_ref() } {
             count += 1;
-            // SAFETY: as above.
+            // SAFETY: the requests of the program's list are live for the whole call.
             if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
                 ring(CALL, None, format!("srq {:#x}", known.at));
                 break;
