@@ -463,9 +463,8 @@ static long with_own_network(struct parts *p, void *arg)
 	if (s < 0 || ioctl(s, SIOCSIFFLAGS, &r))
 		die("an interface that comes up: %s", strerror(errno));
 	close(s);
-	bad |= (ibv_query_gid_ex(own, 1, 1, &entry, 0) != ENODATA) << 2;
-	control("gid-change");
-	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 3;
+	/* Nobody has to order it. Whether the table has it before that depends on who is faster. */
+	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 2;
 	static const unsigned char localhost[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
 	bad |= (ibv_query_gid(own, 1, 1, &gid) || memcmp(gid.raw, localhost, 16)) << 4;
 	bad |= (ibv_query_gid_ex(own, 1, 1, &entry, 0) || entry.gid_index != 1 || entry.gid_type != IBV_GID_TYPE_ROCE_V2) << 5;
@@ -476,6 +475,8 @@ static long with_own_network(struct parts *p, void *arg)
 	bad |= !ah << 6;
 	if (ah)
 		ibv_destroy_ah(ah);
+	control("gid-change");
+	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 3;
 	bad |= (ibv_dealloc_pd(pd) || ibv_close_device(own)) << 7;
 	return bad;
 }
@@ -487,7 +488,7 @@ static void addresses(struct end *e)
 	if (bad < 0)
 		printf("skipped: no network namespace here (%s)\n", strerror((int)-bad));
 	else
-		check_eq(bad, 0, "mistakes (bits) with an address that came: it is found after IBV_EVENT_GID_CHANGE, and not before");
+		check_eq(bad, 0, "mistakes (bits) with an address that came: it is found after IBV_EVENT_GID_CHANGE");
 	end_free(e);
 }
 
