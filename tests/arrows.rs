@@ -135,7 +135,7 @@ const UNSAFE: [&str; 32] = [
     "engine/objects/wq.rs",
     "engine/onesided.rs",
     "engine/posting.rs",
-    "engine/quick.rs",
+    "engine/quick_send.rs",
     "engine/regions.rs",
     "engine/requester.rs",
     "engine/responder.rs",
@@ -211,4 +211,59 @@ fn no_circle_of_imports_crosses_a_folder_or_is_large() {
     }
     assert!(wrong.is_empty(), "{wrong}");
     assert!(seen > 300, "only {seen} imports found: does this test still read them?");
+}
+
+/// Files that an 8-byte SEND passes at most, from ibv_post_send(3) to the peer's ibv_poll_cq(3).
+const WALK: usize = 10;
+
+/// Where the application comes in, at either end.
+const ENTERED: [&str; 3] = ["post_send", "poll_cq", "start_poll"];
+
+/// Whether `code` calls `function`.
+fn calls(code: &str, function: &str) -> bool {
+    let mut before: Vec<_> = code.split(&format!("{function}(")).collect();
+    before.pop();
+    // A definition is no call, and the end of another name is none of this one.
+    before.iter().any(|text| text.ends_with(['.', ':', ' ', '!', '(']) && !text.ends_with("fn "))
+}
+
+/// The rows of the table behind `heading` of docs/architecture.md: a file, and its functions.
+fn walk<'a>(page: &'a str, heading: &str) -> Vec<(&'a str, Vec<&'a str>)> {
+    let (_, section) = page.split_once(heading).expect("the heading of a walk");
+    let section = section.split("\n#").next().expect("a section");
+    let in_code = |cell: &'a str| cell.split('`').skip(1).step_by(2).collect::<Vec<_>>();
+    let rows = section.lines().filter_map(|line| {
+        let mut cells = line.split('|').skip(1);
+        cells.next()?.trim().parse::<usize>().ok()?;
+        Some((*in_code(cells.next()?).first()?, in_code(cells.next()?)))
+    });
+    rows.collect()
+}
+
+#[test]
+fn walks_pass_the_files_that_the_documentation_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("a page");
+    let send = walk(&page, "### The walk of an 8-byte SEND\n");
+    assert!((5..=WALK).contains(&send.len()), "{} files", send.len());
+    for walk in [send, walk(&page, "### The walk of a tag-matched message\n")] {
+        let mut passed = String::new();
+        for (file, functions) in walk {
+            let text = fs::read_to_string(root.join("providers/soft").join(file))
+                .unwrap_or_else(|error| panic!("{file}: {error}"));
+            let code = text.split("\nmod tests {").next().expect("code");
+            let is_entered =
+                |function: &&str| ENTERED.contains(function) || calls(&passed, function);
+            assert!(functions.iter().any(is_entered), "nobody before calls a function of {file}");
+            passed.push_str(code);
+            for function in functions {
+                let defined = [format!("fn {function}("), format!("fn {function}<")];
+                assert!(defined.iter().any(|head| code.contains(head)), "{file} has no {function}");
+                assert!(
+                    ENTERED.contains(&function) || calls(&passed, function),
+                    "nobody on the way calls {function} of {file}"
+                );
+            }
+        }
+    }
 }

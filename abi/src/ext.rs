@@ -20,6 +20,13 @@ use crate::{be64, ibv_context, ibv_device, ibv_gid_entry, verbs_device_ops};
 /// [`ferroverbs_plugin_ext::size`].
 pub const PLUGIN_EXT_SYMBOL: &core::ffi::CStr = c"ferroverbs_plugin_ext_v1";
 
+/// The group that stands for queue pair 1, by which connections are managed (IBTA vol 1, 3.5.10 and 13.4.5), on a device that is shared by
+/// processes and has no kernel. Each UD queue pair that `ibv_attach_mcast(3)` puts into it gets what other hosts send to number 1 of this
+/// host, if it has their Q_Key, `0x80010000`; it has the addresses in the 40 bytes in front. What is sent to number 1 of an address of this host
+/// comes to all members, and what goes to another host has the number 1 as its source. The address is of the scope of an interface:
+/// datagrams to it go nowhere else.
+pub const GSI_GROUP: [u8; 16] = [0xff, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'V', 0, 1];
+
 /// One announced device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

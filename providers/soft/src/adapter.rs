@@ -14,15 +14,15 @@ use crate::engine::objects::helping::Helping;
 use crate::engine::objects::holder::PeerState;
 use crate::engine::objects::port::{Interfaces, Port, Unreachable};
 use crate::engine::objects::qp::Qp;
+use crate::engine::objects::served_by::ServedBy;
 use crate::engine::objects::srq::Srq;
-use crate::engine::objects::who::Who;
 use crate::engine::objects::wq::Wq;
 use crate::engine::objects::xrc::{DomainId, Xrc};
 use crate::engine::regions::Regions;
 use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
 use crate::guid::Identity;
-use crate::remote::state::Wire;
+use crate::remote::state::Network;
 use crate::table::{Places, Table};
 use parking_lot::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
@@ -101,7 +101,7 @@ impl Adapter {
             one_chunk: crate::config::eager_bytes().clamp(SEND_INLINE, CHUNK_BYTES),
             port: Port::default(),
             interfaces: Interfaces::default(),
-            wire: Wire::default(),
+            wire: Network::default(),
             unreachable: Unreachable::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
@@ -134,9 +134,11 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// Ends a domain; `false`: a living process that imported it has objects in it.
+    /// Ends a domain; `false`: this process, or a living one that imported it, has objects in it.
     pub(crate) fn remove_domain(&self, number: u32) -> bool {
         self.domains.remove(number, || {
+            // Who imported it has met us; we have met him once we read what he said last.
+            self.fabric.hear_callers();
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
                 // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
@@ -376,8 +378,8 @@ impl Adapter {
     /// Looks at completion queues for what no bell rang for: at all of them, or at the next few.
     fn sweep(&self, which: Sweep) {
         match which {
-            Sweep::All => self.each_cq(|cq| cq.sweep(Who::Stranger)),
-            Sweep::Some => self.next_cqs().iter().for_each(|cq| cq.sweep(Who::Stranger)),
+            Sweep::All => self.each_cq(|cq| cq.sweep(ServedBy::Library)),
+            Sweep::Some => self.next_cqs().iter().for_each(|cq| cq.sweep(ServedBy::Library)),
         }
     }
 
@@ -405,11 +407,11 @@ impl Adapter {
     pub(crate) fn answer(&self) {
         self.view.take_qp_bells(|index| {
             if let Some(qp) = self.qp(index) {
-                serve_cold(self, &qp, Who::Stranger);
+                serve_cold(self, &qp, ServedBy::Library);
             }
         });
         // XRC receive QPs have no queue; and what processes tell each other comes in datagram rings.
-        let left = self.xrc.sweep(Who::Stranger);
+        let left = self.xrc.sweep(ServedBy::Library);
         self.datagrams.attend(self);
         if left {
             self.fabric.wake_self();
@@ -451,7 +453,7 @@ impl Adapter {
         let mut next: Option<Instant> = None;
         for weak in watched {
             let Some(qp) = weak.upgrade() else { continue };
-            qp.serve_once(Who::Stranger);
+            qp.serve_once(ServedBy::Library);
             qp.acknowledge();
             qp.advance_send();
             // Only now, or what still waits would have us look again at once. Whoever had it watched until here changed under
@@ -527,10 +529,8 @@ impl Adapter {
         let doomed = std::mem::take(&mut *self.doomed.lock());
         for cq in doomed {
             for qp in self.all_qps() {
-                let concerned =
-                    qp.send_cq.handle() as usize == cq || qp.recv_cq.handle() as usize == cq;
-                // What spreads frames has no queue of its own: the work queues are told.
-                if concerned && qp.rss.is_none() {
+                let uses = |own: &Cq| own.handle() as usize == cq;
+                if qp.pair().is_some_and(|pair| uses(&pair.send_cq) || uses(&pair.recv_cq)) {
                     qp.event(abi::IBV_EVENT_QP_FATAL);
                     qp.enter_error();
                 }
@@ -627,7 +627,7 @@ impl Handler for Service {
             };
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
                 // What the dead process had published still counts.
-                qp.serve_once(Who::Stranger);
+                qp.serve_once(ServedBy::Library);
                 qp.acknowledge();
                 qp.advance_send();
                 adapter.cut.lock().push((at, qp.me()));

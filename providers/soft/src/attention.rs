@@ -286,9 +286,13 @@ mod tests {
             attention.polled(0);
         }
         assert!(attention.is_down() && woken_beyond(0), "it looks after those who poll");
-        // Whatever else woke it has passed.
-        std::thread::sleep(Duration::from_millis(50));
-        let before = counter.0.load(Ordering::Relaxed);
+        // Whatever else woke it has passed once nothing has, in so many looks.
+        let (mut before, mut same) = (0, 0);
+        while same < 50 {
+            std::thread::sleep(Duration::from_millis(1));
+            let now = counter.0.load(Ordering::Relaxed);
+            (before, same) = (now, if now == before { same + 1 } else { 0 });
+        }
         attention.armed();
         assert!(!attention.is_down() && woken_beyond(before));
     }

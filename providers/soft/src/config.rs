@@ -4,6 +4,7 @@ use crate::guid::DEVICES;
 use parking_lot::Mutex;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
 use soft_semantics::faults::{Statement, parse};
+use soft_semantics::weather::Weather;
 use soft_sys::{Errno, dir, notice, process};
 use std::ffi::{OsStr, OsString};
 use std::path::{self, Path, PathBuf};
@@ -142,9 +143,23 @@ pub(crate) fn wire() -> Wiring {
     *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
 }
 
+/// What happens to packets that leave for other hosts.
+const WEATHER: Setting<Weather> = Setting {
+    name: "FERROVERBS_SOFT_WEATHER",
+    allowed: "words such as 'loss=1% duplicate=1% reorder=1% seed=7'",
+    otherwise: "without losses",
+    harmless: false,
+    parse: Weather::parse,
+};
+
+/// What shall happen to packets that leave for other hosts, by `FERROVERBS_SOFT_WEATHER`; `None`: nothing.
+pub(crate) fn weather() -> Option<Weather> {
+    WEATHER.get()
+}
+
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     DEVICES_ASKED.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
@@ -153,6 +168,7 @@ const NAMES: [&str; 10] = [
     EAGER.name,
     KEYS.name,
     WIRE.name,
+    WEATHER.name,
     FAULTS_VARIABLE,
     CONTROL_VARIABLE,
 ];

@@ -1,12 +1,16 @@
-//! The GID table follows the interfaces: when an address of this host came or went, applications are told (IBV_EVENT_GID_CHANGE).
+//! The GID table follows the interfaces: when an address of this host came or went, applications are told (IBV_EVENT_GID_CHANGE). They are
+//! also told when the last cable to other hosts went (IBV_EVENT_PORT_ERR) and when there is one again (IBV_EVENT_PORT_ACTIVE); the port
+//! itself stays up, as it leads to this host as well.
 #![forbid(unsafe_code)]
 
 use crate::engine::objects::adapter::Adapter;
-use crate::net::Gids;
-use abi::IBV_EVENT_GID_CHANGE;
+use crate::engine::objects::port::Interfaces;
+use crate::net::{Gids, has_cable};
+use abi::{IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 impl Adapter {
     /// Listens to the kernel from here on. Where it may not, the table stays as it is when a device is opened.
@@ -14,6 +18,7 @@ impl Adapter {
         let Ok(news) = AddressNews::open() else { return };
         // After the beginning of the news, so that nothing is missed in between.
         *self.interfaces.told.lock() = Some(Gids::of_this_host(self.identity, 0));
+        self.interfaces.cabled.store(has_cable(), Ordering::Relaxed);
         if self.fabric.watch(news.as_fd()).is_ok() {
             let _ = self.interfaces.news.set(news);
         }
@@ -24,6 +29,7 @@ impl Adapter {
         if !self.interfaces.news.get().is_some_and(AddressNews::take) {
             return;
         }
+        self.look_at_cables();
         let now = Gids::of_this_host(self.identity, 0);
         let mut told = self.interfaces.told.lock();
         if told.as_ref() == Some(&now) {
@@ -32,5 +38,18 @@ impl Adapter {
         *told = Some(now);
         drop(told);
         self.order(Order::PortEvent(IBV_EVENT_GID_CHANGE));
+    }
+
+    /// Looks whether other hosts can still be reached, or again.
+    fn look_at_cables(&self) {
+        let Interfaces { cabled, cut, .. } = &self.interfaces;
+        let now = has_cable();
+        let before = cabled.swap(now, Ordering::Relaxed);
+        if before && !now {
+            cut.store(true, Ordering::Relaxed);
+            self.order(Order::PortEvent(IBV_EVENT_PORT_ERR));
+        } else if now && cut.swap(false, Ordering::Relaxed) {
+            self.order(Order::PortEvent(IBV_EVENT_PORT_ACTIVE));
+        }
     }
 }

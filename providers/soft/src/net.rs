@@ -62,6 +62,8 @@ enum Address {
 struct Interface {
     index: u32,
     loopback: bool,
+    /// It has a cable, or what counts as one (IFF_RUNNING).
+    running: bool,
     address: Address,
 }
 
@@ -150,6 +152,16 @@ pub(crate) fn interface_of(raw: &[u8; 16]) -> u32 {
     interfaces().iter().find(|interface| is_its(interface)).map_or(0, |interface| interface.index)
 }
 
+/// Whether a cable leads from this host to others: an interface with an address is up and has one.
+pub(crate) fn has_cable() -> bool {
+    leads_out(&interfaces())
+}
+
+fn leads_out(all: &[Interface]) -> bool {
+    let has_address = |interface: &Interface| !matches!(interface.address, Address::Hardware(_));
+    all.iter().any(|interface| !interface.loopback && interface.running && has_address(interface))
+}
+
 fn is_loopback(raw: &[u8; 16]) -> bool {
     let v6 = Ipv6Addr::from(*raw);
     v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
@@ -213,7 +225,9 @@ fn interfaces() -> Vec<Interface> {
         // An address may have a name of its own (eth0:1), which only the kernel can tell.
         // SAFETY: a NUL-terminated name.
         let index = known.unwrap_or_else(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
-        all.push(Interface { index, loopback: flags & libc::IFF_LOOPBACK != 0, address });
+        let [loopback, running] =
+            [libc::IFF_LOOPBACK, libc::IFF_RUNNING].map(|flag| flags & flag != 0);
+        all.push(Interface { index, loopback, running, address });
     }
     // SAFETY: the list from getifaddrs, not used any more.
     unsafe { libc::freeifaddrs(first) };
@@ -230,7 +244,7 @@ mod tests {
     }
 
     fn interface(index: u32, address: Address) -> Interface {
-        Interface { index, loopback: index == 1, address }
+        Interface { index, loopback: index == 1, running: true, address }
     }
 
     #[test]
@@ -271,6 +285,16 @@ mod tests {
         let all = [interface(1, Address::V4(Ipv4Addr::LOCALHOST))];
         let gids = Gids::from_interfaces(identity(), 0, &all);
         assert!(gids.get(0).is_some() && gids.get(1).is_some());
+    }
+
+    #[test]
+    fn a_cable_is_that_of_an_interface_with_an_address() {
+        let lo = interface(1, Address::V4(Ipv4Addr::LOCALHOST));
+        let bare = interface(2, Address::Hardware([0x52, 0x54, 0, 1, 2, 3]));
+        let good = interface(3, Address::V4(Ipv4Addr::new(10, 0, 0, 7)));
+        assert!(!leads_out(&[lo.clone(), bare.clone()]));
+        assert!(leads_out(&[lo, bare, good.clone()]));
+        assert!(!leads_out(&[Interface { running: false, ..good }]), "without a cable");
     }
 
     #[test]

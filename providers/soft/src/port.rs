@@ -2,9 +2,9 @@
 //! out by the service thread, one after the other (`soft_semantics::faults`).
 
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::issue_path::Plan;
+use crate::engine::objects::plan::Plan;
 use crate::engine::objects::qp::Qp;
-use crate::engine::objects::who::Who;
+use crate::engine::objects::served_by::ServedBy;
 use abi::*;
 use soft_semantics::faults::{Order, Rule, Statement};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Adapter {
         *plan = Plan::default();
         let qps = self.all_qps();
         for qp in &qps {
-            qp.requester.lock().drop_plan(qp.kind);
+            qp.requester.lock().drop_plan();
         }
         drop(plan);
         for qp in &qps {
@@ -165,7 +165,7 @@ impl Adapter {
         }
         self.port_event(if down { IBV_EVENT_PORT_ERR } else { IBV_EVENT_PORT_ACTIVE });
         for qp in &qps {
-            qp.advance_receive(Who::Stranger);
+            qp.advance_receive(ServedBy::Library);
             qp.acknowledge();
             qp.advance_send();
         }
@@ -186,7 +186,7 @@ fn set_plugged(qp: &Qp, plugged: bool) {
     {
         let mut requester = qp.requester.lock();
         if plugged {
-            requester.plug(qp.kind);
+            requester.plug();
         } else {
             requester.unplug();
         }

@@ -158,6 +158,24 @@ macro_rules! numbers {
     )+};
 }
 
+impl AtomicUsize {
+    pub(crate) fn fetch_update(
+        &self,
+        success: Ordering,
+        failure: Ordering,
+        mut next: impl FnMut(usize) -> Option<usize>,
+    ) -> Result<usize, usize> {
+        let mut old = self.load(failure);
+        while let Some(new) = next(old) {
+            match self.compare_exchange(old, new, success, failure) {
+                Ok(old) => return Ok(old),
+                Err(now) => old = now,
+            }
+        }
+        Err(old)
+    }
+}
+
 numbers!(AtomicU32(u32), AtomicU64(u64), AtomicUsize(usize));
 
 /// A mutex with the interface of parking_lot's.

@@ -1,9 +1,9 @@
-//! Who has what until further notice: a ring's holder, the openers of a QP, a completion queue's list.
+//! Who has what until further notice: a ring's holder, the openers of a QP, a protection domain's objects, a completion queue's list.
 
 use crate::model;
 use crate::protocol::{head, show};
 use crate::sync::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, Weakened, weakened,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, Weakened, weakened,
 };
 use crate::tenure::*;
 use loom::cell::UnsafeCell;
@@ -164,6 +164,102 @@ model!(a_qp_is_destroyed_when_nobody_has_it_open, 3, why: "Causality violation",
         }
         opened.touch();
         other.join().expect("the opener ends");
+    }
+);
+
+/// The number of a domain.
+const DOMAIN: u64 = 9;
+
+/// A protection domain that another process imported, and what it consists of.
+struct Domain {
+    number: AtomicU64,
+    borrowed: AtomicU64,
+    users: AtomicUsize,
+    pd: UnsafeCell<u32>,
+}
+
+impl Domain {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            number: AtomicU64::new(DOMAIN),
+            borrowed: AtomicU64::new(0),
+            users: AtomicUsize::new(0),
+            pd: UnsafeCell::new(0),
+        })
+    }
+
+    /// Domains::remove, as far as other processes go: whether none has objects in it.
+    fn is_over(&self) -> bool {
+        begin_to_end(&self.number);
+        let over = borrowed(&self.borrowed) != DOMAIN;
+        if !over {
+            self.number.store(DOMAIN, Ordering::SeqCst);
+        }
+        over
+    }
+
+    fn touch(&self) {
+        // SAFETY: loom checks that nobody else is at it.
+        self.pd.with_mut(|pd| unsafe { *pd += 1 });
+    }
+}
+
+model!(a_domain_is_over_when_no_other_process_has_objects_in_it, 3, why: "Causality violation",
+    fails: {
+        a_domain_is_over_under_an_object_without_a_total_order: Weakened::TOTAL,
+        a_domain_is_over_before_its_last_object_without_acquire: Weakened::ACQUIRE,
+        a_domain_is_over_before_its_last_object_without_release: Weakened::RELEASE,
+    },
+    || {
+        let domain = Domain::new();
+        let other = {
+            let domain = Arc::clone(&domain);
+            thread::spawn(move || {
+                // Domains::borrow and Domains::give_back.
+                note_borrowed(&domain.borrowed, DOMAIN);
+                if domain_there(&domain.number) == DOMAIN {
+                    domain.touch();
+                }
+                withdraw_borrowed(&domain.borrowed);
+            })
+        };
+        while !domain.is_over() {
+            thread::yield_now();
+        }
+        domain.touch();
+        other.join().expect("the maker ends");
+    }
+);
+
+model!(a_domain_is_over_when_its_process_has_no_objects_in_it, 3, why: "Causality violation",
+    fails: {
+        a_domain_is_over_under_an_object_that_is_counted_after_a_look: Weakened::OTHERWISE,
+        a_domain_is_over_before_its_objects_without_acquire: Weakened::ACQUIRE,
+        a_domain_is_over_before_its_objects_without_release: Weakened::RELEASE,
+    },
+    || {
+        let domain = Domain::new();
+        let other = {
+            let domain = Arc::clone(&domain);
+            thread::spawn(move || {
+                // Pd::hold and Pd::release; a look and a step of its own where the model is to fail.
+                let held = if weakened().otherwise {
+                    let there = domain.users.load(Ordering::Acquire) != usize::MAX;
+                    domain.users.fetch_add(1, Ordering::AcqRel);
+                    there
+                } else {
+                    hold_domain(&domain.users)
+                };
+                if held {
+                    domain.touch();
+                    release_domain(&domain.users);
+                }
+            })
+        };
+        if end_domain(&domain.users) {
+            domain.touch();
+        }
+        other.join().expect("the maker ends");
     }
 );
 

@@ -38,7 +38,7 @@ impl Oracle {
         let va = random.below((MEMORY - len) as u64) as usize;
         let mut receive = |data, tail| {
             let srq = xrc.then_some(srq);
-            self.inbox.push(Received { data, tail, solicited, srq });
+            self.inbox.push(Received { data, tail, solicited, source: None, srq });
         };
         let (op, len) = match random.below(10) {
             0..3 => {

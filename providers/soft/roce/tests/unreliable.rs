@@ -99,3 +99,13 @@ fn multicast_datagrams_are_for_everybody() {
     assert!(world.run());
     assert_eq!(world.ends[1].inbox.len(), 1);
 }
+
+#[test]
+fn datagrams_between_managers_have_their_number_at_both_ends() {
+    let mut world = World::new(Service::Ud, 1, |_, _| {});
+    let op = Op::Datagram { qpn: Qpn::GSI, qkey: 0x1234, immediate: None };
+    world.ends[0].post(Work::new(0, op, 20));
+    assert!(world.run());
+    let sources: Vec<_> = world.ends[1].inbox.iter().map(|received| received.source).collect();
+    assert_eq!(sources, [Some(Qpn::GSI)]);
+}

@@ -43,6 +43,16 @@ impl Nak {
             Self::InvalidRd => IBV_WC_REM_INV_RD_REQ_ERR,
         }
     }
+
+    /// The event of the queue pair that refuses (IBTA vol 1, 11.6.3); `None`: it goes on as before.
+    pub const fn event(self) -> Option<u32> {
+        match self {
+            Self::Invalid | Self::InvalidRd => Some(IBV_EVENT_QP_REQ_ERR),
+            Self::Access => Some(IBV_EVENT_QP_ACCESS_ERR),
+            Self::Operation => Some(IBV_EVENT_QP_FATAL),
+            Self::Rnr => None,
+        }
+    }
 }
 
 /// What a transport is to do about one piece.
@@ -68,7 +78,7 @@ pub enum Verdict {
 
 /// What the headers of a piece say.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct Headers {
     /// It begins a message.
     pub first: bool,
     /// It ends one.

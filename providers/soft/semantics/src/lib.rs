@@ -17,6 +17,7 @@ pub mod request;
 pub mod state;
 pub mod tags;
 mod time;
+pub mod weather;
 pub mod windows;
 pub mod xrc;
 

@@ -1,6 +1,7 @@
 //! Send requests: what was asked for, and the queue that remembers it until it is complete.
 
 use crate::inbound::Nak;
+use crate::state::Kind;
 use crate::tags::MAX_TAG_SGE;
 use crate::tags::wire::HEADERS_LEN;
 use crate::windows::Bind;
@@ -83,6 +84,38 @@ pub enum What {
     Finish(Fetched),
     /// A fault on purpose: the remote QP refuses the request.
     Refused(Nak),
+}
+
+/// What a transport does about a request that is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has bytes that go out; they may be inline.
+    Bytes,
+    /// It has none that go out, so that none can be inline.
+    NoInline,
+    /// Its bytes are cut into segments, by rules of their own (`frames::segmenter`).
+    Segments,
+}
+
+/// What a QP of `kind` does with a request of this `ibv_wr_opcode`; `None`: it has no such request (ibv_post_send(3), table of opcodes).
+#[inline]
+#[must_use]
+pub const fn taken(kind: Kind, opcode: u32) -> Option<Taken> {
+    use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
+    Some(match (opcode, kind) {
+        // It has no send queue.
+        (_, XrcRecv) => return None,
+        (IBV_WR_SEND, _) | (IBV_WR_SEND_WITH_IMM, Rc | Uc | Ud | XrcSend) => Taken::Bytes,
+        (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Rc | Uc | XrcSend) => Taken::Bytes,
+        (IBV_WR_SEND_WITH_INV, Rc | Uc) | (IBV_WR_ATOMIC_WRITE, Rc) => Taken::Bytes,
+        (IBV_WR_FLUSH, Rc) | (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Rc | Uc) => Taken::NoInline,
+        (
+            IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
+            Rc | XrcSend,
+        ) => Taken::NoInline,
+        (IBV_WR_TSO, Ud | Raw) => Taken::Segments,
+        _ => return None,
+    })
 }
 
 /// Memory at the other end.

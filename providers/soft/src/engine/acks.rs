@@ -2,13 +2,13 @@
 //! end told along with its pieces.
 #![forbid(unsafe_code)]
 
+use super::objects::cq::Cq;
 use super::objects::qp::Qp;
-use super::objects::who::Who;
 use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::Ordering;
 
 /// Looks without an arrival after which an acknowledgement waits no longer.
-const QUIET: u32 = 8;
+pub(super) const QUIET: u32 = 8;
 
 impl Qp {
     /// The responder went on to `next`. Returns whether the acknowledgement of that can wait: an answer is probably to come, which
@@ -19,7 +19,7 @@ impl Qp {
         self.next_arrival.store(next, Ordering::Release);
         self.answers.load(Ordering::Relaxed)
             && !self.quiet.lasts(before, QUIET)
-            && self.adapter.attention.may_leave(self.index, self.recv_cq.tag())
+            && self.adapter.attention.may_leave(self.index, Cq::tag_of(self.recv_key))
     }
 
     /// The acknowledgement that goes along with a piece of ours.
@@ -82,17 +82,6 @@ impl Qp {
         // An older number that overwrites a newer one only leads to a look.
         if self.told.load(Ordering::Relaxed) != next {
             self.told.store(next, Ordering::Relaxed);
-        }
-    }
-
-    /// Looks at the ring: serves what arrived. An acknowledgement that waited for more is sent when nothing came for a while.
-    #[inline]
-    pub(crate) fn look(&self, who: Who) {
-        let next = self.next_arrival.load(Ordering::Acquire);
-        if self.ring.ready(next) {
-            self.advance_receive(who);
-        } else if self.quiet.look(next, QUIET) {
-            self.acknowledge_late();
         }
     }
 

@@ -1,20 +1,18 @@
-//! Completion queues: the ring of completions, the QPs that feed it, and what happens when somebody polls.
+//! Completion queues: the ring of completions, and the QPs that feed it. What happens when somebody polls is in `polling`.
 //!
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
-use super::clock::{Machine, instant, time};
-use super::completion::{Armed, CompletionRing, Cqe, Moderation, Pushed, Rare, Stamped};
-use super::hot::serve_cold;
+use super::clock::{instant, time};
+use super::completion::{Armed, CompletionRing, Moderation, Pushed};
 use super::objects::adapter::Adapter;
 use super::objects::channel::Channel;
-use super::objects::cq::{Cq, Form, List};
+use super::objects::cq::{Cq, Form};
 use super::objects::elsewhere::Elsewhere;
-use super::objects::places::HOT;
 use super::objects::qp::Qp;
-use super::objects::who::Who;
+use super::objects::served_by::ServedBy;
 use super::state::Kind;
-use parking_lot::{Mutex, MutexGuard};
-use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
+use parking_lot::Mutex;
+use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +25,7 @@ impl Cq {
         channel: Option<Arc<Channel>>,
         report: crate::engine::objects::channel::Reporter,
     ) -> Arc<Self> {
-        let ordinal = if form.internal { 0 } else { adapter.next_cq_ordinal() };
+        let ordinal = adapter.next_cq_ordinal();
         let cq = Arc::new(Self {
             verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
             adapter,
@@ -49,17 +47,13 @@ impl Cq {
             iterator: crate::engine::objects::iterator::IteratorCell::new(form.single_threaded),
         });
         cq.adapter.add_cq(&cq);
-        if ordinal != 0 {
-            cq.plan_overrun(cq.adapter.planned_overrun(ordinal));
-        }
+        cq.plan_overrun(cq.adapter.planned_overrun(ordinal));
         cq
     }
 
     /// Plans an overrun: see [`CompletionRing::plan_overrun`].
     pub(crate) fn plan_overrun(&self, nth: Option<u64>) {
-        if self.ordinal != 0 {
-            self.ring.lock().plan_overrun(nth);
-        }
+        self.ring.lock().plan_overrun(nth);
     }
 
     /// The queue's C object.
@@ -76,31 +70,9 @@ impl Cq {
         self.armed_at_times.load(Ordering::Acquire)
     }
 
-    /// Adds a completion, and sends an event if the queue was waiting for it.
-    #[inline]
-    pub(crate) fn push(&self, cqe: &Cqe, solicited: bool) {
-        self.push_with(cqe, None, solicited);
-    }
-
-    /// As `push`, with what only few completions have; kept if the queue was created to read it.
-    #[inline]
-    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
-        let mut batch = self.batch();
-        let (_, position) = batch.ring.positions();
-        let pushed = batch.ring.push(cqe, rare, solicited, &Machine);
-        batch.end(pushed);
-        position
-    }
-
-    /// Locks the ring for several completions.
-    #[inline]
-    pub(crate) fn batch(&self) -> Batch<'_> {
-        Batch { cq: self, ring: self.ring.lock() }
-    }
-
     /// What a completion brings about that was not just queued.
     #[cold]
-    fn follow(&self, pushed: Pushed) {
+    pub(super) fn follow(&self, pushed: Pushed) {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Event => self.send_event(),
@@ -133,98 +105,9 @@ impl Cq {
         }
     }
 
-    /// Takes up to `n` completions, each handed to `take`; drives the queue's QPs only when there is none.
-    #[inline]
-    pub(crate) fn poll(&self, n: usize, mut take: impl FnMut(usize, &Cqe)) -> usize {
-        if n == 0 {
-            return 0;
-        }
-        if !self.has_queued() {
-            self.drive();
-            if !self.has_queued() {
-                // Who looks at a line all the time takes it from who writes to it, and then follows it slot by slot.
-                std::hint::spin_loop();
-                return 0;
-            }
-        }
-        self.pop(n, &mut take)
-    }
-
-    /// Whether there are completions; without the lock.
-    #[inline]
-    fn has_queued(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) != 0
-    }
-
-    #[inline(always)]
-    fn drive(&self) {
-        if let Some(list) = self.list.try_lock() {
-            self.look(list, Who::Application);
-        }
-        if let Some(left) = self.adapter.attention.polled(self.tag()) {
-            self.adapter.acknowledge_left(left);
-        }
-        if self.elsewhere.is_due() && !self.has_queued() {
-            self.look_elsewhere();
-        }
-    }
-
-    /// Looks at everything that could complete here, unless somebody does so just now; returns whether it did.
-    pub(super) fn try_look(&self, who: Who) -> bool {
-        let list = self.list.try_lock();
-        list.map(|list| self.look(list, who)).is_some()
-    }
-
-    /// Calls `look` for up to `most` of the QPs that have something outstanding here, beginning with another one for each `turn`, unless
-    /// somebody looks at the queue just now.
-    pub(super) fn each_sender(&self, turn: usize, most: usize, look: impl FnMut(&Arc<Qp>)) {
-        let Some(list) = self.list.try_lock() else { return };
-        let from = turn.checked_rem(list.senders.len()).unwrap_or(0);
-        let (late, early) = list.senders.split_at(from);
-        early.iter().chain(late).filter(|qp| qp.has_outstanding()).take(most).for_each(look);
-    }
-
     /// Completions there are; without the lock.
     pub(super) fn count(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
-    }
-
-    /// Takes one completion with everything that the queue was created to read; drives the queue's QPs when there is none.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<(Cqe, Stamped)> {
-        self.pop_stamped().or_else(|| {
-            self.drive();
-            self.pop_stamped()
-        })
-    }
-
-    /// As `take`, of what is there already.
-    #[inline]
-    pub(crate) fn pop_stamped(&self) -> Option<(Cqe, Stamped)> {
-        self.pop_by(CompletionRing::pop_stamped)
-    }
-
-    /// As `pop_stamped`, but not what an event is on its way for: who gets an event shall find a completion.
-    #[inline]
-    pub(crate) fn pop_untold(&self) -> Option<(Cqe, Stamped)> {
-        match self.channel {
-            Some(_) => self.pop_by(CompletionRing::pop_untold),
-            None => self.pop_stamped(),
-        }
-    }
-
-    #[inline]
-    fn pop_by(
-        &self,
-        pop: impl FnOnce(&mut CompletionRing) -> Option<(Cqe, Stamped)>,
-    ) -> Option<(Cqe, Stamped)> {
-        if !self.has_queued() {
-            return None;
-        }
-        let mut ring = self.ring.lock();
-        let taken = pop(&mut ring);
-        self.queued.store(ring.len(), Ordering::Relaxed);
-        taken
     }
 
     /// The application got an event of the queue.
@@ -255,83 +138,10 @@ impl Cq {
         ring.due().and_then(instant)
     }
 
-    #[inline]
-    fn pop(&self, n: usize, take: &mut impl FnMut(usize, &Cqe)) -> usize {
-        let mut ring = self.ring.lock();
-        let mut got = 0;
-        while got < n {
-            let oldest = ring.oldest(n - got);
-            let count = oldest.len();
-            if count == 0 {
-                break;
-            }
-            for cqe in oldest {
-                take(got, cqe);
-                got += 1;
-            }
-            ring.drop_oldest(count);
-        }
-        self.queued.store(ring.len(), Ordering::Relaxed);
-        got
-    }
-
-    /// Looks at everything that could complete here: by the service thread, or before sleeping.
-    pub(crate) fn sweep(&self, who: Who) {
-        self.look(self.list.lock(), who);
-        let more = self.list.lock().receivers.finish(who);
-        if self.adapter.xrc.sweep(who) || more {
-            self.adapter.fabric.wake_self();
-        }
-    }
-
-    fn look(&self, mut list: MutexGuard<'_, List>, who: Who) {
-        if self.inbox_used.load(Ordering::Acquire) {
-            self.inbox_used.store(false, Ordering::Release);
-            list.senders.append(&mut self.inbox.lock());
-        }
-        // Acknowledgements first: a request completes before its answer arrives, as it does on a wire.
-        for qp in &list.senders {
-            if qp.has_outstanding() {
-                if !std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
-                    // An acknowledgement may come along with a message, and the peer may wait for one of ours.
-                    qp.look(who);
-                    if !qp.has_outstanding() {
-                        continue;
-                    }
-                }
-                qp.advance_send();
-            }
-        }
-        list.receivers.look(who);
-        if list.senders.len() > HOT {
-            list.senders.retain(|qp| qp.stays_listed(self));
-        }
-        if self.datagram_users.load(Ordering::Relaxed) > 0 {
-            self.adapter.datagrams.look(&self.adapter, who);
-            self.adapter.wire.drive(&self.adapter, who);
-            if !self.has_queued() {
-                // Whoever gets a completion may answer it; nobody else is waited for.
-                self.adapter.wire.pay(&self.adapter);
-            }
-        }
-        self.adapter.xrc.look(who);
-        self.adapter.view.take_qp_bells(|index| {
-            let Some(qp) = self.adapter.qp(index) else { return };
-            serve_cold(&self.adapter, &qp, who);
-            if qp.kind == Kind::XrcRecv {
-                self.adapter.xrc.heat(&self.adapter, &qp, who);
-            } else if std::ptr::eq(Arc::as_ptr(&qp.recv_cq), self) {
-                list.receivers.heat(&self.adapter, &qp, who);
-            }
-        });
-    }
-
-    /// A QP can receive from now on: look at its ring.
+    /// A queue pair can receive from now on: look at its ring.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
-        match qp.kind {
-            Kind::Ud | Kind::Raw | Kind::XrcSend => {}
-            Kind::XrcRecv => self.adapter.xrc.add_receiver(&self.adapter, qp),
-            Kind::Rc | Kind::Uc => self.list.lock().receivers.add(&self.adapter, qp),
+        if matches!(qp.kind, Kind::Rc | Kind::Uc) {
+            self.list.lock().receivers.add(&self.adapter, qp);
         }
     }
 
@@ -344,14 +154,10 @@ impl Cq {
         }
     }
 
-    /// A QP is reset or destroyed: forget it.
+    /// A queue pair is reset or destroyed: forget it.
     pub(crate) fn remove(&self, qp: &Qp) {
         let mut list = self.list.lock();
-        if qp.kind == Kind::XrcRecv {
-            self.adapter.xrc.remove(qp);
-        } else {
-            list.receivers.remove(qp);
-        }
+        list.receivers.remove(qp);
         list.senders.retain(|q| q.index != qp.index);
         self.inbox.lock().retain(|q| q.index != qp.index);
         qp.unlist_sender(self);
@@ -395,7 +201,7 @@ impl Cq {
             self.expect_events();
         }
         // What lies in the rings by now came before the arming: an adapter would have completed it.
-        self.sweep(Who::Application);
+        self.sweep(ServedBy::Application);
         let how = if solicited_only { Armed::Solicited } else { Armed::Any };
         let mut ring = self.ring.lock();
         let fresh = ring.arm(how);
@@ -408,16 +214,23 @@ impl Cq {
             channel.note_left(self.key());
         }
         // What came in between woke nobody.
-        self.sweep(Who::Application);
+        self.sweep(ServedBy::Application);
     }
 
     /// By which who polls it is told from who polls another queue, nearly always.
     #[inline]
     pub(crate) fn tag(&self) -> u16 {
-        (self.key() / align_of::<u64>()) as u16
+        Self::tag_of(self.key())
+    }
+
+    /// The tag of the queue that this key is of.
+    #[inline]
+    pub(super) const fn tag_of(key: usize) -> u16 {
+        (key / align_of::<u64>()) as u16
     }
 
     /// By which the adapter finds it.
+    #[inline]
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -452,35 +265,9 @@ impl Cq {
     }
 }
 
-/// Completions that are added one after the other. Whoever sees another [`Pushed`] than `Quiet` ends it with that.
-#[derive(Debug)]
-pub(crate) struct Batch<'a> {
-    cq: &'a Cq,
-    ring: SpinLockGuard<'a, CompletionRing>,
-}
-
-impl Batch<'_> {
-    #[inline]
-    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
-        self.ring.push(cqe, None, solicited, &Machine)
-    }
-
-    /// Shows what was added.
-    #[inline]
-    pub(crate) fn end(self, pushed: Pushed) {
-        let Self { cq, ring } = self;
-        cq.queued.store(ring.len(), Ordering::Relaxed);
-        drop(ring);
-        cq.adapter.attention.completed();
-        if pushed != Pushed::Quiet {
-            cq.follow(pushed);
-        }
-    }
-}
-
 impl Drop for Cq {
     fn drop(&mut self) {
-        // One that never was an application's is not retired.
+        // One whose creation failed is not known to the adapter, and is not retired.
         self.adapter.remove_cq(self);
     }
 }

@@ -9,7 +9,7 @@ use super::objects::datagrams::{
     Datagrams, Fate, Inlet, Inlets, Met, OutgoingDatagram, Outlet, OutletState, Receivers, Sent,
 };
 use super::objects::places::Place;
-use super::objects::who::Who;
+use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
 use crate::remote::take_forwarded;
 use arrayvec::ArrayVec;
@@ -132,7 +132,7 @@ impl Datagrams {
         }
         drop(to);
         let mut from = self.from.lock();
-        while from.serve(self, adapter, slot, Who::Stranger) == BUDGET {}
+        while from.serve(self, adapter, slot, ServedBy::Library) == BUDGET {}
         from.hot.retain(|s| *s != slot);
         if let Some(inlet) = from.known.get(&slot) {
             inlet.ring.hot().store(0, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Datagrams {
     }
 
     /// The living processes whose tables satisfy `wants`.
-    pub(super) fn receivers(
+    pub(crate) fn receivers(
         &self,
         adapter: &Adapter,
         mut wants: impl FnMut(&View) -> bool,
@@ -194,7 +194,7 @@ impl Datagrams {
     }
 
     /// Serves what lies in the datagram rings.
-    pub(crate) fn look(&self, adapter: &Adapter, who: Who) {
+    pub(crate) fn look(&self, adapter: &Adapter, who: ServedBy) {
         if let Some(from) = self.from.try_lock() {
             self.serve_all(adapter, from, who);
         }
@@ -202,10 +202,10 @@ impl Datagrams {
 
     /// As `look`, by one who was woken for it: whoever is at it may be past what arrived last.
     pub(crate) fn attend(&self, adapter: &Adapter) {
-        self.serve_all(adapter, self.from.lock(), Who::Stranger);
+        self.serve_all(adapter, self.from.lock(), ServedBy::Library);
     }
 
-    fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>, who: Who) {
+    fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>, who: ServedBy) {
         for at in 0..from.hot.all().len() {
             let Some(&slot) = from.hot.all().get(at) else { break };
             from.serve(self, adapter, slot, who);
@@ -253,9 +253,9 @@ impl Inlets {
     }
 
     /// Serves the ring of `slot`; returns how many datagrams there were.
-    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16, who: Who) -> usize {
+    fn serve(&mut self, all: &Datagrams, adapter: &Adapter, slot: u16, who: ServedBy) -> usize {
         let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
-        inlet.careful = who == Who::Stranger;
+        inlet.careful = who == ServedBy::Library;
         let mut count = 0;
         while count < BUDGET {
             let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
@@ -300,6 +300,11 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
 }
 
 impl Outlet {
+    /// The process that it leads to.
+    pub(crate) fn slot(&self) -> u16 {
+        self.peer.slot
+    }
+
     /// Its receiver is dead: the chunks that it was lent are ours again.
     fn reclaim(&self, adapter: &Adapter) {
         for (_, chunk) in self.state.lock().lent.drain(..) {

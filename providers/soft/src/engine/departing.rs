@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::completion::{Cqe, found_by};
-use super::objects::qp::Qp;
-use super::objects::who::Who;
+use super::objects::qp::{Pair, Qp, Role};
+use super::objects::served_by::ServedBy;
 use super::receive::Receive;
 use super::rendezvous::drop_fetches;
 use super::state::{Kind, State};
@@ -63,10 +63,10 @@ impl Qp {
     /// What has arrived and finds a receive was received, and its sender is told: an adapter would have done so long ago.
     fn take_arrivals(&self) {
         // Who ends things may have unmapped what they were about.
-        self.advance_receive(Who::Stranger);
+        self.advance_receive(ServedBy::Library);
         self.responder.lock().acknowledge(self);
         if self.requester.lock().remote.is_some() {
-            self.adapter.wire.drive(&self.adapter, Who::Stranger);
+            self.adapter.wire.drive(&self.adapter, ServedBy::Library);
         }
     }
 
@@ -85,7 +85,7 @@ impl Qp {
     pub(crate) fn flush_all(&self) {
         self.flush_sends();
         self.flush_receives();
-        if self.srq.is_some() || self.kind == Kind::XrcRecv {
+        if self.srq().is_some() || self.kind == Kind::XrcRecv {
             self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
         }
     }
@@ -106,18 +106,20 @@ impl Qp {
             return;
         }
         let unfinished = responder.take_unfinished(self);
-        match (&self.srq, unfinished) {
+        // What XRC had of a shared queue, that has got back.
+        let Some(pair) = self.pair() else { return };
+        match (&pair.srq, unfinished) {
             (Some(srq), Some(receive)) => srq.give_back(&receive),
-            (None, Some(receive)) => self.flush_receive(&receive),
+            (None, Some(receive)) => self.flush_receive(pair, &receive),
             (_, None) => {}
         }
         let mut receive = Receive::default();
-        while self.srq.is_none() && self.take_receive(&mut receive) {
-            self.flush_receive(&receive);
+        while pair.srq.is_none() && self.take_receive(&mut receive) {
+            self.flush_receive(pair, &receive);
         }
     }
 
-    fn flush_receive(&self, receive: &Receive) {
+    fn flush_receive(&self, pair: &Pair, receive: &Receive) {
         let cqe = Cqe {
             wr_id: receive.wr_id,
             status: IBV_WC_WR_FLUSH_ERR,
@@ -126,24 +128,25 @@ impl Qp {
             vendor_err: found_by::FLUSH,
             ..Cqe::default()
         };
-        self.recv_cq.push(&cqe, false);
+        pair.recv_cq.push(&cqe, false);
     }
 
     /// Reports an asynchronous event about this QP.
     pub(crate) fn event(&self, event: u32) {
-        if self.stand.is_some() {
+        match &self.role {
             // The QP's owner reports what its application must know.
-            if event != IBV_EVENT_QP_LAST_WQE_REACHED {
+            Role::StandIn(_) if event == IBV_EVENT_QP_LAST_WQE_REACHED => {}
+            Role::StandIn(_) => {
                 let own = qpn(self.adapter.fabric.slot(), self.index);
                 self.adapter.xrc.refused(&self.adapter, own, self.qpn, event);
             }
-            return;
-        }
-        if self.kind == Kind::XrcRecv {
-            self.adapter.xrc.announce(&self.adapter, self, event);
-        }
-        if !self.openings.is_orphan() {
-            self.report_own(event);
+            Role::Receiver(receiver) => {
+                self.adapter.xrc.announce(&self.adapter, self, event);
+                if !receiver.openings.is_orphan() {
+                    self.report_own(event);
+                }
+            }
+            Role::Pair(_) | Role::Opened(_) | Role::Spreader(_) => self.report_own(event),
         }
     }
 
@@ -157,8 +160,7 @@ impl Qp {
     pub(crate) fn reset(&self) {
         self.take_arrivals();
         self.set_state(State::Reset);
-        self.send_cq.remove(self);
-        self.recv_cq.remove(self);
+        self.end_looks();
         if self.kind == Kind::XrcSend {
             self.adapter.xrc.requesters.remove(self);
             self.adapter.xrc.forget_questions(self.qpn);
@@ -180,21 +182,22 @@ impl Qp {
         }
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished(self);
-        if let (Some(srq), Some(receive)) = (&self.srq, unfinished) {
+        if let (Some(srq), Some(receive)) = (self.srq(), unfinished) {
             srq.give_back(&receive);
         }
         responder.link = None;
         let mut receive = Receive::default();
-        while self.srq.is_none() && self.take_receive(&mut receive) {}
+        while self.srq().is_none() && self.take_receive(&mut receive) {}
         drop(responder);
+        let Some(pair) = self.pair() else { return };
         if let Some((tm, own)) = self.tagging() {
             // Its receives belong to all its QPs: they complete, and what software was told of stays told.
             drop_fetches(self, tm, own);
-            self.send_cq.forget(self.qpn, true);
+            pair.send_cq.forget(self.qpn, true);
             return;
         }
-        self.send_cq.forget(self.qpn, false);
-        self.recv_cq.forget(self.qpn, false);
+        pair.send_cq.forget(self.qpn, false);
+        pair.recv_cq.forget(self.qpn, false);
     }
 
     /// Takes the QP out of everything; its number is free afterwards.
@@ -204,24 +207,7 @@ impl Qp {
         let next = self.responder.lock().position();
         self.publish_life(&self.incarnation.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
-        if let Some(rss) = &self.rss {
-            rss.table.users.fetch_sub(1, Ordering::AcqRel);
-        }
-        if !self.kind.is_connected() {
-            self.recv_cq.count_datagram_user(false);
-        }
-        self.send_cq.users.fetch_sub(1, Ordering::AcqRel);
-        self.recv_cq.users.fetch_sub(1, Ordering::AcqRel);
-        if let Some(own) = &self.tm {
-            own.retire();
-        }
-        if let Some(srq) = &self.srq {
-            srq.users.fetch_sub(1, Ordering::AcqRel);
-        }
-        if self.kind == Kind::XrcRecv {
-            // A queue of its own, which nothing was ever put into.
-            self.recv_cq.retire();
-        }
+        self.role.release(self.kind);
         self.adapter.free_qp(self.index);
     }
 }

@@ -3,12 +3,14 @@
 
 use parking_lot::Mutex;
 use soft_local::shm::layout::{BORROWED, PD_SLOT_SHIFT, PDS, split_pd};
+use soft_local::shm::tenure;
 use soft_local::shm::view::View;
+use soft_sys::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Objects that hold on to a domain, made through whichever of its handles in this process.
+/// Objects that hold on to a domain, made through whichever of its handles in this process; counted by `shm::tenure`.
 pub(crate) type Users = Arc<AtomicUsize>;
 
 /// The domains of this process.
@@ -27,7 +29,7 @@ struct State {
     returned: VecDeque<usize>,
     users: HashMap<u32, Users>,
     /// Domains of other processes: our objects in each, and where that is noted.
-    borrowed: HashMap<u32, (usize, Option<usize>)>,
+    borrowed: HashMap<u32, (usize, usize)>,
 }
 
 impl Domains {
@@ -63,18 +65,20 @@ impl Domains {
         self.state.lock().users.get(&number).cloned()
     }
 
-    /// The domain is gone, unless `is_borrowed`: then this is `false`.
+    /// The domain is gone, unless it has objects of this process, or `is_borrowed`: then this is `false`.
     pub(crate) fn remove(&self, number: u32, is_borrowed: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
-        if !state.users.contains_key(&number) {
-            return true;
+        let Some(users) = state.users.get(&number) else { return true };
+        // Nobody of this process makes an object in it from here on, and nobody of another one from there on.
+        if !tenure::end_domain(users) {
+            return false;
         }
         let (_, index) = split_pd(number);
         let entry = self.view.pd(index);
-        // Nobody imports it from here on.
-        entry.number.store(0, Ordering::SeqCst);
+        tenure::begin_to_end(&entry.number);
         if is_borrowed() {
             entry.number.store(u64::from(number), Ordering::SeqCst);
+            tenure::resume_domain(users);
             return false;
         }
         state.users.remove(&number);
@@ -82,19 +86,27 @@ impl Domains {
         true
     }
 
-    /// An object of ours was made in a domain of another process, which sees that. (More domains than there is room to note
-    /// are not seen.)
-    pub(crate) fn borrow(&self, number: u32) {
+    /// An object of ours is about to be made in a domain of another process, the `owner`, which sees that from here on.
+    ///
+    /// # Errors
+    /// `EINVAL` the domain is over, or about to be; `ENOMEM` there are objects in [`BORROWED`] domains already.
+    pub(crate) fn borrow(&self, number: u32, owner: &View) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        let (count, _) = state.borrowed.entry(number).or_insert_with(|| {
-            let free = |at: &usize| self.view.borrowed(*at).load(Ordering::Relaxed) == 0;
-            let place = (0..BORROWED).find(free);
-            if let Some(place) = place {
-                self.view.borrowed(place).store(u64::from(number), Ordering::SeqCst);
-            }
-            (0, place)
-        });
-        *count += 1;
+        if let Some((count, _)) = state.borrowed.get_mut(&number) {
+            *count += 1;
+            return Ok(());
+        }
+        let free = |at: &usize| self.view.borrowed(*at).load(Ordering::Relaxed) == 0;
+        let place = (0..BORROWED).find(free).ok_or(Errno::ENOMEM)?;
+        let noted = self.view.borrowed(place);
+        tenure::note_borrowed(noted, u64::from(number));
+        let there = tenure::domain_there(&owner.pd(split_pd(number).1).number);
+        if there != u64::from(number) {
+            tenure::withdraw_borrowed(noted);
+            return Err(Errno::EINVAL);
+        }
+        state.borrowed.insert(number, (1, place));
+        Ok(())
     }
 
     /// It is gone.
@@ -103,9 +115,7 @@ impl Domains {
         let Some((count, place)) = state.borrowed.get_mut(&number) else { return };
         *count -= 1;
         if *count == 0 {
-            if let Some(place) = *place {
-                self.view.borrowed(place).store(0, Ordering::SeqCst);
-            }
+            tenure::withdraw_borrowed(self.view.borrowed(*place));
             state.borrowed.remove(&number);
         }
     }
@@ -113,7 +123,7 @@ impl Domains {
 
 /// Whether the owner of `view` has objects in the domain `number` of another process.
 pub(crate) fn has_borrowed(view: &View, number: u32) -> bool {
-    (0..BORROWED).any(|at| view.borrowed(at).load(Ordering::SeqCst) == u64::from(number))
+    (0..BORROWED).any(|at| tenure::borrowed(view.borrowed(at)) == u64::from(number))
 }
 
 /// The context that the domain `number` of `view`'s owner belongs to, if there is such a domain.
@@ -148,14 +158,56 @@ mod tests {
         let (view, other) = (mock::view(), mock::view());
         let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
         let (number, _) = domains.create(9).expect("room");
-        borrower.borrow(number);
-        borrower.borrow(number);
+        for _ in 0..2 {
+            borrower.borrow(number, &view).expect("it is there");
+        }
         borrower.give_back(number);
         assert!(!domains.remove(number, || has_borrowed(&other, number)));
         assert_eq!(origin_of(&view, number), Some(9));
         borrower.give_back(number);
         assert!(domains.remove(number, || has_borrowed(&other, number)));
         assert_eq!(origin_of(&view, number), None);
+    }
+
+    #[test]
+    fn a_domain_that_is_about_to_be_over_gets_no_object_and_one_that_got_one_stays() {
+        let (view, other) = (mock::view(), mock::view());
+        let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
+        let (number, users) = domains.create(9).expect("room");
+        // Another process's, while the owner looks at others; and this one's.
+        assert!(domains.remove(number, || {
+            assert_eq!(borrower.borrow(number, &view), Err(Errno::EINVAL));
+            assert!(!tenure::hold_domain(&users));
+            has_borrowed(&other, number)
+        }));
+        assert_eq!(borrower.borrow(number, &view), Err(Errno::EINVAL));
+        assert!(!has_borrowed(&other, number), "nothing is left of the attempt");
+
+        let (number, users) = domains.create(9).expect("room");
+        assert!(tenure::hold_domain(&users));
+        assert!(!domains.remove(number, || false));
+        tenure::release_domain(&users);
+        // One that stays is as it was.
+        assert!(!domains.remove(number, || true));
+        assert!(tenure::hold_domain(&users) && borrower.borrow(number, &view).is_ok());
+        tenure::release_domain(&users);
+        borrower.give_back(number);
+        assert!(domains.remove(number, || has_borrowed(&other, number)));
+    }
+
+    #[test]
+    fn objects_in_more_domains_than_can_be_noted_are_refused() {
+        let (view, other) = (mock::view(), mock::view());
+        let (domains, borrower) = (Domains::new(view, 5), Domains::new(other, 6));
+        let numbers: Vec<u32> =
+            (0..=BORROWED).map(|_| domains.create(9).expect("room").0).collect();
+        let (last, others) = numbers.split_last().expect("some");
+        for number in others {
+            borrower.borrow(*number, &view).expect("room to note it");
+        }
+        assert_eq!(borrower.borrow(*last, &view), Err(Errno::ENOMEM));
+        borrower.give_back(others[7]);
+        assert_eq!(borrower.borrow(*last, &view), Ok(()));
     }
 
     #[test]

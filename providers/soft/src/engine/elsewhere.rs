@@ -14,7 +14,7 @@ use super::objects::cq::Cq;
 use super::objects::elsewhere::Elsewhere;
 use super::objects::places::HOT;
 use super::objects::qp::Qp;
-use super::objects::who::Who;
+use super::objects::served_by::ServedBy;
 use arrayvec::ArrayVec;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Cq {
     /// For somebody who polls another queue.
     fn look_for_others(&self) -> Found {
         let before = self.count();
-        if self.try_look(Who::Stranger) && self.count() != before {
+        if self.try_look(ServedBy::Library) && self.count() != before {
             Found::Completions
         } else {
             Found::Nothing
@@ -114,14 +114,14 @@ impl Qp {
 
     /// Serves what arrived here, for its sender, whose thread polls `queue`, if nobody polls for this QP; whether there was anything.
     fn serve_for_sender(&self, queue: &Cq) -> bool {
-        if std::ptr::eq(Arc::as_ptr(&self.recv_cq), queue)
+        if self.receives_on(queue)
             || !self.has_arrivals()
-            || self.recv_cq.elsewhere.was_polled()
+            || self.pair().is_some_and(|pair| pair.recv_cq.elsewhere.was_polled())
         {
             return false;
         }
         let before = self.next_arrival.load(Ordering::Relaxed);
-        self.advance_receive(Who::Stranger);
+        self.advance_receive(ServedBy::Library);
         // No answer shall take that along: its sender waits for it.
         self.acknowledge();
         self.next_arrival.load(Ordering::Relaxed) != before

@@ -5,24 +5,16 @@ use super::objects::adapter::Adapter;
 use super::objects::cq::Hot;
 use super::objects::places::Place;
 use super::objects::qp::Qp;
-use super::objects::who::Who;
+use super::objects::served_by::ServedBy;
 use soft_local::shm::protocol;
 use soft_sys::membarrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Hot {
-    /// Serves what arrived.
-    #[inline]
-    pub(crate) fn look(&self, who: Who) {
-        for qp in self.qps.all() {
-            qp.look(who);
-        }
-    }
-
     /// Ends a round of the service thread: sends acknowledgements that are due, even of what was acknowledged along with a
     /// message, since that may lie unseen. Returns whether there is more to serve: nobody is told of it again.
-    pub(crate) fn finish(&self, who: Who) -> bool {
+    pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
             if qp.has_arrivals() && qp.serve_again(who) {
@@ -35,7 +27,7 @@ impl Hot {
     }
 
     /// The bell of `qp` rang: its ring may become one that is looked at without a bell.
-    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: Who) {
+    pub(crate) fn heat(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
@@ -58,7 +50,7 @@ impl Hot {
     pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
         qp.list_receiver(true);
         if self.qps.has_room() {
-            self.heat(adapter, qp, Who::Application);
+            self.heat(adapter, qp, ServedBy::Application);
         } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
             // Hot in a former connection: a sender of this one may have seen that, and rung no bell.
             protocol::cool(qp.ring.hot(), membarrier::heavy);
@@ -77,7 +69,7 @@ impl Hot {
 
 /// Answers the bell of a QP: serves its ring, and takes in acknowledgements. What one round leaves there rings for itself: its sender did
 /// so already.
-pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: Who) {
+pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
     let more = qp.serve_again(who);
     qp.acknowledge();
     // The bell ordered us after whatever it is about.

@@ -10,7 +10,6 @@ use super::completion::{Cqe, vendor_err};
 use super::imported::Imported;
 use super::in_flight::Announced;
 use super::objects::connection::{Inbound, MessageProgress};
-use super::objects::cq::Cq;
 use super::objects::qp::Qp;
 use super::receive::Receive;
 use super::regions::{
@@ -24,7 +23,7 @@ use abi::*;
 use soft_memory::pages::is_mapped;
 use soft_memory::ranges::Remote;
 use soft_memory::{Range, Ranges};
-pub(crate) use soft_semantics::inbound::{Nak, Piece, Verdict};
+pub(crate) use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,14 +72,13 @@ impl Inbound {
     /// XRC: requests name shared queue `number` from here on. One that is not there refuses the first of them.
     pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
         self.give_back();
-        self.srq = qp.adapter.srq(number).filter(|srq| srq.domain == qp.domain);
+        self.srq = qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain());
     }
 
     /// Whether requests can be served: those of an XRC QP need a queue.
     #[inline]
     pub(crate) fn is_addressed(&self, qp: &Qp) -> bool {
-        qp.kind != Kind::XrcRecv
-            || qp.domain.is_some() && self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
+        qp.kind != Kind::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
     /// The queue that the taken receive came from, if it was none of the QP's own, gets it back.
@@ -93,19 +91,22 @@ impl Inbound {
         }
     }
 
-    /// Where a receive completes.
-    fn recv_cq<'a>(&'a self, qp: &'a Qp) -> &'a Cq {
-        self.srq.as_ref().and_then(|srq| srq.cq.as_ref()).unwrap_or(&qp.recv_cq)
+    /// A receive completes: on the queue of the shared one that it was of, if XRC named that, or else on the QP's.
+    fn push(&self, qp: &Qp, cqe: &Cqe, solicited: bool) {
+        let named = self.srq.as_ref().and_then(|srq| srq.cq.as_ref());
+        if let Some(cq) = named.or(qp.pair().map(|pair| &pair.recv_cq)) {
+            cq.push(cqe, solicited);
+        }
     }
 
     /// The protection domain that receives, and keys of one-sided requests, belong to.
-    fn pd(&self, qp: &Qp) -> u32 {
+    pub(crate) fn domain(&self, qp: &Qp) -> u32 {
         self.srq.as_ref().map_or_else(|| qp.receive_pd(), |srq| srq.pd)
     }
 
     /// The rights that our QP gives to its peer.
     fn rights(&self, qp: &Qp) -> u64 {
-        let entry = qp.stand.as_ref().map_or_else(|| qp.entry(), |stand| stand.home.entry());
+        let entry = qp.stand().map_or_else(|| qp.entry(), |stand| stand.home.entry());
         let rights = entry.rights.load(Ordering::Relaxed);
         match &self.srq {
             Some(srq) => u64::from(srq.pd) << 32 | rights & u64::from(u32::MAX),
@@ -184,21 +185,21 @@ impl Inbound {
     }
 
     /// A piece of a SEND, or a datagram.
-    pub(crate) fn send(&mut self, qp: &Qp, piece: &Piece, source: &impl Source) -> Verdict {
+    pub(crate) fn send(&mut self, qp: &Qp, headers: &Headers, source: &impl Source) -> Verdict {
         if let Some((tm, own)) = qp.tagging() {
-            return self.send_tagged(qp, tm, own, piece, source);
+            return self.send_tagged(qp, tm, own, headers, source);
         }
-        let mut message = if piece.first {
+        let mut message = if headers.first {
             // A message that was never finished leaves its receive to this one.
             self.message = None;
             if let Err(verdict) = self.need_receive(qp) {
                 return verdict;
             }
-            MessageProgress { total: piece.total, done: 0 }
+            MessageProgress { total: headers.total, done: 0 }
         } else {
             match self.message.take() {
                 Some(message) => {
-                    MessageProgress { total: message.total.max(piece.total), done: message.done }
+                    MessageProgress { total: message.total.max(headers.total), done: message.done }
                 }
                 None => return self.unservable(qp, Nak::Invalid),
             }
@@ -206,18 +207,18 @@ impl Inbound {
         if message.total > self.receive.room() {
             return self.too_long(qp);
         }
-        let pd = self.pd(qp);
+        let pd = self.domain(qp);
         let mut ranges = Ranges::new();
         let (regions, list) = (&qp.adapter.regions, &self.receive.sges);
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, message.total) {
             return self.spoiled(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
         ranges.take_care(self.careful);
-        if let Some(rkey) = piece.invalidate {
+        if let Some(rkey) = headers.invalidate {
             match qp.adapter.invalidate(qp, rkey) {
                 Done::Yes => {}
                 Done::Later => {
-                    self.message = (!piece.first).then_some(message);
+                    self.message = (!headers.first).then_some(message);
                     return Verdict::Busy;
                 }
                 Done::Refused => {
@@ -237,8 +238,8 @@ impl Inbound {
             Err(Errno::ESRCH) => return Verdict::Gone,
             Err(_) => return self.unservable(qp, Nak::Operation),
         }
-        if piece.last {
-            self.complete(qp, piece, IBV_WC_RECV, message.done);
+        if headers.last {
+            self.complete(qp, headers, IBV_WC_RECV, message.done);
         } else {
             self.message = Some(message);
         }
@@ -246,23 +247,23 @@ impl Inbound {
     }
 
     /// The taken receive is done.
-    fn complete(&mut self, qp: &Qp, piece: &Piece, opcode: u32, len: usize) {
+    fn complete(&mut self, qp: &Qp, headers: &Headers, opcode: u32, len: usize) {
         self.taken = false;
         let cqe = Cqe {
             wr_id: self.receive.wr_id,
             status: IBV_WC_SUCCESS,
             opcode,
             byte_len: len as u32,
-            imm: piece.imm.or(piece.invalidate).unwrap_or(0),
+            imm: headers.imm.or(headers.invalidate).unwrap_or(0),
             qp_num: qp.qpn,
-            src_qp: piece.src_qpn,
-            wc_flags: if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
-                | if piece.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 }
-                | if piece.packet != 0 { IBV_WC_GRH } else { 0 },
-            sl: piece.packet,
+            src_qp: headers.src_qpn,
+            wc_flags: if headers.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+                | if headers.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 }
+                | if headers.packet != 0 { IBV_WC_GRH } else { 0 },
+            sl: headers.packet,
             ..Cqe::default()
         };
-        self.recv_cq(qp).push(&cqe, piece.solicited);
+        self.push(qp, &cqe, headers.solicited);
     }
 
     /// The message is longer than the taken receive. Who sends datagrams is nobody that the receiver chose, and shall not stop it:
@@ -272,7 +273,7 @@ impl Inbound {
         if qp.kind != Kind::Ud {
             return self.spoiled(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
-        if let Some(srq) = &qp.srq {
+        if let Some(srq) = qp.srq() {
             // Others receive from it, too.
             self.taken = false;
             srq.give_back(&self.receive);
@@ -310,20 +311,26 @@ impl Inbound {
             vendor_err: vendor_err(status),
             ..Cqe::default()
         };
-        self.recv_cq(qp).push(&cqe, false);
+        self.push(qp, &cqe, false);
     }
 
-    /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already.
+    /// A piece of an RDMA WRITE: `len` bytes at `source`, or none where they were placed already. The first one says how long all of it is.
     pub(crate) fn write(
         &mut self,
         qp: &Qp,
-        piece: &Piece,
+        headers: &Headers,
         remote: RemoteAddress,
         len: usize,
         source: Option<Range>,
     ) -> Verdict {
-        if piece.first {
+        if headers.first {
             self.written = 0;
+            // All of it is refused before any of it is placed.
+            if headers.total > len
+                && let Err(nak) = self.may(qp, remote, headers.total as u64, REMOTE_WRITE)
+            {
+                return self.unwritable(qp, headers.imm.is_some(), nak);
+            }
         }
         if let Some(source) = source
             && len > 0
@@ -337,14 +344,14 @@ impl Inbound {
                     true
                 }
                 Ok(Place::There(imported, va)) => imported.write(va, source),
-                Err(nak) => return self.unwritable(qp, piece.imm.is_some(), nak),
+                Err(nak) => return self.unwritable(qp, headers.imm.is_some(), nak),
             };
             if !placed {
                 return self.unservable(qp, Nak::Operation);
             }
             self.moved += len;
         }
-        if !piece.last || piece.imm.is_none() {
+        if !headers.last || headers.imm.is_none() {
             self.written += len;
             return Verdict::Done;
         }
@@ -352,7 +359,7 @@ impl Inbound {
             return verdict;
         }
         let done = self.written + len;
-        self.complete(qp, piece, IBV_WC_RECV_RDMA_WITH_IMM, done);
+        self.complete(qp, headers, IBV_WC_RECV_RDMA_WITH_IMM, done);
         Verdict::Done
     }
 
@@ -360,13 +367,13 @@ impl Inbound {
     pub(crate) fn write_bytes(
         &mut self,
         qp: &Qp,
-        piece: &Piece,
+        headers: &Headers,
         remote: RemoteAddress,
         bytes: &[u8],
     ) -> Verdict {
         // SAFETY: a slice, which is only read from; the range is gone when this returns.
         let from = unsafe { Range::new(bytes.as_ptr().cast_mut(), bytes.len()) };
-        self.write(qp, piece, remote, bytes.len(), Some(from))
+        self.write(qp, headers, remote, bytes.len(), Some(from))
     }
 
     /// A piece of an RDMA READ: as many bytes as `answer` has.
@@ -493,7 +500,7 @@ impl Inbound {
 /// What a peer with these `rights` may reach at `remote` by `qp`, if it may and it is there.
 fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
     // A window is bound to the QP that the peer connected to.
-    let qpn = qp.stand.as_ref().map_or(qp.qpn, |stand| stand.home.qpn);
+    let qpn = qp.stand().map_or(qp.qpn, |stand| stand.home.qpn);
     let found = admit(&qp.adapter.view, qpn, rights, remote, len, need).ok_or(Nak::Access)?;
     if found.access & IMPORTED != 0 {
         // Its owner took its key back: as if it never was.

@@ -31,7 +31,7 @@ enum Direct {
 }
 
 /// What the head of a slot says, besides where it is from and its place in the ring.
-pub(super) struct Piece {
+pub(super) struct SlotHead {
     pub(super) op: Op,
     pub(super) flags: u8,
     pub(super) carrier: Carrier,
@@ -80,14 +80,14 @@ impl Requester {
         LAST | imm | solicited
     }
 
-    pub(super) fn put(&mut self, qp: &Qp, link: &Link, piece: &Piece, body: &[u64]) {
+    pub(super) fn put(&mut self, qp: &Qp, link: &Link, head: &SlotHead, body: &[u64]) {
         let head = Head {
             seq: self.next,
-            op: piece.op,
-            flags: piece.flags,
-            carrier: piece.carrier,
-            count: piece.count,
-            imm: piece.imm,
+            op: head.op,
+            flags: head.flags,
+            carrier: head.carrier,
+            count: head.count,
+            imm: head.imm,
             src_qpn: qp.qpn,
             ack: qp.acknowledge_along(),
         };
@@ -149,14 +149,14 @@ impl Requester {
                     return self.failed(n, IBV_WC_LOC_PROT_ERR);
                 }
                 let words = total.div_ceil(8);
-                let piece = Piece {
+                let head = SlotHead {
                     op: Op::Send,
                     flags: FIRST | last,
                     carrier: Carrier::Inline,
                     count: total as u8,
                     imm,
                 };
-                self.put(qp, link, &piece, &body[..words]);
+                self.put(qp, link, &head, &body[..words]);
                 return self.published(n);
             }
             if offset == 0
@@ -181,8 +181,8 @@ impl Requester {
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
             let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
-            let piece = Piece { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
-            self.put(qp, link, &piece, &body);
+            let head = SlotHead { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
+            self.put(qp, link, &head, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -211,14 +211,14 @@ impl Requester {
             }
             body[ATTACH_SGES] = halves(lens[0], lens[1]);
             body[ATTACH_SGES + 1] = halves(lens[2], total);
-            let piece = Piece {
+            let head = SlotHead {
                 op: Op::Send,
                 flags,
                 carrier: Carrier::Attach,
                 count: items.len() as u8,
                 imm,
             };
-            self.put(qp, link, &piece, &body);
+            self.put(qp, link, &head, &body);
         } else {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             for (i, item) in items.iter().enumerate() {
@@ -226,8 +226,9 @@ impl Requester {
                 base.part(i * size_of_val(&words), size_of_val(&words)).put(bytes_of(&words));
             }
             let body = [halves(chunk, items.len() as u32), u64::from(total)];
-            let piece = Piece { op: Op::Send, flags, carrier: Carrier::AttachList, count: 0, imm };
-            self.put(qp, link, &piece, &body);
+            let head =
+                SlotHead { op: Op::Send, flags, carrier: Carrier::AttachList, count: 0, imm };
+            self.put(qp, link, &head, &body);
         }
         self.published(n)
     }
@@ -309,14 +310,14 @@ impl Requester {
     /// A responder would have refused request `n` and gone to error. So it shall: the request fails when it answers.
     #[cold]
     pub(super) fn ask_refusal(&mut self, qp: &Qp, link: &Link, n: u64, nak: Nak, immediate: bool) {
-        let piece = Piece {
+        let head = SlotHead {
             op: Op::Fault,
             flags: FIRST | LAST | if immediate { IMM } else { 0 },
             carrier: Carrier::Inline,
             count: 0,
             imm: nak as u32,
         };
-        self.put(qp, link, &piece, &[]);
+        self.put(qp, link, &head, &[]);
         link.kick();
         self.fate.fail();
         self.published(n);
@@ -340,8 +341,9 @@ impl Requester {
             Direct::Done => {
                 let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
-                let piece = Piece { op: Op::Write, flags, carrier: Carrier::Inline, count: 0, imm };
-                self.put(qp, link, &piece, &body);
+                let head =
+                    SlotHead { op: Op::Write, flags, carrier: Carrier::Inline, count: 0, imm };
+                self.put(qp, link, &head, &body);
                 return self.published(n);
             }
         }
@@ -371,8 +373,8 @@ impl Requester {
             let end = offset + len == total;
             // All pieces say that there is immediate data: what is refused takes a receive then.
             let flags = first | if end { last } else { last & IMM };
-            let piece = Piece { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
-            self.put(qp, link, &piece, &body);
+            let head = SlotHead { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
+            self.put(qp, link, &head, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -408,8 +410,8 @@ impl Requester {
             let flags = first | if end { LAST } else { 0 };
             let addr = remote.addr.wrapping_add(offset as u64);
             let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
-            let piece = Piece { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
-            self.put(qp, link, &piece, &body);
+            let head = SlotHead { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
+            self.put(qp, link, &head, &body);
             self.queue.entry(n).offset += len as u32;
             if end {
                 self.answers_due += 1;
@@ -481,8 +483,8 @@ impl Requester {
             return false;
         }
         let flags = FIRST | LAST;
-        let piece = Piece { op, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
-        self.put(qp, link, &piece, body);
+        let head = SlotHead { op, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
+        self.put(qp, link, &head, body);
         self.published(n)
     }
 
@@ -545,8 +547,8 @@ impl Requester {
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
-        let piece = Piece { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
-        self.put(qp, link, &piece, &body);
+        let head = SlotHead { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
+        self.put(qp, link, &head, &body);
         self.answers_due += 1;
         self.published(n)
     }

@@ -8,7 +8,7 @@
 //! everything on the present one is acknowledged; all lanes but one are idle at any time.
 #![forbid(unsafe_code)]
 
-use super::issue::Piece;
+use super::issue::SlotHead;
 use super::objects::connection::{Lane, Lanes, Link, Requester};
 use super::objects::holder::PeerState;
 use super::objects::qp::Qp;
@@ -75,8 +75,8 @@ impl Requester {
             return false;
         }
         let flags = FIRST | LAST;
-        let piece = Piece { op: Op::Address, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
-        self.put(qp, link, &piece, &[u64::from(number)]);
+        let head = SlotHead { op: Op::Address, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
+        self.put(qp, link, &head, &[u64::from(number)]);
         self.addressed = number;
         true
     }

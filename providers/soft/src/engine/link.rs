@@ -1,6 +1,6 @@
 //! The other end of a connection: where its tables and its receive ring are, and whether it still serves us.
 
-use super::objects::connection::Link;
+use super::objects::connection::{Link, Requester};
 use super::objects::holder::{Holder, PeerState, Reach};
 use super::objects::qp::Qp;
 use crate::config;
@@ -174,6 +174,19 @@ impl Link {
     #[cold]
     fn wake(&self, channel: u16) {
         wake(&self.peer, &self.view, channel);
+    }
+}
+
+impl Requester {
+    /// Tells the peer of what was put into its ring.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.unpublished {
+            self.unpublished = false;
+            if let Some(link) = &self.link {
+                link.requests_published();
+            }
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn words(gid: &[u8; 16]) -> [u64; 2] {
 }
 
 /// Whether the owner of `view` has QPs in the group.
-pub(super) fn has_members(view: &View, gid: &[u8; 16]) -> bool {
+pub(crate) fn has_members(view: &View, gid: &[u8; 16]) -> bool {
     let used = (view.tables_head().groups.load(Ordering::Acquire) as usize).min(GROUPS);
     let wanted = words(gid);
     (0..used).map(|index| view.group(index)).any(|entry| {

@@ -87,8 +87,8 @@ impl Xrc {
             if local.entry().closing.load(Ordering::SeqCst) == CLOSING {
                 return None;
             }
-            local.openings.here.fetch_add(1, Ordering::AcqRel);
-            return Some(Opened { home, local: Some(local) });
+            local.openings()?.here.fetch_add(1, Ordering::AcqRel);
+            return Some(Opened { home, local: Some(local), domain });
         }
         let identity = adapter.fabric.identity();
         note(&home.view, index, own, identity)?;
@@ -99,7 +99,7 @@ impl Xrc {
             }
             return None;
         }
-        Some(Opened { home, local: None })
+        Some(Opened { home, local: None, domain })
     }
 
     /// A handle was made of what `open_qp` returned.
@@ -115,18 +115,18 @@ impl Xrc {
     /// The way to QP `number`, if we have it open.
     pub(super) fn home_of(&self, adapter: &Adapter, number: u32) -> Option<Box<Link>> {
         let handle = self.handles_of(number).into_iter().next()?;
-        let peer = Arc::clone(&handle.opened.as_ref()?.home.peer);
+        let peer = Arc::clone(&handle.opened()?.home.peer);
         adapter.link_to(&peer, number).map(|(home, _)| home)
     }
 
     /// A handle is destroyed.
     pub(crate) fn close_qp(&self, adapter: &Adapter, handle: &Qp) {
-        let Some(opened) = &handle.opened else { return };
+        let Some(opened) = handle.opened() else { return };
         let mut handles = self.open_qps.handles.lock();
         handles.retain(|other| !std::ptr::eq(other.as_ptr(), handle));
         let last = !handles.iter().any(|h| h.upgrade().is_some_and(|qp| qp.qpn == handle.qpn));
-        if let Some(local) = &opened.local {
-            local.openings.here.fetch_sub(1, Ordering::AcqRel);
+        if let Some(openings) = opened.local.as_ref().and_then(|local| local.openings()) {
+            openings.here.fetch_sub(1, Ordering::AcqRel);
         } else if last {
             let (_, index) = split_qpn(handle.qpn);
             let (slot, identity) = (adapter.fabric.slot(), adapter.fabric.identity());
@@ -145,12 +145,13 @@ impl Xrc {
 
     /// The creator of `qp` destroys it. `true`: others have it open, and it goes on until they do not.
     pub(crate) fn abandon(&self, qp: &Arc<Qp>) -> bool {
+        let Some(openings) = qp.openings() else { return false };
         let mut orphans = self.open_qps.orphans.lock();
         tenure::begin_to_destroy(&qp.entry().closing, CLOSING);
         if !is_open(qp) {
             return false;
         }
-        qp.openings.orphaned.store(true, Ordering::Release);
+        openings.orphaned.store(true, Ordering::Release);
         qp.entry().closing.store(ORPHANED, Ordering::SeqCst);
         orphans.push(Arc::clone(qp));
         true
@@ -181,7 +182,7 @@ impl Xrc {
     /// The process `identity` in `slot` died: it has nothing open any more.
     pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16, identity: u32) {
         for qp in adapter.all_qps() {
-            if qp.kind == Kind::XrcRecv && qp.stand.is_none() && qp.opened.is_none() {
+            if qp.openings().is_some() {
                 withdraw(&adapter.view, qp.index, slot, identity);
             }
         }
@@ -205,15 +206,15 @@ impl Xrc {
 
 /// Whether somebody other than its creator has a QP of ours open.
 fn is_open(qp: &Qp) -> bool {
-    qp.openings.here.load(Ordering::Acquire) > 0
+    qp.openings().is_some_and(|openings| openings.here.load(Ordering::Acquire) > 0)
         || openers(&qp.adapter.view, qp.index).next().is_some()
 }
 
 /// Whether a QP of ours is open: one that its creator destroyed ends with its last other handle, or the death of who had
 /// that, and takes nothing in afterwards though the service thread may not have destroyed it yet.
-pub(super) fn is_kept(qp: &Qp) -> bool {
-    !qp.openings.is_orphan()
-        || qp.openings.here.load(Ordering::Acquire) > 0
+pub(super) fn is_kept(qp: &Qp, openings: &Openings) -> bool {
+    !openings.is_orphan()
+        || openings.here.load(Ordering::Acquire) > 0
         || openers(&qp.adapter.view, qp.index).any(|opener| lives(&qp.adapter, opener))
 }
 

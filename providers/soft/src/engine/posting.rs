@@ -1,9 +1,8 @@
 //! Posting of send requests: what is refused at once, what is issued, and what has to wait (ibv_post_send(3)).
 
 use super::objects::connection::Requester;
-use super::objects::issue_path::IssuePath;
 use super::objects::qp::Qp;
-use super::request::Request;
+use super::request::{Request, Taken, taken};
 use super::requester::MAX_MESSAGE;
 use super::runs::is_small_move;
 use super::state::{Kind, State};
@@ -52,7 +51,7 @@ impl Requester {
             return Ok(());
         }
         if state != State::Sqd && self.queue.issued == n && self.fate.is_going() {
-            if more && (is_small_move(request, len) || self.issue_path == IssuePath::Remote) {
+            if more && (is_small_move(request, len) || self.goes_far(request)) {
                 self.held_back = true;
             } else {
                 self.issue_waiting(qp);
@@ -64,6 +63,11 @@ impl Requester {
         self.reap(qp);
         qp.sends_outstanding(self.is_busy(qp));
         Ok(())
+    }
+
+    /// Whether a request goes to another host, so that one system call should do for it and those behind it.
+    fn goes_far(&self, request: &Request) -> bool {
+        self.wire.gathers() || request.to.elsewhere
     }
 
     /// Before a request is queued that finds the queue full, or that a fault may strike.
@@ -78,7 +82,7 @@ impl Requester {
                 return Err(Errno::ENOMEM);
             }
         }
-        if self.trouble.is_some() {
+        if self.wire.strikes().is_some() {
             // What is refused does not count. What is flushed does: when a QP goes to error is a matter of time.
             self.check(qp.kind, request, list)?;
             self.note_fault(request.opcode);
@@ -94,6 +98,14 @@ impl Requester {
             && self.fate.is_going()
         {
             self.issue_waiting(qp);
+            if qp.kind == Kind::Ud {
+                // Their buffers were still ours when they were posted, and are not when the list is.
+                for n in self.queue.issued..self.queue.posted {
+                    if !self.queue.entry(n).has(IBV_SEND_INLINE) {
+                        super::ud::keep(self, qp, n);
+                    }
+                }
+            }
             self.reap(qp);
             qp.sends_outstanding(self.is_busy(qp));
         }
@@ -109,22 +121,11 @@ impl Requester {
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<u32, Errno> {
-        let one_sided = match (request.opcode, kind) {
-            (_, Kind::Raw) => false,
-            (IBV_WR_SEND | IBV_WR_SEND_WITH_IMM, _) => false,
-            (
-                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM,
-                Kind::Rc | Kind::Uc | Kind::XrcSend,
-            ) => false,
-            (IBV_WR_SEND_WITH_INV, Kind::Rc | Kind::Uc) => false,
-            (IBV_WR_ATOMIC_WRITE, Kind::Rc) => false,
-            (IBV_WR_FLUSH, Kind::Rc) => true,
-            (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Kind::Rc | Kind::Uc) => true,
-            (
-                IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
-                Kind::Rc | Kind::XrcSend,
-            ) => true,
-            _ => return self.check_rare(kind, request, list),
+        let inlines = match taken(kind, request.opcode) {
+            Some(Taken::Bytes) => true,
+            Some(Taken::NoInline) => false,
+            Some(Taken::Segments) => return self.check_segmented(request, list),
+            None => return Err(Errno::EINVAL),
         };
         if list.len() > self.queue.max_sge {
             return Err(Errno::EINVAL);
@@ -135,10 +136,10 @@ impl Requester {
             return Err(Errno::EINVAL);
         }
         if kind == Kind::Raw {
-            self.check_frame(request, len)?;
+            super::ethernet::check(request.opcode, len)?;
         }
         let inline = request.flags & IBV_SEND_INLINE != 0;
-        if inline && (one_sided || len > self.queue.max_inline as u64) {
+        if inline && (!inlines || len > self.queue.max_inline as u64) {
             return Err(Errno::EINVAL);
         }
         Ok(len as u32)
@@ -149,7 +150,7 @@ impl Requester {
     fn keep_waiting(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.keep_inline(n);
-        } else if qp.kind == Kind::Ud {
+        } else if qp.kind == Kind::Ud && !self.held_back {
             super::ud::keep(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {

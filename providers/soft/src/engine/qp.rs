@@ -2,19 +2,15 @@
 //!
 //! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/locking.md.
 
-use super::completion::Reads;
 use super::ethernet::{Framing, MAX_FRAME};
 use super::life::shared;
 use super::objects::adapter::Adapter;
 use super::objects::channel::Reporter;
 use super::objects::connection::{Link, Requester, Responder};
-use super::objects::cq::{Cq, Form};
-use super::objects::datagrams::Dry;
-use super::objects::qp::{Attributes, Incarnation, Opened, Openings, Qp, Stand, Tagging};
-use super::objects::srq::{Srq, TagMatching};
-use super::objects::who::Who;
+use super::objects::cq::Cq;
+use super::objects::qp::{Attributes, Incarnation, Pair, Qp, Role, Stand, Tagging};
+use super::objects::served_by::ServedBy;
 use super::objects::wq::Rss;
-use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
@@ -32,58 +28,43 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// What ibv_create_qp asks for, checked.
+/// What ibv_create_qp and ibv_open_qp ask for, checked.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    pub(crate) kind: Kind,
-    pub(crate) pd: u32,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
-    pub(crate) srq: Option<Arc<Srq>>,
-    /// XRC receive QPs: the domain that they receive for.
-    pub(crate) domain: Option<DomainId>,
-    /// The QP receives for one of another process.
-    pub(crate) stand: Option<Stand>,
-    /// The QP is another handle of one that exists.
-    pub(crate) opened: Option<Opened>,
-    pub(crate) cap: ibv_qp_cap,
-    pub(crate) signals_all: bool,
-    /// `ibv_qp_create_flags`.
-    pub(crate) create_flags: u32,
-    /// RAW_PACKET and UD: bytes of headers of segmented sends.
-    pub(crate) max_tso_header: u16,
-    /// RAW_PACKET: frames are spread over work queues; there is nothing else to the QP.
-    pub(crate) rss: Option<Rss>,
-    pub(crate) report: Reporter,
+    kind: Kind,
+    pd: u32,
+    role: Role,
+    cap: ibv_qp_cap,
+    max_tso_header: u16,
+    report: Reporter,
 }
 
 impl Wanted {
-    /// An XRC receive QP of `domain`.
-    pub(crate) fn receiver(adapter: &Arc<Adapter>, domain: DomainId, report: Reporter) -> Self {
-        let form = Form {
-            capacity: 1,
-            reads: Reads::default(),
-            overwrites: false,
-            single_threaded: false,
-            internal: true,
-        };
-        let nowhere = Cq::new(Arc::clone(adapter), form, None, report.clone());
-        Self {
-            kind: Kind::XrcRecv,
-            pd: 0,
-            send_cq: Arc::clone(&nowhere),
-            recv_cq: nowhere,
-            srq: None,
-            domain: Some(domain),
-            stand: None,
-            opened: None,
-            cap: Zeroed::zeroed(),
-            signals_all: false,
-            create_flags: 0,
-            max_tso_header: 0,
-            rss: None,
-            report,
-        }
+    /// A queue pair of `kind`, which is any but XRC_RECV, in protection domain `pd`.
+    pub(crate) const fn pair(
+        kind: Kind,
+        pd: u32,
+        pair: Pair,
+        cap: ibv_qp_cap,
+        report: Reporter,
+    ) -> Self {
+        Self { kind, pd, role: Role::Pair(pair), cap, max_tso_header: 0, report }
+    }
+
+    /// RAW_PACKET and UD: the same with room for `bytes` of headers of segmented sends.
+    pub(crate) fn with_tso_header(self, bytes: u16) -> Self {
+        Self { max_tso_header: bytes, ..self }
+    }
+
+    /// A RAW_PACKET QP that spreads frames, with the capacities that its creator gave.
+    pub(crate) const fn spreader(pd: u32, rss: Rss, cap: ibv_qp_cap, report: Reporter) -> Self {
+        Self { kind: Kind::Raw, pd, role: Role::Spreader(rss), cap, max_tso_header: 0, report }
+    }
+
+    /// A receiver of XRC: a QP of this process, a stand-in for one of another, or a handle of either.
+    pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
+        let (kind, cap) = (Kind::XrcRecv, Zeroed::zeroed());
+        Self { kind, pd: 0, role, cap, max_tso_header: 0, report }
     }
 }
 
@@ -93,10 +74,10 @@ impl Qp {
     /// # Errors
     /// `ENOMEM` all QP numbers are in use.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: Wanted) -> Result<Arc<Self>, Errno> {
+        let Wanted { kind, pd, role, cap, max_tso_header, report } = wanted;
         let (index, number) = adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
-        let other = wanted.stand.as_ref().map(|stand| &stand.home);
-        let other = other.or(wanted.opened.as_ref().map(|opened| &opened.home));
-        let qpn = other.map_or(number, |home| home.qpn);
+        let borrowed = role.borrowed_number();
+        let qpn = borrowed.unwrap_or(number);
         let entry = adapter.view.qp(index);
         // Our own, all of which is mapped.
         let ring = adapter.view.qp_ring(index).ok_or_else(|| {
@@ -104,27 +85,19 @@ impl Qp {
             Errno::ENOMEM
         })?;
         let before = Life::unpack(entry.life.load(Ordering::Relaxed));
-        let cap = wanted.cap;
-        let ordinal = if wanted.stand.is_some() || wanted.opened.is_some() {
-            0
-        } else {
-            adapter.next_qp_ordinal()
-        };
-        let matching = wanted.srq.as_ref().and_then(|srq| srq.tm.as_deref());
+        let ordinal = if borrowed.is_some() { 0 } else { adapter.next_qp_ordinal() };
+        let pair = role.pair();
+        let (matches, shares) =
+            (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
         let sends = SendQueue::new(
             cap.max_send_wr as usize,
             cap.max_send_sge as usize,
             cap.max_inline_data as usize,
-            if matching.is_some() { OWN_REQUESTS } else { 0 },
+            if matches { OWN_REQUESTS } else { 0 },
         );
-        // What a tag matching queue receives completes on its own completion queue.
-        let (recv_cq, tm) = match matching {
-            Some(matching) => (Arc::clone(&matching.cq), Some(Tagging::new(wanted.recv_cq))),
-            None => (wanted.recv_cq, None),
-        };
-        let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(wanted.max_tso_header));
-        let segmenter = match wanted.kind {
-            Kind::Raw if wanted.rss.is_none() => {
+        let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(max_tso_header));
+        let segmenter = match kind {
+            Kind::Raw if pair.is_some() => {
                 Segmenter::new(Framing::Ethernet, MAX_FRAME, max_wr, max_header)
             }
             Kind::Ud if max_header > 0 => {
@@ -132,14 +105,17 @@ impl Qp {
             }
             _ => Segmenter::default(),
         };
-        let takes_fast_way = matches!(wanted.kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
-        let receives_plainly = takes_fast_way && wanted.srq.is_none();
-        let receives = match wanted.srq {
-            Some(_) => ReceiveQueue::new(0, 0),
-            None => ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize),
+        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_way();
+        let (sends_plainly, receives_plainly) =
+            (takes_fast_way && !matches, takes_fast_way && !shares);
+        let receives = match pair {
+            Some(_) if !shares => {
+                ReceiveQueue::new(cap.max_recv_wr as usize, cap.max_recv_sge as usize)
+            }
+            _ => ReceiveQueue::new(0, 0),
         };
+        let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
         let position = entry.ring_base.load(Ordering::Relaxed);
-        let sends_plainly = takes_fast_way && tm.is_none();
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
             me: me.clone(),
@@ -147,28 +123,18 @@ impl Qp {
             index,
             qpn,
             ordinal,
-            kind: wanted.kind,
-            pd: wanted.pd,
-            send_cq: wanted.send_cq,
-            recv_cq,
-            srq: wanted.srq,
-            domain: wanted.domain,
-            stand: wanted.stand,
-            tm,
+            kind,
+            pd,
+            role,
+            recv_key,
             sends_plainly,
             receives_plainly,
-            opened: wanted.opened,
-            openings: Openings::default(),
-            signals_all: wanted.signals_all,
-            create_flags: wanted.create_flags,
-            rss: wanted.rss,
-            dry: Dry::default(),
             flows: AtomicUsize::new(0),
             ring,
             state: AtomicU8::new(State::Reset as u8),
             incarnation: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
             attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
-            requester: Mutex::new(Requester::new(wanted.kind, sends, segmenter)),
+            requester: Mutex::new(Requester::new(kind, sends, segmenter)),
             responder: Mutex::new(Responder::new(ring, position)),
             receives: SpinLock::new(receives),
             next_arrival: AtomicU32::new(position),
@@ -183,35 +149,28 @@ impl Qp {
             receive_awaited: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             qkey: AtomicU32::new(0),
-            report: wanted.report,
+            report,
             events: AtomicU32::new(0),
             builder: crate::engine::objects::builder::BuilderCell::default(),
         });
-        if let Some(domain) = qp.domain {
+        if let Some(domain) = qp.role.domain() {
             domain.store(&qp.entry().domain);
             qp.entry().closing.store(0, Ordering::Relaxed);
-            if qp.stand.is_none() {
+            if qp.stand().is_none() {
                 opened::forget_all(&qp.adapter.view, qp.index);
             }
             qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
         }
-        qp.entry().recv_channel.store(qp.recv_cq.alarm(), Ordering::Relaxed);
-        qp.entry().send_channel.store(qp.send_cq.alarm(), Ordering::Relaxed);
+        let pair = qp.pair();
+        let (recv_alarm, send_alarm) =
+            pair.map_or((0, 0), |pair| (pair.recv_cq.alarm(), pair.send_cq.alarm()));
+        qp.entry().recv_channel.store(recv_alarm, Ordering::Relaxed);
+        qp.entry().send_channel.store(send_alarm, Ordering::Relaxed);
         // A rendezvous goes on by acknowledgements, though the application waits for nothing but its end.
-        let awaits = qp.tm.is_some() || qp.send_cq.is_armed_at_times();
+        let awaits = pair.is_some_and(|p| p.tm.is_some() || p.send_cq.is_armed_at_times());
         qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
         qp.set_state(State::Reset);
-        qp.send_cq.users.fetch_add(1, Ordering::AcqRel);
-        qp.recv_cq.users.fetch_add(1, Ordering::AcqRel);
-        if !qp.kind.is_connected() {
-            qp.recv_cq.count_datagram_user(true);
-        }
-        if let Some(srq) = &qp.srq {
-            srq.users.fetch_add(1, Ordering::AcqRel);
-        }
-        if let Some(rss) = &qp.rss {
-            rss.table.users.fetch_add(1, Ordering::AcqRel);
-        }
+        qp.role.hold(kind);
         adapter.place_qp(&qp);
         adapter.trouble(&qp);
         Ok(qp)
@@ -223,7 +182,10 @@ impl Qp {
 
     /// Whether multicast datagrams and frames of its own are not for it.
     pub(crate) const fn blocks_own_multicast(&self) -> bool {
-        self.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0
+        match self.pair() {
+            Some(pair) => pair.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+            None => false,
+        }
     }
 
     pub(crate) fn me(&self) -> Weak<Self> {
@@ -252,22 +214,23 @@ impl Qp {
     }
 
     fn is_somebodys(&self) -> bool {
-        match &self.stand {
-            Some(stand) => {
+        match &self.role {
+            Role::StandIn(stand) => {
                 // What service threads know of the handles of a QP whose creator is gone may be old: that of its process
                 // destroys it when it hears of the last one's death.
                 let home = &stand.home;
                 let alone = home.peer.is_dead() || opened::is_orphaned(home);
                 stand.serves() && (!alone || opened::is_held(&self.adapter, home))
             }
-            None => opened::is_kept(self),
+            Role::Receiver(receiver) => opened::is_kept(self, &receiver.openings),
+            Role::Pair(_) | Role::Opened(_) | Role::Spreader(_) => true,
         }
     }
 
     /// Whether somebody sends to this QP that stands for another.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
-        self.stand.as_ref().is_some_and(Stand::stays)
+        self.stand().is_some_and(Stand::stays)
             && self.is_receiving()
             && responder.link.as_ref().is_some_and(|l| l.may_send(self.qpn) && !l.peer.is_dead())
     }
@@ -275,7 +238,7 @@ impl Qp {
     /// Whether it refused a request in the place of another QP, whose owner does not know of it yet, and would not believe it if this
     /// one were not there in error.
     pub(crate) fn is_refusal_awaited(&self) -> bool {
-        self.state() == State::Err && self.stand.as_ref().is_some_and(Stand::awaits_refusal)
+        self.state() == State::Err && self.stand().is_some_and(Stand::awaits_refusal)
     }
 
     /// Opens the ring for a new connection with QP `dest_qpn`, which `link` leads to, and begins to look at it.
@@ -288,7 +251,30 @@ impl Qp {
         self.entry().chunk_worth.store(0, Ordering::Relaxed);
         self.set_connected(dest_qpn);
         if let Some(me) = self.me.upgrade() {
-            self.recv_cq.add_receiver(&me);
+            self.begin_to_look(&me);
+        }
+    }
+
+    /// Whoever polls shall look at the ring: for a queue pair those who poll the queue where it completes, for XRC everybody.
+    fn begin_to_look(&self, me: &Arc<Self>) {
+        match &self.role {
+            Role::Pair(pair) => pair.recv_cq.add_receiver(me),
+            Role::Receiver(_) | Role::StandIn(_) => {
+                self.adapter.xrc.add_receiver(&self.adapter, me)
+            }
+            Role::Opened(_) | Role::Spreader(_) => {}
+        }
+    }
+
+    /// Nobody who polls looks at it any more.
+    pub(super) fn end_looks(&self) {
+        match &self.role {
+            Role::Pair(pair) => {
+                pair.send_cq.remove(self);
+                pair.recv_cq.remove(self);
+            }
+            Role::Receiver(_) | Role::StandIn(_) => self.adapter.xrc.remove(self),
+            Role::Opened(_) | Role::Spreader(_) => {}
         }
     }
 
@@ -398,7 +384,9 @@ impl Qp {
     /// `EINVAL` in RESET, or the QP has a shared receive queue.
     #[inline]
     pub(crate) fn posting(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
-        if self.srq.is_some() || self.state() == State::Reset {
+        // Most queue pairs have receives of their own, and are spared the question.
+        let shares = !self.receives_plainly && self.srq().is_some();
+        if shares || self.state() == State::Reset {
             return Err(Errno::EINVAL);
         }
         Ok(self.receives.lock())
@@ -413,7 +401,7 @@ impl Qp {
         // No fence: see `await_receive`.
         if self.receive_awaited.load(Ordering::Relaxed) {
             self.receive_awaited.store(false, Ordering::Relaxed);
-            self.serve_once(Who::Application);
+            self.serve_once(ServedBy::Application);
         }
     }
 
@@ -429,22 +417,15 @@ impl Qp {
         self.receives_plainly
     }
 
-    /// What matches tags here, if anything does.
-    #[inline]
-    pub(crate) fn tagging(&self) -> Option<(&TagMatching, &Tagging)> {
-        let own = self.tm.as_deref()?;
-        Some((self.srq.as_ref()?.tm.as_deref()?, own))
-    }
-
     /// The protection domain that posted receives belong to: the shared queue's, if there is one.
     pub(crate) fn receive_pd(&self) -> u32 {
-        self.srq.as_ref().map_or(self.pd, |srq| srq.pd)
+        self.srq().map_or(self.pd, |srq| srq.pd)
     }
 
     /// Takes the next receive into `to`; `false`: there is none.
     #[inline]
     pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
-        match &self.srq {
+        match self.srq() {
             Some(srq) => srq.take(to),
             None => self.receives.lock().take(to),
         }
@@ -452,7 +433,7 @@ impl Qp {
 
     /// Whether a receive is posted.
     pub(super) fn has_receive(&self) -> bool {
-        match &self.srq {
+        match self.srq() {
             Some(srq) => srq.has_receive(),
             None => !self.receives.lock().is_empty(),
         }
@@ -469,7 +450,7 @@ impl Qp {
 
     /// The responder has a message and no receive: whoever posts one calls it.
     pub(crate) fn await_receive(&self) {
-        match &self.srq {
+        match self.srq() {
             Some(srq) => srq.await_receive(self.me()),
             None => {
                 // The caller looks into the queue afterwards, and whoever posts looks at the flag after it put something
@@ -486,14 +467,14 @@ impl Qp {
     }
 
     /// Serves what a round left. Returns whether it got on and there is more.
-    pub(crate) fn serve_again(&self, who: Who) -> bool {
+    pub(crate) fn serve_again(&self, who: ServedBy) -> bool {
         let before = self.next_arrival.load(Ordering::Relaxed);
         self.advance_receive(who);
         self.next_arrival.load(Ordering::Relaxed) != before && self.has_arrivals()
     }
 
     /// Serves what arrived, where the caller does not look again: what a round leaves is the service thread's.
-    pub(crate) fn serve_once(&self, who: Who) {
+    pub(crate) fn serve_once(&self, who: ServedBy) {
         if self.serve_again(who) {
             self.adapter.view.ring_qp_bell(self.index);
             self.adapter.fabric.wake_self();
@@ -526,7 +507,7 @@ impl Qp {
             if tenure::list_outstanding(&self.outstanding, &self.listed_sender) {
                 self.list_sender();
             }
-            if let Some(own) = &self.tm {
+            if let Some(own) = self.own_tagging() {
                 self.list_with_receives(own);
             }
         } else {
@@ -536,25 +517,30 @@ impl Qp {
 
     #[cold]
     fn list_sender(&self) {
-        if let Some(me) = self.me.upgrade() {
-            self.send_cq.add_sender(me);
+        if let (Some(me), Some(pair)) = (self.me.upgrade(), self.pair()) {
+            pair.send_cq.add_sender(me);
         }
     }
 
     /// The shared receive queue's requests go on when its completion queue is polled, whoever polls the send queue's.
     fn list_with_receives(&self, own: &Tagging) {
-        if !Arc::ptr_eq(&self.recv_cq, &self.send_cq)
+        if let Some(pair) = self.pair()
+            && !Arc::ptr_eq(&pair.recv_cq, &pair.send_cq)
             && tenure::lists(own.listed())
             && let Some(me) = self.me.upgrade()
         {
-            self.recv_cq.add_sender(me);
+            pair.recv_cq.add_sender(me);
         }
     }
 
     /// What says whether `cq` lists this QP as one with something to send.
     fn listed_with(&self, cq: &Cq) -> &AtomicBool {
-        match &self.tm {
-            Some(own) if !std::ptr::eq(cq, Arc::as_ptr(&self.send_cq)) => own.listed(),
+        match self.pair() {
+            Some(Pair { send_cq, tm: Some(own), .. })
+                if !std::ptr::eq(cq, &raw const **send_cq) =>
+            {
+                own.listed()
+            }
             _ => &self.listed_sender,
         }
     }
@@ -576,27 +562,6 @@ impl Qp {
         self.listed_receiver.load(Ordering::Acquire)
     }
 
-    /// Serves what arrived.
-    pub(crate) fn advance_receive(&self, who: Who) {
-        let mut responder = self.responder.lock();
-        responder.inbound.careful = who == Who::Stranger;
-        let failed = responder.advance(self);
-        drop(responder);
-        if failed {
-            self.flush_all();
-        }
-        if self.tm.as_ref().is_some_and(|own| own.take_due()) {
-            self.advance_send();
-        }
-    }
-
-    /// Takes in acknowledgements and goes on with what waits.
-    pub(crate) fn advance_send(&self) {
-        let mut requester = self.requester.lock();
-        requester.advance(self);
-        self.let_go(requester);
-    }
-
     /// Unlocks the requester; if its queue broke, what follows from that follows now, as it needs other locks.
     #[inline]
     pub(crate) fn let_go(&self, mut requester: MutexGuard<'_, Requester>) {
@@ -608,13 +573,13 @@ impl Qp {
     }
 }
 
-/// Whether new QPs take the fast way (`quick`) at all.
+/// Whether new QPs take the fast way (`quick_send`, `quick_receive`) at all.
 #[cfg(not(test))]
 const fn may_take_fast_way() -> bool {
     true
 }
 
-/// Whether QPs that this thread creates take the fast way (`quick`) at all.
+/// Whether QPs that this thread creates take the fast way (`quick_send`, `quick_receive`) at all.
 #[cfg(test)]
 fn may_take_fast_way() -> bool {
     !ONLY_GENERAL.get()

@@ -9,7 +9,6 @@ use super::inbound::Nak;
 use super::objects::connection::{Lanes, Lent, Link, Patience, Requester};
 use super::objects::copying::Copying;
 use super::objects::holder::{Holder, PeerState, Reach};
-use super::objects::issue_path::IssuePath;
 use super::objects::qp::Qp;
 use super::regions::LOCAL_WRITE;
 use super::rendezvous;
@@ -17,8 +16,9 @@ use super::request::{Entry, Phase, Request, SendQueue, completion_opcode};
 use super::state::{Kind, State, give_up_us};
 use super::tso::Segmenter;
 use super::waiting::Waiting;
+use super::wire::usual;
 use crate::engine::completion::{Cqe, Pushed, found_by, vendor_err};
-use crate::engine::cq::Batch;
+use crate::engine::polling::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::{Range, Ranges};
@@ -38,8 +38,7 @@ impl Requester {
     pub(crate) fn new(kind: Kind, queue: SendQueue, segmenter: Segmenter) -> Self {
         Self {
             queue,
-            issue_path: IssuePath::of(kind),
-            trouble: None,
+            wire: usual(kind, false),
             link: None,
             remote: None,
             patience: Patience::default(),
@@ -107,7 +106,7 @@ impl Requester {
     pub(crate) fn connect(&mut self, link: Option<Box<Link>>) {
         self.forget_lanes(link.as_ref().map_or(0, |link| link.qpn));
         self.link = link;
-        self.unplug_again();
+        self.wire.keep(&mut self.link);
         self.maps = None;
         self.copying = Copying::default();
         self.latched = None;
@@ -142,7 +141,7 @@ impl Requester {
     pub(crate) fn take_lent(&mut self) -> Option<(Box<Link>, VecDeque<Lent>)> {
         let lent = std::mem::take(&mut self.lent);
         self.maps = None;
-        let link = self.link.take().or_else(|| self.take_unplugged());
+        let link = self.link.take().or_else(|| self.wire.give_back());
         self.forget_lanes(0);
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
@@ -233,26 +232,8 @@ impl Requester {
             || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
 
-    /// Tells the peer of what was put into its ring.
-    #[inline]
-    pub(crate) fn publish(&mut self) {
-        if self.unpublished {
-            self.unpublished = false;
-            if let Some(link) = &self.link {
-                link.requests_published();
-            }
-        }
-    }
-
-    pub(super) fn issue_waiting(&mut self, qp: &Qp) {
-        match self.issue_path {
-            IssuePath::Straight => {}
-            IssuePath::Datagrams => return super::ud::issue_waiting(self, qp),
-            IssuePath::Frames => return super::ethernet::issue_waiting(self, qp),
-            IssuePath::Steered => return self.issue_steered(qp),
-            IssuePath::Troubled => return self.issue_troubled(qp),
-            IssuePath::Remote => return self.issue_remote(qp),
-        }
+    /// Issues what waits into the ring of the remote QP.
+    pub(super) fn issue_by_ring(&mut self, qp: &Qp) {
         let Some(link) = self.link.take() else {
             return self.issue_unlinked(qp);
         };
@@ -493,9 +474,11 @@ impl Requester {
             ) && entry.phase == Phase::Published;
             self.answers_due -= u32::from(answered);
             if status == IBV_WC_SUCCESS && !entry.own {
-                if qp.signals_all || entry.has(IBV_SEND_SIGNALED) {
+                if let Some(pair) = qp.pair()
+                    && (pair.signals_all || entry.has(IBV_SEND_SIGNALED))
+                {
                     let cqe = done(qp, &entry.request, entry.len);
-                    let ring = batch.get_or_insert_with(|| qp.send_cq.batch());
+                    let ring = batch.get_or_insert_with(|| pair.send_cq.batch());
                     let pushed = ring.push(&cqe, false);
                     if pushed != Pushed::Quiet
                         && let Some(ring) = batch.take()
@@ -589,8 +572,7 @@ impl Requester {
         let waiting = self.queue.issued != self.queue.posted
             && qp.state() != State::Sqd
             && !self.is_local(self.queue.issued);
-        let elsewhere = self.remote.is_some() || !qp.kind.is_connected();
-        if (self.acked == self.next && !waiting) || self.fate.is_broken() || elsewhere {
+        if (self.acked == self.next && !waiting) || self.fate.is_broken() || !self.wire.is_timed() {
             self.stalled = None;
             return;
         }
@@ -695,5 +677,7 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) {
         },
         ..done(qp, request, byte_len)
     };
-    qp.send_cq.push(&cqe, false);
+    if let Some(pair) = qp.pair() {
+        pair.send_cq.push(&cqe, false);
+    }
 }

@@ -2,7 +2,7 @@
 //! acknowledges (IBTA vol 1, 9.7.5). Whoever polls drives it, or the service thread.
 
 use super::copying::tells;
-use super::inbound::{Nak, Piece, Source, Verdict};
+use super::inbound::{Headers, Nak, Source, Verdict};
 use super::issue::changed;
 use super::link::chunk_of;
 use super::objects::connection::{Inbound, Link, Responder};
@@ -10,7 +10,7 @@ use super::objects::copying::Costs;
 use super::objects::holder::Holder;
 use super::objects::qp::Qp;
 use super::receive::Receive;
-use super::regions::{REMOTE_READ, REMOTE_WRITE};
+use super::regions::REMOTE_READ;
 use super::request::RemoteAddress;
 use super::state::{Kind, State, rnr_timer_us};
 use super::tags::wire::HEADERS_LEN;
@@ -18,9 +18,9 @@ use abi::*;
 use arrayvec::ArrayVec;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
 use soft_local::shm::protocol;
+use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
 use soft_local::shm::trust::Claim;
-use soft_local::shm::view::Ring;
 use soft_memory::cma::{self, IoVec};
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{MAX_SGE, Range, Ranges};
@@ -210,7 +210,7 @@ impl Responder {
             if qp.kind != Kind::Uc {
                 self.sender = Holder::of(&self.ring);
             }
-            if qp.state() == State::Rtr && qp.stand.is_none() {
+            if qp.state() == State::Rtr && qp.stand().is_none() {
                 qp.event(IBV_EVENT_COMM_EST);
             }
         }
@@ -263,13 +263,9 @@ impl Responder {
             say();
         }
         link.alarm();
-        let event = match nak {
-            Nak::Invalid | Nak::InvalidRd => IBV_EVENT_QP_REQ_ERR,
-            Nak::Access => IBV_EVENT_QP_ACCESS_ERR,
-            Nak::Operation => IBV_EVENT_QP_FATAL,
-            Nak::Rnr => return false,
-        };
-        qp.event(event);
+        if let Some(event) = nak.event() {
+            qp.event(event);
+        }
         failed
     }
 
@@ -331,7 +327,7 @@ impl Responder {
             Carrier::Chunk | Carrier::AttachList => body.low(1).as_said() as usize,
             Carrier::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
         };
-        let piece = Piece {
+        let headers = Headers {
             first: head.has(FIRST),
             last: head.has(LAST),
             imm: head.has(IMM).then_some(head.imm),
@@ -351,9 +347,9 @@ impl Responder {
                 let own = own.and_then(|(sender, queue)| queue.offered(sender, head.seq));
                 let (sender, costs) = (self.sender, &self.costs);
                 let source = Slotted { qp, link, sender, costs, head: &head, body, own };
-                self.inbound.send(qp, &piece, &source)
+                self.inbound.send(qp, &headers, &source)
             }
-            Op::Write => self.serve_write(qp, link, &head, &piece, body),
+            Op::Write => self.serve_write(qp, link, &head, &headers, body),
             Op::Read | Op::CompareSwap | Op::FetchAdd => self.serve_answered(qp, link, &head, body),
             Op::AtomicWrite => self.inbound.store(qp, remote_address(body), body.word(2).as_said()),
             Op::Flush => {
@@ -369,7 +365,7 @@ impl Responder {
         qp: &Qp,
         link: &Link,
         head: &Head,
-        piece: &Piece,
+        headers: &Headers,
         body: &Body,
     ) -> Verdict {
         let remote = remote_address(body);
@@ -389,15 +385,11 @@ impl Responder {
             }
             _ => return self.inbound.unservable(qp, Nak::Invalid),
         };
-        // All of it is refused before any of it is placed.
-        let total = u64::from(body.high(2).as_said());
-        if piece.first && head.carrier == Carrier::Chunk && total > len as u64 {
-            let whole = self.inbound.may(qp, remote, total, REMOTE_WRITE);
-            if let Err(nak) = whole {
-                return self.inbound.unwritable(qp, piece.imm.is_some(), nak);
-            }
-        }
-        self.inbound.write(qp, piece, remote, len, source)
+        let total = match head.carrier {
+            Carrier::Chunk => body.high(2).as_said() as usize,
+            _ => len,
+        };
+        self.inbound.write(qp, &Headers { total, ..*headers }, remote, len, source)
     }
 
     /// Requests whose answer goes into a chunk that the requester lent.

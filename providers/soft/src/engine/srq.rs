@@ -4,8 +4,8 @@ use super::objects::adapter::Adapter;
 use super::objects::channel::Reporter;
 use super::objects::cq::Cq;
 use super::objects::qp::Qp;
+use super::objects::served_by::ServedBy;
 use super::objects::srq::{Limited, Srq, TagMatching};
-use super::objects::who::Who;
 use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
@@ -121,7 +121,7 @@ impl Srq {
             self.awaited.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut *self.waiters.lock());
             for qp in waiters.iter().filter_map(Weak::upgrade) {
-                qp.serve_once(Who::Application);
+                qp.serve_once(ServedBy::Application);
             }
         }
     }

@@ -6,7 +6,7 @@
 //! completes when it ends.
 
 use super::completion::Cqe;
-use super::inbound::{Nak, Piece, Source, Verdict};
+use super::inbound::{Headers, Nak, Source, Verdict};
 use super::objects::connection::{Inbound, MessageProgress, TagMatch};
 use super::objects::qp::{Fetch, Qp, Tagging};
 use super::objects::srq::{TagMatching, Tags};
@@ -27,10 +27,10 @@ impl Inbound {
         qp: &Qp,
         tm: &TagMatching,
         own: &Tagging,
-        piece: &Piece,
+        headers: &Headers,
         source: &impl Source,
     ) -> Verdict {
-        let (mut message, locked) = if piece.first {
+        let (mut message, locked) = if headers.first {
             // What was not finished will not be.
             self.abandon(qp);
             let mut start = [0; HEADERS_LEN];
@@ -39,21 +39,21 @@ impl Inbound {
                 Err(errno) => return self.not_brought(qp, errno),
             };
             let mut tags = tm.lock();
-            if let Err(verdict) = self.sort(qp, own, &mut tags, piece, start) {
+            if let Err(verdict) = self.sort(qp, own, &mut tags, headers, start) {
                 return verdict;
             }
-            (MessageProgress { total: piece.total, done: 0 }, piece.last.then_some(tags))
+            (MessageProgress { total: headers.total, done: 0 }, headers.last.then_some(tags))
         } else {
             match self.message.take() {
                 Some(message) => (message, None),
                 None => return self.unservable(qp, Nak::Invalid),
             }
         };
-        let brought = self.bring_tagged(qp, &message, piece, source);
+        let brought = self.bring_tagged(qp, &message, headers, source);
         match brought {
             Err(Misfit::Later) => {
                 drop(locked);
-                if piece.first {
+                if headers.first {
                     // It is matched anew when it is taken up again.
                     self.abandon(qp);
                 } else {
@@ -61,7 +61,7 @@ impl Inbound {
                 }
                 return Verdict::Busy;
             }
-            Ok(len) if !piece.last => {
+            Ok(len) if !headers.last => {
                 message.done += len;
                 self.message = Some(message);
                 return Verdict::Done;
@@ -75,12 +75,12 @@ impl Inbound {
         let mut tags = locked.unwrap_or_else(|| tm.lock());
         match brought {
             Err(Misfit::Spoiled(status, verdict)) => {
-                self.finish(qp, &mut tags, piece, status, 0);
+                self.finish(qp, &mut tags, headers, status, 0);
                 verdict
             }
             _ => {
                 let len = brought.map_or(0, |len| message.done + len);
-                self.finish(qp, &mut tags, piece, IBV_WC_SUCCESS, len);
+                self.finish(qp, &mut tags, headers, IBV_WC_SUCCESS, len);
                 Verdict::Done
             }
         }
@@ -101,7 +101,7 @@ impl Inbound {
         qp: &Qp,
         own: &Tagging,
         tags: &mut Tags,
-        piece: &Piece,
+        headers: &Headers,
         start: &[u8],
     ) -> Result<(), Verdict> {
         let tagged = match wire::TagHeaders::parse(start) {
@@ -111,7 +111,9 @@ impl Inbound {
                 return Ok(());
             }
             wire::TagHeaders::Rendezvous(..)
-                if !piece.last || piece.total > MAX_RNDV_HEADERS || piece.invalidate.is_some() =>
+                if !headers.last
+                    || headers.total > MAX_RNDV_HEADERS
+                    || headers.invalidate.is_some() =>
             {
                 return Err(self.unservable(qp, Nak::Invalid));
             }
@@ -128,7 +130,7 @@ impl Inbound {
         self.tag_match = TagMatch::Matched { handle, tagged };
         match wire::TagHeaders::parse(start) {
             wire::TagHeaders::Rendezvous(_, offer) => {
-                Err(self.rendezvous(qp, own, tags, piece, (handle, tagged, offer)))
+                Err(self.rendezvous(qp, own, tags, headers, (handle, tagged, offer)))
             }
             _ => Ok(()),
         }
@@ -140,35 +142,35 @@ impl Inbound {
         qp: &Qp,
         own: &Tagging,
         tags: &mut Tags,
-        piece: &Piece,
+        headers: &Headers,
         (handle, tagged, offer): (u32, Tagged, Offer),
     ) -> Verdict {
         let Some(receive) = &self.matched else { return Verdict::Done };
         let room = receive.room() as u64;
         let can_read = matches!(qp.state(), State::Rts | State::Sqd);
         if u64::from(offer.len) <= room && can_read {
-            let cqe = self.completion(qp, piece, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
+            let cqe = self.completion(qp, headers, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
             self.tag_match = TagMatch::Plain;
-            push(qp, &cqe, tagged, piece.solicited);
-            own.find(Fetch { handle, tagged, offer, solicited: piece.solicited });
+            push(qp, &cqe, tagged, headers.solicited);
+            own.find(Fetch { handle, tagged, offer, solicited: headers.solicited });
             return Verdict::Done;
         }
         // Software has to do it: it gets the headers.
         if room < HEADERS_LEN as u64 {
-            self.finish(qp, tags, piece, IBV_WC_LOC_LEN_ERR, 0);
+            self.finish(qp, tags, headers, IBV_WC_LOC_LEN_ERR, 0);
             return Verdict::Refuse(Nak::Invalid);
         }
         let Some(ranges) = self.ranges(qp, HEADERS_LEN) else {
-            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
+            self.finish(qp, tags, headers, IBV_WC_LOC_PROT_ERR, 0);
             return Verdict::Refuse(Nak::Operation);
         };
-        let mut headers = fin(tagged, offer);
-        headers[0] = IBV_TMH_RNDV as u8;
-        if !ranges.scatter_bytes(0, &headers) {
-            self.finish(qp, tags, piece, IBV_WC_LOC_PROT_ERR, 0);
+        let mut tag_headers = fin(tagged, offer);
+        tag_headers[0] = IBV_TMH_RNDV as u8;
+        if !ranges.scatter_bytes(0, &tag_headers) {
+            self.finish(qp, tags, headers, IBV_WC_LOC_PROT_ERR, 0);
             return Verdict::Refuse(Nak::Operation);
         }
-        self.finish(qp, tags, piece, IBV_WC_TM_RNDV_INCOMPLETE, HEADERS_LEN);
+        self.finish(qp, tags, headers, IBV_WC_TM_RNDV_INCOMPLETE, HEADERS_LEN);
         Verdict::Done
     }
 
@@ -196,7 +198,7 @@ impl Inbound {
         &mut self,
         qp: &Qp,
         message: &MessageProgress,
-        piece: &Piece,
+        headers: &Headers,
         source: &impl Source,
     ) -> Result<usize, Misfit> {
         let prot = Misfit::Spoiled(IBV_WC_LOC_PROT_ERR, Verdict::Refuse(Nak::Operation));
@@ -215,7 +217,7 @@ impl Inbound {
             whole.extend(&ranges);
             ranges = whole;
         }
-        match piece.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
+        match headers.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
             None | Some(Done::Yes) => {}
             Some(Done::Later) => return Err(Misfit::Later),
             Some(Done::Refused) => {
@@ -228,7 +230,7 @@ impl Inbound {
     }
 
     /// The message is done, `len` bytes of it being placed, or its receive is spoiled.
-    fn finish(&mut self, qp: &Qp, tags: &mut Tags, piece: &Piece, status: u32, len: usize) {
+    fn finish(&mut self, qp: &Qp, tags: &mut Tags, headers: &Headers, status: u32, len: usize) {
         let (flags, payload, of) = match self.tag_match {
             TagMatch::Matched { handle, tagged } => {
                 tags.list.finish(handle);
@@ -244,12 +246,12 @@ impl Inbound {
                 (0, len, Tagged::default())
             }
         };
-        let cqe = self.completion(qp, piece, status, flags, payload);
+        let cqe = self.completion(qp, headers, status, flags, payload);
         self.tag_match = TagMatch::Plain;
-        push(qp, &cqe, of, piece.solicited);
+        push(qp, &cqe, of, headers.solicited);
     }
 
-    fn completion(&self, qp: &Qp, piece: &Piece, status: u32, flags: u32, len: usize) -> Cqe {
+    fn completion(&self, qp: &Qp, headers: &Headers, status: u32, flags: u32, len: usize) -> Cqe {
         let (wr_id, opcode) = match (&self.tag_match, &self.matched) {
             (TagMatch::Matched { .. }, Some(matched)) => (matched.wr_id, IBV_WC_TM_RECV),
             (TagMatch::Unexpected, _) => (self.receive.wr_id, IBV_WC_TM_RECV),
@@ -260,12 +262,12 @@ impl Inbound {
             status,
             opcode,
             byte_len: len as u32,
-            imm: piece.imm.or(piece.invalidate).unwrap_or(0),
+            imm: headers.imm.or(headers.invalidate).unwrap_or(0),
             qp_num: qp.qpn,
-            src_qp: piece.src_qpn,
+            src_qp: headers.src_qpn,
             wc_flags: flags
-                | if piece.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
-                | if piece.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 },
+                | if headers.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
+                | if headers.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 },
             ..Cqe::default()
         }
     }
@@ -281,7 +283,7 @@ impl Inbound {
             TagMatch::Matched { handle, .. } => {
                 tm.restore(qp, handle);
                 // A message that found no receive may find this entry.
-                qp.srq.iter().for_each(|srq| srq.stir());
+                qp.srq().into_iter().for_each(|srq| srq.stir());
             }
         }
     }
@@ -298,5 +300,7 @@ enum Misfit {
 }
 
 fn push(qp: &Qp, cqe: &Cqe, of: Tagged, solicited: bool) {
-    qp.recv_cq.push_with(cqe, Some(&tagged(of)), solicited);
+    if let Some((tm, _)) = qp.tagging() {
+        tm.cq.push_with(cqe, Some(&tagged(of)), solicited);
+    }
 }

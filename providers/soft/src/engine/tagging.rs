@@ -143,18 +143,12 @@ pub(super) fn tagged(tagged: Tagged) -> Rare {
 
 impl Tagging {
     pub(super) fn new(named: Arc<Cq>) -> Box<Self> {
-        named.users.fetch_add(1, Ordering::AcqRel);
         Box::new(Self {
             found: Mutex::default(),
             due: AtomicBool::new(false),
             listed: AtomicBool::new(false),
             named,
         })
-    }
-
-    /// The QP is destroyed.
-    pub(super) fn retire(&self) {
-        self.named.users.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(super) fn find(&self, fetch: Fetch) {

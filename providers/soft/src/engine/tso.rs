@@ -6,43 +6,29 @@ use super::objects::connection::Requester;
 use super::objects::datagrams::Sent;
 use super::refused::errno;
 use super::request::{Request, What};
-use super::state::Kind;
 use abi::*;
 use soft_memory::{Range, Ranges};
 pub(crate) use soft_semantics::frames::segmenter::{MAX_TSO, MAX_TSO_HEADER, Segmenter};
 use soft_sys::Errno;
 
 impl Requester {
-    /// As `check`, of a request that is not one of the usual ones of its kind of QP: segmented sends of UD QPs, and what is none.
+    /// As `check`, of a segmented send.
     ///
     /// # Errors
     /// As `check`.
     #[cold]
-    pub(super) fn check_rare(
+    pub(super) fn check_segmented(
         &self,
-        kind: Kind,
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<u32, Errno> {
-        let known = kind == Kind::Ud && request.opcode == IBV_WR_TSO;
-        if !known || list.len() > self.queue.max_sge {
+        if list.len() > self.queue.max_sge {
             return Err(Errno::EINVAL);
         }
         let len = list.iter().map(|s| u64::from(s.length)).sum();
         self.segmenter.check(request, len).map_err(errno)?;
         // It is MAX_TSO at most.
         Ok(len as u32)
-    }
-
-    /// Whether a request of a RAW_PACKET QP with `len` bytes makes frames that can be sent.
-    ///
-    /// # Errors
-    /// `EINVAL` it does not.
-    pub(super) fn check_frame(&self, request: &Request, len: u64) -> Result<(), Errno> {
-        match request.opcode {
-            IBV_WR_TSO => self.segmenter.check(request, len).map_err(errno),
-            opcode => super::ethernet::check(opcode, len),
-        }
     }
 
     /// Copies the header of a segmented send that has to wait: the application's is its own again after the post.

@@ -2,7 +2,7 @@
 //!
 //! Wrong key, unknown QP or no receive: dropped by the receiver and counted.
 
-use super::inbound::{Piece, Source, Verdict};
+use super::inbound::{Headers, Source, Verdict};
 use super::link::chunk_of;
 use super::objects::adapter::Adapter;
 use super::objects::connection::Requester;
@@ -33,6 +33,8 @@ const IPV6: u32 = 8 | 1;
 const IPV4: u32 = 8 | 2;
 /// The QP number that datagrams to a multicast group carry (IBTA vol 1, 10.5.2).
 const MULTICAST_QPN: u32 = 0xff_ffff;
+/// The QP that manages connections, which a group stands for ([`GSI_GROUP`]). It is of no process: slots count from 1.
+const GSI_QPN: u32 = 1;
 
 /// Brings one datagram to its receive, or to those of a group; `false`: nobody took it.
 pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body) -> bool {
@@ -58,7 +60,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         },
         _ => return false,
     };
-    let piece = Piece {
+    let headers = Headers {
         invalidate: None,
         first: true,
         last: true,
@@ -69,28 +71,32 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         packet,
     };
     let datagram = Datagram { source, routed };
-    if qpn == MULTICAST_QPN {
+    if matches!(qpn, MULTICAST_QPN | GSI_QPN) {
         if !routed {
             return false;
         }
         let mut taken = false;
         let careful = inlet.careful;
-        adapter.groups.for_members([3, 4].map(|at| body.word(at).as_said()), |qp| {
+        let group = match qpn {
+            GSI_QPN => super::multicast::words(&GSI_GROUP),
+            _ => [3, 4].map(|at| body.word(at).as_said()),
+        };
+        adapter.groups.for_members(group, |qp| {
             if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
-                taken |= receive(qp, qkey, &piece, &datagram, careful);
+                taken |= receive(qp, qkey, &headers, &datagram, careful);
             }
         });
         return taken;
     }
     let (_, index) = split_qpn(qpn);
     let qp = adapter.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
-    qp.is_some_and(|qp| receive(&qp, qkey, &piece, &datagram, inlet.careful))
+    qp.is_some_and(|qp| receive(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
 /// Brings a datagram of another host, which came by `route`, to its receive; `false`: it is dropped.
 pub(crate) fn receive_far(
     qp: &Qp,
-    piece: Piece,
+    headers: Headers,
     route: &Route,
     payload: &[u8],
     careful: bool,
@@ -103,22 +109,22 @@ pub(crate) fn receive_far(
     whole[..GRH].copy_from_slice(&route_header(route, len));
     whole[GRH..GRH + len].copy_from_slice(payload);
     let packet = if is_ipv4(route) { IPV4 } else { IPV6 } as u8;
-    let piece = Piece { total: len + GRH, packet, ..piece };
+    let headers = Headers { total: len + GRH, packet, ..headers };
     let source = Bytes::InSlot(&whole[..GRH + len]);
     let datagram = Datagram { source, routed: true };
     // Its key was compared by the transport.
-    receive(qp, qp.qkey.load(Ordering::Relaxed), &piece, &datagram, careful)
+    receive(qp, qp.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
 
 /// `false`: dropped.
-fn receive(qp: &Qp, qkey: u32, piece: &Piece, datagram: &Datagram<'_>, careful: bool) -> bool {
+fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, careful: bool) -> bool {
     if !qp.is_receiving() || qp.qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
     // The responder's lock keeps deregistration and RESET away while we write.
     let mut responder = qp.responder.lock();
     responder.inbound.careful = careful;
-    let verdict = responder.inbound.send(qp, piece, datagram);
+    let verdict = responder.inbound.send(qp, headers, datagram);
     drop(responder);
     if verdict == Verdict::Broken {
         qp.enter_error();
@@ -242,16 +248,15 @@ fn send_anywhere(
     let to = &request.to;
     if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
         used.take().inspect(|o| o.publish());
-        let patient = requester.is_patient();
-        if send_to_group(qp, to, &group, ranges, request, patient) == Sent::Full {
-            requester.wait_for_receivers(qp);
+        // Another QP number than that of all groups: no receiver would take it.
+        if to.qpn != MULTICAST_QPN {
+            return Sent::Gone;
+        }
+        if send_to_group(requester, qp, to, &group, ranges, request) == Sent::Full {
             return Sent::Full;
         }
-        requester.receivers_waited_for = None;
-        if to.qpn == MULTICAST_QPN {
-            // Members of other hosts.
-            requester.send_far(qp, request, ranges);
-        }
+        // Members of other hosts.
+        requester.send_far(qp, request, ranges);
         return Sent::Gone;
     }
     if to.elsewhere {
@@ -261,6 +266,9 @@ fn send_anywhere(
     let (slot, _) = split_qpn(to.qpn);
     if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
         used.take().inspect(|o| o.publish());
+        if to.qpn == GSI_QPN {
+            return send_to_group(requester, qp, to, &GSI_GROUP, ranges, request);
+        }
         *used = outlet(&qp.adapter, slot, to.qpn);
     }
     // What nobody is there to take is lost, as on a wire.
@@ -301,33 +309,32 @@ impl Requester {
     }
 }
 
-/// Sends to every process with a member of `group`; to none if one has no room and the sender is `patient`.
+/// Sends to every process with a member of `group`; to none if one has no room and the sender is patient.
+#[cold]
 fn send_to_group(
+    requester: &mut Requester,
     qp: &Qp,
     to: &Destination,
     group: &[u8; 16],
     ranges: &Ranges,
     request: &Request,
-    patient: bool,
 ) -> Sent {
-    // Another QP number than that of all groups: no receiver would take it.
-    if to.qpn != MULTICAST_QPN {
-        return Sent::Gone;
-    }
     let adapter = &qp.adapter;
     adapter.datagrams.meet_everyone(adapter);
     let receivers =
         adapter.datagrams.receivers(adapter, |view| super::multicast::has_members(view, group));
-    if patient {
+    if requester.is_patient() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
             outlet.peer.kick();
             full = true;
         }
         if full {
+            requester.wait_for_receivers(qp);
             return Sent::Full;
         }
     }
+    requester.receivers_waited_for = None;
     for outlet in &receivers {
         send(qp, outlet, to, ranges, request);
         outlet.publish();
@@ -357,7 +364,7 @@ fn send(qp: &Qp, outlet: &Outlet, to: &Destination, ranges: &Ranges, request: &R
         flags: imm | solicited,
         imm: request.imm,
         src_qpn: qp.qpn,
-        to: (to.qpn != MULTICAST_QPN).then(|| split_qpn(to.qpn).1),
+        to: (!matches!(to.qpn, MULTICAST_QPN | GSI_QPN)).then(|| split_qpn(to.qpn).1),
         body,
         inline,
     };

@@ -8,8 +8,8 @@
 use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::holder::PeerState;
-use super::objects::qp::{Qp, Stand};
-use super::objects::who::Who;
+use super::objects::qp::{Qp, Role, Stand};
+use super::objects::served_by::ServedBy;
 use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Task, Xrc};
 use super::opened::is_held;
 use super::qp::Wanted;
@@ -53,19 +53,31 @@ const HEARD_MOST: usize = 1 << 12;
 const STAND_INS_MOST: usize = QPS / 2;
 
 impl Xrc {
-    /// By whoever polls: serves what arrived.
+    /// Whether whoever polls looks here, and at the wire where one of ours receives by it.
     #[inline]
-    pub(crate) fn look(&self, who: Who) {
-        if self.receiving.load(Ordering::Relaxed) > 0
-            && let Some(hot) = self.hot.try_lock()
-        {
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.receiving.load(Ordering::Relaxed) > 0
+    }
+
+    /// By whoever polls: serves what arrived.
+    pub(crate) fn look(&self, who: ServedBy) {
+        if let Some(hot) = self.hot.try_lock() {
             hot.look(who);
         }
     }
 
+    /// A QP receives by the wire between hosts, or (`more` is false) does not any more.
+    pub(crate) fn count_remote(&self, more: bool) {
+        if more {
+            self.receiving.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.receiving.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// By the service thread, or before sleeping: also sends the acknowledgements that are due.
-    pub(crate) fn sweep(&self, who: Who) -> bool {
-        if self.receiving.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn sweep(&self, who: ServedBy) -> bool {
+        if !self.is_receiving() {
             return false;
         }
         let hot = self.hot.lock();
@@ -74,7 +86,7 @@ impl Xrc {
     }
 
     /// The bell of an XRC receive QP rang.
-    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>, who: Who) {
+    pub(crate) fn heat(&self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if let Some(mut hot) = self.hot.try_lock() {
             hot.heat(adapter, qp, who);
         }
@@ -197,10 +209,9 @@ impl Xrc {
     /// is in error.
     fn fail_as(&self, adapter: &Adapter, by: u32, of: u32, event: QpEvent) {
         let (_, index) = split_qpn(of);
-        let Some(qp) = adapter.qp(index).filter(|qp| qp.qpn == of && qp.stand.is_none()) else {
-            return;
-        };
-        if qp.kind != Kind::XrcRecv || !event.breaks() {
+        let is_it = |qp: &Arc<Qp>| qp.qpn == of && matches!(qp.role, Role::Receiver(_));
+        let Some(qp) = adapter.qp(index).filter(is_it) else { return };
+        if !event.breaks() {
             return;
         }
         let Some((stand_in, _)) = adapter.link(by) else { return };
@@ -244,7 +255,7 @@ impl Xrc {
         self.end_orphans();
         let mut stand_ins = self.stand_ins.lock();
         stand_ins.retain(|qp| {
-            if let Some(stand) = &qp.stand
+            if let Some(stand) = qp.stand()
                 && stand.home.peer.is_dead()
             {
                 stand.held.store(
@@ -266,7 +277,7 @@ impl Xrc {
         let known = stand_ins.iter().find(|qp| {
             qp.qpn == of
                 && qp.is_stand_in_needed()
-                && qp.stand.as_ref().is_some_and(|stand| stand.by == by)
+                && qp.stand().is_some_and(|stand| stand.by == by)
         });
         if let Some(qp) = known {
             return Some(qpn(adapter.fabric.slot(), qp.index));
@@ -288,8 +299,8 @@ impl Xrc {
         let domain = DomainId::load(&home.entry().domain);
         let srq = adapter.srq_of(domain)?;
         let min_rnr_timer = home.entry().min_rnr_timer.load(Ordering::Relaxed);
-        let stand = Some(Stand { home, by, generation, held: AtomicBool::new(held) });
-        let wanted = Wanted { stand, ..Wanted::receiver(adapter, domain, srq.report.clone()) };
+        let stand = Stand { home, domain, by, generation, held: AtomicBool::new(held) };
+        let wanted = Wanted::receiver(Role::StandIn(stand), srq.report.clone());
         let qp = Qp::new(adapter, wanted).ok()?;
         qp.responder.lock().min_rnr_timer = min_rnr_timer;
         qp.connect_receiver(Some(sender), by);

@@ -13,8 +13,8 @@ use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
 use crate::engine::objects::cq::{Cq, Form};
 use crate::engine::objects::holder::Holder;
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::who::Who;
+use crate::engine::objects::qp::{Pair, Qp};
+use crate::engine::objects::served_by::ServedBy;
 use crate::engine::qp::Wanted;
 use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::request::{Destination, RemoteAddress, Request, What};
@@ -83,7 +83,6 @@ impl World {
             reads: Reads::default(),
             overwrites: false,
             single_threaded: false,
-            internal: false,
         };
         let report = Reporter(Arc::new(Channel::new(2).expect("a pipe")));
         let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone());
@@ -101,22 +100,9 @@ impl World {
                 max_recv_sge: 2,
                 max_inline_data: 64,
             };
-            let wanted = Wanted {
-                kind,
-                pd,
-                send_cq: Arc::clone(&cq),
-                recv_cq: Arc::clone(&cq),
-                srq: None,
-                domain: None,
-                stand: None,
-                opened: None,
-                cap,
-                signals_all: true,
-                create_flags: 0,
-                max_tso_header: 0,
-                rss: None,
-                report: report.clone(),
-            };
+            let mut pair = Pair::new(Arc::clone(&cq), Arc::clone(&cq), None);
+            pair.signals_all = true;
+            let wanted = Wanted::pair(kind, pd, pair, cap, report.clone());
             Qp::new(&adapter, wanted).expect("a number")
         });
         let gids = Gids::of_this_host(adapter.identity, 0);
@@ -315,8 +301,8 @@ impl World {
     }
 
     fn look(&self) {
-        self.cq.sweep(Who::Application);
-        self.adapter.datagrams.look(&self.adapter, Who::Application);
+        self.cq.sweep(ServedBy::Application);
+        self.adapter.datagrams.look(&self.adapter, ServedBy::Application);
         self.cq.poll(64, |_, cqe| {
             assert!(cqe.wr_id < RECEIVES || cqe.wr_id == 99, "a completion is of a request");
             assert!(
@@ -326,7 +312,7 @@ impl World {
     }
 }
 
-fn write(ring: &soft_local::shm::view::Ring, seq: u32, words: [u64; 8]) {
+fn write(ring: &soft_local::shm::ring::Ring, seq: u32, words: [u64; 8]) {
     let [first, second, body @ ..] = words;
     protocol::publish(ring.words(seq), [first, second], &body);
 }

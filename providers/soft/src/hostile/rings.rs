@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use super::{Attacker, Line, Victim};
 use crate::engine::objects::holder::Holder;
 use soft_local::shm::layout::*;
+use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
-use soft_local::shm::view::Ring;
 
 /// Operations of connections, those of datagram rings, and none at all.
 const OPS: [Op; 15] = [

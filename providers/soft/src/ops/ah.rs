@@ -79,8 +79,9 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         {
             domain.adapter.unreachable.note_address(&domain.adapter, &route.dgid);
         }
+        let held = domain.hold()?;
         count_up(&domain.adapter.address_handles, MAX_AH)?;
-        domain.hold();
+        held.keep();
         let verbs = ibv_ah { context, pd, handle: 0 };
         Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
     })

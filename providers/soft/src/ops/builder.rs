@@ -8,7 +8,7 @@ use super::mw::bind_request;
 use super::post::destination;
 use crate::engine::objects::builder::{Builder, Built};
 use crate::engine::objects::qp::Qp;
-use crate::engine::quick::Quick;
+use crate::engine::quick_send::Quick;
 use crate::engine::request::{RemoteAddress, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;

@@ -120,6 +120,7 @@ fn leave(adapter: &Adapter) {
     adapter.wire.pay(adapter);
     control::stop(adapter);
     Helping::stop(adapter);
+    adapter.wire.hand_over(adapter);
     adapter.fabric.leave();
 }
 

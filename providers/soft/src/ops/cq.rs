@@ -89,7 +89,7 @@ pub(super) unsafe fn create(
         return Err(Errno::ENOMEM);
     }
     let Extras { reads, overwrites, single_threaded } = *extras;
-    let form = Form { capacity, reads, overwrites, single_threaded, internal: false };
+    let form = Form { capacity, reads, overwrites, single_threaded };
     let cq = Cq::new(Arc::clone(&owner.adapter), form, channel, owner.report.clone());
     // SAFETY: nobody else knows the queue yet.
     unsafe { (*cq.handle()).cqe = capacity as c_int };

@@ -54,12 +54,17 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             overwrites: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
+        let held = if given(IBV_CQ_INIT_ATTR_MASK_PD) {
+            // SAFETY: the caller says that the domain is a live one of this provider.
+            Some(unsafe { Pd::of(attr.parent_domain) }.hold()?)
+        } else {
+            None
+        };
         // SAFETY: `context` is open and `attr.channel` NULL or a channel of it for the whole call, which is all that
         // `create` asks for.
         let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
-        if given(IBV_CQ_INIT_ATTR_MASK_PD) {
-            // SAFETY: live, by contract.
-            unsafe { Pd::of(attr.parent_domain) }.hold();
+        if let Some(held) = held {
+            held.keep();
             cq.iterator.domain.store(attr.parent_domain, Ordering::Release);
         }
         // SAFETY: nobody else knows the queue yet.

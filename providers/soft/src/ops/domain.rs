@@ -33,16 +33,16 @@ pub(super) struct Parent {
 impl Parent {
     /// # Safety
     /// `pd` is live, `td` live or NULL, both of this provider.
-    unsafe fn new(pd: *mut ibv_pd, td: *mut ibv_td) -> Self {
+    unsafe fn new(pd: *mut ibv_pd, td: *mut ibv_td) -> Result<Self, Errno> {
         // SAFETY: `pd` is live, and `td` NULL or live; both are held from here on, so that they are not deallocated
         // before `drop`. A thread domain is the first member of the `Td` that alloc_td made.
         unsafe {
-            Pd::of(pd).hold();
+            Pd::of(pd).hold()?.keep();
             if let Some(td) = td.cast::<Td>().as_ref() {
                 td.users.fetch_add(1, Ordering::AcqRel);
             }
         }
-        Self { pd, td }
+        Ok(Self { pd, td })
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
         }
         // SAFETY: the domains that `attr` names are live ones of this provider during this call; the thread domain may
         // be NULL, which `new` takes.
-        let parent = unsafe { Parent::new(attr.pd, attr.td) };
+        let parent = unsafe { Parent::new(attr.pd, attr.td)? };
         let verbs = ibv_pd { context, handle: domain.number };
         let adapter = Arc::clone(&owner.adapter);
         Ok(Pd::create(verbs, adapter, domain.number, HandleKind::Parent(parent)))

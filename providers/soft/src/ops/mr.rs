@@ -153,11 +153,12 @@ impl Mr {
         // SAFETY: `pd` is a live domain of this provider during this call, and only read; the region holds it from here
         // on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
+        let held = domain.hold()?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         // SAFETY: the context of a live domain.
         let origin = unsafe { Context::of(context) }.badge.origin;
         domain.adapter.regions.belongs_to(keys.index, origin);
-        domain.hold();
+        held.keep();
         let ordinary = mr_type == IBV_MR_TYPE_MR;
         let ibv_mr = ibv_mr {
             context,
@@ -356,6 +357,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
             };
             extent = cover(domain.number, at, len, iova, given)?;
         }
+        let held = domain.hold()?;
         // The table entry is used again, so that peers need not be told of new keys.
         let (adapter, index) = (&domain.adapter, mr.keys.index);
         if !adapter.windows.unless_bound(index, || adapter.regions.revoke(index)) {
@@ -366,7 +368,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         // SAFETY: the context of a live domain.
         let origin = unsafe { Context::of((*new).context) }.badge.origin;
         adapter.regions.belongs_to(index, origin);
-        domain.hold();
+        held.keep();
         old.release();
         (mr.pd, mr.extent) = (new, extent);
         mr.verbs.access = given;

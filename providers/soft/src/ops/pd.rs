@@ -7,7 +7,9 @@ use super::{object, status};
 use crate::engine::domains::{Users, origin_of};
 use crate::engine::objects::adapter::Adapter;
 use abi::*;
+use soft_local::fabric::Peer;
 use soft_local::shm::layout::split_pd;
+use soft_local::shm::tenure;
 use soft_local::shm::view::View;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -32,8 +34,10 @@ pub(crate) struct Pd {
 pub(super) enum HandleKind {
     /// The domain is ours: objects of all its handles in this process.
     Own(Users),
-    /// It was imported; the same of a domain of this process.
-    Imported(Option<Users>),
+    /// It was imported from this process: the same.
+    Imported(Users),
+    /// It was imported from this other process.
+    Borrowed(Arc<Peer>),
     /// A parent domain: what it stands for, and holds.
     #[allow(dead_code, reason = "held until it is dropped")]
     Parent(Parent),
@@ -61,35 +65,55 @@ impl Pd {
         matches!(self.kind, HandleKind::Parent(_))
     }
 
-    fn all_users(&self) -> Option<&Users> {
+    /// An object is about to be made in the domain, which stays from here on, until the result is dropped or, if it is
+    /// [kept](Held::keep), until [`Pd::release`].
+    ///
+    /// # Errors
+    /// `EINVAL` its owner deallocates it meanwhile; `ENOMEM` this process has objects in too many domains of others.
+    pub(crate) fn hold(&self) -> Result<Held<'_>, Errno> {
         match &self.kind {
-            HandleKind::Own(users) | HandleKind::Imported(Some(users)) => Some(users),
-            HandleKind::Imported(None) | HandleKind::Parent(_) => None,
-        }
-    }
-
-    /// An object in the domain was made.
-    pub(crate) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-        match (self.all_users(), &self.kind) {
-            (Some(users), _) => {
-                users.fetch_add(1, Ordering::AcqRel);
+            HandleKind::Own(users) | HandleKind::Imported(users) => {
+                if !tenure::hold_domain(users) {
+                    return Err(Errno::EINVAL);
+                }
             }
-            (None, HandleKind::Imported(_)) => self.adapter.domains.borrow(self.number),
-            _ => {}
+            HandleKind::Borrowed(owner) => {
+                // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the handle's `owner`.
+                let view = unsafe { View::of(owner) };
+                self.adapter.domains.borrow(self.number, &view)?;
+            }
+            HandleKind::Parent(_) => {}
         }
+        self.users.fetch_add(1, Ordering::AcqRel);
+        Ok(Held(self))
     }
 
     /// An object in the domain is gone.
     pub(crate) fn release(&self) {
-        match (self.all_users(), &self.kind) {
-            (Some(users), _) => {
-                users.fetch_sub(1, Ordering::AcqRel);
-            }
-            (None, HandleKind::Imported(_)) => self.adapter.domains.give_back(self.number),
-            _ => {}
+        match &self.kind {
+            HandleKind::Own(users) | HandleKind::Imported(users) => tenure::release_domain(users),
+            HandleKind::Borrowed(_) => self.adapter.domains.give_back(self.number),
+            HandleKind::Parent(_) => {}
         }
         self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A domain that an object is being made in.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Held<'a>(&'a Pd);
+
+impl Held<'_> {
+    /// The object was made.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 
@@ -121,9 +145,8 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         let domain = unsafe { Pd::of(pd) };
         let used = |users: &AtomicUsize| users.load(Ordering::Acquire) > 0;
         match &domain.kind {
-            HandleKind::Imported(_) => return Err(Errno::EINVAL),
+            HandleKind::Imported(_) | HandleKind::Borrowed(_) => return Err(Errno::EINVAL),
             _ if used(&domain.users) => return Err(Errno::EBUSY),
-            HandleKind::Own(users) if used(users) => return Err(Errno::EBUSY),
             HandleKind::Own(_) if !domain.adapter.remove_domain(domain.number) => {
                 return Err(Errno::EBUSY);
             }
@@ -154,13 +177,13 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         if origin_of(&view, handle) != Some(owner.badge.origin) {
             return Err(Errno::ENOENT);
         }
-        let users = if peer.is_self {
-            Some(adapter.domains.users(handle).ok_or(Errno::ENOENT)?)
+        let kind = if peer.is_self {
+            HandleKind::Imported(adapter.domains.users(handle).ok_or(Errno::ENOENT)?)
         } else {
-            None
+            HandleKind::Borrowed(peer)
         };
         let verbs = ibv_pd { context, handle };
-        Ok(Pd::create(verbs, adapter, handle, HandleKind::Imported(users)))
+        Ok(Pd::create(verbs, adapter, handle, kind))
     })
 }
 
@@ -173,7 +196,7 @@ pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     // that.
     let domain = unsafe { Pd::of(pd) };
     let unused = domain.users.load(Ordering::Acquire) == 0;
-    if unused && matches!(domain.kind, HandleKind::Imported(_)) {
+    if unused && matches!(domain.kind, HandleKind::Imported(_) | HandleKind::Borrowed(_)) {
         // SAFETY: from `create`; nothing refers to it any more.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
     }

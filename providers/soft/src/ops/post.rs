@@ -5,7 +5,7 @@ use super::ah::Ah;
 use super::failed;
 use super::mw::bind_request;
 use crate::engine::objects::qp::Qp;
-use crate::engine::quick::Quick;
+use crate::engine::quick_send::Quick;
 use crate::engine::refused::errno;
 use crate::engine::request::{Destination, RemoteAddress, Request, Segments, What};
 use crate::engine::state::Kind;

@@ -11,7 +11,7 @@ use crate::engine::life::from_shared;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::connection::Patience;
 use crate::engine::objects::cq::Cq;
-use crate::engine::objects::qp::{Opened, Qp};
+use crate::engine::objects::qp::{Opened, Pair, Qp, Role};
 use crate::engine::objects::srq::Srq;
 use crate::engine::objects::wq::Rss;
 use crate::engine::qp::Wanted;
@@ -225,16 +225,9 @@ unsafe fn create_in_domain(
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     // SAFETY: live objects of this provider, by contract.
-    let (domain, context, send_queue, recv_queue, shared) = unsafe {
+    let (domain, context, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
-        let (send_queue, recv_queue) = match rss.as_ref().and_then(|r| r.table.queues.first()) {
-            Some(wq) => (Arc::clone(&wq.cq), Arc::clone(&wq.cq)),
-            None => {
-                let recv_queue = Cq::share(if sends_only { init.send_cq } else { recv_cq });
-                (Cq::share(init.send_cq), recv_queue)
-            }
-        };
-        (Pd::of(init.pd), (*init.pd).context, send_queue, recv_queue, shared)
+        (Pd::of(init.pd), (*init.pd).context, shared)
     };
     let unfit = |srq: &Arc<Srq>| srq.domain.is_some() || srq.tm.is_some() && kind != Kind::Rc;
     if shared.as_ref().is_some_and(unfit) {
@@ -242,28 +235,24 @@ unsafe fn create_in_domain(
     }
     // SAFETY: a live domain's context is open.
     let report = unsafe { Context::of(context).report.clone() };
-    let wanted = Wanted {
-        kind,
-        pd: domain.number,
-        send_cq: send_queue,
-        recv_cq: recv_queue,
-        srq: shared,
-        domain: None,
-        stand: None,
-        opened: None,
-        cap,
-        signals_all: init.sq_sig_all != 0,
-        create_flags: if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
-            init.create_flags
-        } else {
-            0
-        },
-        max_tso_header,
-        rss,
-        report,
+    let wanted = if let Some(rss) = rss {
+        Wanted::spreader(domain.number, rss, cap, report)
+    } else {
+        // SAFETY: not NULL (checked above) but for the receive queue of a QP that only sends, which has its other queue
+        // instead; live ones of this provider, by contract.
+        let (send_queue, recv_queue) = unsafe {
+            (Cq::share(init.send_cq), Cq::share(if sends_only { init.send_cq } else { recv_cq }))
+        };
+        let mut pair = Pair::new(send_queue, recv_queue, shared);
+        pair.signals_all = init.sq_sig_all != 0;
+        if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
+            pair.create_flags = init.create_flags;
+        }
+        Wanted::pair(kind, domain.number, pair, cap, report).with_tso_header(max_tso_header)
     };
+    let held = domain.hold()?;
     let qp = Qp::new(&domain.adapter, wanted)?;
-    domain.hold();
+    held.keep();
     let xrcd = std::ptr::null_mut();
     Ok(Made { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
 }
@@ -281,7 +270,7 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<Made, Errno> {
         let context = (*init.xrcd).context;
         (Xrcd::of(init.xrcd), context, Context::of(context).report.clone())
     };
-    let qp = Qp::new(&xrcd.adapter, Wanted::receiver(&xrcd.adapter, xrcd.id, report))?;
+    let qp = Qp::new(&xrcd.adapter, Wanted::receiver(Role::receiver(xrcd.id), report))?;
     xrcd.hold();
     let (cq, srq) = (std::ptr::null_mut(), std::ptr::null_mut());
     let pd = std::ptr::null_mut();
@@ -316,8 +305,8 @@ pub(super) unsafe extern "C" fn open_qp(
         let xrcd = unsafe { Xrcd::of(attr.xrcd) };
         let adapter = &xrcd.adapter;
         let opened = adapter.xrc.open_qp(adapter, attr.qp_num, xrcd.id).ok_or(Errno::EINVAL)?;
-        let wanted = Wanted::receiver(adapter, xrcd.id, owner.report.clone());
-        let qp = Qp::new(adapter, Wanted { opened: Some(opened), ..wanted })?;
+        let wanted = Wanted::receiver(Role::Opened(opened), owner.report.clone());
+        let qp = Qp::new(adapter, wanted)?;
         adapter.xrc.opened(&qp);
         xrcd.hold();
         let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
@@ -347,11 +336,10 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         if grouped || queue.flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
-        if queue.opened.is_some() {
+        if queue.opened().is_some() {
             queue.adapter.xrc.close_qp(&queue.adapter, queue);
         }
-        let goes_on = queue.kind == Kind::XrcRecv
-            && queue.opened.is_none()
+        let goes_on = queue.openings().is_some()
             && queue.me().upgrade().is_some_and(|qp| queue.adapter.xrc.abandon(&qp));
         if !goes_on {
             queue.retire();
@@ -390,28 +378,31 @@ pub(super) unsafe extern "C" fn modify_qp(
         // SAFETY: `qp` is a live QP of this provider and `attr` readable during this call; a context is not closed
         // before its QPs are destroyed, so that the QP's is open.
         let (queue, attr, context) = unsafe { (Qp::of(qp), &*attr, Context::of((*qp).context)) };
-        let queue = match &queue.opened {
+        let queue = match &queue.role {
             // Only its own process changes a QP.
-            Some(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
-            Some(Opened { local: Some(local), .. }) => local,
-            None => queue,
+            Role::Opened(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
+            Role::Opened(Opened { local: Some(local), .. }) => local,
+            _ => queue,
         };
         modify(queue, &context.gids(), attr, attr_mask as u32)
     })
 }
 
-/// Where an address vector's far end is, as far as a connection is concerned.
-fn check_address(
+/// The route of an address vector to another host; `None`: it leads to this one.
+///
+/// # Errors
+/// `EINVAL` no connection can have it; `EHOSTUNREACH` there is no way.
+fn route_elsewhere(
     adapter: &Adapter,
     kind: Kind,
     gids: &Gids,
     vector: &ibv_ah_attr,
-) -> Result<(), Errno> {
+) -> Result<Option<Route>, Errno> {
     match ah::resolve(adapter, gids, vector)? {
         (Some(route), _) if is_multicast(&route.dgid) => Err(Errno::EINVAL),
         // Said now rather than by a timeout.
         (Some(route), true) if !has_wire(kind) => Err(unreachable(adapter, &route)),
-        _ => Ok(()),
+        (route, elsewhere) => Ok(route.filter(|_| elsewhere)),
     }
 }
 
@@ -420,7 +411,7 @@ const LIMITS: Limits = Limits { max_rd_atomic: MAX_RD_ATOMIC };
 
 /// Whether QPs of this kind reach other hosts.
 fn has_wire(kind: Kind) -> bool {
-    matches!(kind, Kind::Rc | Kind::Uc | Kind::Ud) && crate::config::wire() != Wiring::Off
+    kind != Kind::Raw && crate::config::wire() != Wiring::Off
 }
 
 /// There is no way to where `route` leads; people are told.
@@ -430,16 +421,18 @@ fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
 }
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
-    if qp.rss.is_some() {
+    if matches!(qp.role, Role::Spreader(_)) {
         // It has no state: frames come as soon as a rule says so.
         return Err(Errno::EOPNOTSUPP);
     }
     // Against other changes by the application; what fails a QP meanwhile only ever takes it to ERR.
     let mut known = qp.attributes.lock();
     let changes = modify::modify(qp.kind, qp.state(), attr, given, &LIMITS).map_err(errno)?;
-    if changes.has(IBV_QP_AV) {
-        check_address(&qp.adapter, qp.kind, gids, &attr.ah_attr)?;
-    }
+    let elsewhere = if changes.has(IBV_QP_AV) {
+        route_elsewhere(&qp.adapter, qp.kind, gids, &attr.ah_attr)?
+    } else {
+        None
+    };
     changes.remember(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
     if changes.has(IBV_QP_QKEY)
@@ -455,7 +448,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         Step::Fail { used: false } => qp.set_state(State::Err),
         Step::Fail { used: true } => qp.enter_error_at_will(),
         Step::Init => qp.set_state(State::Init),
-        Step::Connect => connect(qp, gids, &known.attr)?,
+        Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
             let patience =
                 Patience { timeout: known.attr.timeout, retry_cnt: known.attr.retry_cnt };
@@ -503,8 +496,13 @@ fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
     }
 }
 
-/// INIT to RTR: finds the other end and opens the ring for it.
-fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
+/// INIT to RTR: finds the other end, to which `elsewhere` leads if it is on another host, and opens the ring for it.
+fn connect(
+    qp: &Qp,
+    gids: &Gids,
+    attr: &ibv_qp_attr,
+    elsewhere: Option<Route>,
+) -> Result<(), Errno> {
     if !qp.kind.is_connected() {
         // Datagrams of other hosts come, too, unless the wire cannot be had.
         if has_wire(qp.kind) && qp.adapter.wire.begin(&qp.adapter).is_ok() {
@@ -513,7 +511,7 @@ fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
         qp.set_connected(0);
         return Ok(());
     }
-    if let (Some(route), true) = ah::resolve(&qp.adapter, gids, &attr.ah_attr)? {
+    if let Some(route) = elsewhere {
         let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
         let far = way.map_err(|why| {
             if qp.adapter.wire.begin(&qp.adapter).is_err() {
@@ -547,8 +545,8 @@ fn connect(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr) -> Result<(), Errno> {
 /// What there is to know of a QP. Of one in another process only what that process publishes: state, destination, access
 /// flags and timer.
 fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
-    let qp = match &qp.opened {
-        Some(Opened { local: None, home }) => {
+    let qp = match &qp.role {
+        Role::Opened(Opened { local: None, home, .. }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
             let state = from_shared(life.state).unwrap_or(State::Reset) as u32;
             let attr = ibv_qp_attr {
@@ -562,8 +560,8 @@ fn shown(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
             };
             return (attr, attr.cap);
         }
-        Some(Opened { local: Some(local), .. }) => local,
-        None => qp,
+        Role::Opened(Opened { local: Some(local), .. }) => local,
+        _ => qp,
     };
     let known = *qp.attributes.lock();
     let state = qp.state();
@@ -585,7 +583,7 @@ pub(super) unsafe extern "C" fn query_qp(
     // writable until this call returns, and what is written to them has nothing to drop.
     unsafe {
         let queue = Qp::of(qp);
-        if queue.rss.is_some() {
+        if matches!(queue.role, Role::Spreader(_)) {
             return failed(Errno::EOPNOTSUPP);
         }
         let (known, cap) = shown(queue);
@@ -597,7 +595,7 @@ pub(super) unsafe extern "C" fn query_qp(
             srq: (*qp).srq,
             cap,
             qp_type: (*qp).qp_type,
-            sq_sig_all: c_int::from(queue.signals_all),
+            sq_sig_all: c_int::from(queue.pair().is_some_and(|pair| pair.signals_all)),
         };
     }
     0

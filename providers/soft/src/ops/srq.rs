@@ -150,8 +150,9 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         tags: is_tm.then_some((tm_cap.max_num_tags as usize, tm_cap.max_ops as usize)),
         report,
     };
+    let held = pd.hold()?;
     let srq = Srq::new(&pd.adapter, wanted)?;
-    pd.hold();
+    held.keep();
     // SAFETY: nobody else has the handle yet.
     let verbs = unsafe { &mut *srq.verbs.get() };
     verbs.srq_type = kind;

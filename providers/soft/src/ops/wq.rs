@@ -75,12 +75,13 @@ pub(super) unsafe extern "C" fn create_wq(
         // of this provider; its context is open.
         let (domain, cq, report) =
             unsafe { (Pd::of(attr.pd), Cq::share(attr.cq), Context::of(context).report.clone()) };
+        let held = domain.hold()?;
         let (_, number) = domain.adapter.reserve_qp().ok_or(Errno::ENOMEM)?;
         let (max_wr, max_sge) = (attr.max_wr, attr.max_sge.max(1));
         attr.max_sge = max_sge;
         let wanted = Wanted { max_wr, max_sge, flags, pd: domain.number, cq, number, report };
         let wq = Wq::new(&domain.adapter, wanted);
-        domain.hold();
+        held.keep();
         // SAFETY: nobody else has the handle yet; mutex, condition and the application's pointer are libibverbs's to set.
         unsafe {
             let verbs = wq.handle();

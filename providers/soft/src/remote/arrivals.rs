@@ -7,15 +7,16 @@ use super::requests::{Outcome, Owed};
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
-use crate::engine::objects::who::Who;
-use crate::engine::regions::{REMOTE_READ, REMOTE_WRITE};
+use crate::engine::objects::served_by::ServedBy;
+use crate::engine::regions::REMOTE_READ;
 use crate::engine::request::RemoteAddress;
+use crate::engine::state::Kind;
 use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status, Step};
 use ferroverbs_roce::wire::{Atomic, Reth, Tail};
 use soft_memory::Ranges;
-use soft_semantics::inbound::{Nak, Piece, Verdict};
+use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_sys::Errno;
 
 /// Attempts at what somebody else holds up for a moment: the lock of atomics, or a window that is moved through.
@@ -35,11 +36,11 @@ impl Qp {
         ports: &Ports,
         now: Time,
         arrivals: impl Iterator<Item = Arrival<'a>>,
-        who: Who,
+        who: ServedBy,
     ) {
-        let owed = if who == Who::Application { Owed::Stays } else { Owed::Goes };
+        let owed = if who == ServedBy::Application { Owed::Stays } else { Owed::Goes };
         self.turn(ports, now, owed, |requester, connection, inbound| {
-            inbound.careful = who == Who::Stranger;
+            inbound.careful = who == ServedBy::Library;
             let mut failed = false;
             let mut outcome = Outcome::default();
             for arrival in arrivals {
@@ -85,6 +86,7 @@ impl Qp {
         if outcome.cut {
             responder.inbound.abandon(self);
         }
+        ports.counts.add(&mut connection);
         self.adapter.wire.set_alarm(self, &mut connection);
         if connection.transport.owes_acknowledgement() {
             self.adapter.wire.owe(self, &mut connection);
@@ -152,6 +154,9 @@ impl Qp {
             Step::Ask(ask) => {
                 let verdict = self.serve_patiently(inbound, &ask, packet);
                 let (reply, failed) = self.reply(verdict);
+                if let (Ask::Read { read, .. }, Kind::XrcRecv) = (&ask, self.kind) {
+                    connection.note_read(*read, inbound.domain(self));
+                }
                 match reply {
                     Reply::Answer(answer) => connection.transport.answer(answer),
                     Reply::Silence => connection.transport.fail(),
@@ -177,15 +182,15 @@ impl Qp {
         if !self.kind.is_reliable() {
             return (Reply::Answer(Answer::Refused(Refusal::RemoteOperation)), false);
         }
-        let (refusal, event) = match refusal {
-            Nak::Rnr => return (Reply::Answer(Answer::Rnr), false),
-            Nak::Invalid | Nak::InvalidRd => (Refusal::InvalidRequest, IBV_EVENT_QP_REQ_ERR),
-            Nak::Access => (Refusal::RemoteAccess, IBV_EVENT_QP_ACCESS_ERR),
-            Nak::Operation => (Refusal::RemoteOperation, IBV_EVENT_QP_FATAL),
-        };
+        let Some(event) = refusal.event() else { return (Reply::Answer(Answer::Rnr), false) };
         // Who hears of a refusal finds the QP in error.
         let failed = self.fail();
         self.event(event);
+        let refusal = match refusal {
+            Nak::Access => Refusal::RemoteAccess,
+            Nak::Operation => Refusal::RemoteOperation,
+            _ => Refusal::InvalidRequest,
+        };
         (Reply::Answer(Answer::Refused(refusal)), failed)
     }
 
@@ -214,13 +219,21 @@ impl Qp {
     }
 
     fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
+        if self.kind == Kind::XrcRecv {
+            if begins(ask) {
+                inbound.address(self, shared_queue_of(packet));
+            }
+            if !inbound.is_addressed(self) {
+                return Served::Verdict(Verdict::Refuse(Nak::InvalidRd));
+            }
+        }
         let verdict = match ask {
             Ask::Deliver { offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
                     return Served::Verdict(Verdict::Dropped);
                 }
                 let bytes = packet.get(payload.clone()).unwrap_or_default();
-                let piece = Piece {
+                let headers = Headers {
                     first: *first,
                     last: last.is_some(),
                     imm: match last {
@@ -236,36 +249,24 @@ impl Qp {
                     src_qpn: 0,
                     packet: 0,
                 };
-                inbound.send(self, &piece, &Payload(bytes))
+                inbound.send(self, &headers, &Payload(bytes))
             }
             Ask::Place { region, offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
                     return Served::Verdict(Verdict::Dropped);
                 }
                 let bytes = packet.get(payload.clone()).unwrap_or_default();
-                let imm = last.flatten().map(|imm| u32::from_ne_bytes(imm.0));
-                if *first
-                    && region.len > bytes.len() as u32
-                    && let Err(nak) = inbound.may(
-                        self,
-                        remote_address(region, 0),
-                        u64::from(region.len),
-                        REMOTE_WRITE,
-                    )
-                {
-                    return Served::Verdict(inbound.unwritable(self, imm.is_some(), nak));
-                }
-                let piece = Piece {
+                let headers = Headers {
                     first: *first,
                     last: last.is_some(),
-                    imm,
+                    imm: last.flatten().map(|imm| u32::from_ne_bytes(imm.0)),
                     invalidate: None,
                     solicited: *solicited,
                     total: region.len as usize,
                     src_qpn: 0,
                     packet: 0,
                 };
-                inbound.write_bytes(self, &piece, remote_address(region, *offset), bytes)
+                inbound.write_bytes(self, &headers, remote_address(region, *offset), bytes)
             }
             Ask::Read { region, .. } => {
                 let allowed = region.len == 0
@@ -301,6 +302,19 @@ impl Qp {
             Ask::Datagram { .. } => Verdict::Dropped,
         };
         Served::Verdict(verdict)
+    }
+}
+
+/// Whether a request begins, rather than going on.
+const fn begins(ask: &Ask) -> bool {
+    !matches!(ask, Ask::Deliver { first: false, .. } | Ask::Place { first: false, .. })
+}
+
+/// The shared receive queue that a packet of XRC names: each request has XRCETH right behind BTH (IBTA vol 1, annex A14).
+fn shared_queue_of(packet: &[u8]) -> u32 {
+    match packet.get(12..16) {
+        Some(&[_, high, middle, low]) => u32::from_be_bytes([0, high, middle, low]),
+        _ => 0,
     }
 }
 

@@ -10,7 +10,7 @@ use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service};
 use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
 use soft_sys::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -25,12 +25,16 @@ pub(crate) struct Far {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) transport: roce::Qp,
+    /// What of its counters is in those of the process.
+    pub(super) counted: roce::Counters,
     /// The other end; none of UD, where each request says where it goes.
     pub(super) far: Option<Arc<Far>>,
     /// UD: where the last datagram went.
     pub(super) last: Option<(Route, Arc<Far>)>,
     /// Packets that came too early, by the place that the transport gave them.
     pub(super) kept: HashMap<u16, Box<[u8]>>,
+    /// XRC: the protection domains of what the peer reads, by the name of the READ; as many as it can have under way, and more.
+    pub(super) read_in: VecDeque<(u64, u32)>,
     /// Work on our own windows whose turn it is, and that has to wait.
     pub(super) local: Option<u64>,
     /// When the wire looks at the QP next though nothing comes.
@@ -38,6 +42,9 @@ pub(crate) struct Connection {
     /// The wire has the QP in its list of those that owe an acknowledgement.
     pub(super) owing: bool,
 }
+
+/// READs of a peer that are remembered: `max_dest_rd_atomic` is a byte.
+const READS: usize = 256;
 
 impl Far {
     /// The way to the host that `route` names, on packets of QP `qpn`.
@@ -94,9 +101,11 @@ impl Connection {
         config.shared_receive_queue = shares_receives;
         Self {
             transport: roce::Qp::new(config),
+            counted: roce::Counters::default(),
             far: far.map(Arc::new),
             last: None,
             kept: HashMap::new(),
+            read_in: VecDeque::new(),
             local: None,
             alarm: None,
             owing: false,
@@ -112,6 +121,19 @@ impl Connection {
             rnr_retry: attr.rnr_retry,
             initiator_depth: attr.max_rd_atomic,
         });
+    }
+
+    /// XRC: what READ `read` is of belongs to protection domain `pd`.
+    pub(super) fn note_read(&mut self, read: u64, pd: u32) {
+        if self.read_in.len() == READS {
+            self.read_in.pop_front();
+        }
+        self.read_in.push_back((read, pd));
+    }
+
+    /// The protection domain of what a READ is of, if the QP's own does not say it.
+    pub(super) fn domain_of_read(&self, read: u64) -> Option<u32> {
+        self.read_in.iter().rev().find(|(of, _)| *of == read).map(|(_, pd)| *pd)
     }
 
     /// The Q_Key of the QP changed.

@@ -7,7 +7,7 @@ use super::state::Came;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::datagrams::Sent;
 use crate::engine::objects::qp::Qp;
-use crate::engine::objects::who::Who;
+use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::{Request, Route};
 use crate::engine::ud;
 use abi::*;
@@ -15,7 +15,7 @@ use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Answer, Ask, Op, Step, Work};
 use ferroverbs_roce::wire::{Immediate, Qpn};
 use soft_memory::Ranges;
-use soft_semantics::inbound::Piece;
+use soft_semantics::inbound::Headers;
 use std::sync::Arc;
 
 impl Requester {
@@ -51,6 +51,7 @@ impl Requester {
         }
         // The send queue completes by itself what went.
         while transport.poll_event().is_some() {}
+        ports.counts.add(connection);
         Sent::Gone
     }
 }
@@ -68,14 +69,18 @@ impl Connection {
 
 impl Qp {
     /// A datagram for this QP came; `false`: it is dropped.
-    pub(super) fn datagram_arrived(&self, now: Time, came: &Came<'_>, who: Who) -> bool {
+    pub(super) fn datagram_arrived(&self, now: Time, came: &Came<'_>, who: ServedBy) -> bool {
         if !self.is_receiving() {
             return false;
         }
         let ask = {
             let mut requester = self.requester.lock();
             let Some(connection) = requester.remote.as_deref_mut() else { return false };
-            match connection.transport.receive(now, &came.arrival) {
+            let step = connection.transport.receive(now, &came.arrival);
+            if let Some(ports) = self.adapter.wire.ports() {
+                ports.counts.add(connection);
+            }
+            match step {
                 Step::Ask(Ask::Datagram { src_qpn, payload, immediate, solicited }) => {
                     // Whether a receive takes it is nobody's business but ours.
                     connection.transport.answer(Answer::Accepted);
@@ -94,7 +99,7 @@ impl Qp {
             hop_limit: came.hop_limit,
             traffic_class: came.traffic_class,
         };
-        let piece = Piece {
+        let headers = Headers {
             first: true,
             last: true,
             imm: immediate.map(|imm| u32::from_ne_bytes(imm.0)),
@@ -104,6 +109,6 @@ impl Qp {
             src_qpn: src_qpn.get(),
             packet: 0,
         };
-        ud::receive_far(self, piece, &route, bytes, who == Who::Stranger)
+        ud::receive_far(self, headers, &route, bytes, who == ServedBy::Library)
     }
 }

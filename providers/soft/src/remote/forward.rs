@@ -3,16 +3,19 @@
 //! All processes of a host share port 4791, and the kernel chooses one of them for each packet. The one that a packet is for is told by
 //! its QP number; it gets it by its datagram ring, in a bounce buffer, as a datagram of this host.
 
+use super::counts::{Counts, Own};
+use super::groups::deliver_to_own_managers;
 use super::ports::Ports;
-use super::state::{Came, Wire};
+use super::state::{Came, Network};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
-use crate::engine::objects::who::Who;
+use crate::engine::objects::served_by::ServedBy;
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, dest_qpn};
+use ferroverbs_roce::wire::{Addresses, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
 use std::net::Ipv6Addr;
+use std::sync::atomic::Ordering;
 
 /// What stands before a packet: sender, receiver, traffic class, hop limit, whether a switch marked it, and a byte that is 0.
 const BEFORE: usize = 16 + 16 + 4;
@@ -20,7 +23,7 @@ const BEFORE: usize = 16 + 16 + 4;
 const LONGEST: usize = 4096 + 128;
 const _: () = assert!(BEFORE + LONGEST <= CHUNK_BYTES);
 
-impl Wire {
+impl Network {
     /// Passes a packet on to process `slot`; `false`: it is lost.
     pub(super) fn forward(&self, adapter: &Adapter, slot: u16, came: &Came<'_>) -> bool {
         let packet = came.arrival.packet;
@@ -54,7 +57,11 @@ impl Wire {
             chunk.part(BEFORE, LONGEST).put(packet);
         });
         outlet.publish();
-        sent == Sent::Gone
+        let is_gone = sent == Sent::Gone;
+        if is_gone {
+            Counts::of(adapter.view).own(Own::Forwarded).fetch_add(1, Ordering::Relaxed);
+        }
+        is_gone
     }
 }
 
@@ -69,11 +76,11 @@ pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Bod
     // A copy: its sender can change it while we look.
     inlet.frame.resize(BEFORE + len, 0);
     chunk.get(&mut inlet.frame);
-    let who = if inlet.careful { Who::Stranger } else { Who::Application };
+    let who = if inlet.careful { ServedBy::Library } else { ServedBy::Application };
     serve(adapter, ports, &inlet.frame, who)
 }
 
-fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: Who) -> bool {
+fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: ServedBy) -> bool {
     let Some((before, packet)) = frame.split_first_chunk::<BEFORE>() else { return false };
     let (from, rest) = before.split_at(16);
     let (to, rest) = rest.split_at(16);
@@ -83,7 +90,11 @@ fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: Who) -> bool {
     let Some(addresses) = Addresses::new(from.into(), to.into()) else { return false };
     let arrival = Arrival { addresses, congested: congested != 0, packet };
     let came = Came { arrival, traffic_class, hop_limit };
+    ports.counts.own(Own::Taken).fetch_add(1, Ordering::Relaxed);
     dest_qpn(packet).is_some_and(|qpn| {
+        if qpn == Qpn::GSI {
+            return deliver_to_own_managers(adapter, &came, ports.now(), who);
+        }
         let (_, index) = split_qpn(qpn.get());
         let qp = adapter.qp(index).filter(|qp| qp.qpn == qpn.get());
         qp.is_some_and(|qp| {

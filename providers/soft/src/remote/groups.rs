@@ -6,16 +6,17 @@
 //! members get it through shared memory.
 
 use super::forward::ends;
-use super::state::{Came, Wire};
-use crate::engine::multicast::words;
+use super::state::{Came, Network};
+use crate::engine::multicast::{has_members, words};
 use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::who::Who;
+use crate::engine::objects::served_by::ServedBy;
 use crate::net::Gids;
+use abi::GSI_GROUP;
 use ferroverbs_roce::Time;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-impl Wire {
+impl Network {
     /// Has the interfaces of this host take part in `group`, or not any more. Where there is no wire, or one of them cannot, members hear of this
     /// host alone, as they would behind a switch that does not know the group.
     pub(crate) fn take_part(&self, adapter: &Adapter, group: &[u8; 16], join: bool) {
@@ -35,8 +36,11 @@ impl Wire {
         }
     }
 
-    /// As `take_part`, in all groups that have members here: there may be interfaces that were not there before.
+    /// As `take_part`, in all groups that have members here: there may be interfaces that were not there before, and IPv6 with them.
     pub(crate) fn take_part_again(&self, adapter: &Adapter) {
+        if let Some(ports) = self.ports() {
+            self.listen_later(ports);
+        }
         for group in adapter.groups.all() {
             self.take_part(adapter, &group, true);
         }
@@ -48,13 +52,44 @@ impl Wire {
         adapter: &Adapter,
         came: &Came<'_>,
         now: Time,
-        who: Who,
+        who: ServedBy,
     ) -> bool {
         let (_, group) = ends(came.arrival.addresses);
-        let mut taken = false;
-        adapter.groups.for_members(words(&group.octets()), |qp| {
-            taken |= qp.datagram_arrived(now, came, who);
-        });
-        taken
+        deliver(adapter, &group.octets(), came, now, who)
     }
+
+    /// Brings a packet for QP 1 of this host, which the kernel gave to us, to all who stand for that; `false`: nobody does, or all drop it.
+    pub(super) fn deliver_to_managers(
+        &self,
+        adapter: &Adapter,
+        came: &Came<'_>,
+        now: Time,
+        who: ServedBy,
+    ) -> bool {
+        adapter.datagrams.meet_everyone(adapter);
+        let own = adapter.fabric.slot();
+        let others = adapter.datagrams.receivers(adapter, |view| has_members(view, &GSI_GROUP));
+        let others = others.iter().map(|outlet| outlet.slot()).filter(|slot| *slot != own);
+        let mut taken = false;
+        for slot in others {
+            taken |= self.forward(adapter, slot, came);
+        }
+        deliver_to_own_managers(adapter, came, now, who) || taken
+    }
+}
+
+/// As `deliver_to_managers`, to those of this process.
+pub(super) fn deliver_to_own_managers(
+    adapter: &Adapter,
+    came: &Came<'_>,
+    now: Time,
+    who: ServedBy,
+) -> bool {
+    deliver(adapter, &GSI_GROUP, came, now, who)
+}
+
+fn deliver(adapter: &Adapter, group: &[u8; 16], came: &Came<'_>, now: Time, who: ServedBy) -> bool {
+    let mut taken = false;
+    adapter.groups.for_members(words(group), |qp| taken |= qp.datagram_arrived(now, came, who));
+    taken
 }

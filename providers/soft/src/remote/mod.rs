@@ -11,6 +11,7 @@
 //! | `arrivals` | from a packet to a receive or to memory |
 //! | `datagrams` | UD, where each request says where it goes |
 //! | `groups` | multicast |
+//! | `counts` | what is counted, for whoever wants to know |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `timers` | when a QP is to be looked at though nothing came |
@@ -22,6 +23,7 @@
 
 mod arrivals;
 pub(crate) mod connection;
+mod counts;
 mod datagrams;
 mod forward;
 mod groups;

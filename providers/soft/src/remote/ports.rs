@@ -1,10 +1,12 @@
 //! The sockets of a process, and packets on their way out.
 
 use super::connection::Far;
+use super::counts::{Counts, Own};
 use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
+use soft_semantics::weather::{Passage, Passages};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
@@ -21,6 +23,7 @@ pub(super) struct Ports {
     /// Something is in the outbox: who polls in vain does not take its lock to find nothing. Written under that lock.
     waits: AtomicBool,
     begun: Instant,
+    pub(super) counts: Counts,
 }
 
 /// Where packets come in.
@@ -39,8 +42,26 @@ pub(super) struct Outbox {
     packets: Vec<Packet>,
     /// Where they go; those in a row that go the same way have one.
     ways: Vec<Arc<Far>>,
-    /// Packets that the kernel refused.
-    refused: u64,
+    counts: Counts,
+    /// What happens to packets on purpose.
+    weather: Option<Box<Storm>>,
+}
+
+/// What happens to packets on purpose.
+#[derive(Debug)]
+struct Storm {
+    passages: Passages,
+    late: Vec<Late>,
+}
+
+/// A packet that goes behind the next ones.
+#[derive(Debug)]
+struct Late {
+    far: Arc<Far>,
+    ecn: Ecn,
+    /// Bytes of its headers.
+    head: usize,
+    bytes: Box<[u8]>,
 }
 
 /// The outbox, locked; notes whether something is in it when it is let go.
@@ -50,7 +71,7 @@ pub(super) struct OpenOutbox<'a> {
     waits: &'a AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Packet {
     /// Place among the ways.
     way: usize,
@@ -68,28 +89,30 @@ const PACKETS: usize = 256;
 const ATTEMPTS: usize = 64;
 
 impl Ports {
-    /// Port 4791 of all addresses of this host.
+    /// Port 4791 of all addresses of this host; what happens there is counted in `counts`.
     ///
     /// # Errors
     /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets.
-    pub(super) fn open() -> io::Result<Self> {
-        let any = |address| Receiver::bind(Bind { share: true, ..Bind::new(address) });
-        let v4 = any(IpAddr::V4(Ipv4Addr::UNSPECIFIED))?;
+    pub(super) fn open(counts: Counts) -> io::Result<Self> {
+        let v4 = receiver(Ipv4Addr::UNSPECIFIED.into())?;
         // A host without IPv6 is none the worse.
-        let v6 = any(IpAddr::V6(Ipv6Addr::UNSPECIFIED)).ok();
+        let v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
         let outbox = Outbox {
             sender: Sender::new(true),
             store: vec![0; STORE].into(),
             used: 0,
             packets: Vec::with_capacity(PACKETS),
             ways: Vec::with_capacity(PACKETS),
-            refused: 0,
+            counts,
+            weather: crate::config::weather()
+                .map(|weather| Box::new(Storm { passages: weather.passages(), late: vec![] })),
         };
         Ok(Self {
             inbox: Mutex::new(Inbox { v4: Some(v4), v6 }),
             outbox: Mutex::new(outbox),
             waits: AtomicBool::new(false),
             begun: Instant::now(),
+            counts,
         })
     }
 
@@ -116,6 +139,22 @@ impl Ports {
     pub(super) fn lane(&self, to: IpAddr, qpn: u32) -> io::Result<Lane> {
         self.outbox().sender.lane(to, qpn)
     }
+}
+
+impl Inbox {
+    /// Opens the IPv6 socket if there is none: it could not be had before. Returns whether there is one now that was not.
+    pub(super) fn open_later(&mut self) -> bool {
+        if self.v6.is_some() {
+            return false;
+        }
+        self.v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
+        self.v6.is_some()
+    }
+}
+
+/// The socket of all addresses of a family.
+fn receiver(address: IpAddr) -> io::Result<Receiver> {
+    Receiver::bind(Bind { share: true, ..Bind::new(address) })
 }
 
 impl Deref for OpenOutbox<'_> {
@@ -178,6 +217,9 @@ impl Outbox {
         if self.packets.is_empty() {
             return;
         }
+        if self.weather.is_some() {
+            self.suffer();
+        }
         let mut batch = self.sender.batch();
         let mut attempts = 0;
         let mut rest = self.packets.as_slice();
@@ -200,10 +242,13 @@ impl Outbox {
                 rest = behind;
             }
             let sent = batch.send();
-            self.refused += sent.refused as u64;
+            if sent.refused > 0 {
+                self.counts.own(Own::Unsent).fetch_add(sent.refused as u64, Ordering::Relaxed);
+            }
             if sent.is_blocked {
                 attempts += 1;
                 if attempts > ATTEMPTS {
+                    self.counts.own(Own::Unsent).fetch_add(rest.len() as u64, Ordering::Relaxed);
                     break;
                 }
                 std::thread::yield_now();
@@ -213,5 +258,41 @@ impl Outbox {
         self.packets.clear();
         self.ways.clear();
         self.used = 0;
+    }
+
+    /// Has the weather at the packets that are to go.
+    #[cold]
+    fn suffer(&mut self) {
+        let Some(storm) = &mut self.weather else { return };
+        let late = std::mem::take(&mut storm.late);
+        for packet in std::mem::take(&mut self.packets) {
+            match storm.passages.draw() {
+                Passage::Through => self.packets.push(packet),
+                Passage::Twice => self.packets.extend([packet; 2]),
+                Passage::Late => {
+                    let bytes = &self.store[packet.start..packet.start + packet.len];
+                    let far = Arc::clone(&self.ways[packet.way]);
+                    storm.late.push(Late {
+                        far,
+                        ecn: packet.ecn,
+                        head: packet.head,
+                        bytes: bytes.into(),
+                    });
+                }
+                Passage::Lost => {
+                    self.counts.own(Own::Lost).fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        for Late { far, ecn, head, bytes } in late {
+            let (start, len) = (self.used, bytes.len());
+            // Where there is no room it is lost, as on any wire.
+            let Some(room) = self.store.get_mut(start..start + len) else { continue };
+            room.copy_from_slice(&bytes);
+            self.ways.push(far);
+            let way = self.ways.len() - 1;
+            self.packets.push(Packet { way, ecn, start, head, len });
+            self.used += len;
+        }
     }
 }

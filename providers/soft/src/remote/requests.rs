@@ -1,7 +1,7 @@
 //! From a send queue to packets, and from what the transport says of them to completions.
 
 use super::connection::{Connection, Far};
-use super::ports::Outbox;
+use super::ports::{Outbox, Ports};
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
@@ -64,16 +64,18 @@ impl Requester {
         let _ = self.pump(qp, &mut connection, &mut outbox, now, Owed::Goes);
         outbox.flush();
         drop(outbox);
+        ports.counts.add(&mut connection);
         qp.adapter.wire.set_alarm(qp, &mut connection);
         self.remote = Some(connection);
     }
 
-    /// Puts the acknowledgement that is owed into `outbox`, unless it went along with a request.
-    pub(super) fn pay(&mut self, qp: &Qp, outbox: &mut Outbox, now: Time) {
+    /// Puts the acknowledgement that is owed where the next `flush` sends it, unless it went along with a request.
+    pub(super) fn pay(&mut self, qp: &Qp, ports: &Ports, now: Time) {
         let Some(mut connection) = self.remote.take() else { return };
         connection.owing = false;
         if connection.transport.owes_acknowledgement() {
-            let _ = self.pump(qp, &mut connection, outbox, now, Owed::Goes);
+            let _ = self.pump(qp, &mut connection, &mut ports.outbox(), now, Owed::Goes);
+            ports.counts.add(&mut connection);
             qp.adapter.wire.set_alarm(qp, &mut connection);
         }
         self.remote = Some(connection);
@@ -225,7 +227,8 @@ impl Requester {
             }
             Payload::Region { read, part } => {
                 let len = part.len as usize;
-                if !put(len, &mut |to| qp.read_region(part.va, part.rkey, to)) {
+                let pd = connection.domain_of_read(read);
+                if !put(len, &mut |to| qp.read_region(pd, part.va, part.rkey, to)) {
                     connection.transport.read_failed(read, Refusal::RemoteAccess);
                 }
             }
@@ -319,11 +322,14 @@ pub(super) const fn wc_status(status: Status) -> u32 {
 }
 
 impl Qp {
-    /// Fills `to` with bytes that a peer reads; `false`: it may not, or they are gone.
-    fn read_region(&self, va: u64, rkey: u32, to: &mut [u8]) -> bool {
+    /// Fills `to` with bytes that a peer reads, of protection domain `pd` if it is not the QP's; `false`: it may not, or they are gone.
+    fn read_region(&self, pd: Option<u32>, va: u64, rkey: u32, to: &mut [u8]) -> bool {
         // Whoever drives the wire may be the service thread.
         let careful = true;
-        let rights = self.entry().rights.load(Ordering::Relaxed);
+        let mut rights = self.entry().rights.load(Ordering::Relaxed);
+        if let Some(pd) = pd {
+            rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
+        }
         read_region_bytes(self, (rights, careful), RemoteAddress { addr: va, rkey }, to).is_ok()
     }
 }

@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 use soft_sys::Errno;
 use soft_sys::poll::Epoll;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
-pub(crate) struct Wire {
+pub(crate) struct Network {
     pub(super) ports: OnceLock<Result<Ports, Errno>>,
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
@@ -24,10 +24,10 @@ pub(crate) struct Wire {
     pub(super) bell: OnceLock<Epoll>,
     /// Families whose socket is in `bell`.
     pub(super) listens: AtomicU8,
+    /// XRC receive QPs with the other end on another host: their shared receive queues' completion queues may be any.
+    pub(super) receivers: AtomicUsize,
     /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
     pub(super) families: AtomicU8,
-    /// Packets that were for nobody here, or damaged.
-    pub(super) dropped: AtomicU64,
 }
 
 /// A packet that came, whoever brought it, with what its IP header said.

@@ -1,12 +1,13 @@
 //! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
 
 use super::connection::{Connection, Far, errno_of};
+use super::counts::{Counts, Own};
 use super::ports::Ports;
-use super::state::{Came, Wire};
+use super::state::{Came, Network};
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
-use crate::engine::objects::who::Who;
+use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::Route;
 use crate::net::Gids;
 use abi::*;
@@ -27,10 +28,12 @@ const V6: u8 = 1 << 1;
 
 /// How often the service thread looks whether somebody still polls.
 const LOOK: Duration = Duration::from_millis(4);
+/// How long a process that ends waits for the thread that takes packets.
+const HAND_OVER: Duration = Duration::from_millis(50);
 /// Calls that one round makes at most.
 const ROUNDS: usize = 4;
 
-impl Wire {
+impl Network {
     /// The sockets, if they are open.
     #[inline]
     pub(super) fn ports(&self) -> Option<&Ports> {
@@ -61,7 +64,9 @@ impl Wire {
         let opened = self.ports.get_or_init(|| {
             first = true;
             self.next.store(u64::MAX, Ordering::Relaxed);
-            let ports = Ports::open().map_err(|why| errno_of(&why))?;
+            let counts = Counts::of(adapter.view);
+            let ports = Ports::open(counts).map_err(|why| errno_of(&why))?;
+            counts.begin();
             let bell = Epoll::new()?;
             adapter.fabric.watch(bell.as_fd())?;
             let _ = self.bell.set(bell);
@@ -75,7 +80,7 @@ impl Wire {
     }
 
     /// Takes what came, and looks at QPs whose time has come.
-    pub(crate) fn drive(&self, adapter: &Adapter, who: Who) {
+    pub(crate) fn drive(&self, adapter: &Adapter, who: ServedBy) {
         let Some(ports) = self.ports() else { return };
         // Whoever left an acknowledgement to go along with a request had the time to post one.
         self.pay(adapter);
@@ -95,6 +100,30 @@ impl Wire {
             self.look_at_clock(adapter, ports, now);
         }
         ports.flush();
+    }
+
+    /// This process leaves its host's fabric. What the kernel put into its sockets for others is passed on, and the sockets are closed at once, so
+    /// that the kernel gives them no more: the last acknowledgement of a connection is sent once, if the other end is gone by then.
+    pub(crate) fn hand_over(&self, adapter: &Adapter) {
+        let Some(ports) = self.ports() else { return };
+        // A child made by fork(2) has the parent's sockets.
+        if adapter.fabric.is_foreign() {
+            return;
+        }
+        // A thread that ends the process from within a signal handler may have the lock itself.
+        let Some(mut inbox) = ports.inbox.try_lock_for(HAND_OVER) else { return };
+        let receivers = [inbox.v4.take(), inbox.v6.take()];
+        for mut receiver in receivers.into_iter().flatten() {
+            self.take_all(adapter, ports, &mut receiver, ports.now(), ServedBy::Library);
+        }
+        drop(inbox);
+        ports.flush();
+    }
+
+    /// Whether who polls any completion queue drives the wire: that of a shared receive queue that packets may name.
+    #[inline]
+    pub(crate) fn is_everybodys(&self) -> bool {
+        self.receivers.load(Ordering::Relaxed) > 0
     }
 
     /// Sends what waits to be sent.
@@ -132,7 +161,7 @@ impl Wire {
             let Some(index) = next else { break };
             if let Some(qp) = adapter.qp(index) {
                 let mut requester = qp.requester.lock();
-                requester.pay(&qp, &mut ports.outbox(), now);
+                requester.pay(&qp, ports, now);
                 qp.let_go(requester);
             }
         }
@@ -145,7 +174,7 @@ impl Wire {
         ports: &Ports,
         receiver: &mut Receiver,
         now: Time,
-        who: Who,
+        who: ServedBy,
     ) {
         for _ in 0..ROUNDS {
             let Ok(datagrams) = receiver.receive() else { return };
@@ -160,17 +189,24 @@ impl Wire {
     }
 
     /// A datagram, of one packet or several.
-    fn take(&self, adapter: &Adapter, ports: &Ports, datagram: &Datagram<'_>, now: Time, who: Who) {
+    fn take(
+        &self,
+        adapter: &Adapter,
+        ports: &Ports,
+        datagram: &Datagram<'_>,
+        now: Time,
+        who: ServedBy,
+    ) {
         let addresses = Addresses::new(datagram.from.ip(), datagram.to);
         // While the port is down nothing is heard.
         let is_heard = !datagram.is_cut && !adapter.port.is_down();
         let Some(addresses) = addresses.filter(|_| is_heard) else {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
         let congested = datagram.ecn() == Ecn::Congested;
-        let mut packets = Packets { rest: datagram.packets(), envelope, dropped: &self.dropped };
+        let mut packets =
+            Packets { rest: datagram.packets(), envelope, damaged: ports.counts.own(Own::Damaged) };
         let mut next = packets.next();
         while let Some((qpn, packet)) = next.take() {
             let (slot, index) = split_qpn(qpn);
@@ -182,6 +218,8 @@ impl Wire {
             };
             let is_taken = if qpn == Qpn::MULTICAST.get() {
                 self.deliver_to_group(adapter, &came, now, who)
+            } else if qpn == Qpn::GSI.get() {
+                self.deliver_to_managers(adapter, &came, now, who)
             } else if slot != adapter.fabric.slot() {
                 self.forward(adapter, slot, &came)
             } else {
@@ -206,7 +244,7 @@ impl Wire {
                 }
             };
             if !is_taken {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+                ports.counts.own(Own::Unknown).fetch_add(1, Ordering::Relaxed);
             }
             next = packets.next();
         }
@@ -261,7 +299,7 @@ impl Wire {
             ports.flush();
             return Some(LOOK);
         }
-        self.drive(adapter, Who::Stranger);
+        self.drive(adapter, ServedBy::Library);
         let next = self.next.load(Ordering::Relaxed);
         let at = (next != u64::MAX).then(|| Time::from_ns(next));
         at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)))
@@ -288,6 +326,18 @@ impl Wire {
         }
     }
 
+    /// Opens sockets that could not be had before, and listens to them as to the others.
+    pub(super) fn listen_later(&self, ports: &Ports) {
+        let mut inbox = ports.inbox.lock();
+        if inbox.open_later()
+            && self.listens.load(Ordering::Relaxed) & V6 != 0
+            && let (Some(bell), Some(receiver)) = (self.bell.get(), &inbox.v6)
+        {
+            // Where that fails the thread looks when something else wakes it.
+            let _ = bell.add(receiver.as_fd(), 0);
+        }
+    }
+
     /// QPs are connected by these families of addresses, too.
     fn use_families(&self, adapter: &Adapter, families: u8) {
         if self.families.fetch_or(families, Ordering::Relaxed) & families != families {
@@ -303,7 +353,7 @@ struct Packets<'a, I> {
     /// What the next packet is expected to have been sent in. A kernel that cuts a datagram numbers the parts, so that where one is known the
     /// next one is, and need not be found out from the ICRC.
     envelope: Envelope,
-    dropped: &'a AtomicU64,
+    damaged: &'a AtomicU64,
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
@@ -324,7 +374,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
             if intact.is_some() {
                 return intact;
             }
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.damaged.fetch_add(1, Ordering::Relaxed);
         }
         None
     }
@@ -363,7 +413,7 @@ impl Qp {
         };
         self.adapter.wire.use_families(&self.adapter, families);
         let connection =
-            Box::new(Connection::new(self.kind, self.qpn, self.srq.is_some(), attr, mtu, far));
+            Box::new(Connection::new(self.kind, self.qpn, self.srq().is_some(), attr, mtu, far));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
             Some(before) => self.adapter.wire.forget(self, &before),
@@ -373,9 +423,19 @@ impl Qp {
 
     /// Who polls its queues looks at the wire, too, or not any more. That of UD does so for what comes by rings.
     pub(crate) fn count_remote(&self, more: bool) {
-        if self.kind.is_connected() {
-            self.send_cq.count_datagram_user(more);
-            self.recv_cq.count_datagram_user(more);
+        if let Some(pair) = self.pair() {
+            if self.kind.is_connected() {
+                pair.send_cq.count_datagram_user(more);
+                pair.recv_cq.count_datagram_user(more);
+            }
+            return;
+        }
+        self.adapter.xrc.count_remote(more);
+        let receivers = &self.adapter.wire.receivers;
+        if more {
+            receivers.fetch_add(1, Ordering::Relaxed);
+        } else {
+            receivers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

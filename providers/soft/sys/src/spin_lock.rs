@@ -74,7 +74,9 @@ impl RawSpinLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thread::testing::Looked;
     use std::sync::Arc;
+    use std::time::Instant;
 
     #[test]
     fn many_threads_add_one_after_the_other() {
@@ -105,9 +107,16 @@ mod tests {
         let held = lock.lock();
         assert!(lock.is_locked() && lock.try_lock().is_none());
         let other = Arc::clone(&lock);
-        let waiter = std::thread::spawn(move || drop(other.lock()));
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!waiter.is_finished());
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            tell.send(Looked::own()).expect("somebody listens");
+            drop(other.lock());
+        });
+        let (looked, end) =
+            (told.recv().expect("it runs"), Instant::now() + Duration::from_secs(20));
+        while !looked.sleeps() {
+            assert!(!waiter.is_finished() && Instant::now() < end, "it does not sleep");
+        }
         drop(held);
         waiter.join().expect("no panic");
         assert!(!lock.is_locked());

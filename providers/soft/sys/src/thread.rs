@@ -32,6 +32,30 @@ pub fn yield_to_others() {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    //! What tests want to know of threads.
+
+    use std::path::PathBuf;
+
+    /// A thread of this process, for others that look at it.
+    #[derive(Clone, Debug)]
+    pub struct Looked(PathBuf);
+
+    impl Looked {
+        /// The calling thread.
+        pub fn own() -> Self {
+            Self(std::fs::canonicalize("/proc/thread-self").expect("proc(5) is mounted"))
+        }
+
+        /// Whether it sleeps in the kernel; not so if it has ended.
+        pub fn sleeps(&self) -> bool {
+            let status = std::fs::read_to_string(self.0.join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("State:\tS"))
+        }
+    }
+}
+
 /// Blocks this thread's signals and returns the mask of before; a new thread inherits it.
 fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

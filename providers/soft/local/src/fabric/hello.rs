@@ -181,7 +181,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FVfabric");
 
 /// Version of these messages *and* of the layout of the segments: raise it with every change of
 /// either. Processes with different versions do not talk to each other.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;

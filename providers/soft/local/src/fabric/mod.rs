@@ -278,6 +278,13 @@ impl Fabric {
         self.core.peers.living().iter().filter(|peer| !peer.is_dead()).for_each(&mut visit);
     }
 
+    /// Reads what was said so far by those who look for us. Whoever has found us before this is a peer of ours when it returns.
+    pub fn hear_callers(&self) {
+        if !self.is_foreign() {
+            self.core.drive_acceptor();
+        }
+    }
+
     /// Marks something that processes share by number, above all 32-bit ones, as used by this process; `rule` hears whether
     /// another one has it marked. One process at a time does so; a death gives all marks back.
     pub fn take_mark(

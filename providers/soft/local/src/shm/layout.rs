@@ -57,19 +57,38 @@ pub const JOB_PIECES: usize = 1024;
 pub const OPERATIONS_IN_FLIGHT: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softI");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softJ");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Line<T>(pub T);
 
-/// First page of *tables*.
+/// Counters that one process can have.
+pub const COUNTERS: usize = 48;
+/// Bytes of a counter's name.
+pub const COUNTER_NAME: usize = 40;
+/// Where they begin in *tables*: there the command `ferroverbs counters` reads them.
+pub const COUNTERS_AT: usize = 64;
+
+/// Something that a process counts, and what that is called: whoever reads it needs to know nothing else.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Counter {
+    /// Letters, and zeros behind them; written before anything is counted. Without a name there is no counter.
+    pub name: [AtomicU8; COUNTER_NAME],
+    /// How often it happened; only goes up.
+    pub value: AtomicU64,
+}
+
+/// First pages of *tables*.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct TablesHead {
     /// [`MAGIC`].
     pub magic: Owned<AtomicU64>,
+    /// What the owner counts of the wire between hosts.
+    pub counters: Line<Owned<[Counter; COUNTERS]>>,
     /// `ATTENTION_*` bits: which arrivals need a wake-up. Read by every sender after it published.
     pub attention: Owned<AtomicU32>,
     /// Counts the owner's polls, so that peers can tell whether it still looks. Written at every poll: on a line of its own.
@@ -87,6 +106,9 @@ pub struct TablesHead {
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
     pub hand: Line<Owned<AtomicU64>>,
 }
+
+const _: () = assert!(std::mem::offset_of!(TablesHead, counters) == COUNTERS_AT);
+const _: () = assert!(size_of::<Counter>() == 48);
 
 /// Wake this process when a request was put into one of its rings.
 pub const ATTENTION_REQUESTS: u32 = 1;

@@ -3,7 +3,7 @@
 pub mod chunks;
 pub mod layout;
 pub mod protocol;
-mod short;
+pub mod ring;
 pub mod slot;
 pub mod sync;
 pub mod tenure;

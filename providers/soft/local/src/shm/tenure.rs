@@ -3,7 +3,7 @@
 //! As in `protocol`, only what depends on memory order is here, so that the models in `providers/soft/loom` run this very code.
 #![forbid(unsafe_code)]
 
-use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use super::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Sender: takes a ring that nobody sent in for the incarnation `me` of its QP; `false`: another one sent in it before.
 pub fn take_ring(holder: &AtomicU64, me: u64) -> bool {
@@ -53,6 +53,62 @@ pub fn begin_to_destroy(closing: &AtomicU8, destroyed: u8) {
 /// Opener, after `note_opener`: what the owner says of its QP.
 pub fn closing(closing: &AtomicU8) -> u8 {
     closing.load(Ordering::SeqCst)
+}
+
+/// Maker of an object in a domain of this process: the domain has one more; `false`: it is over.
+pub fn hold_domain(users: &AtomicUsize) -> bool {
+    // One step with the look, so that either the end finds the object, or this finds the end.
+    let more = |users: usize| users.checked_add(1);
+    users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+}
+
+/// The object is gone.
+pub fn release_domain(users: &AtomicUsize) {
+    // Pairs with the Acquire in `end_domain`: what was done with the object comes before the domain's end.
+    users.fetch_sub(1, Ordering::Release);
+}
+
+/// Owner of a domain: ends it unless it has objects of this process; `false`: it has.
+pub fn end_domain(users: &AtomicUsize) -> bool {
+    users.compare_exchange(0, OVER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Owner: the domain is not over after all.
+pub fn resume_domain(users: &AtomicUsize) {
+    users.store(0, Ordering::Release);
+}
+
+/// Instead of a number of objects: the domain is over. There is no number behind it.
+const OVER: usize = usize::MAX;
+
+/// Maker of an object in a domain of another process: says so where that process looks. The look whether the domain is there comes after.
+pub fn note_borrowed(noted: &AtomicU64, number: u64) {
+    noted.store(number, Ordering::SeqCst);
+    // Pairs with the fence in `begin_to_end`: the owner finds us, or we find that the domain is over.
+    fence(Ordering::SeqCst);
+}
+
+/// Maker, after `note_borrowed`: which domain there is at the place of the one that it means.
+pub fn domain_there(entry: &AtomicU64) -> u64 {
+    entry.load(Ordering::SeqCst)
+}
+
+/// Maker: the last of its objects in the domain is gone.
+pub fn withdraw_borrowed(noted: &AtomicU64) {
+    // Pairs with the Acquire in `borrowed`: what we did with the objects comes before the domain's end.
+    noted.store(0, Ordering::Release);
+}
+
+/// Owner of a domain: will end it unless another process has objects in it. The look at what they noted comes after.
+pub fn begin_to_end(entry: &AtomicU64) {
+    entry.store(0, Ordering::SeqCst);
+    // Pairs with the fence in `note_borrowed`.
+    fence(Ordering::SeqCst);
+}
+
+/// Owner: the domain that another process has objects in by this word; 0: none.
+pub fn borrowed(noted: &AtomicU64) -> u64 {
+    noted.load(Ordering::Acquire)
 }
 
 /// A QP got something outstanding. `true`: nobody lists it, and the caller does.

@@ -5,8 +5,8 @@
 
 use super::layout::*;
 use super::protocol::{self, take_bits};
-use super::slot::{Body, Head};
-use super::trust::{Claim, FromPeer, Hint, Owned};
+use super::ring::Ring;
+use super::trust::{FromPeer, Hint, Owned};
 use crate::fabric::{FRONT, Peer};
 use soft_memory::Range;
 use soft_sys::map::{LazyMapping, WINDOW};
@@ -168,7 +168,7 @@ impl View {
     pub fn qp_ring(&self, index: usize) -> Option<Ring> {
         let slots = self.windowed::<[Slot; RING_SLOTS as usize]>(RINGS_QP_SLOTS, index, QPS)?;
         let control = self.ring::<RingControl>(RINGS_QP_CONTROL, index, QPS);
-        Some(Ring { control, slots: slots.as_ptr() })
+        Some(Ring::new(control, slots))
     }
 
     /// The ring of the owner for datagrams from process `slot`; `None`: there is no room to map it.
@@ -177,7 +177,7 @@ impl View {
         let index = usize::from(slot);
         let slots = self.windowed::<[Slot; RING_SLOTS as usize]>(RINGS_PEER_SLOTS, index, SLOTS)?;
         let control = self.ring::<RingControl>(RINGS_PEER_CONTROL, index, SLOTS);
-        Some(Ring { control, slots: slots.as_ptr() })
+        Some(Ring::new(control, slots))
     }
 
     /// For which owner of `slot` the ring for its datagrams is ready ([`Ring::nak`]).
@@ -272,98 +272,6 @@ impl View {
     }
 }
 
-/// One single-producer, single-consumer ring in somebody's *rings* segment.
-///
-/// The producer stores payload and head and last, with Release, word 0 with the sequence number; the consumer
-/// loads word 0 with Acquire. Sequence numbers count up for ever, and a new connection begins a whole lap later,
-/// so that a slot left over from before never looks new.
-#[derive(Clone, Copy, Debug)]
-pub struct Ring {
-    control: *const RingControl,
-    slots: *const Slot,
-}
-
-// SAFETY: addresses of atomics in a mapping that outlives the ring (contract of View::new).
-unsafe impl Send for Ring {}
-// SAFETY: through a shared Ring only its two addresses are read, which never change; what lies there consists of
-// atomics.
-unsafe impl Sync for Ring {}
-
-impl Ring {
-    #[inline]
-    fn control(&self) -> &RingControl {
-        // SAFETY: from View::qp_ring or peer_ring, in a live mapping; consists of atomics.
-        unsafe { &*self.control }
-    }
-
-    #[inline]
-    pub(super) fn slot(&self, seq: u32) -> &Slot {
-        // SAFETY: a ring has RING_SLOTS slots, in a mapping that outlives it (contract of View::new); they consist of atomics.
-        unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
-    }
-
-    /// The words of slot `seq`, for tests that put there what no producer would.
-    #[inline]
-    pub fn words(&self, seq: u32) -> &[AtomicU64; 8] {
-        self.slot(seq).words.word()
-    }
-
-    /// [`RingControl::acked`].
-    #[inline]
-    pub fn acked(&self) -> &FromPeer<AtomicU32> {
-        &self.control().acked
-    }
-
-    /// Producer: how far the consumer says that it got.
-    #[inline]
-    pub fn told(&self) -> Claim<u32> {
-        Claim::new(protocol::acknowledged(self.acked().word()))
-    }
-
-    /// [`RingControl::nak`].
-    #[inline]
-    pub fn nak(&self) -> &FromPeer<AtomicU32> {
-        &self.control().nak
-    }
-
-    /// [`RingControl::holder`].
-    #[inline]
-    pub fn holder(&self) -> &FromPeer<AtomicU64> {
-        &self.control().holder
-    }
-
-    /// [`RingControl::begun`].
-    #[inline]
-    pub fn begun(&self) -> &FromPeer<AtomicU32> {
-        &self.control().begun
-    }
-
-    /// [`RingControl::hot`].
-    #[inline]
-    pub fn hot(&self) -> &Hint<AtomicU32> {
-        &self.control().hot
-    }
-
-    /// Producer: publishes one piece in the slot that `head.seq` names.
-    #[inline]
-    pub fn put(&self, head: &Head, body: &[u64]) {
-        protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
-    }
-
-    /// Consumer: whether slot `seq` was published.
-    #[inline]
-    pub fn ready(&self, seq: u32) -> bool {
-        protocol::is_published(self.slot(seq).words.word(), seq)
-    }
-
-    /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
-    #[inline]
-    pub fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
-        let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
-        Some((head, Body::new(body)))
-    }
-}
-
 #[cfg(any(test, feature = "testing"))]
 pub mod mock {
     //! Segments in ordinary memory, for tests of what stands on them.
@@ -391,31 +299,6 @@ pub mod mock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::slot::{Carrier, Op};
-
-    fn head(seq: u32) -> Head {
-        Head {
-            seq,
-            op: Op::Send,
-            flags: 0,
-            carrier: Carrier::Inline,
-            count: 8,
-            imm: 0,
-            src_qpn: 5,
-            ack: 0,
-        }
-    }
-
-    #[test]
-    fn a_slot_is_seen_once_it_is_whole_and_not_a_lap_later() {
-        let ring = mock::view().qp_ring(3).expect("mapped");
-        assert!(!ring.ready(RING_SLOTS));
-        ring.put(&head(RING_SLOTS), &[42]);
-        let (words, body) = ring.take(RING_SLOTS).expect("published");
-        assert_eq!(Head::parse(words), Some(head(RING_SLOTS)));
-        assert!(body.word(0).is(42));
-        assert!(!ring.ready(2 * RING_SLOTS), "same slot, next lap");
-    }
 
     #[test]
     fn bells_are_delivered_once_each() {

@@ -57,17 +57,38 @@ pub struct Counters {
     pub held_pkts: u64,
 }
 
+/// Calls a macro with the names of all counters.
+macro_rules! each {
+    ($then:ident) => {
+        $then! {
+            rcvd_pkts sent_pkts resent_pkts dropped_pkts out_of_sequence duplicate_request out_of_buffer
+            packet_seq_err implied_nak_seq_err rcvd_rnr_err rnr_nak_retry_err local_ack_timeout_err ack_probes
+            retry_exceeded_err resp_local_length_error resp_remote_access_errors req_remote_access_errors
+            req_remote_invalid_request rx_write_requests rx_read_requests rx_atomic_requests
+            np_ecn_marked_roce_packets np_cnp_sent rp_cnp_handled rp_cnp_ignored held_pkts
+        }
+    };
+}
+
 impl Counters {
+    /// Their names, in the order of `values`.
+    pub const NAMES: &'static [&'static str] = {
+        macro_rules! names {
+            ($($name:ident)*) => { &[$(stringify!($name)),*] };
+        }
+        each!(names)
+    };
+
+    /// The values of all.
+    pub const fn values(&self) -> [u64; Self::NAMES.len()] {
+        macro_rules! values {
+            ($($name:ident)*) => { [$(self.$name),*] };
+        }
+        each!(values)
+    }
+
     /// Name and value of each.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        macro_rules! list {
-            ($($name:ident)*) => { [$((stringify!($name), self.$name)),*] };
-        }
-        list![rcvd_pkts sent_pkts resent_pkts dropped_pkts out_of_sequence duplicate_request out_of_buffer packet_seq_err
-            implied_nak_seq_err rcvd_rnr_err rnr_nak_retry_err local_ack_timeout_err ack_probes retry_exceeded_err
-            resp_local_length_error resp_remote_access_errors req_remote_access_errors req_remote_invalid_request
-            rx_write_requests rx_read_requests rx_atomic_requests np_ecn_marked_roce_packets np_cnp_sent rp_cnp_handled
-            rp_cnp_ignored held_pkts]
-        .into_iter()
+        Self::NAMES.iter().copied().zip(self.values())
     }
 }

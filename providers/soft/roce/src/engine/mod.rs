@@ -139,7 +139,9 @@ impl Qp {
         let config = &self.shared.config;
         let (packet, payload) = Packet::parse(arrival.packet).map_err(Drop::Malformed)?;
         let qpn = packet.bth.dest_qpn;
-        if qpn != config.qpn && !(config.service == Service::Ud && qpn == Qpn::MULTICAST) {
+        let is_for_several =
+            config.service == Service::Ud && [Qpn::MULTICAST, Qpn::GSI].contains(&qpn);
+        if qpn != config.qpn && !is_for_several {
             return Err(Drop::Qpn);
         }
         let ours = match packet.message {

@@ -98,7 +98,9 @@ impl Sender {
             return None;
         }
         let qkey = if qkey & CONTROLLED == 0 { qkey } else { shared.config.qkey };
-        let message = Message::Ud(Deth { qkey, src_qpn: shared.config.qpn }, immediate);
+        // Managers answer whom they were asked by: QP 1 speaks to QP 1.
+        let src_qpn = if qpn == Qpn::GSI { qpn } else { shared.config.qpn };
+        let message = Message::Ud(Deth { qkey, src_qpn }, immediate);
         let flags = Flags { solicited: work.solicited, ..Flags::default() };
         // Named even if it is empty: the request says where it goes.
         let payload = Payload::Work { id: work.id, offset: 0, len: work.len };

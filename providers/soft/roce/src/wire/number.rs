@@ -61,6 +61,8 @@ pub type Qpn = Number;
 impl Number {
     /// The destination of multicast datagrams (IBTA vol 1, 10.5).
     pub const MULTICAST: Self = Self(MASK);
+    /// General services: what manages connections (IBTA vol 1, 3.5.10).
+    pub const GSI: Self = Self(1);
 
     /// The low 24 bits of `raw`.
     #[must_use]

@@ -21,6 +21,8 @@ pub struct Received {
     pub data: Vec<u8>,
     pub tail: Tail,
     pub solicited: bool,
+    /// The sender's number, of a datagram.
+    pub source: Option<Number>,
     pub srq: Option<Number>,
 }
 
@@ -172,7 +174,7 @@ impl End {
                 data.extend(&packet[payload]);
                 if let Some(tail) = last {
                     let data = self.current.take().expect("as above");
-                    self.inbox.push(Received { data, tail, solicited, srq });
+                    self.inbox.push(Received { data, tail, solicited, source: None, srq });
                 }
                 Answer::Accepted
             }
@@ -189,7 +191,13 @@ impl End {
                     }
                     self.receives -= 1;
                     let tail = Tail::Immediate(immediate);
-                    self.inbox.push(Received { data: Vec::new(), tail, solicited, srq });
+                    self.inbox.push(Received {
+                        data: Vec::new(),
+                        tail,
+                        solicited,
+                        source: None,
+                        srq,
+                    });
                 }
                 let at = region.va as usize + offset as usize;
                 self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
@@ -220,14 +228,15 @@ impl End {
                 self.memory[region.va as usize..][..8].copy_from_slice(&packet[payload]);
                 Answer::Accepted
             }
-            Ask::Datagram { payload, immediate, solicited, .. } => {
+            Ask::Datagram { src_qpn, payload, immediate, solicited } => {
                 if self.receives == 0 {
                     return Answer::Rnr;
                 }
                 self.receives -= 1;
                 let tail = immediate.map_or(Tail::Plain, Tail::Immediate);
                 let data = packet[payload].to_vec();
-                self.inbox.push(Received { data, tail, solicited, srq: None });
+                let source = Some(src_qpn);
+                self.inbox.push(Received { data, tail, solicited, source, srq: None });
                 Answer::Accepted
             }
         }

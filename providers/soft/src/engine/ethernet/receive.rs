@@ -6,7 +6,7 @@ use crate::engine::link::chunk_of;
 use crate::engine::objects::adapter::{Adapter, Rule};
 use crate::engine::objects::cq::Cq;
 use crate::engine::objects::datagrams::{Fate, Inlet};
-use crate::engine::objects::qp::Qp;
+use crate::engine::objects::qp::{Qp, Role};
 use crate::engine::objects::wq::Wq;
 use crate::engine::receive::Receive;
 use crate::engine::regions::LOCAL_WRITE;
@@ -84,19 +84,22 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
 /// Whether the queue that a rule leads to has no receive, but may get one.
 fn must_wait(rule: &Rule, key: &Key) -> bool {
     let Some(qp) = rule.qp.upgrade() else { return false };
-    match &qp.rss {
-        Some(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
-        None => qp.is_receiving() && qp.dry.waits(qp.has_receive()),
+    match &qp.role {
+        Role::Spreader(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
+        Role::Pair(pair) => qp.is_receiving() && pair.dry.waits(qp.has_receive()),
+        // No rule names a receiver of XRC.
+        Role::Receiver(_) | Role::StandIn(_) | Role::Opened(_) => false,
     }
 }
 
 fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
-    if let Some(rss) = &qp.rss {
-        return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, incoming));
-    }
-    if !qp.is_receiving() {
-        return false;
-    }
+    let pair = match &qp.role {
+        Role::Spreader(rss) => {
+            return rss.pick(key).is_some_and(|wq| to_wq(&qp.adapter, wq, incoming));
+        }
+        Role::Pair(pair) if qp.is_receiving() => pair,
+        _ => return false,
+    };
     // The responder's lock keeps deregistration and RESET away while we write.
     let responder = qp.responder.lock();
     let mut receive = Receive::default();
@@ -106,10 +109,10 @@ fn to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
     let sink = Sink {
         adapter: &qp.adapter,
         pd: qp.receive_pd(),
-        cq: &qp.recv_cq,
+        cq: &pair.recv_cq,
         number: qp.qpn,
-        strips_vlan: qp.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
-        appends_fcs: qp.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
+        strips_vlan: pair.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
+        appends_fcs: pair.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
     };
     let good = sink.put(&receive, incoming);
     drop(responder);

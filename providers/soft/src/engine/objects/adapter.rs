@@ -18,7 +18,7 @@ use crate::engine::in_flight::OperationsInFlight;
 use crate::engine::regions::Regions;
 use crate::engine::windows::Windows;
 use crate::guid::Identity;
-use crate::remote::state::Wire;
+use crate::remote::state::Network;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use soft_local::fabric::Fabric;
@@ -61,7 +61,7 @@ pub(crate) struct Adapter {
     /// Whose addresses the GID table has.
     pub(crate) interfaces: Interfaces,
     /// To other hosts.
-    pub(crate) wire: Wire,
+    pub(crate) wire: Network,
     pub(crate) unreachable: Unreachable,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,

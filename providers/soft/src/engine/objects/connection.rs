@@ -3,8 +3,8 @@
 
 use super::copying::{Copying, Costs};
 use super::holder::Holder;
-use super::issue_path::{IssuePath, SharedCount};
 use super::maps::Maps;
+use super::plan::Strikes;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::engine::receive::Receive;
@@ -14,20 +14,71 @@ use crate::engine::tso::Segmenter;
 use crate::engine::waiting::Waiting;
 use crate::remote::connection::Connection;
 use soft_local::fabric::Peer;
-use soft_local::shm::view::{Ring, View};
+use soft_local::shm::ring::Ring;
+use soft_local::shm::view::View;
+use soft_semantics::Time;
 use soft_semantics::fate::Fate;
-use soft_semantics::faults::Strikes;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// What a queue in trouble has besides.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Trouble {
-    pub(in crate::engine) strikes: Strikes<SharedCount>,
-    /// The port is down; where the link was meanwhile.
-    pub(in crate::engine) unplugged: bool,
-    pub(in crate::engine) link: Option<Box<Link>>,
+/// What came of an attempt to issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Issued {
+    /// What could go went. The rest waits.
+    SoFar,
+    /// The port went down; what is behind that has not been looked at.
+    PortDown,
+}
+
+/// The way of a send queue's requests to the other end. One wire may be around another, which it gives what it does not keep, lose or fail
+/// itself. `engine::wire` has them, and `engine::faulty` the one with faults.
+pub(in crate::engine) trait Wire: std::fmt::Debug + Send {
+    /// Issues what waits in the queue, in order, as far as it goes now.
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued;
+
+    /// Whether the send queue counts how long the other end is silent. Other wires do so themselves, or nobody answers on them.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// Whether the requests of a list shall be issued together.
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    /// The wire that this one is around.
+    fn inner(&mut self) -> Option<&mut Box<dyn Wire>> {
+        None
+    }
+
+    /// Whether it does anything that the one inside does not.
+    fn is_needed(&self) -> bool {
+        true
+    }
+
+    /// Which requests faults strike on it.
+    fn strikes(&mut self) -> Option<&mut Strikes> {
+        None
+    }
+
+    /// Until when request `n`, which is issued next, is held back; `None`: it is not, or for ever.
+    fn held_until(&self, _n: u64) -> Option<Time> {
+        None
+    }
+
+    /// Takes `link` away while the port is down. Returns whether it is.
+    fn keep(&mut self, _link: &mut Option<Box<Link>>) -> bool {
+        false
+    }
+
+    /// The link that was taken away.
+    fn give_back(&mut self) -> Option<Box<Link>> {
+        None
+    }
+
+    /// The port is up.
+    fn plug(&mut self) {}
 }
 
 /// How much of a message has arrived.
@@ -176,10 +227,8 @@ pub(crate) struct Requester {
     pub(in crate::engine) waiting: Waiting,
     /// RAW_PACKET and UD: what frames and segments are made with.
     pub(in crate::engine) segmenter: Box<Segmenter>,
-    /// How requests are issued: by the kind of the QP, unless there is trouble.
-    pub(crate) issue_path: IssuePath,
-    /// Faults on purpose, and a port that is down.
-    pub(in crate::engine) trouble: Option<Box<Trouble>>,
+    /// Which way requests go.
+    pub(in crate::engine) wire: Box<dyn Wire>,
     /// Whether it goes on, until the QP is reset (or, in SQE, taken back to RTS).
     pub(crate) fate: Fate,
     /// Somebody waits for the event that the queue has drained (SQD), whatever becomes of it.

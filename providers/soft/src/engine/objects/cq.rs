@@ -24,8 +24,6 @@ pub(crate) struct Form {
     pub(crate) overwrites: bool,
     /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
     pub(crate) single_threaded: bool,
-    /// Not an application's.
-    pub(crate) internal: bool,
 }
 
 /// A completion queue. The C object comes first: applications and the front-end hold its address.
@@ -50,7 +48,7 @@ pub(crate) struct Cq {
     /// Completion events sent so far: what ibv_destroy_cq waits for.
     pub(crate) events: AtomicU32,
     pub(crate) async_events: AtomicU32,
-    /// Which one it is of those that the application created in this process, from 1; 0: it is not the application's.
+    /// Which one it is of those that the application created in this process, from 1.
     pub(crate) ordinal: u32,
     /// Completions were lost.
     pub(in crate::engine) overrun: AtomicBool,

@@ -1,8 +1,8 @@
 //! Who sends on a connection, how its other end stands, and how that end's memory is reached.
 
 use soft_local::shm::layout::RING_SLOTS;
+use soft_local::shm::ring::Ring;
 use soft_local::shm::tenure;
-use soft_local::shm::view::Ring;
 use std::sync::atomic::Ordering;
 
 /// How a peer's memory is reached.

@@ -15,7 +15,7 @@
 //! These eight know each other. The others know none of them, and hold what has no owner to name: `builder` and `iterator` the state
 //! of calls that an application makes in several steps, `datagrams` the rings of datagrams, `helping` shared long operations, `port` the port and
 //! the orders for it, `maps` mapped regions of peers, `copying` and `elsewhere` measurements, `places` and `holder` who has a ring,
-//! `issue_path` how requests are issued, `who` who serves.
+//! `plan` the rules of faults, `who` who serves.
 
 pub(crate) mod adapter;
 pub(crate) mod builder;
@@ -27,13 +27,13 @@ pub(crate) mod datagrams;
 pub(crate) mod elsewhere;
 pub(crate) mod helping;
 pub(crate) mod holder;
-pub(crate) mod issue_path;
 pub(crate) mod iterator;
 pub(crate) mod maps;
 pub(crate) mod places;
+pub(crate) mod plan;
 pub(crate) mod port;
 pub(crate) mod qp;
+pub(crate) mod served_by;
 pub(crate) mod srq;
-pub(crate) mod who;
 pub(crate) mod wq;
 pub(crate) mod xrc;

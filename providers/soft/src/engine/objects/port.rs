@@ -1,6 +1,6 @@
 //! The port, what it was ordered to do, who listens for orders, and what people were told.
 
-use super::issue_path::Plan;
+use super::plan::Plan;
 use crate::net::Gids;
 use parking_lot::Mutex;
 use soft_semantics::faults::Order;
@@ -42,6 +42,10 @@ pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
     /// The table that was told last; nothing is taken while it is held.
     pub(crate) told: Mutex<Option<Gids>>,
+    /// A cable led to other hosts when that was looked at last.
+    pub(crate) cabled: AtomicBool,
+    /// Applications were told that it does not any more.
+    pub(crate) cut: AtomicBool,
 }
 
 /// What applications were told last.

@@ -1,6 +1,6 @@
-//! A queue pair: its two halves, its state, and whom it belongs to.
+//! A queue pair, and the other objects that verbs call QPs: what all of them have, and what each kind has besides.
 //!
-//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `standing`. Those of queues and wires: docs/locking.md.
+//! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/locking.md.
 
 use super::adapter::Adapter;
 use super::channel::Reporter;
@@ -16,30 +16,12 @@ use crate::engine::tags::wire::{Offer, Tagged};
 use abi::*;
 use parking_lot::Mutex;
 use soft_local::shm::protocol::Quiet;
-use soft_local::shm::view::Ring;
+use soft_local::shm::ring::Ring;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Weak};
-
-/// A handle of a QP that was created by another handle, here or in another process.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    /// The QP.
-    pub(crate) home: Box<Link>,
-    /// It too, when it is one of this process.
-    pub(crate) local: Option<Arc<Qp>>,
-}
-
-/// Who has a QP open besides its creator.
-#[derive(Debug, Default)]
-pub(crate) struct Openings {
-    /// Handles in its own process.
-    pub(in crate::engine) here: AtomicUsize,
-    /// Its creator has destroyed it.
-    pub(in crate::engine) orphaned: AtomicBool,
-}
 
 /// What ibv_query_qp reports and ibv_modify_qp sets, besides the state.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +30,11 @@ pub(crate) struct Attributes {
     pub(crate) cap: ibv_qp_cap,
 }
 
-/// A queue pair. The C object comes first: applications and the front-end hold its address.
+/// A QP. The C object comes first: applications and the front-end hold its address.
+///
+/// What only some QPs have is in `role`, but for what short messages need: they find it without asking what the QP is. And each has a place in the
+/// table of its process, with a ring that any peer can write to: whoever hears its bell, or goes through the table, finds both halves
+/// there, if only idle ones.
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) verbs: UnsafeCell<verbs_qp>,
@@ -62,30 +48,13 @@ pub(crate) struct Qp {
     pub(crate) ordinal: u32,
     /// Protection domain number; 0 for an XRC receive QP.
     pub(crate) pd: u32,
-    /// A QP that has no queue of its own has one that nothing is ever put into.
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
-    pub(crate) srq: Option<Arc<Srq>>,
-    /// XRC receive QPs: the domain that they receive for.
-    pub(crate) domain: Option<DomainId>,
-    /// The QP receives for one of another process, whose number it has.
-    pub(crate) stand: Option<Stand>,
-    /// There where the shared receive queue matches tags.
-    pub(in crate::engine) tm: Option<Box<Tagging>>,
-    /// Short SENDs can take the usual way (`quick`), out and in.
+    /// What it is, with what only such a QP has.
+    pub(crate) role: Role,
+    /// By which the completion queue of its receives is known (`Cq::key`), for a look; 0: it has none.
+    pub(in crate::engine) recv_key: usize,
+    /// Short SENDs can take the usual way (`quick_send`, `quick_receive`).
     pub(in crate::engine) sends_plainly: bool,
     pub(in crate::engine) receives_plainly: bool,
-    /// Another handle of a QP that exists, with its number, and nothing more.
-    pub(crate) opened: Option<Opened>,
-    /// XRC receive QPs: who else has it open.
-    pub(crate) openings: Openings,
-    /// Every send request completes visibly (`sq_sig_all`).
-    pub(crate) signals_all: bool,
-    /// `ibv_qp_create_flags`.
-    pub(crate) create_flags: u32,
-    pub(crate) rss: Option<Rss>,
-    /// Frames that wait for a receive.
-    pub(in crate::engine) dry: Dry,
     /// Steering rules that name it.
     pub(crate) flows: AtomicUsize,
     /// Our receive ring.
@@ -180,11 +149,71 @@ pub(crate) struct Tagging {
     pub(in crate::engine) named: Arc<Cq>,
 }
 
+/// What a QP is.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// A queue pair: requests are posted to it, and complete.
+    Pair(Pair),
+    /// An XRC receive QP that was created in this process. It has no queue: its requests name one.
+    Receiver(Receiver),
+    /// A stand-in: it receives for an XRC receive QP of another process, whose number it has, what is for queues of this one.
+    StandIn(Stand),
+    /// Another handle of an XRC receive QP, whose number it has, and nothing more.
+    Opened(Opened),
+    /// Spreads frames over work queues, and has no queue of its own.
+    Spreader(Rss),
+}
+
+/// What a queue pair has.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// There where the shared receive queue matches tags.
+    pub(in crate::engine) tm: Option<Box<Tagging>>,
+    /// Every send request completes visibly (`sq_sig_all`).
+    pub(crate) signals_all: bool,
+    /// `ibv_qp_create_flags`.
+    pub(crate) create_flags: u32,
+    /// Frames that wait for a receive.
+    pub(in crate::engine) dry: Dry,
+}
+
+/// What an XRC receive QP has in the process that created it.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    /// The domain that it receives for.
+    pub(crate) domain: DomainId,
+    pub(crate) openings: Openings,
+}
+
+/// Who has a QP open besides its creator.
+#[derive(Debug, Default)]
+pub(crate) struct Openings {
+    /// Handles in its own process.
+    pub(in crate::engine) here: AtomicUsize,
+    /// Its creator has destroyed it.
+    pub(in crate::engine) orphaned: AtomicBool,
+}
+
+/// A handle of a QP that was created by another handle, here or in another process.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// The QP.
+    pub(crate) home: Box<Link>,
+    /// It too, when it is one of this process.
+    pub(crate) local: Option<Arc<Qp>>,
+    /// The domain that it was opened in.
+    pub(crate) domain: DomainId,
+}
+
 /// What a QP stands for that belongs to another process: an XRC receive QP there, for messages to our queues.
 #[derive(Debug)]
 pub(crate) struct Stand {
-    /// The QP that it stands for.
+    /// The QP that it stands for, and its domain.
     pub(crate) home: Box<Link>,
+    pub(in crate::engine) domain: DomainId,
     /// The sender, and the incarnation of the connection.
     pub(in crate::engine) by: u32,
     pub(in crate::engine) generation: u16,

@@ -105,7 +105,8 @@ impl QpEvent {
 /// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/locking.md).
 #[derive(Debug, Default)]
 pub(crate) struct Xrc {
-    /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all.
+    /// QPs that receive. They have no completion queue whose polls would drive them, so each poll drives all. One that receives by the
+    /// wire between hosts counts once more for it.
     pub(in crate::engine) receiving: AtomicUsize,
     pub(in crate::engine) hot: Mutex<Hot>,
     pub(in crate::engine) tasks: Mutex<Vec<Task>>,

@@ -25,7 +25,8 @@ impl End {
             report: report.clone(),
         };
         let srq = Srq::new(adapter, wanted).expect("a number");
-        let qp = Qp::new(adapter, Wanted::receiver(adapter, domain, report)).expect("a number");
+        let wanted = Wanted::receiver(Role::receiver(domain), report);
+        let qp = Qp::new(adapter, wanted).expect("a number");
         let mut recv = spare;
         recv.qp.retire();
         recv.qp = qp;
@@ -68,10 +69,10 @@ fn an_xrc_request_completes_before_the_answer_that_comes_by_another_qp() {
             end.srq.posted();
         }
         a.send(&b);
-        b.recv.qp.advance_receive(Who::Application);
+        b.recv.qp.advance_receive(ServedBy::Application);
         b.send(&a);
         // As by a thread that looked for acknowledgements before there was one.
-        a.recv.qp.advance_receive(Who::Application);
+        a.recv.qp.advance_receive(ServedBy::Application);
         assert_eq!(a.got(), [true, true], "round {round}");
         a.recv.qp.acknowledge();
         b.send.qp.advance_send();

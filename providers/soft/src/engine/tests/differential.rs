@@ -1,4 +1,4 @@
-//! The fast way of SENDs (`quick`) beside the general way: the same random input, the same output.
+//! The fast way of SENDs (`quick_send`, `quick_receive`) beside the general way: the same random input, the same output.
 //!
 //! There are two worlds, each a fabric with two connected QPs. In one of them no QP takes the fast way. Both get the same calls of
 //! ibv_post_send(3) and ibv_post_recv(3), drawn by lot. What the calls return, all completions in their order, and all memory must be
@@ -160,28 +160,15 @@ impl World {
         let sides = [None, srq.as_ref()].map(|srq| {
             let mut side = Side::with(&adapter, setting.kind, BYTES, 0, srq);
             side.qp.retire();
-            let wanted = Wanted {
-                kind: setting.kind,
-                pd: side.qp.pd,
-                send_cq: Arc::clone(&side.cq),
-                recv_cq: Arc::clone(&side.cq),
-                srq: srq.cloned(),
-                domain: None,
-                stand: None,
-                opened: None,
-                cap: ibv_qp_cap {
-                    max_send_wr: 64,
-                    max_recv_wr: 64,
-                    max_send_sge: 4,
-                    max_recv_sge: 4,
-                    max_inline_data: MAX_INLINE as u32,
-                },
-                signals_all: false,
-                create_flags: 0,
-                max_tso_header: 0,
-                rss: None,
-                report: report(),
+            let cap = ibv_qp_cap {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: MAX_INLINE as u32,
             };
+            let pair = Pair::new(Arc::clone(&side.cq), Arc::clone(&side.cq), srq.cloned());
+            let wanted = Wanted::pair(setting.kind, side.qp.pd, pair, cap, report());
             side.qp = Qp::new(&adapter, wanted).expect("a number");
             fill(&mut side, 7);
             side

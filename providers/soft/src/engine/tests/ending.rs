@@ -28,7 +28,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         drop(not_yet);
         // The peer finds it out, and another thread of ours polls.
         for _ in 0..100 {
-            b.cq.sweep(Who::Application);
+            b.cq.sweep(ServedBy::Application);
             a.qp.advance_send();
             assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{cma} {state} {size}");
         }
@@ -54,7 +54,7 @@ fn chunks_of_sends_that_were_skipped_come_back() {
             a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 40_000)]);
         }
         assert!(a.qp.fail());
-        b.cq.sweep(Who::Application);
+        b.cq.sweep(ServedBy::Application);
         a.qp.flush_all();
         a.qp.advance_send();
         assert!(a.qp.requester.lock().lent.is_empty());
@@ -87,7 +87,7 @@ fn who_sees_that_the_remote_qp_failed_sees_that_it_refused() {
             begun.store(1, Ordering::Release);
             let bad = misnamed(IBV_WR_RDMA_WRITE, &b);
             a.send(bad, &[a.sge(0, 8)]);
-            b.qp.advance_receive(Who::Application);
+            b.qp.advance_receive(ServedBy::Application);
             assert!(seen.join().expect("no panic"), "round {round}");
         });
         assert_eq!(a.wait(&b).status, IBV_WC_REM_ACCESS_ERR, "round {round}");
@@ -100,7 +100,7 @@ fn who_sees_a_request_fail_finds_the_qp_in_error_and_the_rest_follows_with_the_n
     a.receive(1, &[a.sge(0, 8)]);
     b.receive(1, &[b.sge(0, 4)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
-    b.qp.advance_receive(Who::Application);
+    b.qp.advance_receive(ServedBy::Application);
     // As where a message brings the refusal, and what follows needs other locks.
     a.qp.requester.lock().advance(&a.qp);
     let failed = a.cq.pop_stamped().map(|(cqe, _)| cqe.status);

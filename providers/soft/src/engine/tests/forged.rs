@@ -23,7 +23,7 @@ fn forge_piece(
     let seq = to.qp.responder.lock().position();
     let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn, ack: 0 };
     ring.put(&head, body);
-    to.cq.sweep(Who::Application);
+    to.cq.sweep(ServedBy::Application);
 }
 
 /// Two QPs of one process, of which the first has sent to the second.

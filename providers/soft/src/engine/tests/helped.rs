@@ -3,6 +3,8 @@
 use super::*;
 use crate::engine::helper::Hand;
 use crate::engine::objects::helping::Helping;
+use soft_sys::thread::testing::Looked;
+use std::sync::atomic::AtomicBool;
 
 const MOST: usize = 1 << 20;
 
@@ -79,7 +81,7 @@ fn hold_helper(a: &Side, b: &Side) {
 /// Posts long operations, of other bytes each time, until somebody else has taken a piece of one: the hand that has it.
 fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> Hand {
     let slot = b.qp.adapter.fabric.slot();
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let start = std::sync::Barrier::new(2);
     let until = Instant::now() + Duration::from_secs(100);
     for seed in 0.. {
@@ -146,7 +148,7 @@ fn a_process_that_was_stopped_for_long_finds_its_piece_taken_back() {
             // As above, but for what it takes.
             a.qp.adapter.helping.forget_partners();
             let (request, list) = whole(opcode, &a, &b, 0, MOST);
-            let done = std::sync::atomic::AtomicBool::new(false);
+            let done = AtomicBool::new(false);
             let taken = std::thread::scope(|scope| {
                 let helper = scope.spawn(|| {
                     while !done.load(Ordering::Acquire) {
@@ -202,15 +204,22 @@ fn a_flush_waits_for_a_piece_in_hand() {
     let (mut a, b) = two(MOST);
     hold_helper(&a, &b);
     let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
-    let begun = Instant::now();
+    let over = AtomicBool::new(false);
+    let flusher = Looked::own();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
+        let putter = scope.spawn(|| {
+            until("it waits", || over.load(Ordering::Relaxed) || flusher.sleeps());
+            let waited = !over.load(Ordering::Relaxed);
             hand.put_down(true);
+            waited
         });
         a.modify(super::super::state::State::Err as u32, 0, Zeroed::zeroed());
+        over.store(true, Ordering::Relaxed);
+        assert!(
+            putter.join().expect("no panic"),
+            "it was flushed while another had a piece in hand"
+        );
     });
-    assert!(begun.elapsed() >= Duration::from_millis(50));
     assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
 }
 
@@ -219,7 +228,7 @@ fn a_helper_that_says_nonsense_moves_no_foreign_bytes() {
     let (a, mut b) = two(MOST);
     fill(&mut b, 1);
     hold_helper(&a, &b);
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let vandal = scope.spawn(|| {
             let hand = &b.qp.adapter.view.tables_head().hand.0;

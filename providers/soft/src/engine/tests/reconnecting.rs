@@ -42,7 +42,7 @@ fn observe(a: &Side, b: &Side, wanted: (usize, usize)) -> (Vec<Cqe>, Vec<Cqe>) {
     let mut rest = 50;
     while rest > 0 {
         for (side, at) in [(a, &mut at_a), (b, &mut at_b)] {
-            side.cq.sweep(Who::Application);
+            side.cq.sweep(ServedBy::Application);
             at.extend(std::iter::from_fn(|| side.poll()));
         }
         rest -= i32::from(at_a.len() >= wanted.0 && at_b.len() >= wanted.1);
@@ -205,7 +205,7 @@ fn unreliable_connections_go_on_whichever_end_begins_anew() {
                     say(&a, &b, n);
                 }
                 if round % 2 == 0 {
-                    b.cq.sweep(Who::Application);
+                    b.cq.sweep(ServedBy::Application);
                 }
                 let alone = if (round + again) % 3 == 0 { &b } else { &a };
                 let other = if std::ptr::eq(alone, &a) { &b } else { &a };

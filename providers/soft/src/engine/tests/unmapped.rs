@@ -23,7 +23,7 @@ fn part(at: *mut u8, keys: Keys, from: usize, len: usize) -> ibv_sge {
 /// The next completion of `side`, while the service thread serves `b`.
 fn served(side: &Side, b: &Side) -> Cqe {
     loop {
-        b.cq.sweep(Who::Stranger);
+        b.cq.sweep(ServedBy::Library);
         if let Some(cqe) = side.poll() {
             return cqe;
         }

@@ -110,7 +110,7 @@ fn work_on_windows_waits_for_movers_and_for_nobody_at_the_other_end() {
         assert_eq!(left_alone(&a), Some(IBV_WC_SUCCESS), "{kind:?}: the bind");
         let in_flight = adapter.in_flight.announce(adapter.fabric.slot(), rkey);
         a.send(invalidation(rkey), &[]);
-        // Longer than anybody waits for the other end.
+        // That it does not complete cannot be waited for: longer than anybody waits for the other end.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(a.cq.pop_stamped().map(|(cqe, _)| cqe.status), None, "{kind:?}: too early");
         drop(in_flight);
@@ -282,6 +282,7 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
         b.qp.responder.lock().min_rnr_timer = 0;
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
         found_no_receive(&b);
+        // That the thread does nothing cannot be waited for: so long that one which looks all the time makes many rounds.
         let before = adapter.rounds.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(200));
         let rounds = adapter.rounds.load(Ordering::Relaxed) - before;

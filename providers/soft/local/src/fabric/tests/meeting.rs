@@ -225,6 +225,45 @@ fn applications_that_look_for_each_other_under_a_lock_that_handlers_want_meet() 
     }
 }
 
+/// Is in its handler for as long as somebody has the lock.
+struct Busy {
+    begun: child::Flag,
+    application: Mutex<()>,
+}
+
+impl Handler for Busy {
+    fn on_wake(&self) -> Option<Duration> {
+        self.begun.store(true, Relaxed);
+        drop(lock(&self.application));
+        None
+    }
+    fn on_peer_joined(&self, _: &Arc<Peer>) {}
+    fn on_peer_death(&self, _: &Arc<Peer>) {}
+}
+
+#[test]
+fn who_has_found_us_is_a_peer_once_we_have_heard_our_callers() {
+    let place = Place::new();
+    let busy = Arc::new(Busy { begun: child::Flag::new(false), application: Mutex::default() });
+    let held = lock(&busy.application);
+    let handler = Arc::clone(&busy) as Arc<dyn Handler>;
+    let fabric = Fabric::join(place.config(), LEN, LEN, handler).unwrap();
+    fabric.wake_self();
+    wait_until("nobody answers by himself", || busy.begun.load(Relaxed));
+    let (other, _) = place.join();
+    thread::scope(|scope| {
+        let found = scope.spawn(|| other.peer(fabric.slot()));
+        wait_until("an answer", || {
+            fabric.hear_callers();
+            found.is_finished()
+        });
+        assert!(found.join().unwrap().is_ok());
+        fabric.hear_callers();
+        assert!(fabric.known_peer(other.slot()).is_some());
+        drop(held);
+    });
+}
+
 /// Wants to be called again at once, a few times.
 struct Ticker(AtomicU64);
 
@@ -245,6 +284,7 @@ fn a_handler_is_called_again_when_it_asks_to_be_and_not_otherwise() {
     assert_eq!(ticker.0.load(Relaxed), 0);
     fabric.wake_self();
     wait_until("six calls", || ticker.0.load(Relaxed) == 6);
+    // That there is no seventh cannot be waited for: much longer than it had asked for.
     thread::sleep(Duration::from_millis(20));
     assert_eq!(ticker.0.load(Relaxed), 6);
 }
@@ -258,6 +298,7 @@ fn the_service_thread_of_an_idle_process_sleeps() {
     assert_eq!(child.ask("peer 1").split(' ').next(), Some("pid"));
     // Until what the handshake has set off is over.
     let before = child.settled();
+    // That it stays asleep cannot be waited for.
     thread::sleep(Duration::from_millis(300));
     assert_eq!(child.ask("switches"), before);
     assert!(before.starts_with("S "), "{before}");
@@ -312,7 +353,15 @@ fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
     assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::TimedOut);
     thread::scope(|scope| {
         scope.spawn(|| {
-            thread::sleep(Duration::from_millis(500));
+            // Kept, so that none is taken for another.
+            let attempts = std::cell::RefCell::new(Vec::new());
+            wait_until("it is called again", || {
+                let attempt = lock(&fabric.core.flights).get(&slot).map(Arc::clone);
+                let mut attempts = attempts.borrow_mut();
+                attempts.extend(attempt);
+                attempts.dedup_by(|one, other| Arc::ptr_eq(one, other));
+                attempts.len() >= 3
+            });
             child.signal(libc::SIGCONT);
         });
         assert!(fabric.peer_patiently(slot, NEVER).is_ok());

@@ -2,9 +2,9 @@
 
 /// Who serves what arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ServedBy {
     /// The application, in one of its calls about messages.
     Application,
-    /// A thread of ours, or a call that ends things: memory of the application's may be gone (`soft_memory::careful`).
-    Stranger,
+    /// This library: its service thread, or a call that ends things. Memory of the application's may be gone (`soft_memory::careful`).
+    Library,
 }

@@ -1,20 +1,110 @@
-//! Bytes that travel in a slot itself, copied between it and an application's memory without a stop in between.
+//! A ring of slots in which pieces of messages pass from one process to another, and the bytes that travel in a slot itself, which are
+//! copied between it and an application's memory without a stop in between.
 
-use super::layout::Slot;
+use super::layout::*;
 use super::protocol;
-use super::slot::{BODY_WORDS, BounceBuffer, SEND_INLINE, Short};
-use super::trust::Claim;
-use super::view::Ring;
+use super::slot::{BODY_WORDS, Body, BounceBuffer, Head, SEND_INLINE, Short};
+use super::trust::{Claim, FromPeer, Hint};
 use soft_memory::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The payload words of a slot.
-#[inline]
-fn body(slot: &Slot) -> &[AtomicU64] {
-    slot.words.word().last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
+/// One single-producer, single-consumer ring in somebody's *rings* segment.
+///
+/// The producer stores payload and head and last, with Release, word 0 with the sequence number; the consumer
+/// loads word 0 with Acquire. Sequence numbers count up for ever, and a new connection begins a whole lap later,
+/// so that a slot left over from before never looks new.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    control: *const RingControl,
+    slots: *const Slot,
 }
 
+// SAFETY: addresses of atomics in a mapping that outlives the ring (contract of View::new).
+unsafe impl Send for Ring {}
+// SAFETY: through a shared Ring only its two addresses are read, which never change; what lies there consists of
+// atomics.
+unsafe impl Sync for Ring {}
+
 impl Ring {
+    /// Of a ring's words in a mapping that outlives it (contract of `View::new`).
+    #[inline]
+    pub(super) const fn new(control: &RingControl, slots: &[Slot; RING_SLOTS as usize]) -> Self {
+        Self { control, slots: slots.as_ptr() }
+    }
+
+    #[inline]
+    fn control(&self) -> &RingControl {
+        // SAFETY: from View::qp_ring or peer_ring, in a live mapping; consists of atomics.
+        unsafe { &*self.control }
+    }
+
+    #[inline]
+    fn slot(&self, seq: u32) -> &Slot {
+        // SAFETY: a ring has RING_SLOTS slots, in a mapping that outlives it (contract of View::new); they consist of atomics.
+        unsafe { &*self.slots.add((seq % RING_SLOTS) as usize) }
+    }
+
+    /// The words of slot `seq`, for tests that put there what no producer would.
+    #[inline]
+    pub fn words(&self, seq: u32) -> &[AtomicU64; 8] {
+        self.slot(seq).words.word()
+    }
+
+    /// [`RingControl::acked`].
+    #[inline]
+    pub fn acked(&self) -> &FromPeer<AtomicU32> {
+        &self.control().acked
+    }
+
+    /// Producer: how far the consumer says that it got.
+    #[inline]
+    pub fn told(&self) -> Claim<u32> {
+        Claim::new(protocol::acknowledged(self.acked().word()))
+    }
+
+    /// [`RingControl::nak`].
+    #[inline]
+    pub fn nak(&self) -> &FromPeer<AtomicU32> {
+        &self.control().nak
+    }
+
+    /// [`RingControl::holder`].
+    #[inline]
+    pub fn holder(&self) -> &FromPeer<AtomicU64> {
+        &self.control().holder
+    }
+
+    /// [`RingControl::begun`].
+    #[inline]
+    pub fn begun(&self) -> &FromPeer<AtomicU32> {
+        &self.control().begun
+    }
+
+    /// [`RingControl::hot`].
+    #[inline]
+    pub fn hot(&self) -> &Hint<AtomicU32> {
+        &self.control().hot
+    }
+
+    /// Producer: publishes one piece in the slot that `head.seq` names.
+    #[inline]
+    pub fn put(&self, head: &Head, body: &[u64]) {
+        protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
+    }
+
+    /// Consumer: whether slot `seq` was published.
+    #[inline]
+    pub fn ready(&self, seq: u32) -> bool {
+        protocol::is_published(self.slot(seq).words.word(), seq)
+    }
+
+    /// Consumer: head and body words of slot `seq`; `None` when it was not published yet.
+    #[inline]
+    pub fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
+        let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
+        Some((head, Body::new(body)))
+    }
+
     /// Producer: fills the slot that `head` is for, but for its first word, which [`Ring::show`] stores.
     /// Of more than a slot takes, the rest is left out.
     #[inline]
@@ -88,6 +178,12 @@ impl Ring {
     }
 }
 
+/// The payload words of a slot.
+#[inline]
+fn body(slot: &Slot) -> &[AtomicU64] {
+    slot.words.word().last_chunk::<BODY_WORDS>().map_or(&[], |words| words)
+}
+
 /// The word that begins with `len` < 8 bytes.
 ///
 /// # Safety
@@ -142,9 +238,32 @@ unsafe fn store_part(to: *mut u8, word: u64, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::layout::RING_SLOTS;
-    use crate::shm::slot::{Carrier, Head, Op};
+    use crate::shm::slot::{Carrier, Op};
     use crate::shm::view::mock;
+
+    fn head(seq: u32) -> Head {
+        Head {
+            seq,
+            op: Op::Send,
+            flags: 0,
+            carrier: Carrier::Inline,
+            count: 8,
+            imm: 0,
+            src_qpn: 5,
+            ack: 0,
+        }
+    }
+
+    #[test]
+    fn a_slot_is_seen_once_it_is_whole_and_not_a_lap_later() {
+        let ring = mock::view().qp_ring(3).expect("mapped");
+        assert!(!ring.ready(RING_SLOTS));
+        ring.put(&head(RING_SLOTS), &[42]);
+        let (words, body) = ring.take(RING_SLOTS).expect("published");
+        assert_eq!(Head::parse(words), Some(head(RING_SLOTS)));
+        assert!(body.word(0).is(42));
+        assert!(!ring.ready(2 * RING_SLOTS), "same slot, next lap");
+    }
 
     #[test]
     fn bytes_of_any_length_and_place_go_through_a_slot_and_touch_no_others() {

@@ -1,0 +1,223 @@
+//! Every transport with every opcode and every error, as tables: what is taken, what it completes as, and with which status and when, on a
+//! clock that the test moves. Transitions of states are in `modify`'s own tests.
+
+use abi::*;
+use soft_semantics::Time;
+use soft_semantics::faults::{ALL, Blow, Fault, Plan, Retries, Rule, Strikes, When};
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::{Taken, completion_opcode, taken};
+use soft_semantics::state::{Kind, State, give_up_us, rnr_timer_us};
+use std::time::Duration;
+
+const KINDS: [Kind; 6] = [Kind::Rc, Kind::XrcSend, Kind::Uc, Kind::Ud, Kind::Raw, Kind::XrcRecv];
+
+/// Opcodes, what each completes as, and how RC, XRC_SEND, UC, UD and RAW_PACKET take them: `b` with bytes that may be inline, `n` with none
+/// that may, `s` in segments, `-` not at all. ibv_post_send(3); XRC has no windows here.
+const OPCODES: &[(u32, u32, &str)] = &[
+    (IBV_WR_SEND, IBV_WC_SEND, "bbbbb"),
+    (IBV_WR_SEND_WITH_IMM, IBV_WC_SEND, "bbbb-"),
+    (IBV_WR_SEND_WITH_INV, IBV_WC_SEND, "b-b--"),
+    (IBV_WR_RDMA_WRITE, IBV_WC_RDMA_WRITE, "bbb--"),
+    (IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WC_RDMA_WRITE, "bbb--"),
+    (IBV_WR_RDMA_READ, IBV_WC_RDMA_READ, "nn---"),
+    (IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WC_COMP_SWAP, "nn---"),
+    (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_FETCH_ADD, "nn---"),
+    (IBV_WR_ATOMIC_WRITE, IBV_WC_ATOMIC_WRITE, "b----"),
+    (IBV_WR_FLUSH, IBV_WC_FLUSH, "n----"),
+    (IBV_WR_BIND_MW, IBV_WC_BIND_MW, "n-n--"),
+    (IBV_WR_LOCAL_INV, IBV_WC_LOCAL_INV, "n-n--"),
+    (IBV_WR_TSO, IBV_WC_TSO, "---ss"),
+    (IBV_WR_DRIVER1, IBV_WC_DRIVER1, "-----"),
+];
+
+fn expected(kind: Kind, how: &str) -> Option<Taken> {
+    let column = KINDS.iter().position(|k| *k == kind).expect("listed");
+    match how.as_bytes().get(column) {
+        Some(b'b') => Some(Taken::Bytes),
+        Some(b'n') => Some(Taken::NoInline),
+        Some(b's') => Some(Taken::Segments),
+        _ => None,
+    }
+}
+
+#[test]
+fn each_transport_takes_its_opcodes_and_no_other() {
+    for opcode in (0..=64).chain([u32::MAX - 1, u32::MAX]) {
+        let row = OPCODES.iter().find(|row| row.0 == opcode);
+        for kind in KINDS {
+            let how = row.and_then(|row| expected(kind, row.2));
+            assert_eq!(taken(kind, opcode), how, "{kind:?}, opcode {opcode}");
+        }
+        if let Some((_, completes_as, _)) = row {
+            assert_eq!(completion_opcode(opcode), *completes_as, "opcode {opcode}");
+        }
+    }
+}
+
+/// What became of a request that something was wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing: it is not concerned.
+    Spared,
+    /// It completes with this status so much later.
+    Completes(u32, Duration),
+    /// It takes its QP, the port or the device along.
+    Breaks,
+}
+use Outcome::{Breaks, Completes, Spared};
+
+const RETRIES: Retries =
+    Retries { reliable: true, timeout: 14, retry_cnt: 2, rnr_retry: 3, min_rnr_timer: 12 };
+/// Of `timeout` 14: 4.096 us times 2 to the 14th. Of `min_rnr_timer` 12.
+const TIMEOUT: Duration = Duration::from_micros(67_108);
+const TIMER: Duration = Duration::from_micros(640);
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// One request of a QP of this kind that `fault` is to strike, from posting to completion.
+fn outcome(kind: Kind, opcode: u32, fault: Fault) -> Outcome {
+    let mut plan: Plan = Plan::default();
+    let (when, qp, class, transport) = (When::Nth(1), None, None, None);
+    plan.add(Rule { fault, when, qp, class, transport, per_device: false });
+    let mut strikes = Strikes::default();
+    assert!(strikes.take_plan(&plan, 1, kind));
+    strikes.note(0, opcode);
+    let Some((0, struck)) = strikes.next_struck(0) else { return Spared };
+    let by = Retries { reliable: kind.is_reliable(), ..RETRIES };
+    match struck.strikes(&by) {
+        Blow::Lost => Completes(IBV_WC_SUCCESS, AT_ONCE),
+        Blow::Refused(nak) => Completes(nak.requester_status(), AT_ONCE),
+        Blow::Fails(status) => Completes(status, AT_ONCE),
+        Blow::Breaks => Breaks,
+        Blow::Wait(ordeal) => {
+            // A moment before its time it is held, then it is not.
+            let begun = Time::from_ns(1 << 40);
+            assert!(!strikes.hold(0, &ordeal, begun) || ordeal.span == Some(AT_ONCE));
+            let span = ordeal.span.expect("nothing here waits for ever");
+            let until = strikes.held_until(0).expect("so it is held until then");
+            assert_eq!(until, begun.after(span));
+            assert!(!strikes.hold(0, &ordeal, Time::from_ns(until.ns() - 1)));
+            assert!(strikes.hold(0, &ordeal, until));
+            Completes(ordeal.status.unwrap_or(IBV_WC_SUCCESS), span)
+        }
+    }
+}
+
+#[test]
+fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode() {
+    const SUCCESS: Outcome = Completes(IBV_WC_SUCCESS, AT_ONCE);
+    let refused = |status| (Completes(status, AT_ONCE), SUCCESS);
+    let late = |status, span| (Completes(status, span), SUCCESS);
+    // What goes wrong; what becomes of it where requests are acknowledged, and where they are not; only if a receive is wanted for it.
+    let errors: [(Fault, (Outcome, Outcome), bool); 16] = [
+        (Fault::Drop { times: 1 }, late(IBV_WC_SUCCESS, TIMEOUT), false),
+        (Fault::Drop { times: 2 }, late(IBV_WC_SUCCESS, TIMEOUT * 2), false),
+        (Fault::Drop { times: 3 }, late(IBV_WC_RETRY_EXC_ERR, TIMEOUT * 3), false),
+        (Fault::Drop { times: ALL }, late(IBV_WC_RETRY_EXC_ERR, TIMEOUT * 3), false),
+        (Fault::Rnr { times: 1 }, late(IBV_WC_SUCCESS, TIMER), true),
+        (Fault::Rnr { times: 3 }, late(IBV_WC_SUCCESS, TIMER * 3), true),
+        (Fault::Rnr { times: 4 }, late(IBV_WC_RNR_RETRY_EXC_ERR, TIMER * 3), true),
+        (Fault::Rnr { times: ALL }, late(IBV_WC_RNR_RETRY_EXC_ERR, TIMER * 3), true),
+        (Fault::Refuse(Nak::Invalid), refused(IBV_WC_REM_INV_REQ_ERR), false),
+        (Fault::Refuse(Nak::Access), refused(IBV_WC_REM_ACCESS_ERR), false),
+        (Fault::Refuse(Nak::Operation), refused(IBV_WC_REM_OP_ERR), false),
+        (Fault::Refuse(Nak::Rnr), refused(IBV_WC_RNR_RETRY_EXC_ERR), false),
+        (Fault::Refuse(Nak::InvalidRd), refused(IBV_WC_REM_INV_RD_REQ_ERR), false),
+        (
+            Fault::Local,
+            {
+                let both = Completes(IBV_WC_LOC_PROT_ERR, AT_ONCE);
+                (both, both)
+            },
+            false,
+        ),
+        (Fault::QpError, (Breaks, Breaks), false),
+        (Fault::DeviceFatal, (Breaks, Breaks), false),
+    ];
+    let mut looked = 0;
+    for (opcode, ..) in OPCODES {
+        for kind in KINDS.into_iter().filter(|kind| taken(*kind, *opcode).is_some()) {
+            // Work on windows leaves its adapter never, and nothing of this befalls it.
+            let stays = matches!(*opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV);
+            let wants_receive = matches!(
+                *opcode,
+                IBV_WR_SEND
+                    | IBV_WR_SEND_WITH_IMM
+                    | IBV_WR_SEND_WITH_INV
+                    | IBV_WR_TSO
+                    | IBV_WR_RDMA_WRITE_WITH_IMM
+            );
+            for (fault, (reliable, unreliable), of_receive) in errors {
+                let meant = if stays || of_receive && !wants_receive {
+                    Spared
+                } else if kind.is_reliable() {
+                    reliable
+                } else {
+                    unreliable
+                };
+                let found = outcome(kind, *opcode, fault);
+                assert_eq!(found, meant, "{kind:?}, opcode {opcode}, {fault:?}");
+                looked += 1;
+            }
+        }
+    }
+    assert_eq!(
+        looked,
+        16 * OPCODES.iter().flat_map(|row| row.2.bytes()).filter(|b| *b != b'-').count()
+    );
+}
+
+#[test]
+fn numbers_of_states_kinds_and_refusals_are_those_of_verbs_and_no_others() {
+    let states = [
+        (IBV_QPS_RESET, State::Reset),
+        (IBV_QPS_INIT, State::Init),
+        (IBV_QPS_RTR, State::Rtr),
+        (IBV_QPS_RTS, State::Rts),
+        (IBV_QPS_SQD, State::Sqd),
+        (IBV_QPS_SQE, State::Sqe),
+        (IBV_QPS_ERR, State::Err),
+    ];
+    // Kind, whether it has one other end, whether it is acknowledged.
+    let kinds = [
+        (IBV_QPT_RC, Kind::Rc, true, true),
+        (IBV_QPT_UC, Kind::Uc, true, false),
+        (IBV_QPT_UD, Kind::Ud, false, false),
+        (IBV_QPT_RAW_PACKET, Kind::Raw, false, false),
+        (IBV_QPT_XRC_SEND, Kind::XrcSend, true, true),
+        (IBV_QPT_XRC_RECV, Kind::XrcRecv, true, true),
+    ];
+    let naks = [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr, Nak::InvalidRd];
+    for raw in (0..300).chain([u32::MAX]) {
+        let state = states.iter().find(|row| row.0 == raw).map(|row| row.1);
+        assert_eq!(State::from_raw(raw), state, "{raw}");
+        let kind = kinds.iter().find(|row| row.0 == raw);
+        assert_eq!(Kind::from_raw(raw), kind.map(|row| row.1), "{raw}");
+        if let Some((_, kind, connected, reliable)) = kind {
+            assert_eq!((kind.is_connected(), kind.is_reliable()), (*connected, *reliable));
+        }
+        let nak = naks.into_iter().find(|nak| *nak as u32 == raw);
+        assert_eq!(Nak::from_raw(raw), nak, "{raw}");
+    }
+}
+
+#[test]
+fn every_code_of_a_timer_is_a_time() {
+    // IBTA vol 1, table 45, in hundredths of a millisecond; 0 is the longest.
+    let table = "65536 1 2 3 4 6 8 12 16 24 32 48 64 96 128 192 256 384 512 768 1024 1536 2048 3072 4096 6144 8192 12288 16384 24576 32768 49152";
+    let table: Vec<u32> = table.split(' ').map(|n| n.parse().expect("a number")).collect();
+    for code in 0..=255u8 {
+        assert_eq!(
+            rnr_timer_us(code),
+            table[usize::from(code & 31)] * 10,
+            "the upper bits do not count"
+        );
+    }
+    for retry_cnt in 0..8u8 {
+        assert_eq!(give_up_us(0, retry_cnt), None, "0 is for ever");
+        for timeout in 1..32u8 {
+            // 4.096 us times 2 to the `timeout`-th, rounded down to microseconds.
+            let once = 4096u64 * (1 << timeout) / 1000;
+            assert_eq!(give_up_us(timeout, retry_cnt), Some(once * (u64::from(retry_cnt) + 1)));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! QPs that have no queue of their own use none.
+
+use super::*;
+use crate::engine::ethernet::toeplitz::{Hash, KEY_BYTES};
+use crate::engine::objects::wq::{Rss, Table, Wq};
+use crate::engine::wq;
+use std::cell::UnsafeCell;
+use std::sync::atomic::AtomicUsize;
+
+#[test]
+fn a_receiver_of_xrc_has_no_completion_queue() {
+    let adapter = adapter(true);
+    let domain = adapter.xrc.open_domain(&adapter, None, true, false).expect("a domain");
+    let _used = queue(&adapter);
+    let before = adapter.cq_count();
+    let wanted = Wanted::receiver(Role::receiver(domain), reporter());
+    let qp = Qp::new(&adapter, wanted).expect("a number");
+    assert_eq!(adapter.cq_count(), before, "the application may have as many as before");
+    qp.retire();
+    assert_eq!(adapter.cq_count(), before);
+}
+
+#[test]
+fn what_spreads_frames_uses_its_table_and_no_completion_queue() {
+    let adapter = adapter(true);
+    let cq = queue(&adapter);
+    let wanted = wq::Wanted {
+        max_wr: 1,
+        max_sge: 1,
+        flags: 0,
+        pd: 1,
+        cq: Arc::clone(&cq),
+        number: 1,
+        report: reporter(),
+    };
+    let work_queue = Wq::new(&adapter, wanted);
+    let users = || cq.users.load(Ordering::Relaxed);
+    assert_eq!(users(), 1, "the work queue");
+    let table = Arc::new(Table {
+        verbs: UnsafeCell::new(Zeroed::zeroed()),
+        queues: Box::new([Arc::clone(&work_queue)]),
+        users: AtomicUsize::new(0),
+    });
+    let rss = Rss { table: Arc::clone(&table), hash: Hash { key: [0; KEY_BYTES], fields: 0 } };
+    let wanted = Wanted::spreader(1, rss, Zeroed::zeroed(), reporter());
+    let qp = Qp::new(&adapter, wanted).expect("a number");
+    assert_eq!((users(), table.users.load(Ordering::Relaxed)), (1, 1));
+    qp.retire();
+    assert_eq!((users(), table.users.load(Ordering::Relaxed)), (1, 0));
+    work_queue.retire();
+}
