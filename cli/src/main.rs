@@ -1,11 +1,15 @@
 //! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
 
 mod cluster;
+mod counters;
 mod doctor;
 mod link;
 mod nodes;
 mod place;
+mod recorded;
+mod report;
 mod run;
+mod stats;
 mod trace;
 mod validate;
 
@@ -52,6 +56,15 @@ enum Command {
     /// Run a command and tell each call of verbs that it made; or tell what a flight recorder holds
     #[command(arg_required_else_help = true)]
     Trace(trace::Args),
+    /// Say what processes that run counted of the wire between hosts
+    Counters(counters::Args),
+    /// Run a command and tell what it did with its devices; or tell what is counted of others
+    #[command(arg_required_else_help = true)]
+    Stats(stats::Args),
+    /// Show what processes under the layer `stats` do, again and again
+    Top(stats::Top),
+    /// Print what a bug report needs, without names and secrets
+    Report(report::Args),
     /// Say what a message of `validate` means
     Explain(validate::Explain),
 }
@@ -65,6 +78,10 @@ fn main() -> ExitCode {
         Some(Command::ClusterShell(args)) => cluster::shell(args),
         Some(Command::Validate(args)) => validate::main(args),
         Some(Command::Trace(args)) => trace::main(args),
+        Some(Command::Counters(args)) => counters::main(args),
+        Some(Command::Stats(args)) => stats::main(args),
+        Some(Command::Top(args)) => stats::top(args),
+        Some(Command::Report(args)) => report::main(args),
         Some(Command::Explain(args)) => validate::explain(args),
         None if cli.place => place::main(),
         None => run::main(&cli.run),
@@ -78,6 +95,11 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether `command` is what is run.
+    fn runs(run: &Option<run::Args>, command: &str) -> bool {
+        run.as_ref().is_some_and(|run| run.command.first().is_some_and(|word| word == command))
+    }
     use clap::CommandFactory;
     use clap::error::ErrorKind;
 
@@ -153,14 +175,31 @@ mod tests {
             other => panic!("{words:?}: {other:?}"),
         };
         let run = trace(&["trace", "--format", "chrome", "-o", "x.json", "--", "ls", "-o"]);
-        assert!(run.what.is_none() && run.runs("ls") && !run.runs("show"));
+        assert!(run.what.is_none() && runs(&run.run, "ls") && !runs(&run.run, "show"));
         assert!(trace(&["trace", "show", "--format", "json", "1234"]).what.is_some());
         assert!(trace(&["trace", "merge", "a", "b"]).what.is_some());
-        assert!(trace(&["trace", "--", "show"]).runs("show"));
+        assert!(runs(&trace(&["trace", "--", "show"]).run, "show"));
         assert_eq!(
             parse(&["trace", "merge"]).err(),
             Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
         );
+    }
+
+    #[test]
+    fn stats_runs_a_command_or_shows_what_there_is() {
+        let stats = |words: &[&str]| match parse(words) {
+            Ok(Cli { command: Some(Command::Stats(args)), .. }) => args,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        assert!(runs(&stats(&["stats", "-o", "x", "--", "ls", "-o"]).run, "ls"));
+        assert!(runs(&stats(&["stats", "--prometheus", "--", "ls"]).run, "ls"));
+        let alone = stats(&["stats", "--prometheus"]);
+        assert!(alone.what.is_none() && !runs(&alone.run, "ls"));
+        assert!(stats(&["stats", "show", "1234"]).what.is_some());
+        for words in [&["top"][..], &["top", "--once", "--by", "qp", "--sort", "bytes", "1234"]] {
+            assert!(matches!(parse(words).unwrap().command, Some(Command::Top(_))), "{words:?}");
+        }
+        assert_eq!(parse(&["top", "--delay", "0"]).err(), Some(ErrorKind::ValueValidation));
     }
 
     #[test]

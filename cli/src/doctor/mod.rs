@@ -87,13 +87,22 @@ impl Check {
 
 /// Status 0 if nothing is missing, 1 otherwise.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let machine = Machine::new(args.root.clone());
-    let mut checks = vec![library()];
-    checks.extend(examine(&machine));
+    let checks = all(args.root.clone());
     let text = if args.json { json(&checks) } else { table(&checks) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("cannot write: {e}"))?;
     let missing = checks.iter().any(|check| check.state == State::Missing);
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn all(root: PathBuf) -> Vec<Check> {
+    let mut checks = vec![library()];
+    checks.extend(examine(&Machine::new(root)));
+    checks
+}
+
+/// What is found on this machine.
+pub(crate) fn as_json() -> String {
+    json(&all("/".into()))
 }
 
 fn library() -> Check {

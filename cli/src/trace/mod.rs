@@ -3,17 +3,14 @@
 mod chrome;
 mod json;
 
+use crate::recorded::{self, Folder, files_of};
 use crate::run;
 use layer_records::text;
 use layer_records::trace::Trace;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
@@ -36,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1 << 18)]
     records: u64,
     #[command(flatten)]
-    run: Option<run::Args>,
+    pub(crate) run: Option<run::Args>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -80,13 +77,6 @@ pub(crate) enum Format {
     Chrome,
 }
 
-#[cfg(test)]
-impl Args {
-    pub(crate) fn runs(&self, command: &str) -> bool {
-        self.run.as_ref().is_some_and(|run| run.command.first().is_some_and(|word| word == command))
-    }
-}
-
 /// Does what the command line says.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match (&args.what, &args.run) {
@@ -100,7 +90,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 fn show_to_stdout(what: &[PathBuf], format: Format, failed: bool) -> crate::Result<ExitCode> {
     let mut traces = Vec::new();
     for one in what {
-        for file in files_of(one)? {
+        for file in files_of("trace", one)? {
             traces.push(read(&file)?);
         }
     }
@@ -114,23 +104,17 @@ fn show_to_stdout(what: &[PathBuf], format: Format, failed: bool) -> crate::Resu
 
 /// Runs the command; when it has ended, what all its processes recorded is told.
 fn record(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
-    let folder = Folder::make()?;
-    let path = folder.0.to_str().filter(|path| !path.contains(':'));
-    let path = path.ok_or("the folder for temporary files (TMPDIR) has a strange name")?;
-    let settings = format!("dir={path}:keep=1:records={}", args.records);
+    let folder = Folder::make("trace")?;
+    let settings = format!("dir={}:keep=1:records={}", folder.word()?, args.records);
     let variables = [run::layers("trace"), ("FERROVERBS_TRACE", settings)];
-    let mut command = run::prepare(run, &variables)?;
-    // What a terminal sends goes to both of us; the command decides what comes of it.
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT] {
-        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
-            .map_err(|e| format!("cannot handle signals: {e}"))?;
-    }
-    let status = match command.spawn() {
-        Ok(mut child) => child.wait().map_err(|e| format!("cannot wait for it: {e}"))?,
-        Err(error) => return Ok(run::cannot_run(&command, &error)),
+    let status = match recorded::run(run, &variables)? {
+        Ok(status) => status,
+        Err(code) => return Ok(code),
     };
-    let traces: Vec<Trace> =
-        files_of(&folder.0)?.iter().map(|file| read(file)).collect::<crate::Result<_>>()?;
+    let traces: Vec<Trace> = files_of("trace", &folder.0)?
+        .iter()
+        .map(|file| read(file))
+        .collect::<crate::Result<_>>()?;
     if traces.is_empty() {
         eprintln!("ferroverbs: no device was opened: nothing was recorded");
     }
@@ -140,73 +124,19 @@ fn record(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
         None => write(&mut BufWriter::new(std::io::stderr()), &traces, args.format, args.failed),
     };
     written.map_err(|e| format!("cannot write what was recorded: {e}"))?;
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    Ok(recorded::code(status))
 }
 
-/// A folder of our own, for as long as the command runs.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> crate::Result<Self> {
-        let base = std::env::temp_dir();
-        let pid = std::process::id();
-        for turn in 0..1000 {
-            let path = base.join(format!("ferroverbs-trace-{pid}-{turn}"));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(format!("cannot make {}: {e}", path.display())),
-            }
-        }
-        Err(format!("cannot make a folder in {}", base.display()))
+/// The last calls that these files hold.
+pub(crate) fn last(files: &[PathBuf], count: usize) -> crate::Result<String> {
+    let mut lines = Vec::new();
+    for file in files {
+        let trace = read(file)?;
+        lines.push(text::title(&trace));
+        let skipped = trace.records.len().saturating_sub(count);
+        lines.extend(trace.records.iter().skip(skipped).map(|record| text::line(&trace, record)));
     }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The files that a word of the command line means.
-fn files_of(what: &Path) -> crate::Result<Vec<PathBuf>> {
-    let (folder, begin) = match what.to_str() {
-        Some(pid) if !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (own_folder(), format!("{pid}-"))
-        }
-        _ if what.is_dir() => (what.to_owned(), String::new()),
-        _ => return Ok(vec![what.to_owned()]),
-    };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(&begin) && name.ends_with(".fvtrace") {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    if !begin.is_empty() {
-        // A process that was replaced by another has left an older one.
-        found = found.pop().into_iter().collect();
-        if found.is_empty() {
-            return Err(format!(
-                "nothing is recorded of process {} in {}",
-                what.display(),
-                folder.display()
-            ));
-        }
-    }
-    Ok(found)
-}
-
-/// Where recorders are that nobody gave another place (docs/trace.md).
-fn own_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute()) {
-        Some(dir) => Path::new(&dir).join("ferroverbs-trace"),
-        None => format!("/tmp/ferroverbs-trace-{}", rustix::process::getuid().as_raw()).into(),
-    }
+    Ok(lines.join("\n"))
 }
 
 fn read(file: &Path) -> crate::Result<Trace> {

@@ -2,11 +2,12 @@
 //! so that threads do not meet at each record.
 
 use crate::calls::{Arg, Call, Kind};
+use crate::file::{
+    AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text,
+};
 
 /// What the file begins with; the last digit is the format's number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fvtrace1");
-/// Bytes before the first record.
-pub const HEAD: usize = 4096;
 /// 64-bit words of a record.
 pub const WORDS: usize = 16;
 /// Bytes of a record.
@@ -15,20 +16,8 @@ pub const RECORD: usize = WORDS * 8;
 pub const ARGS: usize = 11;
 /// Records that a thread takes at a time.
 pub const CHUNK: u64 = 32;
-/// Words of the head, from its start: the magic number.
-pub const AT_MAGIC: usize = 0;
-/// How many records the ring has.
-pub const AT_CAPACITY: usize = 1;
-/// The process.
-pub const AT_PID: usize = 2;
-/// Nanoseconds of CLOCK_REALTIME at the same moment as ..
-pub const AT_REALTIME: usize = 3;
-/// .. these of CLOCK_MONOTONIC, which records have.
-pub const AT_MONOTONIC: usize = 4;
-/// Chunks that were taken; threads add to it.
+/// Of the head: chunks that were taken; threads add to it.
 pub const AT_TAKEN: usize = 8;
-/// The program's name, 64 bytes, behind it zeros.
-pub const AT_PROGRAM: usize = 32;
 
 /// What was recorded of a call, a request or a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,13 +175,11 @@ impl Trace {
             })
             .collect();
         records.sort_by_key(|record| record.start);
-        let program = bytes.get(AT_PROGRAM * 8..).and_then(|name| name.first_chunk::<64>());
-        let program =
-            program.map_or(&[][..], |name| name.split(|byte| *byte == 0).next().unwrap_or(&[]));
+        let program: Vec<u64> = (AT_PROGRAM..AT_PROGRAM + 8).map_while(word).collect();
         let taken = head(AT_TAKEN)?.saturating_mul(CHUNK);
         Ok(Self {
             pid: head(AT_PID)? as u32,
-            program: String::from_utf8_lossy(program).into_owned(),
+            program: unpack_text(&program),
             realtime: (head(AT_REALTIME)?.wrapping_sub(head(AT_MONOTONIC)?)).cast_signed(),
             lost: taken.saturating_sub(capacity as u64),
             records,
@@ -218,7 +205,7 @@ pub(crate) mod tests {
         words[AT_REALTIME] = 1000;
         words[AT_MONOTONIC] = 400;
         words[AT_TAKEN] = 1;
-        words[AT_PROGRAM] = u64::from_ne_bytes(*b"prog\0\0\0\0");
+        words[AT_PROGRAM] = u64::from_le_bytes(*b"prog\0\0\0\0");
         for (stamp, record) in records.iter().enumerate() {
             words.push(stamp as u64 + 1);
             words.extend(record.pack());

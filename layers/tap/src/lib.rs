@@ -1,4 +1,5 @@
-//! What all layers of ours have in common: tables of objects by their address ([`table`]), a lock of a few instructions ([`spin`]), and the *tap*: it
+//! What all layers of ours have in common: tables of objects by their address ([`table`]), a lock of a few instructions ([`spin`]), what becomes of a
+//! layer when its process forks or ends ([`life`]), files that survive it ([`file`](mod@file)), what its variable says ([`settings`]), and the *tap*: it
 //! stands in a context's chain (docs/layers.md), sees each call, each request however it was posted and each completion however it was polled, and tells a
 //! [`Watch`] of them. Objects are the provider's; what is known about them lies beside.
 
@@ -6,7 +7,10 @@ mod builder;
 mod control;
 mod cq_ex;
 mod data;
+pub mod file;
+pub mod life;
 mod qp;
+pub mod settings;
 pub mod spin;
 pub mod table;
 
@@ -79,6 +83,9 @@ pub trait Watch: 'static {
 
     /// A QP was made.
     fn made_qp(_qp: &Arc<Qp>) {}
+
+    /// Its state was changed by `ibv_modify_qp`; [`Qp::state`] has the new one.
+    fn changed_qp(_qp: &Qp) {}
 
     /// A QP is gone.
     fn gone_qp(_qp: &Qp) {}

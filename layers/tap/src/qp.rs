@@ -160,6 +160,7 @@ unsafe extern "C" fn modify_qp<W: Watch>(
     if let (0, Some(known)) = (result, &known) {
         if bits & IBV_QP_STATE != 0 {
             known.state.store(given.qp_state, Ordering::Relaxed);
+            W::changed_qp(known);
         }
         if let (Some(builder), Some(before)) = (builder, &before) {
             // SAFETY: only extended QPs have a builder, and this one is live. The provider may have changed a pointer.

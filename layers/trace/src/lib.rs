@@ -7,13 +7,11 @@ mod settings;
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::cell::RefCell;
-use std::sync::Once;
 
 use abi::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_layer, ibv_context, verbs_context_ops};
 use cface::lock::Guard;
 use layer_records::trace::{ARGS, Record};
-use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch};
+use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
 
 /// What the front-end looks for.
 #[unsafe(no_mangle)]
@@ -31,14 +29,7 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: functions of this library, which is never unloaded.
-        unsafe {
-            libc::atexit(recorder::at_exit);
-            libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
-        }
-    });
+    life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child });
     // SAFETY: what the front-end gives us.
     unsafe { layer_tap::attach::<Trace>(context, next, mine) };
     0
@@ -128,24 +119,14 @@ fn failed(number: u32, done: &Done) {
     }
 }
 
-thread_local! {
-    static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A thread that forks takes all locks of ours first: the child has nobody else who could give them back.
-extern "C" fn before_fork() {
+fn hold() -> Vec<Guard> {
     let mut all = layer_tap::hold();
     all.push(recorder::hold());
-    let _ = HELD.try_with(|held| *held.borrow_mut() = all);
-}
-
-extern "C" fn in_parent() {
-    let _ = HELD.try_with(|held| held.borrow_mut().clear());
+    all
 }
 
 /// The child writes into a file of its own.
-extern "C" fn in_child() {
-    in_parent();
+fn in_child() {
     layer_tap::forked();
     TOLD.store(0, Ordering::Relaxed);
     recorder::forked();

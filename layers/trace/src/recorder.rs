@@ -2,25 +2,19 @@
 //! meanwhile (`layer_records::trace`).
 
 use core::cell::Cell;
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use cface::shared::Shared;
-use layer_records::trace::{
-    AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, AT_TAKEN, CHUNK, HEAD,
-    MAGIC, RECORD, Record, Trace, WORDS,
-};
+use layer_records::file::HEAD;
+use layer_records::trace::{AT_TAKEN, CHUNK, MAGIC, RECORD, Record, Trace, WORDS};
 use layer_records::{names, text};
+use layer_tap::file;
 
 use crate::settings::settings;
 
-/// Files of processes that are gone, in the user's own folder: more than these are removed.
-const GRAVES: usize = 16;
 /// Lines of text that are written for an error.
 const LINES: usize = 1000;
 
@@ -112,116 +106,13 @@ fn make() -> *mut u64 {
     }
 }
 
-/// The user's own folder.
-fn own_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR")
-        .filter(|dir| dir.as_encoded_bytes().first() == Some(&b'/'))
-    {
-        Some(dir) => Path::new(&dir).join("ferroverbs-trace"),
-        // SAFETY: no requirements.
-        None => PathBuf::from(format!("/tmp/ferroverbs-trace-{}", unsafe { libc::getuid() })),
-    }
-}
-
 fn open() -> Result<(PathBuf, *mut u64), String> {
-    let folder = match &settings().dir {
-        Some(dir) => dir.clone(),
-        None => {
-            let folder = own_folder();
-            let made = DirBuilder::new().mode(0o700).create(&folder);
-            let meta = fs::symlink_metadata(&folder)
-                .map_err(|e| format!("{}: {}", folder.display(), made.err().unwrap_or(e)))?;
-            // SAFETY: no requirements.
-            if !meta.is_dir() || meta.uid() != unsafe { libc::getuid() } || meta.mode() & 0o022 != 0
-            {
-                return Err(format!("{} is not a folder of this user alone", folder.display()));
-            }
-            tidy(&folder);
-            folder
-        }
-    };
-    let (realtime, monotonic) = (clock(libc::CLOCK_REALTIME), clock(libc::CLOCK_MONOTONIC));
-    let pid = std::process::id();
-    let path = folder.join(format!("{pid}-{realtime}.fvtrace"));
-    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(fail)?;
     let capacity = settings().records;
-    let length = HEAD as u64 + capacity * RECORD as u64;
-    // A hole in the file would kill the program when the disk is full.
-    // SAFETY: a descriptor of ours.
-    let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length.cast_signed()) };
-    if error != 0 {
-        let _ = fs::remove_file(&path);
-        return Err(fail(std::io::Error::from_raw_os_error(error)));
-    }
-    let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    let none = core::ptr::null_mut::<c_void>();
-    // SAFETY: a new mapping of a file of ours, as long as it is.
-    let base =
-        unsafe { libc::mmap(none, length as usize, read_write, shared, file.as_raw_fd(), 0) };
-    if base == libc::MAP_FAILED {
-        let error = std::io::Error::last_os_error();
-        let _ = fs::remove_file(&path);
-        return Err(fail(error));
-    }
-    let base = base.cast::<u64>();
-    let mut program = [0_u64; 8];
-    let exe = std::env::current_exe().unwrap_or_default();
-    let name = exe.file_name().map_or_else(OsString::new, OsString::from);
-    for (index, byte) in name.as_encoded_bytes().iter().take(63).enumerate() {
-        program[index / 8] |= u64::from(*byte) << (index % 8 * 8);
-    }
-    // SAFETY: within the head of the fresh mapping, which nobody else knows yet.
-    unsafe {
-        for (index, word) in program.iter().enumerate() {
-            base.add(AT_PROGRAM + index).write(word.to_le());
-        }
-        base.add(AT_CAPACITY).write(capacity);
-        base.add(AT_PID).write(pid.into());
-        base.add(AT_REALTIME).write(realtime);
-        base.add(AT_MONOTONIC).write(monotonic);
-        base.add(AT_TAKEN).write(0);
-        base.add(AT_MAGIC).write(MAGIC);
-    }
+    let dir = settings().dir.as_deref();
+    let wanted = file::Wanted { layer: "trace", dir, magic: MAGIC, capacity, record: RECORD };
+    let made = file::make(&wanted)?;
     CAPACITY.store(capacity, Ordering::Relaxed);
-    Ok((path, base))
-}
-
-fn clock(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours; the clock exists.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
-/// Removes the oldest files of processes that are gone.
-fn tidy(folder: &Path) {
-    let mut dead = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some((pid, rest)) = name.to_str().and_then(|name| name.split_once('-')) else {
-            continue;
-        };
-        let Ok(pid) = pid.parse::<libc::pid_t>() else { continue };
-        // SAFETY: signal 0 only asks.
-        let is_gone = unsafe { libc::kill(pid, 0) } != 0;
-        if is_gone && rest.ends_with(".fvtrace") {
-            let time = entry.metadata().and_then(|meta| meta.modified());
-            dead.extend(time.map(|time| (time, entry.path())));
-        }
-    }
-    dead.sort();
-    let extra = dead.len().saturating_sub(GRAVES - 1);
-    for (_, path) in dead.into_iter().take(extra) {
-        let _ = fs::remove_file(path.with_extension("txt"));
-        let _ = fs::remove_file(path);
-    }
+    Ok(made)
 }
 
 /// The file stays when the process ends.

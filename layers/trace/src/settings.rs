@@ -31,19 +31,6 @@ impl Default for Settings {
 const MOST: u64 = 1 << 25;
 
 impl Settings {
-    /// What the text says, and a line for each word that says nothing.
-    fn parse(text: &str) -> (Self, Vec<String>) {
-        let mut settings = Self::default();
-        let mut wrong = Vec::new();
-        for word in text.split(':').map(str::trim).filter(|word| !word.is_empty()) {
-            let (name, value) = word.split_once('=').unwrap_or((word, "1"));
-            if let Err(why) = settings.set(name, value) {
-                wrong.push(format!("{word:?}: {why}"));
-            }
-        }
-        (settings, wrong)
-    }
-
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let number = |most: u64| {
             let parsed = value.parse::<u64>().ok().filter(|number| *number <= most);
@@ -64,10 +51,8 @@ impl Settings {
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
-        let (settings, wrong) = Settings::parse(&std::env::var(VARIABLE).unwrap_or_default());
-        for why in wrong {
-            eprintln!("ferroverbs trace: {VARIABLE}: {why}; ignored");
-        }
+        let mut settings = Settings::default();
+        layer_tap::settings::read(VARIABLE, "trace", |name, value| settings.set(name, value));
         settings
     })
 }
@@ -76,13 +61,18 @@ pub(crate) fn settings() -> &'static Settings {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> (Settings, Vec<String>) {
+        let mut settings = Settings::default();
+        let wrong = layer_tap::settings::words(text, |name, value| settings.set(name, value));
+        (settings, wrong)
+    }
+
     #[test]
     fn words_are_read_and_what_says_nothing_is_told() {
-        let (settings, wrong) =
-            Settings::parse("dir=/tmp/x:records=1000:keep=1:dumps=3:nonsense:keep=2");
+        let (settings, wrong) = parse("dir=/tmp/x:records=1000:keep=1:dumps=3:nonsense:keep=2");
         let wanted = Settings { dir: Some("/tmp/x".into()), records: 1024, keep: true, dumps: 3 };
         assert_eq!((settings, wrong.len()), (wanted, 2));
-        assert_eq!(Settings::parse("records=1").0.records, 8 * CHUNK);
-        assert_eq!(Settings::parse("").0, Settings::default());
+        assert_eq!(parse("records=1").0.records, 8 * CHUNK);
+        assert_eq!(parse("").0, Settings::default());
     }
 }

@@ -20,15 +20,14 @@ mod transitions;
 mod wr;
 
 use core::ffi::c_int;
-use std::cell::RefCell;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use abi::{
     Zeroed, ferroverbs_layer, ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr,
     ibv_send_wr, ibv_srq, verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_tap::{spin, table};
+use layer_tap::{life, spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
 
@@ -67,15 +66,9 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    if life::begin(life::Life { at_exit: report::at_exit, hold, in_child: || {} }) {
         let _ = settings::settings();
-        // SAFETY: functions of this library, which is never unloaded.
-        unsafe {
-            libc::atexit(report::at_exit);
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
-        }
-    });
+    }
     // SAFETY: the chain's table for us, and entries of this table of the context.
     unsafe {
         let (device, ports) = limits(context, next);
@@ -162,13 +155,8 @@ unsafe fn limits(
     }
 }
 
-thread_local! {
-    static HELD: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A thread that forks takes all locks of ours first: the child has nobody else who could give them back.
-extern "C" fn before_fork() {
-    let all = vec![
+fn hold() -> Vec<Guard> {
+    vec![
         CONTEXTS.hold(),
         PDS.hold(),
         SRQS.hold(),
@@ -178,11 +166,5 @@ extern "C" fn before_fork() {
         REGIONS.hold(),
         GONE.hold(),
         report::hold(),
-    ];
-    let _ = HELD.try_with(|held| *held.borrow_mut() = all);
-}
-
-/// In the parent and in the child.
-extern "C" fn after_fork() {
-    let _ = HELD.try_with(|held| held.borrow_mut().clear());
+    ]
 }

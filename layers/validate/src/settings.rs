@@ -46,14 +46,7 @@ impl Settings {
     /// What the text says, and a line for each word that says nothing.
     pub(crate) fn parse(text: &str) -> (Self, Vec<String>) {
         let mut settings = Self::default();
-        let mut wrong = Vec::new();
-        for word in text.split(':').map(str::trim).filter(|word| !word.is_empty()) {
-            let (name, value) = word.split_once('=').unwrap_or((word, "1"));
-            let result = settings.set(name, value);
-            if let Err(why) = result {
-                wrong.push(format!("{word:?}: {why}"));
-            }
-        }
+        let wrong = layer_tap::settings::words(text, |name, value| settings.set(name, value));
         (settings, wrong)
     }
 

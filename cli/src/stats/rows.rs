@@ -1,0 +1,300 @@
+//! Tables of what was counted.
+
+use layer_records::histogram::Histogram;
+use layer_records::names;
+use layer_records::stats::{Counter, Entry, Kind, Stats};
+use std::cmp::Reverse;
+
+/// What has a row each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum By {
+    /// Processes
+    Process,
+    /// Devices of each process
+    Device,
+    /// Queue pairs
+    Qp,
+    /// Completion queues
+    Cq,
+    /// Memory regions
+    Mr,
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Order {
+    /// By process and creation
+    First,
+    /// Most requests
+    Requests,
+    /// Most bytes, both ways
+    Bytes,
+    /// Most errors
+    Errors,
+    /// Longest latency, the 99th hundredth
+    Latency,
+}
+
+/// A row.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// Process, program, device.
+    who: [String; 3],
+    /// The object.
+    what: String,
+    /// What it did since the earlier look, or ever.
+    requests: u64,
+    bytes: u64,
+    received: u64,
+    received_bytes: u64,
+    /// Ever: who had an error has one.
+    errors: u64,
+    depth: u64,
+    polled: u64,
+    empty: u64,
+    latency: Histogram,
+}
+
+/// A row for each object. With an earlier look at the same files it has what happened since.
+pub(crate) fn rows(all: &[Stats], before: &[Stats], by: By, gone: bool, order: Order) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for stats in all {
+        let earlier = before
+            .iter()
+            .find(|before| before.pid == stats.pid && before.realtime == stats.realtime);
+        let earlier = earlier.map(|before| entries(before, by, true)).unwrap_or_default();
+        for entry in entries(stats, by, gone) {
+            let same = |other: &&Entry| other.life == entry.life && other.kind == entry.kind;
+            rows.push(row(stats, &entry, earlier.iter().find(same)));
+        }
+    }
+    match order {
+        Order::First => {}
+        Order::Requests => rows.sort_by_key(|row| Reverse(row.requests + row.received)),
+        Order::Bytes => {
+            rows.sort_by_key(|row| Reverse(row.bytes.saturating_add(row.received_bytes)))
+        }
+        Order::Errors => rows.sort_by_key(|row| Reverse(row.errors)),
+        Order::Latency => rows.sort_by_key(|row| Reverse(row.latency.quantile(990))),
+    }
+    rows
+}
+
+fn entries(stats: &Stats, by: By, gone: bool) -> Vec<Entry> {
+    match by {
+        By::Process => stats.total().into_iter().collect(),
+        By::Device => stats.devices(),
+        By::Qp => stats.of(Kind::Qp, gone).cloned().collect(),
+        By::Cq => stats.of(Kind::Cq, gone).cloned().collect(),
+        By::Mr => stats.of(Kind::Mr, gone).cloned().collect(),
+    }
+}
+
+fn row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
+    let since = |counter: Counter| {
+        entry.get(counter).saturating_sub(before.map_or(0, |before| before.get(counter)))
+    };
+    let requests = match entry.kind {
+        Kind::Mr => since(Counter::Uses),
+        _ => entry.requests().saturating_sub(before.map_or(0, Entry::requests)),
+    };
+    let device = if entry.kind == Kind::Device { entry.name.as_str() } else { stats.device(entry) };
+    Row {
+        who: [stats.pid.to_string(), shown(&stats.program), shown(device)],
+        what: what(entry),
+        requests,
+        bytes: since(Counter::Bytes),
+        received: since(Counter::Received),
+        received_bytes: since(Counter::ReceivedBytes),
+        errors: entry.get(Counter::Failed).saturating_add(entry.get(Counter::Refused)),
+        depth: entry.get(Counter::Depth),
+        polled: since(Counter::Polled),
+        empty: since(Counter::Empty),
+        latency: before
+            .map_or_else(|| entry.latency.clone(), |before| entry.latency.since(&before.latency)),
+    }
+}
+
+/// What names an object, and what is to be known of it.
+fn what(entry: &Entry) -> String {
+    let [about, length, _] = entry.about;
+    let gone = if entry.gone.is_some() { " gone" } else { "" };
+    match entry.kind {
+        Kind::Process | Kind::Device => String::new(),
+        Kind::Qp => {
+            let kind = names::kind(about as u32).unwrap_or("?");
+            let state = names::state((about >> 32) as u32).unwrap_or("?");
+            let state = if gone.is_empty() { state } else { "gone" };
+            format!("{:#x} {kind} {state}", entry.id)
+        }
+        Kind::Cq => format!("{:#x} of {about}{gone}", entry.id),
+        Kind::Mr => format!("{:#x} {}{gone}", entry.id, bytes(length)),
+    }
+}
+
+/// Without what a terminal would obey: it was read from a file that anybody of this user may have written.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A table: its head and its lines. `rates` says that counts are those of a second.
+pub(crate) fn table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
+    let per = if rates { "/s" } else { "" };
+    let mut head = vec!["PID".to_owned(), "PROGRAM".into()];
+    if by != By::Process {
+        head.push("DEVICE".into());
+    }
+    match by {
+        By::Qp => head.push("QP".into()),
+        By::Cq => head.push("CQ".into()),
+        By::Mr => head.push("REGION".into()),
+        By::Process | By::Device => {}
+    }
+    let count = |name: &str| format!("{name}{per}");
+    match by {
+        By::Cq => head.extend([count("POLLED"), count("EMPTY")]),
+        By::Mr => head.extend([count("USES"), count("BYTES")]),
+        _ => {
+            head.extend([count("POSTED"), count("BYTES"), count("RECEIVED"), count("BYTES")]);
+            head.extend(["ERRORS", "DEPTH"].map(String::from));
+        }
+    }
+    head.extend(["P50", "P99", "MAX"].map(String::from));
+    let mut lines = vec![head];
+    for row in rows {
+        let [pid, program, device] = &row.who;
+        let mut line = vec![pid.clone(), program.clone()];
+        if by != By::Process {
+            line.push(device.clone());
+        }
+        if !matches!(by, By::Process | By::Device) {
+            line.push(row.what.clone());
+        }
+        match by {
+            By::Cq => line.extend([row.polled, row.empty].map(|count| count.to_string())),
+            By::Mr => line.extend([row.requests.to_string(), bytes(row.bytes)]),
+            _ => {
+                line.extend([row.requests.to_string(), bytes(row.bytes)]);
+                line.extend([row.received.to_string(), bytes(row.received_bytes)]);
+                line.extend([row.errors, row.depth].map(|count| count.to_string()));
+            }
+        }
+        line.extend([500, 990].map(|part| time(row.latency.quantile(part))));
+        line.push(time((row.latency.count() > 0).then_some(row.latency.most)));
+        lines.push(line);
+    }
+    // Names to the left, numbers to the right.
+    let names = match by {
+        By::Process => 1..2,
+        By::Device => 1..3,
+        _ => 1..4,
+    };
+    aligned(&lines, |column| names.contains(&column))
+}
+
+/// The calls of the control path, of all processes, those first that took longest.
+pub(crate) fn calls(all: &[Stats]) -> Vec<String> {
+    let mut sums: Vec<(&'static str, u64, u64, u64)> = Vec::new();
+    let calls =
+        all.iter().flat_map(|stats| stats.of(Kind::Process, true)).flat_map(|one| &one.calls);
+    for (call, count, failed, time) in calls {
+        match sums.iter_mut().find(|(name, ..)| *name == call.name()) {
+            Some((_, counts, failures, times)) => {
+                *counts = counts.saturating_add(*count);
+                *failures = failures.saturating_add(*failed);
+                *times = times.saturating_add(*time);
+            }
+            None => sums.push((call.name(), *count, *failed, *time)),
+        }
+    }
+    sums.sort_by_key(|(_, _, _, time)| Reverse(*time));
+    let mut lines = vec![["CALL", "CALLS", "FAILED", "TIME", "EACH"].map(String::from).to_vec()];
+    lines.extend(sums.into_iter().map(|(name, count, failed, all)| {
+        let each = all.checked_div(count);
+        vec![name.into(), count.to_string(), failed.to_string(), time(Some(all)), time(each)]
+    }));
+    aligned(&lines, |column| column == 0)
+}
+
+fn aligned(lines: &[Vec<String>], is_left: impl Fn(usize) -> bool) -> Vec<String> {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |cells: &Vec<String>| {
+        let cells = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if is_left(column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    lines.iter().map(line).collect()
+}
+
+/// Bytes, with a unit.
+fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Nanoseconds, with a unit; a dash for none.
+fn time(nanoseconds: Option<u64>) -> String {
+    match nanoseconds {
+        None => "-".into(),
+        Some(time @ ..1000) => format!("{time} ns"),
+        Some(time @ ..1_000_000) => format!("{:.1} us", time as f64 / 1e3),
+        Some(time @ ..1_000_000_000) => format!("{:.1} ms", time as f64 / 1e6),
+        Some(time) => format!("{:.1} s", time as f64 / 1e9),
+    }
+}
+
+impl Row {
+    /// Of one second, when it is of this many nanoseconds.
+    pub(crate) fn per_second(mut self, nanoseconds: u64) -> Self {
+        let rate = |count: u64| {
+            let rate = u128::from(count) * 1_000_000_000 / u128::from(nanoseconds.max(1));
+            u64::try_from(rate).unwrap_or(u64::MAX)
+        };
+        for count in [
+            &mut self.requests,
+            &mut self.bytes,
+            &mut self.received,
+            &mut self.received_bytes,
+            &mut self.polled,
+            &mut self.empty,
+        ] {
+            *count = rate(*count);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        let times = [Some(999), Some(1500), Some(2_000_000), Some(3_100_000_000), None].map(time);
+        assert_eq!(times, ["999 ns", "1.5 us", "2.0 ms", "3.1 s", "-"]);
+        assert_eq!([0, 1023, 1024, 5 << 30].map(bytes), ["0 B", "1023 B", "1.0 KiB", "5.0 GiB"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let lines = [vec!["a".into(), "1".into()], vec!["long".into(), "100".into()]];
+        assert_eq!(aligned(&lines, |column| column == 0), ["a       1", "long  100"]);
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_not_shown() {
+        assert_eq!(shown("a\x1b[2Jb\n"), "a?[2Jb?");
+    }
+}

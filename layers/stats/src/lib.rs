@@ -1,0 +1,356 @@
+//! The layer `stats`: counts what a program does with its devices, queue pairs, completion queues and memory regions, and measures how long requests take,
+//! in a file that others read meanwhile and that survives the process (docs/stats.md). The words of the file are told in `layer_records::stats`;
+//! `ferroverbs top` and `ferroverbs stats` show them.
+
+mod flight;
+mod page;
+mod settings;
+
+use core::cell::Cell;
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use abi::{
+    IBV_QPS_RESET, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    ferroverbs_layer, ibv_context, ibv_mr, verbs_context_ops,
+};
+use cface::lock::Guard;
+use layer_records::stats::{Counter, Kind};
+use layer_tap::spin::Spin;
+use layer_tap::table::Table;
+use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
+
+use flight::{Flight, Flights};
+use page::Place;
+
+/// What the front-end looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
+    size: size_of::<ferroverbs_layer>(),
+    generation: cface::generations::NEWEST.pabi,
+    reserved: 0,
+    name: c"stats".as_ptr(),
+    attach: Some(attach),
+};
+
+unsafe extern "C" fn attach(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) -> c_int {
+    life::begin(life::Life { at_exit: page::at_exit, hold, in_child });
+    // SAFETY: what the front-end gives us.
+    unsafe { layer_tap::attach::<Stats>(context, next, mine) };
+    0
+}
+
+fn hold() -> Vec<Guard> {
+    let mut all = layer_tap::hold();
+    all.extend([DEVICES.hold(), QPS.hold(), CQS.hold(), REGIONS.hold(), KEYS.hold(), page::hold()]);
+    all
+}
+
+/// The child counts in a file of its own, what it opens from now on.
+fn in_child() {
+    layer_tap::forked();
+    page::forked();
+}
+
+/// By the address of a context.
+static DEVICES: Table<Place> = Table::new();
+/// By [`key_of`].
+static QPS: Table<QueuePair> = Table::new();
+/// By their addresses.
+static CQS: Table<Counted> = Table::new();
+/// By their addresses.
+static REGIONS: Table<Region> = Table::new();
+/// The same regions by context and lkey.
+static KEYS: Table<Region> = Table::new();
+
+struct QueuePair {
+    place: Place,
+    /// How many requests it takes.
+    most: usize,
+    /// Order: a leaf.
+    flights: Spin<Flights>,
+}
+
+struct Counted {
+    place: Place,
+    born: u64,
+}
+
+struct Region {
+    place: Place,
+    context: usize,
+    lkey: u32,
+}
+
+/// What the creation of a queue pair said, until the same thread is told which it is.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    number: u32,
+    most: u32,
+    send_cq: u64,
+    recv_cq: u64,
+}
+
+thread_local! {
+    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, send_cq: 0, recv_cq: 0 }) };
+}
+
+/// Where a region lies in [`KEYS`].
+fn key(context: usize, lkey: u32) -> usize {
+    // Tables do not look at the low four bits. Another region that has the same place is told by its members.
+    (context.rotate_left(32) ^ lkey as usize) << 4 | 1
+}
+
+/// Where a queue pair lies in [`QPS`]: what the tap knows of it has a place of its own, also when another one has got its address already.
+#[inline]
+fn key_of(qp: &Qp) -> usize {
+    core::ptr::from_ref(qp) as usize
+}
+
+fn device(context: usize) -> Place {
+    DEVICES.get(context).copied().unwrap_or(Place::NONE)
+}
+
+/// The region that a request's first element lies in.
+#[inline]
+fn region(qp: &Qp, post: &Post) -> Place {
+    if post.count == 0 || post.flags & abi::SendFlags::INLINE.bits() != 0 {
+        return Place::NONE;
+    }
+    let (.., lkey) = post.first;
+    let known = KEYS.get(key(qp.ctx.at, lkey));
+    known
+        .filter(|region| region.context == qp.ctx.at && region.lkey == lkey && region.place.own)
+        .map_or(Place::NONE, |region| region.place)
+}
+
+fn made(made: Made) {
+    let _ = MADE.try_with(|cell| cell.set(made));
+}
+
+/// Of an entry: `ibv_qp_type`, and `ibv_qp_state` above it.
+fn kind_and_state(qp: &Qp) -> u64 {
+    u64::from(qp.kind) | u64::from(qp.state.load(Ordering::Relaxed)) << 32
+}
+
+fn of_cq(at: u64, counter: Counter) {
+    if let Some(cq) = CQS.get(at as usize) {
+        cq.place.add(counter, 1);
+    }
+}
+
+/// A device was opened.
+fn opened(context: usize, now: u64) {
+    // SAFETY: told from within its `attach`: it has a device, whose name ends with a zero.
+    let name = unsafe {
+        let context = context as *const ibv_context;
+        CStr::from_ptr((&raw const (*(*context).device).name).cast())
+    };
+    DEVICES.insert(context, Arc::new(page::device(&name.to_string_lossy(), now)));
+}
+
+/// A region was made.
+///
+/// # Safety
+/// It is live.
+unsafe fn registered(mr: *const ibv_mr, now: u64) {
+    // SAFETY: per the caller.
+    let (context, lkey, address, length) =
+        unsafe { ((*mr).context as usize, (*mr).lkey, (*mr).addr as u64, (*mr).length as u64) };
+    let about = [address, length, 0];
+    let place = page::object(Kind::Mr, lkey.into(), device(context), about, now);
+    let region = Arc::new(Region { place, context, lkey });
+    REGIONS.insert(mr as usize, region.clone());
+    KEYS.insert(key(context, lkey), region);
+}
+
+/// A request was posted, or refused.
+#[inline]
+fn sent(qp: &Qp, post: &Post, error: i32) {
+    let Some(known) = QPS.get(key_of(qp)) else { return };
+    if error != 0 {
+        known.place.add(Counter::Refused, 1);
+        if post.signaled(qp) {
+            let mut flights = known.flights.lock();
+            flights.refuse(post.wr_id);
+            known.place.depth(flights.len() as u64);
+        }
+        return;
+    }
+    let counter = match post.opcode {
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV => Counter::Sends,
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_ATOMIC_WRITE => Counter::Writes,
+        IBV_WR_RDMA_READ => Counter::Reads,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => Counter::Atomics,
+        _ => Counter::Others,
+    };
+    known.place.add(counter, 1);
+    known.place.add(Counter::Bytes, post.bytes);
+    let region = region(qp, post);
+    region.add(Counter::Uses, 1);
+    region.add(Counter::Bytes, post.bytes);
+}
+
+struct Stats;
+
+impl Watch for Stats {
+    // A thread that polls may be quicker than the one that posts: what it finds must be known already.
+    const BEFORE: bool = true;
+
+    fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
+        let arg = |index: usize| args.get(index).copied().unwrap_or(0);
+        match call {
+            Call::attach => opened(arg(0) as usize, times.start),
+            Call::create_qp | Call::create_qp_ex if result != 0 => made(Made {
+                number: arg(0) as u32,
+                most: arg(5) as u32,
+                send_cq: arg(2),
+                recv_cq: arg(3),
+            }),
+            Call::create_cq | Call::create_cq_ex if result != 0 => {
+                let about = [arg(1), 0, 0];
+                let place =
+                    page::object(Kind::Cq, result, device(arg(0) as usize), about, times.end);
+                CQS.insert(result as usize, Arc::new(Counted { place, born: times.end }));
+            }
+            Call::destroy_cq if error == 0 => {
+                // Another thread may have been given the address meanwhile.
+                let known = CQS.share(arg(0) as usize).filter(|cq| cq.born < times.start);
+                if let Some(cq) = known {
+                    CQS.remove(arg(0) as usize);
+                    page::gone(cq.place, times.end);
+                }
+            }
+            Call::reg_mr | Call::reg_mr_ex | Call::reg_dmabuf_mr | Call::reg_dm_mr
+                if result != 0 =>
+            {
+                // SAFETY: just made, and the program does not know it yet.
+                unsafe { registered(result as *const ibv_mr, times.end) };
+            }
+            Call::dereg_mr if error == 0 => {
+                let known = REGIONS.share(arg(0) as usize);
+                // As above.
+                if let Some(region) = known.filter(|region| u64::from(region.lkey) == arg(1)) {
+                    REGIONS.remove(arg(0) as usize);
+                    let key = key(region.context, region.lkey);
+                    if KEYS.share(key).is_some_and(|other| Arc::ptr_eq(&other, &region)) {
+                        KEYS.remove(key);
+                    }
+                    page::gone(region.place, times.end);
+                }
+            }
+            Call::req_notify_cq => of_cq(arg(0), Counter::Armed),
+            Call::cq_event => of_cq(arg(0), Counter::Events),
+            Call::async_event => device(arg(0) as usize).add(Counter::AsyncEvents, 1),
+            Call::free_context => DEVICES.remove(arg(0) as usize),
+            _ => {}
+        }
+        page::called(call, error != 0, times.end.saturating_sub(times.start));
+    }
+
+    #[inline]
+    fn posting(queue: Queue<'_>, post: &Post) {
+        if let Queue::Send(qp) = queue
+            && post.signaled(qp)
+            && let Some(known) = QPS.get(key_of(qp))
+        {
+            let region = region(qp, post);
+            let since = layer_tap::now();
+            let mut flights = known.flights.lock();
+            flights.push(Flight { wr_id: post.wr_id, since, region });
+            known.place.depth(flights.len() as u64);
+        }
+    }
+
+    #[inline]
+    fn posted(queue: Queue<'_>, post: &Post, _times: Times, error: i32) {
+        match queue {
+            Queue::Send(qp) => sent(qp, post, error),
+            Queue::Receive(qp) => {
+                let Some(known) = QPS.get(key_of(qp)) else { return };
+                if error != 0 {
+                    known.place.add(Counter::Refused, 1);
+                    return;
+                }
+                known.place.add(Counter::Receives, 1);
+                region(qp, post).add(Counter::Uses, 1);
+            }
+            Queue::Shared(_) => page::count(Counter::SharedReceives),
+        }
+    }
+
+    #[inline]
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+        let cq = CQS.get(cq).map_or(Place::NONE, |cq| cq.place);
+        cq.add(Counter::Polled, 1);
+        let Some(known) = qp.and_then(|qp| QPS.get(key_of(qp))) else { return };
+        let ok = done.status == IBV_WC_SUCCESS;
+        known.place.status(done.status);
+        if ok && done.opcode & IBV_WC_RECV != 0 {
+            known.place.add(Counter::Received, 1);
+            known.place.add(Counter::ReceivedBytes, done.bytes.into());
+            return;
+        }
+        known.place.add(if ok { Counter::Completed } else { Counter::Failed }, 1);
+        let flight = {
+            let mut flights = known.flights.lock();
+            let flight = flights.done(done.wr_id, ok);
+            known.place.depth(flights.len() as u64);
+            flight
+        };
+        // What was flushed says nothing about the device.
+        if let Some(flight) = flight.filter(|_| ok) {
+            let took = at.saturating_sub(flight.since);
+            known.place.latency(took);
+            if cq.own {
+                cq.latency(took);
+            }
+            flight.region.latency(took);
+        }
+    }
+
+    #[inline]
+    fn polled_nothing(cq: usize) {
+        if let Some(cq) = CQS.get(cq) {
+            cq.place.add(Counter::Empty, 1);
+        }
+    }
+
+    fn made_qp(qp: &Arc<Qp>) {
+        let made = MADE.try_with(Cell::take).unwrap_or_default();
+        // One that was opened says nothing about itself.
+        let made = if made.number == qp.number { made } else { Made::default() };
+        let about = [kind_and_state(qp), made.send_cq, made.recv_cq];
+        let place =
+            page::object(Kind::Qp, qp.number.into(), device(qp.ctx.at), about, layer_tap::now());
+        let mut flights = Flights::default();
+        flights.reset(made.most as usize);
+        let most = made.most as usize;
+        QPS.insert(key_of(qp), Arc::new(QueuePair { place, most, flights: Spin::new(flights) }));
+    }
+
+    fn changed_qp(qp: &Qp) {
+        if let Some(known) = QPS.get(key_of(qp)) {
+            known.place.about(0, kind_and_state(qp));
+            if qp.state.load(Ordering::Relaxed) == IBV_QPS_RESET {
+                known.flights.lock().reset(known.most);
+                known.place.depth(0);
+            }
+        }
+    }
+
+    fn gone_qp(qp: &Qp) {
+        if let Some(known) = QPS.share(key_of(qp)) {
+            QPS.remove(key_of(qp));
+            page::gone(known.place, layer_tap::now());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The entries: a file that the process has mapped (`layer_records::stats`). Counting is one addition to a word of it; only making and destroying objects
+//! takes a lock.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::collections::VecDeque;
+
+use cface::shared::Shared;
+use layer_records::calls::Call;
+use layer_records::file::{HEAD, pack_text};
+use layer_records::histogram::bucket;
+use layer_records::stats::{
+    AT_ABOUT, AT_BORN, AT_COUNTERS, AT_DEVICE, AT_ENDED, AT_GONE, AT_ID, AT_KIND, AT_LATENCY,
+    AT_MOST, AT_NAME, AT_SUM, AT_UNLISTED, AT_USED, Counter, ENTRY, Kind, MAGIC, OF_A_CQ, WORDS,
+    at,
+};
+use layer_tap::file;
+
+use crate::settings::settings;
+
+/// The mapping; NULL before the first entry, and for good when there can be none.
+static BASE: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
+/// Counts forks: what a place is in the parent's file is nothing here.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+/// Order: a leaf, nothing is called under it but the system.
+static STATE: Shared<State> = Shared::new(State::new());
+
+struct State {
+    /// Making a file was tried, with or without success.
+    tried: bool,
+    used: usize,
+    capacity: usize,
+    lives: u64,
+    /// Entries of objects that are gone, the oldest first.
+    gone: VecDeque<usize>,
+    /// Entries of devices, by name.
+    devices: Vec<(String, usize)>,
+}
+
+impl State {
+    const fn new() -> Self {
+        Self {
+            tried: false,
+            used: 0,
+            capacity: 0,
+            lives: 0,
+            gone: VecDeque::new(),
+            devices: Vec::new(),
+        }
+    }
+}
+
+/// Where something is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    generation: u32,
+    index: u32,
+    /// It is the object's own entry, not that of its device.
+    pub(crate) own: bool,
+}
+
+impl Place {
+    /// Nowhere.
+    pub(crate) const NONE: Self = Self { generation: 0, index: 0, own: false };
+    /// That of the process, once there is a file.
+    fn process() -> Self {
+        Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, own: true }
+    }
+
+    /// A word of the entry; none when it is of a parent's file, which it may have mapped still.
+    #[inline]
+    fn word(self, word: usize) -> Option<&'static AtomicU64> {
+        let base = BASE.load(Ordering::Acquire);
+        if base.is_null() || self.generation != GENERATION.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: places come from `take`, which gives only entries within the mapping. It stays, and its words are only used as atomics.
+        Some(unsafe {
+            AtomicU64::from_ptr(base.add(HEAD / 8 + self.index as usize * WORDS + word))
+        })
+    }
+
+    /// Adds to a counter.
+    #[inline]
+    pub(crate) fn add(self, counter: Counter, more: u64) {
+        self.add_at(at(counter), more);
+    }
+
+    /// Counts a completion with a status.
+    #[inline]
+    pub(crate) fn status(self, status: u32) {
+        let last = layer_records::stats::STATUSES - 1;
+        self.add_at(at(Counter::Status) + (status as usize).min(last), 1);
+    }
+
+    #[inline]
+    fn add_at(self, word: usize, more: u64) {
+        if let Some(word) = self.word(word) {
+            word.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// How many requests are under way; for one thread at a time.
+    #[inline]
+    pub(crate) fn depth(self, depth: u64) {
+        // That of a device is the sum of many, which nobody knows here.
+        if !self.own {
+            return;
+        }
+        if let (Some(now), Some(most)) =
+            (self.word(at(Counter::Depth)), self.word(at(Counter::Deepest)))
+        {
+            now.store(depth, Ordering::Relaxed);
+            if most.load(Ordering::Relaxed) < depth {
+                most.store(depth, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Counts a latency in nanoseconds.
+    #[inline]
+    pub(crate) fn latency(self, nanoseconds: u64) {
+        self.add_at(AT_LATENCY + bucket(nanoseconds), 1);
+        self.add_at(AT_SUM, nanoseconds);
+        if let Some(most) = self.word(AT_MOST)
+            && most.load(Ordering::Relaxed) < nanoseconds
+        {
+            most.fetch_max(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
+    /// What is known about the object.
+    pub(crate) fn about(self, which: usize, value: u64) {
+        if let (true, Some(word)) = (self.own, self.word(AT_ABOUT + which)) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts a call of the control path.
+pub(crate) fn called(call: Call, failed: bool, nanoseconds: u64) {
+    let process = Place::process();
+    let at = AT_LATENCY + call as usize * 3;
+    process.add_at(at, 1);
+    process.add_at(at + 1, u64::from(failed));
+    process.add_at(at + 2, nanoseconds);
+}
+
+/// Counts something of the process.
+pub(crate) fn count(counter: Counter) {
+    Place::process().add(counter, 1);
+}
+
+/// The entry of a device, which all its contexts have in common.
+pub(crate) fn device(name: &str, now: u64) -> Place {
+    let mut state = STATE.lock();
+    make(&mut state);
+    let known = state.devices.iter().find(|(known, _)| known == name).map(|(_, index)| *index);
+    if let Some(index) = known {
+        return here(index, true);
+    }
+    let Some(index) = take(&mut state, Kind::Device, 0, 0, now) else { return Place::NONE };
+    for (at, word) in pack_text::<8>(name.as_bytes()).into_iter().enumerate() {
+        store(index, AT_NAME + at, word);
+    }
+    state.devices.push((name.to_owned(), index));
+    here(index, true)
+}
+
+/// The entry of a new object; that of its device when there is none left.
+pub(crate) fn object(kind: Kind, id: u64, device: Place, about: [u64; 3], now: u64) -> Place {
+    let mut state = STATE.lock();
+    if device.word(0).is_none() {
+        return Place::NONE;
+    }
+    match take(&mut state, kind, id, device.index as usize, now) {
+        Some(index) => {
+            for (at, word) in about.into_iter().enumerate() {
+                store(index, AT_ABOUT + at, word);
+            }
+            here(index, true)
+        }
+        None => Place { own: false, ..device },
+    }
+}
+
+/// The object is gone. Its entry stays until another object needs it.
+pub(crate) fn gone(place: Place, now: u64) {
+    let mut state = STATE.lock();
+    if place.own && place.word(0).is_some() {
+        place.depth(0);
+        store(place.index as usize, AT_GONE, now);
+        state.gone.push_back(place.index as usize);
+    }
+}
+
+fn here(index: usize, own: bool) -> Place {
+    let generation = GENERATION.load(Ordering::Relaxed);
+    Place { generation, index: u32::try_from(index).unwrap_or(0), own }
+}
+
+/// A word of the head, or of an entry. Only for the holder of `STATE`, with an index below the capacity.
+fn word(offset: usize) -> &'static AtomicU64 {
+    // SAFETY: there is a mapping, or nobody would have an entry; the caller's offset is within it.
+    unsafe { AtomicU64::from_ptr(BASE.load(Ordering::Acquire).add(offset)) }
+}
+
+fn store(index: usize, at: usize, value: u64) {
+    word(HEAD / 8 + index * WORDS + at).store(value, Ordering::Relaxed);
+}
+
+fn load(index: usize, at: usize) -> u64 {
+    word(HEAD / 8 + index * WORDS + at).load(Ordering::Relaxed)
+}
+
+/// An entry that was never used, or that of the object which is gone for longest.
+fn take(state: &mut State, kind: Kind, id: u64, device: usize, now: u64) -> Option<usize> {
+    if BASE.load(Ordering::Acquire).is_null() {
+        return None;
+    }
+    let index = if state.used < state.capacity {
+        state.used += 1;
+        state.used - 1
+    } else if let Some(index) = state.gone.pop_front() {
+        fold(index, state.capacity);
+        index
+    } else {
+        word(AT_UNLISTED).fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    store(index, AT_KIND, 0);
+    for at in 1..WORDS {
+        store(index, at, 0);
+    }
+    state.lives += 1;
+    store(index, AT_ID, id);
+    store(index, AT_DEVICE, device as u64);
+    store(index, AT_BORN, now);
+    word(HEAD / 8 + index * WORDS).store(kind as u64 | state.lives << 8, Ordering::Release);
+    word(AT_USED).store(state.used as u64, Ordering::Release);
+    Some(index)
+}
+
+/// What an object did goes to its device before its entry goes to another.
+fn fold(index: usize, capacity: usize) {
+    // Another process of this user may have written the file.
+    let device = (load(index, AT_DEVICE) as usize).min(capacity - 1);
+    let add = |at: usize| {
+        let more = load(index, at);
+        word(HEAD / 8 + device * WORDS + at).fetch_add(more, Ordering::Relaxed);
+    };
+    let most = |at: usize| {
+        let other = load(index, at);
+        word(HEAD / 8 + device * WORDS + at).fetch_max(other, Ordering::Relaxed);
+    };
+    match load(index, AT_KIND) & 0xff {
+        kind if kind == Kind::Qp as u64 => {
+            let counters = AT_COUNTERS..AT_MOST;
+            counters.filter(|word| *word != at(Counter::Deepest)).for_each(add);
+            most(at(Counter::Deepest));
+            most(AT_MOST);
+        }
+        kind if kind == Kind::Cq as u64 => OF_A_CQ.into_iter().map(at).for_each(add),
+        _ => {}
+    }
+}
+
+/// Makes the file, once. If there can be none that is told.
+fn make(state: &mut State) {
+    if state.tried {
+        return;
+    }
+    state.tried = true;
+    let capacity = settings().objects;
+    let dir = settings().dir.as_deref();
+    let wanted = file::Wanted { layer: "stats", dir, magic: MAGIC, capacity, record: ENTRY };
+    match file::make(&wanted) {
+        Ok((_, base)) => {
+            BASE.store(base, Ordering::Release);
+            state.capacity = capacity as usize;
+            // The first entry is that of the process.
+            let _ = take(state, Kind::Process, u64::from(std::process::id()), 0, layer_tap::now());
+        }
+        Err(why) => eprintln!("ferroverbs stats: nothing is counted: {why}"),
+    }
+}
+
+/// The process ends by itself.
+pub(crate) extern "C" fn at_exit() {
+    let _state = STATE.lock();
+    if !BASE.load(Ordering::Acquire).is_null() {
+        word(AT_ENDED).store(layer_tap::now(), Ordering::Relaxed);
+    }
+}
+
+/// To fork: nobody takes an entry until the result is dropped.
+pub(crate) fn hold() -> cface::lock::Guard {
+    STATE.hold()
+}
+
+/// In the child of a fork, when its locks are given back: the file is the parent's, and so are all places in it.
+pub(crate) fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    BASE.store(core::ptr::null_mut(), Ordering::Release);
+    *STATE.lock() = State::new();
+}
