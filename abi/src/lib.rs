@@ -4,7 +4,7 @@
 //! extension ([`ferroverbs_plugin_ext`]).
 //!
 //! No logic lives here. Each type is followed by its size and field offsets, checked at compile time on
-//! x86_64; all names but those of [`functions`] and [`driver_functions`] are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
+//! x86_64; all names but those of the modules `*functions` are re-exported flat (`abi::ibv_qp`). C enums are integer aliases with constants,
 //! since a value from C may be none of the names. Types whose layout depends on the generation of the
 //! provider have the newest form here; the front-end knows the older ones.
 
@@ -47,6 +47,7 @@ mod ext;
 mod flags;
 mod flow;
 pub mod functions;
+mod ib;
 mod kernel;
 mod layer;
 mod mr;
@@ -55,6 +56,8 @@ mod ops;
 mod pd;
 mod qp;
 mod rdmacm;
+pub mod rdmacm_functions;
+pub mod rsocket_functions;
 mod sa;
 mod srq;
 mod wq;
@@ -71,6 +74,7 @@ pub use events::*;
 pub use ext::*;
 pub use flags::*;
 pub use flow::*;
+pub use ib::*;
 pub use kernel::*;
 pub use layer::*;
 pub use mr::*;

@@ -6,6 +6,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The packages of headers that ours are compared with.
+pub const HEADERS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "linux-libc-dev"];
+
 /// Unpacks packages of a release below `target/tmp/debian`, unless they are there, and returns the root of the tree.
 ///
 /// # Errors

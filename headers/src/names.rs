@@ -25,6 +25,8 @@ pub const IN_PLACE: &[&str] = &[
     "ibv_send_wr_wr",
     "ibv_send_wr_xrc",
     "ibv_wc_imm",
+    "ib_addr_u",
+    "rdma_cm_event_param",
     "verbs_create_cq_buffer",
     "verbs_create_cq_buffer_place",
     "verbs_create_cq_dmabuf",
@@ -60,9 +62,18 @@ pub fn spelling(name: &str) -> &str {
     SPELLING.iter().find(|(rust, _)| *rust == name).map_or(name, |(_, c)| c)
 }
 
-/// Types that C writes with a keyword but cbindgen does not see: a C library's structure, and an enum that is a macro for the
+/// Types that C writes with a keyword but cbindgen does not see: a C library's structures, and an enum that is a macro for the
 /// kernel's.
-pub const TAGGED: &[(&str, &str)] = &[("ibv_advise_mr_advice", "enum"), ("timespec", "struct")];
+pub const TAGGED: &[(&str, &str)] = &[
+    ("ibv_advise_mr_advice", "enum"),
+    ("epoll_event", "struct"),
+    ("iovec", "struct"),
+    ("msghdr", "struct"),
+    ("pollfd", "struct"),
+    ("sockaddr", "struct"),
+    ("timespec", "struct"),
+    ("timeval", "struct"),
+];
 
 /// Parameters (function, as cbindgen writes it, as C has it) that tell a compiler how many elements there are.
 pub const ARRAYS: &[(&str, &str, &str)] =

@@ -1,12 +1,13 @@
 //! What carries the messages of the connection manager for one device: a datagram QP, and a thread that sleeps until something comes or is due.
 //!
 //! A real adapter has one QP of number 1 for all of its host. Here each process has a QP of its own, and all of them are in one multicast
-//! group of the host, which stands for that number: whatever is for QP 1 goes to everyone, with the address behind it, and everyone keeps what is
-//! his ([`crate::sorting`]). An answer goes the same way.
+//! group of the host, which stands for that number ([`GSI_GROUP`]): whatever is for QP 1, from this host or by the wire, goes to everyone, and
+//! everyone keeps what is his ([`crate::sorting`]).
 
 use crate::device::{Device, PORT};
 use crate::id::Id;
 use crate::sorting::{self, For};
+use crate::stray::Strays;
 use crate::{ports, random, verbs};
 use abi::*;
 use cface::{Errno, mem};
@@ -25,23 +26,21 @@ pub(crate) struct Peer {
     pub(crate) local: Gid,
 }
 
-/// The group that stands for QP 1 of this host; interface-local, so that no wire carries it.
-const GROUP: Gid = [0xff, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'V', 0, 1];
-/// What datagrams to a group carry (IBTA vol 1, 10.5.2).
-const GROUP_QPN: u32 = 0xff_ffff;
+/// Whom all managers are at (IBTA vol 1, 3.5.10).
+const GSI: u32 = 1;
 /// The key of QP 1 (IBTA vol 1, 3.5.3).
 const QKEY: u32 = 0x8001_0000;
-/// A message, and the address that it is for.
-const LETTER: usize = MAD_LEN + 16;
 /// Bytes in front of a datagram that came.
 const GRH: usize = 40;
 const RECEIVES: usize = 512;
 const SENDS: usize = 64;
 /// Bytes of a buffer.
 const SLOT: usize = 320;
-const _: () = assert!(GRH + LETTER <= SLOT);
+const _: () = assert!(GRH + MAD_LEN <= SLOT);
 /// How soon a message is tried again for which there was no room.
 const AGAIN: Duration = Duration::from_millis(1);
+/// How long the end of a process may take.
+const FAREWELL: Duration = Duration::from_millis(200);
 /// Address handles that are kept.
 const MOST_HANDLES: usize = 256;
 
@@ -80,6 +79,8 @@ pub(crate) struct State {
     own: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
+    /// Requests of other hosts that nobody here takes.
+    strays: Strays,
 }
 
 impl Agent {
@@ -99,6 +100,7 @@ impl Agent {
             own: device.gids(),
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
+            strays: Strays::default(),
         };
         // SAFETY: eventfd has no requirements.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -183,7 +185,7 @@ impl Agent {
                 }
             }
         }
-        let group = ibv_gid { raw: GROUP };
+        let group = ibv_gid { raw: GSI_GROUP };
         // SAFETY: the QP is live, and `group` readable.
         match unsafe { verbs::ibv_attach_mcast(self.qp, &raw const group, 0) } {
             0 => Ok(()),
@@ -245,8 +247,8 @@ impl Agent {
     }
 
     fn carry(&self, state: &mut State) {
-        while let Some(letter) = state.manager.poll_transmit() {
-            state.waiting.push_back(letter);
+        while let Some(message) = state.manager.poll_transmit() {
+            state.waiting.push_back(message);
         }
         while let Some((peer, mad)) = state.waiting.pop_front() {
             if !self.send(state, peer, &mad) {
@@ -268,11 +270,7 @@ impl Agent {
         let Some(ah) = self.handle(state, peer) else { return true };
         let Some(number) = state.free.pop() else { return false };
         let slot = self.slot(RECEIVES + number);
-        let mut letter = [0; LETTER];
-        let (head, address) = letter.split_at_mut(MAD_LEN);
-        head.copy_from_slice(mad);
-        address.copy_from_slice(&peer.remote);
-        let mut place = ibv_sge { addr: slot as u64, length: LETTER as u32, lkey: self.lkey };
+        let mut place = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey };
         let mut request = ibv_send_wr {
             wr_id: number as u64,
             next: null_mut(),
@@ -281,16 +279,14 @@ impl Agent {
             opcode: IBV_WR_SEND,
             send_flags: IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
             imm: ibv_send_wr_imm { imm_data: 0 },
-            wr: ibv_send_wr_wr {
-                ud: ibv_send_wr_ud { ah, remote_qpn: GROUP_QPN, remote_qkey: QKEY },
-            },
+            wr: ibv_send_wr_wr { ud: ibv_send_wr_ud { ah, remote_qpn: GSI, remote_qkey: QKEY } },
             qp_type: ibv_send_wr_qp_type { xrc: ibv_send_wr_xrc { remote_srqn: 0 } },
             tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
         };
         let mut bad = null_mut();
         // SAFETY: the slot is ours while its number is not free; the QP is live for ever; the request and what it names stay during the call.
         let posted = unsafe {
-            slot.copy_from_nonoverlapping(letter.as_ptr(), LETTER);
+            slot.copy_from_nonoverlapping(mad.as_ptr(), MAD_LEN);
             let post = (*self.device.context).ops.post_send;
             post.is_some_and(|post| post(self.qp, &raw mut request, &raw mut bad) == 0)
         };
@@ -300,7 +296,7 @@ impl Agent {
         true
     }
 
-    /// The way to the host of a peer.
+    /// The way to a peer.
     fn handle(&self, state: &mut State, peer: Peer) -> Option<*mut ibv_ah> {
         if let Some(known) = state.handles.get(&peer) {
             return Some(*known);
@@ -317,10 +313,10 @@ impl Agent {
         }
         let mut attr = ibv_ah_attr {
             grh: ibv_global_route {
-                dgid: ibv_gid { raw: GROUP },
+                dgid: ibv_gid { raw: peer.remote },
                 flow_label: 0,
                 sgid_index: u8::try_from(index).ok()?,
-                hop_limit: 1,
+                hop_limit: 64,
                 traffic_class: 0,
             },
             is_global: 1,
@@ -338,26 +334,48 @@ impl Agent {
 
     /// A datagram came.
     fn take(&self, state: &mut State, datagram: &[u8]) {
-        let Some((header, letter)) = datagram.split_first_chunk::<GRH>() else { return };
-        let Some((mad, address)) = letter.split_first_chunk::<MAD_LEN>() else { return };
-        let Some(&local) = address.first_chunk::<16>() else { return };
-        let Some(remote) = sorting::sender(header) else { return };
-        if !state.own.iter().any(|(_, gid)| *gid == local) {
+        let Some((header, mad)) = datagram.split_first_chunk::<GRH>() else { return };
+        let Some(mad) = mad.first_chunk::<MAD_LEN>() else { return };
+        let Some((remote, local)) = sorting::ends(header) else { return };
+        let is_own = |state: &State, address| state.own.iter().any(|(_, gid)| *gid == address);
+        if !is_own(state, local) {
             state.own = self.device.gids();
-            if !state.own.iter().any(|(_, gid)| *gid == local) {
+            if !is_own(state, local) {
                 return;
             }
         }
+        let from = Peer { remote, local };
         let is_ours = match sorting::whose(mad) {
             For::Anyone => true,
-            // Where nobody listens, who asks has seen it before it asked. Who looks now may be late: a server that has its client may listen no more.
-            For::Service(service) => state.listeners.values().any(|id| id.listens_to(service)),
-            For::Owner(owner) => owner == self.owner || !ports::lives(owner),
+            For::Service(service) => {
+                let is_listener = state.listeners.values().any(|id| id.listens_to(service));
+                // Where nobody listens, who asks from this host has seen it before it asked. Who looks now may be late: a server that has its
+                // client may listen no more.
+                if !is_listener && !is_own(state, remote) {
+                    state.strays.take(self.now(), from, service, mad);
+                }
+                is_listener
+            }
+            For::Owner(owner) => {
+                owner == self.owner || (!ports::lives(owner) && state.strays.are_ours())
+            }
         };
         if is_ours {
-            let from = Peer { remote, local };
             state.manager.receive(self.now(), &mut random::number, &from, mad);
         }
+    }
+
+    /// The process ends: its peers hear that, as they would from the kernel, and do not wait for answers.
+    pub(crate) fn leave(&self) {
+        // Who has the lock for longer than that does not let go any more.
+        let Some(mut state) = self.state.try_lock_for(FAREWELL) else { return };
+        let now = self.now();
+        let connections: Vec<_> =
+            state.connections.drain().map(|(connection, _)| connection).collect();
+        for connection in connections {
+            state.manager.destroy(now, connection);
+        }
+        self.carry(&mut state);
     }
 
     fn run(&self) {
@@ -408,9 +426,15 @@ impl Agent {
     /// Does what is due; returns when something will be.
     fn look_at_clock(&self) -> Option<Duration> {
         let mut state = self.lock();
-        state.manager.handle_timeout(self.now());
+        let now = self.now();
+        while let Some((from, mad)) = state.strays.due(now) {
+            // Nobody here listens to it either, and that is the answer.
+            state.manager.receive(now, &mut random::number, &from, &mad);
+        }
+        state.manager.handle_timeout(now);
         self.carry(&mut state);
-        let due = state.manager.poll_timeout().map(|at| at.saturating_sub(self.now()));
+        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next()).min();
+        let due = due.map(|at| at.saturating_sub(self.now()));
         let again = (!state.waiting.is_empty()).then_some(AGAIN);
         due.into_iter().chain(again).min()
     }

@@ -10,6 +10,7 @@ use std::ffi::CStr;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// An open device.
 #[derive(Debug)]
@@ -33,11 +34,33 @@ pub(crate) const PORT: u8 = 1;
 
 static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
 
+/// The process that opened the devices; 0 before. Nothing else is published by it.
+static OPENER: AtomicI32 = AtomicI32::new(0);
+
+/// Refuses a child made by fork(2), which has neither the threads nor the queue pairs of its parent: `ENODEV`, and a line the first time.
+/// Before any lock, since a thread of the parent may have held it.
+fn refuse_children() -> Result<(), Errno> {
+    static TOLD: AtomicI32 = AtomicI32::new(0);
+    // SAFETY: getpid has no requirements.
+    let own = unsafe { libc::getpid() };
+    let opener = OPENER.load(Ordering::Relaxed);
+    if opener == 0 || opener == own {
+        return Ok(());
+    }
+    if TOLD.swap(own, Ordering::Relaxed) != own {
+        eprintln!(
+            "ferroverbs: librdmacm: process {own} is a fork of {opener}, which uses it: it makes no connections before it calls exec"
+        );
+    }
+    Err(Errno::ENODEV)
+}
+
 /// All devices.
 ///
 /// # Errors
-/// `ENODEV` there are none.
+/// `ENODEV` there are none, or they are a parent's.
 pub(crate) fn all() -> Result<&'static [Device], Errno> {
+    refuse_children()?;
     let mut devices = DEVICES.lock();
     let found = match *devices {
         Some(known) => known,
@@ -45,6 +68,8 @@ pub(crate) fn all() -> Result<&'static [Device], Errno> {
             let opened: &'static [Device] = open_all().leak();
             // Later there may be one.
             if !opened.is_empty() {
+                // SAFETY: getpid has no requirements.
+                OPENER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
                 *devices = Some(opened);
             }
             opened
@@ -146,7 +171,12 @@ impl Device {
     /// # Errors
     /// The device's, or the system's.
     pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
-        self.agent.get_or_init(|| Agent::begin(self)).as_ref().map_err(|why| *why)
+        refuse_children()?;
+        let begin = || {
+            take_leave_at_exit();
+            Agent::begin(self)
+        };
+        self.agent.get_or_init(begin).as_ref().map_err(|why| *why)
     }
 
     /// The path MTU that its port can have now.
@@ -156,4 +186,26 @@ impl Device {
         let asked = unsafe { verbs::ibv_query_port(self.context, PORT, &raw mut attr) };
         if asked == 0 { attr.active_mtu } else { IBV_MTU_1024 }
     }
+}
+
+/// Has the agents say farewell when this process ends by exit(3); not its children, which have copies of its connections.
+fn take_leave_at_exit() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    static OWNER: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn leave() {
+        let is_owner = OWNER.load(Ordering::Relaxed) == std::process::id();
+        let Some(devices) = DEVICES.try_lock().filter(|_| is_owner).and_then(|known| *known) else {
+            return;
+        };
+        for device in devices {
+            if let Some(Ok(agent)) = device.agent.get() {
+                agent.leave();
+            }
+        }
+    }
+    ONCE.call_once(|| {
+        OWNER.store(std::process::id(), Ordering::Relaxed);
+        // SAFETY: the function has no requirements; this library has threads that run for ever, and is never unloaded.
+        unsafe { libc::atexit(leave) };
+    });
 }

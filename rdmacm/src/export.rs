@@ -75,5 +75,8 @@ cface::exports! {
     "rdma_set_local_ece" "@@" "RDMACM_1.3" => options::set_ece;
     "rdma_query_addrinfo" "@@" "RDMACM_1.4" => info::query;
     "rdma_resolve_addrinfo" "@@" "RDMACM_1.4" => info::resolve;
-    "rdma_write_cm_event" "@@" "RDMACM_1.4" => ep::write_event;
+    "rdma_write_cm_event" "@@" "RDMACM_1.4" => channel::write;
+    "repoll_create" "@@" "RDMACM_1.5" => rsocket::make;
+    "repoll_ctl" "@@" "RDMACM_1.5" => rsocket::of_none;
+    "repoll_wait" "@@" "RDMACM_1.5" => rsocket::of_none;
 }

@@ -2,6 +2,7 @@
 
 use crate::address;
 use crate::agent::{Agent, State as Carried};
+use crate::calls::info::Found;
 use crate::channel::{Channel, Event};
 use crate::device::{Device, PORT, Place};
 use crate::ports::{Name, Port};
@@ -101,6 +102,8 @@ pub(crate) struct State {
     pub(crate) template: Option<(Option<SendPd>, ibv_qp_init_attr)>,
     /// Of rdma_create_ep(3): private data in front of what rdma_connect(3) brings.
     pub(crate) greeting: Vec<u8>,
+    /// Of rdma_resolve_addrinfo(3).
+    pub(crate) found: Option<Found>,
     /// The queue pair has its own, made by us.
     pub(crate) made: Made,
     pub(crate) groups: Vec<Group>,
@@ -211,6 +214,7 @@ impl Id {
             peer_ece: ibv_ece::zeroed(),
             template: None,
             greeting: vec![],
+            found: None,
             made: Made::default(),
             groups: vec![],
             reported: 0,

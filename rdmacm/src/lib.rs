@@ -25,4 +25,5 @@ mod ports;
 mod random;
 mod rsocket;
 mod sorting;
+mod stray;
 mod verbs;

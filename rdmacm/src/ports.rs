@@ -115,6 +115,11 @@ pub(crate) fn own(random: u64) -> Result<(u32, Name), Errno> {
     Err(Errno::EAGAIN)
 }
 
+/// Becomes the one who answers for those that nobody is, or that are gone; `None`: another process is that already.
+pub(crate) fn speak() -> Option<Name> {
+    take("speaker").ok()
+}
+
 /// Whether the process of that number lives.
 pub(crate) fn lives(number: u32) -> bool {
     is_taken(&format!("process/{number}"))

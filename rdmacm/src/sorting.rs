@@ -44,14 +44,24 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     }
 }
 
-/// Who sent a datagram, by the 40 bytes in front of it: an IPv6 header, or an IPv4 header in the last 20.
-pub(crate) fn sender(header: &[u8; 40]) -> Option<Gid> {
+/// Who sent a datagram, and to which of our addresses, by the 40 bytes in front of it: an IPv6 header, or an IPv4 header in the last 20.
+pub(crate) fn ends(header: &[u8; 40]) -> Option<(Gid, Gid)> {
     let first = header.first()?;
     if first >> 4 == 6 {
-        return header.get(8..)?.first_chunk().copied();
+        let gid = |at: usize| header.get(at..)?.first_chunk().copied();
+        return Some((gid(8)?, gid(24)?));
     }
-    let &[a, b, c, d] = header.get(32..)?.first_chunk()?;
-    Some(std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets())
+    let gid = |at: usize| {
+        let &[a, b, c, d] = header.get(at..)?.first_chunk()?;
+        Some(std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets())
+    };
+    Some((gid(32)?, gid(36)?))
+}
+
+/// The name that the sender of a request gave to what it asks for.
+pub(crate) fn asker(mad: &[u8; MAD_LEN]) -> u32 {
+    let name = mad.get(BODY..).unwrap_or_default().first_chunk();
+    name.map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
 #[cfg(test)]
@@ -78,14 +88,22 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_found_in_both_headers() {
+    fn both_ends_are_found_in_both_headers() {
         let mut header = [0; 40];
         header[20] = 0x45;
         header[32..36].copy_from_slice(&[10, 0, 0, 1]);
-        let gid = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
-        assert_eq!(sender(&header), Some(gid));
+        header[36..].copy_from_slice(&[10, 0, 0, 2]);
+        let gid = |last| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
+        assert_eq!(ends(&header), Some((gid(1), gid(2))));
         header[0] = 0x60;
         header[8..24].fill(7);
-        assert_eq!(sender(&header), Some([7; 16]));
+        header[24..].fill(8);
+        assert_eq!(ends(&header), Some(([7; 16], [8; 16])));
+    }
+
+    #[test]
+    fn a_request_has_its_askers_name() {
+        let request = Request { local_id: CommId(0x0030_0001), ..Request::default() };
+        assert_eq!(asker(&mad(Message::Request(Box::new(request)))), 0x0030_0001);
     }
 }

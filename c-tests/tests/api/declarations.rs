@@ -122,13 +122,12 @@ fn members(body: &[&str]) -> String {
         .replace("[ 256 / 32 ]", "[ 8 ]")
 }
 
-/// Lines that come from files under `infiniband/`, definitions of macros included.
+/// Lines that come from these headers themselves, definitions of macros included.
 fn declared(headers: &[&str], include: Option<&Path>) -> Vec<String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let stem = format!("api-{}", include.map_or(0, |path| path.as_os_str().len()));
     let source = folder.join(format!("{stem}-{:?}.c", std::thread::current().id()));
-    let text: String =
-        headers.iter().map(|header| format!("#include <infiniband/{header}>\n")).collect();
+    let text: String = headers.iter().map(|header| format!("#include <{header}>\n")).collect();
     fs::write(&source, text).expect("cargo's folder is writable");
     let mut command = Command::new("gcc");
     command.args(["-E", "-dD"]).arg(&source);
@@ -142,7 +141,7 @@ fn declared(headers: &[&str], include: Option<&Path>) -> Vec<String> {
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         if let Some(marker) = line.strip_prefix("# ") {
             let file = marker.split('"').nth(1).unwrap_or_default();
-            inside = file.contains("/infiniband/");
+            inside = headers.iter().any(|header| file.ends_with(&format!("/{header}")));
         } else if inside {
             lines.push(line.to_owned());
         }

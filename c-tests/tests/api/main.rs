@@ -1,5 +1,5 @@
 //! Our headers declare what upstream's declare: every macro, type, enumerator, function (inline ones too), with the same types, and nothing else.
-//! Both are preprocessed, and what their files under `infiniband/` declare is compared token by token.
+//! Both are preprocessed, and what these files declare is compared token by token.
 
 mod declarations;
 
@@ -8,8 +8,18 @@ use ferroverbs_c_tests::{debian, release::RELEASES};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const HEADERS: &[&str] =
-    &["verbs.h", "verbs_api.h", "ib_user_ioctl_verbs.h", "opcode.h", "tm_types.h", "sa.h"];
+const HEADERS: &[&str] = &[
+    "infiniband/verbs.h",
+    "infiniband/verbs_api.h",
+    "infiniband/ib_user_ioctl_verbs.h",
+    "infiniband/opcode.h",
+    "infiniband/tm_types.h",
+    "infiniband/sa.h",
+    "infiniband/ib.h",
+    "rdma/rdma_cma.h",
+    "rdma/rdma_verbs.h",
+    "rdma/rsocket.h",
+];
 
 /// Names that only we have, and why.
 const OURS: &[(&str, &str)] = &[
@@ -18,6 +28,10 @@ const OURS: &[(&str, &str)] = &[
         "what verbs_get_ctx_op is made of; upstream's macro is one expression of statements",
     ),
     ("__verbs_not_supported", "how inline functions set errno"),
+    ("__rdma_sge", "what the requests of ids have in common"),
+    ("__rdma_send_wr", "likewise"),
+    ("__rdma_post", "likewise"),
+    ("__rdma_get_comp", "what waiting for either completion has in common"),
 ];
 
 /// Names that only upstream has, and why.
@@ -28,6 +42,10 @@ const OTHER_TEXT: &[(&str, &str)] = &[
     ("verbs_get_ctx_op", "no expression of statements"),
     ("__VERBS_ABI_IS_EXTENDED", "C++11 has UINTPTR_MAX"),
     ("RDMA_UAPI_PTR", "__extension__, and no nested structure where none is needed"),
+    (
+        "struct sockaddr_ib",
+        "__aligned_u64, which is __u64 here, and no `int` behind `unsigned short`",
+    ),
     ("ibv_get_device_list", "only with RDMA_STATIC_PROVIDERS"),
 ];
 
@@ -44,7 +62,7 @@ fn newest() -> Option<Api> {
     let release = RELEASES.last().expect("there are releases");
     let target =
         Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("below the target directory");
-    match debian::unpacked(target, release.suite, &["libibverbs-dev", "linux-libc-dev"]) {
+    match debian::unpacked(target, release.suite, debian::HEADERS) {
         Ok(tree) => Some(Api::read(HEADERS, Some(&tree.join("usr/include")))),
         Err(reason) => {
             println!("skipped: headers of rdma-core {}: {reason}", release.number);

@@ -300,6 +300,9 @@ fn untypable(owner: &str, member: &str) -> bool {
             | ("ib_uverbs_send_wr", "wr")
             | ("ib_uverbs_odp_caps", "per_transport_caps")
             | ("rdma_addr", "addr")
+            | ("ib_addr", "ib_u")
+            // __u64 there, of which our generator knows the aligned form only.
+            | ("sockaddr_ib", "sib_scope_id")
             | ("rdma_cm_event" | "rdma_ucm_event_resp", "param")
             // 64-bit integers to the kernel, pointers to the verbs.
             | ("ib_uverbs_flow_action_esp_encap", "val_ptr" | "next_ptr")

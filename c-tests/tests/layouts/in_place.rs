@@ -26,6 +26,8 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("ibv_send_wr_wr", "ibv_send_wr", "wr"),
     ("ibv_send_wr_xrc", "ibv_send_wr", "qp_type.xrc"),
     ("ibv_wc_imm", "ibv_wc", ""),
+    ("ib_addr_u", "ib_addr", "ib_u"),
+    ("rdma_cm_event_param", "rdma_cm_event", "param"),
     ("ib_uverbs_attr_enum_data", "ib_uverbs_attr", "attr_data.enum_data"),
     ("ib_uverbs_odp_per_transport_caps", "ib_uverbs_odp_caps", "per_transport_caps"),
     ("ib_uverbs_send_wr_atomic", "ib_uverbs_send_wr", "wr.atomic"),
@@ -33,6 +35,9 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("ib_uverbs_send_wr_ud", "ib_uverbs_send_wr", "wr.ud"),
     ("ib_uverbs_send_wr_wr", "ib_uverbs_send_wr", "wr"),
 ];
+
+/// Members that the installed headers, of release 44, do not have yet.
+const NEWER: &[(&str, &str)] = &[("rdma_cm_event_param", "arg")];
 
 /// Where a type without a name begins in its owner: the Rust member that has it.
 const UNNAMED: &[(&str, &str, &str)] = &[
@@ -45,7 +50,8 @@ const UNNAMED: &[(&str, &str, &str)] = &[
 fn compare(name: &str, include: Option<&Path>) -> usize {
     let layouts = rust::layouts(&root().join("abi/src")).expect("the crate can be read");
     let mut text = String::from(
-        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/rdma_user_ioctl_cmds.h>\n",
+        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/rdma_user_ioctl_cmds.h>\n\
+         #include <infiniband/ib.h>\n#include <rdma/rdma_cma.h>\n",
     );
     let mut count = 0;
     let mut claim = |condition: String| {
@@ -66,6 +72,9 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
         };
         let dot = if path.is_empty() { "" } else { "." };
         for (member, offset) in members {
+            if include.is_none() && NEWER.contains(&(*name, member.as_str())) {
+                continue;
+            }
             let member = names::spelling(member);
             claim(format!("offsetof(struct {owner}, {path}{dot}{member}) == {base} + {offset}"));
         }

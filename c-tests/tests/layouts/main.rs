@@ -26,7 +26,9 @@ const KERNEL: &[&str] = &[
     "linux/dma-heap.h",
 ];
 
-const RDMACM: &[&str] = &["rdma/rdma_cma.h", "rdma/rdma_verbs.h", "rdma/rsocket.h"];
+const RDMACM: &[&str] =
+    &["infiniband/ib.h", "rdma/rdma_cma.h", "rdma/rdma_verbs.h", "rdma/rsocket.h"];
+const RDMACM_MODULES: &[&str] = &["ib", "rdmacm"];
 /// Names enumerators as [`RDMACM`] does, so both are never included at once.
 const RDMACM_KERNEL: &[&str] = &["rdma/rdma_user_cm.h"];
 
@@ -62,7 +64,7 @@ fn newest() -> Option<PathBuf> {
     let release = RELEASES.last().expect("there are releases");
     let target =
         scratch().parent().expect("cargo's folder for tests is below the target directory");
-    match debian::unpacked(target, release.suite, &["libibverbs-dev", "linux-libc-dev"]) {
+    match debian::unpacked(target, release.suite, debian::HEADERS) {
         Ok(tree) => Some(tree.join("usr/include")),
         Err(reason) => {
             println!("skipped: headers of rdma-core {}: {reason}", release.number);
@@ -119,7 +121,7 @@ fn kernel_types_are_those_of_the_newest_headers() {
 #[test]
 fn types_of_the_connection_manager_are_those_of_the_installed_headers() {
     let checks = [
-        Check { name: "rdmacm", headers: RDMACM, include: None, modules: &["rdmacm"] },
+        Check { name: "rdmacm", headers: RDMACM, include: None, modules: RDMACM_MODULES },
         Check {
             name: "rdmacm-kernel",
             headers: RDMACM_KERNEL,
@@ -132,4 +134,28 @@ fn types_of_the_connection_manager_are_those_of_the_installed_headers() {
         assert!(result.missing < result.compared / 10, "{result:?}");
         println!("{result:?}");
     }
+}
+
+#[test]
+fn types_of_the_connection_manager_are_those_of_the_newest_headers() {
+    let Some(include) = newest() else { return };
+    let check = Check {
+        name: "rdmacm-newest",
+        headers: RDMACM,
+        include: Some(&include),
+        modules: RDMACM_MODULES,
+    };
+    println!("{:?}", check.run(Against::Same));
+}
+
+#[test]
+fn types_of_the_connection_manager_are_those_of_our_headers() {
+    let include = root().join("include");
+    let check = Check {
+        name: "rdmacm-ours",
+        headers: RDMACM,
+        include: Some(&include),
+        modules: RDMACM_MODULES,
+    };
+    println!("{:?}", check.run(Against::Same));
 }

@@ -1,4 +1,4 @@
-//! The prototypes of `abi/src/functions.rs`, as C sees them, are those of the headers: a function that is declared twice with
+//! The prototypes of `abi/src/*functions.rs` for programs, as C sees them, are those of the headers: a function that is declared twice with
 //! different types does not compile.
 
 use crate::check::run;
@@ -6,6 +6,7 @@ use crate::{newest, root, scratch};
 use ferroverbs_headers::Sources;
 use ferroverbs_headers::c::function;
 use ferroverbs_headers::rust::Kind;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -13,8 +14,15 @@ use std::process::Command;
 /// Macros of these names hide the functions.
 const HIDDEN: &[&str] = &["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova", "ibv_get_device_list"];
 
+/// Modules of the crate, and what declares their functions.
+const VERBS: (&[&str], &str) = (&["functions"], "#include <infiniband/verbs.h>\n");
+const RDMACM: (&[&str], &str) = (
+    &["rdmacm_functions", "rsocket_functions"],
+    "#include <rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n",
+);
+
 /// Declares all functions that the headers have once more, and returns how many these are.
-fn compare(name: &str, include: Option<&Path>) -> usize {
+fn compare(name: &str, (modules, begin): (&[&str], &str), include: Option<&Path>) -> usize {
     let folder = scratch().join("prototypes");
     fs::create_dir_all(&folder).expect("cargo's folder is writable");
     let flags: Vec<_> = include
@@ -22,7 +30,6 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
         .flat_map(|path| ["-isystem".to_owned(), path.display().to_string()])
         .collect();
     let source = folder.join(format!("{name}.c"));
-    let begin = "#include <infiniband/verbs.h>\n";
     fs::write(&source, begin).expect("cargo's folder is writable");
     let there = run(Command::new("gcc").args(["-E", "-P"]).args(&flags).arg(&source));
     let sources = Sources::read(&root()).expect("the headers can be made");
@@ -32,12 +39,10 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
     }
     text.push_str("#define __attribute_const __attribute__((const))\n");
     let mut count = 0;
-    for entry in
-        sources.abi.entries.iter().filter(|e| e.kind == Kind::Function && e.module == "functions")
-    {
-        let mentioned = there.contains(&format!("{}(", entry.name))
-            || there.contains(&format!("{} (", entry.name));
-        if mentioned {
+    let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let there: BTreeSet<&str> = there.split(word).collect();
+    for entry in sources.abi.entries.iter().filter(|e| e.kind == Kind::Function) {
+        if modules.contains(&entry.module.as_str()) && there.contains(entry.name.as_str()) {
             text.push_str(&sources.definitions[&function(&entry.name)].text);
             count += 1;
         }
@@ -52,7 +57,7 @@ fn compare(name: &str, include: Option<&Path>) -> usize {
 
 #[test]
 fn prototypes_are_those_of_the_installed_headers() {
-    let count = compare("installed", None);
+    let count = compare("installed", VERBS, None);
     assert!(count >= 65, "{count}");
     println!("{count} prototypes");
 }
@@ -60,7 +65,19 @@ fn prototypes_are_those_of_the_installed_headers() {
 #[test]
 fn prototypes_are_those_of_the_newest_headers() {
     let Some(include) = newest() else { return };
-    assert_eq!(compare("newest", Some(&include)), 87);
+    assert_eq!(compare("newest", VERBS, Some(&include)), 87);
+}
+
+#[test]
+fn prototypes_of_the_connection_manager_are_those_of_the_installed_headers() {
+    // All but those of `RDMACM_1.4` and `1.5`.
+    assert_eq!(compare("rdmacm-installed", RDMACM, None), 68);
+}
+
+#[test]
+fn prototypes_of_the_connection_manager_are_those_of_the_newest_headers() {
+    let Some(include) = newest() else { return };
+    assert_eq!(compare("rdmacm-newest", RDMACM, Some(&include)), 74);
 }
 
 #[test]

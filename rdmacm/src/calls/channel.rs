@@ -44,6 +44,27 @@ verb! {
         unsafe { give_back(event) };
         Ok(MinusOne(0))
     }
+
+    /// `rdma_write_cm_event(3)`: an event of the program's own, behind the others.
+    ///
+    /// # Safety
+    /// `id` is NULL or live.
+    pub(crate) fn write(
+        id: *mut rdma_cm_id,
+        event: rdma_cm_event_type,
+        status: c_int,
+        arg: u64,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        let id = unsafe { Id::of(id)? };
+        if event != RDMA_CM_EVENT_USER {
+            return Err(Errno::EINVAL);
+        }
+        let mut said = Event::new(&id, event, status);
+        said.verbs.param.arg = arg;
+        id.push(said);
+        Ok(MinusOne(0))
+    }
 }
 
 unsafe extern "C-unwind" {

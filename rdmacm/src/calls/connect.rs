@@ -4,13 +4,14 @@ use super::{complete, qp, resolve};
 use crate::agent::Peer;
 use crate::arrivals::transport;
 use crate::channel::Event;
-use crate::device::{self, Place};
+use crate::device;
 use crate::id::{Id, Link, Listening, Stage, State};
+use crate::stray::BETWEEN_LISTENERS;
 use crate::{address, ports, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::wire::{
-    Bits, DatagramReply, DatagramRequest, DatagramStatus, Ece, Gid, Information, Path, PortSpace,
+    Bits, DatagramReply, DatagramRequest, DatagramStatus, Ece, Information, Path, PortSpace,
     Private, Psn, Qpn, Reason, Reply, Request, ServiceId, TimeCode, TooLong,
 };
 use ferroverbs_cm::{Connection, Kind, Refused};
@@ -103,7 +104,7 @@ fn asked_for<const N: usize>(
 }
 
 fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
-    await_listener(id)?;
+    let is_for_nobody = is_for_nobody(id);
     let mut state = id.lock();
     if state.stage != Stage::Routed {
         return Err(Errno::EINVAL);
@@ -116,7 +117,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     let conn = wanted.as_ref().map(|wanted| &wanted.conn);
     if id.is_datagram() {
         let (service, private) = asked_for::<216>(id, &state, data)?;
-        if is_for_nobody(place, remote, service) {
+        if is_for_nobody {
             drop(state);
             refuse(id);
             return Ok(());
@@ -133,7 +134,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         });
     }
     let (service, private) = asked_for::<92>(id, &state, data)?;
-    if is_for_nobody(place, remote, service) {
+    if is_for_nobody {
         drop(state);
         refuse(id);
         return Ok(());
@@ -199,29 +200,26 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     })
 }
 
-/// How long a service may have no listener before its client hears that.
-const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
-
-/// Waits where nobody listens, for a moment: a server that has its client may be about to listen anew for the next one (perftest does so
-/// for each QP), and a client that came between the two was rejected. No lock is held meanwhile.
-fn await_listener(id: &Arc<Id>) -> Result<(), Errno> {
-    let space: PortSpace = id.space()?;
+/// Whether a service is one of this host's, and no process has it: not even after a moment, since a server that has its client may be about to
+/// listen anew (perftest's does), and a client that came between the two was rejected. No lock is held meanwhile.
+fn is_for_nobody(id: &Id) -> bool {
+    let Ok(space) = id.space() else { return false };
     let state = id.lock();
     let target = (state.place, Id::peer_gid(&state), state.destination);
     drop(state);
-    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(()) };
+    let (Some(place), Some(remote), Some(destination)) = target else { return false };
+    if !place.device.gids().iter().any(|(_, gid)| *gid == remote) {
+        return false;
+    }
     let service = space.service(destination.port());
     let end = Instant::now() + BETWEEN_LISTENERS;
-    while is_for_nobody(place, remote, service) && Instant::now() < end {
+    while !ports::is_listened_to(service) {
+        if Instant::now() >= end {
+            return true;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
-}
-
-/// Whether a service is one of this host's, and no process has it.
-fn is_for_nobody(place: Place, remote: Gid, service: ServiceId) -> bool {
-    let is_here = place.device.gids().iter().any(|(_, gid)| *gid == remote);
-    is_here && !ports::is_listened_to(service)
+    false
 }
 
 /// Tells the program what a peer answers for whom nobody listens.

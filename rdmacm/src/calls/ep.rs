@@ -131,17 +131,4 @@ verb! {
         }
         Ok(MinusOne(0))
     }
-
-    /// `rdma_write_cm_event(3)`: the application's own events are not carried.
-    ///
-    /// # Safety
-    /// Nothing is asked.
-    pub(crate) fn write_event(
-        _id: *mut rdma_cm_id,
-        _event: rdma_cm_event_type,
-        _status: c_int,
-        _arg: u64,
-    ) -> MinusOne {
-        Err(Errno::EOPNOTSUPP)
-    }
 }

@@ -1,6 +1,9 @@
-//! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`. They are resolved by the C library.
+//! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`; for an id `rdma_resolve_addrinfo(3)`. They are resolved by the C library.
 
+use super::complete;
 use crate::address;
+use crate::channel::Event;
+use crate::id::Id;
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
@@ -142,6 +145,87 @@ unsafe fn source(info: *mut rdma_addrinfo) -> Result<(), (c_int, Errno)> {
     }
 }
 
+/// What was found for an id, as long as the id lives.
+#[derive(Debug)]
+pub(crate) struct Found(*mut rdma_addrinfo);
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: `find` made it, and it was given to nobody.
+        unsafe { free(self.0) };
+    }
+}
+
+impl Found {
+    /// A copy for the program.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn copy(&self) -> Result<*mut rdma_addrinfo, Errno> {
+        // SAFETY: the original is live; the copy is fresh, and what it names so far is its own.
+        unsafe {
+            let of = &*self.0;
+            let new =
+                mem::calloc_bytes(size_of::<rdma_addrinfo>())?.cast::<rdma_addrinfo>().as_ptr();
+            (*new).ai_flags = of.ai_flags;
+            (*new).ai_family = of.ai_family;
+            (*new).ai_qp_type = of.ai_qp_type;
+            (*new).ai_port_space = of.ai_port_space;
+            let addresses = || -> Result<(), Errno> {
+                if !of.ai_src_addr.is_null() {
+                    ((*new).ai_src_addr, (*new).ai_src_len) = copy(of.ai_src_addr, of.ai_src_len)?;
+                }
+                if !of.ai_dst_addr.is_null() {
+                    ((*new).ai_dst_addr, (*new).ai_dst_len) = copy(of.ai_dst_addr, of.ai_dst_len)?;
+                }
+                Ok(())
+            };
+            if let Err(why) = addresses() {
+                free(new);
+                return Err(why);
+            }
+            Ok(new)
+        }
+    }
+}
+
+/// Whether there is anything to look for.
+///
+/// # Safety
+/// `hints` is NULL or readable.
+unsafe fn is_asked(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> bool {
+    // SAFETY: by the contract above.
+    let hints = unsafe { hints.as_ref() };
+    let given = hints.is_some_and(|h| !h.ai_src_addr.is_null() || !h.ai_dst_addr.is_null());
+    given || !node.is_null() || !service.is_null()
+}
+
+/// Looks up what is asked for; the errors are getaddrinfo(3)'s number, and errno.
+///
+/// # Safety
+/// The strings are NULL or strings; `hints` is NULL or readable, with what it names.
+unsafe fn find(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<*mut rdma_addrinfo, (c_int, Errno)> {
+    let memory = |why| (libc::EAI_MEMORY, why);
+    // SAFETY: by the contract above; the result is fresh.
+    unsafe {
+        let info = mem::calloc_bytes(size_of::<rdma_addrinfo>()).map_err(memory)?;
+        let info = info.cast().as_ptr();
+        if let Err(why) = fill(info, node, service, hints) {
+            free(info);
+            return Err(why);
+        }
+        Ok(info)
+    }
+}
+
 /// `rdma_getaddrinfo(3)`: as upstream's, -1 with errno or the number of getaddrinfo(3).
 ///
 /// # Safety
@@ -155,19 +239,16 @@ pub(crate) unsafe extern "C" fn get(
     let done = cface::boundary(|| {
         // SAFETY: by the contract above.
         unsafe {
-            let nothing = hints
-                .as_ref()
-                .is_none_or(|hints| hints.ai_src_addr.is_null() && hints.ai_dst_addr.is_null());
-            if res.is_null() || (node.is_null() && service.is_null() && nothing) {
+            if res.is_null() || !is_asked(node, service, hints) {
                 return Err(Errno::EINVAL);
             }
-            let info = mem::calloc_bytes(size_of::<rdma_addrinfo>())?.cast().as_ptr();
-            if let Err((error, errno)) = fill(info, node, service, hints) {
-                free(info);
-                errno.set();
-                return Ok(MinusOne(error));
+            match find(node, service, hints) {
+                Ok(info) => *res = info,
+                Err((error, errno)) => {
+                    errno.set();
+                    return Ok(MinusOne(error));
+                }
             }
-            *res = info;
         }
         Ok(MinusOne(0))
     });
@@ -198,24 +279,49 @@ verb! {
         Ok(())
     }
 
-    /// `rdma_resolve_addrinfo(3)`: names are resolved by `rdma_getaddrinfo(3)` only.
+    /// `rdma_resolve_addrinfo(3)`: `EOPNOTSUPP` where a subnet manager is to be asked, and only that.
     ///
     /// # Safety
-    /// Nothing is asked.
+    /// `id` is NULL or live; the strings are NULL or strings; `hints` is NULL or readable, with what it names.
     pub(crate) fn resolve(
-        _id: *mut rdma_cm_id,
-        _node: *const c_char,
-        _service: *const c_char,
-        _hints: *const rdma_addrinfo,
+        id: *mut rdma_cm_id,
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const rdma_addrinfo,
     ) -> MinusOne {
-        Err(Errno::EOPNOTSUPP)
+        // SAFETY: by the contract above.
+        unsafe {
+            let id = Id::of(id)?;
+            let flags = hints.as_ref().map_or(0, |hints| hints.ai_flags);
+            if flags & (RAI_SA | RAI_DNS) == RAI_SA {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            if !is_asked(node, service, hints) {
+                return Err(Errno::EINVAL);
+            }
+            let (kind, status) = match find(node, service, hints) {
+                Ok(found) => {
+                    id.lock().found = Some(Found(found));
+                    (RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0)
+                }
+                Err((_, why)) => (RDMA_CM_EVENT_ADDRINFO_ERROR, -why.raw()),
+            };
+            id.push(Event::new(&id, kind, status));
+            complete(&id)
+        }
     }
 
-    /// `rdma_query_addrinfo(3)`: as above.
+    /// `rdma_query_addrinfo(3)`: a copy of what was found.
     ///
     /// # Safety
-    /// Nothing is asked.
-    pub(crate) fn query(_id: *mut rdma_cm_id, _info: *mut *mut rdma_addrinfo) -> MinusOne {
-        Err(Errno::EOPNOTSUPP)
+    /// `id` is NULL or live; `info` is NULL or writable.
+    pub(crate) fn query(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe {
+            let id = Id::of(id)?;
+            let info = info.as_mut().ok_or(Errno::EINVAL)?;
+            *info = id.lock().found.as_ref().ok_or(Errno::EINVAL)?.copy()?;
+        }
+        Ok(MinusOne(0))
     }
 }

@@ -9,22 +9,10 @@ use crate::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What datagrams to a group carry (IBTA vol 1, 10.5.2).
 const GROUP_QPN: u32 = 0xff_ffff;
-
-/// The group of an address: an IPv4 one as the tail of an IPv6 one of global scope.
-const fn group(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => {
-            let [a, b, c, d] = v4.octets();
-            [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
-        }
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
 
 fn join(
     id: &Arc<Id>,
@@ -36,10 +24,10 @@ fn join(
     let address = unsafe { address::read(address)? };
     let mut state = id.lock();
     let place = state.place.ok_or(Errno::EINVAL)?;
-    let gid = group(address.ip());
-    if gid[0] != 0xff {
+    if !address.ip().is_multicast() {
         return Err(Errno::EINVAL);
     }
+    let gid = address::gid(address.ip());
     state.groups.push(Group { address, gid, attached: false });
     let ud = rdma_ud_param {
         private_data: context,

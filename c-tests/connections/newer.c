@@ -1,0 +1,137 @@
+/*
+ * What librdmacm has since rdma-core 60: events of the program's own, and names that are resolved for an id. Compiled with our headers and linked to
+ * the staged library, since older ones have neither. And what a child of fork(2) hears.
+ */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failures;
+
+static void check(int ok, const char *what)
+{
+	printf("%s: %s\n", ok ? "ok" : "FAILED", what);
+	failures += !ok;
+}
+
+#define CHECK(condition) check((condition), #condition)
+
+static void own_events(struct rdma_event_channel *channel, struct rdma_cm_id *id)
+{
+	struct rdma_cm_event *event;
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+	CHECK(poll(&fd, 1, 0) == 0);
+	CHECK(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, -7, UINT64_C(0x123456789abcdef0)) == 0);
+	CHECK(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 2) == 0);
+	CHECK(poll(&fd, 1, 0) == 1);
+	CHECK(rdma_get_cm_event(channel, &event) == 0);
+	CHECK(event->event == RDMA_CM_EVENT_USER && event->id == id && event->status == -7);
+	CHECK(event->param.arg == UINT64_C(0x123456789abcdef0));
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_get_cm_event(channel, &event) == 0);
+	CHECK(event->param.arg == 2);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0) == -1 && errno == EINVAL);
+	CHECK(rdma_write_cm_event(NULL, RDMA_CM_EVENT_USER, 0, 0) == -1 && errno == EINVAL);
+	CHECK(poll(&fd, 1, 0) == 0);
+}
+
+static void ends_with(struct rdma_event_channel *channel, enum rdma_cm_event_type type, int negative)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(channel, &event) == 0);
+	check(event->event == type, rdma_event_str(type));
+	CHECK(negative ? event->status < 0 : event->status == 0);
+	rdma_ack_cm_event(event);
+}
+
+static void names(struct rdma_event_channel *channel, struct rdma_cm_id *id)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_DNS | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP };
+	struct rdma_addrinfo *first, *second;
+	struct sockaddr_in *to;
+
+	CHECK(rdma_query_addrinfo(id, &first) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addrinfo(id, NULL, NULL, NULL) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addrinfo(id, "no address", "7", &hints) == 0);
+	ends_with(channel, RDMA_CM_EVENT_ADDRINFO_ERROR, 1);
+	CHECK(rdma_query_addrinfo(id, &first) == -1 && errno == EINVAL);
+
+	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "7", &hints) == 0);
+	ends_with(channel, RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0);
+	CHECK(rdma_query_addrinfo(id, NULL) == -1 && errno == EINVAL);
+	CHECK(rdma_query_addrinfo(id, &first) == 0);
+	/* A copy each time: one can go before the other, and both before the id. */
+	CHECK(rdma_query_addrinfo(id, &second) == 0);
+	CHECK(first != second && first->ai_dst_addr != second->ai_dst_addr);
+	rdma_freeaddrinfo(first);
+	to = (struct sockaddr_in *)second->ai_dst_addr;
+	CHECK(second->ai_family == AF_INET && second->ai_dst_len == sizeof(*to) && !second->ai_next);
+	CHECK(to->sin_addr.s_addr == htonl(INADDR_LOOPBACK) && to->sin_port == htons(7));
+	CHECK(second->ai_qp_type == IBV_QPT_RC && second->ai_port_space == RDMA_PS_TCP);
+	CHECK(rdma_resolve_addr(id, NULL, second->ai_dst_addr, 2000) == 0);
+	ends_with(channel, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	rdma_freeaddrinfo(second);
+
+	hints.ai_flags = RAI_SA;
+	CHECK(rdma_resolve_addrinfo(id, NULL, "7", &hints) == -1 && errno == EOPNOTSUPP);
+}
+
+/* A child has no use of what its parent opened, and hears so once. */
+static void child(struct rdma_event_channel *channel)
+{
+	char said[1000] = "";
+	int pipes[2], status;
+	size_t lines = 0;
+	ssize_t size;
+	pid_t pid;
+
+	CHECK(pipe(pipes) == 0);
+	pid = fork();
+	if (pid == 0) {
+		struct rdma_cm_id *id;
+		int refused = dup2(pipes[1], 2) == 2 && !rdma_create_event_channel() && errno == ENODEV &&
+			      rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == -1 && errno == ENODEV;
+
+		_exit(refused ? 0 : 1);
+	}
+	close(pipes[1]);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	size = read(pipes[0], said, sizeof(said) - 1);
+	for (ssize_t i = 0; i < size; i++)
+		lines += said[i] == '\n';
+	CHECK(lines == 1 && strstr(said, "is a fork of"));
+	close(pipes[0]);
+}
+
+int main(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id, *synchronous;
+	struct rdma_addrinfo *found;
+
+	if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP)) {
+		perror("no id");
+		return 2;
+	}
+	own_events(channel, id);
+	child(channel);
+	names(channel, id);
+	CHECK(rdma_destroy_id(id) == 0);
+	rdma_destroy_event_channel(channel);
+
+	CHECK(rdma_create_id(NULL, &synchronous, NULL, RDMA_PS_UDP) == 0);
+	CHECK(rdma_resolve_addrinfo(synchronous, "::1", "8", NULL) == 0);
+	CHECK(synchronous->event && synchronous->event->event == RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+	CHECK(rdma_query_addrinfo(synchronous, &found) == 0 && found->ai_family == AF_INET6);
+	rdma_freeaddrinfo(found);
+	CHECK(rdma_destroy_id(synchronous) == 0);
+	return failures != 0;
+}
