@@ -156,12 +156,14 @@ static void registration_ends(unsigned delay_us)
 	pthread_create(&thread, NULL, pour, &s);
 	while (atomic_load(&shared->begun) < 10)
 		sched_yield();
+	/* In the middle of a WRITE, somewhere: the delays are those of the list in main. */
 	usleep(delay_us);
 	end_deregister(b);
 	/* It is the application's again. */
 	memset(bytes, 0x5a, sizeof bytes);
 	end_write(b, DST, bytes, LONG);
 	pthread_join(thread, NULL);
+	/* That nothing arrives any more cannot be waited for: longer than a WRITE takes. */
 	usleep(2000);
 	end_read(b, DST, bytes, LONG);
 	check(s.refused && !s.others, "a WRITE is refused once the registration has ended");
@@ -174,6 +176,7 @@ static void *kill_soon(void *arg)
 {
 	while (atomic_load(&shared->begun) < 10)
 		sched_yield();
+	/* As above: in the middle of an operation. */
 	usleep(*(unsigned *)arg);
 	end_kill(b);
 	return NULL;

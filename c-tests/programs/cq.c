@@ -3,6 +3,7 @@
  * overflow. ibv_get_cq_event(3), ibv_req_notify_cq(3), ibv_destroy_cq(3).
  */
 #include "rig.h"
+#include "../asleep.h"
 #include <fcntl.h>
 #include <sys/epoll.h>
 
@@ -53,14 +54,10 @@ static int send_one(struct ibv_qp *qp, uint64_t id)
 	return ibv_post_send(qp, &w, &bad);
 }
 
-/* A thread that does not come back from ibv_destroy_cq before all events are acknowledged. */
-static volatile int destroyed = -1;
-
-static void *destroyer(void *cq)
+/* Does not come back before all events are acknowledged. */
+static int destroy(void *cq)
 {
-	int err = ibv_destroy_cq(cq);
-	__atomic_store_n(&destroyed, err, __ATOMIC_SEQ_CST);
-	return NULL;
+	return ibv_destroy_cq(cq);
 }
 
 static void events(void)
@@ -117,13 +114,10 @@ static void events(void)
 	check_eq(ibv_destroy_cq(one), EBUSY, "destroying a CQ that a QP uses");
 	check_eq(ibv_destroy_qp(qp), 0, "ibv_destroy_qp");
 	check_eq(ibv_destroy_comp_channel(ch), EBUSY, "destroying a channel that CQs use");
-	pthread_t t;
-	pthread_create(&t, NULL, destroyer, one);
-	usleep(100000);
-	check_eq(__atomic_load_n(&destroyed, __ATOMIC_SEQ_CST), -1, "ibv_destroy_cq waits for the acknowledgement");
+	struct call end = { .make = destroy, .object = one };
+	check(call_sleeps(&end), "ibv_destroy_cq waits for the acknowledgement");
 	ibv_ack_cq_events(got, 1);
-	pthread_join(t, NULL);
-	check_eq(destroyed, 0, "and returns after it");
+	check_eq(call_result(&end), 0, "and returns after it");
 	check_eq(ibv_destroy_cq(other), 0, "ibv_destroy_cq");
 	check_eq(ibv_destroy_comp_channel(ch), 0, "ibv_destroy_comp_channel");
 }

@@ -385,6 +385,7 @@ static void clocks(void)
 	check(da.completion_timestamp_mask != 0 && da.hca_core_clock != 0, "completion_timestamp_mask %#llx, hca_core_clock %llu kHz",
 	      (unsigned long long)da.completion_timestamp_mask, (unsigned long long)da.hca_core_clock);
 	uint64_t wall = wallclock(), raw = raw_clock();
+	/* Some time, over which the two are compared: any will do that is long beside their steps. */
 	usleep(50000);
 	uint64_t ticks = raw_clock() - raw, ns = wallclock() - wall;
 	/* Within a half: it says that the unit is right, nothing about precision. */

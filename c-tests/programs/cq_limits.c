@@ -96,15 +96,20 @@ static void sizes(void)
 	struct ibv_device_attr da;
 	if (ibv_query_device(ctx, &da))
 		die("ibv_query_device");
-	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, channel, 0), *from;
 	struct ibv_qp *qp = loop(cq, cq, 64);
 	struct ibv_wc w;
+	void *context;
+	ibv_req_notify_cq(cq, 1);
 	for (unsigned i = 0; i < 4; i++) {
 		receive(qp, 100 + i);
-		send_one(qp, i);
+		send_flags(qp, i, IBV_SEND_SIGNALED | (i == 3 ? IBV_SEND_SOLICITED : 0));
 	}
-	/* Eight completions are in the queue once the last is. */
-	usleep(200000);
+	/* The event is that of the last receive: four at least are in the queue, and nobody has polled. */
+	if (!readable(channel->fd, WAIT_US / 1000) || ibv_get_cq_event(channel, &from, &context))
+		die("no event of the last message");
+	ibv_ack_cq_events(from, 1);
 	check_eq(ibv_resize_cq(cq, 0), EINVAL, "a size of 0");
 	check_eq(ibv_resize_cq(cq, -1), EINVAL, "a negative size");
 	check_eq(ibv_resize_cq(cq, da.max_cqe + 1), EINVAL, "a size above max_cqe");
@@ -123,6 +128,7 @@ static void sizes(void)
 	check(cq->cqe >= 20 && cq->cqe < 500, "to %d", cq->cqe);
 	ibv_destroy_qp(qp);
 	check_eq(ibv_destroy_cq(cq), 0, "ibv_destroy_cq");
+	ibv_destroy_comp_channel(channel);
 }
 
 static int moderate(struct ibv_cq *cq, uint16_t count, uint16_t period)

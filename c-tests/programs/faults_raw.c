@@ -6,6 +6,7 @@
  */
 #include "frames.h"
 #include "control.h"
+#include "../asleep.h"
 
 enum { FRAMES = 5, HEADER = 14 };
 
@@ -266,13 +267,9 @@ static void overrun(void)
 	end();
 }
 
-static int destroyed = -1;
-
-static void *destroy_wq(void *wq)
+static int destroy_wq(void *wq)
 {
-	int err = ibv_destroy_wq(wq);
-	__atomic_store_n(&destroyed, err, __ATOMIC_SEQ_CST);
-	return NULL;
+	return ibv_destroy_wq(wq);
 }
 
 /* Of a work queue: two in a table, of which one has the queue that overruns. */
@@ -339,14 +336,10 @@ static void work_queue_overrun(void)
 	check_eq(ibv_modify_wq(wq[0], &again), 0, "it was in ERR, and goes to RESET");
 	meet();
 	check_eq(ibv_destroy_flow(f) | ibv_destroy_qp(spread) | ibv_destroy_rwq_ind_table(table) | ibv_destroy_wq(wq[1]), 0, "all others are destroyed");
-	pthread_t t;
-	if (pthread_create(&t, NULL, destroy_wq, wq[0]))
-		die("pthread_create");
-	usleep(100000);
-	check_eq(__atomic_load_n(&destroyed, __ATOMIC_SEQ_CST), -1, "ibv_destroy_wq waits for the acknowledgement of its event");
+	struct call end_of = { .make = destroy_wq, .object = wq[0] };
+	check(call_sleeps(&end_of), "ibv_destroy_wq waits for the acknowledgement of its event");
 	ibv_ack_async_event(&fatal);
-	pthread_join(t, NULL);
-	check_eq(destroyed | ibv_destroy_cq(own), 0, "and returns after it");
+	check_eq(call_result(&end_of) | ibv_destroy_cq(own), 0, "and returns after it");
 	frames_close();
 	unsetenv("FERROVERBS_SOFT_FAULTS");
 }

@@ -172,6 +172,7 @@ int main(void)
 		before[i] = now;
 	}
 	struct use self = used(getpid());
+	/* What must not happen, use of a processor, cannot be waited for: a second of it is what is looked at. */
 	sleep(1);
 	for (int i = 0; i < 4; i++) {
 		struct use after = used(pid[i]);

@@ -33,6 +33,8 @@ void partner_fork(void)
 	role = partner_pid == 0;
 	partner_fd = fd[role];
 	close(fd[!role]);
+	if (role)
+		go_to_host();
 }
 
 void swap(const void *ours, void *theirs, size_t len)

@@ -4,6 +4,7 @@
  * acknowledged. ibv_modify_qp(3), ibv_get_async_event(3).
  */
 #include "rig.h"
+#include "../asleep.h"
 
 #define BIG (3u << 20)
 
@@ -253,39 +254,27 @@ static void established(struct end *e, enum ibv_qp_type type)
 }
 
 /* Destroying waits for acknowledgements: a thread of its own for each kind of object. */
-static volatile int result;
-
-static void *destroy_qp(void *p)
+static int destroy_qp(void *p)
 {
-	int err = ibv_destroy_qp(p);
-	__atomic_store_n(&result, err, __ATOMIC_SEQ_CST);
-	return NULL;
+	return ibv_destroy_qp(p);
 }
 
-static void *destroy_srq(void *p)
+static int destroy_srq(void *p)
 {
-	int err = ibv_destroy_srq(p);
-	__atomic_store_n(&result, err, __ATOMIC_SEQ_CST);
-	return NULL;
+	return ibv_destroy_srq(p);
 }
 
-static void *destroy_cq(void *p)
+static int destroy_cq(void *p)
 {
-	int err = ibv_destroy_cq(p);
-	__atomic_store_n(&result, err, __ATOMIC_SEQ_CST);
-	return NULL;
+	return ibv_destroy_cq(p);
 }
 
-static void blocks(void *(*destroy)(void *), void *object, struct ibv_async_event *ev, const char *what)
+static void blocks(int (*destroy)(void *), void *object, struct ibv_async_event *ev, const char *what)
 {
-	pthread_t t;
-	result = -1;
-	pthread_create(&t, NULL, destroy, object);
-	usleep(100000);
-	check_eq(__atomic_load_n(&result, __ATOMIC_SEQ_CST), -1, "%s waits for the acknowledgement of an event", what);
+	struct call end = { .make = destroy, .object = object };
+	check(call_sleeps(&end), "%s waits for the acknowledgement of an event", what);
 	ibv_ack_async_event(ev);
-	pthread_join(t, NULL);
-	check_eq(result, 0, "and returns after it");
+	check_eq(call_result(&end), 0, "and returns after it");
 }
 
 static void unacknowledged(struct end *e)
@@ -357,6 +346,7 @@ static void asleep(struct end *e)
 		struct ibv_wc w;
 		end_recv(e, one_piece(IBV_WR_SEND, 1, 0, BIG));
 		end_arm(e, 0);
+		/* Time for the service threads of both to fall asleep. Where it is too short, the message is an easier one. */
 		usleep(10000);
 		if (send_one(qp, 1, BIG))
 			die("ibv_post_send");

@@ -1,6 +1,6 @@
 /*
  * Random mixes of every operation on an RC connection, checked against a model of both memories after each batch.
- * The seed is printed; TEST_SEED repeats a run.
+ * The seed is printed; TEST_SEED repeats a run. TEST_BATCHES: how many.
  */
 #include "rig.h"
 
@@ -190,7 +190,8 @@ int main(int argc, char **argv)
 	o.inl = 200;
 	pair_open(a, b, o, &aa, &ba);
 	end_write(b, 0, model_b, SIZE);
-	unsigned batches = 400;
+	const char *number = getenv("TEST_BATCHES");
+	unsigned batches = number ? (unsigned)strtoul(number, NULL, 0) : 400;
 	for (unsigned i = 0; i < batches; i++)
 		batch(i);
 	check(1, "%u random batches", batches);

@@ -65,6 +65,14 @@ int has_lids(void);
 /* Whether a region's lkey is not its rkey: the tests run so, since programs that work then work with one key, too. */
 int keys_differ(void);
 
+/*
+ * TEST_HOST=/run/netns/NAME puts agents into that network namespace, and TEST_HOST_FABRIC names their fabric folder: so the two processes
+ * are of two hosts. Ends have the address of GID 1 then, which is an interface's.
+ */
+int hosts_differ(void);
+/* Goes there, before any verb. */
+void go_to_host(void);
+
 /* ---- ends ---- */
 
 #define MAX_SGE 40

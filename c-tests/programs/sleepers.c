@@ -264,7 +264,13 @@ static pthread_t put_to_sleep(void)
 	return thread;
 }
 
-static void on_signal(int number) { (void)number; }
+static int signals;
+
+static void on_signal(int number)
+{
+	(void)number;
+	__atomic_add_fetch(&signals, 1, __ATOMIC_SEQ_CST);
+}
 
 /* What else ends a sleep. */
 static void disturbed(void)
@@ -281,7 +287,9 @@ static void disturbed(void)
 	sigaction(SIGUSR1, &act, NULL);
 	thread = put_to_sleep();
 	pthread_kill(thread, SIGUSR1);
-	usleep(20000);
+	for (uint64_t until = now_us() + WAIT_US; __atomic_load_n(&signals, __ATOMIC_SEQ_CST) != 2;)
+		if (now_us() > until)
+			die("the signal does not arrive");
 	until_asleep(getpid(), sleeper);
 	pthread_cancel(thread);
 	pthread_join(thread, &end);

@@ -151,6 +151,7 @@ static int call_while_stopped(const char *name, int (*call)(void *), void *objec
 	heard = slept = silent = over = 0;
 	memset(line, 0, sizeof line);
 	waiter = (pid_t)syscall(SYS_gettid);
+	/* In the middle of an operation, mostly: the child does nothing else. */
 	usleep(1000);
 	kill(child_pid, SIGSTOP);
 	if (waitpid(child_pid, &status, WUNTRACED) != child_pid || !WIFSTOPPED(status))
@@ -229,6 +230,7 @@ static int one_round(enum how how, const char *name)
 		ibv_dereg_mr(mr);
 	/* Nobody writes there any more. */
 	memset(memory, 0, LENGTH);
+	/* That nothing is written cannot be waited for; the child writes all the time. */
 	usleep(100);
 	int written = 0;
 	for (int i = 0; i < LENGTH; i += 4096)

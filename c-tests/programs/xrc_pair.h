@@ -70,13 +70,13 @@ static void xrc_open(uint64_t send_ops, uint8_t timeout, uint8_t retry, uint8_t 
 	mine.qpn = qp->qp_num;
 	mine.addr = (uintptr_t)buf;
 	mine.rkey = mr->rkey;
-	if (ibv_query_gid(ctx, 1, 0, &mine.gid))
+	if (ibv_query_gid(ctx, 1, hosts_differ(), &mine.gid))
 		die("ibv_query_gid");
 	swap(&mine, &theirs, sizeof mine);
 	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC },
 	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = theirs.qpn, .max_dest_rd_atomic = 4, .min_rnr_timer = 1,
-				     .ah_attr = { .is_global = 1, .grh = { .dgid = theirs.gid, .hop_limit = 1 }, .port_num = 1 } },
+				     .ah_attr = { .is_global = 1, .grh = { .dgid = theirs.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } },
 	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | (role ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
 	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = retry, .rnr_retry = rnr_retry, .max_rd_atomic = 4 },
 	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN | (role ? 0 : IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));

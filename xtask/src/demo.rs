@@ -95,6 +95,7 @@ const fn rate(program: &'static str, args: Words, what: &'static str, limit: Wor
 const KIB64: u64 = 65536;
 const MIB: u64 = 1 << 20;
 const S64K: Words = &["-s", "65536", "-n", "20000"];
+const S64K_BY_ADDRESS: Words = &["-R", "-s", "65536", "-n", "20000"];
 const S1M: Words = &["-s", "1048576", "-n", "3000"];
 const S8M: Words = &["-s", "8388608", "-n", "300"];
 const S8: Words = &["-s", "8", "-n", "50000"];
@@ -126,6 +127,13 @@ const MEASUREMENTS: &[Measurement] = &[
     bandwidth("ib_write_bw", S64K, "write bandwidth", KIB64, &["attach_write_64K"]),
     bandwidth("ib_write_bw", S1M, "write bandwidth", MIB, &["attach_write_1M"]),
     bandwidth("ib_write_bw", S8M, "write bandwidth", 8 * MIB, &["attach_write_8M"]),
+    bandwidth(
+        "ib_send_bw",
+        S64K_BY_ADDRESS,
+        "send bandwidth, by librdmacm",
+        KIB64,
+        &["copied_twice_64K"],
+    ),
     bandwidth("ib_read_bw", S64K, "read bandwidth", KIB64, &["attach_read_64K"]),
     bandwidth("ib_read_bw", S1M, "read bandwidth", MIB, &["attach_read_1M"]),
 ];
@@ -168,6 +176,7 @@ pub(crate) fn main() -> crate::Result<ExitCode> {
     for (program, args, what) in PING_PONGS {
         demo.ping_pong(program, args, what);
     }
+    demo.connection();
     demo.limits(&paths);
     for measurement in MEASUREMENTS {
         demo.measure(measurement);
@@ -281,6 +290,25 @@ impl Demo {
             .and_then(|ended| {
                 let text = &ended.client.stdout;
                 time_per_iteration(text).ok_or_else(|| format!("no result\n{}", ended.report()))
+            });
+        self.record(what, "", Default::default(), result);
+    }
+
+    /// rping, whose ends find each other by IP address and check every byte.
+    fn connection(&mut self) {
+        let what = "rping, by librdmacm";
+        if self.give_up(what) {
+            return;
+        }
+        self.progress.step(what);
+        let side = |role: &[&str]| self.over.job("rping").args(role).args(["-V", "-C", "100"]);
+        let (server, client) =
+            (side(&["-s", "-a", "0.0.0.0"]), side(&["-c", "-v", "-a", "127.0.0.1"]));
+        let result = Pair::between(server, client, LIMIT)
+            .and_then(|pair| pair.run(&self.scratch))
+            .and_then(|ended| {
+                let last = ended.client.stdout.contains("rdma-ping-99:");
+                if last { Ok("ok".to_owned()) } else { Err(ended.report()) }
             });
         self.record(what, "", Default::default(), result);
     }

@@ -2,6 +2,7 @@
 //!
 //! - `ferroverbs`: a tree of its own under `/usr/lib/ferroverbs`, and the command that puts it under one program.
 //! - `libibverbs1-ferroverbs`, `libibverbs-dev-ferroverbs`: in place of the distribution's two packages.
+//! - `librdmacm1-ferroverbs`, `librdmacm-dev-ferroverbs`: likewise.
 //! - `ferroverbs-soft`: the software adapter for the programs of all users, which only those get who ask for it.
 //!
 //! Control files and the command are in `packaging/`. The same sources give the same bytes: times are those of the last
@@ -89,18 +90,32 @@ pub(crate) fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<Pat
 struct Package {
     name: &'static str,
     lay: fn(&Dist<'_>, &Path) -> crate::Result<()>,
-    /// It holds the shared library that others link to: the cache of the dynamic loader has to know.
-    library: bool,
+    /// The shared library in it that others link to: the cache of the dynamic loader has to know.
+    library: Option<&'static str>,
 }
 
 const PACKAGES: &[Package] = &[
-    Package { name: "ferroverbs", lay: |d, root| d.beside(root), library: false },
-    Package { name: "libibverbs1-ferroverbs", lay: |d, root| d.library(root), library: true },
-    Package { name: "ferroverbs-soft", lay: |d, root| d.soft(root), library: false },
+    Package { name: "ferroverbs", lay: |d, root| d.beside(root), library: None },
+    Package {
+        name: "libibverbs1-ferroverbs",
+        lay: |d, root| d.verbs(root),
+        library: Some("libibverbs"),
+    },
+    Package { name: "ferroverbs-soft", lay: |d, root| d.soft(root), library: None },
     Package {
         name: "libibverbs-dev-ferroverbs",
-        lay: |d, root| d.development(root),
-        library: false,
+        lay: |d, root| d.development("libibverbs", root),
+        library: None,
+    },
+    Package {
+        name: "librdmacm1-ferroverbs",
+        lay: |d, root| d.library("librdmacm", root),
+        library: Some("librdmacm"),
+    },
+    Package {
+        name: "librdmacm-dev-ferroverbs",
+        lay: |d, root| d.development("librdmacm", root),
+        library: None,
     },
 ];
 
@@ -169,17 +184,23 @@ impl<'a> Dist<'a> {
         copy(&self.tree.join("bin/ferroverbs"), &root.join("usr/bin/ferroverbs"))?;
         // Pages that no other package has are where man(1) looks.
         for (section, page) in self.pages()? {
-            if page.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ferroverbs")) {
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if page_of(&section, &name).is_none() {
                 self.page(&page, &section, root)?;
             }
         }
         Ok(())
     }
 
-    fn library(&self, root: &Path) -> crate::Result<()> {
-        let name = "libibverbs.so.1";
+    fn library(&self, library: &str, root: &Path) -> crate::Result<()> {
+        let name = format!("{library}.so.1");
         let folder = root.join("usr/lib").join(&self.multiarch);
-        copy(&self.tree.join("lib").join(name), &folder.join(name))?;
+        copy(&self.tree.join("lib").join(&name), &folder.join(&name))
+    }
+
+    fn verbs(&self, root: &Path) -> crate::Result<()> {
+        self.library("libibverbs", root)?;
+        let folder = root.join("usr/lib").join(&self.multiarch);
         // Where the library looks for layers: beside the plugins.
         for name in stage::LAYERS {
             let layer = self.tree.join(stage::layer(name));
@@ -199,11 +220,13 @@ impl<'a> Dist<'a> {
         write(&root.join("usr/share/ferroverbs/libibverbs.d/soft.driver"), &text)
     }
 
-    fn development(&self, root: &Path) -> crate::Result<()> {
+    /// What programs for a library are compiled with.
+    fn development(&self, library: &str, root: &Path) -> crate::Result<()> {
         let lib = root.join("usr/lib").join(&self.multiarch);
         make_folder(&lib)?;
-        symlink("libibverbs.so.1", lib.join("libibverbs.so")).map_err(|e| e.to_string())?;
-        let staged = self.tree.join("lib/pkgconfig/libibverbs.pc");
+        let link = lib.join(format!("{library}.so"));
+        symlink(format!("{library}.so.1"), link).map_err(|e| e.to_string())?;
+        let staged = self.tree.join(format!("lib/pkgconfig/{library}.pc"));
         let text = fs::read_to_string(&staged).map_err(|e| e.to_string())?;
         let mut pc = format!("prefix=/usr\nlibdir=${{prefix}}/lib/{}\n", self.multiarch);
         for line in text.lines().filter(|l| !l.starts_with("prefix=") && !l.starts_with("libdir="))
@@ -211,10 +234,22 @@ impl<'a> Dist<'a> {
             pc.push_str(line);
             pc.push('\n');
         }
-        write(&lib.join("pkgconfig/libibverbs.pc"), &pc)?;
-        copy(&self.tree.join("include"), &root.join("usr/include"))?;
+        write(&lib.join(format!("pkgconfig/{library}.pc")), &pc)?;
+        let include = self.tree.join("include");
+        for header in files(&include)? {
+            let inner = header.strip_prefix(&include).unwrap_or(&header);
+            let of = if RDMACM_HEADERS.iter().any(|own| inner.starts_with(own)) {
+                "librdmacm"
+            } else {
+                "libibverbs"
+            };
+            if of == library {
+                copy(&header, &root.join("usr/include").join(inner))?;
+            }
+        }
         for (section, page) in self.pages()? {
-            if !page.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ferroverbs")) {
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if page_of(&section, &name) == Some(library) {
                 self.page(&page, &section, root)?;
             }
         }
@@ -259,13 +294,16 @@ impl<'a> Dist<'a> {
         let changelog = doc.join("changelog");
         write(&changelog, &self.changelog()?)?;
         self.gzip(&changelog)?;
-        if package.library {
+        if let Some(library) = package.library {
             // The name says whose place it takes; by policy it would be the other package's.
-            let text = format!("{}: package-name-doesnt-match-sonames libibverbs1\n", package.name);
+            let text = format!("{}: package-name-doesnt-match-sonames {library}1\n", package.name);
             write(&root.join("usr/share/lintian/overrides").join(package.name), &text)?;
             write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
-            write(&root.join("DEBIAN/shlibs"), "libibverbs 1 libibverbs1\n")?;
-            copy(&self.packaging().join("postinst"), &root.join("DEBIAN/postinst"))?;
+            write(&root.join("DEBIAN/shlibs"), &format!("{library} 1 {library}1\n"))?;
+        }
+        let postinst = self.packaging().join(format!("{}.postinst", package.name));
+        if postinst.exists() {
+            copy(&postinst, &root.join("DEBIAN/postinst"))?;
             set_mode(&root.join("DEBIAN/postinst"), 0o755)?;
         }
         self.control(package, &root)?;
@@ -377,6 +415,19 @@ impl<'a> Dist<'a> {
     }
 }
 
+/// What is librdmacm's below the folder of headers.
+const RDMACM_HEADERS: [&str; 2] = ["infiniband/ib.h", "rdma"];
+
+/// The library whose development package has a manual page; our own pages are in none of these.
+fn page_of(section: &str, name: &str) -> Option<&'static str> {
+    if name.starts_with("ferroverbs") {
+        return None;
+    }
+    // libibverbs has no page in the section of overviews.
+    let connections = name.starts_with("rdma_") || section == "man7";
+    Some(if connections { "librdmacm" } else { "libibverbs" })
+}
+
 fn make_folder(path: &Path) -> crate::Result<()> {
     fs::create_dir_all(path).map_err(|e| format!("cannot create {}: {e}", path.display()))
 }
@@ -409,4 +460,17 @@ pub(crate) fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_is_in_one_package() {
+        assert_eq!(page_of("man3", "ibv_open_device.3"), Some("libibverbs"));
+        assert_eq!(page_of("man3", "rdma_create_id.3"), Some("librdmacm"));
+        assert_eq!(page_of("man7", "rbind.7"), Some("librdmacm"));
+        assert_eq!(page_of("man7", "ferroverbs-soft.7"), None);
+    }
 }

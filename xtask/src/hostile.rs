@@ -18,8 +18,12 @@ const BUILD: Duration = Duration::from_secs(1200);
 const GRACE: Duration = Duration::from_secs(120);
 /// How long an attacker may take to join.
 const JOINING: Duration = Duration::from_secs(60);
+/// How often a program is run that the attacker did not meet.
+const ATTEMPTS: u32 = 5;
 /// What one attack of `soak --hostile` is given.
 const SECONDS: u64 = 30;
+/// For how long an attacker runs that is stopped when its victim has ended.
+const UNTIL_STOPPED: u64 = 3600;
 
 /// Which words the attacker writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,15 @@ impl Attack<'_> {
     }
 }
 
+/// What an attack came to that its victims stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stood {
+    /// What victims and attacker did, for people.
+    pub(crate) summary: String,
+    /// The attacker did not end by itself, and was killed. That is no defect of its victims.
+    pub(crate) hung: bool,
+}
+
 /// What all attacks need.
 #[derive(Debug)]
 pub(crate) struct Camp<'a> {
@@ -103,8 +116,8 @@ impl<'a> Camp<'a> {
         Ok(Self { paths, prefix, scratch, attacker, besieged, launcher })
     }
 
-    /// Runs one; the last line is what happened.
-    pub(crate) fn run(&self, attack: &Attack<'_>) -> Result<String, String> {
+    /// Runs one; an error is what failed.
+    pub(crate) fn run(&self, attack: &Attack<'_>) -> Result<Stood, String> {
         let (victims, stranger) = attack.users;
         let shared = stranger.is_some();
         let fabric = self.folder("fabric", victims, shared)?;
@@ -120,7 +133,7 @@ impl<'a> Camp<'a> {
         };
         // The attacker is stopped when the victim has ended, if that cannot be known beforehand.
         let chosen = matches!(attack.victim, Victim::Besieged);
-        let seconds = if chosen { attack.seconds + 1 } else { 3600 };
+        let seconds = if chosen { attack.seconds + 1 } else { UNTIL_STOPPED };
         let asked = format!("{} {seconds} {}", attack.seed, attack.reach.name());
         let attacker = over.clone().user(stranger.or(victims)).job(&self.attacker);
         let attacker = attacker
@@ -157,8 +170,15 @@ impl<'a> Camp<'a> {
         };
         let limit = Duration::from_secs(attack.seconds) + GRACE;
         // Whoever is connected to a process that says nonsense of itself, or to a killed one, may be told of it.
-        let victim =
-            grouped(job).env("FERROVERBS_QUIET", "1").dir(&work).run(self.scratch, limit)?;
+        let job = grouped(job).env("FERROVERBS_QUIET", "1").dir(&work);
+        let mut victim = job.run(self.scratch, limit)?;
+        // A short program may be over before anybody looks for it.
+        for _ in 1..ATTEMPTS {
+            if chosen || !victim.ok() || was_met(&attacker.printed()) {
+                break;
+            }
+            victim = job.run(self.scratch, limit)?;
+        }
         if !chosen {
             attacker.kill();
         }
@@ -179,28 +199,41 @@ impl<'a> Camp<'a> {
     }
 }
 
-fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<String, String> {
+/// `chosen`: the attacker was told when to end; otherwise it was killed when the victim had ended.
+fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Stood, String> {
     if let Some(found) = attacker.stdout.lines().find(|line| line.contains("@secret")) {
         return Err(format!("the attacker could read what nobody sent: {found}"));
     }
-    let attacked =
-        if chosen { attacker.ok() } else { attacker.end == End::Signalled(libc::SIGKILL) };
-    if !attacked {
+    let hung = attacker.end == End::TimedOut;
+    let stopped = !chosen && attacker.end == End::Signalled(libc::SIGKILL);
+    let as_asked = hung || stopped || chosen && attacker.ok();
+    if !as_asked {
         return Err("the attacker did not survive".into());
     }
     if !victim.ok() || !victim.stderr.is_empty() {
         return Err("the victim did not end well".into());
     }
     let said = |done: &Finished, mark: &str| {
-        let lines = done.stdout.lines().rev();
-        lines.filter_map(|line| line.split_once(mark)).map(|(_, rest)| rest.to_string()).next()
+        let mut lines = done.stdout.lines().rev();
+        lines.find_map(|line| line.split_once(mark)).map(|(_, rest)| rest.to_string())
     };
-    let attacked = said(attacker, "@done ").unwrap_or_default();
-    if chosen && attacked.contains(", 0 pieces to connections of ours") {
+    // At the end, or a second before it was killed.
+    let did = said(attacker, "@done ").or_else(|| said(attacker, "@doing "));
+    // Programs that were not written for it are connected to each other only.
+    let pieces =
+        did.as_deref().is_some_and(|did| !did.contains(", 0 pieces to connections of ours"));
+    if !was_met(&attacker.stdout) || chosen && !pieces {
         return Err("the attacker found nobody to attack".into());
     }
-    let summary = [said(victim, "ok: "), said(attacker, "@done ")];
-    Ok(summary.into_iter().flatten().collect::<Vec<_>>().join("; "))
+    let told = hung.then(|| "the attacker hung, and was killed".to_string());
+    let summary: Vec<String> = [said(victim, "ok: "), did, told].into_iter().flatten().collect();
+    Ok(Stood { summary: summary.join("; "), hung })
+}
+
+/// Whether an attacker that printed this has met a victim.
+fn was_met(printed: &str) -> bool {
+    let mut told = printed.lines().filter(|line| line.contains("@do"));
+    told.any(|line| line.ends_with(" processes met") && !line.ends_with(" 0 processes met"))
 }
 
 /// The test program of the soft adapter, which has the attacker in it.
@@ -232,7 +265,7 @@ pub(crate) fn soak(
     let stage = paths.stage();
     let camp = Camp::new(paths, &stage, scratch)?;
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
-    let (mut runs, mut failed) = (0u32, Vec::new());
+    let (mut runs, mut hung, mut failed) = (0u32, 0u32, Vec::new());
     let storm = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
     let storm = storm.ok_or("storm is not in the list of C programs")?;
     for seed in first.. {
@@ -251,7 +284,10 @@ pub(crate) fn soak(
         let name = attack.name();
         progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
         match camp.run(&attack) {
-            Ok(summary) => progress.note(&format!("{name}: {summary}")),
+            Ok(stood) => {
+                hung += u32::from(stood.hung);
+                progress.note(&format!("{name}: {}", stood.summary));
+            }
             Err(report) => {
                 progress.note(&format!("FAILED {name}: {report}"));
                 failed.push(name);
@@ -259,10 +295,47 @@ pub(crate) fn soak(
         }
         runs += 1;
     }
-    progress.clear();
-    println!("{runs} attacks from seed {first}, {} failed", failed.len());
-    for name in &failed {
-        println!("  {name}");
+    let did = format!("{runs} attacks from seed {first} ({hung} attackers had to be killed)");
+    Ok(crate::soak::outcome(progress, &did, &failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(end: End, stdout: &str) -> Finished {
+        let (line, stderr) = (String::new(), String::new());
+        Finished { line, end, stdout: stdout.into(), stderr, elapsed: Duration::ZERO }
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+
+    const DID: &str = "@slot 3\n@doing 64 acts, 5 pieces to connections of ours, 0 to those of others, 2 processes met\n";
+    const IDLE: &str = "@slot 3\n@done 64 acts, 0 pieces to connections of ours, 0 to those of others, 0 processes met\n";
+
+    #[test]
+    fn an_attacker_that_hung_is_told_apart_if_it_attacked() {
+        let (well, ill) =
+            (finished(End::Exited(0), "ok: 7 exchanges\n"), finished(End::Exited(1), ""));
+        let hung = finished(End::TimedOut, DID);
+        let stood = judge(&well, &hung, true).unwrap();
+        assert!(stood.hung && stood.summary.contains("hung") && stood.summary.contains("5 pieces"));
+        assert!(judge(&ill, &hung, true).is_err(), "the victims are judged all the same");
+        assert!(judge(&well, &finished(End::TimedOut, IDLE), true).is_err());
+        assert!(judge(&well, &finished(End::TimedOut, "@slot 3\n"), true).is_err());
+    }
+
+    #[test]
+    fn an_attack_that_did_nothing_or_found_too_much_fails() {
+        let well = finished(End::Exited(0), "ok: 7 exchanges\n");
+        assert!(judge(&well, &finished(End::Exited(0), IDLE), true).is_err());
+        assert!(judge(&well, &finished(End::Exited(0), DID), true).is_ok_and(|stood| !stood.hung));
+        assert!(judge(&well, &finished(End::Exited(101), DID), true).is_err());
+        assert!(judge(&well, &finished(End::Signalled(libc::SIGKILL), DID), true).is_err());
+        let killed = |stdout| finished(End::Signalled(libc::SIGKILL), stdout);
+        assert!(judge(&well, &killed("@slot 3\n"), false).is_err());
+        assert!(
+            judge(&well, &killed(&IDLE.replace(" 0 processes", " 2 processes")), false).is_ok()
+        );
+        let secret = format!("{DID}@secret in chunk memory\n");
+        assert!(judge(&well, &finished(End::Exited(3), &secret), true).is_err());
+    }
 }

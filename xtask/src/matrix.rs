@@ -1,4 +1,4 @@
-//! `cargo xtask matrix`: writes docs/abi-matrix.md, which says of each name that the library exports under
+//! `cargo xtask matrix`: writes docs/abi-matrix.md, which says of each name that libibverbs and librdmacm export under
 //! which versions it is there, what implements it, and which tests mention it.
 
 use crate::files::{is_current, read};
@@ -155,6 +155,8 @@ fn group(version: &str) -> &str {
 /// The sources of tests.
 #[derive(Debug)]
 struct Tests {
+    /// Where the library's own sources are.
+    sources: &'static str,
     /// Programs and tests from outside: file, and the identifiers in it.
     outside: Vec<(String, BTreeSet<String>)>,
     /// Source files of the library with what they have behind `#[cfg(test)]`.
@@ -162,23 +164,23 @@ struct Tests {
 }
 
 impl Tests {
-    fn read(root: &Path) -> crate::Result<Self> {
+    fn read(root: &Path, folders: &[&str], sources: &'static str) -> crate::Result<Self> {
         let mut outside = Vec::new();
-        for folder in ["c-tests", "tests", "providers/soft/tests"] {
+        for folder in folders {
             for file in files(&root.join(folder), &["c", "rs"])? {
                 let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
                 outside.push((name, identifiers(&read(&file)?)));
             }
         }
         let mut unit = Vec::new();
-        for file in files(&root.join("src"), &["rs"])? {
+        for file in files(&root.join(sources), &["rs"])? {
             let text = read(&file)?;
             if let Some((_, tests)) = text.split_once("\n#[cfg(test)]\nmod ") {
                 let name = file.strip_prefix(root).unwrap_or(&file).to_path_buf();
                 unit.push((name, tests.to_string()));
             }
         }
-        Ok(Self { outside, unit })
+        Ok(Self { sources, outside, unit })
     }
 
     /// The files that mention an entry. Programs get the default version of a name. A unit test
@@ -191,7 +193,8 @@ impl Tests {
         let outside = self.outside.iter().filter(|(_, words)| by_name && mentions(words));
         let mut found: Vec<String> = outside.map(|(file, _)| file.clone()).collect();
         let (module, function) = entry.path.rsplit_once("::").unwrap_or(("", &entry.path));
-        let own = PathBuf::from(format!("src/{}.rs", module.replace("::", "/")));
+        let own = format!("{}/{}.rs", self.sources, module.replace("::", "/"));
+        let own = PathBuf::from(own);
         let stem = module.rsplit("::").next().unwrap_or(module);
         let qualified = format!("{stem}::{function}");
         for (file, tests) in &self.unit {
@@ -249,11 +252,78 @@ fn generate(root: &Path) -> crate::Result<String> {
     let mut all = entries(&read(&root.join("src/export/table.rs"))?);
     all.extend(variable());
     let upstream = Upstream::read(&root.join("c-tests/symbols"))?;
-    let tests = Tests::read(root)?;
+    let tests = Tests::read(root, &["c-tests", "tests", "providers/soft/tests"], "src")?;
+    let unreadable = || Err("the export tables or upstream's lists cannot be read".into());
     if all.is_empty() || upstream.newest.is_empty() {
-        return Err("the export table or upstream's lists cannot be read".into());
+        return unreadable();
     }
-    Ok(document(&all, &upstream, |entry| tests.of(entry)))
+    let verbs = document(&all, &upstream, |entry| tests.of(entry));
+    let mut all = entries(&read(&root.join("rdmacm/src/export.rs"))?);
+    for entry in all.iter_mut().filter(|entry| !entry.path.starts_with("rsocket")) {
+        entry.path.insert_str(0, "calls::");
+    }
+    let upstream = Upstream::read(&root.join("c-tests/symbols-rdmacm"))?;
+    let tests = Tests::read(root, &["c-tests", "rdmacm/tests"], "rdmacm/src")?;
+    if all.is_empty() || upstream.newest.is_empty() {
+        return unreadable();
+    }
+    Ok(verbs + &connections(&all, &upstream, |entry| tests.of(entry)))
+}
+
+/// What librdmacm exports. Each name has one version, and every one is for applications.
+fn connections(
+    all: &[Entry],
+    upstream: &Upstream,
+    tests: impl Fn(&Entry) -> Vec<String>,
+) -> String {
+    let ours: BTreeSet<_> = all.iter().map(|e| (e.name.clone(), e.version.clone())).collect();
+    let missing: Vec<_> = upstream.newest.difference(&ours).collect();
+    let tested: BTreeMap<&str, Vec<String>> =
+        all.iter().map(|entry| (entry.name.as_str(), tests(entry))).collect();
+    let untested: Vec<_> = tested
+        .iter()
+        .filter(|(_, tests)| tests.is_empty())
+        .map(|(name, _)| format!("`{name}`"))
+        .collect();
+    let mut text = String::from(RDMACM_HEAD);
+    let _ = writeln!(
+        text,
+        "- {} names under {} versions.",
+        all.len(),
+        all.iter().map(|e| &e.version).collect::<BTreeSet<_>>().len(),
+    );
+    let _ = writeln!(text, "- {}", exported(upstream, &missing));
+    let _ = writeln!(text, "- No test here mentions {}.\n", listed(&untested));
+    text.push_str(RDMACM_TABLE);
+    let mut sorted: Vec<_> = all.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    for entry in sorted {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | `{}` | {} |",
+            entry.name,
+            entry.version.trim_start_matches("RDMACM_"),
+            upstream.since(&entry.name, &entry.version),
+            entry.path,
+            cell(tested.get(entry.name.as_str()).map_or(&[], Vec::as_slice))
+        );
+    }
+    text
+}
+
+/// How much of the newest release is here.
+fn exported(upstream: &Upstream, missing: &[&(String, String)]) -> String {
+    format!(
+        "rdma-core {} exports {}, of which {} are here{}",
+        upstream.newest_release,
+        upstream.newest.len(),
+        upstream.newest.len() - missing.len(),
+        if missing.is_empty() { ".".into() } else { format!("; missing: {missing:?}.") }
+    )
+}
+
+fn listed(untested: &[String]) -> String {
+    if untested.is_empty() { "none of them".into() } else { untested.join(", ") }
 }
 
 fn document(all: &[Entry], upstream: &Upstream, tests: impl Fn(&Entry) -> Vec<String>) -> String {
@@ -311,20 +381,9 @@ fn document(all: &[Entry], upstream: &Upstream, tests: impl Fn(&Entry) -> Vec<St
         all.iter().map(|e| &e.version).collect::<BTreeSet<_>>().len(),
         all.len()
     );
-    let _ = writeln!(
-        text,
-        "- rdma-core {} exports {}, of which {} are here{}",
-        upstream.newest_release,
-        upstream.newest.len(),
-        upstream.newest.len() - missing.len(),
-        if missing.is_empty() { ".".into() } else { format!("; missing: {missing:?}.") }
-    );
+    let _ = writeln!(text, "- {}", exported(upstream, &missing));
     let untested: Vec<_> = untested.into_iter().collect();
-    let _ = writeln!(
-        text,
-        "- No test mentions {}.\n",
-        if untested.is_empty() { "none of them".into() } else { untested.join(", ") }
-    );
+    let _ = writeln!(text, "- No test mentions {}.\n", listed(&untested));
     text.push_str(PUBLIC_HEAD);
     for line in public.values() {
         let _ = writeln!(text, "{line}");
@@ -346,12 +405,14 @@ fn cell(tests: &[String]) -> String {
 const HEAD: &str = "\
 # ABI matrix
 
-Written by `cargo xtask matrix` from `src/export/table.rs`, from the lists of what rdma-core's releases export
-(`c-tests/symbols`) and from the sources of the tests. Do not edit it; `cargo xtask test matrix` fails when it is out of
+Written by `cargo xtask matrix` from `src/export/table.rs` and `rdmacm/src/export.rs`, from the lists of what rdma-core's
+releases export (`c-tests/symbols`, `c-tests/symbols-rdmacm`) and from the sources of the tests. Do not edit it; `cargo xtask test matrix` fails when it is out of
 date.
 
 That each name is there under its version is checked by `cargo xtask test symbols`, entry by entry; the column \"tests\"
 names the tests that mention it. Debian's programs and plugins, which other test groups run, are not counted.
+
+The first two tables are libibverbs, the last one is librdmacm.
 
 ";
 
@@ -375,6 +436,19 @@ rows. A function that is made for each generation from one source is one row.
 |---|---|---|---|---|---|
 ";
 
+const RDMACM_HEAD: &str = "
+## librdmacm
+
+All versions are `RDMACM_1.<n>`, each is the only one of its name, and what implements it is below `rdmacm/src`. What does not work yet is in
+[rdmacm.md](rdmacm.md). The programs of `cargo xtask test rdmacm` are not counted as tests here.
+
+";
+
+const RDMACM_TABLE: &str = "\
+| name | version | since | implementation | tests |
+|---|---|---|---|---|
+";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,6 +465,7 @@ mod tests {
         let file = |name: &str, text: &str| (name.to_string(), identifiers(text));
         let unit = |name: &str, text: &str| (PathBuf::from(name), text.to_string());
         Tests {
+            sources: "src",
             outside: vec![file("c-tests/a.c", "x = ibv_old(1);"), file("c-tests/b.c", "ibv_older")],
             unit: vec![
                 unit("src/export/compat10/pd.rs", "let pd = alloc(context);"),
@@ -423,6 +498,18 @@ mod tests {
         assert_eq!(tests.of(&all[0]), ["src/export/compat10/pd.rs", "src/export/compat10/qp.rs"]);
         assert_eq!(tests.of(&all[1]), ["c-tests/a.c"]);
         assert!(tests.of(&all[2]).is_empty());
+    }
+
+    #[test]
+    fn connections_have_a_table_of_their_own() {
+        let mut upstream = Upstream::default();
+        upstream.add(44, "symbol\tversion\nrdma_old\tRDMACM_1.0\nrdma_gone\tRDMACM_1.0\n");
+        let all = entries("\"rdma_old\" \"@@\" \"RDMACM_1.0\" => id::old;");
+        let text = connections(&all, &upstream, |_| vec![]);
+        assert!(text.contains("- 1 names under 1 versions."), "{text}");
+        assert!(text.contains("exports 2, of which 1 are here; missing: [(\"rdma_gone\""));
+        assert!(text.contains("- No test here mentions `rdma_old`."));
+        assert!(text.contains("| `rdma_old` | 1.0 | 44 | `id::old` |  |"));
     }
 
     #[test]

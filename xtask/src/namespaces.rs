@@ -58,6 +58,15 @@ impl Namespaces {
         }
         Ok(())
     }
+
+    /// Pulls the plug of the server's end of the cable, or puts it in.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn plug(&self, plugged: bool) -> crate::Result<()> {
+        let ([name, _], [device, _]) = (&self.names, &self.devices);
+        ip(&format!("-n {name} link set {device} {}", if plugged { "up" } else { "down" }))
+    }
 }
 
 impl Drop for Namespaces {

@@ -54,6 +54,7 @@ pub(crate) struct Over {
     wired: bool,
     told: Option<PathBuf>,
     traced: Option<PathBuf>,
+    counted: Option<PathBuf>,
 }
 
 impl Over {
@@ -70,6 +71,7 @@ impl Over {
             wired: false,
             told: None,
             traced: None,
+            counted: None,
         }
     }
 
@@ -117,6 +119,12 @@ impl Over {
         self
     }
 
+    /// Under the layer that counts what programs do, in `folder`.
+    pub(crate) fn counted(mut self, folder: Option<&Path>) -> Self {
+        self.counted = folder.map(Path::to_path_buf);
+        self
+    }
+
     /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
     pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
@@ -142,6 +150,11 @@ impl Over {
             job = job.env("FERROVERBS_LAYERS", "trace,validate").env("FERROVERBS_TRACE", settings);
             // It has nothing to say of most; what programs do wrong on purpose is not the matter here.
             job = job.env("FERROVERBS_VALIDATE", "log=/dev/null");
+        }
+        if let Some(folder) = &self.counted {
+            let mut settings = OsString::from("dir=");
+            settings.push(folder);
+            job = job.env("FERROVERBS_LAYERS", "stats").env("FERROVERBS_STATS", settings);
         }
         job = match self.way {
             Way::LibraryPath => {

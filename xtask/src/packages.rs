@@ -15,7 +15,7 @@ pub(crate) type Package = &'static str;
 
 /// What the demo runs.
 pub(crate) const DEMO: &[Package] =
-    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest"];
+    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest", "rdmacm-utils"];
 
 /// What most groups of tests run, apart from what the demo runs.
 pub(crate) const TEST: &[Package] = &[
@@ -60,8 +60,12 @@ pub(crate) const TENSORPIPE: &[Package] = &["libtensorpipe-dev", "g++"];
 pub(crate) const DAPL: &[Package] = &["dapl2-utils"];
 pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 
+/// A terminal for programs that draw on one.
+pub(crate) const TERMINAL: &[Package] = &["tmux"];
+
 /// What makes hosts of namespaces.
-pub(crate) const HOSTS: &[Package] = &["iproute2", "util-linux"];
+pub(crate) const HOSTS: &[Package] =
+    &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
 
 /// What packages are made with.
 pub(crate) const DIST: &[Package] = &["dpkg", "binutils", "gcc", "xz-utils"];
@@ -84,7 +88,7 @@ pub(crate) const VM: &[Package] =
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
+    DAPL, CEPH, TERMINAL, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

@@ -157,10 +157,20 @@ pub(crate) fn free_port() -> crate::Result<u16> {
     listener.map(|a| a.port()).map_err(|e| format!("cannot find a free TCP port: {e}"))
 }
 
-/// Whether any process of this network namespace listens on `port`. Asking by a connection would use
+/// Whether any process of this network namespace listens on `port`, by TCP or by our librdmacm. Asking by a connection would use
 /// up the one that the server accepts.
 fn listening(port: u16) -> bool {
-    listening_at("/proc/net", port)
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    listening_at("/proc/net", port) || serves(&sockets, TCP_SPACE, port)
+}
+
+/// The space of ports of connections (`enum rdma_port_space`).
+pub(crate) const TCP_SPACE: u64 = 0x0106;
+
+/// Whether, by the text of /proc/net/unix, a process takes requests of our librdmacm's clients for a port: such a one has a socket of that name.
+pub(crate) fn serves(sockets: &str, space: u64, port: u16) -> bool {
+    let name = format!("/listen/{:#x}", space << 16 | u64::from(port));
+    sockets.lines().any(|line| line.ends_with(&name))
 }
 
 /// As `listening`, in the network namespace with these tables.

@@ -165,6 +165,11 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has ended, and not well.
     pub(crate) fn failed(&mut self) -> bool {
         self.child.try_wait().map_or(true, |status| status.is_some_and(|status| !status.success()))

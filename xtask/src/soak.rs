@@ -1,5 +1,7 @@
 //! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/storm.c` for as long as wanted, a seed after the other,
-//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`).
+//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`); with `--hosts`, another program between two hosts.
+
+mod hosts;
 
 use crate::hostile;
 use crate::over::{DataPath, Over};
@@ -28,6 +30,10 @@ pub(crate) struct Args {
     /// Beside a hostile process, which writes whatever it can into whatever it can write
     #[arg(long)]
     hostile: bool,
+    /// Between two hosts (network namespaces, made by root), by RoCE v2, with packets that get lost: random operations on both memories, and
+    /// a model of them
+    #[arg(long, conflicts_with = "hostile")]
+    hosts: bool,
 }
 
 /// Runs until the time is over; a failure does not end it, but the exit status tells.
@@ -40,6 +46,9 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     stage::ensure(&paths, &progress)?;
     if args.hostile {
         return hostile::soak(&paths, &progress, &scratch, minutes, first);
+    }
+    if args.hosts {
+        return hosts::soak(&paths, &progress, &scratch, minutes, first);
     }
     let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "storm");
     let program = program.ok_or("storm is not in the list of C programs")?;
@@ -74,10 +83,15 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         }
         runs += 1;
     }
+    Ok(outcome(&progress, &format!("{runs} seeds from {first}"), &failed))
+}
+
+/// Prints what `did` and what of it failed, and says it by the exit status.
+pub(crate) fn outcome(progress: &Progress, did: &str, failed: &[String]) -> ExitCode {
     progress.clear();
-    println!("{runs} seeds from {first}, {} failed", failed.len());
-    for name in &failed {
+    println!("{did}, {} failed", failed.len());
+    for name in failed {
         println!("  {name}");
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

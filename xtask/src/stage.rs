@@ -128,6 +128,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.copy(&release.join("ferroverbs"), "bin/ferroverbs", 0o755)?;
     tree.write(SOFT_DRIVER.as_bytes(), "etc/libibverbs.d/soft.driver", 0o644)?;
     tree.write(PKG_CONFIG.as_bytes(), "lib/pkgconfig/libibverbs.pc", 0o644)?;
+    tree.write(PKG_CONFIG_RDMACM.as_bytes(), "lib/pkgconfig/librdmacm.pc", 0o644)?;
     tree.copy_folder(&paths.root.join("include"), "include")?;
     for page in Page::all(&paths.root.join("man"))? {
         let (folder, file) = (format!("share/man/man{}", page.section), page.file_name());
@@ -144,7 +145,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
 }
 
 /// Our own layers.
-pub(crate) const LAYERS: &[&str] = &["trace", "validate"];
+pub(crate) const LAYERS: &[&str] = &["stats", "trace", "validate"];
 
 /// Where a layer is in the tree.
 pub(crate) fn layer(name: &str) -> String {
@@ -168,6 +169,20 @@ Name: libibverbs
 Description: RDMA verbs, by Ferroverbs
 Version: 1.18.65.0
 Libs: -L${libdir} -libverbs
+Cflags: -I${includedir}
+";
+
+/// Upstream's version of librdmacm has a number of its own in front of the release's.
+const PKG_CONFIG_RDMACM: &str = "\
+prefix=${pcfiledir}/../..
+libdir=${prefix}/lib
+includedir=${prefix}/include
+
+Name: librdmacm
+Description: Connections of RDMA verbs by IP addresses, by Ferroverbs
+Version: 1.5.65.0
+Requires.private: libibverbs
+Libs: -L${libdir} -lrdmacm
 Cflags: -I${includedir}
 ";
 

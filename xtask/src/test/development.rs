@@ -9,27 +9,36 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let prefix = bench.prefix()?;
-    let asked = |what: &[&str]| {
+    let of = |package: &'static str, what: &[&str]| {
         let done = Job::new("pkg-config")
             .args(what)
-            .arg("libibverbs")
+            .args(package.split(' '))
             .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
             .run(&bench.scratch, LIMIT)?;
         if done.ok() { Ok(done.stdout.trim().to_owned()) } else { Err(done.report("pkg-config")) }
     };
+    let asked = |what: &[&str]| of("libibverbs", what);
     let version = asked(&["--modversion"]).and_then(|version| {
         let expected = "1.18.65.0";
         if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
     });
     tally.record("version of the interface", version);
+    let version = of("librdmacm", &["--modversion"]).and_then(|version| {
+        let expected = "1.5.65.0";
+        if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
+    });
+    tally.record("version of librdmacm's", version);
     let at_least = asked(&["--exists", "--print-errors", "--atleast-version=1.14"]).map(drop);
     tally.record("newer than a program asks for", at_least);
 
-    for (language, source) in
-        [("c", "c-tests/inlines/device.c"), ("c++", "c-tests/inlines/device.c")]
-    {
+    let programs = [
+        ("c", "libibverbs", "c-tests/inlines/device.c"),
+        ("c++", "libibverbs", "c-tests/inlines/device.c"),
+        ("c", "librdmacm libibverbs", "c-tests/inlines/connection.c"),
+    ];
+    for (language, package, source) in programs {
         let exe = bench.scratch.fresh("device");
-        let result = asked(&["--cflags", "--libs"]).and_then(|flags| {
+        let result = of(package, &["--cflags", "--libs"]).and_then(|flags| {
             let compile = |output: &[&str]| {
                 Job::new("gcc")
                     .arg(format!("-x{language}"))
@@ -58,7 +67,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             }
             bench.nothing_left(&fabric)
         });
-        tally.record(&format!("a program in {language}, by pkg-config alone"), result);
+        let name = format!("a program in {language} for {package}, by pkg-config alone");
+        tally.record(&name, result);
     }
     tally.record("a plugin in C, by the header for plugins", plugin(bench));
     Ok(())

@@ -27,6 +27,20 @@ pingpong() {
 	wait $server
 }
 
+# The same by addresses.
+rping_pair() {
+	setpriv --reuid=65534 --regid=65534 --clear-groups "$@" rping -s -C 3 -a 0.0.0.0 > /tmp/server 2>&1 &
+	server=$!
+	tries=0
+	until setpriv --reuid=65534 --regid=65534 --clear-groups "$@" rping -c -v -C 3 -a 127.0.0.1 > /tmp/client 2>&1 &&
+		grep -q rdma-ping-2 /tmp/client; do
+		tries=$((tries + 1))
+		[ $tries -lt 20 ] && kill -0 $server 2> /dev/null || { cat /tmp/client /tmp/server; return 1; }
+		sleep 0.2
+	done
+	wait $server
+}
+
 not() {
 	! "$@"
 }
@@ -53,6 +67,7 @@ check "ferroverbs installs" dpkg -i /given/ferroverbs_*.deb
 check "its command runs" ferroverbs --version
 check "ibv_rc_pingpong by the command" pingpong ferroverbs
 check "by LD_PRELOAD too" pingpong ferroverbs -p
+check "rping by the command" rping_pair ferroverbs
 check "nothing changes for other programs" not has_soft env
 check "its doctor misses nothing" ferroverbs doctor
 check "dependencies are met" apt-get check
@@ -61,6 +76,7 @@ files > /tmp/after
 check "without a trace" diff /tmp/before /tmp/after
 
 check "the replacing packages install" dpkg -B -i /given/libibverbs1-ferroverbs_*.deb /given/libibverbs-dev-ferroverbs_*.deb
+check "those of librdmacm install, too" dpkg -B -i /given/librdmacm1-ferroverbs_*.deb /given/librdmacm-dev-ferroverbs_*.deb
 check "the packages that they replace are gone" not dpkg-query -L libibverbs1
 check "dependencies on them are met" apt-get check
 check "the package database is sound" sh -c 'test -z "$(dpkg --audit)"'
@@ -68,7 +84,9 @@ check "the linker finds the library" sh -c 'ldconfig -p | grep -q "libibverbs.so
 check "no device without the adapter's package" not has_soft env
 check "the adapter's package installs" dpkg -i /given/ferroverbs-soft_*.deb
 check "ibv_rc_pingpong for all users" pingpong env
+check "rping for all users" rping_pair env
 check "headers are there" test -f /usr/include/infiniband/verbs.h
+check "those of librdmacm are" test -f /usr/include/rdma/rdma_cma.h
 mkdir -p /etc/libibverbs.d
 : > /etc/libibverbs.d/soft.driver
 check "an administrator's file takes its place" not has_soft env
@@ -76,8 +94,10 @@ rm /etc/libibverbs.d/soft.driver
 check "it goes, and is not purged" dpkg -r ferroverbs-soft
 check "nobody misses it then" quiet ibv_devices
 check "nothing of it is left to purge" not sh -c 'dpkg-query -W -f "\${db:Status-Status}" ferroverbs-soft | grep -q config'
-check "and the others, for the distribution's" sh -c 'dpkg -P --force-depends libibverbs-dev-ferroverbs libibverbs1-ferroverbs &&
-	dpkg -i /var/cache/apt/archives/libibverbs1_*.deb /var/cache/apt/archives/libibverbs-dev_*.deb'
+check "and the others, for the distribution's" sh -c 'dpkg -P --force-depends librdmacm-dev-ferroverbs librdmacm1-ferroverbs \
+	libibverbs-dev-ferroverbs libibverbs1-ferroverbs &&
+	dpkg -i /var/cache/apt/archives/libibverbs1_*.deb /var/cache/apt/archives/libibverbs-dev_*.deb \
+	/var/cache/apt/archives/librdmacm1*.deb /var/cache/apt/archives/librdmacm-dev_*.deb'
 check "dependencies are met as before" apt-get check
 files > /tmp/after
 check "without a trace here either" diff /tmp/before /tmp/after

@@ -56,7 +56,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             continue;
         }
         bench.step(&format!("hostile: {}", attack.name()));
-        tally.record(&attack.name(), camp.run(&attack).map(drop));
+        let stood = camp.run(&attack);
+        if stood.as_ref().is_ok_and(|stood| stood.hung) {
+            let told = format!("{}: the attacker hung, and was killed", attack.name());
+            bench.progress.note(&told);
+        }
+        tally.record(&attack.name(), stood.map(drop));
     }
     Ok(())
 }

@@ -1,30 +1,17 @@
 //! Unmodified programs of two hosts, by RoCE v2: two network namespaces with a cable between them, and processes that share nothing else.
 
+mod accidents;
 mod cluster;
+mod losses;
 
 use super::meeting::Place;
 use super::{Bench, Tally};
 use crate::namespaces::Namespaces;
+use crate::process::Job;
+use std::time::Duration;
 
-/// A cable: bytes of its packets, what it does to them, and whether only the programs that are marked so run over it.
-struct Cable {
-    name: &'static str,
-    mtu: u32,
-    netem: &'static str,
-    all: bool,
-}
-
-const CABLES: &[Cable] = &[
-    Cable { name: "MTU 1500", mtu: 1500, netem: "", all: true },
-    Cable { name: "MTU 9000", mtu: 9000, netem: "", all: false },
-    Cable { name: "1 % lost", mtu: 1500, netem: "loss 1%", all: false },
-    Cable {
-        name: "lost, doubled, reordered",
-        mtu: 9000,
-        netem: "delay 200us 100us loss 2% duplicate 1% reorder 5%",
-        all: false,
-    },
-];
+/// Bytes of the packets of a cable, and whether only the programs that are marked so run over it.
+const CABLES: &[(u32, bool)] = &[(1500, true), (9000, false)];
 
 /// Programs, and whether they run over every cable. The client gets the server's address as its last argument.
 const PROGRAMS: &[(&str, &[&str], bool)] = &[
@@ -41,6 +28,7 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_write_lat", &["-n", "200", "-s", "8"], false),
     ("ib_send_bw", &["-n", "100", "-s", "65536"], false),
     ("ib_send_bw", &["-n", "100", "-s", "65536", "-b", "-e"], false),
+    ("ib_send_bw", &["-n", "1024", "-s", "512", "-c", "UD", "--post_list", "16"], false),
     ("ib_write_bw", &["-n", "50", "-s", "1048576"], true),
     ("ib_read_bw", &["-n", "50", "-s", "1048576"], true),
     ("ib_atomic_lat", &["-n", "200"], true),
@@ -54,6 +42,12 @@ const CROWD: &[(&str, &[&str])] = &[
     ("ib_write_bw", &["-n", "50", "-s", "1048576"]),
 ];
 
+/// Programs of ours, whose two processes are of both hosts.
+const OWN: &[(&str, &[&str])] = &[("random_ops", &["two"]), ("builders_xrc", &[])];
+
+/// How long one of them may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let hosts = match Namespaces::new() {
         Ok(hosts) => hosts,
@@ -62,23 +56,53 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             return cluster::run(bench, tally);
         }
     };
-    for cable in CABLES {
-        if let Err(reason) = hosts.set_cable(cable.mtu, cable.netem) {
-            tally.skip(cable.name, &reason);
-            continue;
-        }
-        for (program, args, _) in PROGRAMS.iter().filter(|(_, _, always)| cable.all || *always) {
-            let name = format!("{program} {}, {}", args.join(" "), cable.name);
+    for (mtu, all) in CABLES {
+        hosts.set_cable(*mtu, "")?;
+        for (program, args, _) in PROGRAMS.iter().filter(|(_, _, always)| *all || *always) {
+            let name = format!("{program} {}, MTU {mtu}", args.join(" "));
             bench.step(&format!("hosts: {name}"));
-            let mut place = Place::new(bench, [None, None])?;
-            (place.namespaces, place.wired) = (Some(&hosts), true);
+            let place = Place::wired(bench, &hosts, "")?;
             tally.record(&name, place.together(bench, program, args));
         }
     }
+    for (program, args) in OWN {
+        let name = format!("{program} {}, MTU 9000", args.join(" "));
+        bench.step(&format!("hosts: {name}"));
+        let place = Place::wired(bench, &hosts, "")?;
+        let job = own(bench, &place, &hosts, program, args)?;
+        tally.record(&name, checked(bench, &job));
+    }
+    losses::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     bench.step("hosts: four pairs at once");
-    let mut place = Place::new(bench, [None, None])?;
-    (place.namespaces, place.wired) = (Some(&hosts), true);
+    let place = Place::wired(bench, &hosts, "")?;
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
+    // Last: an interface that was down has fewer addresses.
+    accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)
+}
+
+/// A program of ours that judges itself, with a process on each host.
+fn own(
+    bench: &Bench,
+    place: &Place<'_>,
+    hosts: &Namespaces,
+    name: &str,
+    args: &[&str],
+) -> crate::Result<Job> {
+    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == name);
+    let program = program.ok_or_else(|| format!("{name} is not in the list of C programs"))?;
+    let file = bench.scratch.path().join(program.name);
+    if !file.exists() {
+        ferroverbs_c_tests::compile(program, bench.scratch.path()).map_err(|e| e.to_string())?;
+    }
+    let job = place.job(bench, 0, &file.to_string_lossy(), args)?;
+    let network = format!("/run/netns/{}", hosts.names[1]);
+    Ok(job.env("TEST_HOST", network).env("TEST_HOST_FABRIC", place.folder(1)))
+}
+
+/// It ends well.
+fn checked(bench: &Bench, job: &Job) -> Result<(), String> {
+    let done = job.run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(()) } else { Err(done.report("program")) }
 }

@@ -1,5 +1,5 @@
-//! Inline functions of verbs.h: the programs of c-tests/inlines, in C and in C++, compiled with upstream's headers and with ours, have to print the same
-//! over our library.
+//! Inline functions of verbs.h and of librdmacm's headers: the programs of c-tests/inlines, in C and in C++, compiled with upstream's headers and with ours, have to print the same
+//! over our libraries.
 
 use super::{Bench, Tally};
 use crate::over::DataPath;
@@ -12,17 +12,29 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-const PROGRAMS: [&str; 2] = ["dispatch", "device"];
+const PROGRAMS: [&str; 3] = ["dispatch", "device", "connection"];
+
+/// The headers that have inline functions, and how many there are at least.
+const HEADERS: [(&str, usize); 4] = [
+    ("infiniband/verbs.h", 90),
+    ("infiniband/ib.h", 4),
+    ("rdma/rdma_cma.h", 2),
+    ("rdma/rdma_verbs.h", 15),
+];
 
 const LANGUAGES: [(&str, &str); 2] = [("c", "gnu11"), ("c++", "gnu++17")];
 
 /// Inline functions that others are made of, and the obsolete ones of arch.h.
-const UNUSED: [&str; 7] = [
+const UNUSED: [&str; 11] = [
     "__verbs_get_ctx_at",
     "__verbs_not_supported",
     "___ibv_query_port",
     "__ibv_reg_mr",
     "__ibv_reg_mr_iova",
+    "__rdma_sge",
+    "__rdma_send_wr",
+    "__rdma_post",
+    "__rdma_get_comp",
     "htonll",
     "ntohll",
 ];
@@ -33,11 +45,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     // The system's release, then the newest.
     let mut releases = vec![(RELEASES[0].number, None)];
     if let Some(newest) = RELEASES.last() {
-        match debian::unpacked(
-            &bench.paths.target,
-            newest.suite,
-            &["libibverbs-dev", "linux-libc-dev"],
-        ) {
+        match debian::unpacked(&bench.paths.target, newest.suite, debian::HEADERS) {
             Ok(tree) => releases.push((newest.number, Some(tree.join("usr/include")))),
             Err(reason) => tally.skip(&format!("headers of rdma-core {}", newest.number), &reason),
         }
@@ -88,7 +96,7 @@ impl Build {
             .arg(&exe)
             .arg("-L")
             .arg(prefix.join("lib"))
-            .arg("-libverbs")
+            .args(["-lrdmacm", "-libverbs"])
             .run(&bench.scratch, LIMIT)?;
         if !compiled.ok() {
             return Err(compiled.report("the compiler"));
@@ -125,15 +133,16 @@ fn all_used(root: &Path) -> Result<(), String> {
     }
     let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     let used: BTreeSet<&str> = programs.split(word).collect();
-    let header = read(root.join("include/infiniband/verbs.h"))?;
-    let functions = inline_functions(&header);
-    if functions.len() < 90 {
-        return Err(format!("only {} inline functions found", functions.len()));
+    let mut missing = Vec::new();
+    for (header, least) in HEADERS {
+        let text = read(root.join("include").join(header))?;
+        let functions = inline_functions(&text);
+        if functions.len() < least {
+            return Err(format!("{header}: only {} inline functions found", functions.len()));
+        }
+        let unused = |name: &&str| !used.contains(name) && !UNUSED.contains(name);
+        missing.extend(functions.into_iter().filter(unused).map(str::to_owned));
     }
-    let missing: Vec<_> = functions
-        .into_iter()
-        .filter(|name| !used.contains(name) && !UNUSED.contains(name))
-        .collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("not used: {}", missing.join(" "))) }
 }
 

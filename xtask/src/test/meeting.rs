@@ -77,9 +77,11 @@ pub(super) struct Place<'a> {
     pub(super) namespaces: Option<&'a Namespaces>,
     /// The wire between hosts is there.
     pub(super) wired: bool,
+    /// What soft does to the packets that it sends, by itself; empty: nothing.
+    pub(super) weather: &'a str,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
     pub(super) fn new(bench: &Bench, users: [Option<User>; 2]) -> crate::Result<Self> {
         let folder = |user: Option<User>| {
             let dir = bench.scratch.folder("meeting", 0o700)?;
@@ -90,10 +92,42 @@ impl Place<'_> {
             Ok::<_, String>(dir)
         };
         let [server, client] = users;
-        Ok(Self { dirs: [folder(server)?, folder(client)?], users, namespaces: None, wired: false })
+        Ok(Self {
+            dirs: [folder(server)?, folder(client)?],
+            users,
+            namespaces: None,
+            wired: false,
+            weather: "",
+        })
     }
 
-    fn job(&self, bench: &Bench, side: usize, program: &str, args: &[&str]) -> crate::Result<Job> {
+    /// Two hosts with the wire between them.
+    pub(super) fn wired(
+        bench: &Bench,
+        hosts: &'a Namespaces,
+        weather: &'a str,
+    ) -> crate::Result<Self> {
+        Ok(Self {
+            namespaces: Some(hosts),
+            wired: true,
+            weather,
+            ..Self::new(bench, [None, None])?
+        })
+    }
+
+    /// The fabric folder of a side.
+    pub(super) fn folder(&self, side: usize) -> &std::path::Path {
+        &self.dirs[side]
+    }
+
+    /// `program` on a side.
+    pub(super) fn job(
+        &self,
+        bench: &Bench,
+        side: usize,
+        program: &str,
+        args: &[&str],
+    ) -> crate::Result<Job> {
         let mut over = Over::new(bench.prefix()?, &bench.paths.target)
             .fabric(&self.dirs[side])
             .user(self.users[side]);
@@ -106,11 +140,20 @@ impl Place<'_> {
                 over.job("ip").args(["netns", "exec", &namespaces.names[side], program])
             }
         };
+        let job = match self.weather {
+            "" => job,
+            weather => job.env("FERROVERBS_SOFT_WEATHER", weather),
+        };
         Ok(job.args(args).dir(&self.dirs[side]))
     }
 
     /// Starts both, the client once the server listens.
-    fn start(&self, bench: &Bench, program: &str, args: &[&str]) -> crate::Result<[Running; 2]> {
+    pub(super) fn start(
+        &self,
+        bench: &Bench,
+        program: &str,
+        args: &[&str],
+    ) -> crate::Result<[Running; 2]> {
         let port = free_port()?.to_string();
         let tell = |job: Job| job.args(["-p", &port]);
         let mut server = tell(self.job(bench, 0, program, args)?).start(&bench.scratch)?;

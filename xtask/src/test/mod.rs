@@ -29,6 +29,7 @@ mod rxe;
 mod sanitizer;
 mod sources;
 mod stacks;
+mod stats;
 mod symbols;
 mod trace;
 mod unit;
@@ -63,6 +64,7 @@ impl Group {
         match self.name {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
+            "stats" => stats::PACKAGES,
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
             "vm" | "rxe" => &[packages::VM],
@@ -133,6 +135,11 @@ const GROUPS: &[Group] = &[
         name: "trace",
         what: "what programs do is recorded and told, also when they are killed",
         run: trace::run,
+    },
+    Group {
+        name: "stats",
+        what: "what programs do is counted and shown, also when they are killed",
+        run: stats::run,
     },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
@@ -230,6 +237,8 @@ struct Bench {
     told: RefCell<Option<PathBuf>>,
     /// Where the layer `trace` records, while programs run under it.
     traced: RefCell<Option<PathBuf>>,
+    /// Where the layer `stats` counts, while programs run under it.
+    counted: RefCell<Option<PathBuf>>,
 }
 
 /// How many failures in a group are enough to stop it, where each may take its whole time limit.
@@ -283,7 +292,8 @@ impl Bench {
             .user(self.user)
             .path(path, self.launcher()?)
             .validated(self.told.borrow().as_deref())
-            .traced(self.traced.borrow().as_deref());
+            .traced(self.traced.borrow().as_deref())
+            .counted(self.counted.borrow().as_deref());
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
@@ -396,6 +406,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         launcher: OnceCell::new(),
         told: RefCell::new(None),
         traced: RefCell::new(None),
+        counted: RefCell::new(None),
     };
     let is_chosen = |g: &&Group| match names.as_slice() {
         [] => !ON_DEMAND.contains(&g.name),

@@ -1,17 +1,20 @@
-//! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by our librdmacm.so.1 between two processes.
+//! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by our librdmacm.so.1 between two processes, of one host and of two.
+
+mod hosts;
 
 use super::{Bench, ENOUGH, Fabric, Tally};
-use crate::over::DataPath;
+use crate::namespaces::Namespaces;
+use crate::over::{DataPath, Over};
 use crate::pair;
-use crate::process::{Job, PAUSE};
-use std::fs;
+use crate::process::{Job, PAUSE, Running};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Each takes a second or two; many processes may compete.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Numbers of the port spaces, in services (`enum rdma_port_space`).
-const TCP: u64 = 0x0106;
+const TCP: u64 = pair::TCP_SPACE;
 const UDP: u64 = 0x0111;
 
 /// A server and its client.
@@ -105,29 +108,110 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let name = format!("{}, {}", case.client.join(" "), path.name());
             bench.step(&format!("rdmacm: {name}"));
             let fabric = bench.over(path)?;
-            let done = both(bench, &fabric, case);
+            let done = both(bench, &Site::here(&fabric), case);
             // Who is killed leaves its socket to the next one.
             let left = if case.endless { Ok(()) } else { bench.nothing_left(&fabric) };
             tally.record(&name, done.and(left));
         }
     }
     let fabric = bench.over(DataPath::Default)?;
-    tally.record("nobody listens: rejected", nobody(bench, &fabric));
-    Ok(())
+    tally.record("nobody listens: rejected", nobody(bench, &Site::here(&fabric)));
+    tally.record("what came with rdma-core 60, and a child", newer(bench, &fabric));
+    hosts::run(bench, tally)
+}
+
+/// Where a server and its client run.
+struct Site<'a> {
+    /// Of the server, and of the client.
+    sides: [(Over, PathBuf); 2],
+    namespaces: Option<&'a Namespaces>,
+    /// The server's.
+    address: &'static str,
+}
+
+impl Site<'_> {
+    /// One host.
+    fn here(fabric: &Fabric) -> Self {
+        let sides = [0, 1].map(|_| (fabric.over.clone(), fabric.work.clone()));
+        Self { sides, namespaces: None, address: "127.0.0.1" }
+    }
+
+    /// A program and its arguments; `port` behind the program, as the address is the last argument of perftest's, which takes no option behind it.
+    fn job(&self, side: usize, words: &[&str], port: Option<u16>) -> Result<Job, String> {
+        let (program, args) = words.split_first().ok_or("there is no program")?;
+        let args = args.iter().map(|&arg| if arg == ADDRESS { self.address } else { arg });
+        let (over, work) = &self.sides[side];
+        let mut job = match self.namespaces {
+            None => over.job(program),
+            Some(hosts) => over.job("ip").args(["netns", "exec", &hosts.names[side], program]),
+        };
+        if let Some(port) = port {
+            job = job.arg("-p").arg(port.to_string());
+        }
+        Ok(job.args(args).dir(work))
+    }
+
+    /// Starts a server that listens to the service of a port of `space`.
+    fn serve(&self, bench: &Bench, job: &Job, space: u64, port: u16) -> Result<Running, String> {
+        let mut server = job.start(&bench.scratch)?;
+        let deadline = Instant::now() + LIMIT;
+        while !self.is_listened_to(bench, space, port) {
+            if server.ended() || Instant::now() > deadline {
+                let server = server.finish(deadline);
+                return Err(format!("it did not listen\n{}", server.report("server")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(server)
+    }
+
+    /// Whether any process of the server's host takes requests for the service of a port.
+    fn is_listened_to(&self, bench: &Bench, space: u64, port: u16) -> bool {
+        let sockets = match self.namespaces {
+            None => std::fs::read_to_string("/proc/net/unix").unwrap_or_default(),
+            Some(hosts) => {
+                let job = Job::new("ip").args(["netns", "exec", &hosts.names[0]]);
+                let done = job.args(["cat", "/proc/net/unix"]).run(&bench.scratch, LIMIT);
+                done.map(|done| done.stdout).unwrap_or_default()
+            }
+        };
+        pair::serves(&sockets, space, port)
+    }
+}
+
+/// A program of ours, since no release of Debian's programs calls these functions.
+fn newer(bench: &Bench, fabric: &Fabric) -> Result<(), String> {
+    let prefix = bench.prefix()?;
+    let exe = bench.scratch.fresh("newer");
+    let compiled = Job::new("gcc")
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(prefix.join("include"))
+        .arg(bench.paths.root.join("c-tests/connections/newer.c"))
+        .arg("-o")
+        .arg(&exe)
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .args(["-lrdmacm", "-libverbs"])
+        .run(&bench.scratch, LIMIT)?;
+    if !compiled.ok() {
+        return Err(compiled.report("the compiler"));
+    }
+    let done = fabric.over.own_job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+    let all = done.stdout.lines().filter(|line| line.starts_with("ok: ")).count();
+    if done.ok() && done.stderr.is_empty() && all > 40 {
+        return Ok(());
+    }
+    Err(done.report("the program"))
 }
 
 /// Runs server and client.
-fn both(bench: &Bench, fabric: &Fabric, case: &Case) -> Result<(), String> {
+fn both(bench: &Bench, site: &Site<'_>, case: &Case) -> Result<(), String> {
     let chosen = if case.port.is_none() { Some(pair::free_port()?) } else { None };
-    let mut server = job(fabric, case.server, chosen)?.start(&bench.scratch)?;
+    let server = site.job(0, case.server, chosen)?;
+    let port = chosen.or(case.port).unwrap_or_default();
+    let mut server = site.serve(bench, &server, case.space, port)?;
     let deadline = Instant::now() + LIMIT;
-    while !is_listened_to(case.space, chosen.or(case.port).unwrap_or_default()) {
-        if server.ended() || Instant::now() > deadline {
-            return Err(format!("it did not listen\n{}", server.finish(deadline).report("server")));
-        }
-        std::thread::sleep(PAUSE);
-    }
-    let client = job(fabric, case.client, chosen)?.run(&bench.scratch, LIMIT)?;
+    let client = site.job(1, case.client, chosen)?.run(&bench.scratch, LIMIT)?;
     if case.endless {
         server.kill();
     }
@@ -143,31 +227,15 @@ fn both(bench: &Bench, fabric: &Fabric, case: &Case) -> Result<(), String> {
 }
 
 /// A client of nobody hears why, and does not wait.
-fn nobody(bench: &Bench, fabric: &Fabric) -> Result<(), String> {
+fn nobody(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let args = ["rping", "-c", "-C", "1", "-a", ADDRESS];
-    let client = job(fabric, &args, Some(pair::free_port()?))?.run(&bench.scratch, LIMIT)?;
-    let said = format!("{}{}", client.stdout, client.stderr);
     // 8: nobody listens on that service (IBTA vol 1, 12.6.7.2).
-    if said.contains("RDMA_CM_EVENT_REJECTED, error 8") {
-        return Ok(());
-    }
-    Err(client.report("client"))
+    hears(bench, &site.job(1, &args, Some(pair::free_port()?))?, "RDMA_CM_EVENT_REJECTED, error 8")
 }
 
-fn job(fabric: &Fabric, words: &[&str], port: Option<u16>) -> Result<Job, String> {
-    let (program, args) = words.split_first().ok_or("there is no program")?;
-    let args = args.iter().map(|&arg| if arg == ADDRESS { "127.0.0.1" } else { arg });
-    // The address is the last argument of perftest's, which takes no option behind it.
-    let mut job = fabric.over.job(program);
-    if let Some(port) = port {
-        job = job.arg("-p").arg(port.to_string());
-    }
-    Ok(job.args(args).dir(&fabric.work))
-}
-
-/// Whether any process takes requests for the service of a port: such a one has a socket of that name.
-fn is_listened_to(space: u64, port: u16) -> bool {
-    let name = format!("/listen/{:#x}", space << 16 | u64::from(port));
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    sockets.lines().any(|line| line.ends_with(&name))
+/// A client ends soon, and says why.
+fn hears(bench: &Bench, client: &Job, why: &str) -> Result<(), String> {
+    let client = client.run(&bench.scratch, LIMIT)?;
+    let said = format!("{}{}", client.stdout, client.stderr);
+    if said.contains(why) { Ok(()) } else { Err(client.report("client")) }
 }

@@ -1,4 +1,4 @@
-//! The dynamic symbols of the staged library, against lists of what upstream's releases export.
+//! The dynamic symbols of the staged libraries, against lists of what upstream's releases export.
 
 use super::{Bench, Tally};
 use crate::files::{entries, read};
@@ -81,6 +81,40 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .collect();
     let nothing_else = if extra.is_empty() { Ok(()) } else { Err(extra.join(" ")) };
     tally.record("no symbols that no release has", nothing_else);
+    connections(bench, tally)
+}
+
+/// librdmacm, which has no private versions: what we lack, and what no release has.
+fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let listed = readelf(bench, &bench.prefix()?.join("lib/librdmacm.so.1"))?;
+    let soname = listed.contains("Library soname: [librdmacm.so.1]");
+    let soname = if soname { Ok(()) } else { Err("is not librdmacm.so.1".into()) };
+    tally.record("SONAME of librdmacm", soname);
+    let ours = read_dynamic(&listed);
+    for release in RELEASES {
+        let name = format!("all symbols of librdmacm of Debian's {}", release.suite);
+        match release.unpacked(&bench.paths.target) {
+            Ok(unpacked) => {
+                let listed = readelf(bench, &unpacked.libraries.join("librdmacm.so.1"))?;
+                tally.record(&name, missing(&read_dynamic(&listed), &ours, true));
+            }
+            Err(reason) => tally.skip(&name, &reason),
+        }
+    }
+    let mut known = Symbols::new();
+    for list in entries(&bench.paths.root.join("c-tests/symbols-rdmacm"))? {
+        let name = list.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let theirs = read_list(&read(&list)?);
+        tally.record(&format!("all symbols of librdmacm, {name}"), missing(&theirs, &ours, true));
+        known.extend(theirs);
+    }
+    let extra: Vec<_> = ours
+        .keys()
+        .filter(|&key| !known.contains_key(key))
+        .map(|(n, v)| format!("{n}@{v}"))
+        .collect();
+    let nothing_else = if extra.is_empty() { Ok(()) } else { Err(extra.join(" ")) };
+    tally.record("no symbols of librdmacm that no release has", nothing_else);
     Ok(())
 }
 

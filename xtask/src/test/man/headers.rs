@@ -30,6 +30,8 @@ const WANTED: &[&str] = &[
     "infiniband/verbs.h",
     "infiniband/sa.h",
     "infiniband/tm_types.h",
+    "rdma/rdma_verbs.h",
+    "rdma/rsocket.h",
     "infiniband/ferroverbs_plugin.h",
 ];
 const SYSTEM: &str = "/usr/include";
@@ -120,7 +122,49 @@ impl Headers {
     }
 }
 
-/// Verbs that a text calls or declares.
+/// Whether a name is one of the functions that pages describe.
+fn is_ours(name: &str) -> bool {
+    let begins = ["ibv_", "verbs_", "mult_to_ibv", "mbps_to_ibv", "rdma_"];
+    // What the inline functions of rdma_verbs.h are made of has no page of upstream's either.
+    begins.iter().any(|p| name.starts_with(p)) && name != "rdma_seterrno"
+        || RSOCKETS.contains(&name)
+}
+
+/// Sockets' functions with an `r` in front.
+const RSOCKETS: &[&str] = &[
+    "raccept",
+    "rbind",
+    "rclose",
+    "rconnect",
+    "repoll_create",
+    "repoll_ctl",
+    "repoll_wait",
+    "rfcntl",
+    "rgetpeername",
+    "rgetsockname",
+    "rgetsockopt",
+    "riomap",
+    "riounmap",
+    "riowrite",
+    "rlisten",
+    "rpoll",
+    "rread",
+    "rreadv",
+    "rrecv",
+    "rrecvfrom",
+    "rrecvmsg",
+    "rselect",
+    "rsend",
+    "rsendmsg",
+    "rsendto",
+    "rsetsockopt",
+    "rshutdown",
+    "rsocket",
+    "rwrite",
+    "rwritev",
+];
+
+/// Verbs and functions of librdmacm that a text calls or declares.
 pub(super) fn called(text: &str) -> BTreeSet<String> {
     let tokens = tokens(text);
     let mut found = BTreeSet::new();
@@ -135,7 +179,7 @@ pub(super) fn called(text: &str) -> BTreeSet<String> {
         if let [name, open] = two
             && open == "("
             && !tag(at)
-            && ["ibv_", "verbs_", "mult_to_ibv", "mbps_to_ibv"].iter().any(|p| name.starts_with(p))
+            && is_ours(name)
         {
             found.insert(name.clone());
         }

@@ -1,0 +1,87 @@
+//! Packets that are lost, doubled and reordered on their way: by netem where the kernel has it, and by soft itself, with a seed that
+//! each test's name tells. Data are verified by `random_ops`, whose ends are on both hosts.
+
+use super::super::meeting::Place;
+use super::super::{Bench, Tally};
+use crate::namespaces::Namespaces;
+
+/// What happens to packets: for netem and for soft, and how many batches of `random_ops` suffer it.
+struct Cable {
+    name: &'static str,
+    mtu: u32,
+    netem: &'static str,
+    weather: &'static str,
+    batches: u32,
+}
+
+const CABLES: &[Cable] = &[
+    Cable { name: "0.1 % lost", mtu: 1500, netem: "loss 0.1%", weather: "loss=0.1%", batches: 100 },
+    Cable { name: "1 % lost", mtu: 1500, netem: "loss 1%", weather: "loss=1%", batches: 60 },
+    Cable { name: "5 % lost", mtu: 1500, netem: "loss 5%", weather: "loss=5%", batches: 30 },
+    Cable { name: "20 % lost", mtu: 9000, netem: "loss 20%", weather: "loss=20%", batches: 10 },
+    Cable {
+        name: "lost, doubled, reordered",
+        mtu: 9000,
+        netem: "delay 200us 100us loss 2% duplicate 1% reorder 5%",
+        weather: "loss=2% duplicate=1% reorder=5%",
+        batches: 30,
+    },
+];
+
+/// With a timeout of a second: the other end is given up after eight. All meet by TCP before they end. `ibv_rc_pingpong` does not: where its last
+/// acknowledgement is lost, the other end is gone when it is asked again.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("ib_send_lat", &["-n", "100", "-u", "18"]),
+    ("ib_write_bw", &["-n", "20", "-s", "262144", "-u", "18"]),
+    ("ib_read_bw", &["-n", "20", "-s", "262144", "-u", "18"]),
+    ("ib_atomic_lat", &["-n", "50", "-u", "18"]),
+];
+
+/// Where a fifth is lost: many a packet waits for a timeout, here of 0.27 s.
+const FEW: &[(&str, &[&str])] = &[
+    ("ib_write_bw", &["-n", "5", "-s", "16384", "-u", "16"]),
+    ("ib_read_bw", &["-n", "5", "-s", "16384", "-u", "16"]),
+    ("ib_atomic_lat", &["-n", "10", "-u", "16"]),
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
+    let seed = u64::from(std::process::id());
+    for cable in CABLES {
+        let by_netem = hosts.set_cable(cable.mtu, cable.netem);
+        if let Err(reason) = &by_netem {
+            tally.skip(&format!("{} by netem", cable.name), reason);
+        }
+        over(bench, tally, hosts, cable, by_netem.is_ok().then_some(""), seed)?;
+    }
+    hosts.set_cable(1500, "")
+}
+
+/// Runs the programs over one cable; without `weather` soft makes its own.
+fn over(
+    bench: &Bench,
+    tally: &mut Tally,
+    hosts: &Namespaces,
+    cable: &Cable,
+    weather: Option<&str>,
+    seed: u64,
+) -> crate::Result<()> {
+    let own = format!("{} seed={seed}", cable.weather);
+    let weather = weather.unwrap_or(&own);
+    if !weather.is_empty() {
+        hosts.set_cable(cable.mtu, "")?;
+    }
+    let place = Place::wired(bench, hosts, weather)?;
+    let programs = if cable.weather == "loss=20%" { FEW } else { PROGRAMS };
+    for (program, args) in programs {
+        let name = format!("{program} {}, {} ({weather})", args.join(" "), cable.name);
+        bench.step(&format!("hosts: {name}"));
+        tally.record(&name, place.together(bench, program, args));
+    }
+    let name = format!("random_ops, {}, TEST_SEED={seed} ({weather})", cable.name);
+    bench.step(&format!("hosts: {name}"));
+    let job = super::own(bench, &place, hosts, "random_ops", &["two"])?
+        .env("TEST_BATCHES", cable.batches.to_string())
+        .env("TEST_SEED", seed.to_string());
+    tally.record(&name, super::checked(bench, &job));
+    Ok(())
+}

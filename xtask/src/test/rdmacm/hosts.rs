@@ -1,0 +1,134 @@
+//! The same programs between two hosts: two network namespaces with a cable, and QP 1 on the wire.
+
+use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, Site, TCP, both, nobody};
+use crate::namespaces::{Namespaces, SERVER};
+use crate::over::Over;
+use crate::pair;
+use crate::process::{Job, PAUSE};
+use crate::test::{Bench, ENOUGH, Tally};
+use std::time::Instant;
+
+/// The server's other address.
+const SERVER6: &str = "fd99::1";
+
+/// By IPv6.
+const CASES6: &[Case] = &[
+    Case {
+        server: &["rping", "-s", "-V", "-C", "20", "-a", "::"],
+        client: &["rping", "-c", "-V", "-v", "-C", "20", "-a", ADDRESS],
+        says: "ping data: rdma-ping-19:",
+        ..PLAIN
+    },
+    Case {
+        server: &["ucmatose", "-c", "8", "-C", "20", "-S", "1000", "-f", "ipv6"],
+        client: &["ucmatose", "-c", "8", "-C", "20", "-S", "1000", "-f", "ipv6", "-s", ADDRESS],
+        ..PLAIN
+    },
+    Case {
+        server: &["rdma_server"],
+        client: &["rdma_client", "-s", ADDRESS],
+        says: "rdma_client: end 0",
+        ..PLAIN
+    },
+];
+
+/// Over a cable that loses packets.
+const LOSSY: &[Case] = &[
+    Case {
+        server: &["ucmatose", "-c", "16", "-C", "5"],
+        client: &["ucmatose", "-c", "16", "-C", "5", "-s", ADDRESS],
+        ..PLAIN
+    },
+    Case {
+        server: &["cmtime"],
+        client: &["cmtime", "-c", "30", "-s", ADDRESS],
+        says: "connect      :",
+        endless: true,
+        ..PLAIN
+    },
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let hosts = match Namespaces::new() {
+        Ok(hosts) => hosts,
+        Err(reason) => {
+            tally.skip("two hosts", &reason);
+            return Ok(());
+        }
+    };
+    let some =
+        |cases: &'static [Case], address, what| cases.iter().map(move |c| (c, address, what));
+    let clean = some(CASES, SERVER, "two hosts").chain(some(CASES6, SERVER6, "two hosts, IPv6"));
+    for (case, address, what) in clean {
+        if tally.failures.len() >= ENOUGH {
+            return Ok(());
+        }
+        let name = format!("{}, {what}", case.client.join(" "));
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, both(bench, &site(bench, &hosts, address)?, case));
+    }
+    for address in [SERVER, SERVER6] {
+        let name = format!("mckey between two hosts, by {address}");
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
+    }
+    let at = site(bench, &hosts, SERVER)?;
+    let listener = ["rping", "-s", "-a", "0.0.0.0"];
+    let port = pair::free_port()?;
+    let server = at.serve(bench, &at.job(0, &listener, Some(port))?, TCP, port)?;
+    tally.record("nobody listens, another server is there: rejected", nobody(bench, &at));
+    drop(server);
+    match hosts.set_cable(1500, "loss 10%") {
+        Ok(()) => {
+            for case in LOSSY {
+                let name = format!("{}, two hosts, 10 % lost", case.client.join(" "));
+                bench.step(&format!("rdmacm: {name}"));
+                tally.record(&name, both(bench, &site(bench, &hosts, SERVER)?, case));
+            }
+        }
+        Err(reason) => tally.skip("a cable that loses packets", &reason),
+    }
+    Ok(())
+}
+
+/// A server and its client that share nothing but the cable.
+fn site<'a>(
+    bench: &Bench,
+    hosts: &'a Namespaces,
+    address: &'static str,
+) -> crate::Result<Site<'a>> {
+    let side = || {
+        let dir = bench.scratch.folder("host", 0o700)?;
+        let over = Over::new(bench.prefix()?, &bench.paths.target).fabric(&dir).wired();
+        Ok::<_, String>((over, dir))
+    };
+    Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })
+}
+
+/// One host sends datagrams to a group, and the other one, a member, gets them all.
+fn multicast(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
+    let (group, file, shown, other) = match site.address {
+        // As the kernel shows them, in its own byte order and as it is.
+        SERVER => ("239.77.1.2", "igmp", "02014DEF", "10.99.0.2"),
+        _ => ("ff1e::7712", "igmp6", "ff1e0000000000000000000000007712", "fd99::2"),
+    };
+    let member = ["mckey", "-m", group, "-b", ADDRESS, "-C", "20"];
+    let mut member = site.job(0, &member, None)?.start(&bench.scratch)?;
+    let deadline = Instant::now() + LIMIT;
+    let file = format!("/proc/net/{file}");
+    let host = site.namespaces.map_or_else(String::new, |hosts| hosts.names[0].clone());
+    let look = Job::new("ip").args(["netns", "exec", &host, "cat", &file]);
+    while !look.run(&bench.scratch, LIMIT)?.stdout.contains(shown) {
+        if member.ended() || Instant::now() > deadline {
+            return Err(member.finish(deadline).report("the member did not join"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let sender = ["mckey", "-m", group, "-b", other, "-s", "-C", "20"];
+    let sender = site.job(1, &sender, None)?.run(&bench.scratch, LIMIT)?;
+    let member = member.finish(deadline);
+    if sender.ok() && member.ok() {
+        return Ok(());
+    }
+    Err(format!("{}{}", member.report("member"), sender.report("sender")))
+}
