@@ -168,9 +168,8 @@ static void *crowd_poster(void *arg)
 			break;
 		if (c->plan.type == C_UD && (!t->ah || rnd(&t->rng) % 8 == 0)) {
 			/* A handle goes when nothing uses it any more. */
-			for (uint32_t i = 0; i < C_SLOTS && i < seq; i++)
-				if (!crowd_free(t, seq + i < c->plan.each ? seq + i : seq))
-					break;
+			for (uint32_t i = 0; i < C_SLOTS && crowd_free(t, seq + i); i++)
+				;
 			int e = t->ah && !c->gone ? ibv_destroy_ah(t->ah) : 0;
 			if (e)
 				crowd_bad(c, "ibv_destroy_ah: %s", strerror(e));
