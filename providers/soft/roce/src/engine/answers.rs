@@ -36,16 +36,19 @@ enum Job {
         rest: Reth,
         begun: bool,
         msn: Number,
+        again: bool,
     },
     Atomic {
         psn: Psn,
         value: u64,
         msn: Number,
+        again: bool,
     },
     /// FLUSH or ATOMIC WRITE is done.
     Empty {
         psn: Psn,
         msn: Number,
+        again: bool,
     },
 }
 
@@ -74,9 +77,9 @@ impl Answers {
         Self { jobs: VecDeque::new(), results: VecDeque::new(), resources, reads: 0 }
     }
 
-    /// Whether one more READ or atomic can be taken. Repeated ones count as well, so there is room for as many again.
+    /// Whether one more READ or atomic can be taken. Repeated ones do not count: a peer that asked too early once more must not be refused for it.
     pub(super) fn has_resource(&self) -> bool {
-        let under_way = self.jobs.iter().filter(|job| !job.is_plain()).count();
+        let under_way = self.jobs.iter().filter(|job| job.repeats() == Some(false)).count();
         under_way < 2 * self.resources
     }
 
@@ -92,7 +95,8 @@ impl Answers {
 
     /// Whether a duplicate may be answered: there is a limit to what a peer can pile up here.
     pub(super) fn may_repeat(&self) -> bool {
-        self.jobs.len() < 2 * self.resources + 2
+        let repeated = self.jobs.iter().filter(|job| job.repeats() == Some(true)).count();
+        repeated < 2 * self.resources + 2
     }
 
     /// A name for a READ.
@@ -147,7 +151,7 @@ impl Answers {
         what: Answered,
         msn: Number,
     ) {
-        self.repeat(psn, read, what, msn);
+        self.jobs.push_back(Job::new(psn, read, what, msn, false));
         self.results.push_back(Result { psn, packets, what });
         while self.results.len() > self.resources {
             self.results.pop_front();
@@ -156,11 +160,7 @@ impl Answers {
 
     /// Answers once more.
     pub(super) fn repeat(&mut self, psn: Psn, read: u64, what: Answered, msn: Number) {
-        self.jobs.push_back(match what {
-            Answered::Read(rest) => Job::Read { read, psn, rest, begun: false, msn },
-            Answered::Atomic(_, value) => Job::Atomic { psn, value, msn },
-            Answered::Empty => Job::Empty { psn, msn },
-        });
+        self.jobs.push_back(Job::new(psn, read, what, msn, true));
     }
 
     /// What the request at `psn` was answered with, and how far into it that is.
@@ -212,15 +212,15 @@ impl Answers {
                 let message = Message::Ours(Ours::Selective(held));
                 shared.packet(psn, message, Flags::default(), Payload::None)
             }
-            Job::Atomic { psn, value, msn } => {
+            Job::Atomic { psn, value, msn, .. } => {
                 let aeth = Aeth { syndrome: unlimited, msn };
                 respond(shared, psn, Response::Atomic(aeth, value), Payload::None)
             }
-            Job::Empty { psn, msn } => {
+            Job::Empty { psn, msn, .. } => {
                 let only = ReadResponse::Only(Aeth { syndrome: unlimited, msn });
                 respond(shared, psn, Response::Read(only), Payload::None)
             }
-            Job::Read { read, psn, rest, begun, msn } => {
+            Job::Read { read, psn, rest, begun, msn, again } => {
                 let aeth = Aeth { syndrome: unlimited, msn };
                 let len = rest.len.min(pmtu);
                 let after =
@@ -233,7 +233,8 @@ impl Answers {
                 };
                 if after.len != 0 {
                     let psn = psn.add(1);
-                    self.jobs.push_front(Job::Read { read, psn, rest: after, begun: true, msn });
+                    let rest = Job::Read { read, psn, rest: after, begun: true, msn, again };
+                    self.jobs.push_front(rest);
                 }
                 shared.congestion.sent(now, u64::from(len));
                 let payload = match len {
@@ -247,8 +248,21 @@ impl Answers {
 }
 
 impl Job {
-    /// Whether it takes none of the resources.
-    const fn is_plain(&self) -> bool {
-        matches!(self, Self::Acknowledge { .. } | Self::Selective { .. })
+    const fn new(psn: Psn, read: u64, what: Answered, msn: Number, again: bool) -> Self {
+        match what {
+            Answered::Read(rest) => Self::Read { read, psn, rest, begun: false, msn, again },
+            Answered::Atomic(_, value) => Self::Atomic { psn, value, msn, again },
+            Answered::Empty => Self::Empty { psn, msn, again },
+        }
+    }
+
+    /// Whether it answers a request that was answered before; `None` if it takes no resource.
+    const fn repeats(&self) -> Option<bool> {
+        match self {
+            Self::Acknowledge { .. } | Self::Selective { .. } => None,
+            Self::Read { again, .. } | Self::Atomic { again, .. } | Self::Empty { again, .. } => {
+                Some(*again)
+            }
+        }
     }
 }
