@@ -58,17 +58,23 @@
 //! has to drop silently. Nobody answers a Hello, so nothing can be amplified by it; if it is lost, or the peer is another's,
 //! all goes on in the plain way.
 //!
-//! Two more things speed up recovery with every peer, because the specification allows them: a requester asks early about the
-//! oldest unanswered packet (a *probe*, after some round trips; a duplicate is acknowledged with the newest PSN), and it asks
-//! again for just the part of a READ that is missing, by the PSNs that came. A long READ is asked for in pieces, so that
-//! its data are bounded by the window as well.
+//! More speeds up recovery with every peer, because the specification allows it. A requester asks early about the
+//! oldest unanswered packet (a *probe*, after some round trips, then ever later; a duplicate is acknowledged with the newest
+//! PSN). What was sent a round trip, or three packets, before something that arrived is lost, also if it was itself
+//! sent again. Of a READ just the part is asked for again that is missing, by the PSNs that came. A long READ is asked for in
+//! pieces, so that its data are bounded by the window as well.
+//!
+//! None of that touches the local ACK timeout and the retry count: a peer that is gone is given up when the specification
+//! says so, and hears until then of no more than one window, a packet for each timeout, and the probes between.
 //!
 //! # Congestion
 //!
 //! A window of bytes and a rate, per queue pair. The rate is that of DCQCN, which adapters use: it falls with each
 //! congestion notification (CNP) and rises with time, first half of the way back, later beyond. Flows of ours thus share
 //! links with adapters' on known terms. The window (doubling per round trip up to where a loss was, then by a packet) is
-//! what DCQCN leaves to lossless Ethernet, which sockets do not have: a receiver's buffer is finite. As notification
+//! what DCQCN leaves to lossless Ethernet, which sockets do not have: a receiver's buffer is finite. It shrinks where packets
+//! are lost in queues, not where they are lost by chance: round trips that are no longer than ever tell that no queue is
+//! full. More than a third is never chance, nor is what comes within 10 ms of a notification. As notification
 //! point, we answer marked packets with a CNP, at most one per 50 us. `docs/wire-simulation.md` of the project has
 //! figures of hundreds of hosts and ten thousand queue pairs.
 //!

@@ -1,6 +1,5 @@
 //! What comes back to a requester (IBTA vol 1, 9.7.5): acknowledgements, data, refusals.
 
-use super::flight::Gain;
 use super::requester::Requester;
 use super::shared::Shared;
 use super::{Drop, Op, Status, Step};
@@ -92,8 +91,7 @@ impl Requester {
             self.progress(now, gain, shared);
             return Step::Dropped(Drop::Psn);
         };
-        gain.bytes += answered.bytes;
-        gain.round_trip = answered.round_trip.or(gain.round_trip);
+        gain = gain.and(answered);
         if let Some(aeth) = aeth {
             self.grant(aeth);
         }
@@ -121,7 +119,7 @@ impl Requester {
                     };
                     self.rnr_retries = left;
                 }
-                self.flight.lose_from(psn);
+                self.flight.refused_from(psn);
                 self.timers.wait(now, timer.duration());
             }
             Syndrome::Nak(Nak::Sequence) => {
@@ -136,8 +134,9 @@ impl Requester {
                 if self.last_nak.replace(psn) == Some(psn) && !self.retry(shared) {
                     return Step::Done;
                 }
-                self.flight.lose_from(psn);
-                self.lost(now, shared);
+                self.flight.refused_from(psn);
+                shared.congestion.missed(1);
+                self.lost(now, false, shared);
                 if let Some(left) = self.hellos.checked_sub(1) {
                     (self.hellos, self.hello_due) = (left, true);
                 }
@@ -185,14 +184,16 @@ impl Requester {
         shared.counters.packet_seq_err += 1;
         // Both together, before anything is taken for lost: what is held was sent before what is acknowledged here, if that was sent again.
         let before = self.flight.acknowledged(now, psn);
-        let held = self.flight.held(psn, held);
-        let gain = Gain { bytes: before.bytes + held.bytes, ..before };
-        self.progress(now, gain, shared);
+        let held = self.flight.held(now, psn, held);
+        self.selects = true;
+        self.timers.heard();
+        self.progress(now, before.and(held), shared);
         Step::Done
     }
 
     /// The peer speaks of `psn`, so all before it arrived. Says whether `psn` is still unanswered.
     fn reached(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> bool {
+        self.timers.heard();
         let gain = self.flight.acknowledged(now, psn);
         self.progress(now, gain, shared);
         !shared.error && psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len())

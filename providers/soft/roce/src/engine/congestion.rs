@@ -4,9 +4,10 @@
 //! flows must share links with theirs. A notification lowers the rate by half of `alpha`, which says how congested the
 //! way has been lately; then the rate goes half of the way back at each step, and after five steps the goal itself
 //! rises. The window adds what DCQCN relies on lossless Ethernet for: it bounds what a receiver's socket buffer must
-//! hold, shrinks by half where packets are lost, and grows again with acknowledgements.
+//! hold, shrinks by half where packets are lost in queues ([`Way`] tells), and grows again with acknowledgements.
 
 use super::Tuning;
+use super::way::Way;
 use crate::Time;
 use std::time::Duration;
 
@@ -31,6 +32,10 @@ pub(super) struct Congestion {
     stepped: Time,
     /// When the next packet may go.
     ready: Time,
+    /// What it is like.
+    way: Way,
+    /// The last congestion notification.
+    notified: Option<Time>,
 }
 
 /// Time from one step up to the next.
@@ -52,6 +57,12 @@ const SLOWEST: u64 = 100_000;
 const BURST: Duration = Duration::from_micros(10);
 /// The window at the start: small, because all begin at the rate of the line, and many may begin at once.
 const START: u64 = 16 << 10;
+/// Where nothing waits in queues the window grows by this share of itself in a round trip.
+const SHARE: u64 = 8;
+/// Packets under way that show by what comes back which of them is lost. Fewer wait for probes.
+const FEW: u64 = 4;
+/// So long after a congestion notification losses are taken for its consequence.
+const AFTERMATH: Duration = Duration::from_millis(10);
 
 impl Congestion {
     pub(super) fn new(tuning: &Tuning, pmtu: u32) -> Self {
@@ -69,6 +80,8 @@ impl Congestion {
             steps: 0,
             stepped: Time::default(),
             ready: Time::default(),
+            way: Way::default(),
+            notified: None,
         }
     }
 
@@ -108,23 +121,51 @@ impl Congestion {
         }
     }
 
-    /// `bytes` arrived.
-    pub(super) fn acknowledged(&mut self, bytes: u64) {
+    /// `packets` of `bytes` arrived, and one of them after `round_trip`.
+    pub(super) fn acknowledged(
+        &mut self,
+        now: Time,
+        bytes: u64,
+        packets: u32,
+        round_trip: Option<Duration>,
+    ) {
+        self.way.passed(packets);
+        if let Some(sample) = round_trip {
+            self.way.round_trip(now, sample);
+        }
         let grown = match self.window < self.threshold {
             true => self.window + bytes,
+            false if self.way.is_free() => self.window + bytes / SHARE,
             false => self.window + (bytes * self.pmtu / self.window).max(1),
         };
         self.window = grown.min(self.most);
     }
 
-    /// Packets were lost, once in a window.
-    pub(super) fn lost(&mut self, now: Time) {
+    /// So many more packets are known to be lost.
+    pub(super) fn missed(&mut self, packets: u32) {
+        self.way.lost(packets);
+    }
+
+    /// Packets were lost, once in a window. A peer that is not `selective` drops what comes behind them.
+    pub(super) fn lost(&mut self, now: Time, selective: bool) {
+        let was_notified = self.notified.is_some_and(|at| now.since(at) < AFTERMATH);
+        if !was_notified && self.way.loses_by_chance() {
+            if !selective {
+                // More than what mostly arrives would mostly go in vain.
+                let run = u64::from(self.way.run()) * self.pmtu;
+                self.window = self.window.min(run).max(FEW * self.pmtu);
+                self.threshold = self.window;
+            }
+            return;
+        }
+        let is_bearable = !was_notified && self.way.is_bearable();
+        let least = if is_bearable { FEW * self.pmtu } else { self.pmtu };
         let at_the_floor = self.window <= 2 * self.pmtu;
-        self.window = (self.window / 2).max(self.pmtu);
+        self.window = (self.window / 2).max(least).min(self.window.max(self.pmtu));
         self.threshold = self.window.max(2 * self.pmtu);
-        if at_the_floor {
+        if at_the_floor && !is_bearable {
             // A window cannot be less than a packet, a rate can.
-            self.notified(now);
+            self.slow_down(now);
         }
     }
 
@@ -132,11 +173,16 @@ impl Congestion {
     pub(super) fn silent(&mut self, now: Time) {
         self.threshold = (self.window / 2).max(2 * self.pmtu);
         self.window = self.pmtu;
-        self.notified(now);
+        self.slow_down(now);
     }
 
     /// A congestion notification.
     pub(super) fn notified(&mut self, now: Time) {
+        self.notified = Some(now);
+        self.slow_down(now);
+    }
+
+    fn slow_down(&mut self, now: Time) {
         self.step(now);
         if !self.is_paced() {
             self.ready = now;
@@ -229,13 +275,48 @@ mod tests {
     fn the_window_shrinks_with_loss_down_to_a_packet_and_grows_again() {
         let mut congestion = congestion();
         for _ in 0..20 {
-            congestion.lost(Time::default());
+            congestion.lost(Time::default(), true);
         }
         assert_eq!(congestion.window(), 1024);
-        assert!(congestion.rate() >= SLOWEST);
+        assert!((SLOWEST..congestion.line_rate).contains(&congestion.rate()));
         for _ in 0..100_000 {
-            congestion.acknowledged(1024);
+            congestion.acknowledged(Time::default(), 1024, 1, None);
         }
         assert_eq!(congestion.window(), 256 << 10);
+    }
+
+    /// What losses leave of the window when round trips take so long, after some of 20 us.
+    fn after_losses(round_trip: Duration, one_of: u32, selective: bool) -> Congestion {
+        let mut congestion = congestion();
+        let mut now = Time::default();
+        for index in 0..4000 {
+            let took = if index < 100 { Duration::from_micros(20) } else { round_trip };
+            now = now.after(took / 10);
+            if index % one_of == 0 {
+                congestion.missed(1);
+                congestion.lost(now, selective);
+            } else {
+                congestion.acknowledged(now, 1024, 1, Some(took));
+            }
+        }
+        congestion
+    }
+
+    #[test]
+    fn losses_by_chance_do_not_shrink_the_window_and_those_of_a_queue_do() {
+        let (short, long) = (Duration::from_micros(25), Duration::from_micros(500));
+        let by_chance = after_losses(short, 5, true);
+        assert_eq!((by_chance.window(), by_chance.is_paced()), (256 << 10, false));
+        let queue = after_losses(long, 5, true);
+        assert!((FEW * 1024..FEW * 2048).contains(&queue.window()), "{queue:?}");
+        assert!(!queue.is_paced());
+        let mostly_lost = after_losses(long, 2, true);
+        assert!(mostly_lost.window() <= 2048 && mostly_lost.is_paced(), "{mostly_lost:?}");
+    }
+
+    #[test]
+    fn who_goes_back_to_what_was_lost_sends_what_mostly_arrives() {
+        let congestion = after_losses(Duration::from_micros(25), 20, false);
+        assert!((10 << 10..40 << 10).contains(&congestion.window()), "{congestion:?}");
     }
 }

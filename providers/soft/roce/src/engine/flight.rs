@@ -33,7 +33,10 @@ struct Slot {
     bytes: u32,
     /// Only an answer of its own will do.
     wants_answer: bool,
+    /// It was sent again, and either copy may be answered.
     again: bool,
+    /// The peer said that it did not take it: an answer will be to the next copy.
+    refused: bool,
 }
 
 /// The outstanding packets of a requester.
@@ -44,8 +47,17 @@ pub(super) struct Flight {
     flying_bytes: u64,
     lost: u32,
     serial: u32,
-    /// The last sent of those that are known to have arrived, by serial and PSN.
-    newest: Option<(u32, Psn)>,
+    /// The last sent of those that are known to have arrived.
+    newest: Option<Newest>,
+}
+
+/// A packet that arrived.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    serial: u32,
+    psn: Psn,
+    /// When it was sent.
+    at: Time,
 }
 
 /// What an answer brought.
@@ -53,8 +65,29 @@ pub(super) struct Flight {
 pub(super) struct Gain {
     /// Bytes that arrived.
     pub(super) bytes: u64,
+    /// Packets that arrived.
+    pub(super) packets: u32,
     /// Time from sending to answer, if a packet was sent once.
     pub(super) round_trip: Option<Duration>,
+    /// One of them was sent again: which of its copies was answered is unknown, and what came behind it waited for it.
+    again: bool,
+}
+
+impl Gain {
+    /// Of two parts of one answer.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            packets: self.packets + other.packets,
+            round_trip: other.round_trip.or(self.round_trip),
+            again: self.again || other.again,
+        }
+    }
+
+    /// How long the way there and back takes, if this answer tells (Karn's rule).
+    pub(super) fn sample(&self) -> Option<Duration> {
+        self.round_trip.filter(|_| !self.again)
+    }
 }
 
 impl Flight {
@@ -95,8 +128,9 @@ impl Flight {
     /// `count` PSNs go, of `bytes` each.
     pub(super) fn sent(&mut self, now: Time, count: u32, bytes: u32, wants_answer: bool) {
         self.serial = self.serial.wrapping_add(1);
-        let (serial, again) = (self.serial, false);
-        let slot = Slot { state: State::Flying, serial, at: now, bytes, wants_answer, again };
+        let (serial, state) = (self.serial, State::Flying);
+        let (again, refused) = (false, false);
+        let slot = Slot { state, serial, at: now, bytes, wants_answer, again, refused };
         self.slots.extend((0..count).map(|_| slot));
         self.flying_bytes += u64::from(count) * u64::from(bytes);
     }
@@ -127,7 +161,9 @@ impl Flight {
                 self.lost -= 1;
                 self.flying_bytes += u64::from(slot.bytes);
             }
-            *slot = Slot { state: State::Flying, serial, at: now, again: true, ..*slot };
+            let again = !slot.refused;
+            let state = State::Flying;
+            *slot = Slot { state, serial, at: now, again, refused: false, ..*slot };
         }
     }
 
@@ -156,75 +192,76 @@ impl Flight {
     }
 
     fn done(&mut self, now: Time, index: u32, gain: &mut Gain) {
-        let psn = self.base.add(index);
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        match slot.state {
-            State::Done => return,
-            State::Flying => self.flying_bytes -= u64::from(slot.bytes),
-            State::Lost => self.lost -= 1,
-            State::Held => {}
+        let before = std::mem::replace(&mut slot.state, State::Done);
+        if before != State::Done && before != State::Held {
+            self.arrived(now, index, before, gain);
         }
-        if slot.state != State::Held {
-            gain.bytes += u64::from(slot.bytes);
-        }
-        slot.state = State::Done;
-        if !slot.again {
-            gain.round_trip = Some(now.since(slot.at));
-        }
-        let serial = slot.serial;
-        self.arrived(serial, psn);
     }
 
-    fn arrived(&mut self, serial: u32, psn: Psn) {
-        let newer = |(other, at): (u32, Psn)| {
-            let ahead = serial.wrapping_sub(other).cast_signed();
-            ahead > 0 || (ahead == 0 && psn.since(at) > 0)
+    /// The packet at `index` is now known to have arrived; it was thought to be in this state.
+    fn arrived(&mut self, now: Time, index: u32, before: State, gain: &mut Gain) {
+        let psn = self.base.add(index);
+        let Some(&Slot { serial, at, bytes, again, .. }) = self.slots.get(index as usize) else {
+            return;
+        };
+        match before {
+            State::Flying => self.flying_bytes -= u64::from(bytes),
+            State::Lost => self.lost -= 1,
+            State::Done | State::Held => {}
+        }
+        gain.bytes += u64::from(bytes);
+        gain.packets += 1;
+        gain.again |= again;
+        if !again {
+            gain.round_trip = Some(now.since(at));
+        }
+        let newer = |other: Newest| {
+            let ahead = serial.wrapping_sub(other.serial).cast_signed();
+            ahead > 0 || (ahead == 0 && psn.since(other.psn) > 0)
         };
         if self.newest.is_none_or(newer) {
-            self.newest = Some((serial, psn));
+            self.newest = Some(Newest { serial, psn, at });
         }
     }
 
     /// The peer keeps these behind the gap at `gap`.
-    pub(super) fn held(&mut self, gap: Psn, held: &Held) -> Gain {
+    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &Held) -> Gain {
         let mut gain = Gain::default();
         let Some(skip) = gap.after(self.base) else { return gain };
         let index_of = |bit| skip.saturating_add(1).saturating_add(bit);
         for index in (0..HELD_BITS).filter(|&bit| held.contains(bit)).map(index_of) {
-            let psn = self.base.add(index);
             let Some(slot) = self.slots.get_mut(index as usize) else { break };
-            match slot.state {
-                State::Done | State::Held => continue,
-                State::Flying => self.flying_bytes -= u64::from(slot.bytes),
-                State::Lost => self.lost -= 1,
+            if matches!(slot.state, State::Done | State::Held) {
+                continue;
             }
-            gain.bytes += u64::from(slot.bytes);
-            slot.state = State::Held;
-            let serial = slot.serial;
-            self.arrived(serial, psn);
+            let before = std::mem::replace(&mut slot.state, State::Held);
+            self.arrived(now, index, before, &mut gain);
         }
         gain
     }
 
-    /// What was sent well before something that arrived, and did not arrive, is lost. Says how many are newly so.
-    pub(super) fn infer_lost(&mut self) -> u32 {
-        let Some((newest, newest_psn)) = self.newest else { return 0 };
-        let mut lost = 0;
+    /// What was sent well before something that arrived, and did not arrive, is lost: by three packets, or by `patience`,
+    /// of which only the order of sending is left when few packets go. Says how many are newly so.
+    pub(super) fn infer_lost(&mut self, patience: Duration) -> Missed {
+        let mut missed = Missed::default();
+        let Some(newest) = self.newest else { return missed };
         for (index, slot) in (0..).zip(&mut self.slots) {
             if slot.state != State::Flying {
                 continue;
             }
-            let behind = newest.wrapping_sub(slot.serial).cast_signed();
-            let before = newest_psn.since(self.base.add(index));
+            let behind = newest.behind(slot, patience);
+            let before = newest.psn.since(self.base.add(index));
             let reordering = REORDERING.cast_signed();
-            if behind >= reordering || (behind == 0 && before >= reordering) {
+            if behind || (newest.serial == slot.serial && before >= reordering) {
                 slot.state = State::Lost;
                 self.flying_bytes -= u64::from(slot.bytes);
-                lost += 1;
+                missed.packets += 1;
+                missed.answers += u32::from(slot.wants_answer);
             }
         }
-        self.lost += lost;
-        lost
+        self.lost += missed.packets;
+        missed
     }
 
     /// All from `psn` on that is not answered goes again.
@@ -232,6 +269,15 @@ impl Flight {
         let skip = psn.after(self.base).unwrap_or(0);
         for index in skip..self.len() {
             self.lose(index);
+        }
+    }
+
+    /// The peer took nothing from `psn` on, and said so: all of that goes again.
+    pub(super) fn refused_from(&mut self, psn: Psn) {
+        self.lose_from(psn);
+        let skip = psn.after(self.base).unwrap_or(0) as usize;
+        for slot in self.slots.iter_mut().skip(skip) {
+            slot.refused = true;
         }
     }
 
@@ -269,12 +315,26 @@ impl Flight {
 
     /// Whether something arrived that went later than what is not answered: [`infer_lost`](Self::infer_lost) may find
     /// something. The oldest is looked at by the order of sending, because a probe is itself the oldest PSN.
-    pub(super) fn has_suspects(&self) -> bool {
-        let Some((newest, psn)) = self.newest else { return false };
-        let overtaken = |slot: &Slot| {
-            newest.wrapping_sub(slot.serial).cast_signed() >= REORDERING.cast_signed()
-        };
-        psn.since(self.base) > 0 || self.slots.front().is_some_and(overtaken)
+    pub(super) fn has_suspects(&self, patience: Duration) -> bool {
+        let Some(newest) = self.newest else { return false };
+        let oldest = self.slots.front();
+        newest.psn.since(self.base) > 0 || oldest.is_some_and(|slot| newest.behind(slot, patience))
+    }
+}
+
+/// Packets that are newly known to be missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Missed {
+    pub(super) packets: u32,
+    /// Those that only an answer of their own will do for.
+    pub(super) answers: u32,
+}
+
+impl Newest {
+    /// Whether a packet was sent so long before this one that it should have arrived.
+    fn behind(&self, slot: &Slot, patience: Duration) -> bool {
+        let packets = self.serial.wrapping_sub(slot.serial).cast_signed();
+        packets >= REORDERING.cast_signed() || (packets > 0 && self.at.since(slot.at) >= patience)
     }
 }
 
@@ -283,6 +343,7 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time::from_ns(1000);
+    const PATIENCE: Duration = Duration::from_micros(100);
 
     fn flight(packets: u32) -> Flight {
         let mut flight = Flight::new(Psn::new(0xff_fff0));
@@ -313,13 +374,13 @@ mod tests {
         [2, 3, 4, 5].into_iter().for_each(|index| held.insert(index));
         flight.acknowledged(NOW, psn(1));
         flight.advance();
-        flight.held(flight.base(), &held);
-        assert_eq!(flight.infer_lost(), 3, "1, 2 and 3 are missing");
+        flight.held(NOW, flight.base(), &held);
+        assert_eq!(flight.infer_lost(PATIENCE).packets, 3, "1, 2 and 3 are missing");
         assert_eq!((flight.first_lost(), flight.lost_from(psn(1), 9)), (Some(psn(1)), 3));
         for index in 1..4 {
             flight.resent(NOW, psn(index), 1);
         }
-        assert_eq!(flight.infer_lost(), 0, "they are under way again");
+        assert_eq!(flight.infer_lost(PATIENCE).packets, 0, "they are under way again");
         flight.acknowledged(NOW, psn(8));
         flight.advance();
         assert!(flight.is_empty() && flight.bytes() == 0);
@@ -330,8 +391,45 @@ mod tests {
         let mut flight = flight(4);
         let mut held = Held::NONE;
         held.insert(0);
-        flight.held(flight.base(), &held);
-        assert_eq!(flight.infer_lost(), 0);
+        flight.held(NOW, flight.base(), &held);
+        assert_eq!(flight.infer_lost(PATIENCE).packets, 0);
+    }
+
+    #[test]
+    fn a_packet_that_went_much_later_and_arrived_makes_others_lost() {
+        let mut flight = flight(3);
+        let later = Time::default().after(PATIENCE);
+        flight.lose_oldest();
+        flight.resent(later, psn(0), 1);
+        let gain = flight.acknowledged(later.after(PATIENCE), psn(1));
+        assert_eq!(gain.sample(), None, "which of its copies was answered?");
+        flight.advance();
+        assert!(flight.has_suspects(PATIENCE));
+        assert!(!flight.has_suspects(PATIENCE * 2), "not when that may be its turn");
+        assert_eq!(flight.infer_lost(PATIENCE).packets, 2);
+    }
+
+    #[test]
+    fn what_is_held_tells_the_round_trip_when_it_is_heard_of_and_not_when_it_is_done() {
+        let mut flight = flight(3);
+        let mut held = Held::NONE;
+        held.insert(0);
+        let gain = flight.held(NOW, psn(0), &held);
+        assert_eq!((gain.sample(), gain.packets), (Some(Duration::from_micros(1)), 1));
+        flight.lose_oldest();
+        let second = Time::from_ns(1_000_000_000);
+        flight.resent(second, psn(0), 1);
+        let gain = flight.acknowledged(second, psn(3));
+        assert_eq!((gain.sample(), gain.packets), (None, 2));
+    }
+
+    #[test]
+    fn an_answer_to_what_was_refused_before_tells_the_round_trip() {
+        let mut flight = flight(3);
+        flight.refused_from(psn(1));
+        flight.resent(NOW, psn(1), 2);
+        let later = NOW.after(PATIENCE);
+        assert_eq!(flight.acknowledged(later, psn(3)).sample(), Some(PATIENCE));
     }
 
     #[test]
@@ -341,9 +439,9 @@ mod tests {
         assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
         assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));
         assert_eq!(flight.answered(NOW, psn(5)), None, "once");
-        assert_eq!(flight.infer_lost(), 3, "0, 1 and 2; 3 and 4 may come");
+        assert_eq!(flight.infer_lost(PATIENCE).packets, 3, "0, 1 and 2; 3 and 4 may come");
         assert_eq!(flight.lost_from(psn(0), 10), 3);
-        assert!(!flight.advance() && flight.has_suspects());
+        assert!(!flight.advance() && flight.has_suspects(PATIENCE));
     }
 
     #[test]
@@ -351,7 +449,7 @@ mod tests {
         let mut flight = flight(5);
         let mut held = Held::NONE;
         held.insert(1);
-        flight.held(flight.base(), &held);
+        flight.held(NOW, flight.base(), &held);
         flight.lose_from(psn(0));
         assert_eq!((flight.lost_from(psn(0), 9), flight.bytes()), (5, 0));
         flight.resent(NOW, psn(0), 5);

@@ -13,6 +13,7 @@ mod shared;
 mod timers;
 mod unreliable;
 mod vocabulary;
+mod way;
 
 pub use config::{Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 pub use counters::Counters;

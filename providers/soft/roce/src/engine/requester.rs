@@ -28,6 +28,8 @@ pub(super) struct Requester {
     pub(super) recovery: Psn,
     /// The last sequence error, if nothing has been answered since.
     pub(super) last_nak: Option<Psn>,
+    /// The peer keeps what comes behind a gap, and says so.
+    pub(super) selects: bool,
     /// How often the peer may still be greeted.
     pub(super) hellos: u8,
     pub(super) hello_due: bool,
@@ -91,6 +93,7 @@ impl Requester {
             rnr_retries: sending.rnr_retry,
             recovery: sending.first_psn,
             last_nak: None,
+            selects: false,
             hellos: if hello { HELLOS - 1 } else { 0 },
             hello_due: hello,
             unasked: 0,
@@ -288,14 +291,21 @@ impl Requester {
 
     /// Something may have been answered: completes what is, and sets the timers anew.
     pub(super) fn progress(&mut self, now: Time, gain: Gain, shared: &mut Shared) {
-        self.timers.round_trip(gain.round_trip);
-        if gain.bytes != 0 {
-            shared.congestion.acknowledged(gain.bytes);
+        self.timers.round_trip(gain.sample());
+        if gain.packets != 0 {
+            shared.congestion.acknowledged(now, gain.bytes, gain.packets, gain.sample());
         }
         let advanced = self.flight.advance();
-        if self.flight.has_suspects() && self.flight.infer_lost() != 0 {
-            shared.counters.implied_nak_seq_err += 1;
-            self.lost(now, shared);
+        let patience = self.timers.patience();
+        if self.flight.has_suspects(patience) {
+            let missed = self.flight.infer_lost(patience);
+            if missed.packets != 0 {
+                shared.counters.implied_nak_seq_err += 1;
+                // A peer that does not select dropped what came behind the first one, whose answer is missing.
+                let apart = if self.selects { missed.packets } else { missed.answers };
+                shared.congestion.missed(apart.max(1));
+                self.lost(now, apart != 0, shared);
+            }
         }
         if advanced {
             self.retries = self.sending.retry_count;
@@ -310,10 +320,11 @@ impl Requester {
         self.complete(shared);
     }
 
-    /// Packets are known to be lost: the window shrinks once for all that were under way.
-    pub(super) fn lost(&mut self, now: Time, shared: &mut Shared) {
+    /// Packets are known to be lost: the window shrinks at most once for all that were under way. A peer that is not
+    /// `selective` dropped what came behind them.
+    pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut Shared) {
         if self.flight.base().since(self.recovery) >= 0 {
-            shared.congestion.lost(now);
+            shared.congestion.lost(now, selective);
             self.recovery = self.flight.next();
         }
     }

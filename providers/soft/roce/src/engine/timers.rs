@@ -34,6 +34,10 @@ const MOST_BACKOFF: u32 = 2;
 const SHARES: u32 = 256;
 /// The first probe, while no round trip is known, waits so many times longer.
 const UNKNOWN: u32 = 16;
+/// The first probe goes after this part of the local ACK timeout, if two round trips are less: so that several go before it ends.
+const EARLY: u32 = 16;
+/// Packets overtake each other by more than this only if the way has other round trips.
+const OVERTAKING: Duration = Duration::from_micros(50);
 
 impl Timers {
     pub(super) fn new(sending: &Sending, tuning: &Tuning, spread: u32) -> Self {
@@ -62,7 +66,10 @@ impl Timers {
     fn arm_probe(&mut self, now: Time) {
         self.probe = self.probe_after.map(|least| {
             let wait = match self.round_trip {
-                Some((smooth, variation)) => smooth + least.max(variation * 4),
+                Some((smooth, variation)) => {
+                    let early = self.ack_timeout.map_or(Duration::MAX, |timeout| timeout / EARLY);
+                    (smooth + least.max(variation * 4)).min(early.max(smooth * 2 + least))
+                }
                 None => least * UNKNOWN,
             };
             let wait = wait * (1 << self.probes.min(10));
@@ -97,6 +104,11 @@ impl Timers {
         if !idle {
             self.arm(now);
         }
+    }
+
+    /// The peer spoke, if not of the oldest packet: probes need not become rarer.
+    pub(super) fn heard(&mut self) {
+        self.probes = 0;
     }
 
     /// All goes again after a timeout.
@@ -149,6 +161,11 @@ impl Timers {
     /// When to look again.
     pub(super) fn next(&self) -> Option<Time> {
         [self.deadline, self.probe, self.rnr_until].into_iter().flatten().min()
+    }
+
+    /// A packet that was sent so much earlier than one that arrived is lost.
+    pub(super) fn patience(&self) -> Duration {
+        self.round_trip.map_or(Duration::MAX, |(smooth, _)| smooth.max(OVERTAKING))
     }
 
     /// A packet that was sent once was answered after `sample`.
