@@ -11,7 +11,7 @@ use std::time::Instant;
 fn main() {
     let shape = Shape::default();
     let unmarked = Shape { mark: false, ..shape };
-    let scenarios: [&dyn Fn() -> Report; 12] = [
+    let scenarios: [&dyn Fn() -> Report; 15] = [
         &|| sharing(shape, 16, 1 << 20, 20),
         &|| incast(shape, 1, 1 << 20, 4),
         &|| incast(shape, 20, 64 << 10, 2),
@@ -24,6 +24,9 @@ fn main() {
         &|| lossy("1 % lost, ours", 100, true),
         &|| lossy("1 % lost, plain", 100, false),
         &|| lossy("5 % lost, ours", 20, true),
+        &|| lossy("5 % lost, plain", 20, false),
+        &|| lossy("20 % lost, ours", 5, true),
+        &|| lossy("20 % lost, plain", 5, false),
     ];
     println!("{}", Report::HEAD);
     for scenario in scenarios {
