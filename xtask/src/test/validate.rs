@@ -11,8 +11,16 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is true and known (docs/programs.md): ib_send_bw leaves a CQ behind on the side that only sends.
-const KNOWN: &str = "\"message\":\"these are left: cq ";
+/// What is true and known (docs/programs.md), each by all of its parts: ib_send_bw leaves a CQ behind on the side that only sends; that of 25.01 posts
+/// receives to a shared queue that reach past their region.
+const KNOWN: &[&[&str]] = &[
+    &["\"message\":\"these are left: cq "],
+    &["\"id\":\"MR-02\"", "\"call\":\"ibv_post_srq_recv\"", "\"stack\":[\"ib_send_"],
+];
+
+fn is_known(line: &str) -> bool {
+    KNOWN.iter().any(|parts| parts.iter().all(|part| line.contains(part)))
+}
 
 /// C programs of ours that misuse nothing: the others try what must be refused.
 const RIGHT: &[&str] =
@@ -146,7 +154,7 @@ fn unharmed(
     *bench.told.borrow_mut() = None;
     result?;
     let told = fs::read_to_string(&json).unwrap_or_default();
-    let first: Vec<&str> = told.lines().filter(|line| !line.contains(KNOWN)).take(5).collect();
+    let first: Vec<&str> = told.lines().filter(|line| !is_known(line)).take(5).collect();
     let result = if first.is_empty() { Ok(()) } else { Err(first.join("\n")) };
     tally.record(&format!("{name} hear nothing"), result);
     Ok(())
