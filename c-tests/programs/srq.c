@@ -20,7 +20,7 @@ int main(int argc, char **argv)
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
 	union ibv_gid gid;
 	struct ibv_port_attr port;
-	if (!pd || !cq || !mr || ibv_query_gid(ctx, 1, 0, &gid) || ibv_query_port(ctx, 1, &port))
+	if (!pd || !cq || !mr || ibv_query_gid(ctx, 1, hosts_differ(), &gid) || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	struct ibv_srq_init_attr sa = { .srq_context = &gid, .attr = { .max_wr = DEPTH, .max_sge = 2 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &sa);
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 					  .rq_psn = his.psn,
 					  .max_dest_rd_atomic = 1,
 					  .min_rnr_timer = 1,
-					  .ah_attr = { .is_global = 1, .grh = { .dgid = his.gid, .hop_limit = 1 }, .port_num = 1 } };
+					  .ah_attr = { .is_global = 1, .grh = { .dgid = his.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } };
 		if (ibv_modify_qp(qp[i], &a,
 				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 					  IBV_QP_MIN_RNR_TIMER))

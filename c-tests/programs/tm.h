@@ -74,7 +74,7 @@ static inline void tm_connect(struct matcher *t, int i)
 {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
-	if (ibv_query_gid(t->ctx, 1, 0, &gid) || ibv_query_port(t->ctx, 1, &port))
+	if (ibv_query_gid(t->ctx, 1, hosts_differ(), &gid) || ibv_query_port(t->ctx, 1, &port))
 		die("port or GID");
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	int err = ibv_modify_qp(t->qp[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -86,7 +86,7 @@ static inline void tm_connect(struct matcher *t, int i)
 				  .rq_psn = t->his[i].psn,
 				  .max_dest_rd_atomic = 1,
 				  .min_rnr_timer = 1,
-				  .ah_attr = { .is_global = 1, .grh = { .dgid = t->his[i].gid, .hop_limit = 1 }, .port_num = 1 } };
+				  .ah_attr = { .is_global = 1, .grh = { .dgid = t->his[i].gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } };
 	err = ibv_modify_qp(t->qp[i], &a,
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 				    IBV_QP_MIN_RNR_TIMER);

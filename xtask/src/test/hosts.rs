@@ -28,6 +28,7 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_write_lat", &["-n", "200", "-s", "8"], false),
     ("ib_send_bw", &["-n", "100", "-s", "65536"], false),
     ("ib_send_bw", &["-n", "100", "-s", "65536", "-b", "-e"], false),
+    ("ib_send_bw", &["-n", "100", "-s", "65536", "--use-srq", "-q", "4"], true),
     ("ib_send_bw", &["-n", "1024", "-s", "512", "-c", "UD", "--post_list", "16"], false),
     ("ib_write_bw", &["-n", "50", "-s", "1048576"], true),
     ("ib_read_bw", &["-n", "50", "-s", "1048576"], true),
@@ -43,7 +44,21 @@ const CROWD: &[(&str, &[&str])] = &[
 ];
 
 /// Programs of ours, whose two processes are of both hosts.
-const OWN: &[(&str, &[&str])] = &[("random_ops", &["two"]), ("builders_xrc", &[])];
+const OWN: &[(&str, &[&str])] = &[
+    ("random_ops", &["two"]),
+    ("builders_xrc", &[]),
+    ("srq", &["two"]),
+    ("tm", &["eager", "two"]),
+    ("tm", &["rendezvous", "two"]),
+    ("tm", &["unexpected", "two"]),
+    ("tm", &["sync", "two"]),
+    ("tm", &["events", "two"]),
+    ("tm", &["errors", "two"]),
+    ("tm_random", &["thousands", "two"]),
+    ("tm_random", &["races", "two"]),
+    ("tm_random", &["threads", "two"]),
+    ("tm_random", &["history", "two"]),
+];
 
 /// How long one of them may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -65,12 +80,15 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             tally.record(&name, place.together(bench, program, args));
         }
     }
-    for (program, args) in OWN {
-        let name = format!("{program} {}, MTU 9000", args.join(" "));
-        bench.step(&format!("hosts: {name}"));
-        let place = Place::wired(bench, &hosts, "")?;
-        let job = own(bench, &place, &hosts, program, args)?;
-        tally.record(&name, checked(bench, &job));
+    for mtu in [9000, 1500] {
+        hosts.set_cable(mtu, "")?;
+        for (program, args) in OWN {
+            let name = format!("{program} {}, MTU {mtu}", args.join(" "));
+            bench.step(&format!("hosts: {name}"));
+            let place = Place::wired(bench, &hosts, "")?;
+            let job = own(bench, &place, &hosts, program, args)?;
+            tally.record(&name, checked(bench, &job));
+        }
     }
     losses::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;

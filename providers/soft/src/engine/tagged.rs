@@ -45,7 +45,11 @@ impl Inbound {
             (MessageProgress { total: headers.total, done: 0 }, headers.last.then_some(tags))
         } else {
             match self.message.take() {
-                Some(message) => (message, None),
+                // Where the length of the whole is not told by the first piece, each tells what there is so far.
+                Some(message) => {
+                    let total = message.total.max(headers.total);
+                    (MessageProgress { total, ..message }, None)
+                }
                 None => return self.unservable(qp, Nak::Invalid),
             }
         };

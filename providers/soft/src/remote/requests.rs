@@ -280,7 +280,11 @@ fn operation(request: &Request, len: u32) -> Option<(Op, u32)> {
             let immediate = with_immediate.then_some(immediate);
             (Op::Write { va: addr, rkey, immediate }, len)
         }
-        What::Read(RemoteAddress { addr, rkey }) => (Op::Read { va: addr, rkey }, len),
+        // A rendezvous reads the message and sends its end.
+        What::Read(RemoteAddress { addr, rkey }) | What::Fetch(RemoteAddress { addr, rkey }, _) => {
+            (Op::Read { va: addr, rkey }, len)
+        }
+        What::Finish(_) => (Op::Send(Tail::Plain), len),
         What::CompareSwap { remote: RemoteAddress { addr, rkey }, compare, swap } => {
             (Op::Atomic { va: addr, rkey, op: AtomicOp::CompareSwap { compare, swap } }, 8)
         }
@@ -299,7 +303,7 @@ fn operation(request: &Request, len: u32) -> Option<(Op, u32)> {
             (Op::Flush { va: addr, rkey, how }, u32::try_from(len).ok()?)
         }
         What::Bind(_) | What::Invalidate { .. } => (Op::Local, 0),
-        What::Segments(_) | What::Fetch(..) | What::Finish(_) | What::Refused(_) => return None,
+        What::Segments(_) | What::Refused(_) => return None,
     })
 }
 

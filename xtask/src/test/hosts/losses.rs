@@ -1,5 +1,5 @@
 //! Packets that are lost, doubled and reordered on their way: by netem where the kernel has it, and by soft itself, with a seed that
-//! each test's name tells. Data are verified by `random_ops`, whose ends are on both hosts.
+//! each test's name tells. Data are verified by programs of ours, whose ends are on both hosts.
 
 use super::super::meeting::Place;
 use super::super::{Bench, Tally};
@@ -38,6 +38,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("ib_atomic_lat", &["-n", "50", "-u", "20"]),
 ];
 
+/// Programs of ours that judge themselves; all draw their work from a seed of their own or `TEST_SEED`.
+const OWN: &[(&str, &[&str])] =
+    &[("random_ops", &["two"]), ("srq", &["two"]), ("tm_random", &["history", "two"])];
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     let seed = u64::from(std::process::id());
     for cable in CABLES {
@@ -70,11 +74,13 @@ fn over(
         bench.step(&format!("hosts: {name}"));
         tally.record(&name, place.together(bench, program, args));
     }
-    let name = format!("random_ops, {}, TEST_SEED={seed} ({weather})", cable.name);
-    bench.step(&format!("hosts: {name}"));
-    let job = super::own(bench, &place, hosts, "random_ops", &["two"])?
-        .env("TEST_BATCHES", cable.batches.to_string())
-        .env("TEST_SEED", seed.to_string());
-    tally.record(&name, super::checked(bench, &job));
+    for (program, args) in OWN {
+        let name = format!("{program}, {}, TEST_SEED={seed} ({weather})", cable.name);
+        bench.step(&format!("hosts: {name}"));
+        let job = super::own(bench, &place, hosts, program, args)?
+            .env("TEST_BATCHES", cable.batches.to_string())
+            .env("TEST_SEED", seed.to_string());
+        tally.record(&name, super::checked(bench, &job));
+    }
     Ok(())
 }
