@@ -1,8 +1,11 @@
 //! Event channels: `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`.
 //!
-//! The descriptor is an eventfd that counts the events of the queue. So poll, epoll and `O_NONBLOCK` do with it what programs expect.
+//! The descriptor is an eventfd that counts the events of the queue. So poll, epoll and `O_NONBLOCK` do with it what programs expect. Where all devices
+//! are the kernel's it is the one of the kernel's connection manager; with both kinds of devices, an epoll(7) over the two.
 
-use crate::id::{Held, Id};
+use crate::id::{Held, Id, Side};
+use crate::kernel::multicast::Group;
+use crate::{device, kernel};
 use abi::*;
 use cface::Errno;
 use parking_lot::Mutex;
@@ -15,21 +18,126 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Channel {
     verbs: rdma_event_channel,
+    ends: Ends,
     queue: Mutex<VecDeque<Box<Event>>>,
 }
 
-impl Channel {
-    /// Without events.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
-        // SAFETY: eventfd has no requirements.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if fd < 0 {
+/// Where events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Our own queue, by its bell.
+    Own(i32),
+    /// The kernel's connection manager.
+    Kernel(i32),
+    /// Both, neither of which sleeps; first the bell.
+    Both(i32, i32),
+}
+
+/// An eventfd.
+fn bell(flags: i32) -> Result<i32, Errno> {
+    // SAFETY: eventfd has no requirements.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE | flags) };
+    if fd < 0 { Err(Errno::last()) } else { Ok(fd) }
+}
+
+/// One descriptor that is readable when either is.
+fn watch(bell: i32, kernel: i32) -> Result<i32, Errno> {
+    // SAFETY: epoll_create1 and fcntl have no requirements; `event` is readable.
+    unsafe {
+        let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        if epoll < 0 {
             return Err(Errno::last());
         }
-        Ok(Arc::new(Self { verbs: rdma_event_channel { fd }, queue: Mutex::default() }))
+        let flags = libc::fcntl(kernel, libc::F_GETFL);
+        libc::fcntl(kernel, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        for fd in [bell, kernel] {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            if libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) != 0 {
+                let why = Errno::last();
+                libc::close(epoll);
+                return Err(why);
+            }
+        }
+        Ok(epoll)
+    }
+}
+
+impl Channel {
+    /// Without events, for ids on all devices that there are.
+    ///
+    /// # Errors
+    /// `ENODEV` there are none; the system's, and the kernel's where it has all of them.
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let present = device::present()?;
+        if present.kernel {
+            kernel::takes_any_family();
+        }
+        match (present.soft.is_empty(), present.kernel) {
+            (true, _) => Self::of_kernel(),
+            (false, false) => bell(0).map(|fd| Self::with(fd, Ends::Own(fd))),
+            (false, true) => {
+                // What is wrong was said; there are other devices.
+                let Ok(kernel) = kernel::open() else {
+                    return bell(0).map(|fd| Self::with(fd, Ends::Own(fd)));
+                };
+                let close = |fd| {
+                    // SAFETY: opened here, and nobody else has it.
+                    unsafe { libc::close(fd) };
+                };
+                let bell = bell(libc::EFD_NONBLOCK).inspect_err(|_| close(kernel))?;
+                let both = watch(bell, kernel).inspect_err(|_| {
+                    close(bell);
+                    close(kernel);
+                })?;
+                Ok(Self::with(both, Ends::Both(bell, kernel)))
+            }
+        }
+    }
+
+    /// For ids on the kernel's devices only: its own descriptor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn of_kernel() -> Result<Arc<Self>, Errno> {
+        kernel::open().map(|fd| Self::with(fd, Ends::Kernel(fd)))
+    }
+
+    fn with(fd: i32, ends: Ends) -> Arc<Self> {
+        Arc::new(Self { verbs: rdma_event_channel { fd }, ends, queue: Mutex::default() })
+    }
+
+    /// On which side a new id of it is.
+    pub(crate) const fn side(&self) -> Side {
+        match self.ends {
+            Ends::Own(_) => Side::Soft,
+            Ends::Kernel(_) => Side::Kernel,
+            Ends::Both(..) => Side::Open,
+        }
+    }
+
+    /// The kernel's descriptor; -1 where there is none.
+    pub(crate) const fn kernel_fd(&self) -> i32 {
+        match self.ends {
+            Ends::Own(_) => -1,
+            Ends::Kernel(fd) | Ends::Both(_, fd) => fd,
+        }
+    }
+
+    /// The bell of the queue.
+    const fn bell(&self) -> i32 {
+        match self.ends {
+            Ends::Own(fd) | Ends::Both(fd, _) => fd,
+            Ends::Kernel(_) => -1,
+        }
+    }
+
+    /// Where events come from, and the descriptor that C code knows; without a count, for a thread that may be cancelled.
+    ///
+    /// # Safety
+    /// `channel` is a live one of this library.
+    pub(crate) unsafe fn ends_of(channel: *const rdma_event_channel) -> (Ends, i32) {
+        // SAFETY: by the contract above; neither changes.
+        unsafe { ((*channel.cast::<Self>()).ends, (*channel).fd) }
     }
 
     /// The channel of a C pointer.
@@ -64,16 +172,12 @@ impl Channel {
         (&raw const self.verbs).cast_mut()
     }
 
-    pub(crate) const fn fd(&self) -> i32 {
-        self.verbs.fd
-    }
-
     /// An event happened.
     pub(crate) fn push(&self, event: Box<Event>) {
         self.queue.lock().push_back(event);
         let one = 1_u64;
         // SAFETY: eight bytes of `one` are read. The count does not come near its limit, so this does not wait.
-        unsafe { libc::write(self.verbs.fd, (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.bell(), (&raw const one).cast(), 8) };
     }
 
     /// The next event, if it was not taken back meanwhile.
@@ -95,7 +199,7 @@ impl Channel {
             let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
             // Somebody may have read the number already, and finds no event then.
             // SAFETY: `into` names the eight bytes of `count`.
-            unsafe { libc::preadv2(self.verbs.fd, &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+            unsafe { libc::preadv2(self.bell(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
         }
         taken
     }
@@ -103,8 +207,15 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody else closes it.
-        unsafe { libc::close(self.verbs.fd) };
+        let close = |fd| {
+            // SAFETY: ours, and nobody else closes it.
+            unsafe { libc::close(fd) };
+        };
+        if let Ends::Both(bell, kernel) = self.ends {
+            close(kernel);
+            close(bell);
+        }
+        close(self.verbs.fd);
     }
 }
 
@@ -132,6 +243,8 @@ pub(crate) struct Event {
     /// The new id of a request, until the application has it.
     pub(crate) brings: Option<Held>,
     pub(crate) deed: Deed,
+    /// The kernel's group that it is about, whose acknowledgement is waited for, too.
+    pub(crate) group: Option<Arc<Group>>,
     /// What `private_data` points to.
     pub(crate) data: Vec<u8>,
 }
@@ -150,13 +263,19 @@ impl Event {
             param: rdma_cm_event_param { ud: Zeroed::zeroed() },
         };
         let counts_for = Arc::clone(id);
-        Box::new(Self { verbs, counts_for, brings: None, deed: Deed::None, data: vec![] })
+        let (brings, deed, group) = (None, Deed::None, None);
+        Box::new(Self { verbs, counts_for, brings, deed, group, data: vec![] })
+    }
+
+    /// Keeps private data; where they are, NULL for none.
+    fn keep(&mut self, data: &[u8]) -> *const c_void {
+        self.data = data.to_vec();
+        if data.is_empty() { std::ptr::null() } else { self.data.as_ptr().cast() }
     }
 
     /// With parameters of a connection.
     pub(crate) fn connected(mut self: Box<Self>, conn: rdma_conn_param, data: &[u8]) -> Box<Self> {
-        self.data = data.to_vec();
-        let private_data = self.data.as_ptr().cast();
+        let private_data = self.keep(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
         self.verbs.param.conn = rdma_conn_param { private_data, private_data_len, ..conn };
         self
@@ -164,8 +283,7 @@ impl Event {
 
     /// With parameters of datagrams.
     pub(crate) fn datagram(mut self: Box<Self>, ud: rdma_ud_param, data: &[u8]) -> Box<Self> {
-        self.data = data.to_vec();
-        let private_data = self.data.as_ptr().cast();
+        let private_data = self.keep(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
         self.verbs.param.ud = rdma_ud_param { private_data, private_data_len, ..ud };
         self

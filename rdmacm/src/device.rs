@@ -1,18 +1,16 @@
 //! Devices: opened once, and never closed, as ids and programs keep their contexts.
 
 use crate::agent::Agent;
-use crate::verbs;
+use crate::{kernel, verbs};
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::wire::Gid;
 use parking_lot::Mutex;
-use std::ffi::CStr;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// An open device.
+/// An open device, which the kernel does not have.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
@@ -32,7 +30,16 @@ unsafe impl Sync for Device {}
 /// The only port that is used.
 pub(crate) const PORT: u8 = 1;
 
-static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
+/// The devices of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Present {
+    /// Those that the kernel does not have.
+    pub(crate) soft: &'static [Device],
+    /// Whether the kernel has some.
+    pub(crate) kernel: bool,
+}
+
+static DEVICES: Mutex<Option<Present>> = Mutex::new(None);
 
 /// The process that opened the devices; 0 before. Nothing else is published by it.
 static OPENER: AtomicI32 = AtomicI32::new(0);
@@ -59,38 +66,66 @@ fn refuse_children() -> Result<(), Errno> {
 ///
 /// # Errors
 /// `ENODEV` there are none, or they are a parent's.
-pub(crate) fn all() -> Result<&'static [Device], Errno> {
+pub(crate) fn present() -> Result<Present, Errno> {
     refuse_children()?;
     let mut devices = DEVICES.lock();
-    let found = match *devices {
-        Some(known) => known,
-        None => {
-            let opened: &'static [Device] = open_all().leak();
-            // Later there may be one.
-            if !opened.is_empty() {
-                // SAFETY: getpid has no requirements.
-                OPENER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-                *devices = Some(opened);
+    if let Some(known) = *devices {
+        return Ok(known);
+    }
+    let mut kernel = false;
+    let mut opened = vec![];
+    each(|device| {
+        // SAFETY: the device is of a list that is not freed before this returns.
+        unsafe {
+            if kernel::has(device) {
+                kernel = true;
+            } else {
+                opened.extend(open(device));
             }
-            opened
         }
-    };
-    if found.is_empty() { Err(Errno::ENODEV) } else { Ok(found) }
+        None::<()>
+    });
+    // Later there may be one.
+    if opened.is_empty() && !kernel {
+        return Err(Errno::ENODEV);
+    }
+    if !opened.is_empty() {
+        // SAFETY: getpid has no requirements.
+        OPENER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    }
+    let found = Present { soft: opened.leak(), kernel };
+    *devices = Some(found);
+    Ok(found)
 }
 
-fn open_all() -> Vec<Device> {
+/// The devices that the kernel does not have.
+///
+/// # Errors
+/// As [`present`].
+pub(crate) fn all() -> Result<&'static [Device], Errno> {
+    present().map(|present| present.soft)
+}
+
+/// What `f` finds among all devices.
+fn each<T>(f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
     let mut count = 0;
     // SAFETY: `count` is writable.
     let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
     if list.is_null() {
-        return vec![];
+        return None;
     }
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the list has `count` devices until it is freed below.
-    let opened = (0..count).filter_map(|at| unsafe { open(*list.add(at)) }).collect();
+    let found = (0..count).map(|at| unsafe { *list.add(at) }).find_map(f);
     // SAFETY: from above, not used any more.
     unsafe { verbs::ibv_free_device_list(list) };
-    opened
+    found
+}
+
+/// What `f` finds among the kernel's devices, which are open to it until it returns.
+pub(crate) fn each_of_kernel<T>(mut f: impl FnMut(*mut ibv_device) -> Option<T>) -> Option<T> {
+    // SAFETY: the device is of a list that is not freed before this returns.
+    each(|device| if unsafe { kernel::has(device) } { f(device) } else { None })
 }
 
 /// # Safety
@@ -98,14 +133,6 @@ fn open_all() -> Vec<Device> {
 unsafe fn open(device: *mut ibv_device) -> Option<Device> {
     // SAFETY: `device` is live, the context is open and never closed; `attr` is writable.
     unsafe {
-        // Connections by devices of the kernel are its own affair.
-        let name = CStr::from_ptr((*device).name.as_ptr()).to_string_lossy();
-        if Path::new("/sys/class/infiniband").join(&*name).exists() {
-            eprintln!(
-                "ferroverbs: {name} is a device of the kernel: this librdmacm makes no connections by it, the distribution's does"
-            );
-            return None;
-        }
         let context = verbs::ibv_open_device(device);
         if context.is_null() {
             return None;
@@ -197,7 +224,7 @@ fn take_leave_at_exit() {
         let Some(devices) = DEVICES.try_lock().filter(|_| is_owner).and_then(|known| *known) else {
             return;
         };
-        for device in devices {
+        for device in devices.soft {
             if let Some(Ok(agent)) = device.agent.get() {
                 agent.leave();
             }

@@ -5,6 +5,7 @@ use crate::agent::{Agent, State as Carried};
 use crate::calls::info::Found;
 use crate::channel::{Channel, Event};
 use crate::device::{Device, PORT, Place};
+use crate::kernel::{self, Kernel};
 use crate::ports::{Name, Port};
 use abi::*;
 use cface::Errno;
@@ -22,6 +23,8 @@ pub(crate) struct Id {
     verbs: UnsafeCell<rdma_cm_id>,
     state: Mutex<State>,
     acknowledged: Condvar,
+    /// What the kernel has of it, where there are devices of the kernel.
+    pub(crate) kernel: Option<Kernel>,
 }
 
 // SAFETY: the C object is shared with the program under the rules of rdma_cm(7); everything else is Sync by itself.
@@ -31,6 +34,7 @@ unsafe impl Send for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
+        kernel::forget(self);
         let record = self.verbs.get_mut().route.path_rec;
         // SAFETY: NULL or from calloc, and the id's alone.
         unsafe { cface::mem::free(record.cast()) };
@@ -43,7 +47,18 @@ impl std::fmt::Debug for Id {
     }
 }
 
-/// How far an id is.
+/// Whose the device of an id is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Not the kernel's.
+    Soft,
+    /// The kernel's.
+    Kernel,
+    /// There are both, and its address did not say yet. A listener to all addresses stays so.
+    Open,
+}
+
+/// How far an id is. One on a device of the kernel is `Idle` to us: the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Idle,
@@ -84,6 +99,7 @@ pub(crate) struct State {
     pub(crate) channel: Arc<Channel>,
     /// Every call waits for its event.
     pub(crate) synchronous: bool,
+    pub(crate) side: Side,
     pub(crate) stage: Stage,
     pub(crate) place: Option<Place>,
     pub(crate) source: Option<SocketAddr>,
@@ -169,8 +185,20 @@ impl Drop for Held {
 }
 
 impl Id {
-    /// A new one.
+    /// A new one, on a device that is not the kernel's.
     pub(crate) fn new(
+        channel: Arc<Channel>,
+        synchronous: bool,
+        context: *mut std::ffi::c_void,
+        ps: rdma_port_space,
+        qp_type: ibv_qp_type,
+    ) -> Arc<Self> {
+        Self::on(Side::Soft, channel, synchronous, context, ps, qp_type)
+    }
+
+    /// A new one. The kernel does not have it yet.
+    pub(crate) fn on(
+        side: Side,
         channel: Arc<Channel>,
         synchronous: bool,
         context: *mut std::ffi::c_void,
@@ -198,6 +226,7 @@ impl Id {
         let state = State {
             channel,
             synchronous,
+            side,
             stage: Stage::Idle,
             place: None,
             source: None,
@@ -224,7 +253,35 @@ impl Id {
             verbs: UnsafeCell::new(verbs),
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
+            kernel: (side != Side::Soft).then(Kernel::new),
         })
+    }
+
+    /// Whose its device is.
+    pub(crate) fn side(&self) -> Side {
+        self.lock().side
+    }
+
+    /// Its address has said whose: the other side's part of it goes.
+    pub(crate) fn settle(&self, side: Side) {
+        if side == Side::Soft {
+            // Nothing was asked of it, so there is nothing to wait for.
+            let _told = kernel::id::destroy(self);
+        }
+        let mut state = self.lock();
+        if side == Side::Kernel {
+            (state.port, state.source, state.stage) = (None, None, Stage::Idle);
+        }
+        state.side = side;
+    }
+
+    /// Its events come to `channel` from now on.
+    pub(crate) fn take_channel(&self, channel: Arc<Channel>, synchronous: bool) {
+        let mut state = self.lock();
+        state.synchronous = synchronous;
+        // SAFETY: the program does not look at the member during this call.
+        unsafe { (*self.as_c()).channel = channel.as_c() };
+        state.channel = channel;
     }
 
     /// The id of a C pointer.
@@ -383,10 +440,15 @@ impl Id {
         drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));
     }
 
-    /// Waits until the program has acknowledged all events that it got.
-    pub(crate) fn wait_for_acknowledgements(&self) {
+    /// Waits until the program has acknowledged all events that it got, and as many as the kernel told.
+    pub(crate) fn wait_for_acknowledgements(&self, told: u64) {
+        self.wait_until(|state| state.acknowledged >= state.reported + told);
+    }
+
+    /// Waits until acknowledgements have made `well` hold.
+    pub(crate) fn wait_until(&self, well: impl Fn(&State) -> bool) {
         let mut state = self.lock();
-        while state.acknowledged < state.reported {
+        while !well(&state) {
             self.acknowledged.wait(&mut state);
         }
     }

@@ -9,6 +9,7 @@
 //! | `ports` | who has which port, among the processes of a host |
 //! | `device`, `address` | devices and their addresses |
 //! | `rsocket` | names only, so far |
+//! | `kernel` | ids on devices of the kernel, by its own connection manager |
 //! | `verbs` | what is used of libibverbs.so.1 |
 //!
 //! What the messages mean is in `ferroverbs-cm`. Locks, outer first: an agent's, an id's, a channel's queue.
@@ -21,6 +22,7 @@ mod channel;
 mod device;
 mod export;
 mod id;
+mod kernel;
 mod ports;
 mod random;
 mod rsocket;

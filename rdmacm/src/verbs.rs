@@ -2,12 +2,19 @@
 //! `build.rs` reads the names and their nodes for the linker.
 
 use abi::*;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 unsafe extern "C" {
     // IBVERBS_1.0
     pub(crate) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    pub(crate) fn ibv_get_sysfs_path() -> *const c_char;
+    pub(crate) fn ibv_read_sysfs_file(
+        dir: *const c_char,
+        file: *const c_char,
+        buf: *mut c_char,
+        size: usize,
+    ) -> c_int;
     // IBVERBS_1.1
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
     pub(crate) fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -49,6 +56,13 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     pub(crate) fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     pub(crate) fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    // IBVERBS_1.5
+    pub(crate) fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int;
+    // IBVERBS_1.9
+    pub(crate) fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
+    // IBVERBS_1.10
+    pub(crate) fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
+    pub(crate) fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
     // IBVERBS_1.11
     pub(crate) fn _ibv_query_gid_table(
         context: *mut ibv_context,

@@ -37,6 +37,8 @@ pub const RDMA_USER_CM_CMD_QUERY: u32 = 19;
 pub const RDMA_USER_CM_CMD_BIND: u32 = 20;
 pub const RDMA_USER_CM_CMD_RESOLVE_ADDR: u32 = 21;
 pub const RDMA_USER_CM_CMD_JOIN_MCAST: u32 = 22;
+/// Of newer kernels.
+pub const RDMA_USER_CM_CMD_WRITE_CM_EVENT: u32 = 24;
 
 // `rdma_ucm_query.option`
 pub const RDMA_USER_CM_QUERY_ADDR: u32 = 0;
@@ -424,3 +426,28 @@ pub struct rdma_ucm_migrate_resp {
     pub events_reported: u32,
 }
 layout!(rdma_ucm_migrate_resp: 4 { events_reported @ 0 });
+
+/// What a program's own event brings.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union rdma_ucm_write_cm_event_param {
+    pub conn: rdma_ucm_conn_param,
+    pub ud: rdma_ucm_ud_param,
+    pub arg: u64,
+}
+opaque_debug!(rdma_ucm_write_cm_event_param);
+layout!(rdma_ucm_write_cm_event_param: 304 { conn @ 0, ud @ 0, arg @ 0 });
+
+/// Command `write_cm_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdma_ucm_write_cm_event {
+    pub id: u32,
+    pub reserved: u32,
+    pub event: u32,
+    pub status: u32,
+    pub param: rdma_ucm_write_cm_event_param,
+}
+layout!(rdma_ucm_write_cm_event: 320 {
+    id @ 0, reserved @ 4, event @ 8, status @ 12, param @ 16,
+});

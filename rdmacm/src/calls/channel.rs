@@ -1,8 +1,9 @@
 //! `rdma_create_event_channel(3)`, `rdma_get_cm_event(3)`, `rdma_ack_cm_event(3)`.
 
 use crate::calls::qp;
-use crate::channel::{Channel, Deed, Event};
-use crate::id::{Id, Stage};
+use crate::channel::{Channel, Deed, Ends, Event};
+use crate::id::{Id, Side, Stage};
+use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
 use ferroverbs_cm::wire::{Information, Private, Reason};
@@ -16,7 +17,6 @@ verb! {
     /// # Safety
     /// Nothing is asked.
     pub(crate) fn create() -> *mut rdma_event_channel {
-        crate::device::all()?;
         Ok(Channel::new()?.into_c())
     }
 
@@ -60,6 +60,10 @@ verb! {
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno::EINVAL);
         }
+        if id.side() == Side::Kernel {
+            kernel::id::write_event(&id, event, status, arg)?;
+            return Ok(MinusOne(0));
+        }
         let mut said = Event::new(&id, event, status);
         said.verbs.param.arg = arg;
         id.push(said);
@@ -70,6 +74,8 @@ verb! {
 unsafe extern "C-unwind" {
     /// `read(2)`, which a cancelled thread unwinds from.
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize;
+    /// `poll(2)`, likewise.
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
 /// `rdma_get_cm_event(3)`: `EAGAIN` on a non-blocking descriptor without events.
@@ -85,32 +91,70 @@ pub(crate) unsafe extern "C-unwind" fn get(
     if channel.is_null() || event.is_null() {
         return MinusOne::fail(Errno::EINVAL);
     }
+    // SAFETY: the channel is live.
+    let (ends, fd) = unsafe { Channel::ends_of(channel) };
     loop {
-        // SAFETY: the channel is live.
-        if let Err(why) = unsafe { wait((*channel).fd) } {
-            return MinusOne::fail(why);
-        }
+        let came = match wait(ends, fd) {
+            Ok(came) => came,
+            Err(why) => return MinusOne::fail(why),
+        };
         let got = boundary(|| {
             // SAFETY: the channel is live; `event` is writable.
             unsafe {
-                let Some(taken) = take(&Channel::of(channel)) else { return Ok(MinusOne(1)) };
+                let Some(taken) = take(&Channel::of(channel), &came) else {
+                    return Ok(MinusOne(1));
+                };
                 *event = taken;
             }
             Ok(MinusOne(0))
         });
-        // Somebody took the event back between the two.
+        // Somebody took the event back between the two, or it is nobody's.
         if got != MinusOne(1) {
             return got;
         }
     }
 }
 
-/// Waits for the number of an event.
-fn wait(fd: c_int) -> Result<(), Errno> {
+/// What came.
+enum Came {
+    /// The number of an event of our own queue.
+    Own,
+    /// An event of the kernel.
+    Kernels(Box<rdma_ucm_event_resp>),
+}
+
+/// Waits for an event, as long as the descriptor `fd` says.
+fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
+    match ends {
+        Ends::Own(bell) => number(bell),
+        Ends::Kernel(kernel) => kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said))),
+        Ends::Both(bell, kernel) => loop {
+            let either = number(bell).or_else(|why| match why {
+                Errno::EAGAIN => kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said))),
+                why => Err(why),
+            });
+            // SAFETY: fcntl has no requirements here.
+            let sleeps = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
+            match either {
+                Err(Errno::EAGAIN) if sleeps() => {
+                    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    // SAFETY: `watched` is one entry.
+                    if unsafe { poll(&raw mut watched, 1, -1) } < 0 {
+                        return Err(Errno::last());
+                    }
+                }
+                done => return done,
+            }
+        },
+    }
+}
+
+/// The number of an event of our own queue.
+fn number(bell: c_int) -> Result<Came, Errno> {
     let mut count = 0_u64;
     // SAFETY: the eight bytes of `count` are writable.
-    let got = unsafe { read(fd, (&raw mut count).cast(), 8) };
-    if got == 8 { Ok(()) } else { Err(Errno::last()) }
+    let got = unsafe { read(bell, (&raw mut count).cast(), 8) };
+    if got == 8 { Ok(Came::Own) } else { Err(Errno::last()) }
 }
 
 /// The next event of a synchronous id's own channel.
@@ -118,13 +162,16 @@ fn wait(fd: c_int) -> Result<(), Errno> {
 /// # Errors
 /// The descriptor's.
 pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> {
+    // SAFETY: the channel is live while it is borrowed.
+    let (ends, fd) = unsafe { Channel::ends_of(channel.as_c()) };
     loop {
-        match wait(channel.fd()) {
-            Ok(()) => {}
-            Err(Errno::EINTR) => continue,
+        let came = match wait(ends, fd) {
+            Ok(came) => came,
+            // The kernel's is told, as by upstream's library.
+            Err(Errno::EINTR) if !matches!(ends, Ends::Kernel(_)) => continue,
             Err(why) => return Err(why),
-        }
-        if let Some(event) = take(channel) {
+        };
+        if let Some(event) = take(channel, &came) {
             return Ok(event);
         }
     }
@@ -137,11 +184,17 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> 
 pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
     // SAFETY: `take` made the pointer of a box.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+    if let Some(group) = &event.group {
+        group.acknowledge();
+    }
     event.counts_for.acknowledge();
 }
 
 /// Takes an event for the program, and does what is due with it.
-fn take(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
+fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
+    if let Came::Kernels(said) = came {
+        return kernel::event::take(said).map(|event| Box::into_raw(event).cast());
+    }
     let mut event = channel.pop()?;
     let id = Arc::clone(&event.counts_for);
     match std::mem::take(&mut event.deed) {

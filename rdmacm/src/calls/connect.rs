@@ -5,7 +5,8 @@ use crate::agent::Peer;
 use crate::arrivals::transport;
 use crate::channel::Event;
 use crate::device;
-use crate::id::{Id, Link, Listening, Stage, State};
+use crate::id::{Id, Link, Listening, Side, Stage, State};
+use crate::kernel;
 use crate::stray::BETWEEN_LISTENERS;
 use crate::{address, ports, random};
 use abi::*;
@@ -51,9 +52,9 @@ unsafe fn said(data: *const c_void, len: u8) -> Vec<u8> {
 }
 
 /// What a program wants of a connection; a copy.
-struct Wanted {
-    conn: rdma_conn_param,
-    data: Vec<u8>,
+pub(crate) struct Wanted {
+    pub(crate) conn: rdma_conn_param,
+    pub(crate) data: Vec<u8>,
 }
 
 /// # Safety
@@ -345,6 +346,15 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     })
 }
 
+/// Accepts what the kernel brought.
+fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&Wanted>) -> Result<(), Errno> {
+    let limits = kernel::connect::limits(id, wanted)?;
+    if !id.is_datagram() {
+        qp::set_up_within(id, Some(limits))?;
+    }
+    kernel::connect::accept(id, wanted).inspect_err(|_| qp::fail(id))
+}
+
 fn reject(id: &Arc<Id>, reason: Reason, data: &[u8]) -> Result<(), Errno> {
     let mut state = id.lock();
     let connection = state.connection.ok_or(Errno::EINVAL)?;
@@ -374,7 +384,10 @@ verb! {
     pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        connect(&id, wanted)?;
+        match id.side() {
+            Side::Kernel => kernel::connect::connect(&id, wanted.as_ref())?,
+            _ => connect(&id, wanted)?,
+        }
         complete(&id)
     }
 
@@ -384,7 +397,18 @@ verb! {
     /// `id` is NULL or live.
     pub(crate) fn listen_c(id: *mut rdma_cm_id, backlog: c_int) -> MinusOne {
         // SAFETY: by the contract above.
-        listen(&unsafe { Id::of(id)? }, backlog)?;
+        let id = unsafe { Id::of(id)? };
+        let side = id.side();
+        if side == Side::Open {
+            // To all addresses of both, by the same port.
+            resolve::bind_both_if_idle(&id)?;
+        }
+        if side != Side::Soft {
+            kernel::connect::listen(&id, backlog)?;
+        }
+        if side != Side::Kernel {
+            listen(&id, backlog)?;
+        }
         Ok(MinusOne(0))
     }
 
@@ -395,7 +419,10 @@ verb! {
     pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, wanted) = unsafe { (Id::of(id)?, wanted(param)) };
-        accept(&id, wanted)?;
+        match id.side() {
+            Side::Kernel => accept_by_kernel(&id, wanted.as_ref())?,
+            _ => accept(&id, wanted)?,
+        }
         if id.is_datagram() { Ok(MinusOne(0)) } else { complete(&id) }
     }
 
@@ -406,7 +433,10 @@ verb! {
     pub(crate) fn reject_c(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
-        reject(&id, Reason::CONSUMER, &data)?;
+        match id.side() {
+            Side::Kernel => kernel::connect::reject(&id, 0, &data)?,
+            _ => reject(&id, Reason::CONSUMER, &data)?,
+        }
         Ok(MinusOne(0))
     }
 
@@ -418,7 +448,10 @@ verb! {
         // SAFETY: by the contract above.
         let (id, data) = unsafe { (Id::of(id)?, said(data, len)) };
         // IB_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED of the kernel.
-        reject(&id, Reason(35), &data)?;
+        match id.side() {
+            Side::Kernel => kernel::connect::reject(&id, 35, &data)?,
+            _ => reject(&id, Reason(35), &data)?,
+        }
         Ok(MinusOne(0))
     }
 
@@ -429,6 +462,11 @@ verb! {
     pub(crate) fn disconnect(id: *mut rdma_cm_id) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Kernel {
+            qp::take_to(&id, kernel::connect::end_state(&id)?)?;
+            kernel::connect::disconnect(&id)?;
+            return complete(&id);
+        }
         let state = id.lock();
         let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
         drop(state);
@@ -455,8 +493,13 @@ verb! {
         if unsafe { !(*id.as_c()).qp.is_null() } {
             return Err(Errno::EINVAL);
         }
-        say_ready(&id)?;
-        id.lock().stage = Stage::Connected;
+        match id.side() {
+            Side::Kernel => kernel::connect::say_ready(&id)?,
+            _ => {
+                say_ready(&id)?;
+                id.lock().stage = Stage::Connected;
+            }
+        }
         Ok(MinusOne(0))
     }
 
@@ -467,6 +510,10 @@ verb! {
     pub(crate) fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Kernel {
+            kernel::connect::notify(&id, event)?;
+            return Ok(MinusOne(0));
+        }
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno::EINVAL);
         }

@@ -1,6 +1,7 @@
 //! `rdma_get_devices(3)`.
 
 use crate::device;
+use crate::kernel::adapter;
 use abi::ibv_context;
 use cface::{mem, verb};
 use std::ffi::c_int;
@@ -11,16 +12,20 @@ verb! {
     /// # Safety
     /// `count` is NULL or writable.
     pub(crate) fn get(count: *mut c_int) -> *mut *mut ibv_context {
-        let devices = device::all()?;
-        let list = mem::calloc_bytes((devices.len() + 1) * size_of::<*mut ibv_context>())?;
+        let present = device::present()?;
+        let mut contexts: Vec<_> = present.soft.iter().map(|device| device.context).collect();
+        if present.kernel {
+            contexts.extend(adapter::all().iter().map(|adapter| adapter.context));
+        }
+        let list = mem::calloc_bytes((contexts.len() + 1) * size_of::<*mut ibv_context>())?;
         let list = list.cast::<*mut ibv_context>().as_ptr();
         // SAFETY: there is room for all and a NULL behind them; `count` is writable where it is not NULL.
         unsafe {
-            for (at, device) in devices.iter().enumerate() {
-                *list.add(at) = device.context;
+            for (at, context) in contexts.iter().enumerate() {
+                *list.add(at) = *context;
             }
             if !count.is_null() {
-                *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+                *count = c_int::try_from(contexts.len()).unwrap_or(c_int::MAX);
             }
         }
         Ok(list)

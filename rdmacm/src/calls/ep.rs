@@ -2,7 +2,7 @@
 
 use super::{channel, id as ids, qp, resolve};
 use crate::channel::Channel;
-use crate::id::{Id, SendPd};
+use crate::id::{Id, SendPd, Side};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_int;
@@ -115,7 +115,10 @@ verb! {
             }
             let new = (*event).id;
             let held = Id::of(new)?;
-            ids::move_to(&held, Channel::new()?, true);
+            // The kernel's was moved when it came.
+            if held.side() != Side::Kernel {
+                ids::move_to(&held, Channel::new()?, true, 0);
+            }
             let template = owner.lock().template;
             if let Some((pd, mut init)) = template {
                 let pd = pd.map_or(null_mut(), |pd| pd.0);

@@ -1,7 +1,8 @@
 //! `rdma_create_id(3)`, `rdma_destroy_id(3)`, `rdma_migrate_id(3)`.
 
 use crate::channel::Channel;
-use crate::id::Id;
+use crate::id::{Id, Side};
+use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::c_void;
@@ -32,11 +33,16 @@ pub(crate) unsafe fn make(
     ps: rdma_port_space,
     qp_type: ibv_qp_type,
 ) -> Result<Arc<Id>, Errno> {
-    crate::device::all()?;
+    crate::device::present()?;
     let synchronous = channel.is_null();
     // SAFETY: it is live where it is not NULL.
     let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
-    Ok(Id::new(channel, synchronous, context, ps, qp_type))
+    let side = channel.side();
+    let id = Id::on(side, channel, synchronous, context, ps, qp_type);
+    if side != Side::Soft {
+        kernel::id::create(&id)?;
+    }
+    Ok(id)
 }
 
 verb! {
@@ -69,10 +75,12 @@ verb! {
         // SAFETY: by the contract above; the kept event is the id's own.
         unsafe {
             let held = Id::of(id)?;
+            let told = if kernel::event::is_there(&held) { kernel::id::destroy(&held)? } else { 0 };
+            kernel::multicast::forget_all(&held);
             super::multicast::leave_all(&held);
             held.end();
             super::channel::give_back_kept(id);
-            held.wait_for_acknowledgements();
+            held.wait_for_acknowledgements(told);
             // The program's.
             drop(Arc::from_raw(id.cast::<Id>().cast_const()));
         }
@@ -88,16 +96,21 @@ verb! {
         unsafe {
             let held = Id::of(id)?;
             let synchronous = channel.is_null();
+            let (side, was) = (held.side(), held.lock().synchronous);
+            if side != Side::Soft && synchronous && was {
+                return Err(Errno::EINVAL);
+            }
             let to = if synchronous { Channel::new()? } else { Channel::of(channel) };
+            let told = if kernel::event::is_there(&held) { kernel::id::migrate(&held, &to)? } else { 0 };
             super::channel::give_back_kept(id);
-            move_to(&held, to, synchronous);
+            move_to(&held, to, synchronous, told);
         }
         Ok(MinusOne(0))
     }
 }
 
-/// Has the events of `id` come to `channel`.
-pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool) {
+/// Has the events of `id` come to `channel`; of those that the kernel brought, it told so many.
+pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool, told: u64) {
     {
         let mut state = id.lock();
         state.synchronous = synchronous;
@@ -108,5 +121,5 @@ pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool) {
         }
         state.channel = channel;
     }
-    id.wait_for_acknowledgements();
+    id.wait_for_acknowledgements(told);
 }

@@ -3,7 +3,8 @@
 use super::complete;
 use crate::address;
 use crate::channel::Event;
-use crate::id::Id;
+use crate::id::{Id, Side};
+use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
@@ -302,8 +303,15 @@ verb! {
             let (kind, status) = match find(node, service, hints) {
                 Ok(found) => {
                     id.lock().found = Some(Found(found));
+                    if id.side() == Side::Kernel {
+                        // The kernel brings the event, so that it is in order with its own.
+                        let kind = u64::from(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+                        kernel::id::write_event(&id, RDMA_CM_EVENT_INTERNAL, 0, kind)?;
+                        return complete(&id);
+                    }
                     (RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0)
                 }
+                Err((_, why)) if id.side() == Side::Kernel => return Err(why),
                 Err((_, why)) => (RDMA_CM_EVENT_ADDRINFO_ERROR, -why.raw()),
             };
             id.push(Event::new(&id, kind, status));

@@ -4,7 +4,9 @@
 
 use crate::address;
 use crate::channel::{Deed, Event};
-use crate::id::{Group, Id};
+use crate::id::{Group, Id, Side};
+use crate::kernel;
+use crate::kernel::id::Bytes;
 use crate::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -17,9 +19,15 @@ const GROUP_QPN: u32 = 0xff_ffff;
 fn join(
     id: &Arc<Id>,
     address: *const libc::sockaddr,
-    sends_only: bool,
+    flags: u32,
     context: *mut c_void,
 ) -> Result<MinusOne, Errno> {
+    if id.side() == Side::Kernel {
+        // SAFETY: the callers' contract: NULL or readable.
+        let address = unsafe { Bytes::read(address)? };
+        kernel::multicast::join(id, &address, flags as u16, context)?;
+        return super::complete(id);
+    }
     // SAFETY: the callers' contract: NULL or readable.
     let address = unsafe { address::read(address)? };
     let mut state = id.lock();
@@ -39,7 +47,7 @@ fn join(
     drop(state);
     let mut event = Event::new(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
     event.verbs.param.ud = ud;
-    if !sends_only {
+    if flags != RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER {
         event.deed = Deed::Joined;
     }
     id.push(event);
@@ -109,7 +117,7 @@ verb! {
         context: *mut c_void,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        join(&unsafe { Id::of(id)? }, addr, false, context)
+        join(&unsafe { Id::of(id)? }, addr, RDMA_MC_JOIN_FLAG_FULLMEMBER, context)
     }
 
     /// `rdma_join_multicast_ex(3)`.
@@ -127,12 +135,12 @@ verb! {
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED || attr.comp_mask & both != both {
             return Err(Errno::ENOSYS);
         }
-        let sends_only = match attr.join_flags {
-            RDMA_MC_JOIN_FLAG_FULLMEMBER => false,
-            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => true,
-            _ => return Err(Errno::EINVAL),
-        };
-        join(&id, attr.addr, sends_only, context)
+        match attr.join_flags {
+            flags @ (RDMA_MC_JOIN_FLAG_FULLMEMBER | RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) => {
+                join(&id, attr.addr, flags, context)
+            }
+            _ => Err(Errno::EINVAL),
+        }
     }
 
     /// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL` where the id is no member.
@@ -141,7 +149,15 @@ verb! {
     /// `id` is NULL or live; `addr` is NULL or readable.
     pub(crate) fn leave(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, address) = unsafe { (Id::of(id)?, address::read(addr)?) };
+        let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Kernel {
+            // SAFETY: by the contract above.
+            let address = unsafe { Bytes::read(addr)? };
+            kernel::multicast::leave(&id, &address)?;
+            return Ok(MinusOne(0));
+        }
+        // SAFETY: by the contract above.
+        let address = unsafe { address::read(addr)? };
         let left = {
             let mut state = id.lock();
             let at = state.groups.iter().position(|group| group.address.ip() == address.ip());

@@ -1,6 +1,7 @@
 //! Settings of ids, and names of events: `rdma_set_option(3)`, `rdma_event_str(3)`, ECE.
 
-use crate::id::Id;
+use crate::id::{Id, Side};
+use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::{c_char, c_int, c_void};
@@ -34,6 +35,14 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
+        let side = id.side();
+        if side != Side::Soft {
+            // SAFETY: by the contract above.
+            unsafe { kernel::id::set_option(&id, (level, name), option, len)? };
+        }
+        if side == Side::Kernel {
+            return Ok(MinusOne(0));
+        }
         let mut state = id.lock();
         // SAFETY: by the contract above.
         unsafe {
@@ -62,7 +71,9 @@ verb! {
     pub(crate) fn set_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> MinusOne {
         // SAFETY: by the contract above.
         let (id, ece) = unsafe { (Id::of(id)?, *ece.as_ref().ok_or(Errno::EINVAL)?) };
-        if ece.vendor_id == 0 || ece.comp_mask != 0 {
+        // SAFETY: the program changes the member only by calls that it does not make beside this one.
+        let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
+        if has_qp || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(Errno::EINVAL);
         }
         id.lock().ece = ece;
@@ -77,7 +88,12 @@ verb! {
         // SAFETY: by the contract above.
         unsafe {
             let id = Id::of(id)?;
-            *ece.as_mut().ok_or(Errno::EINVAL)? = id.lock().peer_ece;
+            let ece = ece.as_mut().ok_or(Errno::EINVAL)?;
+            if !(*id.as_c()).qp.is_null() {
+                return Err(Errno::EINVAL);
+            }
+            let known = id.lock().peer_ece;
+            *ece = ibv_ece { comp_mask: 0, ..known };
         }
         Ok(MinusOne(0))
     }

@@ -1,7 +1,8 @@
 //! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
 
 use crate::device::PORT;
-use crate::id::{Id, State};
+use crate::id::{Id, Side, State};
+use crate::kernel;
 use crate::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -13,8 +14,16 @@ use std::sync::Arc;
 /// What the queue pair of an id is to become, for a state of it.
 ///
 /// # Errors
-/// `EINVAL` another state, or the id is not so far.
-fn attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+/// `EINVAL` another state, or the id is not so far; the kernel's.
+fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    match id.side() {
+        Side::Kernel => kernel::connect::attributes(id, to),
+        _ => own_attributes(id, &id.lock(), to),
+    }
+}
+
+/// The same for a device that is not the kernel's.
+fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let link = state.link;
     let mut attr = ibv_qp_attr { qp_state: to, ..Zeroed::zeroed() };
     if id.is_datagram() {
@@ -92,11 +101,36 @@ fn modify(id: &Id, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
 /// # Errors
 /// The device's.
 pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
-    if id.is_datagram() {
+    set_up_within(id, None)
+}
+
+/// The same, with other responder resources and initiator depth than the kernel would have, each but for 255.
+///
+/// # Errors
+/// The device's, or the kernel's.
+pub(crate) fn set_up_within(id: &Arc<Id>, limits: Option<(u8, u8)>) -> Result<(), Errno> {
+    let by_kernel = id.side() == Side::Kernel;
+    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    let has_qp = unsafe { !(*id.as_c()).qp.is_null() };
+    if if by_kernel { !has_qp } else { id.is_datagram() } {
         return Ok(());
     }
     for to in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
-        let (mut attr, mask) = attributes(id, &id.lock(), to)?;
+        let (mut attr, mut mask) = attributes(id, to)?;
+        let (resources, depth) = limits.unwrap_or((u8::MAX, u8::MAX));
+        match to {
+            IBV_QPS_RTR if by_kernel => {
+                if kernel::connect::is_infiniband(id) {
+                    // Of RoCE, where older kernels had its addresses.
+                    mask &= !0x00e0_0000;
+                }
+                if resources != u8::MAX {
+                    attr.max_dest_rd_atomic = resources;
+                }
+            }
+            IBV_QPS_RTS if by_kernel && depth != u8::MAX => attr.max_rd_atomic = depth,
+            _ => {}
+        }
         modify(id, &mut attr, mask)?;
     }
     Ok(())
@@ -104,12 +138,20 @@ pub(crate) fn set_up(id: &Arc<Id>) -> Result<(), Errno> {
 
 /// Has the queue pair flush what it has.
 pub(crate) fn fail(id: &Id) {
-    if id.is_datagram() {
+    if id.is_datagram() && id.side() != Side::Kernel {
         return;
     }
-    let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Zeroed::zeroed() };
     // One that cannot even fail is the program's to destroy.
-    let _failed = modify(id, &mut attr, IBV_QP_STATE);
+    let _failed = take_to(id, IBV_QPS_ERR);
+}
+
+/// Takes the queue pair to a state that needs no more.
+///
+/// # Errors
+/// The device's.
+pub(crate) fn take_to(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
+    let mut attr = ibv_qp_attr { qp_state: state, ..Zeroed::zeroed() };
+    modify(id, &mut attr, IBV_QP_STATE)
 }
 
 /// A completion queue and its channel, of an id that brings none.
@@ -213,17 +255,36 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
 
 /// A new queue pair can have receives posted; one of datagrams can send, too.
 fn prepare(id: &Arc<Id>) -> Result<(), Errno> {
+    if id.side() == Side::Kernel {
+        return prepare_by_kernel(id);
+    }
     if id.is_datagram() {
         for to in [IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS] {
-            let (mut attr, mask) = attributes(id, &id.lock(), to)?;
+            let (mut attr, mask) = attributes(id, to)?;
             modify(id, &mut attr, mask)?;
         }
         return Ok(());
     }
-    let (mut attr, mask) = attributes(id, &id.lock(), IBV_QPS_INIT)?;
+    let (mut attr, mask) = attributes(id, IBV_QPS_INIT)?;
     // What a peer may do is known when there is one.
     attr.qp_access_flags = 0;
     modify(id, &mut attr, mask)
+}
+
+/// The same by what the kernel says; vendors' options come before and after.
+fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
+    // SAFETY: made just before, and live.
+    let qp = unsafe { (*id.as_c()).qp };
+    kernel::connect::begin_ece(id, qp)?;
+    let (mut attr, mask) = kernel::connect::first_attributes(id)?;
+    modify(id, &mut attr, mask)?;
+    if id.is_datagram() {
+        take_to(id, IBV_QPS_RTR)?;
+        attr.qp_state = IBV_QPS_RTS;
+        attr.sq_psn = 0;
+        modify(id, &mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
+    }
+    kernel::connect::settle_ece(id, qp)
 }
 
 /// Destroys the completion queues that we made.
@@ -338,8 +399,8 @@ verb! {
         // SAFETY: by the contract above; both are not NULL.
         unsafe {
             let id = Id::of(id)?;
-            let (found, bits) = attributes(&id, &id.lock(), (*attr).qp_state)?;
-            *attr = found;
+            let (found, bits) = attributes(&id, (*attr).qp_state)?;
+            *attr = ibv_qp_attr { rate_limit: (*attr).rate_limit, ..found };
             *mask = bits.cast_signed();
         }
         Ok(MinusOne(0))

@@ -3,7 +3,9 @@
 use super::complete;
 use crate::channel::Event;
 use crate::device::{self, Place};
-use crate::id::{Id, Stage, State};
+use crate::id::{Id, Side, Stage, State};
+use crate::kernel;
+use crate::kernel::id::Bytes;
 use crate::ports::Port;
 use crate::{address, random};
 use abi::*;
@@ -65,6 +67,72 @@ fn resolve(id: &Arc<Id>, destination: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Binds an id of which is not known whose its device is, to all addresses: at both, to the port that the kernel has for it.
+fn bind_both(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
+    kernel::id::bind(id, &Bytes::of(address))?;
+    let mut address = address;
+    address.set_port(shown_port(id));
+    bind(id, address)
+}
+
+/// The same before a listener that was not bound.
+///
+/// # Errors
+/// As `rdma_bind_addr(3)`.
+pub(crate) fn bind_both_if_idle(id: &Arc<Id>) -> Result<(), Errno> {
+    if id.lock().stage != Stage::Idle {
+        return Ok(());
+    }
+    bind_both(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+}
+
+/// The port of the address that the program sees.
+fn shown_port(id: &Id) -> u16 {
+    // SAFETY: written by this library before, and always an address.
+    let shown = unsafe { address::read((&raw const (*id.as_c()).route.addr.src_storage).cast()) };
+    shown.map_or(0, |address| address.port())
+}
+
+/// An id of which is not known whose its device is, is to have an address: where that is one device's, the id is on its side.
+fn choose(id: &Id, address: SocketAddr) -> Result<(), Errno> {
+    if !address.ip().is_unspecified() {
+        let kernels = kernel::claims(address.ip());
+        id.settle(if kernels { Side::Kernel } else { Side::Soft });
+    }
+    Ok(())
+}
+
+/// The same for one that is to have a way, from `source` or from wherever that begins.
+fn choose_way(
+    id: &Id,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<(), Errno> {
+    let given = source.filter(|source| !source.ip().is_unspecified());
+    let from = match given {
+        Some(source) => source.ip(),
+        // Where there is no way, the kernel says so.
+        None => match address::source_for(destination.ip()) {
+            Ok(from) => from,
+            Err(_) => {
+                id.settle(Side::Kernel);
+                return Ok(());
+            }
+        },
+    };
+    choose(id, SocketAddr::new(from, 0))
+}
+
+/// # Safety
+/// `address` is NULL or readable.
+unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAddr>, Errno> {
+    if address.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the contract above.
+    unsafe { address::read(address) }.map(Some)
+}
+
 /// How long a packet may live, as a code (IBTA vol 1, 12.7.34): what the kernel assumes for RoCE.
 pub(crate) const LIFETIME: u8 = 18;
 
@@ -102,8 +170,19 @@ verb! {
     /// `id` is NULL or live; `addr` is NULL or readable.
     pub(crate) fn bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, address) = unsafe { (Id::of(id)?, address::read(addr)?) };
-        bind(&id, address)?;
+        let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Open {
+            // SAFETY: by the contract above.
+            choose(&id, unsafe { address::read(addr)? })?;
+        }
+        // SAFETY: by the contract above.
+        unsafe {
+            match id.side() {
+                Side::Soft => bind(&id, address::read(addr)?)?,
+                Side::Kernel => kernel::id::bind(&id, &Bytes::read(addr)?)?,
+                Side::Open => bind_both(&id, address::read(addr)?)?,
+            }
+        }
         Ok(MinusOne(0))
     }
 
@@ -115,10 +194,26 @@ verb! {
         id: *mut rdma_cm_id,
         src: *mut libc::sockaddr,
         dst: *mut libc::sockaddr,
-        _timeout: c_int,
+        timeout: c_int,
     ) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, destination) = unsafe { (Id::of(id)?, address::read(dst)?) };
+        let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Open {
+            // SAFETY: by the contract above.
+            let (source, destination) = unsafe { (read_source(src)?, address::read(dst)?) };
+            choose_way(&id, source, destination)?;
+        }
+        if id.side() == Side::Kernel {
+            // SAFETY: by the contract above.
+            let (source, destination) = unsafe {
+                let destination = Bytes::read(dst)?;
+                (if src.is_null() { None } else { Some(Bytes::read(src)?) }, destination)
+            };
+            kernel::id::resolve(&id, source.as_ref(), &destination, timeout)?;
+            return complete(&id);
+        }
+        // SAFETY: by the contract above.
+        let destination = unsafe { address::read(dst)? };
         let stage = id.lock().stage;
         match stage {
             Stage::Idle => {
@@ -145,9 +240,13 @@ verb! {
     ///
     /// # Safety
     /// `id` is NULL or live.
-    pub(crate) fn resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> MinusOne {
+    pub(crate) fn resolve_route(id: *mut rdma_cm_id, timeout: c_int) -> MinusOne {
         // SAFETY: by the contract above.
         let id = unsafe { Id::of(id)? };
+        if id.side() == Side::Kernel {
+            kernel::id::resolve_route(&id, timeout)?;
+            return complete(&id);
+        }
         let mut state = id.lock();
         if state.stage != Stage::Resolved {
             return Err(Errno::EINVAL);
@@ -168,13 +267,36 @@ const fn port_of(address: Option<SocketAddr>) -> u16 {
     }
 }
 
+/// The port of an address of any family, in network order; 0 where it has none.
+///
+/// # Safety
+/// `at` is readable.
+unsafe fn stored_port(at: *const libc::sockaddr_storage) -> u16 {
+    // SAFETY: by the contract above; the storage is larger than any address.
+    unsafe {
+        match i32::from((*at).ss_family) {
+            libc::AF_INET => (*at.cast::<libc::sockaddr_in>()).sin_port,
+            libc::AF_INET6 => (*at.cast::<libc::sockaddr_in6>()).sin6_port,
+            kernel::id::AF_IB => {
+                let service = u64::from_be((*at.cast::<sockaddr_ib>()).sib_sid);
+                (service as u16).to_be()
+            }
+            _ => 0,
+        }
+    }
+}
+
 /// `rdma_get_src_port(3)`.
 ///
 /// # Safety
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| port_of(id.lock().source))
+    unsafe { Id::of(id) }.map_or(0, |id| match id.side() {
+        // SAFETY: the storage is an address, or zeros.
+        Side::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.src_storage) },
+        _ => port_of(id.lock().source),
+    })
 }
 
 /// `rdma_get_dst_port(3)`.
@@ -183,5 +305,9 @@ pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
 /// `id` is NULL or live.
 pub(crate) unsafe extern "C" fn dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: by the contract above.
-    unsafe { Id::of(id) }.map_or(0, |id| port_of(id.lock().destination))
+    unsafe { Id::of(id) }.map_or(0, |id| match id.side() {
+        // SAFETY: the storage is an address, or zeros.
+        Side::Kernel => unsafe { stored_port(&raw const (*id.as_c()).route.addr.dst_storage) },
+        _ => port_of(id.lock().destination),
+    })
 }

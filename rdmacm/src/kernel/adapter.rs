@@ -1,0 +1,115 @@
+//! Devices of the kernel: opened when the kernel's connection manager first says that an id is on one.
+
+use crate::{device, verbs};
+use abi::*;
+use cface::Errno;
+use parking_lot::Mutex;
+
+/// An open device of the kernel. It is never closed: ids and programs keep its context.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    pub(crate) context: *mut ibv_context,
+    /// Of all ids that bring none.
+    pub(crate) pd: *mut ibv_pd,
+    /// As the kernel names it: in network byte order.
+    guid: u64,
+    /// The kernel's number of it; -1 where it does not tell.
+    index: i32,
+    pub(crate) most_responder_resources: u8,
+    pub(crate) most_initiator_depth: u8,
+    /// Which ports are InfiniBand's, the first one first.
+    is_infiniband: Vec<bool>,
+}
+
+// SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
+unsafe impl Send for Adapter {}
+// SAFETY: nothing in it changes after it was made; the objects behind its pointers are for any thread.
+unsafe impl Sync for Adapter {}
+
+/// Those that were opened.
+static OPEN: Mutex<Vec<&'static Adapter>> = Mutex::new(vec![]);
+
+impl Adapter {
+    /// # Safety
+    /// `device` is of a list that was not freed.
+    unsafe fn open(device: *mut ibv_device) -> Result<Self, Errno> {
+        // SAFETY: `device` is live, the context is open and never closed; `attr` and `port` are writable.
+        unsafe {
+            let context = verbs::ibv_open_device(device);
+            if context.is_null() {
+                return Err(Errno::ENODEV);
+            }
+            let mut attr = ibv_device_attr::zeroed();
+            let error = verbs::ibv_query_device(context, &raw mut attr);
+            if error != 0 {
+                return Err(Errno::from_raw(error));
+            }
+            let is_infiniband = |port| {
+                let mut attr = compat_ibv_port_attr::zeroed();
+                verbs::ibv_query_port(context, port, &raw mut attr) == 0
+                    && u32::from(attr.link_layer) == IBV_LINK_LAYER_INFINIBAND
+            };
+            let pd = verbs::ibv_alloc_pd(context);
+            if pd.is_null() {
+                return Err(Errno::last());
+            }
+            Ok(Self {
+                context,
+                pd,
+                guid: verbs::ibv_get_device_guid(device),
+                index: verbs::ibv_get_device_index(device),
+                // As C code takes them.
+                most_responder_resources: attr.max_qp_rd_atom as u8,
+                most_initiator_depth: attr.max_qp_init_rd_atom as u8,
+                is_infiniband: (1..=attr.phys_port_cnt).map(is_infiniband).collect(),
+            })
+        }
+    }
+
+    /// Whether a port speaks InfiniBand.
+    pub(super) fn is_infiniband(&self, port: u8) -> bool {
+        let at = usize::from(port).wrapping_sub(1);
+        self.is_infiniband.get(at).copied().unwrap_or(false)
+    }
+}
+
+fn is_it(guid: u64, index: i32, (wanted, at): (u64, i32)) -> bool {
+    guid == wanted && (index == at || index == -1 || at == -1)
+}
+
+/// The device that the kernel means.
+///
+/// # Errors
+/// `ENODEV` there is none; the device's.
+pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
+    let wanted = (guid, index);
+    let mut open = OPEN.lock();
+    if let Some(known) = open.iter().find(|known| is_it(known.guid, known.index, wanted)) {
+        return Ok(known);
+    }
+    let found = device::each_of_kernel(|device| {
+        // SAFETY: the device is of a list that is not freed before this returns.
+        unsafe {
+            let (guid, index) =
+                (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device));
+            is_it(guid, index, wanted).then(|| Adapter::open(device))
+        }
+    });
+    let adapter: &'static Adapter = Box::leak(Box::new(found.ok_or(Errno::ENODEV)??));
+    open.push(adapter);
+    Ok(adapter)
+}
+
+/// All that can be opened.
+pub(crate) fn all() -> Vec<&'static Adapter> {
+    let mut names = vec![];
+    device::each_of_kernel(|device| {
+        // SAFETY: the device is of a list that is not freed before this returns.
+        let name = unsafe {
+            (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device))
+        };
+        names.push(name);
+        None::<()>
+    });
+    names.into_iter().filter_map(|(guid, index)| named(guid, index).ok()).collect()
+}

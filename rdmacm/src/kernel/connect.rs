@@ -1,0 +1,377 @@
+//! Connections: what is said to the kernel about them, and what it says of queue pairs.
+
+use super::adapter::Adapter;
+use super::command::{answer, send};
+use super::{id, node, part, registry, takes_any_family, zeroed};
+use crate::calls::connect::Wanted;
+use crate::id::Id;
+use crate::verbs;
+use abi::*;
+use cface::Errno;
+use std::ffi::c_int;
+
+/// As many as the device can (`rdma_cma.h`: `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+const ALL: u8 = 0xff;
+
+/// Attributes for a state of the id's queue pair. What they leave open is zero.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
+    let (kernel, fd) = part(id)?;
+    let mut said: ib_uverbs_qp_attr = zeroed();
+    let ask = rdma_ucm_init_qp_attr {
+        response: answer(&mut said),
+        id: kernel.handle(),
+        qp_state: to,
+    };
+    // SAFETY: the structure is the command's; `said` is its answer.
+    unsafe { send(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, size_of_val(&said), ask)? };
+    let attr = ibv_qp_attr {
+        qp_state: to,
+        cur_qp_state: said.cur_qp_state,
+        path_mtu: said.path_mtu,
+        path_mig_state: said.path_mig_state,
+        qkey: said.qkey,
+        rq_psn: said.rq_psn,
+        sq_psn: said.sq_psn,
+        dest_qp_num: said.dest_qp_num,
+        qp_access_flags: said.qp_access_flags,
+        cap: ibv_qp_cap {
+            max_send_wr: said.max_send_wr,
+            max_recv_wr: said.max_recv_wr,
+            max_send_sge: said.max_send_sge,
+            max_recv_sge: said.max_recv_sge,
+            max_inline_data: said.max_inline_data,
+        },
+        ah_attr: way(&said.ah_attr),
+        alt_ah_attr: way(&said.alt_ah_attr),
+        pkey_index: said.pkey_index,
+        alt_pkey_index: said.alt_pkey_index,
+        en_sqd_async_notify: said.en_sqd_async_notify,
+        sq_draining: said.sq_draining,
+        max_rd_atomic: said.max_rd_atomic,
+        max_dest_rd_atomic: said.max_dest_rd_atomic,
+        min_rnr_timer: said.min_rnr_timer,
+        port_num: said.port_num,
+        timeout: said.timeout,
+        retry_cnt: said.retry_cnt,
+        rnr_retry: said.rnr_retry,
+        alt_port_num: said.alt_port_num,
+        alt_timeout: said.alt_timeout,
+        ..Zeroed::zeroed()
+    };
+    Ok((attr, said.qp_attr_mask))
+}
+
+/// An address vector of the kernel's.
+pub(super) fn way(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: from.grh.dgid },
+            flow_label: from.grh.flow_label,
+            sgid_index: from.grh.sgid_index,
+            hop_limit: from.grh.hop_limit,
+            traffic_class: from.grh.traffic_class,
+        },
+        dlid: from.dlid,
+        sl: from.sl,
+        src_path_bits: from.src_path_bits,
+        static_rate: from.static_rate,
+        is_global: from.is_global,
+        port_num: from.port_num,
+    }
+}
+
+/// What a new queue pair of the id is to be: as the kernel says, or for an old kernel as we know.
+///
+/// # Errors
+/// The kernel's; `EINVAL` the port lacks the partition.
+pub(crate) fn first_attributes(id: &Id) -> Result<(ibv_qp_attr, u32), Errno> {
+    if node::node()?.version > 3 {
+        return attributes(id, IBV_QPS_INIT);
+    }
+    let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, ..Zeroed::zeroed() };
+    // SAFETY: an id with a queue pair has an open device.
+    unsafe {
+        let at = id.as_c();
+        let pkey = (*at).route.addr.addr.pkey;
+        let index = verbs::ibv_get_pkey_index((*at).verbs, (*at).port_num, pkey);
+        attr.pkey_index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
+        attr.port_num = (*at).port_num;
+    }
+    let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    if id.is_datagram() {
+        attr.qkey = RDMA_UDP_QKEY;
+        return Ok((attr, mask | IBV_QP_QKEY));
+    }
+    Ok((attr, mask | IBV_QP_ACCESS_FLAGS))
+}
+
+/// Whether the id's port speaks InfiniBand. Of those the kernel tells attributes in excess: bits that older ones had for RoCE.
+pub(crate) fn is_infiniband(id: &Id) -> bool {
+    let Some(adapter) = adapter(id) else { return false };
+    // SAFETY: written before the id had a device.
+    adapter.is_infiniband(unsafe { (*id.as_c()).port_num })
+}
+
+fn adapter(id: &Id) -> Option<&'static Adapter> {
+    id.kernel.as_ref()?.known.lock().adapter
+}
+
+/// Refuses what the device cannot.
+///
+/// # Errors
+/// `EINVAL`, as upstream's library.
+fn check(id: &Id, wanted: Option<&Wanted>) -> Result<&'static Adapter, Errno> {
+    let adapter = adapter(id).ok_or(Errno::EINVAL)?;
+    // SAFETY: the program changes these only by calls that it does not make beside this one.
+    let (ps, has_qp) = unsafe { ((*id.as_c()).ps, !(*id.as_c()).qp.is_null()) };
+    if ps != RDMA_PS_TCP {
+        return Ok(adapter);
+    }
+    let fits = |wanted: u8, most: u8| wanted == ALL || wanted <= most;
+    let well = match wanted.map(|wanted| &wanted.conn) {
+        None => has_qp,
+        Some(conn) => {
+            fits(conn.responder_resources, adapter.most_responder_resources)
+                && fits(conn.initiator_depth, adapter.most_initiator_depth)
+        }
+    };
+    if well { Ok(adapter) } else { Err(Errno::EINVAL) }
+}
+
+/// What the program wants, as the kernel has it; `greeting` is private data in front.
+fn parameters(
+    id: &Id,
+    wanted: Option<&Wanted>,
+    greeting: &[u8],
+) -> Result<rdma_ucm_conn_param, Errno> {
+    let (kernel, _) = part(id)?;
+    let known = kernel.known.lock();
+    let mut to = rdma_ucm_conn_param {
+        responder_resources: known.responder_resources,
+        initiator_depth: known.initiator_depth,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        valid: 1,
+        ..zeroed()
+    };
+    drop(known);
+    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    let own = unsafe { (*id.as_c()).qp.as_ref().map(|qp| (qp.qp_num, !qp.srq.is_null())) };
+    let conn = wanted.map(|wanted| &wanted.conn);
+    (to.qp_num, to.srq) = match own {
+        Some((number, srq)) => (number, u8::from(srq)),
+        None => conn.map_or((0, 0), |conn| (conn.qp_num, conn.srq)),
+    };
+    let mut data = greeting.to_vec();
+    if let Some(wanted) = wanted {
+        to.flow_control = wanted.conn.flow_control;
+        to.retry_count = wanted.conn.retry_count;
+        to.rnr_retry_count = wanted.conn.rnr_retry_count;
+        data.extend_from_slice(&wanted.data);
+    }
+    to.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+    for (to, from) in to.private_data.iter_mut().zip(data) {
+        *to = from;
+    }
+    Ok(to)
+}
+
+/// `rdma_connect(3)`; an event answers.
+///
+/// # Errors
+/// `EINVAL` the device cannot; the kernel's.
+pub(crate) fn connect(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
+    let adapter = check(id, wanted)?;
+    let (kernel, fd) = part(id)?;
+    let conn = wanted.map(|wanted| &wanted.conn);
+    let pick = |wanted: Option<u8>, most| wanted.filter(|&wanted| wanted != ALL).unwrap_or(most);
+    {
+        let mut known = kernel.known.lock();
+        let depth = conn.map(|conn| conn.initiator_depth);
+        known.initiator_depth = pick(depth, adapter.most_initiator_depth);
+        let resources = conn.map(|conn| conn.responder_resources);
+        known.responder_resources = pick(resources, adapter.most_responder_resources);
+    }
+    let state = id.lock();
+    let (greeting, ece) = (state.greeting.clone(), state.ece);
+    drop(state);
+    let ask = rdma_ucm_connect {
+        conn_param: parameters(id, wanted, &greeting)?,
+        id: kernel.handle(),
+        reserved: 0,
+        ece: rdma_ucm_ece { vendor_id: ece.vendor_id, attr_mod: ece.options },
+    };
+    // SAFETY: the structure is the command's, which answers nothing.
+    unsafe { send(fd, RDMA_USER_CM_CMD_CONNECT, 0, ask)? };
+    id.lock().greeting.clear();
+    Ok(())
+}
+
+/// `rdma_listen(3)`: afterwards the id's address is known as a whole.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_listen { id: kernel.handle(), backlog: backlog.cast_unsigned() };
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_LISTEN, 0, ask)? };
+    if takes_any_family() { id::query_addresses(id) } else { id::query_route(id) }
+}
+
+/// What rdma_accept(3) decides before the queue pair is set up: responder resources and initiator depth.
+///
+/// # Errors
+/// `EINVAL` the device cannot.
+pub(crate) fn limits(id: &Id, wanted: Option<&Wanted>) -> Result<(u8, u8), Errno> {
+    let adapter = check(id, wanted)?;
+    let (kernel, _) = part(id)?;
+    let mut known = kernel.known.lock();
+    let conn = wanted.map(|wanted| &wanted.conn);
+    known.initiator_depth = match conn.map(|conn| conn.initiator_depth) {
+        None | Some(ALL) => known.initiator_depth.min(adapter.most_initiator_depth),
+        Some(depth) => depth,
+    };
+    known.responder_resources = match conn.map(|conn| conn.responder_resources) {
+        None | Some(ALL) => known.responder_resources.min(adapter.most_responder_resources),
+        Some(resources) => resources,
+    };
+    Ok((known.responder_resources, known.initiator_depth))
+}
+
+/// `rdma_accept(3)`: the queue pair is set up. From now on events name the id by our name.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let state = id.lock();
+    // The vendor is the one that was asked for, the options are ours.
+    let ece =
+        rdma_ucm_ece { vendor_id: state.peer_ece.vendor_id, attr_mod: state.ece.options };
+    drop(state);
+    let ask = rdma_ucm_accept {
+        uid: registry::name_of(id),
+        conn_param: parameters(id, wanted, &[])?,
+        id: kernel.handle(),
+        reserved: 0,
+        ece,
+    };
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
+}
+
+/// The queue pair of a granted connection is set up: tells the peer.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn say_ready(id: &Id) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_accept { id: kernel.handle(), ..zeroed() };
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_ACCEPT, 0, ask) }
+}
+
+/// `rdma_reject(3)`; reason 0 is the kernel's to choose.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn reject(id: &Id, reason: u8, data: &[u8]) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let mut ask = rdma_ucm_reject { id: kernel.handle(), reason, ..zeroed() };
+    ask.private_data_len = u8::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
+    for (to, from) in ask.private_data.iter_mut().zip(data) {
+        *to = *from;
+    }
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_REJECT, 0, ask) }
+}
+
+/// `rdma_disconnect(3)`; an event answers.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn disconnect(id: &Id) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_disconnect { id: kernel.handle() };
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_DISCONNECT, 0, ask) }
+}
+
+/// To which state a disconnected queue pair goes: iWARP's ends in order.
+///
+/// # Errors
+/// `EINVAL` there is no device, or one of another kind.
+pub(crate) fn end_state(id: &Id) -> Result<ibv_qp_state, Errno> {
+    // SAFETY: an open context has a device.
+    let transport = unsafe {
+        let context = (*id.as_c()).verbs;
+        if context.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        (*(*context).device).transport_type
+    };
+    match transport {
+        IBV_TRANSPORT_IB => Ok(IBV_QPS_ERR),
+        IBV_TRANSPORT_IWARP => Ok(IBV_QPS_SQD),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `rdma_notify(3)`.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn notify(id: &Id, event: ibv_event_type) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_notify { id: kernel.handle(), event };
+    // SAFETY: as in `connect`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_NOTIFY, 0, ask) }
+}
+
+/// What a queue pair can of vendors' options, and what of them the peer asked for.
+///
+/// # Errors
+/// The device's; one that has no such options is none.
+pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+    let mut ece = ibv_ece::zeroed();
+    // SAFETY: the queue pair was just made.
+    none_is_well(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
+    let mut state = id.lock();
+    (state.ece.vendor_id, state.ece.options) = (ece.vendor_id, ece.options);
+    let (own, peer) = (state.ece, state.peer_ece);
+    drop(state);
+    if peer.vendor_id == 0 {
+        return Ok(());
+    }
+    // Another vendor's are nothing to this device.
+    let options = if peer.vendor_id == own.vendor_id { peer.options } else { 0 };
+    (ece.vendor_id, ece.options) = (own.vendor_id, options);
+    // SAFETY: as above.
+    none_is_well(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
+}
+
+/// What of them the queue pair has now.
+///
+/// # Errors
+/// As [`begin_ece`].
+pub(crate) fn settle_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
+    if id.lock().peer_ece.vendor_id == 0 {
+        return Ok(());
+    }
+    let mut ece = ibv_ece::zeroed();
+    // SAFETY: the queue pair is live.
+    none_is_well(unsafe { verbs::ibv_query_ece(qp, &raw mut ece) })?;
+    id.lock().ece.options = ece.options;
+    Ok(())
+}
+
+pub(super) fn none_is_well(error: c_int) -> Result<(), Errno> {
+    match error {
+        0 | libc::EOPNOTSUPP => Ok(()),
+        error => Err(Errno::from_raw(error)),
+    }
+}

@@ -1,0 +1,277 @@
+//! Events of the kernel, and what is due with each before the program gets it.
+
+use super::multicast::{Group, attach};
+use super::{connect, id, registry, takes_any_family};
+use crate::calls::qp;
+use crate::channel::{Channel, Event};
+use crate::id::Id;
+use crate::verbs;
+use abi::*;
+use cface::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The status of an event whose follow-up failed; errno says why.
+const FAILED: i32 = -1;
+
+/// Makes an event of what the kernel said; `None`: it is nobody's, or no news.
+pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
+    let kind = said.event;
+    if kind == RDMA_CM_EVENT_MULTICAST_JOIN || kind == RDMA_CM_EVENT_MULTICAST_ERROR {
+        return of_group(said);
+    }
+    let owner = if said.uid != 0 {
+        registry::by_name(said.uid)?
+    } else {
+        // Of a connection that was not accepted yet, which has no name of ours. Only this is worth to be told.
+        let owner = registry::by_handle(said.id)?;
+        if kind != RDMA_CM_EVENT_ESTABLISHED {
+            owner.acknowledge();
+            return None;
+        }
+        owner
+    };
+    let mut event = Event::new(&owner, kind, said.status.cast_signed());
+    match kind {
+        RDMA_CM_EVENT_ADDR_RESOLVED => resolved(&owner, &mut event),
+        RDMA_CM_EVENT_ROUTE_RESOLVED => routed(&owner, &mut event),
+        RDMA_CM_EVENT_CONNECT_REQUEST => {
+            event = with_parameters(event, &owner, said);
+            if requested(&owner, &mut event, said).is_err() {
+                owner.acknowledge();
+                return None;
+            }
+        }
+        RDMA_CM_EVENT_CONNECT_RESPONSE => {
+            event = with_connection(event, said);
+            granted(&owner, &mut event, said);
+        }
+        RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
+            if owner.kernel.as_ref().is_some_and(|kernel| kernel.known.lock().failed) {
+                owner.acknowledge();
+                return None;
+            }
+            event = with_connection(event, said);
+            if kind == RDMA_CM_EVENT_REJECTED {
+                qp::fail(&owner);
+            }
+        }
+        RDMA_CM_EVENT_USER => {
+            // SAFETY: the kernel wrote all of it; the program's number is in its first eight bytes.
+            event.verbs.param.arg =
+                unsafe { (&raw const said.param).cast::<u64>().read_unaligned() };
+        }
+        // The only one that we have the kernel bring: what was looked up is there.
+        RDMA_CM_EVENT_INTERNAL => event.verbs.event = RDMA_CM_EVENT_ADDRINFO_RESOLVED,
+        _ => event = with_parameters(event, &owner, said),
+    }
+    Some(event)
+}
+
+/// With the parameters that ids of this kind have.
+fn with_parameters(event: Box<Event>, owner: &Id, said: &rdma_ucm_event_resp) -> Box<Event> {
+    if owner.is_datagram() { with_datagrams(event, said) } else { with_connection(event, said) }
+}
+
+fn with_connection(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
+    // SAFETY: numbers; the kernel wrote them, or they are zero.
+    let from = unsafe { &said.param.conn };
+    let conn = rdma_conn_param {
+        private_data: std::ptr::null(),
+        private_data_len: 0,
+        responder_resources: from.responder_resources,
+        initiator_depth: from.initiator_depth,
+        flow_control: from.flow_control,
+        retry_count: from.retry_count,
+        rnr_retry_count: from.rnr_retry_count,
+        srq: from.srq,
+        qp_num: from.qp_num,
+    };
+    let data = from.private_data.get(..from.private_data_len.into()).unwrap_or_default();
+    event.connected(conn, data)
+}
+
+fn with_datagrams(event: Box<Event>, said: &rdma_ucm_event_resp) -> Box<Event> {
+    // SAFETY: as in `with_connection`.
+    let from = unsafe { &said.param.ud };
+    let ud = rdma_ud_param {
+        private_data: std::ptr::null(),
+        private_data_len: 0,
+        ah_attr: connect::way(&from.ah_attr),
+        qp_num: from.qp_num,
+        qkey: from.qkey,
+    };
+    let data = from.private_data.get(..from.private_data_len.into()).unwrap_or_default();
+    event.datagram(ud, data)
+}
+
+/// An event becomes that of a failure.
+fn fail(event: &mut Event, kind: rdma_cm_event_type, why: Errno) {
+    why.set();
+    (event.verbs.event, event.verbs.status) = (kind, FAILED);
+}
+
+/// Whether the id's device speaks InfiniBand's transport, as RoCE's do.
+fn has_gids(owner: &Id) -> Result<bool, Errno> {
+    // SAFETY: an open context has a device.
+    unsafe {
+        let context = (*owner.as_c()).verbs;
+        if context.is_null() {
+            return Err(Errno::ENODEV);
+        }
+        Ok((*(*context).device).transport_type == IBV_TRANSPORT_IB)
+    }
+}
+
+/// The kernel knows the way.
+fn resolved(owner: &Id, event: &mut Event) {
+    let learn = || {
+        if !takes_any_family() {
+            id::query_route(owner)?;
+            return has_gids(owner).map(drop);
+        }
+        id::query_addresses(owner)?;
+        if has_gids(owner)? { id::query_gids(owner) } else { Ok(()) }
+    };
+    if let Err(why) = learn() {
+        fail(event, RDMA_CM_EVENT_ADDR_ERROR, why);
+    }
+}
+
+/// The kernel knows the path.
+fn routed(owner: &Id, event: &mut Event) {
+    let learn = || match has_gids(owner)? {
+        false => Ok(()),
+        true if takes_any_family() => id::query_paths(owner),
+        true => id::query_route(owner),
+    };
+    if let Err(why) = learn() {
+        fail(event, RDMA_CM_EVENT_ROUTE_ERROR, why);
+    }
+}
+
+/// A peer asks: the kernel has made an id for it, and so do we.
+fn requested(
+    listener: &Arc<Id>,
+    event: &mut Event,
+    said: &rdma_ucm_event_resp,
+) -> Result<(), Errno> {
+    let state = listener.lock();
+    let (channel, synchronous) = (Arc::clone(&state.channel), state.synchronous);
+    drop(state);
+    let new = id::adopt(listener, Arc::clone(&channel), said.id);
+    if let Some(kernel) = &new.kernel {
+        // SAFETY: numbers. Of datagrams they mean nothing, and are not used.
+        let conn = unsafe { &said.param.conn };
+        let mut known = kernel.known.lock();
+        known.initiator_depth = conn.initiator_depth;
+        known.responder_resources = conn.responder_resources;
+    }
+    {
+        let mut state = new.lock();
+        state.peer_ece.vendor_id = said.ece.vendor_id;
+        state.peer_ece.options = said.ece.attr_mod;
+    }
+    let learn = || {
+        if synchronous {
+            // One of rdma_get_request(3) has a channel of its own.
+            let own = Channel::new()?;
+            id::migrate(&new, &own)?;
+            new.take_channel(own, true);
+        }
+        if !takes_any_family() {
+            return id::query_route(&new);
+        }
+        id::query_addresses(&new)?;
+        id::query_gids(&new)?;
+        id::query_paths(&new)
+    };
+    if let Err(why) = learn() {
+        // Nobody has it.
+        let _gone = id::destroy(&new);
+        return Err(why);
+    }
+    event.verbs.listen_id = listener.as_c();
+    event.verbs.id = new.as_c();
+    // The program's, until it destroys it.
+    std::mem::forget(new);
+    Ok(())
+}
+
+/// The peer grants: the queue pair is set up, and the peer told. An id without one leaves both to the program.
+fn granted(owner: &Arc<Id>, event: &mut Event, said: &rdma_ucm_event_resp) {
+    // SAFETY: the program changes the member only by calls that it does not make beside this one.
+    let qp = unsafe { (*owner.as_c()).qp };
+    if qp.is_null() {
+        let mut state = owner.lock();
+        state.peer_ece.vendor_id = said.ece.vendor_id;
+        state.peer_ece.options = said.ece.attr_mod;
+        return;
+    }
+    match set_up(owner, qp, said.ece) {
+        Ok(()) => (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_ESTABLISHED, 0),
+        Err(status) => {
+            (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_CONNECT_ERROR, status);
+            if let Some(kernel) = &owner.kernel {
+                kernel.known.lock().failed = true;
+            }
+        }
+    }
+}
+
+/// The status of an error.
+fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i32> {
+    let own = owner.lock().ece;
+    let mut ece = ibv_ece { vendor_id: said.vendor_id, options: said.attr_mod, ..Zeroed::zeroed() };
+    if said.vendor_id == 0 {
+        // The peer, or the kernel, knows of no such options.
+        (ece.vendor_id, ece.options) = (own.vendor_id, 0);
+    } else if said.vendor_id != own.vendor_id {
+        qp::fail(owner);
+        Errno::EINVAL.set();
+        return Err(FAILED);
+    }
+    owner.lock().peer_ece.vendor_id = said.vendor_id;
+    // SAFETY: the id's queue pair is live.
+    let error = unsafe { verbs::ibv_set_ece(qp, &raw mut ece) };
+    connect::none_is_well(error).map_err(Errno::raw)?;
+    let done = qp::set_up(owner).and_then(|()| connect::say_ready(owner));
+    if let Err(why) = done {
+        qp::fail(owner);
+        why.set();
+        return Err(FAILED);
+    }
+    // SAFETY: as above.
+    let error = unsafe { verbs::ibv_query_ece(qp, &raw mut ece) };
+    if let Err(why) = connect::none_is_well(error) {
+        qp::fail(owner);
+        return Err(why.raw());
+    }
+    owner.lock().ece.options = if error == 0 { ece.options } else { 0 };
+    Ok(())
+}
+
+/// A group was joined, or not.
+fn of_group(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
+    let group: Arc<Group> = registry::group(said.uid)?;
+    let owner = group.id.upgrade()?;
+    let mut event = Event::new(&owner, said.event, said.status.cast_signed());
+    if said.event == RDMA_CM_EVENT_MULTICAST_JOIN {
+        event = with_datagrams(event, said);
+        // SAFETY: written just now.
+        let way = unsafe { event.verbs.param.ud.ah_attr };
+        *group.at.lock() = (way.grh.dgid, way.dlid);
+        event.verbs.status = 0;
+        if let Err(why) = attach(&owner, &group) {
+            fail(&mut event, RDMA_CM_EVENT_MULTICAST_ERROR, why);
+        }
+    }
+    event.verbs.param.ud.private_data = group.context as *const std::ffi::c_void;
+    event.group = Some(group);
+    Some(event)
+}
+
+/// Whether the kernel still has its part of an id.
+pub(crate) fn is_there(id: &Id) -> bool {
+    id.kernel.as_ref().is_some_and(|kernel| !kernel.gone.load(Ordering::Relaxed))
+}

@@ -1,0 +1,499 @@
+//! Ids: made, bound, resolved, asked about, moved, destroyed.
+
+use super::adapter;
+use super::command::{answer, send};
+use super::{Kernel, part, registry, takes_any_family, zeroed};
+use crate::channel::Channel;
+use crate::id::{Id, Side};
+use abi::*;
+use cface::{Errno, mem};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The family of InfiniBand's own addresses.
+pub(crate) const AF_IB: i32 = 27;
+
+/// An address of any family, as the program gave it.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    pub(super) storage: libc::sockaddr_storage,
+    pub(super) len: usize,
+}
+
+impl Bytes {
+    /// Copies an address.
+    ///
+    /// # Errors
+    /// `EINVAL` NULL, or of a family that the kernel does not take.
+    ///
+    /// # Safety
+    /// `address` is NULL or readable, as many bytes as its family has.
+    pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<Self, Errno> {
+        if address.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: every address begins with its family.
+        let len = match i32::from(unsafe { (*address).sa_family }) {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+            AF_IB if takes_any_family() => size_of::<sockaddr_ib>(),
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut storage: libc::sockaddr_storage = zeroed();
+        // SAFETY: as many are readable, and there is room for any.
+        unsafe { libc::memcpy((&raw mut storage).cast(), address.cast(), len) };
+        Ok(Self { storage, len })
+    }
+
+    /// Of an IPv4 or IPv6 address.
+    pub(crate) fn of(address: std::net::SocketAddr) -> Self {
+        let mut storage: libc::sockaddr_storage = zeroed();
+        // SAFETY: a local of ours.
+        let len = unsafe { crate::address::write(&raw mut storage, address) };
+        Self { storage, len }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        let at: *const u8 = (&raw const self.storage).cast();
+        // SAFETY: `len` is that of a family, and none has more than the storage; all of it was written.
+        unsafe { std::slice::from_raw_parts(at, self.len) }
+    }
+
+    pub(super) fn as_kernel(&self) -> __kernel_sockaddr_storage {
+        // SAFETY: both are 128 bytes, and any bytes are valid.
+        unsafe { std::mem::transmute(self.storage) }
+    }
+
+    /// As commands have it that know IPv4 and IPv6 only.
+    pub(super) fn as_ip(&self) -> libc::sockaddr_in6 {
+        // SAFETY: the storage is larger, and any bytes are valid.
+        unsafe { (&raw const self.storage).cast::<libc::sockaddr_in6>().read() }
+    }
+}
+
+/// Has the kernel make its part of an id.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let mut said = rdma_ucm_create_id_resp { id: 0 };
+    // SAFETY: written when the id was made.
+    let (ps, qp_type) = unsafe { ((*id.as_c()).ps, (*id.as_c()).qp_type) };
+    let ask = rdma_ucm_create_id {
+        uid: registry::name_of(id),
+        response: answer(&mut said),
+        ps: ps as u16,
+        qp_type: qp_type as u8,
+        reserved: [0; 5],
+    };
+    // SAFETY: the structure is the command's; `said` is its answer.
+    unsafe { send(fd, RDMA_USER_CM_CMD_CREATE_ID, size_of_val(&said), ask)? };
+    kernel.begin(said.id);
+    registry::add(id, said.id);
+    Ok(())
+}
+
+/// The id that the kernel made for a request to `listener`.
+pub(super) fn adopt(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id> {
+    // SAFETY: the listener is live, and these do not change while it listens.
+    let (context, ps, qp_type) = unsafe {
+        let owner = listener.as_c();
+        ((*owner).context, (*owner).ps, (*owner).qp_type)
+    };
+    let id = Id::on(Side::Kernel, channel, false, context, ps, qp_type);
+    if let Some(kernel) = &id.kernel {
+        kernel.begin(handle);
+    }
+    registry::add(&id, handle);
+    id
+}
+
+/// Has the kernel destroy an id by its name; returns how many events it told of it.
+pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
+    let mut said = rdma_ucm_destroy_id_resp { events_reported: 0 };
+    let ask = rdma_ucm_destroy_id { response: answer(&mut said), id: handle, reserved: 0 };
+    // SAFETY: as in `create`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_DESTROY_ID, size_of_val(&said), ask)? };
+    Ok(said.events_reported.into())
+}
+
+/// The kernel's part of an id goes; returns how many events the kernel told of it.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
+    let (kernel, fd) = part(id)?;
+    if kernel.gone.load(Ordering::Relaxed) {
+        return Ok(0);
+    }
+    let told = destroy_handle(fd, kernel.handle())?;
+    kernel.gone.store(true, Ordering::Relaxed);
+    registry::remove_handle(id, kernel.handle());
+    Ok(told)
+}
+
+/// Has the events of an id come to another channel; returns how many the kernel told so far.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn migrate(id: &Id, to: &Channel) -> Result<u64, Errno> {
+    let (kernel, from) = part(id)?;
+    let mut said = rdma_ucm_migrate_resp { events_reported: 0 };
+    let ask = rdma_ucm_migrate_id {
+        response: answer(&mut said),
+        id: kernel.handle(),
+        fd: from.cast_unsigned(),
+    };
+    // SAFETY: as in `create`.
+    unsafe { send(to.kernel_fd(), RDMA_USER_CM_CMD_MIGRATE_ID, size_of_val(&said), ask)? };
+    Ok(said.events_reported.into())
+}
+
+/// The id is on a device that the kernel names.
+fn settle(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> Result<(), Errno> {
+    let (kernel, _) = part(id)?;
+    if guid == 0 || kernel.known.lock().adapter.is_some() {
+        return Ok(());
+    }
+    let adapter = adapter::named(guid, index.cast_signed())?;
+    kernel.known.lock().adapter = Some(adapter);
+    // SAFETY: the program reads these only after the call or the event that brings them.
+    unsafe {
+        let at = id.as_c();
+        ((*at).verbs, (*at).pd, (*at).port_num) = (adapter.context, adapter.pd, port);
+        if let Some(pkey) = pkey {
+            (*at).route.addr.addr.pkey = pkey;
+        }
+    }
+    Ok(())
+}
+
+/// Where both addresses are, for a query.
+fn query<T: Copy>(id: &Id, command: u32, option: u32, said: &mut T) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_query { response: answer(said), id: kernel.handle(), option };
+    // SAFETY: the structure is that of both queries; `said` is the answer.
+    unsafe { send(fd, command, size_of::<T>(), ask) }
+}
+
+/// Addresses and device.
+pub(super) fn query_addresses(id: &Id) -> Result<(), Errno> {
+    let mut said: rdma_ucm_query_addr_resp = zeroed();
+    // What an older kernel leaves as it is.
+    said.ibdev_index = u32::MAX;
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_ADDR, &mut said)?;
+    let most = size_of::<libc::sockaddr_storage>();
+    // SAFETY: as in `settle`; neither is longer than its place.
+    unsafe {
+        let to = &raw mut (*id.as_c()).route.addr;
+        let len = |size: u16| usize::from(size).min(most);
+        let source: *const c_void = (&raw const said.src_addr).cast();
+        libc::memcpy((&raw mut (*to).src_storage).cast(), source, len(said.src_size));
+        let destination: *const c_void = (&raw const said.dst_addr).cast();
+        libc::memcpy((&raw mut (*to).dst_storage).cast(), destination, len(said.dst_size));
+    }
+    settle(id, said.node_guid, said.ibdev_index, said.port_num, Some(said.pkey))
+}
+
+/// GIDs.
+pub(super) fn query_gids(id: &Id) -> Result<(), Errno> {
+    let mut said: rdma_ucm_query_addr_resp = zeroed();
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_GID, &mut said)?;
+    // SAFETY: as in `settle`; both are addresses of InfiniBand's family, and fit.
+    unsafe {
+        let gid = |at: *const __kernel_sockaddr_storage| (*at.cast::<sockaddr_ib>()).sib_addr;
+        let to = &raw mut (*id.as_c()).route.addr.addr;
+        (*to).sgid.raw = gid(&raw const said.src_addr).ib_u.uib_addr8;
+        (*to).dgid.raw = gid(&raw const said.dst_addr).ib_u.uib_addr8;
+    }
+    Ok(())
+}
+
+/// Paths that an answer has room for, as upstream's.
+const MOST_PATHS: usize = 6;
+
+/// The answer to a query of paths, with room for some.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Paths {
+    head: rdma_ucm_query_path_resp,
+    paths: [ibv_path_data; MOST_PATHS],
+}
+
+/// Shows the program the paths of an id.
+fn show_paths(id: &Id, paths: &[ibv_sa_path_rec], count: u32) -> Result<(), Errno> {
+    if count == 0 {
+        return Ok(());
+    }
+    let made = mem::calloc_bytes(size_of_val(paths).max(size_of::<ibv_sa_path_rec>()))?;
+    // SAFETY: there is room for all; the record of before is the id's own, or NULL.
+    unsafe {
+        let records: *mut ibv_sa_path_rec = made.cast().as_ptr();
+        records.copy_from_nonoverlapping(paths.as_ptr(), paths.len());
+        let route = &raw mut (*id.as_c()).route;
+        mem::free((*route).path_rec.cast());
+        (*route).path_rec = records;
+        (*route).num_paths = c_int::try_from(paths.len()).unwrap_or(0);
+    }
+    Ok(())
+}
+
+pub(super) fn query_paths(id: &Id) -> Result<(), Errno> {
+    let mut said: Paths = zeroed();
+    query(id, RDMA_USER_CM_CMD_QUERY, RDMA_USER_CM_QUERY_PATH, &mut said)?;
+    let paths: Vec<_> = said.paths.iter().take(said.head.num_paths as usize).map(path).collect();
+    show_paths(id, &paths, said.head.num_paths)
+}
+
+/// A path as on the wire (IBTA vol 1, 15.2.5.16), unpacked.
+fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
+    let (flags, from) = (from.flags, &from.path);
+    let flow = u32::from_be(from.flowlabel_hoplimit);
+    ibv_sa_path_rec {
+        dgid: from.dgid,
+        sgid: from.sgid,
+        dlid: from.dlid,
+        slid: from.slid,
+        raw_traffic: 0,
+        flow_label: (flow >> 8).to_be(),
+        hop_limit: flow as u8,
+        traffic_class: from.tclass,
+        reversible: c_int::from(from.reversible_numpath >> 7),
+        numb_path: 1,
+        pkey: from.pkey,
+        sl: (u16::from_be(from.qosclass_sl) & 0xf) as u8,
+        mtu_selector: 2,
+        mtu: from.mtu & 0x1f,
+        rate_selector: 2,
+        rate: from.rate & 0x1f,
+        packet_life_time_selector: 2,
+        packet_life_time: from.packetlifetime & 0x1f,
+        preference: flags as u8,
+    }
+}
+
+/// A path as older kernels have it.
+fn plain_path(from: &ib_user_path_rec) -> ibv_sa_path_rec {
+    ibv_sa_path_rec {
+        dgid: ibv_gid { raw: from.dgid },
+        sgid: ibv_gid { raw: from.sgid },
+        dlid: from.dlid,
+        slid: from.slid,
+        raw_traffic: from.raw_traffic.cast_signed(),
+        flow_label: from.flow_label,
+        hop_limit: from.hop_limit,
+        traffic_class: from.traffic_class,
+        reversible: from.reversible.cast_signed(),
+        numb_path: from.numb_path,
+        pkey: from.pkey,
+        sl: from.sl,
+        mtu_selector: from.mtu_selector,
+        mtu: from.mtu as u8,
+        rate_selector: from.rate_selector,
+        rate: from.rate,
+        packet_life_time_selector: from.packet_life_time_selector,
+        packet_life_time: from.packet_life_time,
+        preference: from.preference,
+    }
+}
+
+/// All of it in one answer: what kernels without `AF_IB` have.
+pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
+    let mut said: rdma_ucm_query_route_resp = zeroed();
+    said.ibdev_index = u32::MAX;
+    query(id, RDMA_USER_CM_CMD_QUERY_ROUTE, 0, &mut said)?;
+    let paths: Vec<_> =
+        said.ib_route.iter().take(said.num_paths as usize).map(plain_path).collect();
+    show_paths(id, &paths, said.num_paths)?;
+    let [first, _] = &said.ib_route;
+    // SAFETY: as in `settle`; both places are larger.
+    unsafe {
+        let to = &raw mut (*id.as_c()).route.addr;
+        (*to).addr.sgid.raw = first.sgid;
+        (*to).addr.dgid.raw = first.dgid;
+        (*to).addr.pkey = first.pkey;
+        (&raw mut (*to).src_storage).cast::<libc::sockaddr_in6>().write(said.src_addr);
+        (&raw mut (*to).dst_storage).cast::<libc::sockaddr_in6>().write(said.dst_addr);
+    }
+    settle(id, said.node_guid, said.ibdev_index, said.port_num, None)
+}
+
+/// Binds an id, and learns where it is.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn bind(id: &Id, address: &Bytes) -> Result<(), Errno> {
+    if takes_any_family() {
+        return bind_any(id, address);
+    }
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_bind_ip { response: 0, addr: address.as_ip(), id: kernel.handle() };
+    // SAFETY: the structure is the command's, which answers nothing.
+    unsafe { send(fd, RDMA_USER_CM_CMD_BIND_IP, 0, ask)? };
+    query_route(id)
+}
+
+fn bind_any(id: &Id, address: &Bytes) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_bind {
+        id: kernel.handle(),
+        addr_size: address.len as u16,
+        reserved: 0,
+        addr: address.as_kernel(),
+    };
+    // SAFETY: as in `bind`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_BIND, 0, ask)? };
+    query_addresses(id)?;
+    query_gids(id)
+}
+
+/// Asks for the way to an address; an event answers.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn resolve(
+    id: &Id,
+    source: Option<&Bytes>,
+    destination: &Bytes,
+    timeout: c_int,
+) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let timeout_ms = timeout.cast_unsigned();
+    // SAFETY: the structures are those of the commands, which answer nothing.
+    unsafe {
+        if takes_any_family() {
+            let ask = rdma_ucm_resolve_addr {
+                id: kernel.handle(),
+                timeout_ms,
+                src_size: source.map_or(0, |source| source.len) as u16,
+                dst_size: destination.len as u16,
+                reserved: 0,
+                src_addr: source.map_or_else(zeroed, Bytes::as_kernel),
+                dst_addr: destination.as_kernel(),
+            };
+            send(fd, RDMA_USER_CM_CMD_RESOLVE_ADDR, 0, ask)?;
+        } else {
+            let ask = rdma_ucm_resolve_ip {
+                src_addr: source.map_or_else(zeroed, Bytes::as_ip),
+                dst_addr: destination.as_ip(),
+                id: kernel.handle(),
+                timeout_ms,
+            };
+            send(fd, RDMA_USER_CM_CMD_RESOLVE_IP, 0, ask)?;
+        }
+        // SAFETY: as in `settle`; the storage has room for any address.
+        let to: *mut c_void = (&raw mut (*id.as_c()).route.addr.dst_storage).cast();
+        libc::memcpy(to, destination.bytes().as_ptr().cast(), destination.len);
+    }
+    Ok(())
+}
+
+/// Asks for a path; an event answers.
+///
+/// # Errors
+/// `EINVAL` there is no device yet; the kernel's.
+pub(crate) fn resolve_route(id: &Id, timeout: c_int) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    if kernel.known.lock().adapter.is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let ask =
+        rdma_ucm_resolve_route { id: kernel.handle(), timeout_ms: timeout.cast_unsigned() };
+    // SAFETY: as in `bind`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, 0, ask) }
+}
+
+/// Sets an option.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `value` has `len` readable bytes, or is NULL.
+pub(crate) unsafe fn set_option(
+    id: &Id,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+    len: usize,
+) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let ask = rdma_ucm_set_option {
+        optval: value as u64,
+        id: kernel.handle(),
+        level: level.cast_unsigned(),
+        optname: name.cast_unsigned(),
+        optlen: len as u32,
+    };
+    // SAFETY: by the contract above; the structure is the command's.
+    unsafe { send(fd, RDMA_USER_CM_CMD_SET_OPTION, 0, ask) }
+}
+
+/// Has the kernel bring an event of the program's own, or of ours. Newer kernels do.
+///
+/// # Errors
+/// The kernel's: `EINVAL` an older one.
+pub(crate) fn write_event(
+    id: &Id,
+    event: rdma_cm_event_type,
+    status: c_int,
+    arg: u64,
+) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let mut param: rdma_ucm_write_cm_event_param = zeroed();
+    param.arg = arg;
+    let ask = rdma_ucm_write_cm_event {
+        id: kernel.handle(),
+        reserved: 0,
+        event,
+        status: status.cast_unsigned(),
+        param,
+    };
+    // SAFETY: as in `bind`.
+    unsafe { send(fd, RDMA_USER_CM_CMD_WRITE_CM_EVENT, 0, ask) }
+}
+
+/// A moment's id, with a channel of its own.
+fn momentary(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
+    let qp_type = IBV_QPT_RC;
+    let channel = Channel::of_kernel()?;
+    let id = Id::on(Side::Kernel, channel, true, std::ptr::null_mut(), ps, qp_type);
+    create(&id)?;
+    Ok(id)
+}
+
+/// Whether the kernel takes an address of InfiniBand's own family.
+///
+/// # Errors
+/// It does not.
+pub(super) fn try_infiniband() -> Result<(), Errno> {
+    let id = momentary(RDMA_PS_IB)?;
+    let mut storage: libc::sockaddr_storage = zeroed();
+    // Any address, and a service of TCP's ports (IBTA annex A11).
+    let any = sockaddr_ib {
+        sib_family: AF_IB as u16,
+        sib_sid: 0x0000_0000_0106_0000_u64.to_be(),
+        sib_sid_mask: 0xffff_ffff_ffff_0000_u64.to_be(),
+        ..zeroed()
+    };
+    // SAFETY: the storage is larger.
+    unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(any) };
+    let len = size_of::<sockaddr_ib>();
+    let bound = bind_any(&id, &Bytes { storage, len });
+    // One that was made can be destroyed.
+    let _gone = destroy(&id);
+    bound
+}
+
+/// Whether an id of the kernel that is bound to an address has a device.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn probe(ps: rdma_port_space, address: &Bytes) -> Result<bool, Errno> {
+    let id = momentary(ps)?;
+    let bound = bind(&id, address);
+    let found = id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.known.lock().adapter.is_some());
+    let _gone = destroy(&id);
+    bound.map(|()| found)
+}

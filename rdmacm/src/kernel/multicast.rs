@@ -1,0 +1,160 @@
+//! Multicast groups: the kernel joins, and says by an event where the group is.
+
+use super::command::{answer, send};
+use super::id::Bytes;
+use super::{part, registry, takes_any_family};
+use crate::id::Id;
+use crate::verbs;
+use abi::*;
+use cface::Errno;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A membership of an id.
+pub(crate) struct Group {
+    pub(super) id: Weak<Id>,
+    /// The program's, which its events bring.
+    pub(super) context: usize,
+    pub(super) sends_only: bool,
+    address: Bytes,
+    handle: AtomicU32,
+    /// GID and LID, once the kernel has told them.
+    pub(super) at: Mutex<(ibv_gid, u16)>,
+    /// Events that the program has acknowledged.
+    acknowledged: AtomicU64,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// The program is done with one of its events. Whoever waits for that is woken by the id, which is told next.
+    pub(crate) fn acknowledge(&self) {
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn needs_detach(&self) -> bool {
+        !self.sends_only
+    }
+}
+
+/// Joins a group; an event answers.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn join(
+    id: &Arc<Id>,
+    address: &Bytes,
+    flags: u16,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let group = Arc::new(Group {
+        id: Arc::downgrade(id),
+        context: context as usize,
+        sends_only: u32::from(flags) == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
+        address: *address,
+        handle: AtomicU32::new(0),
+        at: Mutex::new((ibv_gid { raw: [0; 16] }, 0)),
+        acknowledged: AtomicU64::new(0),
+    });
+    let uid = registry::add_group(&group);
+    // The event may be there before the command returns.
+    kernel.known.lock().groups.insert(0, Arc::clone(&group));
+    let mut said = rdma_ucm_create_id_resp { id: 0 };
+    let (response, room) = (answer(&mut said), size_of::<rdma_ucm_create_id_resp>());
+    // SAFETY: the structures are those of the commands; `said` is their answer.
+    let joined = unsafe {
+        if takes_any_family() {
+            let ask = rdma_ucm_join_mcast {
+                response,
+                uid,
+                id: kernel.handle(),
+                addr_size: address.len as u16,
+                join_flags: flags,
+                addr: address.as_kernel(),
+            };
+            send(fd, RDMA_USER_CM_CMD_JOIN_MCAST, room, ask)
+        } else {
+            let addr = address.as_ip();
+            let ask = rdma_ucm_join_ip_mcast { response, uid, addr, id: kernel.handle() };
+            send(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, room, ask)
+        }
+    };
+    if let Err(why) = joined {
+        kernel.known.lock().groups.retain(|other| !Arc::ptr_eq(other, &group));
+        registry::remove_group(uid);
+        return Err(why);
+    }
+    group.handle.store(said.id, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Leaves a group, and waits until the program has acknowledged what it got of it.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` the id is no member; the kernel's.
+pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
+    let (kernel, fd) = part(id)?;
+    let group = {
+        let mut known = kernel.known.lock();
+        let is_it = |group: &Arc<Group>| group.address.bytes() == address.bytes();
+        let at = known.groups.iter().position(is_it);
+        known.groups.remove(at.ok_or(Errno::from_raw(libc::EADDRNOTAVAIL))?)
+    };
+    detach(id, &group);
+    let mut said = rdma_ucm_destroy_id_resp { events_reported: 0 };
+    let handle = group.handle.load(Ordering::Relaxed);
+    let ask = rdma_ucm_destroy_id { response: answer(&mut said), id: handle, reserved: 0 };
+    // SAFETY: as in `join`.
+    let left = unsafe { send(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, size_of_val(&said), ask) };
+    if left.is_ok() {
+        let told = u64::from(said.events_reported);
+        id.wait_until(|_| group.acknowledged.load(Ordering::Relaxed) >= told);
+    }
+    registry::remove_group(Arc::as_ptr(&group) as u64);
+    left
+}
+
+/// The id ends: the kernel leaves its groups with it.
+pub(crate) fn forget_all(id: &Id) {
+    let Some(kernel) = &id.kernel else { return };
+    for group in std::mem::take(&mut kernel.known.lock().groups) {
+        registry::remove_group(Arc::as_ptr(&group) as u64);
+    }
+}
+
+/// A group was joined: the queue pair of the id is attached to it.
+///
+/// # Errors
+/// The device's.
+pub(super) fn attach(id: &Id, group: &Group) -> Result<(), Errno> {
+    // SAFETY: the program changes the member only by calls that it does not make beside this one; its queue pair is live.
+    unsafe {
+        let qp = (*id.as_c()).qp;
+        if qp.is_null() || group.sends_only {
+            return Ok(());
+        }
+        let (gid, lid) = *group.at.lock();
+        match verbs::ibv_attach_mcast(qp, &raw const gid, lid) {
+            0 => Ok(()),
+            error => Err(Errno::from_raw(error)),
+        }
+    }
+}
+
+fn detach(id: &Id, group: &Group) {
+    // SAFETY: as in `attach`.
+    unsafe {
+        let qp = (*id.as_c()).qp;
+        if !qp.is_null() && group.needs_detach() {
+            let (gid, lid) = *group.at.lock();
+            verbs::ibv_detach_mcast(qp, &raw const gid, lid);
+        }
+    }
+}
