@@ -192,21 +192,29 @@ pub fn compile_for_kernel_device(name: &str, folder: &Path) -> Result<PathBuf, C
 /// # Errors
 /// Why it can't be built.
 pub fn build_library(test: &Path) -> Result<PathBuf, String> {
+    build(test, "ferroverbs", "libibverbs.so")
+}
+
+/// Our `librdmacm.so`, likewise.
+///
+/// # Errors
+/// Why it can't be built.
+pub fn build_librdmacm(test: &Path) -> Result<PathBuf, String> {
+    build(test, "ferroverbs-rdmacm", "librdmacm.so")
+}
+
+fn build(test: &Path, package: &str, file: &str) -> Result<PathBuf, String> {
     let profile = test.ancestors().nth(2).ok_or("a test outside of target/<profile>/deps")?;
     let target = profile.parent().ok_or("a profile without a target directory")?;
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "--package", "ferroverbs", "--lib", "--target-dir"]);
+    command.args(["build", "--quiet", "--package", package, "--lib", "--target-dir"]);
     command.arg(target);
     if profile.ends_with("release") {
         command.arg("--release");
     }
     let root = here().parent().unwrap_or(here());
     let status = command.current_dir(root).status().map_err(|error| format!("cargo: {error}"))?;
-    if status.success() {
-        Ok(profile.join("libibverbs.so"))
-    } else {
-        Err("our library does not build".into())
-    }
+    if status.success() { Ok(profile.join(file)) } else { Err(format!("{package} does not build")) }
 }
 
 /// Compiles the program of `bench start-up`.

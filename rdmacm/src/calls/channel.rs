@@ -127,10 +127,14 @@ enum Came {
 fn wait(ends: Ends, fd: c_int) -> Result<Came, Errno> {
     match ends {
         Ends::Own(bell) => number(bell),
-        Ends::Kernel(kernel) => kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said))),
+        Ends::Kernel(kernel) => {
+            kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said)))
+        }
         Ends::Both(bell, kernel) => loop {
             let either = number(bell).or_else(|why| match why {
-                Errno::EAGAIN => kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said))),
+                Errno::EAGAIN => {
+                    kernel::next_event(kernel).map(|said| Came::Kernels(Box::new(said)))
+                }
                 why => Err(why),
             });
             // SAFETY: fcntl has no requirements here.

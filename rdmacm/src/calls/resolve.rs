@@ -103,11 +103,7 @@ fn choose(id: &Id, address: SocketAddr) -> Result<(), Errno> {
 }
 
 /// The same for one that is to have a way, from `source` or from wherever that begins.
-fn choose_way(
-    id: &Id,
-    source: Option<SocketAddr>,
-    destination: SocketAddr,
-) -> Result<(), Errno> {
+fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let given = source.filter(|source| !source.ip().is_unspecified());
     let from = match given {
         Some(source) => source.ip(),

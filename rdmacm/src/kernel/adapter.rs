@@ -105,9 +105,8 @@ pub(crate) fn all() -> Vec<&'static Adapter> {
     let mut names = vec![];
     device::each_of_kernel(|device| {
         // SAFETY: the device is of a list that is not freed before this returns.
-        let name = unsafe {
-            (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device))
-        };
+        let name =
+            unsafe { (verbs::ibv_get_device_guid(device), verbs::ibv_get_device_index(device)) };
         names.push(name);
         None::<()>
     });

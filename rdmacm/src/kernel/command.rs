@@ -31,8 +31,7 @@ pub(super) unsafe fn send<T: Copy>(
     body: T,
 ) -> Result<(), Errno> {
     const { assert!(align_of::<T>() <= align_of::<u64>()) };
-    let header =
-        rdma_ucm_cmd_hdr { cmd: command, in_: size_of::<T>() as u16, out: out as u16 };
+    let header = rdma_ucm_cmd_hdr { cmd: command, in_: size_of::<T>() as u16, out: out as u16 };
     let whole = Command { header, body };
     let bytes = size_of::<Command<T>>();
     // SAFETY: as many bytes are readable; what the kernel does with the addresses in them is the caller's part.

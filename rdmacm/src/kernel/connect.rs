@@ -20,11 +20,8 @@ const ALL: u8 = 0xff;
 pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     let (kernel, fd) = part(id)?;
     let mut said: ib_uverbs_qp_attr = zeroed();
-    let ask = rdma_ucm_init_qp_attr {
-        response: answer(&mut said),
-        id: kernel.handle(),
-        qp_state: to,
-    };
+    let ask =
+        rdma_ucm_init_qp_attr { response: answer(&mut said), id: kernel.handle(), qp_state: to };
     // SAFETY: the structure is the command's; `said` is its answer.
     unsafe { send(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, size_of_val(&said), ask)? };
     let attr = ibv_qp_attr {
@@ -250,8 +247,7 @@ pub(crate) fn accept(id: &Id, wanted: Option<&Wanted>) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let state = id.lock();
     // The vendor is the one that was asked for, the options are ours.
-    let ece =
-        rdma_ucm_ece { vendor_id: state.peer_ece.vendor_id, attr_mod: state.ece.options };
+    let ece = rdma_ucm_ece { vendor_id: state.peer_ece.vendor_id, attr_mod: state.ece.options };
     drop(state);
     let ask = rdma_ucm_accept {
         uid: registry::name_of(id),

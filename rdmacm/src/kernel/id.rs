@@ -399,8 +399,7 @@ pub(crate) fn resolve_route(id: &Id, timeout: c_int) -> Result<(), Errno> {
     if kernel.known.lock().adapter.is_none() {
         return Err(Errno::EINVAL);
     }
-    let ask =
-        rdma_ucm_resolve_route { id: kernel.handle(), timeout_ms: timeout.cast_unsigned() };
+    let ask = rdma_ucm_resolve_route { id: kernel.handle(), timeout_ms: timeout.cast_unsigned() };
     // SAFETY: as in `bind`.
     unsafe { send(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, 0, ask) }
 }
@@ -493,7 +492,8 @@ pub(super) fn try_infiniband() -> Result<(), Errno> {
 pub(super) fn probe(ps: rdma_port_space, address: &Bytes) -> Result<bool, Errno> {
     let id = momentary(ps)?;
     let bound = bind(&id, address);
-    let found = id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.known.lock().adapter.is_some());
+    let found =
+        id.kernel.as_ref().is_some_and(|kernel: &Kernel| kernel.known.lock().adapter.is_some());
     let _gone = destroy(&id);
     bound.map(|()| found)
 }

@@ -23,8 +23,8 @@ mod registry;
 pub(crate) use command::next_event;
 pub(crate) use registry::forget;
 
-use crate::id::Id;
 use crate::device;
+use crate::id::Id;
 use abi::*;
 use adapter::Adapter;
 use cface::Errno;

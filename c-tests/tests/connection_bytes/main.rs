@@ -1,0 +1,218 @@
+//! Bytes to the kernel's connection manager: a program drives librdmacm over a recording kernel and a libibverbs that has one device, once with the
+//! system's library and once with ours. What the kernel is asked, what becomes of queue pairs, what the calls return, errno, and what ids
+//! and events say must be the same, for kernels of each age and for each command that fails. See `cm-shim/`.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// How the kernel and its device are.
+const KERNELS: [&str; 9] =
+    ["", "old", "abi=3 old", "abi=2", "abi=5", "no-indices", "iwarp", "ece", "old ece"];
+
+/// Those over which each command fails in turn.
+const FAILING: [&str; 2] = ["", "abi=3 old"];
+
+/// Numbers of the commands, but for 1, `DESTROY_ID`: where that fails, upstream's library loses ids of its own, and ours closes their
+/// channels. 13, `GET_OPTION`, is nobody's.
+const COMMANDS: [u32; 21] =
+    [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22];
+
+/// Those that make something: a write that comes back short leaves it to nobody, and no kernel does that.
+const MAKING: [u32; 3] = [0, 16, 22];
+
+/// `EINVAL`, and a write that comes back short.
+const ERRORS: [i32; 2] = [22, -1];
+
+/// `EACCES` for the device itself.
+const FORBIDDEN: &str = "fail=-2:13";
+
+#[test]
+fn every_call_asks_the_kernel_what_upstreams_library_asks() {
+    let bench = match Bench::set_up() {
+        Ok(bench) => bench,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let mut asked = String::new();
+    for kernel in KERNELS {
+        asked.push_str(&bench.compare(kernel));
+    }
+    for command in COMMANDS {
+        assert!(asked.contains(&format!("command {command} in ")), "{command} was never sent");
+    }
+    for kernel in FAILING {
+        for command in COMMANDS {
+            for error in ERRORS {
+                if error > 0 || !MAKING.contains(&command) {
+                    bench.compare(&format!("{kernel} fail={command}:{error}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn where_the_kernel_gives_no_connection_manager_there_is_one_line() {
+    let bench = match Bench::set_up() {
+        Ok(bench) => bench,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    for (kernel, says) in [
+        (
+            FORBIDDEN,
+            "recorded0 is a device of the kernel, and makes no connections: \
+                     /dev/infiniband/rdma_cm: Permission denied",
+        ),
+        ("fail=-2:2", "(is the module rdma_ucm loaded?)"),
+        ("abi=5", "speaks another version"),
+    ] {
+        bench.compare(kernel);
+        let said = bench.run(Side::Ours, kernel).stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.lines().count() == 1 && said.contains(says), "{kernel}: {said}");
+    }
+}
+
+/// Which librdmacm the program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Theirs,
+    Ours,
+}
+
+/// The compiled program, and where our library is.
+struct Bench {
+    folder: PathBuf,
+}
+
+impl Bench {
+    /// `Err` says why there is nothing to compare with.
+    fn set_up() -> Result<Self, String> {
+        let name = format!("connection-bytes-{:?}", std::thread::current().id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let ours = folder.join("ours");
+        fs::create_dir_all(&ours).expect("cargo's folder for tests is writable");
+        let bench = Self { folder };
+        bench.compile()?;
+        let link = ours.join("librdmacm.so.1");
+        let _ = fs::remove_file(&link);
+        let myself = std::env::current_exe().expect("this test has a path");
+        let library = ferroverbs_c_tests::build_librdmacm(&myself).expect("our library");
+        std::os::unix::fs::symlink(library, &link).expect("a link");
+        let [theirs, own] = [Side::Theirs, Side::Ours].map(|side| bench.found(side));
+        assert_ne!(theirs, own, "the same library twice");
+        Ok(bench)
+    }
+
+    /// Compiles library and program; `Err` where the system has no librdmacm to compile against.
+    fn compile(&self) -> Result<(), String> {
+        let at = |name: &str| self.folder.join(name).display().to_string();
+        let headers =
+            ["-E", "-x", "c", "-include", "rdma/rdma_cma.h", "-o", &at("probe"), "/dev/null"];
+        if !cc(&headers)?.status.success() {
+            return Err(
+                "the system has no librdmacm to develop with (Debian: librdmacm-dev)".into()
+            );
+        }
+        // What the library says goes into the program's record, which is where the rest of the shim is.
+        let library = [
+            "-fPIC",
+            "-shared",
+            "-Wl,-soname,libibverbs.so.1",
+            "-Wl,--version-script=verbs.map",
+            "-o",
+            &at("libibverbs.so.1"),
+            "verbs.c",
+        ];
+        let program = [
+            "-rdynamic",
+            "-o",
+            &at("commands"),
+            "main.c",
+            "kernel.c",
+            "-lrdmacm",
+            &at("libibverbs.so.1"),
+            "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+        ];
+        for arguments in [&library[..], &program] {
+            let done = cc(arguments)?;
+            let messages = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "cc {arguments:?}: {messages}");
+        }
+        Ok(())
+    }
+
+    fn command(&self, side: Side) -> Command {
+        let mut command = Command::new(self.folder.join("commands"));
+        let mut path = vec![self.folder.clone()];
+        if side == Side::Ours {
+            path.insert(0, self.folder.join("ours"));
+        }
+        let path = std::env::join_paths(path).expect("no colon in these paths");
+        command.env_clear().env("LD_LIBRARY_PATH", path);
+        command
+    }
+
+    /// The file of the library that the program gets.
+    fn found(&self, side: Side) -> PathBuf {
+        let output = self.command(side).arg("where").output().expect("the program starts");
+        let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        fs::canonicalize(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    }
+
+    fn run(&self, side: Side, kernel: &str) -> Output {
+        let mut command = self.command(side);
+        command.args(kernel.split_whitespace()).output().expect("the program starts")
+    }
+
+    /// What both libraries asked of such a kernel, which must be the same.
+    fn compare(&self, kernel: &str) -> String {
+        let [theirs, ours] = [Side::Theirs, Side::Ours].map(|side| {
+            let done = self.run(side, kernel);
+            let record = String::from_utf8_lossy(&done.stdout).into_owned();
+            let last: Vec<_> = record.lines().rev().take(9).collect();
+            assert!(done.status.success(), "{side:?}, {kernel}: {}\n{last:#?}", done.status);
+            record
+        });
+        if let Some(difference) = first_difference(&theirs, &ours) {
+            panic!("{kernel}: {difference}");
+        }
+        // One that has no such device has little to say.
+        let is_refused = kernel.contains("fail=-2") || ["abi=2", "abi=5"].contains(&kernel);
+        let makes_none = kernel.contains("fail=0:");
+        let least = if is_refused {
+            1
+        } else if makes_none {
+            10
+        } else {
+            100
+        };
+        assert!(theirs.lines().count() > least, "{kernel}: a short record\n{theirs}");
+        theirs
+    }
+}
+
+/// The first line in which two records differ, with what led to it.
+fn first_difference(theirs: &str, ours: &str) -> Option<String> {
+    if theirs == ours {
+        return None;
+    }
+    let (theirs, ours): (Vec<_>, Vec<_>) = (theirs.lines().collect(), ours.lines().collect());
+    let at = theirs.iter().zip(&ours).take_while(|(their, our)| their == our).count();
+    let before = theirs[..at].iter().rposition(|line| !line.starts_with(' ')).unwrap_or(0);
+    let rest = |lines: &[&str]| {
+        lines[at.min(lines.len())..].iter().take(4).copied().collect::<Vec<_>>().join("\n")
+    };
+    let led = theirs[before..at].join("\n");
+    Some(format!("line {}\n{led}\ntheirs:\n{}\nours:\n{}", at + 1, rest(&theirs), rest(&ours)))
+}
+
+/// The C compiler in the folder of the sources.
+fn cc(arguments: &[&str]) -> Result<Output, String> {
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).args(arguments);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("cm-shim"));
+    command.output().map_err(|error| format!("no C compiler: {error}"))
+}
