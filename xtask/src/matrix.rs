@@ -163,13 +163,18 @@ struct Tests {
     unit: Vec<(PathBuf, String)>,
 }
 
+/// Not a test: it stands in for the library.
+const STAND_IN: &str = "c-tests/cm-shim/verbs.c";
+
 impl Tests {
     fn read(root: &Path, folders: &[&str], sources: &'static str) -> crate::Result<Self> {
         let mut outside = Vec::new();
         for folder in folders {
             for file in files(&root.join(folder), &["c", "rs"])? {
                 let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
-                outside.push((name, identifiers(&read(&file)?)));
+                if name != STAND_IN {
+                    outside.push((name, identifiers(&read(&file)?)));
+                }
             }
         }
         let mut unit = Vec::new();

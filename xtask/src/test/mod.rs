@@ -67,7 +67,8 @@ impl Group {
             "stats" => stats::PACKAGES,
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
-            "vm" | "rxe" => &[packages::VM],
+            "vm" => &[packages::VM, packages::RDMACM],
+            "rxe" => &[packages::VM],
             "rdmacm" => &[packages::RDMACM],
             _ => &[],
         }

@@ -1,17 +1,17 @@
 //! What runs in the virtual machine: this program again, with the guest's devices.
 
 use super::Side;
-use super::scenarios::{How, SCENARIOS, Scenario};
+use super::scenarios::{Comes, How, SCENARIOS, Scenario};
 use crate::pair::Pair;
 use crate::perftest;
-use crate::process::{Finished, Job};
+use crate::process::{Finished, Job, PAUSE};
 use crate::scratch::Scratch;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The command by which the guest starts it.
 pub(crate) const INSIDE: &str = "test-inside-vm";
@@ -129,7 +129,18 @@ impl Over {
             Some(plugins) => is_in(plugin, plugins),
             None => is_in(plugin, system),
         };
-        if right { Ok(()) } else { Err(format!("{self:?} is not so\n{}", done.stderr)) }
+        if !right {
+            return Err(format!("{self:?} is not so\n{}", done.stderr));
+        }
+        // And this librdmacm. What the program says to that option does not matter.
+        let done = self.job("/usr/bin/rping -?").env("LD_DEBUG", "files").run(scratch, LIMIT)?;
+        let mut begun = done.stderr.lines().filter_map(|l| l.split_once("calling init: "));
+        let file = begun.find(|(_, file)| file.contains("/librdmacm.so.1"));
+        let is_ours = file.is_some_and(|(_, file)| Path::new(file.trim()).starts_with(&self.lib));
+        if is_ours == (self.side != Side::Theirs) && file.is_some() {
+            return Ok(());
+        }
+        Err(format!("{self:?} has another librdmacm\n{}", done.stderr))
     }
 }
 
@@ -155,8 +166,55 @@ impl Scenario {
                 let more = [&["-x", "1", "-F", "-n", "100"], depth].concat();
                 both(&mut record, &pair(line, &more)?);
             }
+            How::Connect { server, client, comes } => {
+                let (server, client) = (job(server), job(client));
+                connect(&mut record, &server, &client, comes, scratch)?;
+            }
         }
         Ok(record)
+    }
+}
+
+/// A server and its client, who meet by the kernel's connection manager.
+fn connect(
+    record: &mut String,
+    server: &Job,
+    client: &Job,
+    comes: Comes,
+    scratch: &Scratch,
+) -> crate::Result<()> {
+    if comes == Comes::Alone {
+        add(record, "client", &client.run(scratch, LIMIT)?);
+        return Ok(());
+    }
+    let deadline = Instant::now() + LIMIT;
+    let mut server = server.start(scratch)?;
+    while !is_expected(comes, scratch)? && !server.ended() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+    let client = client.run(scratch, LIMIT)?;
+    if comes == Comes::Endless {
+        server.kill();
+        server.finish(deadline);
+        add(record, "client", &client);
+        return Ok(());
+    }
+    both(record, &(server.finish(deadline), Some(client)));
+    Ok(())
+}
+
+/// Whether a client has somebody to come to. Servers that were there before have ended, and with them what they listened by.
+fn is_expected(comes: Comes, scratch: &Scratch) -> crate::Result<bool> {
+    match comes {
+        Comes::Alone => Ok(true),
+        Comes::Joined(group) => {
+            let groups = fs::read_to_string("/proc/net/dev_mcast").map_err(|e| e.to_string())?;
+            Ok(groups.lines().any(|line| line.contains("rdma0") && line.contains(group)))
+        }
+        Comes::Listening | Comes::Endless => {
+            let job = Job::new("rdma").args(["resource", "show", "cm_id"]);
+            Ok(job.run(scratch, LIMIT)?.stdout.contains("LISTEN"))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is run over both libraries in the virtual machine.
 
-use How::{Alone, Perftest, PingPong, Program};
+use How::{Alone, Connect, Perftest, PingPong, Program};
 
 /// One command, or two that talk to each other.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,21 @@ pub(super) enum How {
     Perftest(&'static str),
     /// A C program of ours.
     Program(&'static str),
+    /// A server and its client, who connect by librdmacm. A server that serves for ever is not in the record.
+    Connect { server: &'static str, client: &'static str, comes: Comes },
+}
+
+/// When a client can come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comes {
+    /// When the kernel has a listener.
+    Listening,
+    /// Likewise; the server serves for ever.
+    Endless,
+    /// When the kernel's interface takes the group's packets (the address is that of `/proc/net/dev_mcast`).
+    Joined(&'static str),
+    /// At once: there is no server.
+    Alone,
 }
 
 impl Scenario {
@@ -40,12 +55,17 @@ impl Scenario {
         match self.how {
             Alone(line) | PingPong(line) | Perftest(line) => line.to_string(),
             Program(name) => format!("{name}.c"),
+            Connect { client, .. } => client.to_string(),
         }
     }
 }
 
 const fn works(how: How) -> Scenario {
     Scenario { how, expect: Expect::Works, newer: false }
+}
+
+const fn connect(server: &'static str, client: &'static str) -> Scenario {
+    works(Connect { server, client, comes: Comes::Listening })
 }
 
 /// Works, with newer plugins too.
@@ -103,6 +123,24 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     works(Perftest("ib_atomic_bw")),
     works(Perftest("ib_atomic_lat -A CMP_AND_SWAP")),
     lacks("rxe has no XRC", Perftest("ib_send_bw -s 4096 -c XRC")),
+    connect("rping -s -V -C 20 -a 10.77.0.1", "rping -c -V -v -C 20 -a 10.77.0.1"),
+    connect("rping -s -V -C 5 -a fd77::1", "rping -c -V -v -C 5 -a fd77::1"),
+    connect("ucmatose -c 4 -C 5", "ucmatose -c 4 -C 5 -s 10.77.0.1"),
+    // The program moves its ids to other channels half-way.
+    connect("ucmatose -c 2 -m", "ucmatose -c 2 -m -s 10.77.0.1"),
+    connect("udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s 10.77.0.1"),
+    connect("rdma_server", "rdma_client -s 10.77.0.1"),
+    connect("rdma_xserver -c r", "rdma_xclient -s 10.77.0.1 -c r"),
+    works(Connect { server: "cmtime", client: "cmtime -c 10 -s 10.77.0.1", comes: Comes::Endless }),
+    works(Connect {
+        server: "mckey -m 239.1.1.1 -b 10.77.0.1 -C 3",
+        client: "mckey -m 239.1.1.1 -b 10.77.0.1 -s -C 3",
+        comes: Comes::Joined("3333ef010101"),
+    }),
+    connect("ib_send_bw -R -F -x 1 -n 20 -d rxe0", "ib_send_bw -R -F -x 1 -n 20 -d rxe0 10.77.0.1"),
+    // Nobody listens.
+    fails(Connect { server: "", client: "rping -c -C 1 -a 10.77.0.1", comes: Comes::Alone }),
+    fails(Connect { server: "", client: "rping -c -C 1 -a 10.99.0.1", comes: Comes::Alone }),
     works(Program("forks")),
     everywhere(Program("events")),
     works(Program("hotplug")),
