@@ -1,14 +1,18 @@
 //! How fast the engine is over sockets, beside plain UDP, between two network namespaces: `cargo run --release -p ferroverbs-net --example wire`.
 //! Nothing else should run meanwhile, and there must be two processors: both ends look for packets all the time.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/common/host.rs"]
+mod host;
+#[path = "../tests/common/namespace.rs"]
+mod namespace;
+#[path = "../tests/common/waiting.rs"]
+mod waiting;
 
-use common::host::*;
-use common::namespace::{Far, configure, meet, pair, run};
 use ferroverbs_net::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::{Immediate, Tail};
+use host::*;
+use namespace::{Far, configure, meet, pair, run};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -218,7 +222,7 @@ fn sink_udp() {
             last = Instant::now();
         }
     }
-    common::namespace::wait_for_line();
+    namespace::wait_for_line();
     let took = last - begun.expect("it began");
     println!("{:.0} B/s", bytes as f64 / took.as_secs_f64());
 }

@@ -1,12 +1,20 @@
 //! Over a device: what a loopback interface does not show. Path MTU, segments that are packets of their own, link-local addresses.
 
-mod common;
+#[path = "common/namespace.rs"]
+mod namespace;
+#[path = "common/packets.rs"]
+mod packets;
+#[path = "common/wait_for.rs"]
+mod wait_for;
+#[path = "common/waiting.rs"]
+mod waiting;
 
-use common::namespace::{configure, meet, pair, run, stay, try_run};
-use common::*;
 use ferroverbs_net::*;
 use ferroverbs_roce::wire::{Check, Verdict};
+use namespace::{configure, meet, pair, run, try_run};
+use packets::*;
 use std::net::IpAddr;
+use wait_for::wait_for;
 
 const NEAR: [&str; 3] = ["10.9.0.1/24", "fd09::1/64", "fe80::91/64"];
 const FAR: [&str; 3] = ["10.9.0.2/24", "fd09::2/64", "fe80::92/64"];
@@ -21,6 +29,12 @@ fn index(interface: &str) -> u32 {
         .expect("an interface");
     let line = text.lines().next().and_then(|line| line.split_whitespace().nth(1));
     line.and_then(|index| index.parse().ok()).expect("its index")
+}
+
+/// Waits until the near process has finished.
+fn stay() {
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {}
 }
 
 fn path(sender: &mut Sender, from: &str, to: &str, interface: u32) -> Path {

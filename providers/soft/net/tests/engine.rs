@@ -1,12 +1,17 @@
 //! The engine over sockets, between two namespaces: all data are right, also where the kernel loses datagrams.
 
-mod common;
+#[path = "common/host.rs"]
+mod host;
+#[path = "common/namespace.rs"]
+mod namespace;
+#[path = "common/waiting.rs"]
+mod waiting;
 
-use common::host::*;
-use common::namespace::{configure, meet, pair};
 use ferroverbs_net::{roce_mtu, route_mtu};
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
+use host::*;
+use namespace::{configure, meet, pair};
 use std::net::IpAddr;
 
 const NEAR: [&str; 2] = ["10.9.0.1", "fd09::1"];
@@ -41,7 +46,7 @@ fn host(is_near: bool, (family, mtu, offloads, lose): (usize, u32, bool, u32)) -
     let (near, far) = (ip(NEAR[family]), ip(FAR[family]));
     let (from, to) = if is_near { (near, far) } else { (far, near) };
     let interface = if is_near { "veth0" } else { "veth1" };
-    common::namespace::run(&format!("ip link set {interface} mtu {mtu}"));
+    namespace::run(&format!("ip link set {interface} mtu {mtu}"));
     let pmtu = match roce_mtu(route_mtu(to, 0).expect("a route")) {
         Some(1024) => Pmtu::B1024,
         Some(4096) => Pmtu::B4096,
@@ -104,7 +109,7 @@ fn all_data_are_right_over_sockets_that_lose() {
                 // The last acknowledgement may be lost.
                 host.linger();
                 assert_eq!((host.damaged, host.refused), (0, 0));
-                common::namespace::wait_for_line();
+                namespace::wait_for_line();
             }
         },
     );

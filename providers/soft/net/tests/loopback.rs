@@ -1,12 +1,22 @@
 //! Packets to ourselves, by both families, with and without the kernel's help.
 
-mod common;
+#[path = "common/ends.rs"]
+mod ends;
+#[path = "common/packets.rs"]
+mod packets;
+#[path = "common/wait_for.rs"]
+mod wait_for;
+#[path = "common/waiting.rs"]
+mod waiting;
 
-use common::*;
+use ends::*;
 use ferroverbs_net::*;
 use ferroverbs_roce::wire::{Check, Verdict};
+use packets::*;
 use std::net::IpAddr;
 use std::time::Duration;
+use wait_for::wait_for;
+use waiting::wait_readable;
 
 const FAMILIES: [&str; 2] = ["127.0.0.1", "::1"];
 

@@ -1,10 +1,8 @@
 //! Several sockets of one port: each gets the packets of its QPNs, also after others went.
 
-mod common;
-
-use common::*;
 use ferroverbs_net::steering::{Bits, probe, probed};
 use ferroverbs_net::*;
+use std::net::IpAddr;
 
 /// Sockets of one port.
 fn group(count: usize) -> Vec<Receiver> {
@@ -20,9 +18,13 @@ fn group(count: usize) -> Vec<Receiver> {
 }
 
 fn send(port: u16, datagrams: &[Vec<u8>]) {
-    let mut ends = Ends::new("127.0.0.1", false, false);
-    let path = ends.path.clone().to_port(port);
-    let mut batch = ends.sender.batch();
+    let address: IpAddr = "127.0.0.1".parse().expect("an address");
+    let mut sender = Sender::new(false);
+    let target =
+        Target { from: address, to: address, interface: 0, traffic_class: 0, hop_limit: 1 };
+    let lane = sender.lane(address, 0x1234).expect("a lane");
+    let path = Path::new(&target, lane).expect("a path").to_port(port);
+    let mut batch = sender.batch();
     for bytes in datagrams {
         let place = batch.place(&path, Ecn::Capable, bytes.len()).expect("room");
         place.put(bytes, &[], &[]).expect("as long as said");

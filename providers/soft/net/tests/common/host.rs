@@ -1,6 +1,6 @@
 //! A queue pair of the engine over sockets: what a program and its adapter would be, with plain memory.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+use crate::waiting::wait_readable;
 use ferroverbs_net::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
@@ -10,57 +10,57 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// The key of all of a host's memory.
-pub const RKEY: u32 = 0x1234_5678;
+pub(crate) const RKEY: u32 = 0x1234_5678;
 /// Bytes of it. The first half is for peers, the second for our own messages.
-pub const MEMORY: usize = 8 << 20;
+pub(crate) const MEMORY: usize = 8 << 20;
 /// Where our own messages are.
-pub const OURS: usize = MEMORY / 2;
+pub(crate) const OURS: usize = MEMORY / 2;
 /// Where SENDs of the peer go.
-pub const INBOX: usize = MEMORY / 4;
+pub(crate) const INBOX: usize = MEMORY / 4;
 /// Requests under way at most.
 const WORKS: usize = 1024;
 /// Packets of a batch: what the kernel takes as one datagram, so that the peer works while we do.
 const BATCH: usize = 64;
 
 /// A queue pair and its sockets.
-pub struct Host {
-    pub qp: Qp,
+pub(crate) struct Host {
+    pub(crate) qp: Qp,
     sender: Sender,
     receiver: Receiver,
     path: Path,
     envelope: Envelope,
-    pub memory: Vec<u8>,
+    pub(crate) memory: Vec<u8>,
     held: Vec<Vec<u8>>,
     /// Where the bytes of each request are.
     places: Vec<usize>,
     posted: u64,
     begun: Instant,
-    pub completions: VecDeque<(u64, Status)>,
+    pub(crate) completions: VecDeque<(u64, Status)>,
     /// Length and end of each message that took a receive.
-    pub inbox: VecDeque<(usize, Tail)>,
+    pub(crate) inbox: VecDeque<(usize, Tail)>,
     current: usize,
-    pub originals: VecDeque<u64>,
-    pub damaged: u64,
-    pub datagrams: u64,
-    pub refused: u64,
+    pub(crate) originals: VecDeque<u64>,
+    pub(crate) damaged: u64,
+    pub(crate) datagrams: u64,
+    pub(crate) refused: u64,
     /// Sleeps until something happens, instead of looking again and again.
-    pub is_patient: bool,
+    pub(crate) is_patient: bool,
 }
 
 /// How both ends are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Make {
-    pub from: IpAddr,
-    pub to: IpAddr,
-    pub pmtu: Pmtu,
-    pub is_near: bool,
-    pub offloads: bool,
+pub(crate) struct Make {
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
+    pub(crate) pmtu: Pmtu,
+    pub(crate) is_near: bool,
+    pub(crate) offloads: bool,
     /// Of ten thousand datagrams, so many are lost at our socket.
-    pub lose: u32,
+    pub(crate) lose: u32,
 }
 
 impl Host {
-    pub fn new(make: Make) -> Self {
+    pub(crate) fn new(make: Make) -> Self {
         let Make { from, to, pmtu, is_near, offloads, lose } = make;
         let receiver = Receiver::bind(Bind { merge: offloads, ..Bind::new(from) }).expect("4791");
         if lose != 0 {
@@ -106,7 +106,7 @@ impl Host {
     }
 
     /// A request whose bytes are at `place` of our memory. Says what it is called.
-    pub fn post(&mut self, op: Op, place: usize, len: usize) -> u64 {
+    pub(crate) fn post(&mut self, op: Op, place: usize, len: usize) -> u64 {
         let id = self.posted;
         self.posted += 1;
         self.places[id as usize % WORKS] = place;
@@ -116,7 +116,7 @@ impl Host {
     }
 
     /// Takes what came, does what is due, and sends. Says whether anything came.
-    pub fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
         let came = self.take(now);
         if self.qp.poll_timeout().is_some_and(|at| at <= now) {
@@ -171,7 +171,7 @@ impl Host {
     }
 
     /// Sends what may go.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let now = self.now();
         let Self { qp, sender, path, envelope, memory, places, .. } = self;
         let mut batch = sender.batch();
@@ -207,9 +207,9 @@ impl Host {
     }
 
     /// Goes on until nothing comes any more.
-    pub fn linger(&mut self) {
+    pub(crate) fn linger(&mut self) {
         let quiet = Duration::from_millis(300);
-        while super::wait_readable(&self.receiver, quiet) {
+        while wait_readable(&self.receiver, quiet) {
             self.turn();
             self.flush();
         }
@@ -225,7 +225,7 @@ impl Host {
     }
 
     /// Goes on until `done`.
-    pub fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             let came = self.turn();
             let it = done(self);
@@ -236,7 +236,7 @@ impl Host {
             if self.is_patient && !came {
                 let next = self.qp.poll_timeout().map(|at| at.since(self.now()));
                 let limit = Duration::from_secs(1);
-                super::wait_readable(&self.receiver, next.unwrap_or(limit).min(limit));
+                wait_readable(&self.receiver, next.unwrap_or(limit).min(limit));
             }
             assert!(!self.qp.is_in_error(), "{:?} {:?}", self.completions, self.qp.counters());
         }

@@ -1,5 +1,4 @@
 //! Two network namespaces of our own with a cable (veth) between them, in two processes. No privilege is needed where user namespaces are allowed.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 const ROLE: &str = "FERROVERBS_NET_TEST_ROLE";
 
 /// Runs `near` and `far` in two namespaces; the test named `test` must call this and nothing else. Where namespaces are refused it says so.
-pub fn pair(test: &str, near: impl FnOnce(Far), far: impl FnOnce()) {
+pub(crate) fn pair(test: &str, near: impl FnOnce(Far), far: impl FnOnce()) {
     match std::env::var(ROLE).as_deref() {
         Ok("near") => near(Far::start(test)),
         Ok(_) => {
@@ -43,32 +42,26 @@ fn again_as(test: &str) -> Vec<String> {
 }
 
 /// Waits for a line of the near process.
-pub fn wait_for_line() {
+pub(crate) fn wait_for_line() {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).expect("stdin");
     assert_ne!(read, 0, "the other process is gone");
 }
 
-/// Waits until the near process has finished.
-pub fn stay() {
-    let mut line = String::new();
-    while std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {}
-}
-
 /// Runs a command of several words.
-pub fn run(command: &str) {
+pub(crate) fn run(command: &str) {
     assert!(try_run(command), "{command}");
 }
 
 /// Runs a command of several words. Says whether it went well.
-pub fn try_run(command: &str) -> bool {
+pub(crate) fn try_run(command: &str) -> bool {
     let mut words = command.split_whitespace();
     let status = Command::new(words.next().expect("a word")).args(words).status();
     status.is_ok_and(|status| status.success())
 }
 
 /// The process in the other namespace.
-pub struct Far {
+pub(crate) struct Far {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
 }
@@ -90,7 +83,7 @@ impl Far {
     }
 
     /// Waits until the other process printed a line with this end. What was before it.
-    pub fn wait_for(&mut self, wanted: &str) -> String {
+    pub(crate) fn wait_for(&mut self, wanted: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -104,13 +97,13 @@ impl Far {
     }
 
     /// Gives the other process a line.
-    pub fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("a pipe");
         writeln!(input, "{line}").expect("the other process takes it");
     }
 
     /// Waits for its end, which must be good.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().expect("a process");
         assert!(status.success(), "the other process: {status}");
@@ -127,13 +120,13 @@ impl Drop for Far {
 }
 
 /// Tells the near process, and waits for its answer.
-pub fn meet(word: &str) {
+pub(crate) fn meet(word: &str) {
     println!("{word}");
     wait_for_line();
 }
 
 /// Brings an interface up, with these addresses.
-pub fn configure(interface: &str, addresses: &[&str], mtu: u32) {
+pub(crate) fn configure(interface: &str, addresses: &[&str], mtu: u32) {
     for address in addresses {
         let nodad = if address.contains(':') { "nodad" } else { "" };
         run(&format!("ip addr add {address} dev {interface} {nodad}"));

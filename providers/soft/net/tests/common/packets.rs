@@ -1,0 +1,69 @@
+//! Packets with nothing in them but what a test can recognise.
+
+use crate::waiting::wait_readable;
+use ferroverbs_net::*;
+use ferroverbs_roce::wire::{Addresses, Envelope};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+pub(crate) const HOPS: u8 = 17;
+pub(crate) const CLASS: u8 = 0x48;
+
+/// A packet as it came.
+pub(crate) struct Came {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) merged: bool,
+}
+
+impl Came {
+    pub(crate) fn envelope(&self, identification: u16) -> Envelope {
+        let addresses = Addresses::new(self.from.ip(), self.to).expect("one family");
+        Envelope { addresses, source_port: self.from.port(), identification }
+    }
+}
+
+/// The next `count` packets.
+pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<Came> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        assert!(wait_readable(receiver, Duration::from_secs(10)), "{} of {count} came", all.len());
+        for datagram in receiver.receive().expect("a socket") {
+            assert!(!datagram.is_cut);
+            let merged = datagram.packets().len() > 1;
+            all.extend(datagram.packets().map(|bytes| Came {
+                bytes: bytes.to_vec(),
+                from: datagram.from,
+                to: datagram.to,
+                traffic_class: datagram.traffic_class,
+                hop_limit: datagram.hop_limit,
+                merged,
+            }));
+        }
+    }
+    assert_eq!(all.len(), count);
+    all
+}
+
+pub(crate) fn body(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (seed * 31 + i * 7) as u8).collect()
+}
+
+/// A packet of a header that means nothing, `payload`, and its ICRC.
+pub(crate) fn put<'p>(batch: &mut Batch<'_, 'p>, path: &Path, ecn: Ecn, payload: &'p [u8]) {
+    let head = [4; 12];
+    let envelope_of = path_envelope(path);
+    let place = batch.place(path, ecn, head.len() + payload.len() + 4).expect("room");
+    let envelope = Envelope { identification: place.identification(), ..envelope_of };
+    let icrc = envelope.icrc(&head, &[payload]);
+    place.put(&head, &[Bytes::from(payload)], &icrc).expect("as long as said");
+}
+
+fn path_envelope(path: &Path) -> Envelope {
+    let target = path.target();
+    let addresses = Addresses::new(target.from, target.to).expect("one family");
+    Envelope { addresses, source_port: path.source_port(), identification: 0 }
+}
