@@ -40,6 +40,11 @@ fn connections_share_a_link_fairly() {
 }
 
 #[test]
+fn everybody_may_send_to_everybody() {
+    check(&shuffle(small(), 4, 64 << 10, 3));
+}
+
+#[test]
 fn a_dead_spine_delays_and_loses_nothing() {
     check(&spine_death(small(), 4, 64 << 10, 8));
 }

@@ -6,63 +6,63 @@ use ferroverbs_roce::wire::*;
 use std::collections::HashMap;
 
 /// Bytes that peers may write, from 0 on.
-pub const MEMORY: usize = 16 << 10;
+pub(crate) const MEMORY: usize = 16 << 10;
 /// Where bytes begin that peers only read.
-pub const SOURCE: usize = MEMORY;
+pub(crate) const SOURCE: usize = MEMORY;
 /// Where words begin that peers change atomically.
-pub const WORDS: usize = 48 << 10;
+pub(crate) const WORDS: usize = 48 << 10;
 const ALL: usize = WORDS + 64;
 /// The key of all of it.
-pub const RKEY: u32 = 7;
+pub(crate) const RKEY: u32 = 7;
 
 /// A message that took a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
-    pub data: Vec<u8>,
-    pub tail: Tail,
-    pub solicited: bool,
+pub(crate) struct Received {
+    pub(crate) data: Vec<u8>,
+    pub(crate) tail: Tail,
+    pub(crate) solicited: bool,
     /// The sender's number, of a datagram.
-    pub source: Option<Number>,
-    pub srq: Option<Number>,
+    pub(crate) source: Option<Number>,
+    pub(crate) srq: Option<Number>,
 }
 
 /// Data of a READ as they come.
 #[derive(Clone, Debug, Default)]
-pub struct Reader {
-    pub data: Vec<u8>,
-    pub placed: usize,
+pub(crate) struct Reader {
+    pub(crate) data: Vec<u8>,
+    pub(crate) placed: usize,
 }
 
 /// One end.
-pub struct End {
-    pub qp: Qp,
+pub(crate) struct End {
+    pub(crate) qp: Qp,
     addresses: Addresses,
-    pub memory: Vec<u8>,
+    pub(crate) memory: Vec<u8>,
     /// Receives that are posted.
-    pub receives: u32,
+    pub(crate) receives: u32,
     /// Longest message of a receive.
-    pub receive_len: u32,
-    pub inbox: Vec<Received>,
+    pub(crate) receive_len: u32,
+    pub(crate) inbox: Vec<Received>,
     current: Option<Vec<u8>>,
-    pub readers: HashMap<u64, Reader>,
-    pub originals: HashMap<u64, u64>,
-    pub completions: Vec<(u64, Status)>,
-    pub events: Vec<Event>,
-    pub flushes: u32,
+    pub(crate) readers: HashMap<u64, Reader>,
+    pub(crate) originals: HashMap<u64, u64>,
+    pub(crate) completions: Vec<(u64, Status)>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) flushes: u32,
     held: HashMap<u16, Vec<u8>>,
-    pub damaged: u64,
-    pub drops: Vec<Drop>,
+    pub(crate) damaged: u64,
+    pub(crate) drops: Vec<Drop>,
     /// Answers READs so, if not well.
-    pub read_answer: Option<Answer>,
+    pub(crate) read_answer: Option<Answer>,
 }
 
 /// The bytes of message `id`.
-pub fn pattern(id: u64, offset: usize, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(id: u64, offset: usize, len: usize) -> Vec<u8> {
     (offset..offset + len).map(|i| (id as usize * 31 + i * 7 + i / 251) as u8).collect()
 }
 
 impl End {
-    pub fn new(qp: Qp, addresses: Addresses) -> Self {
+    pub(crate) fn new(qp: Qp, addresses: Addresses) -> Self {
         let mut memory = vec![0; ALL];
         memory[SOURCE..WORDS].copy_from_slice(&pattern(99, 0, WORDS - SOURCE));
         Self {
@@ -85,7 +85,7 @@ impl End {
         }
     }
 
-    pub fn post(&mut self, work: Work) {
+    pub(crate) fn post(&mut self, work: Work) {
         if matches!(work.op, Op::Read { .. }) {
             let reader = Reader { data: vec![0; work.len as usize], placed: 0 };
             self.readers.insert(work.id, reader);
@@ -99,7 +99,7 @@ impl End {
     }
 
     /// The next datagram, whole.
-    pub fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let transmit = self.qp.poll_transmit(now);
         self.events();
         let transmit = transmit?;
@@ -117,7 +117,7 @@ impl End {
     }
 
     /// A datagram arrives.
-    pub fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
+    pub(crate) fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
         let addresses = self.addresses.reversed();
         let envelope = Envelope { addresses, source_port: 0xc000, identification: 0 };
         let packet = match envelope.open(datagram, Check::Full) {
@@ -248,7 +248,7 @@ impl End {
     }
 
     /// Notes what happened.
-    pub fn events(&mut self) {
+    pub(crate) fn events(&mut self) {
         while let Some(event) = self.qp.poll_event() {
             match event {
                 Event::Completed { work, status } => self.completions.push((work, status)),

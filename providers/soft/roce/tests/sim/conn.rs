@@ -5,35 +5,35 @@ use ferroverbs_roce::engine::*;
 use std::collections::HashMap;
 
 /// One end of a connection.
-pub struct Conn {
-    pub qp: Qp,
-    pub host: usize,
+pub(crate) struct Conn {
+    pub(crate) qp: Qp,
+    pub(crate) host: usize,
     /// The other end.
-    pub peer: usize,
+    pub(crate) peer: usize,
     /// Requests left to post.
-    pub left: u64,
-    pub work: Work,
-    pub posted: u64,
-    pub completed: u64,
-    pub failed: bool,
+    pub(crate) left: u64,
+    pub(crate) work: Work,
+    pub(crate) posted: u64,
+    pub(crate) completed: u64,
+    pub(crate) failed: bool,
     /// When each request that is under way was posted.
     started: HashMap<u64, Time>,
     /// How long each request took, in ns.
-    pub took: Vec<u64>,
-    pub finished: Option<Time>,
+    pub(crate) took: Vec<u64>,
+    pub(crate) finished: Option<Time>,
     /// Bytes that came from the peer, and where in a message the next must begin.
-    pub received: u64,
+    pub(crate) received: u64,
     offset: u32,
     held: HashMap<u16, Vec<u8>>,
-    pub is_ready: bool,
-    pub timer: Option<Time>,
+    pub(crate) is_ready: bool,
+    pub(crate) timer: Option<Time>,
 }
 
 /// Requests under way of each connection.
 const DEPTH: u64 = 2;
 
 impl Conn {
-    pub fn new(qp: Qp, host: usize, peer: usize, work: Work) -> Self {
+    pub(crate) fn new(qp: Qp, host: usize, peer: usize, work: Work) -> Self {
         Self {
             qp,
             host,
@@ -55,7 +55,7 @@ impl Conn {
     }
 
     /// Posts as many requests as may be under way.
-    pub fn post(&mut self, now: Time) {
+    pub(crate) fn post(&mut self, now: Time) {
         while self.left != 0 && self.posted - self.completed < DEPTH {
             let id = self.posted;
             self.qp.post(Work { id, ..self.work }).expect("a request of this service");
@@ -66,7 +66,7 @@ impl Conn {
     }
 
     /// A packet comes out of the socket.
-    pub fn receive(&mut self, now: Time, packet: &[u8], congested: bool) {
+    pub(crate) fn receive(&mut self, now: Time, packet: &[u8], congested: bool) {
         self.packet(now, packet, congested);
         while let Some(place) = self.qp.release() {
             let packet = self.held.remove(&place).expect("it was kept");
@@ -101,7 +101,7 @@ impl Conn {
         }
     }
 
-    pub fn events(&mut self, now: Time) {
+    pub(crate) fn events(&mut self, now: Time) {
         while let Some(event) = self.qp.poll_event() {
             match event {
                 Event::Completed { work, status: Status::Success } => {
@@ -125,7 +125,7 @@ impl Conn {
     }
 
     /// The next packet.
-    pub fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let transmit = self.qp.poll_transmit(now)?;
         let mut bytes = transmit.head.to_vec();
         bytes.resize(bytes.len() + transmit.payload.len() as usize + transmit.padding, 0);

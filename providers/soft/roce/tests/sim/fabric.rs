@@ -11,19 +11,19 @@ use std::time::Duration;
 
 /// How large, and how fast.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub hosts: usize,
-    pub per_rack: usize,
-    pub spines: usize,
+pub(crate) struct Shape {
+    pub(crate) hosts: usize,
+    pub(crate) per_rack: usize,
+    pub(crate) spines: usize,
     /// Bytes per second of a host's link; uplinks have four times as much.
-    pub rate: u64,
+    pub(crate) rate: u64,
     /// Bytes of each output queue of a switch.
-    pub queue: u64,
-    pub mark: bool,
+    pub(crate) queue: u64,
+    pub(crate) mark: bool,
     /// Bytes of a receiver's socket buffer.
-    pub socket: u64,
+    pub(crate) socket: u64,
     /// What a packet costs the receiving process.
-    pub per_packet: Duration,
+    pub(crate) per_packet: Duration,
 }
 
 impl Default for Shape {
@@ -42,21 +42,21 @@ impl Default for Shape {
 }
 
 /// All of it.
-pub struct Fabric {
-    pub shape: Shape,
-    pub now: Time,
-    pub conns: Vec<Conn>,
-    pub ports: Vec<Port>,
-    pub random: Random,
+pub(crate) struct Fabric {
+    pub(crate) shape: Shape,
+    pub(crate) now: Time,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) random: Random,
     hosts: Vec<Host>,
     /// A spine that routes avoid.
-    pub avoid: Option<usize>,
+    pub(crate) avoid: Option<usize>,
     events: BinaryHeap<Reverse<(Time, u64, usize)>>,
     /// What the numbers in `events` mean; places are used again.
     slab: Vec<Option<What>>,
     free: Vec<usize>,
     count: u64,
-    pub packets: u64,
+    pub(crate) packets: u64,
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ const AROUND: u64 = 14 + 40 + 8 + 4 + 24;
 const LATENCY: Duration = Duration::from_micros(1);
 
 impl Fabric {
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let racks = shape.hosts.div_ceil(shape.per_rack);
         let mark = |k: u64| shape.mark.then_some((k * shape.queue / 16, k * shape.queue / 4));
         let link = Port::new(shape.rate, shape.queue, mark(1));
@@ -113,14 +113,8 @@ impl Fabric {
     }
 
     /// The queue in front of a host's link.
-    pub fn link(&mut self, host: usize) -> &mut Port {
+    pub(crate) fn link(&mut self, host: usize) -> &mut Port {
         &mut self.ports[host]
-    }
-
-    /// A host's socket buffer.
-    pub fn socket(&mut self, host: usize) -> &mut Port {
-        let hosts = self.shape.hosts;
-        &mut self.ports[hosts + host]
     }
 
     fn uplink(&self, rack: usize, spine: usize, down: bool) -> usize {
@@ -128,7 +122,7 @@ impl Fabric {
     }
 
     /// A spine loses everything, or works again.
-    pub fn set_spine(&mut self, spine: usize, up: bool) {
+    pub(crate) fn set_spine(&mut self, spine: usize, up: bool) {
         for rack in 0..self.shape.hosts.div_ceil(self.shape.per_rack) {
             for down in [false, true] {
                 let port = self.uplink(rack, spine, down);
@@ -138,7 +132,7 @@ impl Fabric {
     }
 
     /// Connects two hosts; the first posts `count` requests like `work`.
-    pub fn connect(
+    pub(crate) fn connect(
         &mut self,
         from: usize,
         to: usize,
@@ -167,13 +161,13 @@ impl Fabric {
     }
 
     /// Lets connection `index` begin.
-    pub fn start(&mut self, index: usize) {
+    pub(crate) fn start(&mut self, index: usize) {
         let now = self.now;
         self.conns[index].post(now);
         self.touch(index);
     }
 
-    pub fn at(&mut self, time: Time, call: fn(&mut Self)) {
+    pub(crate) fn at(&mut self, time: Time, call: fn(&mut Self)) {
         self.schedule(time, What::Call(call));
     }
 
@@ -269,7 +263,7 @@ impl Fabric {
     }
 
     /// Goes on until nothing happens or `end`. Says whether all requests are completed.
-    pub fn run(&mut self, end: Time) -> bool {
+    pub(crate) fn run(&mut self, end: Time) -> bool {
         while let Some(&Reverse((at, _, place))) = self.events.peek() {
             if at > end {
                 break;

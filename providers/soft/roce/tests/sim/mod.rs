@@ -1,14 +1,13 @@
 //! Hosts and switches on a virtual clock: links with queues that drop and mark, and receivers whose buffers are finite.
-#![allow(dead_code, unreachable_pub, reason = "the test uses a part of what the example uses")]
 
 mod conn;
 mod fabric;
 mod port;
 #[path = "../support/random.rs"]
 mod random;
-pub mod scenarios;
+pub(crate) mod scenarios;
 
-pub use conn::Conn;
-pub use fabric::{Fabric, Shape};
-pub use port::Port;
-pub use random::Random;
+pub(crate) use conn::Conn;
+pub(crate) use fabric::{Fabric, Shape};
+pub(crate) use port::Port;
+pub(crate) use random::Random;

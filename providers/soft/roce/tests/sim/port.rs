@@ -6,30 +6,30 @@ use std::time::Duration;
 
 /// A queue with a rate.
 #[derive(Clone, Debug)]
-pub struct Port {
+pub(crate) struct Port {
     /// Bytes per second.
-    pub rate: u64,
+    pub(crate) rate: u64,
     /// Time that each packet costs besides its bytes.
-    pub per_packet: Duration,
+    pub(crate) per_packet: Duration,
     /// Bytes that fit.
-    pub capacity: u64,
+    pub(crate) capacity: u64,
     /// From here on some packets are marked, and from there on all.
-    pub mark: Option<(u64, u64)>,
+    pub(crate) mark: Option<(u64, u64)>,
     /// A link that is down loses what it is given.
-    pub up: bool,
+    pub(crate) up: bool,
     /// One of so many packets is lost; 0 for none.
-    pub lose_one_of: u64,
+    pub(crate) lose_one_of: u64,
     free: Time,
     queued: std::collections::VecDeque<(Time, u64)>,
     bytes: u64,
-    pub most: u64,
-    pub dropped: u64,
-    pub marked: u64,
-    pub passed: u64,
+    pub(crate) most: u64,
+    pub(crate) dropped: u64,
+    pub(crate) marked: u64,
+    pub(crate) passed: u64,
 }
 
 impl Port {
-    pub fn new(rate: u64, capacity: u64, mark: Option<(u64, u64)>) -> Self {
+    pub(crate) fn new(rate: u64, capacity: u64, mark: Option<(u64, u64)>) -> Self {
         Self {
             rate,
             per_packet: Duration::ZERO,
@@ -48,7 +48,12 @@ impl Port {
     }
 
     /// When a packet of `size` bytes leaves, and whether it is marked; `None` if it is lost.
-    pub fn pass(&mut self, now: Time, size: u64, random: &mut Random) -> Option<(Time, bool)> {
+    pub(crate) fn pass(
+        &mut self,
+        now: Time,
+        size: u64,
+        random: &mut Random,
+    ) -> Option<(Time, bool)> {
         while let Some(&(_, bytes)) = self.queued.front().filter(|(gone, _)| *gone <= now) {
             self.bytes -= bytes;
             self.queued.pop_front();

@@ -9,29 +9,29 @@ use std::time::Duration;
 
 /// What came out of a scenario.
 #[derive(Clone, Debug)]
-pub struct Report {
-    pub name: &'static str,
-    pub complete: bool,
-    pub connections: usize,
-    pub bytes: u64,
-    pub took: Duration,
+pub(crate) struct Report {
+    pub(crate) name: &'static str,
+    pub(crate) complete: bool,
+    pub(crate) connections: usize,
+    pub(crate) bytes: u64,
+    pub(crate) took: Duration,
     /// Of what the receivers' links could carry.
-    pub utilisation: f64,
+    pub(crate) utilisation: f64,
     /// Jain's index of what connections got while all of them wanted more; 1 is fair.
-    pub fairness: f64,
-    pub median: Duration,
-    pub slowest_percent: Duration,
-    pub dropped: u64,
-    pub marked: u64,
-    pub sent: u64,
-    pub resent: u64,
-    pub timeouts: u64,
-    pub most_queued: u64,
+    pub(crate) fairness: f64,
+    pub(crate) median: Duration,
+    pub(crate) slowest_percent: Duration,
+    pub(crate) dropped: u64,
+    pub(crate) marked: u64,
+    pub(crate) sent: u64,
+    pub(crate) resent: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) most_queued: u64,
 }
 
 impl Report {
     /// The head of a table of reports.
-    pub const HEAD: &str = "| | QPs | MB | ms | link | fairness | median ms | 99 % ms | lost | marked | sent again | timeouts | longest queue KB |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+    pub(crate) const HEAD: &str = "| | QPs | MB | ms | link | fairness | median ms | 99 % ms | lost | marked | sent again | timeouts | longest queue KB |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 }
 
 impl fmt::Display for Report {
@@ -58,7 +58,7 @@ impl fmt::Display for Report {
 }
 
 /// Runs what is connected in `fabric`; `receivers` links could carry the data.
-pub fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Report {
+pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Report {
     let start = fabric.now;
     let connections = fabric.conns.len() / 2;
     for index in (0..fabric.conns.len()).step_by(2) {
@@ -122,7 +122,7 @@ fn send(len: u32) -> Work {
 fn usual(_: &mut Tuning, _: &mut Sending) {}
 
 /// Every other host sends to the first, by `each` connections, `count` messages of `len` bytes.
-pub fn incast(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+pub(crate) fn incast(shape: Shape, each: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 1);
     for host in 1..shape.hosts {
         (0..each).for_each(|_| fabric.connect(host, 0, send(len), count, usual));
@@ -132,7 +132,7 @@ pub fn incast(shape: Shape, each: usize, len: u32, count: u64) -> Report {
 }
 
 /// The first host reads from every other.
-pub fn read_incast(shape: Shape, len: u32, count: u64) -> Report {
+pub(crate) fn read_incast(shape: Shape, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 2);
     for host in 1..shape.hosts {
         let read = Work::new(0, Op::Read { va: 0, rkey: 1 }, len);
@@ -142,7 +142,7 @@ pub fn read_incast(shape: Shape, len: u32, count: u64) -> Report {
 }
 
 /// Every host sends to `each` others, at random.
-pub fn shuffle(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+pub(crate) fn shuffle(shape: Shape, each: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 3);
     connect_at_random(&mut fabric, each, len, count);
     run("shuffle", fabric, shape.hosts as u64)
@@ -159,7 +159,7 @@ fn connect_at_random(fabric: &mut Fabric, each: usize, len: u32, count: u64) {
 }
 
 /// The same while a spine dies silently, is avoided by routes 20 ms later, and is back after 50 ms.
-pub fn spine_death(shape: Shape, each: usize, len: u32, count: u64) -> Report {
+pub(crate) fn spine_death(shape: Shape, each: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 4);
     connect_at_random(&mut fabric, each, len, count);
     let ms = |ms: u64| Time::from_ns(ms * 1_000_000);
@@ -173,7 +173,7 @@ pub fn spine_death(shape: Shape, each: usize, len: u32, count: u64) -> Report {
 }
 
 /// One connection over a link that loses one of `one_of` packets.
-pub fn lossy(name: &'static str, one_of: u64, ours: bool) -> Report {
+pub(crate) fn lossy(name: &'static str, one_of: u64, ours: bool) -> Report {
     let shape = Shape { hosts: 2, ..Shape::default() };
     let mut fabric = Fabric::new(shape, 5);
     for host in 0..2 {
@@ -184,7 +184,7 @@ pub fn lossy(name: &'static str, one_of: u64, ours: bool) -> Report {
 }
 
 /// Few connections share a link for long.
-pub fn sharing(shape: Shape, senders: usize, len: u32, count: u64) -> Report {
+pub(crate) fn sharing(shape: Shape, senders: usize, len: u32, count: u64) -> Report {
     let mut fabric = Fabric::new(shape, 6);
     (1..=senders).for_each(|host| fabric.connect(host, 0, send(len), count, usual));
     run("sharing a link", fabric, 1)

@@ -2,14 +2,14 @@
 
 /// Random numbers from a seed.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,11 +17,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
-    }
-
-    pub fn thousandths(&mut self, chance: u64) -> bool {
-        chance != 0 && self.below(1000) < chance
     }
 }

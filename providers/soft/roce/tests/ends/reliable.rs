@@ -1,9 +1,7 @@
 //! Reliable connections over a network that loses, repeats, reorders and damages: all data are right, completions are in
 //! order, and everything happens exactly once.
 
-mod ends;
-
-use ends::*;
+use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 
@@ -176,7 +174,7 @@ fn everything_arrives_once_and_in_order_by_a_good_network() {
 
 #[test]
 fn everything_arrives_once_and_in_order_by_a_bad_network() {
-    let mut seen = std::collections::BTreeMap::new();
+    let mut seen = BTreeMap::new();
     for seed in 0..12 {
         let counters =
             torture(Service::Rc, 0x100 + seed, WORST, 300, |_, sending| patient(sending));

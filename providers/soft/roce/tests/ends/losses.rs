@@ -1,9 +1,7 @@
 //! Packets lost by chance, both ways, from 0.1 to 20 %: every kind of request ends soon and right, with an end of ours and with one that goes
 //! back to what was lost, as adapters and the kernel's rxe do. Time is virtual, so bounds say nothing of the machine.
 
-mod ends;
-
-use ends::*;
+use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Unreliable connections and datagrams: what arrives is right, and what is missing is missing as a whole.
 
-mod ends;
-
-use ends::*;
+use crate::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
 

@@ -1,12 +1,15 @@
 //! Two ends on a virtual clock and a network between them that loses, repeats, reorders and damages datagrams.
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test uses a part")]
 
 mod end;
+mod losses;
 #[path = "../support/random.rs"]
 mod random;
+mod reliable;
+mod rules;
+mod unreliable;
 
-pub use end::{End, MEMORY, RKEY, Reader, Received, SOURCE, WORDS, pattern};
-pub use random::Random;
+pub(crate) use end::{End, MEMORY, RKEY, Received, SOURCE, WORDS, pattern};
+pub(crate) use random::Random;
 
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
@@ -15,32 +18,39 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+impl Random {
+    /// Whether it happens, at a chance of so many thousandths.
+    fn thousandths(&mut self, chance: u64) -> bool {
+        chance != 0 && self.below(1000) < chance
+    }
+}
+
 /// What the network does to datagrams, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    pub lose: u64,
-    pub repeat: u64,
-    pub reorder: u64,
-    pub damage: u64,
-    pub truncate: u64,
-    pub mark: u64,
+pub(crate) struct Faults {
+    pub(crate) lose: u64,
+    pub(crate) repeat: u64,
+    pub(crate) reorder: u64,
+    pub(crate) damage: u64,
+    pub(crate) truncate: u64,
+    pub(crate) mark: u64,
 }
 
 /// Whether a datagram is lost: the end that sent it, how many were sent by both, and its bytes.
-pub type Losing = fn(usize, u64, &[u8]) -> bool;
+pub(crate) type Losing = fn(usize, u64, &[u8]) -> bool;
 
 /// Two ends and what is between them.
-pub struct World {
-    pub ends: [End; 2],
-    pub now: Time,
-    pub faults: Faults,
-    pub random: Random,
+pub(crate) struct World {
+    pub(crate) ends: [End; 2],
+    pub(crate) now: Time,
+    pub(crate) faults: Faults,
+    pub(crate) random: Random,
     /// When a datagram arrives, a number to keep order, where, and what.
     network: BTreeMap<(Time, u64), (usize, Vec<u8>, bool)>,
     sent: u64,
     /// Datagrams that this says are lost, by end and count of those that it sent.
-    pub lose: Option<Losing>,
-    pub log: bool,
+    pub(crate) lose: Option<Losing>,
+    pub(crate) log: bool,
 }
 
 /// Between the ends, one way.
@@ -48,7 +58,11 @@ const LATENCY: Duration = Duration::from_micros(20);
 
 impl World {
     /// Two connected ends with these settings, ready to send.
-    pub fn new(service: Service, seed: u64, set: impl Fn(&mut Config, &mut Sending)) -> Self {
+    pub(crate) fn new(
+        service: Service,
+        seed: u64,
+        set: impl Fn(&mut Config, &mut Sending),
+    ) -> Self {
         println!("seed {seed:#x}");
         let services = match service {
             Service::XrcInitiator => [Service::XrcInitiator, Service::XrcTarget],
@@ -88,7 +102,7 @@ impl World {
     }
 
     /// Sends what the ends have to send.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         for from in 0..2 {
             while let Some(datagram) = self.ends[from].transmit(self.now) {
                 self.carry(from, datagram);
@@ -138,7 +152,7 @@ impl World {
     }
 
     /// Goes on to what happens next. `false` if nothing will.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         self.flush();
         let arrival = self.network.keys().next().map(|&(at, _)| at);
         let timers = self.ends.iter().filter_map(|end| end.qp.poll_timeout()).min();
@@ -159,7 +173,7 @@ impl World {
     }
 
     /// Until nothing will happen, or a minute of virtual time is over. `false` in the latter case.
-    pub fn run(&mut self) -> bool {
+    pub(crate) fn run(&mut self) -> bool {
         let end = self.now.after(Duration::from_secs(60));
         let mut steps = 0_u64;
         while self.now < end {

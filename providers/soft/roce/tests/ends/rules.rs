@@ -1,8 +1,6 @@
 //! The rules of reliable connections one by one: errors, retries, order of completions, bounds.
 
-mod ends;
-
-use ends::*;
+use crate::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
