@@ -220,7 +220,7 @@ struct options defaults(void)
 		.rnr_retry = 7,
 		.retry = 7,
 		/* On a cable an answer takes longer, and may be lost. */
-		.timeout = hosts_differ() ? 14 : 10,
+		.timeout = hosts_differ() ? 18 : 10,
 		.rnr_timer = 1,
 		.grh = 1,
 		.qkey = 0x1234567,

@@ -99,7 +99,7 @@ static inline void tm_connect(struct matcher *t, int i)
 static inline void tm_to_rts(struct matcher *t, int i)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .sq_psn = t->qp[i]->qp_num * 77 & 0xffffff, .max_rd_atomic = 1,
-				 .retry_cnt = 7, .rnr_retry = 7, .timeout = 10 };
+				 .retry_cnt = 7, .rnr_retry = 7, .timeout = hosts_differ() ? 18 : 10 };
 	int err = ibv_modify_qp(t->qp[i], &a,
 				IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT);
 	if (err)
