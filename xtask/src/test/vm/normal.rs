@@ -15,7 +15,15 @@ pub(super) fn first_difference(theirs: &str, ours: &str) -> Option<String> {
 }
 
 fn lines(record: &str) -> impl Iterator<Item = String> + '_ {
-    record.lines().map(normal)
+    record.lines().filter(|line| !is_a_race(line)).map(normal)
+}
+
+/// What a thread of rping says or does not, depending on whether another one has ended the program before.
+fn is_a_race(line: &str) -> bool {
+    let line = line.strip_prefix("stderr: ").unwrap_or(line);
+    line.ends_with(" DISCONNECT EVENT...")
+        || line.starts_with("wait for ")
+        || line == "connect error -1"
 }
 
 fn normal(line: &str) -> String {
@@ -32,6 +40,12 @@ fn normal(line: &str) -> String {
         // The work done, and how long it took.
         let is_time = |w: &str| w.contains('.') && w.parse::<f64>().is_ok();
         words.iter().map(|w| if is_time(w) { "*" } else { w }).collect::<Vec<_>>().join(" ")
+    } else if let Some((step, times)) = line.split_once(':')
+        && times.split_whitespace().count() == 4
+        && times.split_whitespace().all(|w| w.parse::<f64>().is_ok())
+    {
+        // A row of cmtime.
+        format!("{}: four times", step.trim())
     } else if words.len() > 2 && numbers == words.len() {
         // A row of perftest: bytes and iterations stay.
         format!("{} {} and {} more", words[0], words[1], numbers - 2)
@@ -43,6 +57,16 @@ fn normal(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_ends_first_and_how_long_steps_take_makes_no_difference() {
+        let theirs = "create qp    :       37.34      19.07     148.00    3734.20\n\
+             stderr: client DISCONNECT EVENT...\nstderr: wait for CONNECTED state 4\n";
+        let ours = "create qp    :        2.00      19.00      99.00    3734.20\n";
+        assert_eq!(first_difference(theirs, ours), None);
+        assert!(first_difference(theirs, &ours.replace("qp", "id")).is_some());
+        assert!(first_difference(theirs, &ours.replace("2.00", "two")).is_some());
+    }
 
     #[test]
     fn only_lots_and_times_are_taken_out() {

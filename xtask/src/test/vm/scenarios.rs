@@ -131,6 +131,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     connect("udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s 10.77.0.1"),
     connect("rdma_server", "rdma_client -s 10.77.0.1"),
     connect("rdma_xserver -c r", "rdma_xclient -s 10.77.0.1 -c r"),
+    // Its server waits for ever.
+    lacks(
+        "rxe has no XRC",
+        Connect {
+            server: "rdma_xserver -c x",
+            client: "rdma_xclient -s 10.77.0.1 -c x",
+            comes: Comes::Endless,
+        },
+    ),
     works(Connect { server: "cmtime", client: "cmtime -c 10 -s 10.77.0.1", comes: Comes::Endless }),
     works(Connect {
         server: "mckey -m 239.1.1.1 -b 10.77.0.1 -C 3",
