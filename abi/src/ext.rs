@@ -14,7 +14,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::{be64, ibv_context, ibv_device, ibv_gid_entry, verbs_device_ops};
+use crate::{be64, ibv_ah, ibv_context, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops};
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
 /// [`ferroverbs_plugin_ext::size`].
@@ -43,6 +43,43 @@ pub struct ferroverbs_device_info {
     pub num_ports: u32,
 }
 layout!(ferroverbs_device_info: 144 { name @ 0, dev_name @ 64, node_guid @ 128, node_type @ 136, num_ports @ 140 });
+
+/// A packet of the RoCE wire that a plugin tells of (`tell_packets`). What it points at is there during the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ferroverbs_packet {
+    /// Bytes of this struct the plugin was built with.
+    pub size: usize,
+    /// From the base header (BTH) on, padding included, without the ICRC.
+    pub bytes: *const u8,
+    /// How many.
+    pub length: u32,
+    /// The ICRC, as it stands on the wire.
+    pub icrc: [u8; 4],
+    /// Who sent it; IPv4 addresses are mapped.
+    pub source: [u8; 16],
+    /// To whom.
+    pub destination: [u8; 16],
+    /// UDP source port; 0 where it is not known, and neither is the ICRC: another process took it from the socket.
+    pub source_port: u16,
+    /// Of the IPv4 header.
+    pub identification: u16,
+    /// TOS or traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// 1: it goes; 0: it came.
+    pub is_sent: u8,
+    /// 0.
+    pub reserved: u8,
+}
+layout!(ferroverbs_packet: 64 {
+    size @ 0, bytes @ 8, length @ 16, icrc @ 20, source @ 24, destination @ 40, source_port @ 56,
+    identification @ 58, traffic_class @ 60, hop_limit @ 61, is_sent @ 62, reserved @ 63,
+});
+
+/// Who is told of packets. It is called under locks of the plugin by any of its threads, and calls no verbs.
+pub type ferroverbs_packet_sink = unsafe extern "C" fn(packet: *const ferroverbs_packet);
 
 /// The extension table. A NULL function means that the front-end gives its answer for a device that
 /// has nothing of the kind.
@@ -94,11 +131,16 @@ pub struct ferroverbs_plugin_ext {
     /// errno, for example `EINTR`. A thread may be cancelled in it.
     pub await_comp_event:
         Option<unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
+    /// For layers, not for the front-end: from now on `sink` is told of each packet of a wire between hosts that goes, or came for this process.
+    /// 0, or `EBUSY` when there is another one, which stays for good.
+    pub tell_packets: Option<unsafe extern "C" fn(sink: ferroverbs_packet_sink) -> c_int>,
+    /// For layers: whether what this queue pair sends goes over such a wire, to `ah` where that says it: 1 or 0. From RTR on.
+    pub is_wired: Option<unsafe extern "C" fn(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_int>,
 }
-layout!(ferroverbs_plugin_ext: 72 {
+layout!(ferroverbs_plugin_ext: 88 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
-    is_cmd_fd @ 56, await_comp_event @ 64,
+    is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80,
 });
 
 // SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.

@@ -313,6 +313,8 @@ mod tests {
         destroy_comp_channel: None,
         is_cmd_fd: None,
         await_comp_event: None,
+        tell_packets: None,
+        is_wired: None,
     };
 
     #[test]

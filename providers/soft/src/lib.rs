@@ -21,4 +21,5 @@ mod ops;
 mod port;
 mod remote;
 mod table;
+mod told;
 mod unreachable;

@@ -44,6 +44,8 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     destroy_comp_channel: Some(context::destroy_comp_channel),
     is_cmd_fd: Some(context::is_cmd_fd),
     await_comp_event: Some(context::await_comp_event),
+    tell_packets: Some(super::wire::tell_packets),
+    is_wired: Some(super::wire::is_wired),
 };
 
 extern "C" fn register() {

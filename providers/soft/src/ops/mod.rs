@@ -24,6 +24,7 @@ mod query;
 mod srq;
 mod state;
 mod tags;
+mod wire;
 mod wq;
 mod xrcd;
 

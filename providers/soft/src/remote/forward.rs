@@ -10,8 +10,9 @@ use super::state::{Came, Network};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
 use crate::engine::objects::served_by::ServedBy;
+use crate::told::{self, Beside};
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, Qpn, dest_qpn};
+use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
 use std::net::Ipv6Addr;
@@ -91,6 +92,12 @@ fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: ServedBy) -> bool 
     let arrival = Arrival { addresses, congested: congested != 0, packet };
     let came = Came { arrival, traffic_class, hop_limit };
     ports.counts.own(Own::Taken).fetch_add(1, Ordering::Relaxed);
+    if let Some(told) = told::wanted() {
+        // Who took it from the socket did not pass these on.
+        let envelope = Envelope { addresses, source_port: 0, identification: 0 };
+        let beside = Beside { envelope, traffic_class, hop_limit, is_sent: false };
+        told.tell(packet, [0; ICRC_LEN], &beside);
+    }
     dest_qpn(packet).is_some_and(|qpn| {
         if qpn == Qpn::GSI {
             return deliver_to_own_managers(adapter, &came, ports.now(), who);

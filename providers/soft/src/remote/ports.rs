@@ -2,7 +2,8 @@
 
 use super::connection::Far;
 use super::counts::{Counts, Own};
-use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender};
+use crate::told::{self, Beside};
+use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
@@ -220,6 +221,7 @@ impl Outbox {
         if self.weather.is_some() {
             self.suffer();
         }
+        let told = told::wanted();
         let mut batch = self.sender.batch();
         let mut attempts = 0;
         let mut rest = self.packets.as_slice();
@@ -236,6 +238,11 @@ impl Outbox {
                 };
                 let bytes = &self.store[packet.start..packet.start + packet.len];
                 let icrc = envelope.icrc(bytes, &[]);
+                if let Some(told) = told {
+                    let Target { traffic_class, hop_limit, .. } = *far.path.target();
+                    let beside = Beside { envelope, traffic_class, hop_limit, is_sent: true };
+                    told.tell(bytes, icrc, &beside);
+                }
                 let (head, payload) = bytes.split_at(packet.head);
                 // What does not fit has a length that no packet has.
                 let _ = place.put(head, &[payload.into()], &icrc);

@@ -10,11 +10,12 @@ use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::Route;
 use crate::net::Gids;
+use crate::told::{self, Beside, Told};
 use abi::*;
 use ferroverbs_net::{Datagram, Ecn, Receiver};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, Check, Envelope, Qpn, Verdict, dest_qpn};
+use ferroverbs_roce::wire::{Addresses, Check, Envelope, ICRC_LEN, Qpn, Verdict, dest_qpn};
 use soft_local::shm::layout::split_qpn;
 use soft_sys::Errno;
 use soft_sys::interface;
@@ -205,8 +206,14 @@ impl Network {
         };
         let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
         let congested = datagram.ecn() == Ecn::Congested;
-        let mut packets =
-            Packets { rest: datagram.packets(), envelope, damaged: ports.counts.own(Own::Damaged) };
+        let mut packets = Packets {
+            rest: datagram.packets(),
+            envelope,
+            damaged: ports.counts.own(Own::Damaged),
+            told: told::wanted(),
+            beside: [datagram.traffic_class, datagram.hop_limit],
+            slot: adapter.fabric.slot(),
+        };
         let mut next = packets.next();
         while let Some((qpn, packet)) = next.take() {
             let (slot, index) = split_qpn(qpn);
@@ -354,13 +361,37 @@ struct Packets<'a, I> {
     /// next one is, and need not be found out from the ICRC.
     envelope: Envelope,
     damaged: &'a AtomicU64,
+    /// Who is told of those that are for this process, whose slot this is.
+    told: Option<Told>,
+    slot: u16,
+    /// Traffic class and hop limit.
+    beside: [u8; 2],
+}
+
+impl<I> Packets<'_, I> {
+    /// Tells of a packet that came, if it is not for another process: that one tells of it.
+    #[cold]
+    fn tell(&self, told: Told, qpn: Qpn, datagram: &[u8], identification: u16) {
+        let is_own = split_qpn(qpn.get()).0 == self.slot;
+        if let Some((packet, icrc)) = datagram.split_last_chunk::<ICRC_LEN>()
+            && (is_own || qpn == Qpn::MULTICAST || qpn == Qpn::GSI)
+        {
+            let [traffic_class, hop_limit] = self.beside;
+            let envelope = Envelope { identification, ..self.envelope };
+            told.tell(
+                packet,
+                *icrc,
+                &Beside { envelope, traffic_class, hop_limit, is_sent: false },
+            );
+        }
+    }
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
     type Item = (u32, &'a [u8]);
 
     fn next(&mut self) -> Option<(u32, &'a [u8])> {
-        for bytes in self.rest.by_ref() {
+        while let Some(bytes) = self.rest.next() {
             let opened = self.envelope.open(bytes, Check::Weak);
             let intact = opened.and_then(|(packet, verdict)| {
                 let number = match verdict {
@@ -369,7 +400,11 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
                     Verdict::Damaged => return None,
                 };
                 self.envelope.identification = number.wrapping_add(1);
-                Some((dest_qpn(packet)?.get(), packet))
+                let qpn = dest_qpn(packet)?;
+                if let Some(told) = self.told {
+                    self.tell(told, qpn, bytes, number);
+                }
+                Some((qpn.get(), packet))
             });
             if intact.is_some() {
                 return intact;
