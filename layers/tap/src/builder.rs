@@ -12,7 +12,7 @@ use abi::{
 
 use crate::each_builder_pointer as each;
 use crate::spin::Spin;
-use crate::{Call, Post, QPS, Qp, Queue, Times, Watch, data, now};
+use crate::{Call, Elements, Post, QPS, Qp, Queue, Times, Watch, data, now};
 
 /// Requests of one `ibv_wr_start` that are told.
 const MOST: usize = 1024;
@@ -110,6 +110,7 @@ unsafe fn begin<W: Watch>(
     remote: u64,
     rkey: u32,
     imm: u32,
+    atomic: (u64, u64),
 ) -> Option<ibv_qp_ex> {
     let (known, builder) = known(qp)?;
     let mut work = builder.work.lock();
@@ -118,18 +119,13 @@ unsafe fn begin<W: Watch>(
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     if work.posts.len() < MOST {
         work.posts.push(Post {
-            call: Call::wr_post,
-            wr_id,
             opcode,
             flags,
-            count: 0,
-            bytes: 0,
-            first: (0, 0, 0),
             remote,
             rkey,
             imm,
-            remote_qp: 0,
-            message: 0,
+            atomic,
+            ..Post::new(Call::wr_post, wr_id)
         });
     }
     Some(work.old)
@@ -145,11 +141,28 @@ fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Post)) -> Option<ibv_qp_ex> 
     Some(work.old)
 }
 
+/// # Safety
+/// A live extended QP.
+unsafe fn context_of(qp: *mut ibv_qp_ex) -> usize {
+    // SAFETY: per the caller.
+    unsafe { (*qp).qp_base.context as usize }
+}
+
+fn tell_inline<W: Watch>(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
+    if W::ELEMENTS {
+        // SAFETY: whoever sets a request's data has a live QP.
+        W::elements(unsafe { context_of(qp) }, Elements::Inline(list));
+    }
+}
+
 macro_rules! operations {
-    ($($name:ident($($arg:ident: $ty:ty),*) $opcode:ident, $remote:expr, $rkey:expr, $imm:expr;)+) => {$(
+    ($($name:ident($($arg:ident: $ty:ty),*) $opcode:ident, $remote:expr, $rkey:expr, $imm:expr $(, $atomic:expr)?;)+) => {$(
         unsafe extern "C" fn $name<W: Watch>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+            #[allow(unused_mut, unused_assignments, reason = "most have none")]
+            let mut atomic = (0, 0);
+            $(atomic = $atomic;)?
             // SAFETY: the caller's QP is live.
-            let old = unsafe { begin::<W>(qp, $opcode, $remote, $rkey, $imm) };
+            let old = unsafe { begin::<W>(qp, $opcode, $remote, $rkey, $imm, atomic) };
             if let Some(operation) = old.and_then(|old| old.$name) {
                 // SAFETY: the provider's own pointer, with the caller's arguments.
                 unsafe { operation(qp, $($arg),*) };
@@ -159,8 +172,8 @@ macro_rules! operations {
 }
 
 operations! {
-    wr_atomic_cmp_swp(rkey: u32, remote: u64, compare: u64, swap: u64) IBV_WR_ATOMIC_CMP_AND_SWP, remote, rkey, 0;
-    wr_atomic_fetch_add(rkey: u32, remote: u64, add: u64) IBV_WR_ATOMIC_FETCH_AND_ADD, remote, rkey, 0;
+    wr_atomic_cmp_swp(rkey: u32, remote: u64, compare: u64, swap: u64) IBV_WR_ATOMIC_CMP_AND_SWP, remote, rkey, 0, (compare, swap);
+    wr_atomic_fetch_add(rkey: u32, remote: u64, add: u64) IBV_WR_ATOMIC_FETCH_AND_ADD, remote, rkey, 0, (add, 0);
     wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) IBV_WR_BIND_MW, 0, rkey, 0;
     wr_local_inv(rkey: u32) IBV_WR_LOCAL_INV, 0, rkey, 0;
     wr_rdma_read(rkey: u32, remote: u64) IBV_WR_RDMA_READ, remote, rkey, 0;
@@ -180,7 +193,9 @@ unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
     number: u32,
     qkey: u32,
 ) {
-    let old = set(qp, |post| post.remote_qp = number);
+    let old = set(qp, |post| {
+        (post.remote_qp, post.qkey, post.ah) = (number, qkey, ah as usize);
+    });
     if let Some(operation) = old.and_then(|old| old.wr_set_ud_addr) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
         unsafe { operation(qp, ah, number, qkey) };
@@ -193,6 +208,7 @@ unsafe extern "C" fn wr_set_inline_data<W: Watch>(
     length: usize,
 ) {
     let inline = abi::SendFlags::INLINE.bits();
+    tell_inline::<W>(qp, &[ibv_data_buf { addr, length }]);
     let old = set(qp, |post| {
         (post.count, post.bytes) = (1, length as u64);
         (post.first, post.flags) = ((addr as u64, length as u32, 0), post.flags | inline);
@@ -212,6 +228,7 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
         if !list.is_null() {
             // SAFETY: the program's list is as long as it says.
             let given = unsafe { core::slice::from_raw_parts(list, count) };
+            tell_inline::<W>(qp, given);
             post.count = count as u32;
             post.bytes = given.iter().map(|buffer| buffer.length as u64).sum();
             post.flags |= abi::SendFlags::INLINE.bits();
@@ -224,6 +241,9 @@ unsafe extern "C" fn wr_set_inline_data_list<W: Watch>(
 }
 
 unsafe extern "C" fn wr_set_sge<W: Watch>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = ibv_sge { addr, length, lkey };
+    // SAFETY: one element, ours; the caller's QP is live.
+    unsafe { data::tell_elements::<W>(context_of(qp), &raw const sge, 1) };
     let old = set(qp, |post| {
         (post.count, post.bytes, post.first) = (1, length.into(), (addr, length, lkey));
     });
@@ -240,7 +260,10 @@ unsafe extern "C" fn wr_set_sge_list<W: Watch>(
 ) {
     let old = set(qp, |post| {
         // SAFETY: the program's list is as long as it says.
-        let (bytes, first) = unsafe { data::elements(list, count as c_int) };
+        let (bytes, first) = unsafe {
+            data::tell_elements::<W>(context_of(qp), list, count as c_int);
+            data::elements(list, count as c_int)
+        };
         (post.count, post.bytes, post.first) = (count as u32, bytes, first);
     });
     if let Some(operation) = old.and_then(|old| old.wr_set_sge_list) {

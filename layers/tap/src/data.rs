@@ -10,7 +10,9 @@ use abi::{
 };
 
 use crate::control::context;
-use crate::{Call, Ctx, Done, Post, QPS, Qp, Queue, Times, Watch, beneath, by_number, now};
+use crate::{
+    Call, Ctx, Done, Elements, Post, QPS, Qp, Queue, Times, Watch, beneath, by_number, now,
+};
 
 /// Requests of one list that are told: one that returns to its start must come to an end, too.
 const LONG: usize = 4096;
@@ -27,6 +29,18 @@ pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64,
     let all = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
     let bytes = all.iter().map(|sge| u64::from(sge.length)).sum();
     (bytes, all.first().map_or((0, 0, 0), |sge| (sge.addr, sge.length, sge.lkey)))
+}
+
+/// Tells of a request's elements, if the layer wants them.
+///
+/// # Safety
+/// As `elements`.
+pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, count: c_int) {
+    if W::ELEMENTS && !list.is_null() && count > 0 {
+        // SAFETY: per the caller.
+        let all = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
+        W::elements(ctx, Elements::Sges(all));
+    }
 }
 
 /// A request as the program wrote it.
@@ -48,6 +62,22 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, 0),
         }
     };
+    let (mut qkey, mut ah, mut atomic, mut remote_srq) = (0, 0, (0, 0), 0);
+    match wr.opcode {
+        // SAFETY: as above.
+        _ if kind == IBV_QPT_UD => unsafe {
+            (qkey, ah) = (wr.wr.ud.remote_qkey, wr.wr.ud.ah as usize);
+        },
+        // SAFETY: as above.
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => unsafe {
+            atomic = (wr.wr.atomic.compare_add, wr.wr.atomic.swap);
+        },
+        _ => {}
+    }
+    if kind == abi::IBV_QPT_XRC_SEND {
+        // SAFETY: as above.
+        remote_srq = unsafe { wr.qp_type.xrc.remote_srqn };
+    }
     // SAFETY: plain integers; only these operations have one.
     let imm = unsafe {
         match wr.opcode {
@@ -58,8 +88,6 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
         }
     };
     Post {
-        call: Call::post_send,
-        wr_id: wr.wr_id,
         opcode: wr.opcode,
         flags: wr.send_flags,
         count: wr.num_sge.max(0).cast_unsigned(),
@@ -69,7 +97,11 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
         rkey,
         imm,
         remote_qp,
-        message: 0,
+        qkey,
+        ah,
+        remote_srq,
+        atomic,
+        ..Post::new(Call::post_send, wr.wr_id)
     }
 }
 
@@ -78,20 +110,8 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
 unsafe fn read_receive(call: Call, wr: &ibv_recv_wr) -> Post {
     // SAFETY: the program's list.
     let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
-    Post {
-        call,
-        wr_id: wr.wr_id,
-        opcode: 0,
-        flags: 0,
-        count: wr.num_sge.max(0).cast_unsigned(),
-        bytes,
-        first,
-        remote: 0,
-        rkey: 0,
-        imm: 0,
-        remote_qp: 0,
-        message: 0,
-    }
+    let count = wr.num_sge.max(0).cast_unsigned();
+    Post { count, bytes, first, ..Post::new(call, wr.wr_id) }
 }
 
 /// Numbers a message that was posted, and tells of it.
@@ -120,7 +140,10 @@ unsafe extern "C" fn post_send<W: Watch>(
             walk(
                 wr,
                 |wr| (*wr).next,
-                |wr| W::posting(Queue::Send(known), &read_send(known.kind, &*wr)),
+                |wr| {
+                    tell_elements::<W>(known.ctx.at, (*wr).sg_list, (*wr).num_sge);
+                    W::posting(Queue::Send(known), &read_send(known.kind, &*wr));
+                },
             )
         };
     }
@@ -177,6 +200,7 @@ unsafe fn refused<T>(result: c_int, bad: *mut *mut T) -> *mut T {
 /// # Safety
 /// As for the operation that `post` calls.
 unsafe fn receive<W: Watch>(
+    ctx: usize,
     queue: Queue<'_>,
     call: Call,
     wr: *mut ibv_recv_wr,
@@ -185,7 +209,16 @@ unsafe fn receive<W: Watch>(
 ) -> c_int {
     if W::BEFORE {
         // SAFETY: the program's list.
-        unsafe { walk(wr, |wr| (*wr).next, |wr| W::posting(queue, &read_receive(call, &*wr))) };
+        unsafe {
+            walk(
+                wr,
+                |wr| (*wr).next,
+                |wr| {
+                    tell_elements::<W>(ctx, (*wr).sg_list, (*wr).num_sge);
+                    W::posting(queue, &read_receive(call, &*wr));
+                },
+            )
+        };
     }
     let start = now();
     let result = post();
@@ -222,7 +255,7 @@ unsafe extern "C" fn post_recv<W: Watch>(
     };
     // SAFETY: the caller's arguments, passed on.
     unsafe {
-        receive::<W>(Queue::Receive(known), Call::post_recv, wr, bad, || {
+        receive::<W>(known.ctx.at, Queue::Receive(known), Call::post_recv, wr, bad, || {
             beneath!(known.ctx.next, post_recv)(qp, wr, bad)
         })
     }
@@ -237,7 +270,7 @@ unsafe extern "C" fn post_srq_recv<W: Watch>(
     let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
     unsafe {
-        receive::<W>(Queue::Shared(srq as usize), Call::post_srq_recv, wr, bad, || {
+        receive::<W>(ctx.at, Queue::Shared(srq as usize), Call::post_srq_recv, wr, bad, || {
             beneath!(ctx.next, post_srq_recv)(srq, wr, bad)
         })
     }

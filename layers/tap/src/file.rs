@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
 pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let folder = match wanted.dir {
         Some(dir) => dir.to_owned(),
-        None => own(wanted.layer)?,
+        None => own(wanted.layer, &ending(wanted.layer))?,
     };
     let (realtime, monotonic) = (clock(libc::CLOCK_REALTIME), clock(libc::CLOCK_MONOTONIC));
     let pid = std::process::id();
@@ -88,8 +88,11 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     Ok((path, base))
 }
 
-/// The user's own folder, made if it is not there, without the oldest files of processes that are gone.
-fn own(layer: &str) -> Result<PathBuf, String> {
+/// The user's own folder, made if it is not there, without the oldest files of processes that are gone: those that end with `ending`.
+///
+/// # Errors
+/// Why there can be none, with its name.
+pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     // SAFETY: no requirements.
     let uid = unsafe { libc::getuid() };
     let folder = own_folder(layer, std::env::var_os("XDG_RUNTIME_DIR").as_deref(), uid);
@@ -99,11 +102,13 @@ fn own(layer: &str) -> Result<PathBuf, String> {
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
         return Err(format!("{} is not a folder of this user alone", folder.display()));
     }
-    tidy(&folder, &ending(layer));
+    tidy(&folder, ending);
     Ok(folder)
 }
 
-fn clock(clock: libc::clockid_t) -> u64 {
+/// Nanoseconds of this clock.
+#[must_use]
+pub fn clock(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is ours; the clock exists.
     unsafe { libc::clock_gettime(clock, &raw mut time) };

@@ -4,6 +4,7 @@
 //! [`Watch`] of them. Objects are the provider's; what is known about them lies beside.
 
 mod builder;
+mod clock;
 mod control;
 mod cq_ex;
 mod data;
@@ -52,8 +53,9 @@ use std::sync::Arc;
 
 use abi::{
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    ibv_context, ibv_cq_ex, verbs_context_ops,
+    ibv_context, ibv_cq_ex, ibv_data_buf, ibv_sge, verbs_context_ops,
 };
+pub use clock::now;
 pub use layer_records::calls::Call;
 
 use table::Table;
@@ -63,8 +65,14 @@ pub trait Watch: 'static {
     /// Whether [`posting`](Self::posting) is wanted.
     const BEFORE: bool = false;
 
+    /// Whether [`elements`](Self::elements) is wanted.
+    const ELEMENTS: bool = false;
+
     /// A call of the control path returned; `args` are what `Call::args` describes.
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
+
+    /// Where the bytes of a request are that this thread is about to post: told before [`posting`](Self::posting), as long as the lists are there.
+    fn elements(_ctx: usize, _list: Elements<'_>) {}
 
     /// A request is about to be posted.
     fn posting(_queue: Queue<'_>, _post: &Post) {}
@@ -111,6 +119,15 @@ pub enum Queue<'a> {
     Shared(usize),
 }
 
+/// The bytes of a request, as its poster gave them.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// Ranges of regions; of an inline request just ranges.
+    Sges(&'a [ibv_sge]),
+    /// Ranges that a provider copies in this very call.
+    Inline(&'a [ibv_data_buf]),
+}
+
 /// A request, however it was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
@@ -136,6 +153,14 @@ pub struct Post {
     pub imm: u32,
     /// Of a datagram: to whom.
     pub remote_qp: u32,
+    /// Of a datagram: the Q_Key.
+    pub qkey: u32,
+    /// Of a datagram: the `ibv_ah`.
+    pub ah: usize,
+    /// Of XRC: the receiver's SRQ; 0 where a builder sets it.
+    pub remote_srq: u32,
+    /// Of an atomic: what is compared or added, and what is swapped in.
+    pub atomic: (u64, u64),
     /// Which of the QP's messages that take a receive it is, from 1; 0 for others. Known when it was posted.
     pub message: u64,
 }
@@ -179,6 +204,31 @@ pub struct Done {
     pub src_qp: u32,
     /// Which of the QP's received messages it is, from 1; 0 for others.
     pub message: u64,
+}
+
+impl Post {
+    /// A request of which only this is known.
+    #[must_use]
+    pub const fn new(call: Call, wr_id: u64) -> Self {
+        Self {
+            call,
+            wr_id,
+            opcode: 0,
+            flags: 0,
+            count: 0,
+            bytes: 0,
+            first: (0, 0, 0),
+            remote: 0,
+            rkey: 0,
+            imm: 0,
+            remote_qp: 0,
+            qkey: 0,
+            ah: 0,
+            remote_srq: 0,
+            atomic: (0, 0),
+            message: 0,
+        }
+    }
 }
 
 /// An open device.
@@ -249,6 +299,12 @@ pub fn by_number(ctx: usize, number: u32) -> Option<&'static Qp> {
     NUMBERS.get(key(ctx, number)).filter(|qp| qp.ctx.at == ctx && qp.number == number)
 }
 
+/// The QP at this address.
+#[must_use]
+pub fn by_address(at: usize) -> Option<&'static Qp> {
+    QPS.get(at)
+}
+
 /// All QPs there are.
 #[must_use]
 pub fn all_qps() -> Vec<Arc<Qp>> {
@@ -285,16 +341,6 @@ pub fn hold() -> Vec<cface::lock::Guard> {
     vec![CONTEXTS.hold(), QPS.hold(), NUMBERS.hold(), CQS.hold()]
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
-#[must_use]
-#[inline]
-pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours; the clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
 /// The calling thread, as `gettid(2)` has it.
 #[must_use]
 #[inline]
@@ -312,6 +358,7 @@ pub fn thread() -> u32 {
 /// In the child of a fork: the thread has another number.
 pub fn forked() {
     let _ = THREAD.try_with(|cell| cell.set(0));
+    clock::forked();
 }
 
 /// Polls of this thread that found nothing, since this was asked last.
