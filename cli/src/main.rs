@@ -1,5 +1,6 @@
 //! `ferroverbs`: runs a command over Ferroverbs instead of the system's libibverbs, and tells about it. See ferroverbs(1).
 
+mod capture;
 mod cluster;
 mod counters;
 mod doctor;
@@ -56,6 +57,9 @@ enum Command {
     /// Run a command and tell each call of verbs that it made; or tell what a flight recorder holds
     #[command(arg_required_else_help = true)]
     Trace(trace::Args),
+    /// Run a command and write the packets that it sent and received, for Wireshark; or join what was written
+    #[command(arg_required_else_help = true)]
+    Capture(capture::Args),
     /// Say what processes that run counted of the wire between hosts
     Counters(counters::Args),
     /// Run a command and tell what it did with its devices; or tell what is counted of others
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Some(Command::ClusterShell(args)) => cluster::shell(args),
         Some(Command::Validate(args)) => validate::main(args),
         Some(Command::Trace(args)) => trace::main(args),
+        Some(Command::Capture(args)) => capture::main(args),
         Some(Command::Counters(args)) => counters::main(args),
         Some(Command::Stats(args)) => stats::main(args),
         Some(Command::Top(args)) => stats::top(args),
@@ -181,6 +186,22 @@ mod tests {
         assert!(runs(&trace(&["trace", "--", "show"]).run, "show"));
         assert_eq!(
             parse(&["trace", "merge"]).err(),
+            Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
+        );
+    }
+
+    #[test]
+    fn capture_runs_a_command_or_joins_files() {
+        let capture = |words: &[&str]| match parse(words) {
+            Ok(Cli { command: Some(Command::Capture(args)), .. }) => args,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        let run = capture(&["capture", "-o", "x.pcapng", "--snap", "0", "--", "ls", "-o"]);
+        assert!(run.what.is_none() && runs(&run.run, "ls"));
+        assert!(runs(&capture(&["capture", "--settings", "qp=0x11", "--", "merge"]).run, "merge"));
+        assert!(capture(&["capture", "merge", "-o", "x", "a", "b"]).what.is_some());
+        assert_eq!(
+            parse(&["capture", "merge"]).err(),
             Some(ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
         );
     }

@@ -72,35 +72,44 @@ pub(crate) fn folder_of(layer: &str) -> PathBuf {
     own_folder(layer, std::env::var_os("XDG_RUNTIME_DIR").as_deref(), uid)
 }
 
-/// The files of a layer that a word of the command line means: a process, a folder or a file.
+/// The files of a layer that a word of the command line means: a process, a folder or a file. Of a process it is the last one.
 pub(crate) fn files_of(layer: &str, what: &Path) -> crate::Result<Vec<PathBuf>> {
+    let (mut found, is_process) = all_files_of(layer, &ending(layer), what)?;
+    if is_process {
+        // A process that was replaced by another has left an older one.
+        found = found.pop().into_iter().collect();
+    }
+    Ok(found)
+}
+
+/// As `files_of`, of a layer whose files end with `ending`: all of them, by their names, and whether it was a process.
+pub(crate) fn all_files_of(
+    layer: &str,
+    ending: &str,
+    what: &Path,
+) -> crate::Result<(Vec<PathBuf>, bool)> {
     let (folder, begin) = match what.to_str() {
         Some(pid) if !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) => {
             (folder_of(layer), format!("{pid}-"))
         }
         _ if what.is_dir() => (what.to_owned(), String::new()),
-        _ => return Ok(vec![what.to_owned()]),
+        _ => return Ok((vec![what.to_owned()], false)),
     };
-    let ending = ending(layer);
     let mut found = Vec::new();
     for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(&begin) && name.ends_with(&ending) {
+        if name.starts_with(&begin) && name.ends_with(ending) {
             found.push(entry.path());
         }
     }
     found.sort();
-    if !begin.is_empty() {
-        // A process that was replaced by another has left an older one.
-        found = found.pop().into_iter().collect();
-        if found.is_empty() {
-            return Err(format!(
-                "nothing is recorded of process {} in {}",
-                what.display(),
-                folder.display()
-            ));
-        }
+    if found.is_empty() && !begin.is_empty() {
+        return Err(format!(
+            "nothing is recorded of process {} in {}",
+            what.display(),
+            folder.display()
+        ));
     }
-    Ok(found)
+    Ok((found, !begin.is_empty()))
 }

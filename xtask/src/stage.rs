@@ -145,7 +145,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
 }
 
 /// Our own layers.
-pub(crate) const LAYERS: &[&str] = &["stats", "trace", "validate"];
+pub(crate) const LAYERS: &[&str] = &["capture", "stats", "trace", "validate"];
 
 /// Where a layer is in the tree.
 pub(crate) fn layer(name: &str) -> String {

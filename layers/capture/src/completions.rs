@@ -1,0 +1,297 @@
+//! What a completion says: what a peer would have answered to a request, and what it would have sent to a receive (IBTA vol 1, 9.7).
+
+use core::sync::atomic::Ordering;
+
+use abi::{
+    IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_WC_GENERAL_ERR, IBV_WC_REM_ACCESS_ERR,
+    IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS,
+};
+use layer_records::names;
+use layer_records::pcapng::Direction;
+use layer_tap::Done;
+use roce::wire::{
+    Aeth, Bth, Credits, Deth, Immediate, Message, Nak, Number, OneWay, Packet, Qpn, ReadResponse,
+    Request, Response, RnrTimer, Syndrome, Tail,
+};
+
+use crate::frames::{self, About, Way};
+use crate::memory::Source;
+use crate::qp::{Flight, Known, Srq, State, kept};
+use crate::request;
+use crate::settings::{Class, settings};
+use crate::writer;
+
+impl Known {
+    /// A completion was polled.
+    pub(crate) fn completed(&self, done: &Done, time: u64, srq: Option<&Srq>) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let status = names::status(done.status).unwrap_or("an unknown status");
+        let ok = done.status == IBV_WC_SUCCESS;
+        let begin = format!("qp {:#x} wr_id {:#x} status {status}", self.number, done.wr_id);
+        if ok && done.opcode & abi::IBV_WC_RECV != 0 {
+            let source = match srq {
+                Some(srq) => srq.take(done.wr_id),
+                None => state.receives.take(done.wr_id),
+            };
+            let source = source.unwrap_or_default();
+            self.received(state, done, time, &source, &begin);
+            state.receives.give_back(source);
+            return;
+        }
+        let is_it = |flight: &Flight| flight.post.wr_id == done.wr_id;
+        // A datagram that failed is one of many.
+        state.is_broken |= !ok && self.kind != IBV_QPT_UD;
+        if let Some(at) = state.flights.iter().position(is_it) {
+            for index in 0..=at {
+                let Some(flight) = state.flights.pop_front() else { break };
+                if !flight.is_told {
+                    // Another thread posted it and has not come back yet.
+                    self.tell(&flight, time, state.mtu, state.peer, state.qkey);
+                }
+                self.answered(state, &flight, (index == at).then_some(done), time, &begin);
+                state.keep(flight);
+            }
+            return;
+        }
+        if !ok {
+            let _ = state.receives.take(done.wr_id).or_else(|| srq?.take(done.wr_id));
+        }
+        let vendor = if ok { String::new() } else { format!(" vendor_err {:#x}", done.vendor) };
+        self.event(time, Direction::In, &format!("{begin}{vendor}"), !ok);
+    }
+
+    /// Writes what a peer would have answered to a request. `done` is its completion; without one it was not signaled, and one behind it has completed.
+    fn answered(
+        &self,
+        state: &mut State,
+        flight: &Flight,
+        done: Option<&Done>,
+        time: u64,
+        begin: &str,
+    ) {
+        let class = request::class(flight.post.opcode);
+        if !settings().wants_class(class) {
+            return;
+        }
+        let status = done.map_or(IBV_WC_SUCCESS, |done| done.status);
+        let refusal = match status {
+            IBV_WC_RNR_RETRY_EXC_ERR => Some(Syndrome::Rnr(RnrTimer::new(0))),
+            IBV_WC_REM_INV_REQ_ERR => Some(Syndrome::Nak(Nak::InvalidRequest)),
+            IBV_WC_REM_ACCESS_ERR => Some(Syndrome::Nak(Nak::RemoteAccess)),
+            IBV_WC_REM_OP_ERR | IBV_WC_GENERAL_ERR => Some(Syndrome::Nak(Nak::RemoteOperation)),
+            _ => None,
+        };
+        let ok = status == IBV_WC_SUCCESS;
+        let is_on_a_wire =
+            self.is_reliable() && flight.psns > 0 && !flight.wired && !flight.is_broken;
+        if !is_on_a_wire || !(ok || refusal.is_some()) {
+            if let Some(done) = done {
+                let vendor =
+                    if ok { String::new() } else { format!(" vendor_err {:#x}", done.vendor) };
+                self.event(time, Direction::In, &format!("{begin}{vendor}"), !ok);
+            }
+            return;
+        }
+        let comment = match done {
+            Some(_) => format!("{begin}; synthesised from the completion"),
+            None if matches!(class, Class::Read | Class::Atomic) => format!(
+                "qp {:#x} wr_id {:#x} not signaled; synthesised from a later completion",
+                self.number, flight.post.wr_id
+            ),
+            None => return,
+        };
+        let way = flight.way.back();
+        if ok {
+            state.peer_done = state.peer_done.wrapping_add(1);
+        }
+        let msn = Number::new(state.peer_done);
+        let aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn };
+        let wrap = |response| match self.kind {
+            IBV_QPT_XRC_SEND => Message::XrcResponse(response),
+            _ => Message::RcResponse(response),
+        };
+        let packet = |psn, response| Packet {
+            bth: Bth::new(Qpn::new(self.number), psn),
+            message: wrap(response),
+        };
+        let about = (time, Direction::In, comment.as_str());
+        if let Some(syndrome) = refusal {
+            let packet = packet(flight.first, Response::Acknowledge(Aeth { syndrome, msn }));
+            self.synthesise(about, &way, &packet, &[], 0);
+            // The next line may be the last.
+            writer::flush();
+            return;
+        }
+        match class {
+            Class::Read => {
+                let count = flight.psns;
+                let mut bytes = Vec::new();
+                for index in request::picks(count, settings().packets) {
+                    let response = match (index == 0, index + 1 == count) {
+                        (true, true) => ReadResponse::Only(aeth),
+                        (true, false) => ReadResponse::First(aeth),
+                        (false, true) => ReadResponse::Last(aeth),
+                        (false, false) => ReadResponse::Middle,
+                    };
+                    let (offset, length) = request::piece(index, flight.post.bytes, state.mtu);
+                    bytes.clear();
+                    let _ =
+                        flight.source.read(self.context, false, offset, kept(length), &mut bytes);
+                    let packet = packet(flight.first.add(index), Response::Read(response));
+                    self.synthesise(about, &way, &packet, &bytes, length);
+                }
+            }
+            Class::Atomic => {
+                let mut bytes = Vec::new();
+                let _ = flight.source.read(self.context, false, 0, 8, &mut bytes);
+                let original = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let packet = packet(flight.first, Response::Atomic(aeth, original));
+                self.synthesise(about, &way, &packet, &[], 0);
+            }
+            _ => {
+                let last = flight.first.add(flight.psns - 1);
+                self.synthesise(about, &way, &packet(last, Response::Acknowledge(aeth)), &[], 0);
+            }
+        }
+    }
+
+    /// Writes what a peer would have sent to a receive, and our acknowledgement.
+    fn received(&self, state: &mut State, done: &Done, time: u64, source: &Source, begin: &str) {
+        let is_write = done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM;
+        let class = if is_write { Class::Write } else { Class::Send };
+        let from = state.heard.iter().position(|number| *number == done.src_qp);
+        if let Some(at) = from {
+            state.heard.remove(at);
+        }
+        let is_wired = self.wired.load(Ordering::Relaxed) || from.is_some();
+        let is_datagram = self.kind == IBV_QPT_UD;
+        if !settings().wants_class(class) {
+            return;
+        }
+        let has_packets = is_datagram
+            || matches!(self.kind, abi::IBV_QPT_UC) && !is_write
+            || self.kind == IBV_QPT_RC && !is_write;
+        if is_wired || !has_packets && !self.is_frame() {
+            let text = format!("{begin} received {} bytes{}", done.bytes, immediate_of(done));
+            self.event(time, Direction::In, &text, false);
+            return;
+        }
+        if self.is_frame() {
+            let mut bytes = Vec::new();
+            let _ = source.read(self.context, false, 0, kept(done.bytes as usize), &mut bytes);
+            let comment = format!("{begin}; a frame as it was received");
+            let about = About {
+                interface: self.packets,
+                time,
+                direction: Direction::In,
+                comment: &comment,
+                at_once: false,
+            };
+            frames::frame(&about, &[&bytes], done.bytes as usize);
+            return;
+        }
+        let mut way = state.way.back();
+        let mut skip = 0;
+        if is_datagram {
+            skip = roce::wire::GRH_LEN;
+            let mut grh = Vec::new();
+            let _ = source.read(self.context, false, 0, skip, &mut grh);
+            (way.source, way.destination) = ends_of(&grh).unwrap_or_default();
+        }
+        way.source_port = frames::source_port(if is_datagram { done.src_qp } else { state.peer });
+        let bytes = u64::from(done.bytes).saturating_sub(skip as u64);
+        let count = bytes.div_ceil(state.mtu.max(1).into()).max(1) as u32;
+        let imm =
+            (done.flags & abi::IBV_WC_WITH_IMM != 0).then(|| Immediate(done.imm.to_be_bytes()));
+        let mut payload = Vec::new();
+        for index in request::picks(count, settings().packets) {
+            let (is_first, is_last) = (index == 0, index + 1 == count);
+            let message = match self.kind {
+                IBV_QPT_UD => {
+                    let src_qpn = Qpn::new(done.src_qp);
+                    Message::Ud(Deth { qkey: state.qkey, src_qpn }, imm)
+                }
+                abi::IBV_QPT_UC => Message::Uc(OneWay::Send(request::part(is_first, is_last, imm))),
+                _ => {
+                    // Its bytes were swapped as those of immediate data.
+                    let tail = match imm {
+                        Some(imm) => Tail::Immediate(imm),
+                        None if done.flags & abi::IBV_WC_WITH_INV != 0 => {
+                            Tail::Invalidate(done.imm.to_be())
+                        }
+                        None => Tail::Plain,
+                    };
+                    Message::Rc(Request::Send(request::part(is_first, is_last, tail)))
+                }
+            };
+            let (offset, length) = request::piece(index, bytes, state.mtu);
+            payload.clear();
+            let known = kept(length);
+            let read = source.read(self.context, false, skip + offset, known, &mut payload);
+            let mut bth = Bth::new(Qpn::new(self.number), state.expected.add(index));
+            bth.ack_request = is_last && self.kind == IBV_QPT_RC;
+            let comment = format!(
+                "{begin} received {bytes} bytes; packet {} of {count}{}; synthesised from the completion",
+                index + 1,
+                if read.is_some() { "" } else { "; its bytes cannot be read" },
+            );
+            let packet = Packet { bth, message };
+            self.synthesise((time, Direction::In, &comment), &way, &packet, &payload, length);
+        }
+        let last = state.expected.add(count - 1);
+        state.expected = last.add(1);
+        if self.kind == IBV_QPT_RC {
+            state.done = state.done.wrapping_add(1);
+            let aeth =
+                Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(state.done) };
+            let message = Message::RcResponse(Response::Acknowledge(aeth));
+            let packet = Packet { bth: Bth::new(Qpn::new(state.peer), last), message };
+            let comment = format!("{begin}; acknowledged; synthesised from the completion");
+            let way = Way { source_port: frames::source_port(self.number), ..way.back() };
+            self.synthesise((time, Direction::Out, &comment), &way, &packet, &[], 0);
+        }
+    }
+}
+
+fn immediate_of(done: &Done) -> String {
+    match done.flags & abi::IBV_WC_WITH_IMM {
+        0 => String::new(),
+        _ => format!(" imm_data {:#x}", done.imm),
+    }
+}
+
+/// Sender and receiver by the 40 bytes in front of a datagram: an IPv6 header, or an IPv4 one in the last 20.
+fn ends_of(grh: &[u8]) -> Option<([u8; 16], [u8; 16])> {
+    let gid = |at: usize| grh.get(at..).and_then(|rest| rest.first_chunk::<16>()).copied();
+    let v4 = |at: usize| {
+        let bytes = grh.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied()?;
+        Some(std::net::Ipv4Addr::from(bytes).to_ipv6_mapped().octets())
+    };
+    match (grh.first()? >> 4, grh.get(20)?) {
+        (6, _) => Some((gid(8)?, gid(24)?)),
+        (_, 0x45) => Some((v4(32)?, v4(36)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_datagram_are_in_front_of_it() {
+        let mut v6 = [0; 40];
+        v6[0] = 0x60;
+        v6[8..24].fill(1);
+        v6[24..40].fill(2);
+        assert_eq!(ends_of(&v6), Some(([1; 16], [2; 16])));
+        let mut v4 = [0; 40];
+        v4[20] = 0x45;
+        v4[32..36].copy_from_slice(&[10, 0, 0, 1]);
+        let (source, _) = ends_of(&v4).expect("an IPv4 header");
+        assert_eq!(source[10..], [0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(ends_of(&[0; 40]), None);
+        assert_eq!(ends_of(&[]), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! Packets of RoCE v2, as they are written: Ethernet, IP and UDP around what `ferroverbs_roce` emits (IBTA vol 1, annex A17). Ethernet addresses are made
+//! up of the others.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use layer_records::pcapng::{self, Direction};
+use roce::wire::{Addresses, Envelope, GRH_LEN, Grh, ICRC_LEN, Packet, UDP_PORT};
+
+use crate::settings::settings;
+use crate::writer;
+
+/// Between whom a packet goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The sender's GID.
+    pub(crate) source: [u8; 16],
+    /// The receiver's.
+    pub(crate) destination: [u8; 16],
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    /// Of UDP.
+    pub(crate) source_port: u16,
+    /// Of IPv4.
+    pub(crate) identification: u16,
+}
+
+impl Way {
+    /// The same from the other end.
+    pub(crate) fn back(self) -> Self {
+        Self { source: self.destination, destination: self.source, ..self }
+    }
+
+    fn addresses(&self) -> Addresses {
+        let (source, destination) = (Ipv6Addr::from(self.source), Ipv6Addr::from(self.destination));
+        let both = Addresses::new(IpAddr::V6(source), IpAddr::V6(destination));
+        both.unwrap_or(Addresses::V6 { src: source, dst: destination })
+    }
+
+    fn envelope(&self) -> Envelope {
+        Envelope {
+            addresses: self.addresses(),
+            source_port: self.source_port,
+            identification: self.identification,
+        }
+    }
+}
+
+/// The port that packets of a queue pair come from, as rxe has it.
+pub(crate) fn source_port(qp: u32) -> u16 {
+    0xc000 | (qp & 0x3fff) as u16
+}
+
+const ETHERNET: usize = 14;
+const UDP: usize = 8;
+
+/// What stands before a packet.
+struct Lower {
+    bytes: [u8; ETHERNET + GRH_LEN + UDP],
+    length: usize,
+}
+
+impl Lower {
+    /// For `inside` bytes from the base header to the ICRC.
+    fn new(way: &Way, inside: usize) -> Self {
+        let addresses = way.addresses();
+        let udp_len = (UDP + inside) as u16;
+        let hop_limit = if way.hop_limit == 0 { 64 } else { way.hop_limit };
+        let grh = Grh { addresses, traffic_class: way.traffic_class, hop_limit, udp_len }.emit();
+        let mac = |gid: &[u8; 16]| {
+            let [.., a, b, c, d] = *gid;
+            [2, 0, a, b, c, d]
+        };
+        let mut lower = Self { bytes: [0; ETHERNET + GRH_LEN + UDP], length: 0 };
+        lower.put(&mac(&way.destination));
+        lower.put(&mac(&way.source));
+        match addresses {
+            Addresses::V4 { .. } => {
+                lower.put(&[8, 0]);
+                let mut ip = [0; 20];
+                ip.copy_from_slice(&grh[GRH_LEN - 20..]);
+                identify(&mut ip, way.identification);
+                lower.put(&ip);
+            }
+            Addresses::V6 { .. } => {
+                lower.put(&[0x86, 0xdd]);
+                lower.put(&grh);
+            }
+        }
+        for field in [way.source_port, UDP_PORT, udp_len, 0] {
+            lower.put(&field.to_be_bytes());
+        }
+        lower
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.length..self.length + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.length += bytes.len();
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Gives an IPv4 header, whose identification is 0, another one.
+fn identify(ip: &mut [u8; 20], identification: u16) {
+    let checksum = u16::from_be_bytes([ip[10], ip[11]]);
+    // RFC 1624.
+    let sum = u32::from(!checksum) + u32::from(identification);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ip[4..6].copy_from_slice(&identification.to_be_bytes());
+    ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// Where a packet is written, and what is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) interface: u32,
+    /// Of CLOCK_MONOTONIC.
+    pub(crate) time: u64,
+    pub(crate) direction: Direction,
+    pub(crate) comment: &'a str,
+    /// Nothing waits behind it.
+    pub(crate) at_once: bool,
+}
+
+/// Writes a frame, cut to the snap length; it had `length` bytes.
+pub(crate) fn frame(about: &About<'_>, parts: &[&[u8]], length: usize) {
+    let snap = settings().snap;
+    let mut rest = if snap == 0 { usize::MAX } else { snap };
+    let mut kept: [&[u8]; 5] = [&[]; 5];
+    for (place, part) in kept.iter_mut().zip(parts) {
+        *place = part.get(..rest).unwrap_or(part);
+        rest -= place.len();
+    }
+    let &About { interface, time, direction, comment, at_once } = about;
+    writer::write(
+        &pcapng::Packet { interface, time, parts: &kept, length, direction, comment },
+        at_once,
+    );
+}
+
+/// Writes a packet with `length` bytes of payload, of which `payload` is known: all of it, or what it begins with.
+pub(crate) fn synthesise(
+    about: &About<'_>,
+    way: &Way,
+    packet: &Packet,
+    payload: &[u8],
+    length: usize,
+) {
+    let head = packet.emit(length);
+    let padding = &[0; 3][..Packet::padding(length)];
+    let inside = head.len() + length + padding.len() + ICRC_LEN;
+    let lower = Lower::new(way, inside);
+    let whole = lower.length + inside;
+    if payload.len() < length {
+        frame(about, &[lower.bytes(), &head, payload], whole);
+        return;
+    }
+    let icrc = way.envelope().icrc(&head, &[payload, padding]);
+    frame(about, &[lower.bytes(), &head, payload, padding, &icrc], whole);
+}
+
+/// Writes a packet as it was on a wire: from the base header on.
+pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8; ICRC_LEN]>) {
+    let lower = Lower::new(way, bytes.len() + ICRC_LEN);
+    let icrc = icrc.unwrap_or_else(|| way.envelope().icrc(bytes, &[]));
+    frame(about, &[lower.bytes(), bytes, &icrc], lower.length + bytes.len() + ICRC_LEN);
+}
+
+/// The tags of an UpperPdu: dissected as a line of a log, whose text Wireshark shows in its list.
+const TAGS: [u8; 16] = [0, 12, 0, 8, b's', b'y', b's', b'l', b'o', b'g', 0, 0, 0, 0, 0, 0];
+
+/// Writes what has no packet, as text.
+pub(crate) fn event(about: &About<'_>) {
+    frame(about, &[&TAGS, about.comment.as_bytes()], TAGS.len() + about.comment.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_those_of_the_vectors_of_an_independent_implementation() {
+        // The RC ACK of 10.0.0.1 to 10.0.0.2 that scapy and zlib agree on.
+        let gid = |last: u8| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
+        let way = Way {
+            source: gid(1),
+            destination: gid(2),
+            hop_limit: 64,
+            source_port: 0xc123,
+            ..Way::default()
+        };
+        let lower = Lower::new(&way, 20);
+        let bytes = lower.bytes();
+        assert_eq!(bytes[..14], [2, 0, 10, 0, 0, 2, 2, 0, 10, 0, 0, 1, 8, 0]);
+        assert_eq!(bytes[14..24], [0x45, 0, 0, 0x30, 0, 0, 0x40, 0, 0x40, 0x11]);
+        assert_eq!(bytes[34..], [0xc1, 0x23, 0x12, 0xb7, 0, 0x1c, 0, 0]);
+        let ack = [0x11, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0x0a, 0xbc, 0x1f, 0, 0, 5];
+        assert_eq!(way.envelope().icrc(&ack, &[]), [0xba, 0x62, 0x37, 0x8f]);
+    }
+
+    #[test]
+    fn an_identification_keeps_the_checksum_right() {
+        let gid = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
+        for identification in [0, 1, 0x718c, 0xffff] {
+            let way = Way { source: gid, destination: gid, identification, ..Way::default() };
+            let lower = Lower::new(&way, 20);
+            let ip = &lower.bytes()[14..34];
+            let words =
+                ip.chunks_exact(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
+            let sum: u32 = words.sum();
+            assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{identification:#x}");
+        }
+    }
+
+    #[test]
+    fn ipv6_goes_where_one_end_has_it() {
+        let v4 = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
+        let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets();
+        for way in [
+            Way { source: v6, destination: v6, ..Way::default() },
+            Way { source: v4, destination: v6, ..Way::default() },
+        ] {
+            let lower = Lower::new(&way, 20);
+            assert_eq!(lower.bytes()[12..15], [0x86, 0xdd, 0x60]);
+            assert_eq!(lower.length, 62);
+        }
+    }
+}

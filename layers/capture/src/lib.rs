@@ -1,0 +1,368 @@
+//! The layer `capture`: writes packets for Wireshark (docs/capture.md). Of a wire between hosts those that were sent and received, as the adapter tells of
+//! them; of anything else what requests and completions would be on one, said to be so.
+
+mod completions;
+mod frames;
+mod memory;
+mod qp;
+mod request;
+mod settings;
+mod wire;
+mod writer;
+
+use core::cell::{Cell, RefCell};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use abi::{
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RQ_PSN,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_UD, IBV_WC_SUCCESS,
+    ferroverbs_layer, ibv_ah, ibv_context, ibv_mr, ibv_qp, verbs_context_ops,
+};
+use cface::lock::Guard;
+use layer_tap::table::Table;
+use layer_tap::{Call, Done, Elements, Post, Qp, Queue, Times, Watch, life};
+use roce::wire::Psn;
+
+use frames::Way;
+use memory::Source;
+use qp::{Known, Srq};
+
+/// What the front-end looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
+    size: size_of::<ferroverbs_layer>(),
+    generation: cface::generations::NEWEST.pabi,
+    reserved: 0,
+    name: c"capture".as_ptr(),
+    attach: Some(attach),
+};
+
+unsafe extern "C" fn attach(
+    context: *mut ibv_context,
+    next: *const verbs_context_ops,
+    mine: *mut verbs_context_ops,
+) -> c_int {
+    life::begin(life::Life { at_exit: writer::at_exit, hold, in_child });
+    // SAFETY: what lies beneath us, complete.
+    let is_told = unsafe {
+        wire::begin(next);
+        wire::is_of_plugin(next)
+    };
+    CONTEXTS.insert(context as usize, Arc::new(Context { is_told }));
+    // SAFETY: what the front-end gives us.
+    unsafe { layer_tap::attach::<Capture>(context, next, mine) };
+    0
+}
+
+fn hold() -> Vec<Guard> {
+    let mut all = layer_tap::hold();
+    all.extend([CONTEXTS.hold(), QPS.hold(), SRQS.hold(), HANDLES.hold()]);
+    all.extend(memory::hold());
+    all.extend([wire::hold(), writer::hold()]);
+    all
+}
+
+/// The child writes into a file of its own.
+fn in_child() {
+    layer_tap::forked();
+    writer::forked();
+}
+
+/// An open device.
+struct Context {
+    /// Its plugin tells of the packets of a wire.
+    is_told: bool,
+}
+
+/// An address handle, and since when it is one.
+struct Handle {
+    way: Way,
+    born: u64,
+}
+
+/// By their addresses.
+static CONTEXTS: Table<Context> = Table::new();
+/// By [`key_of`].
+static QPS: Table<Known> = Table::new();
+/// By their addresses.
+static SRQS: Table<Srq> = Table::new();
+/// By their addresses.
+static HANDLES: Table<Handle> = Table::new();
+
+/// What the creation of a queue pair said, until the same thread is told which it is.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    number: u32,
+    most: u32,
+    srq: u64,
+}
+
+thread_local! {
+    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, srq: 0 }) };
+    /// The queue pair that this thread is changing.
+    static CHANGED: Cell<usize> = const { Cell::new(0) };
+    /// Where the bytes of the request are that this thread is about to post.
+    static STAGED: RefCell<Source> = const { RefCell::new(Source::NONE) };
+}
+
+/// Where a queue pair lies in [`QPS`]: what the tap knows of it has a place of its own, also when another one has got its address already.
+#[inline]
+fn key_of(qp: &Qp) -> usize {
+    core::ptr::from_ref(qp) as usize
+}
+
+fn bytes_of(words: [u64; 2]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&words[0].to_ne_bytes());
+    bytes[8..].copy_from_slice(&words[1].to_ne_bytes());
+    bytes
+}
+
+/// Where packets go from GID `index` of a port to `gid`. Without a global route they stay within the device: both ends have its first GID.
+fn way(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Way {
+    let source = wire::gid(context, port.max(1), index);
+    Way { source, destination: gid.unwrap_or(source), hop_limit, ..Way::default() }
+}
+
+/// A queue pair was changed; `words` are those of [`Call::modify_qp`].
+fn changed(known: &Arc<Known>, words: &[u64]) {
+    let word = |index: usize| words.get(index).copied().unwrap_or(0);
+    let byte = |index: usize, at: u32| (word(index) >> (at * 8)) as u8;
+    let (low, high) = (|index| word(index) as u32, |index| (word(index) >> 32) as u32);
+    let mask = high(0);
+    let has = |bit: u32| mask & bit != 0;
+    let mut route = None;
+    if has(IBV_QP_AV) {
+        let is_global = byte(2, 6) != 0;
+        let gid = is_global.then(|| bytes_of([word(6), word(7)]));
+        let index = if is_global { byte(2, 2) } else { 0 };
+        let port = if has(IBV_QP_PORT) { byte(1, 3) } else { 1 };
+        route = Some(way(known.context, port, index, gid, byte(2, 3)));
+    }
+    let mut state = known.state.lock();
+    if has(IBV_QP_STATE) && u32::from(byte(1, 0)) == IBV_QPS_RESET {
+        state.reset();
+    }
+    if let Some(route) = route {
+        state.way = Way { source_port: state.way.source_port, ..route };
+    }
+    if has(IBV_QP_DEST_QPN) {
+        state.peer = low(3);
+    }
+    if has(IBV_QP_QKEY) {
+        state.qkey = high(3);
+    }
+    if has(IBV_QP_RQ_PSN) {
+        state.expected = Psn::new(low(4));
+    }
+    if has(IBV_QP_SQ_PSN) {
+        state.next = Psn::new(high(4));
+    }
+    if has(IBV_QP_PATH_MTU) {
+        state.mtu = 128 << byte(1, 2).clamp(1, 5);
+    }
+}
+
+/// It has got a peer: whether packets go over a wire is known now.
+fn connected(known: &Arc<Known>, at: usize) {
+    if !CONTEXTS.get(known.context).is_some_and(|context| context.is_told) {
+        return;
+    }
+    let qp = at as *mut ibv_qp;
+    // SAFETY: the program is changing it, so it is live, and its plugin is the one that tells.
+    let is_wired = unsafe { wire::is_wired(qp, core::ptr::null_mut()) };
+    known.wired.store(is_wired, Ordering::Relaxed);
+    let state = known.state.lock();
+    let peer = is_wired.then_some((state.peer, state.way.destination));
+    drop(state);
+    if is_wired || known.kind == IBV_QPT_UD {
+        wire::insert(known, peer);
+    }
+}
+
+struct Capture;
+
+impl Watch for Capture {
+    // A thread that polls may be quicker than the one that posts, and so may a wire's packets: what is found must be known already. And the bytes may
+    // change as soon as the provider has them.
+    const BEFORE: bool = true;
+    const ELEMENTS: bool = true;
+
+    fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
+        let arg = |index: usize| args.get(index).copied().unwrap_or(0);
+        match call {
+            Call::create_qp | Call::create_qp_ex if result != 0 => {
+                let made = Made { number: arg(0) as u32, most: arg(5) as u32, srq: arg(4) };
+                let _ = MADE.try_with(|cell| cell.set(made));
+            }
+            Call::modify_qp => {
+                let at = CHANGED.try_with(Cell::take).unwrap_or_default();
+                let known = if at == 0 { None } else { layer_tap::by_address(at) };
+                let known = known.and_then(|qp| Some((QPS.share(key_of(qp))?, qp.at)));
+                if let (0, Some((known, at))) = (error, known) {
+                    changed(&known, args);
+                    if (arg(1) as u8) == IBV_QPS_RTR as u8 {
+                        connected(&known, at);
+                    }
+                }
+            }
+            Call::create_srq | Call::create_srq_ex if result != 0 => {
+                SRQS.insert(result as usize, Arc::new(Srq::new(times.end)));
+            }
+            Call::create_ah if result != 0 => {
+                let small = arg(1);
+                let byte = |at: u32| (small >> (at * 8)) as u8;
+                let gid = (byte(0) != 0).then(|| bytes_of([arg(2), arg(3)]));
+                // SAFETY: just made.
+                let context = unsafe { (*(result as *const ibv_ah)).context } as usize;
+                let way = way(context, byte(2), if gid.is_some() { byte(1) } else { 0 }, gid, 0);
+                HANDLES.insert(result as usize, Arc::new(Handle { way, born: times.end }));
+            }
+            // Another thread may have been given the address meanwhile.
+            Call::destroy_ah if error == 0 => {
+                let known = HANDLES.share(arg(0) as usize);
+                if known.is_some_and(|handle| handle.born < times.start) {
+                    HANDLES.remove(arg(0) as usize);
+                }
+            }
+            Call::destroy_srq if error == 0 => {
+                let known = SRQS.share(arg(0) as usize);
+                if known.is_some_and(|srq| srq.born < times.start) {
+                    SRQS.remove(arg(0) as usize);
+                }
+            }
+            Call::reg_mr if result != 0 => {
+                let is_zero_based = arg(4) & 32 != 0;
+                let start = if is_zero_based { 0 } else { arg(3) };
+                // SAFETY: just made, and the program does not know it yet.
+                unsafe { memory::registered(result as *const ibv_mr, Some(start), true) };
+            }
+            Call::reg_mr_ex if result != 0 => {
+                // SAFETY: as above. What it was made of is not known; what a program can reach has the addresses of it.
+                unsafe { memory::registered(result as *const ibv_mr, None, true) };
+            }
+            Call::reg_dmabuf_mr | Call::reg_dm_mr | Call::import_mr if result != 0 => {
+                // SAFETY: as above.
+                unsafe { memory::registered(result as *const ibv_mr, None, false) };
+            }
+            Call::rereg_mr if error == 0 => {
+                let start = (arg(5) & 32 != 0 && arg(1) & 4 != 0).then_some(0);
+                // SAFETY: of the program that has just changed it.
+                unsafe { memory::registered(arg(0) as *const ibv_mr, start, true) };
+            }
+            Call::dereg_mr if error == 0 => memory::gone(arg(0) as usize, arg(1) as u32),
+            // Whoever waits for an event may do so for long.
+            Call::req_notify_cq => writer::flush(),
+            Call::free_context => CONTEXTS.remove(arg(0) as usize),
+            _ => {}
+        }
+    }
+
+    fn elements(_ctx: usize, list: Elements<'_>) {
+        let _ = STAGED.try_with(|staged| {
+            if let Ok(mut staged) = staged.try_borrow_mut() {
+                staged.set(list);
+            }
+        });
+    }
+
+    fn posting(queue: Queue<'_>, post: &Post) {
+        let _ = STAGED.try_with(|staged| {
+            let Ok(mut staged) = staged.try_borrow_mut() else { return };
+            match queue {
+                Queue::Send(qp) => {
+                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
+                        known.posting(post, &mut staged, to(known, qp, post));
+                    }
+                }
+                Queue::Receive(qp) => {
+                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
+                        let most = known.most();
+                        known.state.lock().receives.push(post.wr_id, &mut staged, most);
+                    }
+                }
+                Queue::Shared(at) => {
+                    if let Some(srq) = SRQS.get(at) {
+                        srq.push(post.wr_id, &mut staged);
+                    }
+                }
+            }
+            staged.clear();
+        });
+    }
+
+    fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32) {
+        match queue {
+            Queue::Send(qp) => {
+                if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
+                    known.posted(post, times.start, error);
+                }
+            }
+            Queue::Receive(qp) if error != 0 => {
+                if let Some(known) = QPS.get(key_of(qp)) {
+                    known.state.lock().receives.refuse(post.wr_id);
+                }
+            }
+            Queue::Shared(at) if error != 0 => {
+                if let Some(srq) = SRQS.get(at) {
+                    srq.refuse(post.wr_id);
+                }
+            }
+            _ => {}
+        }
+        if error != 0 {
+            let _ = STAGED.try_with(|staged| staged.try_borrow_mut().map(|mut all| all.clear()));
+        }
+    }
+
+    fn completed(_cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+        let Some(known) = qp.and_then(|qp| QPS.get(key_of(qp))) else { return };
+        let srq = SRQS.get(known.srq);
+        if known.wanted {
+            known.completed(done, at, srq);
+        } else if let Some(srq) = srq
+            && (done.status != IBV_WC_SUCCESS || done.opcode & abi::IBV_WC_RECV != 0)
+        {
+            srq.refuse(done.wr_id);
+        }
+    }
+
+    #[inline]
+    fn polled_nothing(_cq: usize) {
+        writer::idle();
+    }
+
+    fn made_qp(qp: &Arc<Qp>) {
+        let made = MADE.try_with(Cell::take).unwrap_or_default();
+        // One that was opened says nothing about itself.
+        let made = if made.number == qp.number { made } else { Made::default() };
+        let known = Known::new(qp, made.srq as usize, made.most as usize);
+        QPS.insert(key_of(qp), Arc::new(known));
+    }
+
+    fn changed_qp(qp: &Qp) {
+        let _ = CHANGED.try_with(|cell| cell.set(qp.at));
+    }
+
+    fn gone_qp(qp: &Qp) {
+        if let Some(known) = QPS.share(key_of(qp)) {
+            QPS.remove(key_of(qp));
+            wire::remove(&known);
+        }
+    }
+}
+
+/// Where a datagram goes, and whether over a wire.
+fn to(known: &Known, qp: &Qp, post: &Post) -> Option<(Way, bool)> {
+    if known.kind != IBV_QPT_UD || post.ah == 0 {
+        return None;
+    }
+    let way = HANDLES.get(post.ah).map_or(Way::default(), |handle| handle.way);
+    let is_told = CONTEXTS.get(known.context).is_some_and(|context| context.is_told);
+    // SAFETY: the program posts to it with this handle, so that both are live, and they are of the plugin that tells.
+    let is_wired = is_told && unsafe { wire::is_wired(qp.at as *mut _, post.ah as *mut _) };
+    Some((way, is_wired))
+}

@@ -1,0 +1,279 @@
+//! The program's own bytes: where those of a request are, and copies of them that cannot fall. What a region says may be gone, or be no memory of
+//! this process at all.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use abi::{ibv_mr, ibv_sge};
+use cface::lock::Guard;
+use layer_tap::Elements;
+use layer_tap::table::Table;
+
+/// A part of a request's bytes: address, length, lkey.
+pub(crate) type Part = (u64, usize, u32);
+
+/// Parts that are copied by one call at most (UIO_MAXIOV is 1024).
+const PIECES: usize = 64;
+/// Bytes of an inline request that are kept.
+const INLINE: usize = 64 << 10;
+
+struct Region {
+    context: usize,
+    lkey: u32,
+    /// The first address that requests name.
+    start: u64,
+    length: u64,
+    /// Where that is in this process; 0: nowhere.
+    address: u64,
+}
+
+/// By their addresses.
+static REGIONS: Table<Region> = Table::new();
+/// The same regions by context and lkey.
+static KEYS: Table<Region> = Table::new();
+
+fn key(context: usize, lkey: u32) -> usize {
+    // Tables do not look at the low four bits. Another region that has the same place is told by its members.
+    (context.rotate_left(32) ^ lkey as usize) << 4 | 1
+}
+
+/// A region was made, or changed. `start` is what requests name its first byte by; `None`: its address. `is_memory`: it is of this process.
+///
+/// # Safety
+/// It is live.
+pub(crate) unsafe fn registered(mr: *const ibv_mr, start: Option<u64>, is_memory: bool) {
+    // SAFETY: per the caller.
+    let (context, lkey, address, length) =
+        unsafe { ((*mr).context as usize, (*mr).lkey, (*mr).addr as u64, (*mr).length as u64) };
+    let start = start.unwrap_or(address);
+    let address = if is_memory { address } else { 0 };
+    let region = Arc::new(Region { context, lkey, start, length, address });
+    forget(mr as usize);
+    REGIONS.insert(mr as usize, region.clone());
+    KEYS.insert(key(context, lkey), region);
+}
+
+/// A region is gone.
+pub(crate) fn gone(mr: usize, lkey: u32) {
+    // Another thread may have been given the address meanwhile.
+    if REGIONS.get(mr).is_some_and(|region| region.lkey == lkey) {
+        forget(mr);
+    }
+}
+
+fn forget(mr: usize) {
+    let Some(region) = REGIONS.share(mr) else { return };
+    REGIONS.remove(mr);
+    let key = key(region.context, region.lkey);
+    if KEYS.share(key).is_some_and(|other| Arc::ptr_eq(&other, &region)) {
+        KEYS.remove(key);
+    }
+}
+
+/// For a thread that forks.
+pub(crate) fn hold() -> [Guard; 2] {
+    [REGIONS.hold(), KEYS.hold()]
+}
+
+/// Where a part is in this process, if it is.
+fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
+    let region = KEYS.get(key(context, lkey))?;
+    let offset = address.checked_sub(region.start)?;
+    let is_inside = offset.checked_add(length as u64)? <= region.length;
+    let is_it = region.context == context && region.lkey == lkey && region.address != 0;
+    (is_it && is_inside).then(|| region.address.wrapping_add(offset))
+}
+
+/// Where the bytes of a request are.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    parts: Vec<Part>,
+    /// Those of an inline request that was given to a builder.
+    copied: Vec<u8>,
+}
+
+impl Source {
+    /// Nowhere.
+    pub(crate) const NONE: Self = Self { parts: Vec::new(), copied: Vec::new() };
+
+    pub(crate) fn clear(&mut self) {
+        self.parts.clear();
+        self.copied.clear();
+    }
+
+    /// As the poster gave them.
+    pub(crate) fn set(&mut self, list: Elements<'_>) {
+        self.clear();
+        match list {
+            Elements::Sges(all) => {
+                let part = |sge: &ibv_sge| (sge.addr, sge.length as usize, sge.lkey);
+                self.parts.extend(all.iter().map(part));
+            }
+            Elements::Inline(all) => {
+                for buffer in all {
+                    let have = self.copied.len();
+                    let length = buffer.length.min(INLINE - have);
+                    self.copied.resize(have + length, 0);
+                    if copy(&mut [(buffer.addr as u64, length)], &mut self.copied[have..]).is_none()
+                    {
+                        self.copied.truncate(have);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies `length` bytes from `offset` on to the end of `to`. `inline`: parts are ranges of this process whatever their keys. `None`: they cannot be
+    /// read, and `to` is as before.
+    pub(crate) fn read(
+        &self,
+        context: usize,
+        inline: bool,
+        mut offset: usize,
+        length: usize,
+        to: &mut Vec<u8>,
+    ) -> Option<()> {
+        if let Some(bytes) = self.copied.get(offset..offset + length)
+            && !self.copied.is_empty()
+        {
+            to.extend(bytes);
+            return Some(());
+        }
+        let before = to.len();
+        to.resize(before + length, 0);
+        let mut rest = length;
+        let mut pieces = [(0, 0); PIECES];
+        let mut count = 0;
+        for &(address, bytes, lkey) in &self.parts {
+            if offset >= bytes {
+                offset -= bytes;
+                continue;
+            }
+            let take = rest.min(bytes - offset);
+            let part = (address.wrapping_add(offset as u64), take, lkey);
+            offset = 0;
+            let at = if inline { Some(part.0) } else { place(context, part) };
+            match (at, pieces.get_mut(count)) {
+                (Some(at), Some(piece)) => *piece = (at, take),
+                _ => break,
+            }
+            (rest, count) = (rest - take, count + 1);
+            if rest == 0 {
+                break;
+            }
+        }
+        let read = match &mut pieces[..count] {
+            pieces if rest == 0 => copy(pieces, &mut to[before..]),
+            _ => None,
+        };
+        if read.is_none() {
+            to.truncate(before);
+        }
+        read
+    }
+}
+
+/// Whether the kernel copies at all.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Copies ranges of this process, which may not be there, one behind the other. `None`: not all of them can be read.
+fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
+    if to.is_empty() {
+        return Some(());
+    }
+    if REFUSED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut from = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PIECES];
+    for (place, (at, length)) in from.iter_mut().zip(&*pieces) {
+        *place = libc::iovec { iov_base: *at as *mut _, iov_len: *length };
+    }
+    let into = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let count = pieces.len().min(PIECES) as libc::c_ulong;
+    // SAFETY: the kernel writes `to`, which is ours, and looks itself whether it can read the rest, whatever the addresses are. Straight, as the
+    // C library's function may be where a thread is cancelled.
+    let got = unsafe {
+        let (pid, one, none) = (libc::getpid(), 1 as libc::c_ulong, 0 as libc::c_ulong);
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            pid,
+            &raw const into,
+            one,
+            from.as_ptr(),
+            count,
+            none,
+        )
+    };
+    if got == to.len() as i64 {
+        return Some(());
+    }
+    // SAFETY: the calling thread's own.
+    let error = unsafe { *libc::__errno_location() };
+    if got < 0
+        && matches!(error, libc::EPERM | libc::ENOSYS)
+        && !REFUSED.swap(true, Ordering::Relaxed)
+        && std::env::var_os("FERROVERBS_QUIET").is_none_or(|value| value != "1")
+    {
+        eprintln!(
+            "ferroverbs capture: packets come without payload: process_vm_readv is refused here"
+        );
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_several_parts_are_copied_from_any_offset() {
+        let (a, b) = (*b"abcdef", *b"ghi");
+        let sge = |bytes: &[u8]| ibv_sge {
+            addr: bytes.as_ptr() as u64,
+            length: bytes.len() as u32,
+            lkey: 0,
+        };
+        let mut source = Source::default();
+        source.set(Elements::Sges(&[sge(&a), sge(&b)]));
+        let mut out = b"x".to_vec();
+        assert_eq!(source.read(0, true, 4, 4, &mut out), Some(()));
+        assert_eq!(out, b"xefgh");
+        assert_eq!(source.read(0, true, 4, 6, &mut out), None, "there are five");
+        assert_eq!(source.read(0, false, 0, 1, &mut out), None, "no region has that key");
+        assert_eq!(out, b"xefgh");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_read() {
+        let mut source = Source::default();
+        source.set(Elements::Sges(&[ibv_sge { addr: 16, length: 8, lkey: 0 }]));
+        let mut out = Vec::new();
+        assert_eq!(source.read(0, true, 0, 8, &mut out), None);
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn regions_are_found_by_their_key_and_base() {
+        let bytes = *b"0123456789";
+        let mut mr = <ibv_mr as abi::Zeroed>::zeroed();
+        (mr.addr, mr.length, mr.lkey) = (bytes.as_ptr().cast_mut().cast(), 10, 0x77);
+        let mut source = Source::default();
+        source.set(Elements::Sges(&[ibv_sge { addr: 4, length: 3, lkey: 0x77 }]));
+        let read = |source: &Source| {
+            let mut out = Vec::new();
+            source.read(0, false, 0, 3, &mut out).map(|()| out)
+        };
+        assert_eq!(read(&source), None);
+        // SAFETY: it lives; so do all below.
+        unsafe { registered(&raw const mr, Some(0), true) };
+        assert_eq!(read(&source).as_deref(), Some(&b"456"[..]));
+        // SAFETY: as above.
+        unsafe { registered(&raw const mr, Some(0), false) };
+        assert_eq!(read(&source), None, "a device's own memory");
+        // SAFETY: as above.
+        unsafe { registered(&raw const mr, None, true) };
+        assert_eq!(read(&source), None, "another base");
+        gone(&raw const mr as usize, 0x77);
+    }
+}

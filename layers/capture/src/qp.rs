@@ -1,0 +1,424 @@
+//! What is known of a queue pair: where its packets go and with which numbers, the requests under way, the receives that wait.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+
+use abi::{IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND};
+use layer_records::names;
+use layer_records::pcapng::{Direction, Link};
+use layer_tap::spin::Spin;
+use layer_tap::{Call, Post, Qp};
+use roce::wire::{Bth, Packet, Psn, Qpn};
+
+use crate::frames::{self, About, Way};
+use crate::memory::Source;
+use crate::request;
+use crate::settings::{Class, settings};
+use crate::writer;
+
+/// Of interfaces.
+const SYNTHESISED: &str =
+    "synthesised from verbs calls: what requests and completions say, no packet of a wire";
+const EVENTS: &str = "requests and completions that have no packet of their own, as text";
+
+/// Receives and requests that are kept of a queue whose length is not known.
+const LONG: usize = 1 << 14;
+/// Datagrams of the wire that a completion is expected for.
+const HEARD: usize = 1024;
+/// Flights that are kept to be used again.
+const SPARE: usize = 64;
+
+/// A queue pair.
+pub(crate) struct Known {
+    pub(crate) number: u32,
+    pub(crate) kind: u32,
+    pub(crate) context: usize,
+    /// It passes the filters.
+    pub(crate) wanted: bool,
+    /// Its receives are those of a shared queue, at this address; 0: its own.
+    pub(crate) srq: usize,
+    most: usize,
+    pub(crate) packets: u32,
+    events: u32,
+    /// Of a connected one: its packets are those of a wire.
+    pub(crate) wired: AtomicBool,
+    /// Order: the lock of the file.
+    pub(crate) state: Spin<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) way: Way,
+    pub(crate) mtu: u32,
+    pub(crate) peer: u32,
+    pub(crate) qkey: u32,
+    /// PSN of the next request, and of the next message that comes.
+    pub(crate) next: Psn,
+    pub(crate) expected: Psn,
+    /// Messages that we, and that the peer has completed.
+    pub(crate) done: u32,
+    pub(crate) peer_done: u32,
+    /// A request failed: nothing is sent any more.
+    pub(crate) is_broken: bool,
+    pub(crate) flights: VecDeque<Flight>,
+    spare: Vec<Flight>,
+    pub(crate) receives: Receives,
+    /// Datagrams that came by a wire and have not been completed: their senders.
+    pub(crate) heard: VecDeque<u32>,
+}
+
+/// A request that was posted.
+pub(crate) struct Flight {
+    pub(crate) post: Post,
+    pub(crate) way: Way,
+    /// Its packets are those of a wire.
+    pub(crate) wired: bool,
+    pub(crate) first: Psn,
+    pub(crate) psns: u32,
+    pub(crate) source: Source,
+    /// What is known of its packets' payloads, one behind the other.
+    payload: Vec<u8>,
+    is_readable: bool,
+    pub(crate) is_told: bool,
+    /// It has no packets: the queue pair is in error.
+    pub(crate) is_broken: bool,
+}
+
+/// Receives of a queue.
+#[derive(Default)]
+pub(crate) struct Receives {
+    waiting: VecDeque<(u64, Source)>,
+    spare: Vec<Source>,
+}
+
+impl Receives {
+    /// A receive is about to be posted. `source` gets what another one had.
+    pub(crate) fn push(&mut self, wr_id: u64, source: &mut Source, most: usize) {
+        if self.waiting.len() >= most {
+            self.waiting.pop_front();
+        }
+        let mut fresh = self.spare.pop().unwrap_or_default();
+        fresh.clear();
+        self.waiting.push_back((wr_id, std::mem::replace(source, fresh)));
+    }
+
+    /// It was refused.
+    pub(crate) fn refuse(&mut self, wr_id: u64) {
+        if let Some(at) = self.waiting.iter().rposition(|(id, _)| *id == wr_id) {
+            self.waiting.remove(at);
+        }
+    }
+
+    pub(crate) fn take(&mut self, wr_id: u64) -> Option<Source> {
+        let at = self.waiting.iter().position(|(id, _)| *id == wr_id)?;
+        self.waiting.remove(at).map(|(_, source)| source)
+    }
+
+    pub(crate) fn give_back(&mut self, source: Source) {
+        if self.spare.len() < SPARE {
+            self.spare.push(source);
+        }
+    }
+}
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    receives: Spin<Receives>,
+    /// Since when it is one.
+    pub(crate) born: u64,
+}
+
+impl Srq {
+    pub(crate) fn new(born: u64) -> Self {
+        Self { receives: Spin::new(Receives::default()), born }
+    }
+
+    pub(crate) fn push(&self, wr_id: u64, source: &mut Source) {
+        self.receives.lock().push(wr_id, source, LONG);
+    }
+
+    pub(crate) fn refuse(&self, wr_id: u64) {
+        self.receives.lock().refuse(wr_id);
+    }
+
+    pub(crate) fn take(&self, wr_id: u64) -> Option<Source> {
+        self.receives.lock().take(wr_id)
+    }
+}
+
+impl Known {
+    /// A queue pair that was just made; it takes `most` requests.
+    pub(crate) fn new(qp: &Qp, srq: usize, most: usize) -> Self {
+        let wanted = settings().wants(&qp.ctx.device, qp.number);
+        let (mut packets, mut events) = (0, 0);
+        if wanted {
+            packets = writer::interface(Link::Ethernet, &qp.ctx.device, SYNTHESISED);
+            events = writer::interface(Link::UpperPdu, &qp.ctx.device, EVENTS);
+        }
+        let state = State {
+            way: Way { source_port: frames::source_port(qp.number), ..Way::default() },
+            mtu: 4096,
+            peer: 0,
+            qkey: 0,
+            next: Psn::new(0),
+            expected: Psn::new(0),
+            done: 0,
+            peer_done: 0,
+            is_broken: false,
+            flights: VecDeque::new(),
+            spare: Vec::new(),
+            receives: Receives::default(),
+            heard: VecDeque::new(),
+        };
+        Self {
+            number: qp.number,
+            kind: qp.kind,
+            context: qp.ctx.at,
+            wanted,
+            srq,
+            most: if most == 0 { LONG } else { most },
+            packets,
+            events,
+            wired: AtomicBool::new(false),
+            state: Spin::new(state),
+        }
+    }
+
+    /// How many receives of its own are kept.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(crate) fn is_reliable(&self) -> bool {
+        matches!(self.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND)
+    }
+
+    pub(crate) fn event(&self, time: u64, direction: Direction, text: &str, at_once: bool) {
+        let about = About { interface: self.events, time, direction, comment: text, at_once };
+        frames::event(&about);
+    }
+
+    pub(crate) fn synthesise(
+        &self,
+        about: (u64, Direction, &str),
+        way: &Way,
+        packet: &Packet,
+        payload: &[u8],
+        length: usize,
+    ) {
+        let (time, direction, comment) = about;
+        let about = About { interface: self.packets, time, direction, comment, at_once: false };
+        frames::synthesise(&about, way, packet, payload, length);
+    }
+
+    /// A request is about to be posted: what it says is kept, and so is what of its bytes goes into packets.
+    pub(crate) fn posting(&self, post: &Post, source: &mut Source, to: Option<(Way, bool)>) {
+        let (mut flight, mtu, way) = {
+            let mut state = self.state.lock();
+            (state.spare.pop().unwrap_or_else(Flight::empty), state.mtu, state.way)
+        };
+        let source_port = frames::source_port(self.number);
+        (flight.way, flight.wired) = match to {
+            Some((way, wired)) => (Way { source_port, ..way }, wired),
+            None => (way, self.wired.load(Ordering::Relaxed)),
+        };
+        flight.post = *post;
+        (flight.is_told, flight.is_readable) = (false, true);
+        std::mem::swap(&mut flight.source, source);
+        source.clear();
+        flight.payload.clear();
+        let is_frame = self.is_frame();
+        if !flight.wired && (is_frame || request::has_payload(post.opcode)) {
+            flight.gather(self.context, if is_frame { u32::MAX } else { mtu });
+        }
+        let mut state = self.state.lock();
+        flight.first = state.next;
+        flight.psns = request::psns(post.opcode, post.bytes, mtu);
+        flight.is_broken = state.is_broken;
+        state.next = state.next.add(flight.psns);
+        if state.flights.len() >= self.most.max(16) {
+            // Its completion never came, and never will: it was not signaled.
+            let old = state.flights.pop_front();
+            state.spare.extend(old);
+        }
+        state.flights.push_back(flight);
+    }
+
+    /// A request was posted, or refused.
+    pub(crate) fn posted(&self, post: &Post, time: u64, error: i32) {
+        let mut state = self.state.lock();
+        let is_it = |flight: &Flight| !flight.is_told && flight.post.wr_id == post.wr_id;
+        let Some(at) = state.flights.iter().position(is_it) else { return };
+        if error == 0 {
+            let (mtu, peer, qkey) = (state.mtu, state.peer, state.qkey);
+            if let Some(flight) = state.flights.get_mut(at) {
+                flight.is_told = true;
+                self.tell(flight, time, mtu, peer, qkey);
+            }
+        } else if let Some(flight) = state.flights.remove(at) {
+            // So are all behind it.
+            if state.next.since(flight.first) > 0 {
+                state.next = flight.first;
+            }
+            state.keep(flight);
+        }
+    }
+
+    /// Frames of Ethernet.
+    pub(crate) fn is_frame(&self) -> bool {
+        self.kind == abi::IBV_QPT_RAW_PACKET
+    }
+
+    /// Writes the packets of a request.
+    pub(crate) fn tell(&self, flight: &Flight, time: u64, mtu: u32, peer: u32, qkey: u32) {
+        let post = &flight.post;
+        if !settings().wants_class(request::class(post.opcode)) {
+            return;
+        }
+        let name = names::opcode(post.opcode).unwrap_or("an unknown operation");
+        let begin = format!("qp {:#x} wr_id {:#x} posted {name}", self.number, post.wr_id);
+        if flight.wired {
+            self.event(time, Direction::Out, &format!("{begin}, {} bytes", post.bytes), false);
+            return;
+        }
+        if self.is_frame() && post.opcode == abi::IBV_WR_SEND {
+            let comment = format!("{begin}; a frame as it was posted");
+            let about = About {
+                interface: self.packets,
+                time,
+                direction: Direction::Out,
+                comment: &comment,
+                at_once: false,
+            };
+            frames::frame(&about, &[&flight.payload], post.bytes as usize);
+            return;
+        }
+        let count = request::packets(post.opcode, post.bytes, mtu);
+        if flight.is_broken {
+            self.event(time, Direction::Out, &format!("{begin} after an error: not sent"), false);
+            return;
+        }
+        if count == 0 {
+            self.event(time, Direction::Out, &format!("{begin}, {} bytes", post.bytes), false);
+            return;
+        }
+        let peer = if self.kind == IBV_QPT_UD { post.remote_qp } else { peer };
+        let mut payload = flight.payload.as_slice();
+        for index in request::picks(count, settings().packets) {
+            let Some(message) = request::message(post, self.kind, self.number, qkey, index, count)
+            else {
+                return;
+            };
+            let is_last = index + 1 == count;
+            let mut bth = Bth::new(Qpn::new(peer), flight.first.add(index));
+            bth.ack_request = is_last && self.is_reliable();
+            bth.solicited = is_last && post.flags & abi::SendFlags::SOLICITED.bits() != 0;
+            let length = match request::has_payload(post.opcode) {
+                true => request::piece(index, post.bytes, mtu).1,
+                false => 0,
+            };
+            let known = if flight.is_readable { kept(length) } else { 0 };
+            let (piece, rest) = payload.split_at_checked(known).unwrap_or((&[], &[]));
+            payload = rest;
+            let comment = format!(
+                "{begin}, {} bytes; packet {} of {count}{}; synthesised from the request",
+                post.bytes,
+                index + 1,
+                if flight.is_readable { "" } else { "; its bytes cannot be read" },
+            );
+            let packet = Packet { bth, message };
+            self.synthesise((time, Direction::Out, &comment), &flight.way, &packet, piece, length);
+        }
+    }
+
+    /// A datagram of `number` came by a wire.
+    pub(crate) fn heard(&self, number: u32) {
+        let mut state = self.state.lock();
+        if state.heard.len() >= HEARD {
+            state.heard.pop_front();
+        }
+        state.heard.push_back(number);
+    }
+
+    /// What is told of a packet of the wire: which of its requests it is part of, or answers; and what that is about.
+    pub(crate) fn comment_of(&self, psn: Psn) -> Option<(String, Class)> {
+        let state = self.state.lock();
+        let is_it =
+            |flight: &&Flight| psn.after(flight.first).is_some_and(|after| after < flight.psns);
+        let flight = state.flights.iter().filter(|flight| flight.wired).find(is_it)?;
+        let comment = format!("qp {:#x} wr_id {:#x}", self.number, flight.post.wr_id);
+        Some((comment, request::class(flight.post.opcode)))
+    }
+}
+
+impl State {
+    pub(crate) fn keep(&mut self, flight: Flight) {
+        if self.spare.len() < SPARE {
+            self.spare.push(flight);
+        }
+    }
+
+    /// All requests and receives are gone.
+    pub(crate) fn reset(&mut self) {
+        self.flights.clear();
+        self.receives = Receives::default();
+        self.heard.clear();
+        (self.done, self.peer_done, self.is_broken) = (0, 0, false);
+    }
+}
+
+impl Flight {
+    fn empty() -> Self {
+        Self {
+            post: Post::new(Call::post_send, 0),
+            way: Way::default(),
+            wired: false,
+            first: Psn::new(0),
+            psns: 0,
+            source: Source::default(),
+            payload: Vec::new(),
+            is_readable: true,
+            is_told: false,
+            is_broken: false,
+        }
+    }
+
+    /// Copies what of its bytes goes into packets.
+    fn gather(&mut self, context: usize, mtu: u32) {
+        let inline = self.post.flags & abi::SendFlags::INLINE.bits() != 0;
+        let count = request::psns(self.post.opcode, self.post.bytes, mtu);
+        for index in request::picks(count, settings().packets) {
+            let (offset, length) = request::piece(index, self.post.bytes, mtu);
+            let read = self.source.read(context, inline, offset, kept(length), &mut self.payload);
+            if read.is_none() {
+                self.is_readable = false;
+                self.payload.clear();
+                return;
+            }
+        }
+    }
+}
+
+/// How much of a payload is kept: no more than the snap length leaves.
+pub(crate) fn kept(length: usize) -> usize {
+    match settings().snap {
+        0 => length,
+        snap => length.min(snap),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_are_taken_by_their_wr_id_and_no_more_are_kept_than_fit() {
+        let mut receives = Receives::default();
+        for wr_id in 0..5 {
+            receives.push(wr_id, &mut Source::default(), 4);
+        }
+        assert!(receives.take(0).is_none(), "the queue has four");
+        assert!(receives.take(3).is_some() && receives.take(3).is_none());
+        receives.refuse(4);
+        assert!(receives.take(4).is_none() && receives.take(1).is_some());
+    }
+}

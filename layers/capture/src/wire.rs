@@ -1,0 +1,266 @@
+//! Packets of a wire between hosts, where a plugin tells of them (`ferroverbs_plugin_ext.tell_packets`): these are written as they are, with what is known
+//! of the requests that they are of.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use abi::{ferroverbs_packet, ferroverbs_plugin_ext, ibv_ah, ibv_qp, verbs_context_ops};
+use cface::lock::Guard;
+use cface::shared::Shared;
+use layer_records::pcapng::{Direction, Link};
+use roce::wire::{ICRC_LEN, Message, Packet};
+
+use crate::frames::{self, About, Way};
+use crate::qp::Known;
+use crate::request;
+use crate::settings::settings;
+use crate::writer;
+
+/// What the interface says.
+const WIRE: &str = "packets of the RoCE wire, as the software adapter sent and took them";
+
+/// The plugin's table; NULL: nobody tells of packets.
+static EXT: AtomicPtr<ferroverbs_plugin_ext> = AtomicPtr::new(core::ptr::null_mut());
+/// Queue pairs of a wire. Order: a leaf.
+static WIRED: Shared<Option<Wired>> = Shared::new(None);
+
+#[derive(Default)]
+struct Wired {
+    /// By their number.
+    own: HashMap<u32, Arc<Known>>,
+    /// Connected ones by where they send: the peer's number and address.
+    peers: HashMap<(u32, [u8; 16]), Arc<Known>>,
+}
+
+/// Has the plugin that serves these operations tell of its packets, if it is one that does.
+///
+/// # Safety
+/// A table of operations, complete.
+pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
+    if !EXT.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let entries = ops.cast::<*const c_void>();
+    let mut last = core::ptr::null_mut();
+    for index in 0..size_of::<verbs_context_ops>() / size_of::<*const c_void>() {
+        // SAFETY: an entry of the table.
+        let entry = unsafe { entries.add(index).read() };
+        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: dladdr accepts any address.
+        let found = unsafe { libc::dladdr(entry, info.as_mut_ptr()) };
+        // SAFETY: zeroed, or filled by dladdr.
+        let info = unsafe { info.assume_init() };
+        if found == 0 || info.dli_fbase == last || info.dli_fname.is_null() {
+            continue;
+        }
+        last = info.dli_fbase;
+        // SAFETY: a file that is loaded already, by a name that the loader owns.
+        if unsafe { ask(info.dli_fname) } {
+            return;
+        }
+    }
+}
+
+/// # Safety
+/// `file` ends with a NUL.
+unsafe fn ask(file: *const libc::c_char) -> bool {
+    // SAFETY: per the caller; nothing is loaded that is not there.
+    let handle = unsafe { libc::dlopen(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: a handle of this process. It is not closed: plugins stay.
+    let table = unsafe { libc::dlsym(handle, abi::PLUGIN_EXT_SYMBOL.as_ptr()) };
+    let table = table.cast::<ferroverbs_plugin_ext>();
+    if table.is_null() {
+        return false;
+    }
+    // SAFETY: every plugin knows the first member.
+    if unsafe { (*table).size } < size_of::<ferroverbs_plugin_ext>() {
+        return false;
+    }
+    // SAFETY: as large as ours, constant, never unloaded.
+    let Some(tell) = (unsafe { (*table).tell_packets }) else { return false };
+    // SAFETY: `came` can be called at any time.
+    if unsafe { tell(told) } != 0 {
+        return false;
+    }
+    EXT.store(table, Ordering::Release);
+    true
+}
+
+/// Whether packets of this queue pair, to this address handle if there is one, are of a wire.
+///
+/// # Safety
+/// Both are live, or the handle is NULL.
+pub(crate) unsafe fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> bool {
+    // SAFETY: NULL, or a table that stays.
+    let ext = unsafe { EXT.load(Ordering::Acquire).as_ref() };
+    let Some(ask) = ext.and_then(|ext| ext.is_wired) else { return false };
+    // SAFETY: the function of a plugin, with an object that is its own (`is_of_plugin`).
+    unsafe { ask(qp, ah) == 1 }
+}
+
+/// Whether a device's operations are those of the plugin that tells of packets.
+///
+/// # Safety
+/// A table of operations, complete.
+pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
+    let ext = EXT.load(Ordering::Acquire);
+    let base = |at: *const c_void| {
+        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: dladdr accepts any address.
+        let found = unsafe { libc::dladdr(at, info.as_mut_ptr()) };
+        // SAFETY: zeroed, or filled by dladdr.
+        (found != 0).then(|| unsafe { info.assume_init() }.dli_fbase)
+    };
+    if ext.is_null() {
+        return false;
+    }
+    let plugin = base(ext.cast());
+    let entries = ops.cast::<*const c_void>();
+    // SAFETY: entries of the table.
+    let mut all = (0..size_of::<verbs_context_ops>() / 8).map(|i| unsafe { entries.add(i).read() });
+    plugin.is_some() && all.any(|entry| base(entry) == plugin)
+}
+
+/// A queue pair takes part, from now on.
+pub(crate) fn insert(known: &Arc<Known>, peer: Option<(u32, [u8; 16])>) {
+    let mut wired = WIRED.lock();
+    let wired = wired.get_or_insert_default();
+    wired.own.insert(known.number, known.clone());
+    if let Some(peer) = peer {
+        wired.peers.insert(peer, known.clone());
+    }
+}
+
+/// A queue pair is gone.
+pub(crate) fn remove(known: &Arc<Known>) {
+    if let Some(wired) = &mut *WIRED.lock() {
+        wired.own.retain(|_, other| !Arc::ptr_eq(other, known));
+        wired.peers.retain(|_, other| !Arc::ptr_eq(other, known));
+    }
+}
+
+/// For a thread that forks.
+pub(crate) fn hold() -> Guard {
+    WIRED.hold()
+}
+
+unsafe extern "C" fn told(packet: *const ferroverbs_packet) {
+    // SAFETY: the plugin's, during this call, and as large as it says, which is looked at.
+    let Some(packet) = (unsafe { packet.as_ref() }) else { return };
+    if packet.size < size_of::<ferroverbs_packet>() {
+        return;
+    }
+    // SAFETY: so many bytes, during this call.
+    let bytes = unsafe { core::slice::from_raw_parts(packet.bytes, packet.length as usize) };
+    write(packet, bytes);
+}
+
+fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
+    let time = layer_tap::now();
+    let is_sent = packet.is_sent != 0;
+    let parsed = Packet::parse(bytes).ok().map(|(parsed, _)| parsed);
+    let number = parsed.map(|parsed| parsed.bth.dest_qpn.get());
+    let known = {
+        let wired = WIRED.lock();
+        let Some(wired) = &*wired else { return };
+        match (is_sent, parsed.map(|parsed| parsed.message), number) {
+            (true, Some(Message::Ud(deth, _)), _) => wired.own.get(&deth.src_qpn.get()).cloned(),
+            (true, _, Some(number)) => wired.peers.get(&(number, packet.destination)).cloned(),
+            (false, _, Some(number)) => wired.own.get(&number).cloned(),
+            _ => None,
+        }
+    };
+    if let (false, Some(Message::Ud(deth, _)), Some(known)) =
+        (is_sent, parsed.map(|parsed| parsed.message), &known)
+    {
+        known.heard(deth.src_qpn.get());
+    }
+    let wanted = match &known {
+        Some(known) => known.wanted,
+        // Of nobody that we know: only where all is wanted.
+        None => settings().wants("", 0),
+    };
+    if !wanted {
+        return;
+    }
+    let is_ours = match parsed.map(|parsed| parsed.message) {
+        // Requests of ours that go, and answers to them that come.
+        Some(Message::Rc(_) | Message::Xrc(..) | Message::Uc(_)) => is_sent,
+        Some(Message::RcResponse(_) | Message::XrcResponse(_)) => !is_sent,
+        _ => false,
+    };
+    let request = match (&known, parsed) {
+        (Some(known), Some(parsed)) if is_ours => known.comment_of(parsed.bth.psn),
+        _ => None,
+    };
+    let class = bytes.first().and_then(|opcode| request::class_of_packet(*opcode));
+    let class = class.or(request.as_ref().map(|(_, class)| *class));
+    if class.is_some_and(|class| !settings().wants_class(class)) {
+        return;
+    }
+    let mut comment = match (request, &known) {
+        (Some((comment, _)), _) => comment,
+        (None, Some(known)) => format!("qp {:#x}", known.number),
+        (None, None) => String::new(),
+    };
+    let is_whole = packet.source_port != 0;
+    if !is_whole {
+        comment.push_str(
+            "; another process took it from the socket: UDP source port and ICRC are made up",
+        );
+    }
+    let way = Way {
+        source: packet.source,
+        destination: packet.destination,
+        traffic_class: packet.traffic_class,
+        hop_limit: packet.hop_limit,
+        source_port: if is_whole { packet.source_port } else { 0xc000 },
+        identification: packet.identification,
+    };
+    let icrc: Option<[u8; ICRC_LEN]> = is_whole.then_some(packet.icrc);
+    let interface = interface();
+    let direction = if is_sent { Direction::Out } else { Direction::In };
+    let about = About { interface, time, direction, comment: &comment, at_once: false };
+    frames::copy(&about, &way, bytes, icrc);
+}
+
+/// The number of the wire's interface. Whoever asks at the same time is told the same.
+fn interface() -> u32 {
+    static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != u32::MAX {
+        return known;
+    }
+    let number = writer::interface(Link::Ethernet, "RoCE", WIRE);
+    KNOWN.store(number, Ordering::Relaxed);
+    number
+}
+
+/// The GID at `index` of a port's table; zeros where it cannot be asked.
+pub(crate) fn gid(context: usize, port: u8, index: u8) -> [u8; 16] {
+    type Query = unsafe extern "C" fn(usize, u8, i32, *mut [u8; 16]) -> i32;
+    static QUERY: OnceLock<Option<Query>> = OnceLock::new();
+    const LIBRARY: &CStr = c"libibverbs.so.1";
+    let query = QUERY.get_or_init(|| {
+        // SAFETY: the library that has loaded us; nothing is loaded that is not there.
+        let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: a handle of this process.
+        let function = unsafe { libc::dlsym(handle, c"ibv_query_gid".as_ptr()) };
+        // SAFETY: NULL, or the function of that name, whose prototype this is (ibv_query_gid(3)).
+        unsafe { core::mem::transmute::<*mut c_void, Option<Query>>(function) }
+    });
+    let mut gid = [0; 16];
+    if let Some(query) = query {
+        // SAFETY: an open context and room for a GID.
+        unsafe { query(context, port, index.into(), &raw mut gid) };
+    }
+    gid
+}

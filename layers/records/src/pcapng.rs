@@ -1,0 +1,255 @@
+//! Capture files as Wireshark reads them: pcapng (draft-ietf-opsawg-pcapng), as much of it as we write, and what joins such files.
+
+use std::collections::HashMap;
+
+/// What an interface's packets begin with (the registry of link types).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Link {
+    /// An Ethernet header.
+    Ethernet = 1,
+    /// Tags that name a dissector (LINKTYPE_WIRESHARK_UPPER_PDU).
+    UpperPdu = 252,
+}
+
+/// Which way a packet went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It came.
+    In = 1,
+    /// It went.
+    Out = 2,
+}
+
+/// A packet, or what was kept of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The number of its interface in this section, by the order of their blocks.
+    pub interface: u32,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// What was kept, in parts; together no longer than `length`.
+    pub parts: &'a [&'a [u8]],
+    /// Bytes it had.
+    pub length: usize,
+    /// Which way it went.
+    pub direction: Direction,
+    /// What is told of it.
+    pub comment: &'a str,
+}
+
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const PACKET: u32 = 6;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+/// Bytes of the options that are told of; longer ones are cut.
+const OPTION_MAX: usize = 4096;
+
+fn word(out: &mut Vec<u8>, word: u32) {
+    out.extend(word.to_le_bytes());
+}
+
+fn pad(out: &mut Vec<u8>, length: usize) {
+    out.extend(&[0; 3][..length.wrapping_neg() % 4]);
+}
+
+fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let value = value.get(..OPTION_MAX).unwrap_or(value);
+    out.extend(code.to_le_bytes());
+    out.extend((value.len() as u16).to_le_bytes());
+    out.extend(value);
+    pad(out, value.len());
+}
+
+/// A block whose body `fill` writes.
+fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    word(out, kind);
+    word(out, 0);
+    fill(out);
+    let length = (out.len() - start + 4) as u32;
+    word(out, length);
+    if let Some(place) = out.get_mut(start + 4..start + 8) {
+        place.copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// The beginning of a file.
+pub fn section(out: &mut Vec<u8>, program: &str, comment: &str) {
+    block(out, SECTION, |out| {
+        word(out, BYTE_ORDER);
+        word(out, 1);
+        // Its length is not known.
+        out.extend([0xff; 8]);
+        option(out, 1, comment.as_bytes());
+        option(out, 3, b"Linux");
+        option(out, 4, program.as_bytes());
+        option(out, 0, &[]);
+    });
+}
+
+/// An interface; packets name it by its place among these blocks. `snap` is how many bytes of a packet are kept, 0 for all.
+pub fn interface(out: &mut Vec<u8>, link: Link, snap: u32, name: &str, description: &str) {
+    block(out, INTERFACE, |out| {
+        word(out, link as u32);
+        word(out, snap);
+        option(out, 2, name.as_bytes());
+        option(out, 3, description.as_bytes());
+        // Times are of nanoseconds.
+        option(out, 9, &[9]);
+        option(out, 0, &[]);
+    });
+}
+
+/// A packet.
+pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
+    block(out, PACKET, |out| {
+        let kept = packet.parts.iter().map(|part| part.len()).sum::<usize>();
+        word(out, packet.interface);
+        word(out, (packet.time >> 32) as u32);
+        word(out, packet.time as u32);
+        word(out, kept as u32);
+        word(out, packet.length.max(kept) as u32);
+        packet.parts.iter().for_each(|part| out.extend(*part));
+        pad(out, kept);
+        option(out, 1, packet.comment.as_bytes());
+        option(out, 2, &(packet.direction as u32).to_le_bytes());
+        option(out, 0, &[]);
+    });
+}
+
+/// A block of a file: its kind, and all of it.
+struct Block<'a> {
+    kind: u32,
+    bytes: &'a [u8],
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The blocks of a file up to where it ends, or where whoever wrote it was killed.
+fn blocks(bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (kind, length) = (word_at(rest, 0)?, word_at(rest, 4)? as usize);
+        let (bytes, behind) = rest.split_at_checked(length)?;
+        let is_whole = length >= 12 && length % 4 == 0;
+        if !is_whole || word_at(bytes, length - 4)? as usize != length {
+            return None;
+        }
+        rest = behind;
+        Some(Block { kind, bytes })
+    })
+}
+
+/// One file of the packets of several, by their times; in each they may be a little out of order. Of a file that is cut, what is whole.
+///
+/// # Errors
+/// One of them is no such file, or of a machine with another byte order; its place among `files`.
+pub fn merge(files: &[Vec<u8>], program: &str, comment: &str) -> Result<Vec<u8>, usize> {
+    let mut out = Vec::with_capacity(files.iter().map(Vec::len).sum());
+    section(&mut out, program, comment);
+    let mut interfaces: HashMap<&[u8], u32> = HashMap::new();
+    let mut packets: Vec<(u64, u32, &[u8])> = Vec::new();
+    for (index, file) in files.iter().enumerate() {
+        let is_ours = word_at(file, 0) == Some(SECTION) && word_at(file, 8) == Some(BYTE_ORDER);
+        if !is_ours {
+            return Err(index);
+        }
+        let mut own: Vec<u32> = Vec::new();
+        for Block { kind, bytes } in blocks(file) {
+            match kind {
+                SECTION => own.clear(),
+                INTERFACE => {
+                    let next = interfaces.len() as u32;
+                    own.push(*interfaces.entry(bytes).or_insert_with(|| {
+                        out.extend(bytes);
+                        next
+                    }));
+                }
+                PACKET => {
+                    let words = (word_at(bytes, 8), word_at(bytes, 12), word_at(bytes, 16));
+                    let (Some(interface), Some(high), Some(low)) = words else { continue };
+                    let Some(interface) = own.get(interface as usize) else { continue };
+                    packets.push((u64::from(high) << 32 | u64::from(low), *interface, bytes));
+                }
+                _ => {}
+            }
+        }
+    }
+    packets.sort_by_key(|(time, ..)| *time);
+    for (_, interface, bytes) in packets {
+        let (Some(before), Some(behind)) = (bytes.get(..8), bytes.get(12..)) else { continue };
+        out.extend(before);
+        word(&mut out, interface);
+        out.extend(behind);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, times: &[u64]) -> Vec<u8> {
+        let mut out = Vec::new();
+        section(&mut out, "test", "a comment");
+        interface(&mut out, Link::Ethernet, 64, name, "a description");
+        for &time in times {
+            let parts = [&b"head"[..], b"p"];
+            packet(
+                &mut out,
+                &Packet {
+                    interface: 0,
+                    time,
+                    parts: &parts,
+                    length: 100,
+                    direction: Direction::Out,
+                    comment: "wr_id 0x5",
+                },
+            );
+        }
+        out
+    }
+
+    fn times(file: &[u8]) -> Vec<(u32, u64)> {
+        let packets = blocks(file).filter(|block| block.kind == PACKET);
+        let of = |block: Block<'_>| {
+            let word = |at| word_at(block.bytes, at).expect("a word");
+            (word(8), u64::from(word(12)) << 32 | u64::from(word(16)))
+        };
+        packets.map(of).collect()
+    }
+
+    #[test]
+    fn blocks_are_whole_words_that_say_their_length_at_both_ends() {
+        let file = file("soft0", &[1 << 40]);
+        let kinds: Vec<_> = blocks(&file).map(|block| block.kind).collect();
+        assert_eq!(kinds, [SECTION, INTERFACE, PACKET]);
+        assert_eq!(blocks(&file).map(|block| block.bytes.len()).sum::<usize>(), file.len());
+        let packet = blocks(&file).last().expect("a packet").bytes;
+        assert_eq!((word_at(packet, 20), word_at(packet, 24)), (Some(5), Some(100)));
+        assert_eq!(packet[28..36], *b"headp\0\0\0");
+        assert_eq!(times(&file), [(0, 1 << 40)]);
+    }
+
+    #[test]
+    fn files_are_joined_by_time_and_equal_interfaces_are_one() {
+        let files = [file("a", &[5, 1]), file("b", &[3]), file("a", &[4])];
+        let all = merge(&files, "test", "").expect("whole files");
+        assert_eq!(times(&all), [(0, 1), (1, 3), (0, 4), (0, 5)]);
+        let names = blocks(&all).filter(|block| block.kind == INTERFACE).count();
+        assert_eq!(names, 2);
+    }
+
+    #[test]
+    fn of_a_file_that_is_cut_what_is_whole_is_taken() {
+        let whole = file("a", &[1, 2]);
+        for length in 28..whole.len() {
+            let all = merge(&[whole[..length].to_vec()], "test", "").expect("it begins well");
+            assert!(times(&all).len() < 2, "{length}");
+        }
+        assert_eq!(merge(&[whole, b"nonsense".to_vec()], "test", ""), Err(1));
+        assert_eq!(merge(&[vec![]], "test", ""), Err(0));
+    }
+}
