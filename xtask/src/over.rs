@@ -55,6 +55,7 @@ pub(crate) struct Over {
     told: Option<PathBuf>,
     traced: Option<PathBuf>,
     counted: Option<PathBuf>,
+    captured: Option<PathBuf>,
 }
 
 impl Over {
@@ -72,6 +73,7 @@ impl Over {
             told: None,
             traced: None,
             counted: None,
+            captured: None,
         }
     }
 
@@ -125,6 +127,12 @@ impl Over {
         self
     }
 
+    /// Under the layer that writes packets, in `folder`.
+    pub(crate) fn captured(mut self, folder: Option<&Path>) -> Self {
+        self.captured = folder.map(Path::to_path_buf);
+        self
+    }
+
     /// As `job`, a program of ours: none confuses an lkey and an rkey, which differ.
     pub(crate) fn own_job(&self, program: impl AsRef<std::ffi::OsStr>) -> Job {
         self.job(program).env("FERROVERBS_SOFT_KEYS", "distinct")
@@ -155,6 +163,11 @@ impl Over {
             let mut settings = OsString::from("dir=");
             settings.push(folder);
             job = job.env("FERROVERBS_LAYERS", "stats").env("FERROVERBS_STATS", settings);
+        }
+        if let Some(folder) = &self.captured {
+            let mut settings = OsString::from("dir=");
+            settings.push(folder);
+            job = job.env("FERROVERBS_LAYERS", "capture").env("FERROVERBS_CAPTURE", settings);
         }
         job = match self.way {
             Way::LibraryPath => {

@@ -63,6 +63,9 @@ pub(crate) const CEPH: &[Package] = &["ceph-mon", "ceph-common", "ceph-base"];
 /// A terminal for programs that draw on one.
 pub(crate) const TERMINAL: &[Package] = &["tmux"];
 
+/// Who reads captures.
+pub(crate) const CAPTURE: &[Package] = &["tshark", "iproute2", "ibverbs-utils", "perftest"];
+
 /// What makes hosts of namespaces.
 pub(crate) const HOSTS: &[Package] =
     &["iproute2", "util-linux", "ibverbs-utils", "perftest", "coreutils"];
@@ -88,7 +91,7 @@ pub(crate) const VM: &[Package] =
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, TERMINAL, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
+    DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

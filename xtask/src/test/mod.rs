@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod c_programs;
+mod capture;
 mod checks;
 mod clean;
 mod development;
@@ -65,6 +66,7 @@ impl Group {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
             "stats" => stats::PACKAGES,
+            "capture" => &[packages::CAPTURE],
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
             "vm" => &[packages::VM, packages::RDMACM],
@@ -141,6 +143,11 @@ const GROUPS: &[Group] = &[
         name: "stats",
         what: "what programs do is counted and shown, also when they are killed",
         run: stats::run,
+    },
+    Group {
+        name: "capture",
+        what: "packets that tshark reads: synthesised ones, and those of the wire",
+        run: capture::run,
     },
     Group { name: "sanitizer", what: "data races of the front-end", run: sanitizer::run },
     Group { name: "programs", what: "ibverbs-utils, unmodified", run: programs::run },
@@ -240,6 +247,8 @@ struct Bench {
     traced: RefCell<Option<PathBuf>>,
     /// Where the layer `stats` counts, while programs run under it.
     counted: RefCell<Option<PathBuf>>,
+    /// Where the layer `capture` writes, while programs run under it.
+    captured: RefCell<Option<PathBuf>>,
 }
 
 /// How many failures in a group are enough to stop it, where each may take its whole time limit.
@@ -294,7 +303,8 @@ impl Bench {
             .path(path, self.launcher()?)
             .validated(self.told.borrow().as_deref())
             .traced(self.traced.borrow().as_deref())
-            .counted(self.counted.borrow().as_deref());
+            .counted(self.counted.borrow().as_deref())
+            .captured(self.captured.borrow().as_deref());
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 
@@ -408,6 +418,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         told: RefCell::new(None),
         traced: RefCell::new(None),
         counted: RefCell::new(None),
+        captured: RefCell::new(None),
     };
     let is_chosen = |g: &&Group| match names.as_slice() {
         [] => !ON_DEMAND.contains(&g.name),

@@ -1,0 +1,340 @@
+//! The layer `capture` and `ferroverbs capture`: what tshark, which is others' work, reads in what they wrote: each operation with its numbers and
+//! comments, ICRCs, cut packets, several files, filters; packets of a wire between two hosts; forks, kills, a full disk.
+
+mod icrc;
+mod operations;
+mod wire;
+
+use super::{Bench, Fabric, Tally, c_programs};
+use crate::over::DataPath;
+use crate::packages;
+use crate::process::{End, Finished, Job};
+use ferroverbs_c_tests::Kind;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(200);
+const LAYERS: &str = "FERROVERBS_LAYERS";
+const SETTING: &str = "FERROVERBS_CAPTURE";
+
+/// C programs of ours that reach what a layer does: both ways of posting and of polling, memory of all kinds, threads, children.
+const PROGRAMS: &[&str] = &[
+    "data",
+    "atomics",
+    "builders",
+    "builders_xrc",
+    "cancelled",
+    "cq_ex",
+    "dm",
+    "errors",
+    "fork",
+    "mr",
+    "mw",
+    "raw_packet",
+    "srq",
+    "threads",
+    "threads_post",
+    "ud",
+    "unmapped",
+    "xrc",
+];
+
+/// Dissectors that take any payload for one of theirs: what they find malformed is none of ours.
+const HEURISTICS: &[&str] = &[
+    "rpcordma",
+    "smc",
+    "smb_direct",
+    "nvme-rdma",
+    "lnet",
+    "iser",
+    "infiniband_sdp",
+    "infiniband.eoib",
+];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    packages::ensure(&[packages::CAPTURE], &bench.progress)?;
+    let program = compile(bench)?;
+    operations::run(bench, tally, &program)?;
+    files(bench, tally, &program)?;
+    ends(bench, tally, &program)?;
+    command(bench, tally, &program)?;
+    wire::run(bench, tally)?;
+    unharmed(bench, tally)
+}
+
+/// The program that does each operation.
+fn compile(bench: &Bench) -> crate::Result<PathBuf> {
+    let prefix = bench.prefix()?;
+    let program = bench.scratch.folder("capture", 0o755)?.join("packets");
+    let done = Job::new("gcc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(prefix.join("include"))
+        .arg(bench.paths.root.join("c-tests/layers/packets.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .arg("-libverbs")
+        .run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(program) } else { Err(done.report("the compiler")) }
+}
+
+/// What a program left, and where.
+struct Captured {
+    done: Finished,
+    files: Vec<PathBuf>,
+    /// The numbers that it printed, those of its first line.
+    numbers: Vec<u64>,
+}
+
+/// Runs the program with these arguments under the layer with these settings.
+fn run_program(
+    bench: &Bench,
+    program: &Path,
+    args: &[&str],
+    settings: &str,
+) -> crate::Result<Captured> {
+    let fabric = bench.over(DataPath::Default)?;
+    let folder = bench.private_folder("captured")?;
+    let job = fabric.over.job(program).args(args).dir(&fabric.work);
+    let job = job.env(LAYERS, "capture");
+    let job = job.env(SETTING, format!("dir={}:{settings}", folder.display()));
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let line = done.stdout.lines().next().unwrap_or_default();
+    let numbers = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    Ok(Captured { files: files_in(&folder), numbers, done })
+}
+
+/// Capture files of a folder, by their names.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut all: Vec<_> =
+        all.filter(|path| path.extension().is_some_and(|end| end == "pcapng")).collect();
+    all.sort();
+    all
+}
+
+/// What tshark says of a file: these fields of the packets that `filter` leaves.
+fn tshark(
+    bench: &Bench,
+    file: &Path,
+    filter: &str,
+    fields: &[&str],
+) -> crate::Result<Vec<Vec<String>>> {
+    let mut job =
+        Job::new("tshark").args(["-n", "-r"]).arg(file).args(["-T", "fields", "-E", "separator=|"]);
+    for name in HEURISTICS {
+        job = job.args(["--disable-protocol", name]);
+    }
+    job = job.args(["--disable-heuristic", "eth_over_ib"]);
+    if !filter.is_empty() {
+        job = job.args(["-Y", filter]);
+    }
+    for field in fields {
+        job = job.args(["-e", field]);
+    }
+    let done = job.env("HOME", "/nonexistent").run(&bench.scratch, LIMIT)?;
+    // It says so of a file that is cut, or that it does not understand, and goes on.
+    let complains = done.stderr.lines().any(|line| {
+        line.contains("cut short") || line.contains("corrupt") || line.contains("isn't")
+    });
+    if !done.ok() || complains {
+        return Err(done.report("tshark"));
+    }
+    let lines = done.stdout.lines().filter(|line| !line.is_empty());
+    Ok(lines.map(|line| line.split('|').map(str::to_owned).collect()).collect())
+}
+
+/// How many packets a file has, none of which is malformed.
+fn sound(bench: &Bench, file: &Path) -> crate::Result<usize> {
+    let bad = tshark(
+        bench,
+        file,
+        "_ws.malformed or _ws.short or _ws.unreassembled",
+        &["frame.number", "frame.comment"],
+    )?;
+    if !bad.is_empty() {
+        return Err(format!("{}: malformed: {bad:?}", file.display()));
+    }
+    Ok(tshark(bench, file, "", &["frame.number"])?.len())
+}
+
+/// Several files, the oldest of which go.
+fn files(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
+    let name = "files follow each other, and the oldest go";
+    bench.step(name);
+    let captured = run_program(bench, program, &["many", "400"], "snap=0:size=100K:files=3")?;
+    let result = (|| {
+        let total = 1_600;
+        let mut packets = 0;
+        for file in &captured.files {
+            packets += sound(bench, file)?;
+            let size = fs::metadata(file).map_or(0, |meta| meta.len());
+            if size > 100 * 1024 + 2048 {
+                return Err(format!("{} has {size} bytes", file.display()));
+            }
+        }
+        let names: Vec<_> = captured.files.iter().map(|file| file.display().to_string()).collect();
+        let is_last = |name: &String| !name.ends_with("-0000.pcapng");
+        let last = tshark(bench, captured.files.last().ok_or("no file")?, "", &["frame.comment"])?;
+        let is_there = last.iter().any(|line| line.concat().contains("wr_id 0x18f "));
+        let right = captured.done.ok()
+            && names.len() == 3
+            && names.iter().all(is_last)
+            && is_there
+            && (100..total).contains(&packets);
+        right.then_some(()).ok_or_else(|| format!("{packets} packets in {names:?}"))
+    })();
+    tally.record(name, result);
+    let name = "all packets are there where all files are";
+    bench.step(name);
+    let captured = run_program(bench, program, &["many", "400"], "size=100K:files=100")?;
+    let count: crate::Result<usize> = captured.files.iter().map(|file| sound(bench, file)).sum();
+    let result = count.and_then(|count| {
+        // A SEND that goes and one that comes, an acknowledgement that goes and one that comes.
+        let right = count == 1600 && captured.files.len() > 3;
+        right
+            .then_some(())
+            .ok_or_else(|| format!("{count} packets, {} files", captured.files.len()))
+    });
+    tally.record(name, result);
+    Ok(())
+}
+
+/// Ends of all kinds.
+fn ends(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
+    let name = "what is in the file stays after kill -9";
+    bench.step(name);
+    let captured = run_program(bench, program, &["killed"], "")?;
+    let result = captured.files.first().ok_or("no file".to_owned()).and_then(|file| {
+        let right = sound(bench, file)? == operations::COUNT
+            && captured.done.end == End::Signalled(libc::SIGKILL);
+        right.then_some(()).ok_or_else(|| captured.done.report("packets"))
+    });
+    tally.record(name, result);
+    let name = "a child has a file of its own";
+    bench.step(name);
+    let captured = run_program(bench, program, &["child"], "")?;
+    let counts: crate::Result<Vec<usize>> =
+        captured.files.iter().map(|file| sound(bench, file)).collect();
+    let result = counts.and_then(|counts| {
+        let right = captured.done.ok() && counts == [operations::COUNT; 2];
+        right
+            .then_some(())
+            .ok_or_else(|| format!("{counts:?}: {}", captured.done.report("packets")))
+    });
+    tally.record(name, result);
+    for (name, limit) in [("a limit of file sizes", "fsize"), ("a full disk", "disk")] {
+        bench.step(name);
+        tally.record(name, full(bench, program, limit));
+    }
+    Ok(())
+}
+
+/// Where there is no more room, a line says so, once, and the program goes on; the file ends with its last whole block.
+fn full(bench: &Bench, program: &Path, limit: &str) -> Result<(), String> {
+    let fabric = bench.over(DataPath::Default)?;
+    let folder = bench.private_folder("captured")?;
+    let setting = format!("dir={}:snap=0", folder.display());
+    let is_limited = limit == "fsize";
+    if !is_limited {
+        // Nothing can be written there.
+        fs::remove_dir(&folder).map_err(|e| e.to_string())?;
+    }
+    let how = if is_limited { "small" } else { "many" };
+    let job = fabric.over.job(program).args([how, "400"]).dir(&fabric.work);
+    let done = job.env(LAYERS, "capture").env(SETTING, setting).run(&bench.scratch, LIMIT)?;
+    let said =
+        done.stderr.lines().filter(|line| line.contains("no more packets are captured")).count();
+    let files = files_in(&folder);
+    let mut packets = 0;
+    for file in &files {
+        packets += sound(bench, file)?;
+    }
+    let right = done.ok() && said == 1 && (!is_limited || (files.len() == 1 && packets > 50));
+    right.then_some(()).ok_or_else(|| format!("{packets} packets: {}", done.report("packets")))
+}
+
+/// `ferroverbs` with these arguments.
+fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Job> {
+    let program = bench.prefix()?.join("bin/ferroverbs");
+    Ok(fabric.over.job(program).arg("capture").args(args).dir(&fabric.work))
+}
+
+/// `ferroverbs capture` runs a command, whose status is its own, and joins files.
+fn command(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
+    let fabric = bench.over(DataPath::Default)?;
+    let name = "ferroverbs capture: two processes in one file, by time";
+    bench.step(name);
+    let file = fabric.work.join("pair.pcapng");
+    let port = crate::pair::free_port()?.to_string();
+    // The server and its client under one command.
+    let line = format!(
+        "ibv_rc_pingpong -n 50 -s 3000 -p {port} & server=$!; \
+         for try in 1 2 3 4 5 6 7 8 9 10; do ibv_rc_pingpong -n 50 -s 3000 -p {port} 127.0.0.1 && break; sleep 1; done; \
+         wait $server"
+    );
+    let job = ferroverbs(bench, &fabric, &["-o"])?.arg(&file).args(["--", "sh", "-c", &line]);
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let result = sound(bench, &file).and_then(|count| {
+        let lines = tshark(bench, &file, "", &["frame.time_epoch", "frame.comment"])?;
+        let qps = |way: &str| {
+            let of = lines.iter().filter_map(|line| {
+                line.get(1)?.split_once(way)?.0.split_whitespace().nth(1).map(str::to_owned)
+            });
+            of.collect::<std::collections::BTreeSet<_>>().len()
+        };
+        let times: Vec<&String> = lines.iter().filter_map(|line| line.first()).collect();
+        let right = done.ok()
+            && count >= 2 * 50 * 4
+            && qps("posted SEND") == 2
+            && times.is_sorted()
+            && capinfos(bench, &file)?.contains("Number of interfaces in file: 2");
+        right.then_some(()).ok_or_else(|| format!("{count} packets: {}", done.report("ferroverbs")))
+    });
+    tally.record(name, result);
+    let program = program.to_string_lossy();
+    for (name, args, status, parts) in [
+        ("a status", &["--", "sh", "-c", "exit 7"][..], 7, &["nothing was sent"][..]),
+        ("a signal", &["--", &program, "killed"], 137, &[]),
+        ("no command", &["--", "/not/there"], 127, &["cannot run"]),
+        ("no file", &["merge", "/not/there"], 2, &["cannot read"]),
+        ("another file", &["merge", "/proc/self/status"], 2, &["is no capture file"]),
+        ("a wrong setting", &["--settings", "snap=3", "--", &program], 0, &["snap", "ignored"]),
+    ] {
+        let name = format!("ferroverbs capture: {name}");
+        bench.step(&name);
+        let done = ferroverbs(bench, &fabric, args)?.run(&bench.scratch, LIMIT)?;
+        let said = parts.iter().all(|part| done.stderr.contains(part));
+        let right = said && done.end == End::Exited(status);
+        tally.record(&name, right.then_some(()).ok_or_else(|| done.report("ferroverbs")));
+    }
+    Ok(())
+}
+
+/// What Wireshark's own look at a file says.
+fn capinfos(bench: &Bench, file: &Path) -> crate::Result<String> {
+    let done = Job::new("capinfos").arg(file).run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(done.stdout) } else { Err(done.report("capinfos")) }
+}
+
+/// Programs under the layer work as without it, and what was written of all of them is sound.
+fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let folder = bench.private_folder("captured")?;
+    *bench.captured.borrow_mut() = Some(folder.clone());
+    let result = c_programs::run_some(bench, tally, |program| {
+        program.kind == Kind::Checked && PROGRAMS.contains(&program.name)
+    });
+    *bench.captured.borrow_mut() = None;
+    result?;
+    let files = files_in(&folder);
+    bench.step("what was written of them");
+    let counts: crate::Result<Vec<usize>> = files.iter().map(|file| sound(bench, file)).collect();
+    let result = counts.and_then(|counts| {
+        let right = files.len() > 20 && counts.iter().sum::<usize>() > 5000;
+        right.then_some(()).ok_or_else(|| format!("{} files: {counts:?}", files.len()))
+    });
+    tally.record("what was written of all of them is sound", result);
+    Ok(())
+}
