@@ -6,6 +6,7 @@
 
 mod against;
 mod instructions;
+mod layers;
 mod metrics;
 mod plot;
 mod report;
@@ -50,6 +51,15 @@ enum Only {
     Scale,
     /// Messages within a process whose threads wait at one queue or at two
     Queues,
+    /// What each layer costs, in turns with none
+    Layers {
+        /// How often each is asked
+        #[arg(long, value_name = "N", default_value = "5")]
+        rounds: NonZeroUsize,
+        /// Write the section of docs/benchmarks.md
+        #[arg(long)]
+        write: bool,
+    },
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
     /// This build beside another one, in turns: what got worse by more than its noise
@@ -67,10 +77,15 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match args.only {
         Some(Only::StartUp) => return start_up::main(),
         Some(Only::Scale) => return scale::main(),
-        Some(Only::Queues | Only::Against { .. }) | None => {}
+        Some(Only::Queues | Only::Against { .. } | Only::Layers { .. }) | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
+    if let Some(Only::Layers { rounds, write }) = &args.only {
+        packages::ensure(&[packages::DEMO], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        return layers::main(&paths, rounds.get(), *write, &progress);
+    }
     packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
     stage::ensure(&paths, &progress)?;
     let fabric = Scratch::new()?;
@@ -94,7 +109,8 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         let page = paths.root.join("docs/benchmarks.md");
         let picture = paths.root.join("docs/benchmarks.svg");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
-        fs::write(&page, report.markdown()).map_err(fail)?;
+        let old = fs::read_to_string(&page).unwrap_or_default();
+        fs::write(&page, layers::carried(&old, &report.markdown())).map_err(fail)?;
         fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md, docs/benchmarks.svg");
     }

@@ -1,0 +1,182 @@
+//! `cargo xtask bench layers`: what each layer costs, in turns with none. Only what is between two processes of this host: where a message takes longest
+//! to get over, a layer is nothing.
+
+use super::metrics::Unit;
+use super::report::{Sample, digits};
+use crate::over::Over;
+use crate::pair::Pair;
+use crate::paths::Paths;
+use crate::perftest;
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use crate::stage::LAYERS;
+use crate::table::{Align, Table};
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const CPUS: [&str; 2] = ["0", "1"];
+/// What stands where no layer does.
+const NONE: &str = "none";
+
+/// What is measured: its name, the program, its arguments, the unit.
+const QUESTIONS: &[(&str, &str, &[&str], Unit)] = &[
+    ("SEND latency, 8 bytes", "ib_send_lat", &["-s", "8", "-n", "100000"], Unit::Us),
+    ("SEND rate, 8 bytes", "ib_send_bw", &["-s", "8", "-n", "500000"], Unit::Millions),
+];
+
+/// The section of docs/benchmarks.md.
+const SECTION: &str = "## Layers\n";
+
+/// Measures and prints; with `write` also into docs/benchmarks.md.
+pub(super) fn main(
+    paths: &Paths,
+    rounds: usize,
+    write: bool,
+    progress: &Progress,
+) -> crate::Result<ExitCode> {
+    let names: Vec<&str> = std::iter::once(NONE).chain(LAYERS.iter().copied()).collect();
+    let mut values: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); names.len()]; QUESTIONS.len()];
+    let mut loads = Vec::new();
+    for round in 1..=rounds {
+        for ((what, program, args, unit), values) in QUESTIONS.iter().zip(&mut values) {
+            // Who comes first alternates.
+            for step in 0..names.len() {
+                let index = if round % 2 == 0 { names.len() - 1 - step } else { step };
+                progress.step(&format!("round {round} of {rounds}: {what}, {}", names[index]));
+                loads.push(load());
+                values[index].push(ask(paths, names[index], program, args, *unit)?);
+            }
+        }
+    }
+    progress.clear();
+    let text = report(&names, values, rounds, Sample::of(loads));
+    print!("{text}");
+    if write {
+        let page = paths.root.join("docs/benchmarks.md");
+        let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
+        let old = fs::read_to_string(&page).map_err(fail)?;
+        fs::write(&page, with_section(&old, &text)).map_err(fail)?;
+        println!("\nwritten: docs/benchmarks.md");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One number, of two processes under a layer, each on a CPU of its own.
+fn ask(paths: &Paths, layer: &str, program: &str, args: &[&str], unit: Unit) -> crate::Result<f64> {
+    let scratch = Scratch::new()?;
+    let fabric = scratch.folder("fabric", 0o700)?;
+    let folder = scratch.folder("layer", 0o700)?;
+    let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric);
+    let side = |cpu: &str| {
+        let job = over.job("taskset").args(["-c", cpu, program, "-F"]).args(args);
+        if layer == NONE {
+            return job;
+        }
+        let job = job.env("FERROVERBS_LAYERS", layer);
+        let setting = format!("dir={}", folder.display());
+        match layer {
+            "validate" => job,
+            _ => job.env(format!("FERROVERBS_{}", layer.to_uppercase()), setting),
+        }
+    };
+    let [server, client] = CPUS.map(side);
+    let pair = || Pair::between(server.clone(), client.clone(), LIMIT)?.run(&scratch);
+    perftest::measure(pair, 8, |row| match unit {
+        Unit::Us => row.typical_us(),
+        Unit::GBs => row.bandwidth().map(|b| b / 1e9),
+        Unit::Millions => row.rate().map(|r| r / 1e6),
+    })
+}
+
+/// Of the last minute (proc_loadavg(5)).
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
+}
+
+fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sample) -> String {
+    let mut table = Table::new(&[
+        ("layer", Align::Left),
+        ("what", Align::Left),
+        ("median", Align::Right),
+        ("spread", Align::Right),
+        ("best to best of none", Align::Right),
+        ("median to median of none", Align::Right),
+    ]);
+    for ((what, _, _, unit), values) in QUESTIONS.iter().zip(values) {
+        let samples: Vec<Sample> = values.into_iter().map(Sample::of).collect();
+        let Some(none) = samples.first().copied() else { continue };
+        let best = |sample: Sample| if unit.less_is_better() { sample.least } else { sample.most };
+        // How many times as long it takes.
+        let times = |value: f64, none: f64| {
+            if unit.less_is_better() { value / none } else { none / value }
+        };
+        for (name, sample) in names.iter().zip(samples) {
+            table.row([
+                (*name).to_owned(),
+                (*what).to_owned(),
+                format!("{} {}", digits(sample.median), unit.name()),
+                format!("{}..{}", digits(sample.least), digits(sample.most)),
+                format!("{:.2}", times(best(sample), best(none))),
+                format!("{:.2}", times(sample.median, none.median)),
+            ]);
+        }
+    }
+    format!(
+        "What each layer costs, in turns with none, {rounds} rounds (`cargo xtask bench layers`); how many times as long a message takes. \
+         The machine's load was {:.1} to {:.1} meanwhile, of which two are the programs themselves: on a busy machine the best of the rounds say more than medians.\n\n```\n{}```\n",
+        load.least,
+        load.most,
+        table.render()
+    )
+}
+
+/// The page with this section in place of the old one, or at its end.
+fn with_section(page: &str, text: &str) -> String {
+    let (before, behind) = match page.split_once(SECTION) {
+        Some((before, rest)) => {
+            (before.trim_end(), rest.find("\n## ").map_or("", |at| &rest[at + 1..]))
+        }
+        None => (page.trim_end(), ""),
+    };
+    let behind = if behind.is_empty() { String::new() } else { format!("\n{behind}") };
+    format!("{before}\n\n{SECTION}\n{text}{behind}")
+}
+
+/// What another page has of this section, for whoever writes the page anew.
+pub(super) fn carried(old: &str, new: &str) -> String {
+    match old.split_once(SECTION) {
+        None => new.to_owned(),
+        Some((_, rest)) => {
+            let text = rest.find("\n## ").map_or(rest, |at| &rest[..at]);
+            with_section(new, &format!("{}\n", text.trim()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_section_is_put_in_its_place_and_carried_over() {
+        let first = with_section("# Page\n\n## A\n\na\n", "one\n");
+        assert_eq!(first, "# Page\n\n## A\n\na\n\n## Layers\n\none\n");
+        assert_eq!(with_section(&first, "two\n"), "# Page\n\n## A\n\na\n\n## Layers\n\ntwo\n");
+        let between = "# Page\n\n## Layers\n\none\n\n## B\n\nb\n";
+        assert_eq!(with_section(between, "two\n"), "# Page\n\n## Layers\n\ntwo\n\n## B\n\nb\n");
+        assert_eq!(carried(between, "# New\n"), "# New\n\n## Layers\n\none\n");
+        assert_eq!(carried("# Old\n", "# New\n"), "# New\n");
+    }
+
+    #[test]
+    fn costs_are_how_many_times_as_long_it_takes() {
+        let values =
+            vec![vec![vec![0.2, 0.3], vec![0.3, 0.45]], vec![vec![10.0, 8.0], vec![5.0, 4.0]]];
+        let text = report(&["none", "trace"], values, 2, Sample::of(vec![2.0]));
+        assert_eq!(text.matches("1.50").count(), 2, "{text}");
+        assert_eq!(text.matches("2.00").count(), 2, "{text}");
+    }
+}
