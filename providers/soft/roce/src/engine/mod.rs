@@ -127,6 +127,15 @@ impl Qp {
                 return Step::Dropped(drop);
             }
         };
+        if self.shared.error {
+            self.shared.counters.dropped_pkts += 1;
+            if let (Message::Rc(_) | Message::Xrc(..), ReceiveSide::Reliable(responder)) =
+                (packet.message, &mut self.receiving)
+            {
+                responder.refuse_again();
+            }
+            return Step::Dropped(Drop::Error);
+        }
         if arrival.congested {
             self.congested(now, &packet.message);
         }
@@ -162,9 +171,6 @@ impl Qp {
         }
         if !wire::pkeys_match(config.pkey, packet.bth.pkey) {
             return Err(Drop::Pkey);
-        }
-        if self.shared.error {
-            return Err(Drop::Error);
         }
         let end = arrival.packet.len() - Packet::padding(payload.len());
         Ok((packet, end - payload.len()..end))

@@ -30,6 +30,8 @@ pub(super) struct Responder {
     pub(super) receives: Option<u32>,
     /// The expected packet is held.
     release_next: bool,
+    /// What was refused, and how.
+    refused: Option<(Psn, Nak)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +105,7 @@ impl Responder {
             answers: Answers::new(shared.config.responder_resources),
             receives: None,
             release_next: false,
+            refused: None,
         }
     }
 
@@ -369,7 +372,17 @@ impl Responder {
             Refusal::RemoteOperation => (Nak::RemoteOperation, Status::LocalOperation),
         };
         self.answers.acknowledge(psn, Syndrome::Nak(nak), self.msn);
+        self.refused = Some((psn, nak));
         shared.fail(status);
+    }
+
+    /// A request comes although one was refused, so the peer missed that: it is told again, once for each that comes and never more at a time.
+    pub(super) fn refuse_again(&mut self) {
+        if let Some((psn, nak)) = self.refused
+            && self.answers.is_empty()
+        {
+            self.answers.acknowledge(psn, Syndrome::Nak(nak), self.msn);
+        }
     }
 
     /// Acknowledges all that was executed, and tells what is held, if something is missing before that: without it, the requester had to take for lost

@@ -130,6 +130,35 @@ fn requests_without_the_right_are_refused_and_both_ends_fail() {
 }
 
 #[test]
+fn a_refusal_that_is_lost_is_told_again() {
+    let mut world = world(|config, sending| {
+        without_hello(config);
+        sending.timeout = 18;
+    });
+    world.ends[0].post(send(0, 10));
+    world.ends[0].post(write(1, 0, 8, 600));
+    let now = world.now;
+    let sent = packets(&mut world.ends[0], now);
+    let deliver = |world: &mut World| {
+        for (_, datagram) in &sent {
+            world.ends[1].receive(now, datagram, false);
+        }
+    };
+    deliver(&mut world);
+    let lost = packets(&mut world.ends[1], now);
+    assert!(world.ends[1].qp.is_in_error());
+    (0..1000).for_each(|_| deliver(&mut world));
+    let again = packets(&mut world.ends[1], now);
+    assert_eq!(again.len(), 1, "it does not pile up");
+    assert_eq!(again.last().map(|(it, _)| it), lost.last().map(|(it, _)| it));
+    assert!(world.run());
+    let wanted = [(0, Status::Success), (1, Status::RemoteAccess)];
+    assert_eq!(world.ends[0].completions, wanted, "a probe asked");
+    assert_eq!(world.ends[0].qp.counters().local_ack_timeout_err, 0);
+    assert_eq!(world.ends[1].inbox.len(), 1, "once");
+}
+
+#[test]
 fn a_queue_pair_that_grants_nothing_refuses_every_remote_request() {
     let how = Feth { whole_region: true, global: false, persistent: false };
     let ops = [
