@@ -2,7 +2,7 @@
 
 use super::Side;
 use super::scenarios::{Comes, How, SCENARIOS, Scenario};
-use crate::pair::Pair;
+use crate::pair::{self, Pair};
 use crate::perftest;
 use crate::process::{Finished, Job, PAUSE};
 use crate::scratch::Scratch;
@@ -38,6 +38,8 @@ pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
     for over in &overs {
         over.check(&scratch)?;
     }
+    let mixed = both_kinds(&overs[1], &scratch)?;
+    fs::write(folder.join(MIXED), mixed).map_err(|e| format!("{MIXED}: {e}"))?;
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         println!("{}", scenario.name());
         for over in overs.iter().filter(|over| over.plugins.is_none() || scenario.newer) {
@@ -53,6 +55,39 @@ pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
 
 /// The file in which it is told whether plugins were opened when they were needed.
 pub(super) const LAZY: &str = "lazy";
+
+/// The file in which it is told whether one event channel serves devices of both kinds.
+pub(super) const MIXED: &str = "mixed";
+
+/// A server at all addresses has clients by the software adapter and by the kernel's devices, in turn.
+fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
+    let fabric = scratch.folder("fabric", 0o700)?;
+    let job = |line: &str| {
+        let job = ours.job(line).env("FERROVERBS_SOFT", "on").env("FERROVERBS_SOFT_WIRE", "off");
+        job.env("FERROVERBS_FABRIC_DIR", &fabric)
+    };
+    let deadline = Instant::now() + LIMIT;
+    let mut server = job("rping -s -P -V -p 7175 -a 0.0.0.0").start(scratch)?;
+    let listens = || {
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        pair::serves(&sockets, pair::TCP_SPACE, 7175)
+    };
+    while !listens() && !server.ended() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+    for address in ["127.0.0.1", "10.77.0.1", "127.0.0.1", "10.77.0.2"] {
+        let line = format!("rping -c -V -C 3 -p 7175 -a {address}");
+        let client = job(&line).run(scratch, LIMIT)?;
+        if !client.ok() {
+            server.kill();
+            let server = server.finish(deadline);
+            return Ok(format!("{}{}", client.report(&line), server.report("server")));
+        }
+    }
+    server.kill();
+    server.finish(deadline);
+    Ok(WELL.into())
+}
 
 /// What the file says when all is well.
 pub(super) const WELL: &str = "well";

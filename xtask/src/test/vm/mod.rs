@@ -99,9 +99,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     if outcome.status != 0 || !errors.is_empty() {
         tally.record("all was run", Err(format!("exit status {}\n{errors}", outcome.status)));
     }
-    let lazy = fs::read_to_string(folder.join(inside::LAZY)).unwrap_or_default();
-    let result = if lazy == inside::WELL { Ok(()) } else { Err(lazy) };
-    tally.record("plugins are opened when they are needed", result);
+    for (file, what) in [
+        (inside::LAZY, "plugins are opened when they are needed"),
+        (inside::MIXED, "one event channel serves soft and the kernel's devices"),
+    ] {
+        let said = fs::read_to_string(folder.join(file)).unwrap_or_default();
+        tally.record(what, if said == inside::WELL { Ok(()) } else { Err(said) });
+    }
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         judge(scenario, &folder, index, Side::Ours, tally);
         for (release, _) in newer.iter().filter(|_| scenario.newer) {
