@@ -20,7 +20,7 @@ pub mod shared;
 pub mod version_map;
 
 pub use errno::Errno;
-pub use ret::{MinusOne, Negative, Ret};
+pub use ret::{MinusOne, MinusOneLong, Negative, Ret};
 
 /// Runs the body of an entry point: an `Err` and a panic both become the failure value of the return
 /// type. A panic is a defect of ours; it has already printed its message and becomes `EIO`. A thread that is cancelled meanwhile ends

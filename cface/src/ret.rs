@@ -59,6 +59,18 @@ impl Ret for MinusOne {
     }
 }
 
+/// The same for calls that count bytes: `rsend(3)` and the like (`ssize_t`, `off_t`).
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinusOneLong(pub isize);
+
+impl Ret for MinusOneLong {
+    fn fail(error: Errno) -> Self {
+        error.set();
+        Self(-1)
+    }
+}
+
 /// A negative errno, otherwise the value: `ibv_query_gid_table(3)` (`ssize_t`).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +99,8 @@ mod tests {
         assert_eq!(Errno::last(), Errno::ENOMEM);
         assert_eq!(MinusOne::fail(Errno::EAGAIN), MinusOne(-1));
         assert_eq!(Errno::last(), Errno::EAGAIN);
+        assert_eq!(MinusOneLong::fail(Errno::EPIPE), MinusOneLong(-1));
+        assert_eq!(Errno::last(), Errno::EPIPE);
         assert_eq!(<Negative<isize>>::fail(Errno::EINVAL), Negative(-(libc::EINVAL as isize)));
     }
 }

@@ -42,6 +42,7 @@
 
 pub mod fuzzing;
 mod manager;
+pub mod stream;
 pub mod wire;
 
 pub use manager::{

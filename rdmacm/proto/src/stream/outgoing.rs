@@ -1,0 +1,266 @@
+//! The sender's side: what may be sent now, and from where.
+
+use super::hello::{Area, Hello};
+use super::message::{Broken, Message};
+use super::settings::Settings;
+use super::{CONTROLS, LOW_WATER, TABLE};
+use std::collections::VecDeque;
+
+/// The most bytes of one request: the peer reads the first ones while the next ones travel.
+const MOST: u32 = 1 << 16;
+
+/// Where the bytes of a request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the request itself.
+    Inline,
+    /// At this place of the send buffer.
+    Buffer(u32),
+}
+
+/// A request to write bytes of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Where they go, as the peer names it.
+    pub addr: u64,
+    /// The peer's key.
+    pub key: u32,
+    /// How many.
+    pub bytes: u32,
+    /// Where they are to be put first.
+    pub from: Place,
+    /// What its completion is told as.
+    pub done: Done,
+}
+
+/// A request that completes. Requests complete in the order in which they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Data, with so many bytes of the send buffer.
+    Data(u32),
+    /// A message of control.
+    Control,
+    /// The last one of all.
+    Disconnect,
+}
+
+impl Done {
+    /// As the number of a request.
+    #[must_use]
+    pub const fn emit(self) -> u64 {
+        match self {
+            Self::Data(bytes) => bytes as u64,
+            Self::Control => 1 << 32,
+            Self::Disconnect => 2 << 32,
+        }
+    }
+
+    /// The request of a number; `None`: it is none of ours.
+    #[must_use]
+    pub const fn parse(raw: u64) -> Option<Self> {
+        match raw >> 32 {
+            0 => Some(Self::Data(raw as u32)),
+            1 => Some(Self::Control),
+            2 => Some(Self::Disconnect),
+            _ => None,
+        }
+    }
+}
+
+/// The sender's side of a stream.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Messages that were sent, and how many may be; modulo 2^16.
+    sent: u16,
+    limit: u16,
+    /// What we were lent, in its order.
+    targets: VecDeque<Area>,
+    /// Which entry of our table the peer writes next.
+    entry: u32,
+    /// Requests that the send queue has room for: data, and control.
+    slots: u16,
+    controls: u16,
+    /// Requests for data that the send queue has room for when it is empty.
+    all_slots: u16,
+    inline: u32,
+    /// The send buffer: its bytes, where the next ones go, and how many are under way.
+    size: u32,
+    at: u32,
+    used: u32,
+}
+
+impl Outgoing {
+    pub(super) fn new(settings: &Settings, hello: &Hello) -> Self {
+        let all_slots = settings.send_queue.saturating_sub(CONTROLS);
+        let mut targets = VecDeque::with_capacity(TABLE as usize);
+        if hello.buffer.length > 0 {
+            targets.push_back(hello.buffer);
+        }
+        Self {
+            sent: 0,
+            limit: hello.credits,
+            targets,
+            entry: 1,
+            slots: all_slots,
+            controls: CONTROLS,
+            all_slots,
+            inline: settings.inline,
+            size: settings.send_bytes,
+            at: 0,
+            used: 0,
+        }
+    }
+
+    pub(super) fn credit(&mut self, limit: u16) -> Result<(), Broken> {
+        // What was granted once is never taken back.
+        if limit.wrapping_sub(self.sent) < self.limit.wrapping_sub(self.sent) {
+            return Err(Broken::TooMany);
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// Which entry of our table is to be read after [`super::Update::Table`].
+    #[must_use]
+    pub const fn entry(&self) -> u32 {
+        self.entry
+    }
+
+    /// The peer lends what that entry says.
+    ///
+    /// # Errors
+    /// It is nothing, or there are two already.
+    pub fn lend(&mut self, area: Area) -> Result<(), Broken> {
+        if area.length == 0 || self.targets.len() >= TABLE as usize {
+            return Err(Broken::Area);
+        }
+        self.entry = (self.entry + 1) % TABLE;
+        self.targets.push_back(area);
+        Ok(())
+    }
+
+    /// Whether an application that waits for room should go on.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.has_space() && self.has_credit()
+    }
+
+    fn has_credit(&self) -> bool {
+        self.sent != self.limit && !self.targets.is_empty()
+    }
+
+    const fn has_space(&self) -> bool {
+        let low = if self.size < LOW_WATER { self.size } else { LOW_WATER };
+        self.slots > 0 && self.size - self.used >= low
+    }
+
+    /// Places for messages of control.
+    #[must_use]
+    pub const fn controls(&self) -> u16 {
+        self.controls
+    }
+
+    /// Takes one; `false`: there is none.
+    pub const fn take_control(&mut self) -> bool {
+        let there = self.controls > 0;
+        if there {
+            self.controls -= 1;
+        }
+        there
+    }
+
+    /// The next request for some of `wanted` bytes, in the order of the stream; `None`: there is no room.
+    pub fn write(&mut self, wanted: usize) -> Option<Write> {
+        if wanted == 0 || !self.has_room() {
+            return None;
+        }
+        let target = *self.targets.front()?;
+        let (bytes, from) = self.place(wanted, target.length);
+        self.sent = self.sent.wrapping_add(1);
+        let left = target.length - bytes;
+        let next = Area { addr: target.addr.wrapping_add(bytes.into()), length: left, ..target };
+        if left == 0 {
+            self.targets.pop_front();
+        } else if let Some(front) = self.targets.front_mut() {
+            *front = next;
+        }
+        Some(self.request(target, bytes, from))
+    }
+
+    /// The next request for some of `wanted` bytes that go to a mapping. It costs no credit.
+    pub fn write_to(&mut self, target: Area, wanted: usize) -> Option<Write> {
+        if wanted == 0 || target.length == 0 || !self.has_space() {
+            return None;
+        }
+        let (bytes, from) = self.place(wanted, target.length);
+        Some(self.request(target, bytes, from))
+    }
+
+    /// The request for an entry of the peer's table of mappings, all of it at once; `None`: there is no room. It costs a credit.
+    pub fn write_entry(&mut self, entry: Area) -> Option<Write> {
+        if !self.has_room() {
+            return None;
+        }
+        if entry.length > self.inline && entry.length > self.size - self.at {
+            // What is left at the end of the buffer is too short. All of it is given up with this request.
+            let rest = self.size - self.at;
+            if self.size - self.used < rest + entry.length {
+                return None;
+            }
+            self.used += rest;
+            self.at = 0;
+            let mut write = self.request(entry, entry.length, Place::Buffer(0));
+            write.done = Done::Data(entry.length + rest);
+            self.sent = self.sent.wrapping_add(1);
+            return Some(write);
+        }
+        let (bytes, from) = self.place(entry.length as usize, entry.length);
+        if bytes < entry.length {
+            return None;
+        }
+        self.sent = self.sent.wrapping_add(1);
+        Some(self.request(entry, bytes, from))
+    }
+
+    /// How many bytes go, and from where: those that lie behind each other in the buffer.
+    fn place(&self, wanted: usize, room: u32) -> (u32, Place) {
+        let most = room.min(MOST).min(Message::MOST_BYTES);
+        let bytes = u32::try_from(wanted).unwrap_or(u32::MAX).min(most);
+        if bytes <= self.inline {
+            return (bytes, Place::Inline);
+        }
+        let (free, behind) = (self.size - self.used, self.size - self.at);
+        (bytes.min(free).min(behind), Place::Buffer(self.at))
+    }
+
+    const fn request(&mut self, target: Area, bytes: u32, from: Place) -> Write {
+        self.slots -= 1;
+        let held = match from {
+            Place::Inline => 0,
+            Place::Buffer(_) => {
+                self.used += bytes;
+                self.at = (self.at + bytes) % self.size;
+                bytes
+            }
+        };
+        Write { addr: target.addr, key: target.key, bytes, from, done: Done::Data(held) }
+    }
+
+    pub(super) fn complete(&mut self, done: Done) {
+        match done {
+            Done::Data(held) => {
+                self.used = self.used.saturating_sub(held);
+                self.slots = (self.slots + 1).min(self.all_slots);
+            }
+            Done::Control | Done::Disconnect => {
+                self.controls = (self.controls + 1).min(CONTROLS);
+            }
+        }
+    }
+
+    /// Whether nothing is under way.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.slots == self.all_slots && self.controls == CONTROLS
+    }
+}
