@@ -94,6 +94,17 @@ impl Channel {
         }
     }
 
+    /// For ids on devices that the kernel has not: an eventfd.
+    ///
+    /// # Errors
+    /// `ENODEV` there are none; the system's.
+    pub(crate) fn of_soft() -> Result<Arc<Self>, Errno> {
+        if device::all()?.is_empty() {
+            return Err(Errno::ENODEV);
+        }
+        bell(0).map(|fd| Self::with(fd, Ends::Own(fd)))
+    }
+
     /// For ids on the kernel's devices only: its own descriptor.
     ///
     /// # Errors
@@ -124,7 +135,7 @@ impl Channel {
     }
 
     /// The bell of the queue.
-    const fn bell(&self) -> i32 {
+    pub(crate) const fn bell(&self) -> i32 {
         match self.ends {
             Ends::Own(fd) | Ends::Both(fd, _) => fd,
             Ends::Kernel(_) => -1,
@@ -185,6 +196,20 @@ impl Channel {
         self.queue.lock().pop_front()
     }
 
+    /// Whether no event waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+
+    /// Takes the number of one event off the descriptor, if there is one.
+    pub(crate) fn discount(&self) {
+        let mut count = 0_u64;
+        let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
+        // Somebody may have read the number already, and finds no event then.
+        // SAFETY: `into` names the eight bytes of `count`.
+        unsafe { libc::preadv2(self.bell(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+    }
+
     /// Takes back the events for which `wanted` holds.
     pub(crate) fn take_back(&self, wanted: impl Fn(&Event) -> bool) -> VecDeque<Box<Event>> {
         let mut queue = self.queue.lock();
@@ -195,11 +220,7 @@ impl Channel {
         }
         *queue = left;
         for _ in &taken {
-            let mut count = 0_u64;
-            let mut into = libc::iovec { iov_base: (&raw mut count).cast::<c_void>(), iov_len: 8 };
-            // Somebody may have read the number already, and finds no event then.
-            // SAFETY: `into` names the eight bytes of `count`.
-            unsafe { libc::preadv2(self.bell(), &raw mut into, 1, -1, libc::RWF_NOWAIT) };
+            self.discount();
         }
         taken
     }

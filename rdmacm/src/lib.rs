@@ -8,7 +8,7 @@
 //! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
 //! | `ports` | who has which port, among the processes of a host |
 //! | `device`, `address` | devices and their addresses |
-//! | `rsocket` | names only, so far |
+//! | `rsocket` | sockets over queue pairs |
 //! | `kernel` | ids on devices of the kernel, by its own connection manager |
 //! | `verbs` | what is used of libibverbs.so.1 |
 //!

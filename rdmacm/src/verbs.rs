@@ -33,6 +33,7 @@ unsafe extern "C" {
         length: usize,
         access: c_int,
     ) -> *mut ibv_mr;
+    pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
     pub(crate) fn ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,

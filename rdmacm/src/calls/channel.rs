@@ -181,6 +181,15 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> 
     }
 }
 
+/// The next event of a channel that only this library reads, if there is one.
+pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
+    if channel.is_empty() {
+        return None;
+    }
+    channel.discount();
+    take(channel, &Came::Own)
+}
+
 /// The program is done with an event.
 ///
 /// # Safety

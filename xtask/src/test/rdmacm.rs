@@ -1,6 +1,7 @@
 //! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by our librdmacm.so.1 between two processes, of one host and of two.
 
 mod hosts;
+mod rsockets;
 
 use super::{Bench, ENOUGH, Fabric, Tally};
 use crate::namespaces::Namespaces;
@@ -118,6 +119,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;
     tally.record("nobody listens: rejected", nobody(bench, &Site::here(&fabric)));
     tally.record("what came with rdma-core 60, and a child", newer(bench, &fabric));
+    rsockets::run(bench, tally)?;
     hosts::run(bench, tally)
 }
 

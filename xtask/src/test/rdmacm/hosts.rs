@@ -1,5 +1,6 @@
 //! The same programs between two hosts: two network namespaces with a cable, and QP 1 on the wire.
 
+use super::rsockets::{self, STREAMS};
 use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, Site, TCP, both, nobody};
 use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
@@ -46,6 +47,12 @@ const LOSSY: &[Case] = &[
         endless: true,
         ..PLAIN
     },
+    Case {
+        server: &["rstream", "-T", "v", "-S", "20000", "-C", "20", "-I", "5"],
+        client: &["rstream", "-T", "v", "-S", "20000", "-C", "20", "-I", "5", "-s", ADDRESS],
+        says: "custom",
+        ..PLAIN
+    },
 ];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
@@ -59,6 +66,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let some =
         |cases: &'static [Case], address, what| cases.iter().map(move |c| (c, address, what));
     let clean = some(CASES, SERVER, "two hosts").chain(some(CASES6, SERVER6, "two hosts, IPv6"));
+    let clean = clean.chain(some(STREAMS, SERVER, "two hosts"));
     for (case, address, what) in clean {
         if tally.failures.len() >= ENOUGH {
             return Ok(());
@@ -78,6 +86,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let server = at.serve(bench, &at.job(0, &listener, Some(port))?, TCP, port)?;
     tally.record("nobody listens, another server is there: rejected", nobody(bench, &at));
     drop(server);
+    for victim in [0, 1] {
+        let name = format!("rstream between two hosts, {} is killed", rsockets::SIDES[victim]);
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, rsockets::killed(bench, &at, victim));
+    }
     match hosts.set_cable(1500, "loss 10%") {
         Ok(()) => {
             for case in LOSSY {

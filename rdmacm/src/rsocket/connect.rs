@@ -1,0 +1,351 @@
+//! `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rgetpeername`, `rgetsockname`: as socket(2) and its kin, by ids.
+
+use super::endpoint::Endpoint;
+use super::options::Options;
+use super::settings::defaults;
+use super::socket::{Phase, Socket, State, destroy, find, new_id};
+use crate::address;
+use crate::calls::{channel as events, connect, id as ids, resolve};
+use crate::channel::Channel;
+use crate::id::Id;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use ferroverbs_cm::stream::Hello;
+use parking_lot::MutexGuard;
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+
+fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
+    let plain = kind & !KINDS;
+    let known = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && plain == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if !known {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let (id, channel) = new_id()?;
+    let options = Options {
+        nonblocking: kind & libc::SOCK_NONBLOCK != 0,
+        close_on_exec: kind & libc::SOCK_CLOEXEC != 0,
+        ..Options::default()
+    };
+    let socket = Socket::new(domain, Arc::clone(&id), channel, defaults().settings, options);
+    if socket.is_err() {
+        destroy(&id);
+    }
+    socket
+}
+
+/// Turns the result of a call for an id into ours.
+fn done(result: MinusOne) -> Result<(), Errno> {
+    if result.0 == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// Parameters of a connection, with what we say to the peer.
+fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: hello.as_ptr().cast(),
+        private_data_len: Hello::LEN as u8,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+/// Sets out for the peer.
+fn set_out(socket: &Socket, state: &mut State, to: *mut libc::sockaddr) -> Result<(), Errno> {
+    let at = state.id.as_c();
+    // SAFETY: the id is ours and live; `to` is readable, by the caller's contract.
+    unsafe {
+        done(resolve::resolve_addr(at, null_mut(), to, 2000))?;
+    }
+    take_one(&state.channel, RDMA_CM_EVENT_ADDR_RESOLVED)?;
+    // SAFETY: the id is ours and live.
+    done(unsafe { resolve::resolve_route(at, 2000) })?;
+    take_one(&state.channel, RDMA_CM_EVENT_ROUTE_RESOLVED)?;
+    let endpoint = Endpoint::new(&state.id, state.settings)?;
+    socket.watch(endpoint.fd())?;
+    let hello = endpoint.hello()?.emit();
+    state.settings = endpoint.settings;
+    state.endpoint = Some(endpoint);
+    let mut said = parameters(&hello);
+    // SAFETY: the id is ours and live; what is said stays during the call.
+    done(unsafe { connect::connect_c(at, &raw mut said) })
+}
+
+/// Takes an event that came at once.
+fn take_one(channel: &Arc<Channel>, wanted: rdma_cm_event_type) -> Result<(), Errno> {
+    let event = events::next_now(channel).ok_or(Errno::EIO)?;
+    // SAFETY: just taken, and given back once.
+    unsafe {
+        let (kind, status) = ((*event).event, (*event).status);
+        events::give_back(event);
+        if kind == wanted { Ok(()) } else { Err(Errno::from_raw(status.saturating_neg())) }
+    }
+}
+
+/// Waits for the end of a connection's beginning.
+fn wait(socket: &Socket, state: MutexGuard<'_, State>) -> Result<(), Errno> {
+    let at_once = state.options.nonblocking;
+    let state = socket.until(state, at_once, |state| state.phase != Phase::Connecting);
+    let mut state = state.map_err(|why| match why {
+        Errno::EAGAIN => Errno::from_raw(libc::EINPROGRESS),
+        why => why,
+    })?;
+    if state.phase == Phase::Failed {
+        return Err(state.error.take().unwrap_or(Errno::ECONNREFUSED));
+    }
+    Ok(())
+}
+
+/// Who asks a listener for a connection, and what he says.
+struct Request {
+    id: Arc<Id>,
+    said: Vec<u8>,
+}
+
+/// The oldest request that a listener got; `None`: none waits.
+fn request(listener: &mut State) -> Result<Option<Request>, Errno> {
+    let Some(event) = events::next_now(&listener.channel) else { return Ok(None) };
+    // SAFETY: just taken; a request's id is ours from then on, and private data are as many as are said.
+    unsafe {
+        let (kind, id, conn) = ((*event).event, (*event).id, (*event).param.conn);
+        if kind != RDMA_CM_EVENT_CONNECT_REQUEST {
+            events::give_back(event);
+            return Ok(None);
+        }
+        let said = if conn.private_data.is_null() {
+            vec![]
+        } else {
+            std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
+                .to_vec()
+        };
+        events::give_back(event);
+        Ok(Some(Request { id: Id::of(id)?, said }))
+    }
+}
+
+/// Grants a request: the socket of the new connection. One that cannot be granted is rejected, and its id is gone.
+fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Arc<Socket>, Errno> {
+    let reject = |id: &Arc<Id>| {
+        // SAFETY: the id is ours and live. Where nobody waits for an answer, there is nobody to tell.
+        unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
+    };
+    let prepared = (|| {
+        let hello = Hello::parse(said).map_err(|_| Errno::EPROTO)?;
+        let channel = Channel::of_soft()?;
+        ids::move_to(&id, Arc::clone(&channel), false, 0);
+        let endpoint = Endpoint::new(&id, listener.settings)?;
+        let own = endpoint.hello()?.emit();
+        let (settings, options) = (endpoint.settings, listener.options);
+        let socket = Socket::new(domain, Arc::clone(&id), channel, settings, options)?;
+        Ok((socket, endpoint, hello, own))
+    })();
+    let (socket, endpoint, hello, own) = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            reject(&id);
+            destroy(&id);
+            return Err(why);
+        }
+    };
+    let mut state = socket.lock();
+    let accepted = (|| {
+        socket.watch(endpoint.fd())?;
+        state.endpoint = Some(endpoint);
+        state.know(hello)?;
+        state.phase = Phase::Accepting;
+        let mut said = parameters(&own);
+        // SAFETY: the id is ours and live; what is said stays during the call.
+        done(unsafe { connect::accept_c(id.as_c(), &raw mut said) })
+    })();
+    drop(state);
+    if let Err(why) = accepted {
+        reject(&id);
+        super::end::abandon(&socket);
+        return Err(why);
+    }
+    Ok(socket)
+}
+
+fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
+    loop {
+        let state = socket.lock();
+        if state.phase != Phase::Listening {
+            return Err(Errno::EINVAL);
+        }
+        let at_once = state.options.nonblocking;
+        let mut state = socket.until(state, at_once, |state| !state.channel.is_empty())?;
+        let Some(Request { id, said }) = request(&mut state)? else { continue };
+        match grant(socket.domain, &state, id, &said) {
+            // The peer is no rsocket, or gave up: the next one.
+            Err(Errno::EPROTO | Errno::EINVAL) => {}
+            granted => return granted,
+        }
+    }
+}
+
+/// Writes an address where the application wants it, as much as there is room for.
+///
+/// # Safety
+/// `to` and `len` are NULL or writable, `to` as many bytes as `len` says.
+pub(super) unsafe fn tell(
+    address: SocketAddr,
+    to: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> Result<(), Errno> {
+    if to.is_null() || len.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: zeros are an address; both are writable, and no more bytes are copied than either has.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+        let bytes = address::write(&raw mut storage, address);
+        let room = (*len as usize).min(bytes);
+        (&raw const storage).cast::<u8>().copy_to_nonoverlapping(to.cast(), room);
+        *len = bytes as libc::socklen_t;
+    }
+    Ok(())
+}
+
+/// Nowhere, of a family.
+const fn unspecified(domain: c_int) -> SocketAddr {
+    let ip = match domain {
+        libc::AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    SocketAddr::new(ip, 0)
+}
+
+/// The peer's address.
+///
+/// # Errors
+/// `ENOTCONN` there is none.
+pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
+    let id = Arc::clone(&socket.lock().id);
+    let destination = id.lock().destination;
+    destination.ok_or(Errno::ENOTCONN)
+}
+
+verb! {
+    /// `rsocket(3)`: `EOPNOTSUPP` for what is no stream over IPv4 or IPv6; `ENODEV` without a device.
+    ///
+    /// # Safety
+    /// Nothing is asked.
+    pub(crate) fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> MinusOne {
+        Ok(MinusOne(make(domain, kind, protocol)?.fd()))
+    }
+
+    /// `rbind(3)`.
+    ///
+    /// # Safety
+    /// `addr` is NULL or readable, as many bytes as its family has.
+    pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, _len: libc::socklen_t) -> MinusOne {
+        let socket = find(socket)?;
+        let mut state = socket.lock();
+        // SAFETY: the id is ours and live; the caller answers for the address.
+        done(unsafe { resolve::bind_addr(state.id.as_c(), addr.cast_mut()) })?;
+        state.phase = Phase::Bound;
+        Ok(MinusOne(0))
+    }
+
+    /// `rlisten(3)`.
+    ///
+    /// # Safety
+    /// Nothing is asked.
+    pub(crate) fn rlisten(socket: c_int, backlog: c_int) -> MinusOne {
+        let socket = find(socket)?;
+        let mut state = socket.lock();
+        match state.phase {
+            Phase::Listening => return Ok(MinusOne(0)),
+            Phase::Idle | Phase::Bound => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        // SAFETY: the id is ours and live.
+        done(unsafe { connect::listen_c(state.id.as_c(), backlog) })?;
+        state.phase = Phase::Listening;
+        Ok(MinusOne(0))
+    }
+
+    /// `raccept(3)`: a new socket has the options of the one that listens.
+    ///
+    /// # Safety
+    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    pub(crate) fn raccept(
+        socket: c_int,
+        addr: *mut libc::sockaddr,
+        len: *mut libc::socklen_t,
+    ) -> MinusOne {
+        let new = accept(&*find(socket)?)?;
+        if !addr.is_null() && !len.is_null() {
+            // SAFETY: by the contract above.
+            unsafe { tell(peer(&new)?, addr, len)? };
+        }
+        Ok(MinusOne(new.fd()))
+    }
+
+    /// `rconnect(3)`: `EINPROGRESS` where the socket does not block.
+    ///
+    /// # Safety
+    /// `addr` is NULL or readable, as many bytes as its family has.
+    pub(crate) fn rconnect(
+        socket: c_int,
+        addr: *const libc::sockaddr,
+        _len: libc::socklen_t,
+    ) -> MinusOne {
+        let socket = find(socket)?;
+        let mut state = socket.lock();
+        match state.phase {
+            Phase::Idle | Phase::Bound => {}
+            Phase::Connecting => return wait(&socket, state).map(|()| MinusOne(0)),
+            Phase::Connected | Phase::Accepting => return Err(Errno::from_raw(libc::EISCONN)),
+            _ => return Err(Errno::EINVAL),
+        }
+        if let Err(why) = set_out(&socket, &mut state, addr.cast_mut()) {
+            state.phase = Phase::Failed;
+            return Err(why);
+        }
+        state.phase = Phase::Connecting;
+        wait(&socket, state)?;
+        Ok(MinusOne(0))
+    }
+
+    /// `rgetpeername(3)`.
+    ///
+    /// # Safety
+    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    pub(crate) fn rgetpeername(
+        socket: c_int,
+        addr: *mut libc::sockaddr,
+        len: *mut libc::socklen_t,
+    ) -> MinusOne {
+        // SAFETY: by the contract above.
+        unsafe { tell(peer(&*find(socket)?)?, addr, len)? };
+        Ok(MinusOne(0))
+    }
+
+    /// `rgetsockname(3)`.
+    ///
+    /// # Safety
+    /// `addr` and `len` are NULL or writable, `addr` as many bytes as `len` says.
+    pub(crate) fn rgetsockname(
+        socket: c_int,
+        addr: *mut libc::sockaddr,
+        len: *mut libc::socklen_t,
+    ) -> MinusOne {
+        let socket = find(socket)?;
+        let id = Arc::clone(&socket.lock().id);
+        let source = id.lock().source.unwrap_or_else(|| unspecified(socket.domain));
+        // SAFETY: by the contract above.
+        unsafe { tell(source, addr, len)? };
+        Ok(MinusOne(0))
+    }
+}

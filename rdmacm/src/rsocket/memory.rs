@@ -1,0 +1,100 @@
+//! Registered memory: what the device writes to and reads from while this process does, too. So it is never behind a Rust reference.
+
+use crate::verbs;
+use abi::*;
+use cface::Errno;
+use std::ptr::null_mut;
+
+/// Pages of our own, and their region.
+#[derive(Debug)]
+pub(super) struct Memory {
+    base: *mut u8,
+    bytes: usize,
+    mr: *mut ibv_mr,
+}
+
+impl Memory {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// The system's, or the device's.
+    ///
+    /// # Safety
+    /// `pd` is live until this value is dropped.
+    pub(super) unsafe fn new(pd: *mut ibv_pd, bytes: usize, access: u32) -> Result<Self, Errno> {
+        let (read, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new pages anywhere.
+        let base = unsafe { libc::mmap(null_mut(), bytes.max(1), read, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let mut memory = Self { base: base.cast(), bytes: bytes.max(1), mr: null_mut() };
+        // SAFETY: the domain is live, and the pages are ours until the region is gone.
+        memory.mr = unsafe { verbs::ibv_reg_mr(pd, base, memory.bytes, access.cast_signed()) };
+        if memory.mr.is_null() { Err(Errno::last()) } else { Ok(memory) }
+    }
+
+    /// The address of a byte.
+    pub(super) fn addr(&self, at: u32) -> u64 {
+        self.base as u64 + u64::from(at)
+    }
+
+    /// By which this process names it to its own device.
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: live as long as this value.
+        unsafe { (*self.mr).lkey }
+    }
+
+    /// By which a peer names it.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: live as long as this value.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// Where `bytes` from `at` lie.
+    ///
+    /// # Errors
+    /// `EFAULT` out of range.
+    pub(super) fn place(&self, at: u32, bytes: usize) -> Result<*mut u8, Errno> {
+        let at = at as usize;
+        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes);
+        end.map(|_| self.base.wrapping_add(at)).ok_or(Errno::EFAULT)
+    }
+
+    /// Copies into `to`, which has room for `bytes`.
+    ///
+    /// # Errors
+    /// `EFAULT` out of range.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`, and is none of this memory.
+    pub(super) unsafe fn read(&self, at: u32, to: *mut u8, bytes: usize) -> Result<(), Errno> {
+        let from = self.place(at, bytes)?;
+        // SAFETY: in range; the caller answers for `to`.
+        unsafe { from.copy_to_nonoverlapping(to, bytes) };
+        Ok(())
+    }
+
+    /// `N` bytes, as they are now.
+    ///
+    /// # Errors
+    /// `EFAULT` out of range.
+    pub(super) fn array<const N: usize>(&self, at: u32) -> Result<[u8; N], Errno> {
+        let mut bytes = [0; N];
+        // SAFETY: `bytes` has room for `N`.
+        unsafe { self.read(at, bytes.as_mut_ptr(), N)? };
+        Ok(bytes)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: region and pages are ours; the region goes first, and a device that still has requests for it keeps both.
+        unsafe {
+            if self.mr.is_null() || verbs::ibv_dereg_mr(self.mr) == 0 {
+                libc::munmap(self.base.cast(), self.bytes);
+            }
+        }
+    }
+}

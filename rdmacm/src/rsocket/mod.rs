@@ -1,0 +1,51 @@
+//! rsockets: sockets over queue pairs (rsocket(7)). What both ends say to each other is in `ferroverbs_cm::stream`.
+//!
+//! | | |
+//! |---|---|
+//! | `socket` | a socket, and how its callers wait |
+//! | `endpoint` | its queue pair, completion queue and memory |
+//! | `memory` | registered memory |
+//! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
+//! | `transfer`, `vector` | sending and receiving |
+//! | `mapping` | `riomap`, `riowrite` |
+//! | `poll` | `rpoll`, `rselect` |
+//! | `end` | `rshutdown`, `rclose` |
+//! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
+//! | `bell` | what wakes a thread that waits |
+//! | `settings` | files of the administrator |
+//!
+//! There are no threads: whoever calls does what is due for the socket. Its descriptor is an epoll(7) descriptor over what may bring news, so that poll(2) wakes a thread when somebody should look.
+//! The lock of a socket comes before those of ids and agents.
+
+mod bell;
+pub(crate) mod connect;
+pub(crate) mod end;
+mod endpoint;
+pub(crate) mod mapping;
+mod memory;
+pub(crate) mod options;
+pub(crate) mod poll;
+mod settings;
+mod socket;
+pub(crate) mod transfer;
+mod vector;
+
+use cface::Errno;
+
+/// `repoll_create(3)`: there are none yet.
+///
+/// # Safety
+/// Nothing is asked. What calls it has more arguments than it takes, which it does not look at, and returns `int`: it sees -1.
+pub(crate) unsafe extern "C" fn make() -> isize {
+    Errno::EOPNOTSUPP.set();
+    -1
+}
+
+/// A call for a descriptor that is of no `repoll_create(3)`.
+///
+/// # Safety
+/// As [`make`].
+pub(crate) unsafe extern "C" fn of_none() -> isize {
+    Errno::EBADF.set();
+    -1
+}

@@ -1,0 +1,246 @@
+//! `rsetsockopt`, `rgetsockopt`, `rfcntl` (rsocket(7)).
+
+use super::socket::{Phase, State, find};
+use crate::calls::options as ids;
+use abi::*;
+use cface::{Errno, MinusOne, verb};
+use ferroverbs_cm::stream::{LOW_WATER, MOST_QUEUE, scale, unscale};
+use std::ffi::{c_int, c_void};
+
+/// The level of an rsocket's own options (`<rdma/rsocket.h>`).
+const SOL_RDMA: c_int = 0x10000;
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
+
+/// What a socket remembers of what it was told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    pub(super) nonblocking: bool,
+    pub(super) close_on_exec: bool,
+    /// The other flags of fcntl(2).
+    pub(super) flags: c_int,
+    pub(super) reuse_address: bool,
+    pub(super) keep_alive: bool,
+    pub(super) keep_idle: c_int,
+    pub(super) out_of_band_inline: bool,
+    pub(super) no_linger: bool,
+    pub(super) no_delay: bool,
+    pub(super) only_ipv6: bool,
+    pub(super) type_of_service: c_int,
+}
+
+/// An `int` of the application.
+///
+/// # Safety
+/// `value` has `len` readable bytes.
+unsafe fn int(value: *const c_void, len: libc::socklen_t) -> Result<c_int, Errno> {
+    if value.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    if (len as usize) < size_of::<c_int>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by the contract above, and there are enough.
+    Ok(unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+/// Sets an option of the id.
+fn of_id(state: &State, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
+    let (level, at) = (RDMA_OPTION_ID as c_int, value.as_mut_ptr().cast());
+    // SAFETY: the id is ours and live; the bytes are as many as are said.
+    let done = unsafe { ids::set(state.id.as_c(), level, option, at, value.len()) };
+    if done.0 == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
+    let on = value != 0;
+    let number = value.cast_unsigned();
+    let fresh = matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening);
+    let short = |number: u32| u16::try_from(number).unwrap_or(MOST_QUEUE).min(MOST_QUEUE);
+    match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
+            state.options.reuse_address = on;
+            // After it is bound it changes nothing.
+            if state.phase == Phase::Idle {
+                of_id(state, RDMA_OPTION_ID_REUSEADDR as c_int, &mut value.to_ne_bytes())?;
+            }
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) if fresh => {
+            state.settings.receive_bytes = number.saturating_mul(2);
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) if fresh => {
+            let bytes = number.saturating_mul(2);
+            state.settings.send_bytes = if bytes < LOW_WATER { 2 * LOW_WATER } else { bytes };
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => state.options.keep_alive = on,
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => state.options.out_of_band_inline = on,
+        (libc::SOL_SOCKET, libc::SO_LINGER) => state.options.no_linger = !on,
+        (libc::IPPROTO_IP, libc::IP_TOS) => {
+            state.options.type_of_service = value;
+            of_id(state, RDMA_OPTION_ID_TOS as c_int, &mut [value as u8])?;
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => state.options.no_delay = on,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) if value <= 0 => return Err(Errno::EINVAL),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => state.options.keep_idle = value,
+        (
+            libc::IPPROTO_TCP,
+            libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG | libc::TCP_CONGESTION,
+        ) => {}
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+            state.options.only_ipv6 = on;
+            of_id(state, RDMA_OPTION_ID_AFONLY as c_int, &mut value.to_ne_bytes())?;
+        }
+        (SOL_RDMA, RDMA_SQSIZE..=RDMA_IOMAPSIZE) if !fresh => return Err(Errno::EINVAL),
+        (SOL_RDMA, RDMA_SQSIZE) => state.settings.send_queue = short(number),
+        (SOL_RDMA, RDMA_RQSIZE) => state.settings.receive_queue = short(number),
+        (SOL_RDMA, RDMA_INLINE) => state.settings.inline = short(number).into(),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => state.settings.mappings = unscale(scale(short(number))),
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    Ok(())
+}
+
+fn get(state: &mut State, level: c_int, option: c_int) -> Result<c_int, Errno> {
+    let options = &state.options;
+    let bytes = |bytes: u32| c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    Ok(match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => options.reuse_address.into(),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => options.keep_alive.into(),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => options.out_of_band_inline.into(),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => bytes(state.settings.receive_bytes),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => bytes(state.settings.send_bytes),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => (state.phase == Phase::Listening).into(),
+        (libc::SOL_SOCKET, libc::SO_BROADCAST) => 0,
+        (libc::SOL_SOCKET, libc::SO_ERROR) => {
+            state.progress();
+            state.error.take().map_or(0, Errno::raw)
+        }
+        (libc::IPPROTO_IP, libc::IP_TOS) => options.type_of_service,
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay.into(),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_CONGESTION) => 1,
+        // SAFETY: the id is ours and live, and its path, which is the id's, does not change any more.
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => unsafe {
+            let route = &raw const (*state.id.as_c()).route;
+            if (*route).num_paths > 0 && !(*route).path_rec.is_null() {
+                1 << (7 + (*(*route).path_rec).mtu.min(5))
+            } else {
+                2048
+            }
+        },
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => options.only_ipv6.into(),
+        (SOL_RDMA, RDMA_SQSIZE) => state.settings.send_queue.into(),
+        (SOL_RDMA, RDMA_RQSIZE) => state.settings.receive_queue.into(),
+        (SOL_RDMA, RDMA_INLINE) => bytes(state.settings.inline),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => state.settings.mappings.into(),
+        _ => return Err(Errno::EOPNOTSUPP),
+    })
+}
+
+/// Writes as much of a value as there is room for.
+///
+/// # Safety
+/// `to` is writable, as many bytes as `len` says.
+unsafe fn give<T: Copy>(value: T, to: *mut c_void, len: *mut libc::socklen_t) -> Result<(), Errno> {
+    if to.is_null() || len.is_null() {
+        return Err(Errno::EFAULT);
+    }
+    // SAFETY: by the contract above; no more bytes are copied than either has.
+    unsafe {
+        let bytes = size_of::<T>().min(*len as usize);
+        (&raw const value).cast::<u8>().copy_to_nonoverlapping(to.cast(), bytes);
+        *len = bytes as libc::socklen_t;
+    }
+    Ok(())
+}
+
+verb! {
+    /// `rsetsockopt(3)`: `EOPNOTSUPP` an option that there is not.
+    ///
+    /// # Safety
+    /// `value` is NULL or has `len` readable bytes.
+    pub(crate) fn rsetsockopt(
+        socket: c_int,
+        level: c_int,
+        option: c_int,
+        value: *const c_void,
+        len: libc::socklen_t,
+    ) -> MinusOne {
+        let socket = find(socket)?;
+        // A name, of which nothing is kept.
+        let value = if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            0
+        } else {
+            // SAFETY: by the contract above. The first member of `struct linger` is an int, too.
+            unsafe { int(value, len)? }
+        };
+        set(&mut socket.lock(), level, option, value)?;
+        Ok(MinusOne(0))
+    }
+
+    /// `rgetsockopt(3)`: `EOPNOTSUPP` an option that there is not.
+    ///
+    /// # Safety
+    /// `value` and `len` are NULL or writable, `value` as many bytes as `len` says.
+    pub(crate) fn rgetsockopt(
+        socket: c_int,
+        level: c_int,
+        option: c_int,
+        value: *mut c_void,
+        len: *mut libc::socklen_t,
+    ) -> MinusOne {
+        let socket = find(socket)?;
+        let mut state = socket.lock();
+        // SAFETY: by the contract above.
+        unsafe {
+            match (level, option) {
+                (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                    let on = !state.options.no_linger;
+                    give(libc::linger { l_onoff: on.into(), l_linger: 0 }, value, len)?;
+                }
+                (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+                    // tcpi_state: ESTABLISHED, CLOSE (`<netinet/tcp.h>`); nothing else is known.
+                    let mut info = [0_u8; 104];
+                    info[0] = if state.phase == Phase::Connected && state.is_open() { 1 } else { 7 };
+                    give(info, value, len)?;
+                }
+                _ => give(get(&mut state, level, option)?, value, len)?,
+            }
+        }
+        Ok(MinusOne(0))
+    }
+
+    /// `rfcntl(3)`: `F_GETFL`, `F_SETFL`, `F_GETFD`, `F_SETFD`; `EOPNOTSUPP` for others.
+    ///
+    /// C passes the last argument as one of a changing number; the calling conventions of Linux put it where a third one is.
+    ///
+    /// # Safety
+    /// Nothing is asked: an argument that was not given is not looked at.
+    pub(crate) fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> MinusOne {
+        let socket = find(socket)?;
+        let mut state = socket.lock();
+        let options = &mut state.options;
+        let flag = |on, flag| if on { flag } else { 0 };
+        Ok(MinusOne(match command {
+            libc::F_GETFL => {
+                options.flags | libc::O_RDWR | flag(options.nonblocking, libc::O_NONBLOCK)
+            }
+            libc::F_SETFL => {
+                options.nonblocking = argument & libc::O_NONBLOCK != 0;
+                options.flags = argument & !(libc::O_NONBLOCK | libc::O_ACCMODE);
+                0
+            }
+            libc::F_GETFD => flag(options.close_on_exec, libc::FD_CLOEXEC),
+            libc::F_SETFD => {
+                options.close_on_exec = argument & libc::FD_CLOEXEC != 0;
+                0
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        }))
+    }
+}

@@ -1,0 +1,211 @@
+//! `rpoll`, `rselect`: as poll(2) and select(2), for rsockets and other descriptors together.
+
+use super::bell;
+use super::settings::defaults;
+use super::socket::{Phase, Socket, State, find};
+use cface::{Errno, MinusOne, verb};
+use ferroverbs_cm::stream::Life;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is true of a socket, of what is asked for.
+fn events(state: &mut State, wanted: i16) -> i16 {
+    state.progress();
+    let readable = libc::POLLIN | libc::POLLRDNORM;
+    let writable = libc::POLLOUT | libc::POLLWRNORM;
+    let found = match (state.phase, &state.stream) {
+        (Phase::Listening, _) if !state.channel.is_empty() => readable,
+        (Phase::Failed, _) => return wanted & (readable | writable) | libc::POLLERR,
+        (Phase::Connected | Phase::Accepting, Some(stream)) => {
+            let mut found = 0;
+            if state.has_data() {
+                found |= readable;
+            }
+            if state.has_room() {
+                found |= writable;
+            }
+            let over = match stream.life() {
+                // Not before what came was read: programs give up where they see this.
+                _ if stream.incoming.unread() > 0 && wanted & readable != 0 => 0,
+                Life::Open => 0,
+                Life::Ended => libc::POLLHUP,
+                Life::Broken => libc::POLLERR,
+            };
+            return found & wanted | over;
+        }
+        (Phase::Closed, _) => return libc::POLLNVAL,
+        _ => 0,
+    };
+    found & wanted
+}
+
+/// What is asked for, and of whom.
+struct Asked<'a> {
+    entries: &'a mut [libc::pollfd],
+    /// The rsocket of an entry.
+    sockets: Vec<Option<Arc<Socket>>>,
+}
+
+impl Asked<'_> {
+    /// Fills in what is true now; tells of how many entries something is.
+    fn look(&mut self) -> Result<usize, Errno> {
+        let others = self.sockets.iter().any(Option::is_none);
+        if others {
+            let mut plain: Vec<_> = self.without_sockets();
+            bell::poll(&mut plain, Some(Duration::ZERO))?;
+            for (entry, found) in self.entries.iter_mut().zip(plain) {
+                entry.revents = found.revents;
+            }
+        }
+        for (entry, socket) in self.entries.iter_mut().zip(&self.sockets) {
+            if let Some(socket) = socket {
+                entry.revents = events(&mut socket.lock(), entry.events);
+            }
+        }
+        Ok(self.entries.iter().filter(|entry| entry.revents != 0).count())
+    }
+
+    /// The entries, of which those of sockets count for nothing.
+    fn without_sockets(&self) -> Vec<libc::pollfd> {
+        let both = self.entries.iter().zip(&self.sockets);
+        let one = both.map(|(entry, socket)| libc::pollfd {
+            fd: if socket.is_some() { -1 } else { entry.fd },
+            events: entry.events,
+            revents: 0,
+        });
+        one.collect()
+    }
+
+    /// Sleeps until there may be news, at most for `limit`.
+    fn sleep(&self, limit: Option<Duration>) -> Result<(), Errno> {
+        bell::with(|bell| {
+            let mut entries = self.without_sockets();
+            let mut news = false;
+            for (entry, socket) in entries.iter_mut().zip(&self.sockets) {
+                if let Some(socket) = socket {
+                    (entry.fd, entry.events) = (socket.fd(), libc::POLLIN);
+                    news |= socket.lock().lie_down(bell.fd());
+                }
+            }
+            entries.push(libc::pollfd { fd: bell.fd(), events: libc::POLLIN, revents: 0 });
+            let slept = if news { Ok(1) } else { bell::poll(&mut entries, limit) };
+            bell.still();
+            for socket in self.sockets.iter().flatten() {
+                let mut state = socket.lock();
+                state.get_up(bell.fd());
+            }
+            slept.map(drop)
+        })
+    }
+}
+
+/// poll(2) for both kinds; `None`: for ever.
+fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
+    let sockets = entries.iter().map(|entry| find(entry.fd).ok()).collect();
+    let mut asked = Asked { entries, sockets };
+    let begun = Instant::now();
+    let mut probed = begun;
+    loop {
+        let found = asked.look()?;
+        let gone = begun.elapsed();
+        let left = limit.map(|limit| limit.saturating_sub(gone));
+        if found > 0 || left == Some(Duration::ZERO) {
+            return Ok(found);
+        }
+        if gone < defaults().polling {
+            std::hint::spin_loop();
+            continue;
+        }
+        let longest = defaults().wake_up;
+        asked.sleep(Some(left.map_or(longest, |left| left.min(longest))))?;
+        if probed.elapsed() >= State::PROBE {
+            probed = Instant::now();
+            asked.sockets.iter().flatten().for_each(|socket| socket.lock().probe());
+        }
+    }
+}
+
+/// The sets of select(2), as entries of poll(2).
+///
+/// # Safety
+/// Each is NULL or readable.
+unsafe fn entries(count: c_int, sets: [*mut libc::fd_set; 3]) -> Vec<libc::pollfd> {
+    let of = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let entry = |fd| {
+        let events = sets.iter().zip(of).filter(|(set, _)| {
+            // SAFETY: by the contract above; numbers are below FD_SETSIZE.
+            !set.is_null() && unsafe { libc::FD_ISSET(fd, **set) }
+        });
+        let events = events.fold(0, |all, (_, one)| all | one);
+        (events != 0).then_some(libc::pollfd { fd, events, revents: 0 })
+    };
+    (0..count).filter_map(entry).collect()
+}
+
+verb! {
+    /// `rpoll(3)`.
+    ///
+    /// # Safety
+    /// `fds` has `count` entries that are readable and writable.
+    pub(crate) fn rpoll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> MinusOne {
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        let mut none = [];
+        // SAFETY: by the contract above.
+        let entries = if count == 0 { &mut none[..] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        Ok(MinusOne(c_int::try_from(poll(entries, limit)?).unwrap_or(c_int::MAX)))
+    }
+
+    /// `rselect(3)`.
+    ///
+    /// # Safety
+    /// The sets and the time are NULL, or readable and writable.
+    pub(crate) fn rselect(
+        count: c_int,
+        readable: *mut libc::fd_set,
+        writable: *mut libc::fd_set,
+        special: *mut libc::fd_set,
+        timeout: *mut libc::timeval,
+    ) -> MinusOne {
+        if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+            return Err(Errno::EINVAL);
+        }
+        let sets = [readable, writable, special];
+        // SAFETY: by the contract above.
+        let (mut entries, limit) = unsafe {
+            let limit = timeout.as_ref().map(|time| {
+                let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
+                let rest = u64::try_from(time.tv_usec).map_err(|_| Errno::EINVAL)?;
+                Ok::<_, Errno>(Duration::from_secs(seconds) + Duration::from_micros(rest))
+            });
+            (entries(count, sets), limit.transpose()?)
+        };
+        poll(&mut entries, limit)?;
+        if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+            return Err(Errno::EBADF);
+        }
+        // What the kernel counts for each set (fs/select.c).
+        let of = [
+            libc::POLLIN | libc::POLLHUP | libc::POLLERR,
+            libc::POLLOUT | libc::POLLERR,
+            libc::POLLPRI,
+        ];
+        let own = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        let mut found = 0;
+        for ((set, wanted), asked) in sets.into_iter().zip(of).zip(own) {
+            if set.is_null() {
+                continue;
+            }
+            // SAFETY: by the contract above; numbers are below FD_SETSIZE.
+            unsafe {
+                libc::FD_ZERO(set);
+                for entry in entries.iter().filter(|entry| entry.events & asked != 0 && entry.revents & wanted != 0) {
+                    libc::FD_SET(entry.fd, set);
+                    found += 1;
+                }
+            }
+        }
+        Ok(MinusOne(found))
+    }
+}

@@ -1,0 +1,487 @@
+//! A socket, and how its callers wait.
+
+use super::bell;
+use super::endpoint::{Endpoint, News};
+use super::options::Options;
+use super::settings::defaults;
+use crate::calls::{channel as events, id as ids};
+use crate::channel::Channel;
+use crate::id::Id;
+use abi::*;
+use cface::Errno;
+use ferroverbs_cm::stream::{Done, Hello, Life, Settings, Stream, Targets, Update, unscale};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After how long without news a waiting socket asks whether its peer is still there: a host that died says nothing.
+const PROBE: Duration = Duration::from_secs(5);
+
+/// How far a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Idle,
+    Bound,
+    Listening,
+    /// A request of ours is under way.
+    Connecting,
+    /// We granted a request, and the peer has not said yet that it knows.
+    Accepting,
+    /// What the stream says.
+    Connected,
+    /// No connection came of it.
+    Failed,
+    Closed,
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    /// Its number, an epoll(7) descriptor.
+    fd: c_int,
+    pub(super) domain: c_int,
+    state: Mutex<State>,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) id: Arc<Id>,
+    pub(super) channel: Arc<Channel>,
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) stream: Option<Stream>,
+    pub(super) settings: Settings,
+    pub(super) options: Options,
+    /// `SO_ERROR`.
+    pub(super) error: Option<Errno>,
+    /// Buffers of ours that the peer may write to, and those of the peer.
+    pub(super) mapped: super::mapping::Mapped,
+    pub(super) targets: Targets,
+    /// The bells of threads that sleep.
+    sleepers: Vec<c_int>,
+    /// The descriptor of the completions is among those of the socket's.
+    news: Vec<News>,
+}
+
+static SOCKETS: RwLock<Option<HashMap<c_int, Arc<Socket>>>> = RwLock::new(None);
+
+/// The socket of a number.
+///
+/// # Errors
+/// `EBADF` it is of none.
+pub(super) fn find(fd: c_int) -> Result<Arc<Socket>, Errno> {
+    let sockets = SOCKETS.read();
+    sockets.as_ref().and_then(|known| known.get(&fd)).cloned().ok_or(Errno::EBADF)
+}
+
+/// No call finds the socket any more; `None`: it is gone already.
+pub(super) fn forget(fd: c_int) -> Option<Arc<Socket>> {
+    SOCKETS.write().as_mut()?.remove(&fd)
+}
+
+impl Socket {
+    /// The socket of an id, whose events come to `channel`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn new(
+        domain: c_int,
+        id: Arc<Id>,
+        channel: Arc<Channel>,
+        settings: Settings,
+        options: Options,
+    ) -> Result<Arc<Self>, Errno> {
+        // SAFETY: epoll_create1 has no requirements.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        let events = channel.bell();
+        let state = State {
+            phase: Phase::Idle,
+            id,
+            channel,
+            endpoint: None,
+            stream: None,
+            settings,
+            options,
+            error: None,
+            mapped: super::mapping::Mapped::default(),
+            targets: Targets::default(),
+            sleepers: vec![],
+            news: vec![],
+        };
+        let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
+        socket.watch(events)?;
+        SOCKETS.write().get_or_insert_default().insert(fd, Arc::clone(&socket));
+        Ok(socket)
+    }
+
+    /// The number that the application knows.
+    pub(super) const fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// Has the socket's descriptor be readable when another one is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn watch(&self, fd: c_int) -> Result<(), Errno> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+        // SAFETY: the descriptor is ours, and `event` readable.
+        let done = unsafe { libc::epoll_ctl(self.fd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Waits until `test` holds.
+    ///
+    /// # Errors
+    /// `EAGAIN` it does not, and the caller does not wait; `EINTR`; `EBADF` the socket was closed.
+    pub(super) fn until<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        at_once: bool,
+        test: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        let mut begun = None;
+        loop {
+            state.progress();
+            if test(&state) {
+                return Ok(state);
+            }
+            if state.phase == Phase::Closed {
+                return Err(Errno::EBADF);
+            }
+            if at_once {
+                return Err(Errno::EAGAIN);
+            }
+            if begun.get_or_insert_with(Instant::now).elapsed() < defaults().polling {
+                drop(state);
+                std::hint::spin_loop();
+                state = self.lock();
+                continue;
+            }
+            state = self.sleep(state)?;
+        }
+    }
+
+    /// Sleeps until there may be news.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        bell::with(|bell| {
+            if state.lie_down(bell.fd()) {
+                state.get_up(bell.fd());
+                return Ok(state);
+            }
+            drop(state);
+            let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let slept = bell::poll(&mut [entry(self.fd), entry(bell.fd())], Some(PROBE));
+            bell.still();
+            let mut state = self.lock();
+            state.get_up(bell.fd());
+            if slept? == 0 {
+                state.probe();
+            }
+            Ok(state)
+        })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours, and nobody uses the socket any more.
+        unsafe { libc::close(self.fd) };
+    }
+}
+
+/// Destroys an id that no call uses any more.
+pub(super) fn destroy(id: &Arc<Id>) {
+    // SAFETY: `make` and requests give the id with a count of the program's, which is ours here; every event was given back.
+    unsafe { ids::destroy(id.as_c()) };
+}
+
+impl State {
+    /// The limit of how long a thread sleeps.
+    pub(super) const PROBE: Duration = PROBE;
+
+    /// Whether the connection lasts, as far as is known.
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::is_open)
+    }
+
+    /// Whether a call for bytes has an answer: bytes, or that there are none any more.
+    pub(super) fn has_data(&self) -> bool {
+        match (&self.stream, self.phase) {
+            (Some(stream), _) => stream.incoming.unread() > 0 || !stream.is_readable(),
+            (None, phase) => phase != Phase::Connecting,
+        }
+    }
+
+    /// Whether a call to send goes on.
+    pub(super) fn has_room(&self) -> bool {
+        match (&self.stream, self.phase) {
+            (Some(stream), Phase::Connected) => stream.outgoing.has_room() || !stream.is_writable(),
+            (Some(stream), _) => !stream.is_open(),
+            (None, phase) => phase != Phase::Connecting,
+        }
+    }
+
+    /// The bell of a thread that is going to sleep is known, and news will ring it. `true`: there were some just now.
+    pub(super) fn lie_down(&mut self, bell: c_int) -> bool {
+        self.sleepers.push(bell);
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.arm();
+        }
+        // What came before rings no bell.
+        self.progress()
+    }
+
+    /// A thread has slept.
+    pub(super) fn get_up(&mut self, bell: c_int) {
+        if let Some(at) = self.sleepers.iter().position(|&known| known == bell) {
+            self.sleepers.swap_remove(at);
+        }
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.hush();
+            // Others that sleep want the next event, too.
+            if !self.sleepers.is_empty() {
+                endpoint.arm();
+            }
+        }
+        self.progress();
+    }
+
+    /// Has all threads look again.
+    pub(super) fn wake(&self) {
+        for &bell in &self.sleepers {
+            bell::ring(bell);
+        }
+    }
+
+    /// Finds out whether the peer is still there, unless that is under way.
+    pub(super) fn probe(&mut self) {
+        let (Some(endpoint), Some(stream)) = (&self.endpoint, &mut self.stream) else { return };
+        let idle = stream.outgoing.is_idle() && self.phase == Phase::Connected && stream.is_open();
+        if idle && stream.outgoing.take_control() && endpoint.probe().is_err() {
+            stream.fail();
+        }
+    }
+
+    /// Takes what came, and tells the peer what is due. `true`: there was something.
+    pub(super) fn progress(&mut self) -> bool {
+        let mut any = self.take_events();
+        any |= self.take_completions();
+        self.pay();
+        if any {
+            self.wake();
+        }
+        any
+    }
+
+    fn take_completions(&mut self) -> bool {
+        let (Some(endpoint), Some(stream)) = (&mut self.endpoint, &mut self.stream) else {
+            return false;
+        };
+        let mut any = false;
+        let mut news = std::mem::take(&mut self.news);
+        loop {
+            endpoint.news(&mut news);
+            if news.is_empty() {
+                break;
+            }
+            any = true;
+            for one in &news {
+                match *one {
+                    News::Done(done, ok) => stream.complete(done, ok),
+                    News::Flushed => stream.fail(),
+                    News::Message(raw, bytes) => {
+                        if self.phase == Phase::Accepting {
+                            self.phase = Phase::Connected;
+                        }
+                        let obeyed = obey(endpoint, stream, &mut self.targets, raw, bytes);
+                        if obeyed.is_err() || (stream.is_open() && endpoint.receive().is_err()) {
+                            stream.fail();
+                        }
+                    }
+                }
+            }
+        }
+        self.news = news;
+        if any && stream.life() == Life::Broken {
+            self.error.get_or_insert(Errno::ECONNRESET);
+        }
+        any
+    }
+
+    /// Grants the peer what it is due.
+    fn pay(&mut self) {
+        let (Some(endpoint), Some(stream)) = (&mut self.endpoint, &mut self.stream) else { return };
+        // Before the peer is ready it would lose what is sent, and that takes seconds to mend.
+        if self.phase != Phase::Connected {
+            return;
+        }
+        while let Some((grant, entry)) = stream.grant() {
+            if endpoint.grant(grant, entry).is_err() {
+                stream.fail();
+            }
+        }
+    }
+
+    /// Events of the id. Those of a listener are requests, which `raccept` takes.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while self.phase != Phase::Listening
+            && let Some(event) = events::next_now(&self.channel)
+        {
+            any = true;
+            // SAFETY: just taken, and given back below; private data are as many as are said, or none.
+            unsafe {
+                let (kind, status) = ((*event).event, (*event).status);
+                let conn = (*event).param.conn;
+                let said = if kind == RDMA_CM_EVENT_ESTABLISHED && !conn.private_data.is_null() {
+                    std::slice::from_raw_parts(
+                        conn.private_data.cast(),
+                        conn.private_data_len.into(),
+                    )
+                    .to_vec()
+                } else {
+                    vec![]
+                };
+                events::give_back(event);
+                self.hear(kind, status, &said);
+            }
+        }
+        any
+    }
+
+    fn hear(&mut self, kind: rdma_cm_event_type, status: i32, said: &[u8]) {
+        match (kind, self.phase) {
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
+                if let Err(why) = self.begin(said) {
+                    self.give_up(why);
+                }
+            }
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepting) => self.phase = Phase::Connected,
+            (RDMA_CM_EVENT_REJECTED, _) => self.give_up(Errno::ECONNREFUSED),
+            (RDMA_CM_EVENT_UNREACHABLE, _) => self.give_up(Errno::ETIMEDOUT),
+            (
+                RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_CONNECT_ERROR,
+                _,
+            ) => {
+                self.give_up(if status < 0 { Errno::from_raw(-status) } else { Errno::EIO });
+            }
+            (RDMA_CM_EVENT_DISCONNECTED, _) => {
+                // What was sent before is there already.
+                self.take_completions();
+                match &mut self.stream {
+                    Some(stream) => stream.end(),
+                    None => self.give_up(Errno::ECONNRESET),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// No connection comes of it.
+    pub(super) fn give_up(&mut self, why: Errno) {
+        match (&mut self.stream, self.phase) {
+            (Some(stream), Phase::Connected | Phase::Accepting) => stream.fail(),
+            _ => self.phase = Phase::Failed,
+        }
+        self.error.get_or_insert(why);
+    }
+
+    /// The active side knows what the peer said.
+    fn begin(&mut self, said: &[u8]) -> Result<(), Errno> {
+        let hello = Hello::parse(said).map_err(|_| Errno::EOPNOTSUPP)?;
+        self.know(hello)?;
+        self.phase = Phase::Connected;
+        Ok(())
+    }
+
+    /// Takes over what the peer said.
+    pub(super) fn know(&mut self, hello: Hello) -> Result<(), Errno> {
+        let endpoint = self.endpoint.as_mut().ok_or(Errno::ENOTCONN)?;
+        let stream = Stream::new(&endpoint.settings, &hello).map_err(|_| Errno::EPROTO)?;
+        self.stream = Some(stream);
+        self.targets = Targets::new(endpoint.settings.mappings);
+        endpoint.peer = Some(hello);
+        self.mapped.room = hello.mappings.map_or(0, unscale);
+        Ok(())
+    }
+
+    /// Nothing of the connection is left; who sleeps wakes up.
+    pub(super) fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.mapped.clear();
+        self.stream = None;
+        self.endpoint = None;
+        while let Some(event) = events::next_now(&self.channel) {
+            // SAFETY: just taken.
+            unsafe { events::give_back(event) };
+        }
+        destroy(&self.id);
+        self.wake();
+    }
+}
+
+/// Does what a message of the peer asks for.
+fn obey(
+    endpoint: &Endpoint,
+    stream: &mut Stream,
+    targets: &mut Targets,
+    raw: u32,
+    bytes: u32,
+) -> Result<(), Errno> {
+    let broken = |_| Errno::EPROTO;
+    let message = ferroverbs_cm::stream::Message::parse(raw).map_err(broken)?;
+    match stream.receive(message, bytes).map_err(broken)? {
+        None => Ok(()),
+        Some(Update::Table) => {
+            let area = endpoint.half(stream.outgoing.entry())?;
+            stream.outgoing.lend(area).map_err(broken)
+        }
+        Some(Update::Mapping(index)) => {
+            if index >= endpoint.settings.mappings {
+                return Err(Errno::EPROTO);
+            }
+            targets.learn(index, endpoint.mapping(index)?);
+            Ok(())
+        }
+    }
+}
+
+/// An id with a channel of its own, whose count is ours.
+///
+/// # Errors
+/// `ENODEV`; the system's.
+pub(super) fn new_id() -> Result<(Arc<Id>, Arc<Channel>), Errno> {
+    let channel = Channel::of_soft()?;
+    // SAFETY: the channel is live.
+    let id = unsafe { ids::make(channel.as_c(), null_mut(), RDMA_PS_TCP, IBV_QPT_RC)? };
+    // `destroy` gives it back.
+    std::mem::forget(Arc::clone(&id));
+    Ok((id, channel))
+}
+
+/// Takes a place for a message of control and sends it.
+pub(super) fn tell(state: &mut State, message: ferroverbs_cm::stream::Message) {
+    let (Some(endpoint), Some(stream)) = (&state.endpoint, &mut state.stream) else { return };
+    let done = match message {
+        ferroverbs_cm::stream::Message::Disconnect => Done::Disconnect,
+        _ => Done::Control,
+    };
+    if stream.outgoing.take_control() && endpoint.tell(message, done).is_err() {
+        stream.fail();
+    }
+}

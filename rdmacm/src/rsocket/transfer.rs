@@ -1,0 +1,279 @@
+//! Sending and receiving: `rsend`, `rrecv` and their kin, as send(2) and recv(2). No call raises SIGPIPE.
+
+use super::socket::{Phase, Socket, State, find};
+use super::vector::Vector;
+use cface::{Errno, MinusOneLong, verb};
+use ferroverbs_cm::stream::{Life, Message};
+use parking_lot::MutexGuard;
+use std::ffi::{c_int, c_void};
+
+/// Whether a call waits for no news.
+pub(super) fn at_once(state: &State, flags: c_int) -> bool {
+    state.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
+}
+
+/// The lock of a socket that has a connection, or is getting one.
+fn connected(socket: &Socket) -> Result<MutexGuard<'_, State>, Errno> {
+    let state = socket.lock();
+    match state.phase {
+        Phase::Connecting | Phase::Accepting | Phase::Connected => Ok(state),
+        Phase::Closed => Err(Errno::EBADF),
+        _ => Err(Errno::ENOTCONN),
+    }
+}
+
+/// # Safety
+/// The pieces are readable.
+unsafe fn send(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isize, Errno> {
+    let mut state = connected(socket)?;
+    let all = bytes.left();
+    if all > 0 && state.mapped.is_pending() {
+        state = super::mapping::announce(socket, state, flags)?;
+    }
+    while bytes.left() > 0 {
+        let next = match socket.until_room(state, flags) {
+            Ok(next) => next,
+            // Some went: that is the answer.
+            Err(_) if bytes.left() < all => return Ok((all - bytes.left()).cast_signed()),
+            Err(why) => return Err(why),
+        };
+        state = next;
+        let now = &mut *state;
+        let (Some(endpoint), Some(stream)) = (&mut now.endpoint, &mut now.stream) else { break };
+        let Some(write) = stream.outgoing.write(bytes.left()) else { continue };
+        let posted = endpoint.write(write, Some(Message::Data(write.bytes)), |to, len| {
+            bytes.each(len, |from, behind, some| {
+                // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part, in memory that it does not know.
+                unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
+            });
+        });
+        if let Err(why) = posted {
+            stream.fail();
+            return Err(why);
+        }
+    }
+    Ok(all.wrapping_sub(bytes.left()).cast_signed())
+}
+
+/// # Safety
+/// The pieces are writable.
+unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isize, Errno> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut state = connected(socket)?;
+    let all = bytes.left();
+    let peek = flags & libc::MSG_PEEK != 0;
+    while bytes.left() > 0 {
+        let at_once = at_once(&state, flags);
+        state = match socket.until(state, at_once, State::has_data) {
+            Ok(state) => state,
+            Err(_) if bytes.left() < all => return Ok((all - bytes.left()).cast_signed()),
+            Err(why) => return Err(why),
+        };
+        let now = &mut *state;
+        let (Some(endpoint), Some(stream)) = (&now.endpoint, &mut now.stream) else {
+            return Err(now.error.take().unwrap_or(Errno::ENOTCONN));
+        };
+        if stream.incoming.unread() == 0 {
+            if stream.life() == Life::Broken && bytes.left() == all {
+                return Err(Errno::ECONNRESET);
+            }
+            break;
+        }
+        let mut skip = 0;
+        while let Some((at, some)) = stream.incoming.piece(skip) {
+            let some = u32::try_from(bytes.left()).unwrap_or(u32::MAX).min(some);
+            if some == 0 {
+                break;
+            }
+            let mut taken = Ok(());
+            bytes.each(some as usize, |to, behind, len| {
+                // SAFETY: the caller answers for the pieces. Both are part of `some`, which fits 32 bits.
+                let done = unsafe { endpoint.take(at + behind as u32, to, len) };
+                taken = taken.and(done);
+            });
+            taken?;
+            if peek {
+                skip += some;
+            } else {
+                stream.incoming.consume(some);
+            }
+        }
+        if peek || flags & libc::MSG_WAITALL == 0 {
+            break;
+        }
+    }
+    // The sender may go on.
+    state.progress();
+    Ok(all.wrapping_sub(bytes.left()).cast_signed())
+}
+
+impl Socket {
+    /// Waits until something can be sent.
+    ///
+    /// # Errors
+    /// `ECONNRESET` nothing can be sent any more; those of `until`.
+    pub(super) fn until_room<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        flags: c_int,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        let ready = |state: &State| {
+            state.phase == Phase::Connected
+                && state.stream.as_ref().is_some_and(|s| s.outgoing.has_room() && s.is_writable())
+        };
+        if ready(&state) {
+            return Ok(state);
+        }
+        let at_once = at_once(&state, flags);
+        let mut state = self.until(state, at_once, State::has_room)?;
+        match &state.stream {
+            Some(stream) if stream.is_writable() => Ok(state),
+            Some(_) => Err(Errno::ECONNRESET),
+            None => Err(state.error.take().unwrap_or(Errno::ENOTCONN)),
+        }
+    }
+}
+
+/// The pieces of a message.
+///
+/// # Safety
+/// `message` is NULL or readable, and so is what it names.
+unsafe fn pieces(message: *const libc::msghdr) -> Result<Vector, Errno> {
+    // SAFETY: by the contract above.
+    unsafe {
+        let message = message.as_ref().ok_or(Errno::EFAULT)?;
+        if !message.msg_control.is_null() && message.msg_controllen > 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let count = c_int::try_from(message.msg_iovlen).map_err(|_| Errno::EMSGSIZE)?;
+        Vector::of(message.msg_iov, count)
+    }
+}
+
+verb! {
+    /// `rsend(3)`.
+    ///
+    /// # Safety
+    /// `buf` has `len` readable bytes.
+    pub(crate) fn rsend(socket: c_int, buf: *const c_void, len: usize, flags: c_int) -> MinusOneLong {
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), flags)? }))
+    }
+
+    /// `rsendto(3)`: `EISCONN` with an address.
+    ///
+    /// # Safety
+    /// `buf` has `len` readable bytes.
+    pub(crate) fn rsendto(
+        socket: c_int,
+        buf: *const c_void,
+        len: usize,
+        flags: c_int,
+        to: *const libc::sockaddr,
+        to_len: libc::socklen_t,
+    ) -> MinusOneLong {
+        let socket = find(socket)?;
+        if !to.is_null() || to_len != 0 {
+            return Err(Errno::from_raw(libc::EISCONN));
+        }
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { send(&socket, &mut Vector::one(buf.cast_mut().cast(), len), flags)? }))
+    }
+
+    /// `rsendmsg(3)`: `EOPNOTSUPP` with control data.
+    ///
+    /// # Safety
+    /// `message` is NULL or readable, and so is what it names.
+    pub(crate) fn rsendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> MinusOneLong {
+        let socket = find(socket)?;
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { send(&socket, &mut pieces(message)?, flags)? }))
+    }
+
+    /// `rwrite(3)`.
+    ///
+    /// # Safety
+    /// `buf` has `len` readable bytes.
+    pub(crate) fn rwrite(socket: c_int, buf: *const c_void, len: usize) -> MinusOneLong {
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), 0)? }))
+    }
+
+    /// `rwritev(3)`.
+    ///
+    /// # Safety
+    /// `vector` has `count` readable entries, which name readable bytes.
+    pub(crate) fn rwritev(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
+        let socket = find(socket)?;
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { send(&socket, &mut Vector::of(vector, count)?, 0)? }))
+    }
+
+    /// `rrecv(3)`.
+    ///
+    /// # Safety
+    /// `buf` has `len` writable bytes.
+    pub(crate) fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flags: c_int) -> MinusOneLong {
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), flags)? }))
+    }
+
+    /// `rrecvfrom(3)`.
+    ///
+    /// # Safety
+    /// `buf` has `len` writable bytes; `from` and `from_len` are NULL or writable.
+    pub(crate) fn rrecvfrom(
+        socket: c_int,
+        buf: *mut c_void,
+        len: usize,
+        flags: c_int,
+        from: *mut libc::sockaddr,
+        from_len: *mut libc::socklen_t,
+    ) -> MinusOneLong {
+        let socket = find(socket)?;
+        // SAFETY: by the contract above.
+        unsafe {
+            let got = receive(&socket, &mut Vector::one(buf.cast(), len), flags)?;
+            if got > 0 && !from.is_null() {
+                super::connect::tell(super::connect::peer(&socket)?, from, from_len)?;
+            }
+            Ok(MinusOneLong(got))
+        }
+    }
+
+    /// `rrecvmsg(3)`: `EOPNOTSUPP` with room for control data.
+    ///
+    /// # Safety
+    /// `message` is NULL, or readable and writable, and what it names is writable.
+    pub(crate) fn rrecvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> MinusOneLong {
+        let socket = find(socket)?;
+        // SAFETY: by the contract above.
+        unsafe {
+            let got = receive(&socket, &mut pieces(message)?, flags)?;
+            (*message).msg_flags = 0;
+            (*message).msg_namelen = 0;
+            Ok(MinusOneLong(got))
+        }
+    }
+
+    /// `rread(3)`.
+    ///
+    /// # Safety
+    /// `buf` has `len` writable bytes.
+    pub(crate) fn rread(socket: c_int, buf: *mut c_void, len: usize) -> MinusOneLong {
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), 0)? }))
+    }
+
+    /// `rreadv(3)`.
+    ///
+    /// # Safety
+    /// `vector` has `count` readable entries, which name writable bytes.
+    pub(crate) fn rreadv(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
+        let socket = find(socket)?;
+        // SAFETY: by the contract above.
+        Ok(MinusOneLong(unsafe { receive(&socket, &mut Vector::of(vector, count)?, 0)? }))
+    }
+}

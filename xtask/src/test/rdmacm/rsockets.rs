@@ -1,0 +1,114 @@
+//! rsockets: the programs of rdmacm-utils that use them, and what one end hears when the other one is killed.
+
+use super::{ADDRESS, Case, LIMIT, PLAIN, Site, TCP, both};
+use crate::over::DataPath;
+use crate::pair;
+use crate::process::{End, PAUSE, Running};
+use crate::test::{Bench, ENOUGH, Tally};
+use std::time::Instant;
+
+/// A case of a program that takes the same options on both sides, and verifies what it gets (`-T v`).
+macro_rules! stream {
+    ($($word:literal),*) => {
+        Case {
+            server: &[$($word),*],
+            client: &[$($word,)* "-s", ADDRESS],
+            says: "custom",
+            ..PLAIN
+        }
+    };
+}
+
+/// Blocking, not blocking, by poll; sizes that do and do not fit a request, a buffer and a half of one.
+pub(super) const STREAMS: &[Case] = &[
+    stream!("rstream", "-T", "v", "-T", "b", "-S", "100000", "-C", "20", "-I", "20"),
+    stream!("rstream", "-T", "v", "-T", "n", "-S", "1000000", "-C", "5", "-I", "5"),
+    stream!("rstream", "-T", "v", "-T", "a", "-S", "5000", "-C", "100", "-I", "20"),
+    stream!("rstream", "-T", "v", "-S", "64", "-C", "100", "-I", "50", "-i", "0"),
+    stream!("rstream", "-T", "v", "-S", "3000", "-C", "100", "-I", "20", "-B", "8192"),
+    stream!("riostream", "-T", "v", "-S", "100000", "-C", "20", "-I", "20"),
+    stream!("riostream", "-T", "v", "-T", "n", "-S", "4096", "-C", "20", "-I", "20", "-i", "0"),
+];
+
+/// Who has used so much processor time since it listened talks to its client; in clock ticks of the system.
+const TALK: u64 = 10;
+
+/// Processor time of a process (proc(5): utime and stime).
+fn ticks(of: &Running) -> Result<u64, String> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", of.id()));
+    let text = text.map_err(|why| why.to_string())?;
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    Ok(fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())
+}
+
+/// Who may be killed.
+pub(super) const SIDES: [&str; 2] = ["the server", "the client"];
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    for path in [DataPath::Default, DataPath::Off] {
+        for case in STREAMS {
+            if tally.failures.len() >= ENOUGH {
+                return Ok(());
+            }
+            let name = format!("{}, {}", case.client.join(" "), path.name());
+            bench.step(&format!("rdmacm: {name}"));
+            let fabric = bench.over(path)?;
+            let done = both(bench, &Site::here(&fabric), case);
+            tally.record(&name, done.and(bench.nothing_left(&fabric)));
+        }
+    }
+    let fabric = bench.over(DataPath::Default)?;
+    let site = Site::here(&fabric);
+    tally.record("rcopy", copy(bench, &site));
+    for victim in [0, 1] {
+        let name = format!("rstream, {} is killed", SIDES[victim]);
+        tally.record(&name, killed(bench, &site, victim));
+    }
+    Ok(())
+}
+
+/// A file arrives as it is.
+fn copy(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
+    let port = pair::free_port()?;
+    let mut server = site.serve(bench, &site.job(0, &["rcopy"], Some(port))?, TCP, port)?;
+    let (from, to) = (bench.scratch.fresh("original"), bench.scratch.fresh("copy"));
+    let bytes: Vec<u8> = (0..3_000_001_u32).map(|n| (n * 31 + n / 253) as u8).collect();
+    std::fs::write(&from, &bytes).map_err(|why| why.to_string())?;
+    let (from, target) = (from.display().to_string(), format!("{}:{}", site.address, to.display()));
+    // The program takes its options behind the names only.
+    let port = port.to_string();
+    let client = site.job(1, &["rcopy", &from, &target, "-p", &port], None)?;
+    let client = client.run(&bench.scratch, LIMIT)?;
+    server.kill();
+    let server = server.finish(Instant::now() + LIMIT);
+    if client.ok() && std::fs::read(&to).is_ok_and(|copied| copied == bytes) {
+        return Ok(());
+    }
+    Err(format!("{}{}", server.report("server"), client.report("client")))
+}
+
+/// One end is killed while both talk; the other one hears that the connection is over, and does not wait for ever.
+pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
+    let port = pair::free_port()?;
+    let talk = ["rstream", "-T", "b", "-S", "64", "-C", "1000000", "-I", "1000000"];
+    let server = site.serve(bench, &site.job(0, &talk, Some(port))?, TCP, port)?;
+    let client = [&talk[..], &["-s", ADDRESS]].concat();
+    let client = site.job(1, &client, Some(port))?.start(&bench.scratch)?;
+    let deadline = Instant::now() + LIMIT;
+    let mut both = [server, client];
+    let begun = ticks(&both[0])?;
+    while ticks(&both[0])? < begun + TALK {
+        if both.iter_mut().any(Running::ended) || Instant::now() > deadline {
+            let ends = both.map(|one| one.finish(Instant::now()));
+            return Err(format!("{}{}", ends[0].report("server"), ends[1].report("client")));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    both[victim].kill();
+    let ends = both.map(|one| one.finish(deadline));
+    let left = &ends[1 - victim];
+    if left.end != End::TimedOut && !left.ok() && left.stderr.contains("Connection reset by peer") {
+        return Ok(());
+    }
+    Err(format!("{}{}", ends[0].report("server"), ends[1].report("client")))
+}
