@@ -109,7 +109,7 @@ const PACKAGES: &[Package] = &[
     },
     Package {
         name: "librdmacm1-ferroverbs",
-        lay: |d, root| d.library("librdmacm", root),
+        lay: |d, root| d.connections(root),
         library: Some("librdmacm"),
     },
     Package {
@@ -153,7 +153,8 @@ impl<'a> Dist<'a> {
         copy_tree(&paths.stage(), &tree)?;
         let plugin = "lib/libibverbs/libsoft-rdmav65.so";
         let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
-        let others = ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/librdmacm.so.1", plugin];
+        let others =
+            ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/librdmacm.so.1", stage::PRELOAD, plugin];
         for binary in others.into_iter().chain(layers.iter().map(String::as_str)) {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
@@ -196,6 +197,13 @@ impl<'a> Dist<'a> {
         let name = format!("{library}.so.1");
         let folder = root.join("usr/lib").join(&self.multiarch);
         copy(&self.tree.join("lib").join(&name), &folder.join(&name))
+    }
+
+    fn connections(&self, root: &Path) -> crate::Result<()> {
+        self.library("librdmacm", root)?;
+        // In a folder of its own, so that nobody preloads it unawares.
+        let folder = root.join("usr/lib").join(&self.multiarch).join("rsocket");
+        copy(&self.tree.join(stage::PRELOAD), &folder.join("librspreload.so"))
     }
 
     fn verbs(&self, root: &Path) -> crate::Result<()> {

@@ -46,7 +46,8 @@ pub(crate) const BENCH: &[Package] = &[
 ];
 
 /// Programs that make their connections by librdmacm.
-pub(crate) const RDMACM: &[Package] = &["rdmacm-utils", "librdmacm1|librdmacm1t64"];
+pub(crate) const RDMACM: &[Package] =
+    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl"];
 
 /// Stacks of others whose ways over verbs are tested.
 pub(crate) const QPERF: &[Package] = &["qperf"];

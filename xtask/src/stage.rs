@@ -97,13 +97,16 @@ fn newest(path: &Path) -> Option<SystemTime> {
     Some(latest)
 }
 
+/// What TCP programs are run over rsockets with, where upstream has it, too.
+pub(crate) const PRELOAD: &str = "lib/rsocket/librspreload.so";
+
 fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let begin = SystemTime::now();
     progress.step("building (release)");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "ferroverbs", "-p", "ferroverbs-soft"])
-        .args(["-p", "ferroverbs-cli", "-p", "ferroverbs-rdmacm"])
+        .args(["-p", "ferroverbs-cli", "-p", "ferroverbs-rdmacm", "-p", "ferroverbs-rspreload"])
         .args(LAYERS.iter().flat_map(|name| ["-p".to_owned(), format!("ferroverbs-layer-{name}")]))
         .arg("--target-dir")
         .arg(&paths.target)
@@ -120,6 +123,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
     tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
     tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
+    tree.copy(&release.join("librspreload.so"), PRELOAD, 0o644)?;
     tree.copy(&release.join("libsoft.so"), "lib/libibverbs/libsoft-rdmav65.so", 0o644)?;
     for name in LAYERS {
         let built = release.join(format!("libferroverbs_layer_{name}.so"));

@@ -3,7 +3,7 @@
 use super::{ADDRESS, Case, LIMIT, PLAIN, Site, TCP, both};
 use crate::over::DataPath;
 use crate::pair;
-use crate::process::{End, PAUSE, Running};
+use crate::process::{End, Job, PAUSE, Running};
 use crate::test::{Bench, ENOUGH, Tally};
 use std::time::Instant;
 
@@ -60,6 +60,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;
     let site = Site::here(&fabric);
     tally.record("rcopy", copy(bench, &site));
+    match web(bench, &site) {
+        Err(Web::Missing(program)) => tally.skip("TCP programs over rsockets", &program),
+        Err(Web::Failed(why)) => tally.record("a web server and curl over rsockets", Err(why)),
+        Ok(()) => tally.record("a web server and curl over rsockets", Ok(())),
+    }
     for victim in [0, 1] {
         let name = format!("rstream, {} is killed", SIDES[victim]);
         tally.record(&name, killed(bench, &site, victim));
@@ -71,7 +76,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 fn copy(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let port = pair::free_port()?;
     let mut server = site.serve(bench, &site.job(0, &["rcopy"], Some(port))?, TCP, port)?;
-    let (from, to) = (bench.scratch.fresh("original"), bench.scratch.fresh("copy"));
+    // Where the programs' user may write.
+    let (from, to) = (bench.scratch.fresh("original"), site.sides[0].1.join("copy"));
     let bytes: Vec<u8> = (0..3_000_001_u32).map(|n| (n * 31 + n / 253) as u8).collect();
     std::fs::write(&from, &bytes).map_err(|why| why.to_string())?;
     let (from, target) = (from.display().to_string(), format!("{}:{}", site.address, to.display()));
@@ -85,6 +91,54 @@ fn copy(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{}{}", server.report("server"), client.report("client")))
+}
+
+/// How the test of TCP programs did not succeed.
+enum Web {
+    /// Without these programs there is nothing to test.
+    Missing(String),
+    Failed(String),
+}
+
+impl From<String> for Web {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload. A curl without it finds nobody, so that it was not TCP.
+fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
+    for program in ["python3", "curl"] {
+        let there = Job::new(program).args(["--version"]).run(&bench.scratch, LIMIT);
+        if !there.is_ok_and(|done| done.ok()) {
+            return Err(Web::Missing(format!("there is no {program}")));
+        }
+    }
+    let library = bench.prefix()?.join(crate::stage::PRELOAD);
+    let folder = bench.scratch.folder("web", 0o755)?;
+    let bytes: Vec<u8> = (0..2_000_003_u32).map(|n| (n * 17 + n / 255) as u8).collect();
+    std::fs::write(folder.join("file"), &bytes).map_err(|why| why.to_string())?;
+    let port = pair::free_port()?.to_string();
+    let number = port.parse().map_err(|_| "no port".to_owned())?;
+    let server = ["python3", "-m", "http.server", &port, "--bind", site.address];
+    let server = site.job(0, &server, None)?.env("LD_PRELOAD", &library).dir(&folder);
+    let mut server = site.serve(bench, &server, TCP, number)?;
+    let url = format!("http://{}:{port}/file", site.address);
+    let page = site.sides[1].1.join("page");
+    let to = page.display().to_string();
+    let get = ["curl", "-sS", "--noproxy", "*", "-o", &to, &url];
+    let plain = site.job(1, &get, None)?.run(&bench.scratch, LIMIT)?;
+    let client = site.job(1, &get, None)?.env("LD_PRELOAD", &library);
+    let client = client.run(&bench.scratch, LIMIT)?;
+    server.kill();
+    let server = server.finish(Instant::now() + LIMIT);
+    if plain.ok() {
+        return Err(Web::Failed("the server is there by TCP, too".into()));
+    }
+    if client.ok() && std::fs::read(&page).is_ok_and(|got| got == bytes) {
+        return Ok(());
+    }
+    Err(Web::Failed(format!("{}{}", server.report("server"), client.report("client"))))
 }
 
 /// One end is killed while both talk; the other one hears that the connection is over, and does not wait for ever.

@@ -1,0 +1,104 @@
+//! Which sockets become rsockets: `/etc/rdma/rsocket/preload_config`, lines of program, domain, type and protocol, each of them possibly `*`
+//! (rsocket(7)). Without the file, or without a line in it, all do.
+
+use std::ffi::c_int;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    program: Option<String>,
+    domain: Option<c_int>,
+    kind: Option<c_int>,
+    protocol: Option<c_int>,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice(Vec<Line>);
+
+/// A word: `*`, or one of the names of a number.
+fn number(word: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
+    if word == "*" {
+        return Some(None);
+    }
+    let bare = word.rsplit('_').next().unwrap_or(word);
+    let known = names.iter().find(|(name, _)| name.eq_ignore_ascii_case(bare));
+    known.map(|(_, number)| Some(*number))
+}
+
+impl Choice {
+    /// Takes the text of the file apart; lines that mean nothing are left out.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let line = |line: &str| {
+            if line.starts_with('#') {
+                return None;
+            }
+            let mut words = line.split_whitespace();
+            let program = words.next()?;
+            Some(Line {
+                program: (program != "*").then(|| program.to_owned()),
+                domain: number(
+                    words.next()?,
+                    &[("INET", libc::AF_INET), ("INET6", libc::AF_INET6)],
+                )?,
+                kind: number(
+                    words.next()?,
+                    &[("STREAM", libc::SOCK_STREAM), ("DGRAM", libc::SOCK_DGRAM)],
+                )?,
+                protocol: number(
+                    words.next()?,
+                    &[("TCP", libc::IPPROTO_TCP), ("UDP", libc::IPPROTO_UDP)],
+                )?,
+            })
+        };
+        Self(text.lines().filter_map(line).collect())
+    }
+
+    /// Whether a socket of a program is to be an rsocket.
+    #[must_use]
+    pub fn takes(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
+        let protocol = match (protocol, kind) {
+            (0, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+            (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+            (known, _) => known,
+        };
+        // The file has the beginning of the name.
+        let begins = |name: &str| {
+            program.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+        };
+        self.0.is_empty()
+            || self.0.iter().any(|line| {
+                line.program.as_deref().is_none_or(begins)
+                    && line.domain.is_none_or(|one| one == domain)
+                    && line.kind.is_none_or(|one| one == kind)
+                    && line.protocol.is_none_or(|one| one == protocol)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_lines_all_sockets_are_taken() {
+        for text in ["", "# iperf * * *\n", "nonsense\n", "a INET SEQPACKET *\n"] {
+            assert!(
+                Choice::parse(text).takes("curl", libc::AF_INET, libc::SOCK_STREAM, 0),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_takes_what_it_names_and_nothing_else() {
+        let choice =
+            Choice::parse("# of programs\niperf PF_INET sock_stream IPPROTO_TCP\ncurl * * *\n");
+        assert!(choice.takes("iperf3", libc::AF_INET, libc::SOCK_STREAM, 0));
+        assert!(!choice.takes("iperf3", libc::AF_INET6, libc::SOCK_STREAM, 0));
+        assert!(!choice.takes("iperf3", libc::AF_INET, libc::SOCK_DGRAM, 0));
+        assert!(choice.takes("CURL", libc::AF_INET6, libc::SOCK_DGRAM, 0));
+        assert!(!choice.takes("cur", libc::AF_INET, libc::SOCK_STREAM, 0));
+    }
+}

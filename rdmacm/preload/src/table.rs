@@ -1,0 +1,127 @@
+//! Which descriptors of the program are rsockets.
+
+use crate::choice::Choice;
+use crate::{rdma, real};
+use libc::*;
+use parking_lot::RwLock;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// An rsocket, closed with the last descriptor of it.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) fd: c_int,
+    pub(crate) domain: c_int,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody else uses it any more. Whether the peer heard of it cannot be told by close(2) either.
+        within(|| unsafe { rdma::rclose(self.fd) });
+    }
+}
+
+static KNOWN: RwLock<Option<HashMap<c_int, Arc<Own>>>> = RwLock::new(None);
+
+thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
+
+/// Runs `f`, whose own calls of sockets, in the library below, are libc's.
+pub(crate) fn within<T>(f: impl FnOnce() -> T) -> T {
+    let before = INSIDE.replace(true);
+    let done = f();
+    INSIDE.set(before);
+    done
+}
+
+/// The rsocket of a descriptor of the program.
+pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
+    // The library below asks for its own descriptors, which are none.
+    if INSIDE.get() {
+        return None;
+    }
+    KNOWN.read().as_ref()?.get(&fd).cloned()
+}
+
+/// A descriptor of the program is an rsocket from now on.
+pub(crate) fn enter(fd: c_int, own: Arc<Own>) {
+    let before = KNOWN.write().get_or_insert_default().insert(fd, own);
+    // Closed without the lock.
+    drop(before);
+}
+
+/// A descriptor of the program is none any more.
+pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
+    if INSIDE.get() {
+        return None;
+    }
+    // Most are not: no lock that others wait for.
+    find(fd)?;
+    let mut known = KNOWN.write();
+    known.as_mut()?.remove(&fd)
+}
+
+/// A descriptor of the program that only holds its number; -1 and errno.
+pub(crate) fn placeholder(close_on_exec: bool) -> c_int {
+    // SAFETY: eventfd has no requirements.
+    unsafe { eventfd(0, if close_on_exec { EFD_CLOEXEC } else { 0 }) }
+}
+
+/// Whether a socket that the program makes is to be an rsocket.
+pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    static CHOICE: OnceLock<(Choice, String)> = OnceLock::new();
+    let kind = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if INSIDE.get()
+        || !matches!(domain, AF_INET | AF_INET6)
+        || kind != SOCK_STREAM
+        || !matches!(protocol, 0 | IPPROTO_TCP)
+    {
+        return false;
+    }
+    let (choice, program) = within(|| {
+        CHOICE.get_or_init(|| {
+            let text = std::fs::read_to_string("/etc/rdma/rsocket/preload_config");
+            let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+            (Choice::parse(&text.unwrap_or_default()), name.trim_end().to_owned())
+        })
+    });
+    choice.takes(program, domain, kind, protocol)
+}
+
+/// Has an ordinary socket take the number of an rsocket that did not do; -1 and errno.
+pub(crate) fn make_ordinary(fd: c_int, own: &Own) -> c_int {
+    // SAFETY: numbers and memory of this function only; the descriptor is the program's, and becomes a socket at once.
+    unsafe {
+        let flags = rdma::rfcntl(own.fd, F_GETFL);
+        let new = real::socket(own.domain, SOCK_STREAM, 0);
+        if new < 0 {
+            return -1;
+        }
+        for (level, option) in [
+            (SOL_SOCKET, SO_REUSEADDR),
+            (SOL_SOCKET, SO_KEEPALIVE),
+            (SOL_SOCKET, SO_OOBINLINE),
+            (IPPROTO_TCP, TCP_NODELAY),
+            (IPPROTO_IPV6, IPV6_V6ONLY),
+        ] {
+            let mut value: c_int = 0;
+            let mut len = size_of::<c_int>() as socklen_t;
+            let at = (&raw mut value).cast::<c_void>();
+            if rdma::rgetsockopt(own.fd, level, option, at, &raw mut len) == 0 && value != 0 {
+                real::setsockopt(new, level, option, at, len);
+            }
+        }
+        if flags & O_NONBLOCK != 0 {
+            let own = real::fcntl(new, F_GETFL, 0);
+            real::fcntl(new, F_SETFL, (own | O_NONBLOCK).cast_unsigned() as usize);
+        }
+        let close_on_exec = real::fcntl(fd, F_GETFD, 0);
+        drop(leave(fd));
+        let done = real::dup2(new, fd);
+        real::close(new);
+        if done >= 0 && close_on_exec & FD_CLOEXEC != 0 {
+            real::fcntl(fd, F_SETFD, FD_CLOEXEC as usize);
+        }
+        done
+    }
+}

@@ -1,0 +1,130 @@
+//! poll(2) and select(2), for rsockets and other descriptors together.
+
+use crate::table::{Own, find, within};
+use crate::{rdma, real};
+use cface::Errno;
+use libc::*;
+use std::sync::Arc;
+
+/// The entries with the numbers of the library below, and what keeps these.
+fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Own>>>) {
+    let own: Vec<_> = entries.iter().map(|entry| find(entry.fd)).collect();
+    let below = entries.iter().zip(&own).map(|(entry, own)| pollfd {
+        fd: own.as_ref().map_or(entry.fd, |own| own.fd),
+        events: entry.events,
+        revents: 0,
+    });
+    (below.collect(), own)
+}
+
+/// `poll(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let mut none = [];
+    let entries = if count == 0 {
+        &mut none[..]
+    } else {
+        // SAFETY: the caller answers for so many entries.
+        unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
+    };
+    let (mut below, own) = translate(entries);
+    if own.iter().all(Option::is_none) {
+        // SAFETY: likewise.
+        return unsafe { real::poll(fds, count, timeout) };
+    }
+    // SAFETY: as many entries as are said.
+    let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), count, timeout) });
+    for (entry, below) in entries.iter_mut().zip(below) {
+        entry.revents = below.revents;
+    }
+    found
+}
+
+/// poll, as programs call it that were compiled with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: usize,
+) -> c_int {
+    if room / size_of::<pollfd>() < count as usize {
+        // As libc.
+        // SAFETY: abort has no requirements.
+        unsafe { abort() };
+    }
+    // SAFETY: the caller answers for the entries.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// What each set of select(2) asks for, and what the kernel counts for it (fs/select.c).
+const SETS: [(i16, i16); 3] =
+    [(POLLIN, POLLIN | POLLHUP | POLLERR), (POLLOUT, POLLOUT | POLLERR), (POLLPRI, POLLPRI)];
+
+/// `select(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    readable: *mut fd_set,
+    writable: *mut fd_set,
+    special: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let sets = [readable, writable, special];
+    let asks = |fd: c_int| {
+        let of = sets.iter().zip(SETS).filter(|(set, _)| {
+            // SAFETY: NULL or the caller's; numbers are below FD_SETSIZE.
+            !set.is_null() && unsafe { FD_ISSET(fd, **set) }
+        });
+        of.fold(0, |all, (_, (asked, _))| all | asked)
+    };
+    let numbers = 0..count.clamp(0, FD_SETSIZE as c_int);
+    let entries = numbers.map(|fd| pollfd { fd, events: asks(fd), revents: 0 });
+    let entries: Vec<_> = entries.filter(|entry| entry.events != 0).collect();
+    let (mut below, own) = translate(&entries);
+    if own.iter().all(Option::is_none) {
+        // SAFETY: the caller answers for all of these.
+        return unsafe { real::select(count, readable, writable, special, timeout) };
+    }
+    // SAFETY: NULL or the caller's.
+    let limit = unsafe { timeout.as_ref() }.map_or(-1, |time| {
+        let milliseconds =
+            time.tv_sec.saturating_mul(1000).saturating_add((time.tv_usec + 999) / 1000);
+        c_int::try_from(milliseconds).unwrap_or(c_int::MAX)
+    });
+    // SAFETY: as many entries as are said.
+    let found = within(|| unsafe { rdma::rpoll(below.as_mut_ptr(), below.len() as nfds_t, limit) });
+    if found < 0 {
+        return found;
+    }
+    if below.iter().any(|entry| entry.revents & POLLNVAL != 0) {
+        Errno::EBADF.set();
+        return -1;
+    }
+    let mut ready = 0;
+    for (set, (asked, counted)) in sets.into_iter().zip(SETS) {
+        if set.is_null() {
+            continue;
+        }
+        // SAFETY: the caller's; numbers are below FD_SETSIZE.
+        unsafe {
+            FD_ZERO(set);
+            for (entry, below) in entries.iter().zip(&below) {
+                if entry.events & asked != 0 && below.revents & counted != 0 {
+                    FD_SET(entry.fd, set);
+                    ready += 1;
+                }
+            }
+        }
+    }
+    ready
+}
