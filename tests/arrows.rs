@@ -60,7 +60,7 @@ fn the_folders_of_the_front_end_import_one_way() {
 }
 
 /// A library of ours by its folder, and the crates of this repository that it may stand on. What is not listed may stand on none.
-const CRATES: [(&str, &[&str]); 15] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("providers/soft/sys", &["cface"]),
     ("providers/soft/memory", &["cface", "soft-sys"]),
     ("providers/soft/local", &["cface", "soft-sys", "soft-memory"]),
@@ -72,6 +72,8 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),
     ("layers/records", &["abi"]),
+    // Its packets are those of the wire between hosts.
+    ("layers/capture", &["abi", "cface", "layer-records", "layer-tap", "roce"]),
     ("layers/tap", &["abi", "cface", "layer-records"]),
     ("layers/stats", LAYER),
     ("layers/trace", LAYER),
@@ -88,7 +90,7 @@ const SAFE: [&str; 3] = ["providers/soft/semantics", "providers/soft/roce", "rdm
 fn stands_on(manifest: &str) -> Vec<&str> {
     let Some(begin) = manifest.find("[dependencies]") else { return vec![] };
     let own = |name: &&str| {
-        matches!(*name, "abi" | "cface" | "provider-loader")
+        matches!(*name, "abi" | "cface" | "roce" | "provider-loader")
             || ["soft-", "layer-", "ferroverbs"].iter().any(|of_ours| name.starts_with(of_ours))
     };
     let lines = manifest[begin..].lines().skip(1).take_while(|line| !line.starts_with('['));

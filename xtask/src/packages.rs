@@ -47,7 +47,7 @@ pub(crate) const BENCH: &[Package] = &[
 
 /// Programs that make their connections by librdmacm.
 pub(crate) const RDMACM: &[Package] =
-    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl"];
+    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iproute2"];
 
 /// Stacks of others whose ways over verbs are tested.
 pub(crate) const QPERF: &[Package] = &["qperf"];
@@ -97,7 +97,9 @@ const ALL: &[&[Package]] = &[
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.
 pub(crate) fn main() -> crate::Result<ExitCode> {
-    println!("sudo {}", line(&Apt::ask(&without_repetition(ALL)).names));
+    // Root needs no sudo, and a small system has none.
+    let sudo = if process::is_root() { "" } else { "sudo " };
+    println!("{sudo}{}", line(&Apt::ask(&without_repetition(ALL)).names));
     Ok(ExitCode::SUCCESS)
 }
 

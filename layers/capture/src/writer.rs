@@ -69,7 +69,7 @@ static WAITS: AtomicBool = AtomicBool::new(false);
 /// When it began to; CLOCK_MONOTONIC.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 
-/// The number of an interface, for [`write`]; it has it in all files of the process.
+/// The number of an interface, for [`write()`]; it has it in all files of the process.
 pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u32 {
     let _uncancelled = Uncancelled::begin();
     let mut state = STATE.lock();

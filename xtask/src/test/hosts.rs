@@ -43,7 +43,8 @@ const CROWD: &[(&str, &[&str])] = &[
     ("ib_write_bw", &["-n", "50", "-s", "1048576"]),
 ];
 
-/// Programs of ours, whose two processes are of both hosts. `tm errors` is none of them: a refusal is told once, and whoever misses it gives up instead.
+/// Programs of ours, whose two processes are of both hosts. `tm errors` is none of them: one run in twenty gives up a request that
+/// should be refused (docs/hosts.md).
 const OWN: &[(&str, &[&str])] = &[
     ("random_ops", &["two"]),
     ("builders_xrc", &[]),
