@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 /// An event channel. The C object comes first.
 #[repr(C)]
@@ -20,7 +22,12 @@ pub(crate) struct Channel {
     verbs: rdma_event_channel,
     ends: Ends,
     queue: Mutex<VecDeque<Box<Event>>>,
+    /// Who acknowledged an event of it last, and when.
+    acknowledged: Mutex<Option<(ThreadId, Instant)>>,
 }
+
+/// What a thread needs at most from the end of `rdma_ack_cm_event(3)` to the next `rdma_get_cm_event(3)`.
+const WAY_BACK: Duration = Duration::from_millis(1);
 
 /// Where events come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +121,8 @@ impl Channel {
     }
 
     fn with(fd: i32, ends: Ends) -> Arc<Self> {
-        Arc::new(Self { verbs: rdma_event_channel { fd }, ends, queue: Mutex::default() })
+        let (queue, acknowledged) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { verbs: rdma_event_channel { fd }, ends, queue, acknowledged })
     }
 
     /// On which side a new id of it is.
@@ -171,11 +179,26 @@ impl Channel {
 
     /// The C object is used no more.
     ///
+    /// Programs such as rping have a thread that takes events until the process ends. Their main thread is let go of by its last acknowledgement, and comes
+    /// here while that thread is still on its way to `rdma_get_cm_event(3)`, where it should sleep, as it does with a channel of the kernel, which takes
+    /// longer to go. So it is given the time.
+    ///
     /// # Safety
     /// `channel` is from `into_c`, and given back once.
     pub(crate) unsafe fn drop_c(channel: *mut rdma_event_channel) {
         // SAFETY: by the contract above.
-        drop(unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) });
+        let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
+        let last = *channel.acknowledged.lock();
+        if last.is_some_and(|(thread, when)| {
+            thread != std::thread::current().id() && when.elapsed() < WAY_BACK
+        }) {
+            std::thread::sleep(WAY_BACK);
+        }
+    }
+
+    /// This thread acknowledges an event.
+    pub(crate) fn note_acknowledged(&self) {
+        *self.acknowledged.lock() = Some((std::thread::current().id(), Instant::now()));
     }
 
     /// The address that C code knows.

@@ -200,6 +200,8 @@ pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
     if let Some(group) = &event.group {
         group.acknowledge();
     }
+    let channel = Arc::clone(&event.counts_for.lock().channel);
+    channel.note_acknowledged();
     event.counts_for.acknowledge();
 }
 
