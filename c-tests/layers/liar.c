@@ -1,4 +1,8 @@
-/* A layer that changes a completion: of wr_id 66 it says that it was 67, as a faulty provider might. */
+/*
+ * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, and a region of 66 * 512 bytes
+ * exceeds what may be locked, as with an adapter.
+ */
+#include <errno.h>
 #include <infiniband-provider/ferroverbs_layer.h>
 
 static const struct verbs_context_ops *next;
@@ -12,11 +16,21 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return found;
 }
 
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	if (length == 66 * 512) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return next->reg_mr(pd, addr, length, iova, access);
+}
+
 static int attach(struct ibv_context *context, const struct verbs_context_ops *beneath, struct verbs_context_ops *mine)
 {
 	(void)context;
 	next = beneath;
 	mine->poll_cq = poll_cq;
+	mine->reg_mr = reg_mr;
 	return 0;
 }
 

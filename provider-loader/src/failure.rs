@@ -13,22 +13,33 @@ pub struct Failure {
     pub folders: Vec<PathBuf>,
     /// Generations of the private ABI that were looked for, in order.
     pub generations: Vec<u32>,
-    /// The loader's words about the first file that exists, when one does.
-    pub error: Option<(PathBuf, String)>,
+    /// What was there instead.
+    pub found: Found,
+}
+
+/// What a search for a plugin came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No file of the driver.
+    Nothing,
+    /// A plugin of it, of a generation that nobody here knows.
+    Foreign(PathBuf),
+    /// The first file that exists, and the loader's words about it.
+    Broken(PathBuf, String),
 }
 
 impl Failure {
     /// Whether a file was there and could not be loaded, as opposed to there being none.
     pub fn is_broken(&self) -> bool {
-        self.error.is_some()
+        matches!(self.found, Found::Broken(..))
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = &self.driver;
-        match &self.error {
-            Some((file, error)) => {
+        match &self.found {
+            Found::Broken(file, error) => {
                 let file = file.display().to_string();
                 // The dynamic loader mostly begins with the name itself.
                 let error = error
@@ -36,10 +47,10 @@ impl fmt::Display for Failure {
                     .map_or(error.as_str(), |rest| rest.trim_start_matches(':').trim_start());
                 write!(f, "plugin {file} could not be loaded: {error}")?;
             }
-            None if driver.starts_with('/') => {
+            _ if driver.starts_with('/') => {
                 write!(f, "no plugin {driver}-rdmav{}.so found", Braces(&self.generations))?;
             }
-            None => {
+            _ => {
                 write!(f, "no plugin lib{driver}-rdmav{}.so found in ", Braces(&self.generations))?;
                 for folder in &self.folders {
                     write!(f, "{}, ", folder.display())?;
@@ -48,10 +59,19 @@ impl fmt::Display for Failure {
             }
         }
         write!(f, "; devices of driver '{driver}' will be missing")?;
-        if self.error.is_none() {
-            f.write_str(" (install it, or name its directory in FERROVERBS_PROVIDER_DIR)")?;
+        match &self.found {
+            Found::Broken(..) => Ok(()),
+            Found::Foreign(file) => {
+                let file = file.display();
+                write!(
+                    f,
+                    " ({file} is there, of an rdma-core whose plugins this library does not know)"
+                )
+            }
+            Found::Nothing => {
+                f.write_str(" (install it, or name its directory in FERROVERBS_PROVIDER_DIR)")
+            }
         }
-        Ok(())
     }
 }
 
@@ -69,34 +89,43 @@ impl fmt::Display for Braces<'_> {
 mod tests {
     use super::*;
 
-    fn failure(error: Option<(&str, &str)>) -> Failure {
+    fn failure(found: Found) -> Failure {
         Failure {
             driver: "soft".into(),
             folders: vec!["/a".into(), "/b".into()],
             generations: vec![65, 34],
-            error: error.map(|(file, text)| (file.into(), text.into())),
+            found,
         }
     }
 
     #[test]
     fn a_missing_plugin_is_explained_in_one_line() {
         assert_eq!(
-            failure(None).to_string(),
+            failure(Found::Nothing).to_string(),
             "no plugin libsoft-rdmav{65,34}.so found in /a, /b, or the loader's path; devices of driver \
              'soft' will be missing (install it, or name its directory in FERROVERBS_PROVIDER_DIR)"
         );
     }
 
     #[test]
+    fn a_plugin_of_another_release_is_named() {
+        let failure = failure(Found::Foreign("/b/libsoft-rdmav99.so".into()));
+        assert!(failure.to_string().ends_with(
+            "will be missing (/b/libsoft-rdmav99.so is there, of an rdma-core whose plugins this library does not know)"
+        ));
+    }
+
+    #[test]
     fn a_broken_plugin_is_explained_with_the_loaders_words() {
         let file = "/a/libsoft-rdmav65.so";
-        let broken = failure(Some((file, "/a/libsoft-rdmav65.so: undefined symbol: x")));
+        let words = "/a/libsoft-rdmav65.so: undefined symbol: x";
+        let broken = failure(Found::Broken(file.into(), words.into()));
         assert_eq!(
             broken.to_string(),
             "plugin /a/libsoft-rdmav65.so could not be loaded: undefined symbol: x; devices of driver \
              'soft' will be missing"
         );
         assert!(broken.is_broken());
-        assert!(!failure(None).is_broken());
+        assert!(!failure(Found::Nothing).is_broken());
     }
 }

@@ -15,7 +15,7 @@ mod loader;
 pub mod places;
 
 pub use dl::Plugin;
-pub use failure::Failure;
+pub use failure::{Failure, Found};
 pub use loader::Loader;
 
 /// What fuzz targets call: everything here takes any bytes and must not panic.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::dl::Plugin;
 use crate::elf;
-use crate::failure::Failure;
+use crate::failure::{Failure, Found};
 use crate::places::{Origin, Place};
 
 /// The numbers a plugin can be built for, newest first.
@@ -67,7 +67,7 @@ impl Loader {
             driver: name.to_owned(),
             folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
             generations: generations(),
-            error: None,
+            found: Found::Nothing,
         };
         for file in self.candidates(name) {
             let exists = file.exists();
@@ -76,14 +76,38 @@ impl Loader {
                 let checked = if exists { elf::check(&file) } else { Ok(()) };
                 match checked.and_then(|()| Plugin::open(file.as_os_str())) {
                     Ok(plugin) => return Ok(plugin),
-                    Err(error) if exists && failure.error.is_none() => {
-                        failure.error = Some((file, error));
+                    Err(error) if exists && !failure.is_broken() => {
+                        failure.found = Found::Broken(file, error);
                     }
                     Err(_) => {}
                 }
             }
         }
+        if !failure.is_broken()
+            && let Some(file) = self.foreign(name)
+        {
+            failure.found = Found::Foreign(file);
+        }
         Err(failure)
+    }
+
+    /// A file that would be the plugin of driver `name`, of whatever generation.
+    fn foreign(&self, name: &str) -> Option<PathBuf> {
+        let whole = Path::new(name);
+        let (stem, folders) = match (name.starts_with('/'), whole.parent(), whole.file_name()) {
+            (true, Some(folder), Some(stem)) => (stem.to_str()?.to_owned(), vec![folder]),
+            _ => {
+                let folders = self.folders.iter().map(|folder| folder.path.as_path()).collect();
+                (format!("lib{name}"), folders)
+            }
+        };
+        let entries = folders.into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+        entries.flatten().flatten().map(|entry| entry.path()).find(|path| {
+            let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+            let number = file.strip_prefix(&stem).and_then(|rest| rest.strip_prefix("-rdmav"));
+            let number = number.and_then(|rest| rest.strip_suffix(".so"));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        })
     }
 
     /// Files to try, in order; the last ones are bare names for the dynamic loader's own search. A directory
@@ -177,11 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_of_an_unknown_generation_is_named_in_the_failure() {
+        let path =
+            folder("foreign", &["libnew-rdmav99.so", "libnewer-rdmav99.so", "libnew-rdmavx.so"]);
+        let loader = Loader::new(&[Place { path: path.clone(), origin: Origin::System }]);
+        let named = |name: &str| loader.load(name).expect_err("nothing to open").found;
+        assert_eq!(named("new"), Found::Foreign(path.join("libnew-rdmav99.so")));
+        assert_eq!(named(path.join("libnew").to_str().expect("a name")), named("new"));
+        assert_eq!(named("ne"), Found::Nothing);
+        std::fs::remove_dir_all(path).expect("cleaning up");
+    }
+
+    #[test]
     fn a_file_that_is_no_library_is_named_in_the_failure() {
         let path = folder("broken", &["libnothing-rdmav65.so"]);
         let loader = Loader::new(&[Place { path: path.clone(), origin: Origin::Own }]);
         let failure = loader.load("nothing").expect_err("not a library");
-        let (file, error) = failure.error.clone().expect("the file exists");
+        let Found::Broken(file, error) = failure.found else { panic!("{failure:?}") };
         assert_eq!(file, path.join("libnothing-rdmav65.so"));
         assert!(error.contains("too short"), "{error}");
         assert!(!loader.load("missing").expect_err("no such file").is_broken());

@@ -42,6 +42,7 @@ checks! {
     Mr04 "MR-04" Error;
     Mr05 "MR-05" Error;
     Mr06 "MR-06" Error;
+    Mr12 "MR-12" Warning;
     Mr15 "MR-15" Error;
     Qp01 "QP-01" Error;
     Qp02 "QP-02" Error;

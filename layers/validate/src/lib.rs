@@ -9,6 +9,7 @@ mod checks;
 mod cq;
 mod cq_ex;
 mod explain;
+mod memlock;
 mod mr;
 mod objects;
 mod qp;

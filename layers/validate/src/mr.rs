@@ -1,4 +1,4 @@
-//! Memory: MR-01 to MR-06 and MR-15. Registrations are remembered; what requests say is compared with them.
+//! Memory: MR-01 to MR-06, MR-12 and MR-15. Registrations are remembered; what requests say is compared with them.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -9,7 +9,10 @@ use abi::{
     ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp, ibv_sge, verbs_mr,
 };
 
+use cface::Errno;
+
 use crate::checks::Id;
+use crate::memlock;
 use crate::objects::{context, live_pd, root_of};
 use crate::report::{Message, tell, wanted};
 use crate::stack;
@@ -82,8 +85,18 @@ pub(crate) unsafe extern "C" fn reg_mr(
         // With a NULL address and all lengths it is on demand for all memory.
         let range = range_of(iova, length, access.cast_unsigned());
         remember(ctx, mr, range, Some(access.cast_unsigned()));
+    } else {
+        failed("ibv_reg_mr", length);
     }
     mr
+}
+
+/// MR-12. `errno` stays as the provider left it.
+#[cold]
+fn failed(call: &str, length: usize) {
+    let errno = Errno::last();
+    memlock::check(call, length, errno.raw());
+    errno.set();
 }
 
 pub(crate) unsafe extern "C" fn reg_mr_ex(
@@ -106,6 +119,8 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
         let access = given.access.cast_unsigned();
         let range = start.and_then(|start| range_of(start, given.length, access));
         remember(ctx, mr, range, Some(access));
+    } else {
+        failed("ibv_reg_mr_ex", given.length);
     }
     mr
 }
