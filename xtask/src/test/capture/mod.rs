@@ -151,7 +151,7 @@ fn sound(bench: &Bench, file: &Path) -> crate::Result<usize> {
     let bad = tshark(
         bench,
         file,
-        "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was posted\"",
+        "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\"",
         &["frame.number", "frame.comment"],
     )?;
     if !bad.is_empty() {
