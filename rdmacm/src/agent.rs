@@ -6,15 +6,17 @@
 
 use crate::device::{Device, PORT};
 use crate::id::Id;
+use crate::neighbours::Neighbours;
 use crate::sorting::{self, For};
 use crate::stray::Strays;
 use crate::{ports, random, verbs};
 use abi::*;
 use cface::{Errno, mem};
 use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN};
-use ferroverbs_cm::{Config, Connection, Listener, Manager, Names, Time};
+use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::net::UnixListener;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,9 +58,13 @@ pub(crate) struct Agent {
     lkey: u32,
     /// The thread sleeps at it.
     bell: i32,
+    /// And at this, which is readable when a neighbour has ended.
+    neighbours: i32,
     /// Upper bits of our names.
     owner: u32,
     _owner: ports::Name,
+    /// By which others see that we are there.
+    _life: UnixListener,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -81,6 +87,8 @@ pub(crate) struct State {
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// Requests of other hosts that nobody here takes.
     strays: Strays,
+    /// Whose end is to be seen.
+    neighbours: Neighbours,
 }
 
 impl Agent {
@@ -90,6 +98,7 @@ impl Agent {
     /// The device's, or the system's.
     pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
         let (owner, name) = ports::own(random::number())?;
+        let life = ports::show_life(owner)?;
         let mut config = Config::new(Guid(device.guid));
         config.names = Names { prefix: owner, bits: ports::OWNER_BITS };
         let state = State {
@@ -101,6 +110,7 @@ impl Agent {
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             strays: Strays::default(),
+            neighbours: Neighbours::new()?,
         };
         // SAFETY: eventfd has no requirements.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -149,8 +159,10 @@ impl Agent {
                 memory,
                 lkey: (*mr).lkey,
                 bell,
+                neighbours: state.neighbours.fd(),
                 owner,
                 _owner: name,
+                _life: life,
                 begun: Instant::now(),
                 state: Mutex::new(state),
             };
@@ -257,7 +269,33 @@ impl Agent {
             }
         }
         while let Some(event) = state.manager.poll_event() {
+            if let Event::Reply { connection, .. } | Event::Established { connection } = &event {
+                self.watch(state, *connection);
+            }
             crate::arrivals::tell(self.device, state, event);
+        }
+    }
+
+    /// Looks out for the end of the process of this host that a connection is with.
+    fn watch(&self, state: &mut State, connection: Connection) {
+        let Ok(Some(name)) = state.manager.remote_name(connection) else { return };
+        let Ok(peer) = state.manager.peer(connection).copied() else { return };
+        let owner = sorting::owner(name);
+        if owner == 0
+            || owner == self.owner
+            || !state.own.iter().any(|(_, gid)| *gid == peer.remote)
+        {
+            return;
+        }
+        // First what is left of a process that had the number before.
+        self.notice_ends(state);
+        state.neighbours.watch(&state.manager, owner, connection);
+    }
+
+    /// Ends connections with processes of this host that have ended.
+    fn notice_ends(&self, state: &mut State) {
+        for connection in state.neighbours.ended() {
+            state.manager.lost(self.now(), connection);
         }
     }
 
@@ -432,6 +470,7 @@ impl Agent {
             state.manager.receive(now, &mut random::number, &from, &mad);
         }
         state.manager.handle_timeout(now);
+        self.notice_ends(&mut state);
         self.carry(&mut state);
         let due = state.manager.poll_timeout().into_iter().chain(state.strays.next()).min();
         let due = due.map(|at| at.saturating_sub(self.now()));
@@ -445,11 +484,12 @@ impl Agent {
         // SAFETY: the channel is live for ever.
         let events = unsafe { (*self.channel).fd };
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut both = [poll(events), poll(self.bell)];
-        // SAFETY: `both` is two entries; `count` has the eight bytes that are read; channel and queue are live for ever.
+        let mut all = [poll(events), poll(self.bell), poll(self.neighbours)];
+        // SAFETY: `all` is three entries; `count` has the eight bytes that are read; channel and queue are live for ever.
         unsafe {
-            libc::poll(both.as_mut_ptr(), 2, limit);
-            let [event, bell] = both.map(|one| one.revents != 0);
+            libc::poll(all.as_mut_ptr(), 3, limit);
+            // Who has ended is looked for each time.
+            let [event, bell, _] = all.map(|one| one.revents != 0);
             if event {
                 let (mut cq, mut context) = (null_mut(), null_mut());
                 if verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {

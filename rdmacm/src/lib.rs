@@ -6,7 +6,7 @@
 //! | `id`, `channel` | ids, and the events that they bring |
 //! | `arrivals` | what the connection manager tells, as events |
 //! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
-//! | `ports` | who has which port, among the processes of a host |
+//! | `ports`, `neighbours` | who has which port, among the processes of a host; and which of those that we are connected with have ended |
 //! | `device`, `address` | devices and their addresses |
 //! | `rsocket` | sockets over queue pairs |
 //! | `kernel` | ids on devices of the kernel, by its own connection manager |
@@ -23,6 +23,7 @@ mod device;
 mod export;
 mod id;
 mod kernel;
+mod neighbours;
 mod ports;
 mod random;
 mod rsocket;

@@ -6,8 +6,9 @@
 use cface::Errno;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 
 /// A name that is ours until it is dropped.
 #[derive(Debug)]
@@ -115,6 +116,47 @@ pub(crate) fn own(random: u64) -> Result<(u32, Name), Errno> {
     Err(Errno::EAGAIN)
 }
 
+/// What others of this host see the end of this process by: they connect, nobody accepts, and the kernel closes it with the process.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn show_life(number: u32) -> Result<UnixListener, Errno> {
+    Ok(UnixListener::bind_addr(&address(&life(number))?)?)
+}
+
+fn life(number: u32) -> String {
+    format!("life/{number}")
+}
+
+/// A descriptor on which the kernel hangs up when the process of that number ends.
+///
+/// # Errors
+/// `ECONNREFUSED` it is gone; `EAGAIN` too many watch it; the system's.
+pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
+    // SAFETY: geteuid has no requirements.
+    let user = unsafe { libc::geteuid() };
+    let name = format!("ferroverbs-rdmacm/{user}/{}", life(number));
+    let mut to = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    // An abstract name begins with a zero.
+    for (place, byte) in to.sun_path.iter_mut().skip(1).zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    let len = (size_of::<libc::sa_family_t>() + 1 + name.len()) as libc::socklen_t;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket has no requirements; what it made is ours; `to` has as many bytes, since the name is far shorter than the path.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        let fd = OwnedFd::from_raw_fd(fd);
+        match libc::connect(fd.as_raw_fd(), (&raw const to).cast(), len) {
+            0 => Ok(fd),
+            _ => Err(Errno::last()),
+        }
+    }
+}
+
 /// Becomes the one who answers for those that nobody is, or that are gone; `None`: another process is that already.
 pub(crate) fn speak() -> Option<Name> {
     take("speaker").ok()
@@ -138,6 +180,23 @@ mod tests {
         let number = first.number;
         drop(first);
         assert!(Port::reserve(PortSpace::Tcp, number, false, 1).is_ok());
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen_by_who_watches_it() {
+        // A number that `own` gives to nobody.
+        let number = 1_000_000 + std::process::id();
+        assert_eq!(watch(number).map(drop), Err(Errno::from_raw(libc::ECONNREFUSED)));
+        let life = show_life(number).expect("nobody has the name");
+        let watched = watch(number).expect("it lives");
+        let hangs_up = |wait| {
+            let mut fd = libc::pollfd { fd: watched.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: `fd` is one entry.
+            unsafe { libc::poll(&raw mut fd, 1, wait) == 1 && fd.revents & libc::POLLHUP != 0 }
+        };
+        assert!(!hangs_up(0));
+        drop(life);
+        assert!(hangs_up(10_000));
     }
 
     #[test]

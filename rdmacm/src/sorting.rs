@@ -1,7 +1,7 @@
 //! Whom a message is for, of the processes of a host.
 
 use crate::ports::OWNER_BITS;
-use ferroverbs_cm::wire::{Gid, MAD_LEN, ServiceId};
+use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,15 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
         _ => RECEIVER,
     };
     let name = chunk(name_at).first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-    match name >> (32 - OWNER_BITS) {
+    match owner(CommId(name)) {
         0 => For::Anyone,
         owner => For::Owner(owner),
     }
+}
+
+/// The number of the process that gave a connection its name; 0: none of ours.
+pub(crate) const fn owner(name: CommId) -> u32 {
+    name.0 >> (32 - OWNER_BITS)
 }
 
 /// Who sent a datagram, and to which of our addresses, by the 40 bytes in front of it: an IPv6 header, or an IPv4 header in the last 20.

@@ -11,6 +11,7 @@
 //! | [`accept`](Manager::accept), [`reject`](Manager::reject) | the passive side: REP, REJ |
 //! | [`establish`](Manager::establish) | data came before the RTU |
 //! | [`disconnect`](Manager::disconnect), [`destroy`](Manager::destroy) | DREQ; and no more interest |
+//! | [`lost`](Manager::lost) | the peer's process is known to be gone |
 //! | [`ask`](Manager::ask), [`answer`](Manager::answer) | datagrams: SIDR_REQ, SIDR_REP |
 //! | [`receive`](Manager::receive) | a MAD that came |
 //! | [`handle_timeout`](Manager::handle_timeout) | it is now as late as [`poll_timeout`](Manager::poll_timeout) said |

@@ -119,8 +119,22 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;
     tally.record("nobody listens: rejected", nobody(bench, &Site::here(&fabric)));
     tally.record("what came with rdma-core 60, and a child", newer(bench, &fabric));
+    let site = Site::here(&fabric);
+    for (victim, side) in rsockets::SIDES.iter().enumerate() {
+        bench.step(&format!("rdmacm: rping, {side} is killed"));
+        tally.record(&format!("rping, {side} is killed"), told_of_a_kill(bench, &site, victim));
+    }
     rsockets::run(bench, tally)?;
     hosts::run(bench, tally)
+}
+
+/// Who is killed says nothing; its peer hears of it all the same, by the event that a connection ended.
+fn told_of_a_kill(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
+    let server = ["rping", "-s", "-C", "100000000", "-a", ADDRESS];
+    let client = ["rping", "-c", "-C", "100000000", "-a", ADDRESS];
+    let left = rsockets::killed_while(bench, site, victim, [&server, &client])?;
+    let heard = left.stderr.contains("DISCONNECT EVENT");
+    heard.then_some(()).ok_or_else(|| left.report("it hears nothing"))
 }
 
 /// Where a server and its client run.

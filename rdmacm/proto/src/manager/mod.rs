@@ -184,6 +184,14 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(&self.end(connection)?.peer)
     }
 
+    /// What the peer calls a connection, as far as it has said that.
+    ///
+    /// # Errors
+    /// [`Refused::Gone`].
+    pub fn remote_name(&self, connection: Connection) -> Result<Option<CommId>, Refused> {
+        Ok(self.end(connection)?.remote_id)
+    }
+
     // ---- the passive side
 
     /// Requests for `service` are wanted, `backlog` of them at a time that were not [`taken`](Self::taken). More are dropped, and come again.
@@ -381,6 +389,15 @@ impl<A: Clone + Ord> Manager<A> {
         self.table.become_(connection, state, Some(resend.at()));
         self.send_to(connection, bytes);
         Ok(())
+    }
+
+    /// The peer is known to be gone without a word: what it would have ended is ended. Who waits for an answer goes on waiting, since somebody may
+    /// answer for it.
+    pub fn lost(&mut self, now: Time, connection: Connection) {
+        if matches!(self.stage(connection), Ok(Stage::Established | Stage::DisconnectSent)) {
+            self.tell(connection, Event::Disconnected { connection });
+            self.begin_time_wait(now, connection);
+        }
     }
 
     /// Nobody is interested any more: no event will name it again. What the peer has to be told is told; an established connection is

@@ -180,3 +180,35 @@ fn a_process_can_connect_to_itself() {
     assert_eq!(net.nodes[0].story(), "QPE");
     net.end_all();
 }
+
+#[test]
+fn who_is_known_to_be_gone_is_not_waited_for() {
+    let mut net = Net::with_server(2);
+    let client = net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let now = net.now;
+    net.fate = Box::new(|_| vec![]);
+    net.nodes[1].manager.lost(now, client);
+    assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
+    // Nothing is asked of it, and what it has said already is not said again.
+    net.nodes[1].manager.lost(now, client);
+    net.settle();
+    assert_eq!((&*net.nodes[1].story(), net.count(DREQ)), ("PDT", 0));
+    let server = net.nodes[0].requested();
+    let now = net.now;
+    net.nodes[0].manager.disconnect(now, server, Private::NONE).expect("established");
+    net.nodes[0].manager.lost(now, server);
+    assert_eq!(net.nodes[0].manager.stage(server), Ok(Stage::TimeWait));
+    net.end_all();
+}
+
+#[test]
+fn an_answer_of_who_is_gone_is_waited_for_as_somebody_may_give_it() {
+    let mut net = Net::with_server(2);
+    net.fate = Box::new(|_| vec![]);
+    let client = net.nodes[1].connect(net.now, 0);
+    net.nodes[1].manager.lost(net.now, client);
+    assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::RequestSent));
+    net.settle();
+    assert_eq!(&*net.nodes[1].story(), "U");
+}

@@ -3,7 +3,7 @@
 use super::{ADDRESS, Case, LIMIT, PLAIN, Site, TCP, both};
 use crate::over::DataPath;
 use crate::pair;
-use crate::process::{End, Job, PAUSE, Running};
+use crate::process::{End, Finished, Job, PAUSE, Running};
 use crate::test::{Bench, ENOUGH, Tally};
 use std::time::Instant;
 
@@ -143,11 +143,23 @@ fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
 
 /// One end is killed while both talk; the other one hears that the connection is over, and does not wait for ever.
 pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
-    let port = pair::free_port()?;
     let talk = ["rstream", "-T", "b", "-S", "64", "-C", "1000000", "-I", "1000000"];
-    let server = site.serve(bench, &site.job(0, &talk, Some(port))?, TCP, port)?;
     let client = [&talk[..], &["-s", ADDRESS]].concat();
-    let client = site.job(1, &client, Some(port))?.start(&bench.scratch)?;
+    let left = killed_while(bench, site, victim, [&talk, &client])?;
+    let heard = !left.ok() && left.stderr.contains("Connection reset by peer");
+    heard.then_some(()).ok_or_else(|| left.report(SIDES[1 - victim]))
+}
+
+/// Runs a server and a client, and kills one of them while they talk. How the other one ended.
+pub(super) fn killed_while(
+    bench: &Bench,
+    site: &Site<'_>,
+    victim: usize,
+    commands: [&[&str]; 2],
+) -> Result<Finished, String> {
+    let port = pair::free_port()?;
+    let server = site.serve(bench, &site.job(0, commands[0], Some(port))?, TCP, port)?;
+    let client = site.job(1, commands[1], Some(port))?.start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;
     let mut both = [server, client];
     let begun = ticks(&both[0])?;
@@ -159,10 +171,10 @@ pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<()
         std::thread::sleep(PAUSE);
     }
     both[victim].kill();
-    let ends = both.map(|one| one.finish(deadline));
-    let left = &ends[1 - victim];
-    if left.end != End::TimedOut && !left.ok() && left.stderr.contains("Connection reset by peer") {
-        return Ok(());
+    let [server, client] = both.map(|one| one.finish(deadline));
+    let left = if victim == 0 { client } else { server };
+    if left.end == End::TimedOut {
+        return Err(left.report(&format!("{} waits", SIDES[1 - victim])));
     }
-    Err(format!("{}{}", ends[0].report("server"), ends[1].report("client")))
+    Ok(left)
 }

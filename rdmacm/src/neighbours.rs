@@ -1,0 +1,93 @@
+//! Processes of this host that we are connected with. One that is killed says nothing, and there is no kernel's manager that says it for it; so its
+//! peers watch its life ([`ports::watch`]), and take its connections for ended when it ends. Between hosts nobody can see that.
+
+use crate::agent::Peer;
+use crate::ports;
+use cface::Errno;
+use ferroverbs_cm::{Connection, Manager};
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// How many connections with a process there may be before those that are over are looked for.
+const FEW: usize = 16;
+
+/// Those that are watched, by the numbers of their processes.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    /// All of their descriptors; readable when one has hung up.
+    epoll: OwnedFd,
+    watched: HashMap<u32, Neighbour>,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    _life: OwnedFd,
+    connections: Vec<Connection>,
+    /// At so many connections those that are over are taken out.
+    tidy_at: usize,
+}
+
+impl Neighbours {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        // SAFETY: epoll_create1 has no requirements; what it made is ours.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(Errno::last());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        Ok(Self { epoll, watched: HashMap::new() })
+    }
+
+    /// Readable when one of them has ended.
+    pub(crate) fn fd(&self) -> i32 {
+        self.epoll.as_raw_fd()
+    }
+
+    /// A connection with a process of this host is there. Who is gone already, or is watched by too many, is not watched.
+    pub(crate) fn watch(&mut self, manager: &Manager<Peer>, owner: u32, connection: Connection) {
+        if let Some(known) = self.watched.get_mut(&owner) {
+            if known.connections.len() >= known.tidy_at {
+                known.connections.retain(|&one| manager.stage(one).is_ok());
+                known.tidy_at = FEW.max(2 * known.connections.len());
+            }
+            known.connections.push(connection);
+            return;
+        }
+        let Ok(life) = ports::watch(owner) else { return };
+        let mut event = libc::epoll_event { events: 0, u64: u64::from(owner) };
+        let (epoll, fd) = (self.fd(), life.as_raw_fd());
+        // SAFETY: both descriptors are ours, and `event` is readable.
+        if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
+            let connections = vec![connection];
+            self.watched.insert(owner, Neighbour { _life: life, connections, tidy_at: FEW });
+        }
+    }
+
+    /// The connections with processes that have ended since this was asked last.
+    pub(crate) fn ended(&mut self) -> Vec<Connection> {
+        const MOST: usize = 16;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+        let mut ended = Vec::new();
+        loop {
+            // SAFETY: `events` has as many entries.
+            let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), MOST as i32, 0) };
+            let count = usize::try_from(count).unwrap_or(0);
+            for event in events.iter().take(count) {
+                let owner = u32::try_from(event.u64).unwrap_or(0);
+                // Its descriptor goes with it.
+                if let Some(gone) = self.watched.remove(&owner) {
+                    ended.extend(gone.connections);
+                }
+            }
+            if count < MOST {
+                return ended;
+            }
+        }
+    }
+}
