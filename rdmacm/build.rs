@@ -1,6 +1,7 @@
 //! Writes the version map from the rows of the export table, names the library, and links it against a stand-in for libibverbs.so.1
 //! that has just the names of `src/verbs.rs`: the library itself is built beside us, or is upstream's.
 
+use cface::stand_in;
 use cface::version_map::RDMACM;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +15,10 @@ fn main() {
     println!("cargo:rerun-if-changed={TABLE}");
     println!("cargo:rerun-if-changed={VERBS}");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let at = |name: &str| Path::new(&out).join(name);
-    let write = |name: &str, text: String| fs::write(at(name), text).expect("OUT_DIR is writable");
-
+    let map = Path::new(&out).join("librdmacm.map");
     let table = fs::read_to_string(TABLE).expect("the export table is part of the package");
-    write("librdmacm.map", RDMACM.map(&table, &[]));
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", at("librdmacm.map").display());
+    fs::write(&map, RDMACM.map(&table, &[])).expect("OUT_DIR is writable");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
 
     // `// IBVERBS_1.x` stands before the names of a node.
@@ -38,22 +37,10 @@ fn main() {
     }
     let names = || nodes.values().flatten();
     assert!(names().count() > 10, "{VERBS} has no names");
-    write("libibverbs.c", names().map(|name| format!("void {name}(void) {{}}\n")).collect());
-    let map = nodes
+    let map: String = nodes
         .iter()
-        .map(|(node, names)| format!("IBVERBS_1.{node} {{ global: {}; }};\n", names.join("; ")));
-    write("libibverbs.map", map.collect());
-    let library = at("libibverbs.so.1");
-    let status = cc::Build::new()
-        .get_compiler()
-        .to_command()
-        .args(["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1"])
-        .arg(format!("-Wl,--version-script={}", at("libibverbs.map").display()))
-        .arg(at("libibverbs.c"))
-        .arg("-o")
-        .arg(&library)
-        .status()
-        .expect("a C compiler");
-    assert!(status.success(), "the C compiler could not make {}", library.display());
-    println!("cargo:rustc-cdylib-link-arg={}", library.display());
+        .map(|(node, names)| format!("IBVERBS_1.{node} {{ global: {}; }};\n", names.join("; ")))
+        .collect();
+    let compiler = cc::Build::new().get_compiler().to_command();
+    stand_in::link(compiler, "libibverbs.so.1", names().copied(), &map);
 }

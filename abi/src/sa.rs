@@ -164,3 +164,29 @@ layout!(ib_user_path_rec: 64 {
     mtu_selector @ 58, rate_selector @ 59, rate @ 60, packet_life_time_selector @ 61,
     packet_life_time @ 62, preference @ 63,
 });
+
+impl From<&ib_user_path_rec> for ibv_sa_path_rec {
+    fn from(from: &ib_user_path_rec) -> Self {
+        Self {
+            dgid: ibv_gid { raw: from.dgid },
+            sgid: ibv_gid { raw: from.sgid },
+            dlid: from.dlid,
+            slid: from.slid,
+            raw_traffic: from.raw_traffic.cast_signed(),
+            flow_label: from.flow_label,
+            hop_limit: from.hop_limit,
+            traffic_class: from.traffic_class,
+            reversible: from.reversible.cast_signed(),
+            numb_path: from.numb_path,
+            pkey: from.pkey,
+            sl: from.sl,
+            mtu_selector: from.mtu_selector,
+            mtu: from.mtu as u8,
+            rate_selector: from.rate_selector,
+            rate: from.rate,
+            packet_life_time_selector: from.packet_life_time_selector,
+            packet_life_time: from.packet_life_time,
+            preference: from.preference,
+        }
+    }
+}

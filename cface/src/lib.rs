@@ -4,6 +4,7 @@
 //! - [`verb!`]: an entry point whose body returns `Result<_, Errno>`, and out of which no panic gets.
 //! - [`exports!`]: rows of `name, version node, function` become versioned symbols; [`version_map`] makes
 //!   the linker's map of the same rows, in a build script.
+//! - [`stand_in`]: what a build script links against in place of a library that is built beside it.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
 //! - [`cancel`]: what a thread that is cancelled must not leave half done.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
@@ -17,6 +18,7 @@ pub mod lock;
 pub mod mem;
 mod ret;
 pub mod shared;
+pub mod stand_in;
 pub mod version_map;
 
 pub use errno::Errno;

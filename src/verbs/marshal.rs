@@ -82,29 +82,8 @@ verb! {
         }
         // SAFETY: not NULL (checked above), so the caller's structure; a copy, as `to` may be the same memory.
         let from = unsafe { from.read() };
-        let record = ibv_sa_path_rec {
-            dgid: ibv_gid { raw: from.dgid },
-            sgid: ibv_gid { raw: from.sgid },
-            dlid: from.dlid,
-            slid: from.slid,
-            raw_traffic: from.raw_traffic.cast_signed(),
-            flow_label: from.flow_label,
-            hop_limit: from.hop_limit,
-            traffic_class: from.traffic_class,
-            reversible: from.reversible.cast_signed(),
-            numb_path: from.numb_path,
-            pkey: from.pkey,
-            sl: from.sl,
-            mtu_selector: from.mtu_selector,
-            mtu: from.mtu as u8,
-            rate_selector: from.rate_selector,
-            rate: from.rate,
-            packet_life_time_selector: from.packet_life_time_selector,
-            packet_life_time: from.packet_life_time,
-            preference: from.preference,
-        };
         // SAFETY: not NULL (checked above), so the caller's to be written.
-        unsafe { to.write(record) };
+        unsafe { to.write(ibv_sa_path_rec::from(&from)) };
         Ok(())
     }
 

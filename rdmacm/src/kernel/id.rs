@@ -274,38 +274,13 @@ fn path(from: &ibv_path_data) -> ibv_sa_path_rec {
     }
 }
 
-/// A path as older kernels have it.
-fn plain_path(from: &ib_user_path_rec) -> ibv_sa_path_rec {
-    ibv_sa_path_rec {
-        dgid: ibv_gid { raw: from.dgid },
-        sgid: ibv_gid { raw: from.sgid },
-        dlid: from.dlid,
-        slid: from.slid,
-        raw_traffic: from.raw_traffic.cast_signed(),
-        flow_label: from.flow_label,
-        hop_limit: from.hop_limit,
-        traffic_class: from.traffic_class,
-        reversible: from.reversible.cast_signed(),
-        numb_path: from.numb_path,
-        pkey: from.pkey,
-        sl: from.sl,
-        mtu_selector: from.mtu_selector,
-        mtu: from.mtu as u8,
-        rate_selector: from.rate_selector,
-        rate: from.rate,
-        packet_life_time_selector: from.packet_life_time_selector,
-        packet_life_time: from.packet_life_time,
-        preference: from.preference,
-    }
-}
-
 /// All of it in one answer: what kernels without `AF_IB` have.
 pub(super) fn query_route(id: &Id) -> Result<(), Errno> {
     let mut said: rdma_ucm_query_route_resp = zeroed();
     said.ibdev_index = u32::MAX;
     query(id, RDMA_USER_CM_CMD_QUERY_ROUTE, 0, &mut said)?;
     let paths: Vec<_> =
-        said.ib_route.iter().take(said.num_paths as usize).map(plain_path).collect();
+        said.ib_route.iter().take(said.num_paths as usize).map(ibv_sa_path_rec::from).collect();
     show_paths(id, &paths, said.num_paths)?;
     let [first, _] = &said.ib_route;
     // SAFETY: as in `settle`; both places are larger.
