@@ -16,7 +16,6 @@ use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::os::unix::net::UnixListener;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,11 +59,8 @@ pub(crate) struct Agent {
     bell: i32,
     /// And at this, which is readable when a neighbour has ended.
     neighbours: i32,
-    /// Upper bits of our names.
-    owner: u32,
-    _owner: ports::Name,
-    /// By which others see that we are there.
-    _life: UnixListener,
+    /// Whose number is in the upper bits of our names.
+    owner: ports::Own,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -97,10 +93,9 @@ impl Agent {
     /// # Errors
     /// The device's, or the system's.
     pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
-        let (owner, name) = ports::own(random::number())?;
-        let life = ports::show_life(owner)?;
+        let owner = ports::own(random::number())?;
         let mut config = Config::new(Guid(device.guid));
-        config.names = Names { prefix: owner, bits: ports::OWNER_BITS };
+        config.names = Names { prefix: owner.number, bits: ports::OWNER_BITS };
         let state = State {
             manager: Manager::new(config),
             connections: HashMap::new(),
@@ -161,8 +156,6 @@ impl Agent {
                 bell,
                 neighbours: state.neighbours.fd(),
                 owner,
-                _owner: name,
-                _life: life,
                 begun: Instant::now(),
                 state: Mutex::new(state),
             };
@@ -282,7 +275,7 @@ impl Agent {
         let Ok(peer) = state.manager.peer(connection).copied() else { return };
         let owner = sorting::owner(name);
         if owner == 0
-            || owner == self.owner
+            || owner == self.owner.number
             || !state.own.iter().any(|(_, gid)| *gid == peer.remote)
         {
             return;
@@ -395,7 +388,7 @@ impl Agent {
                 is_listener
             }
             For::Owner(owner) => {
-                owner == self.owner || (!ports::lives(owner) && state.strays.are_ours())
+                owner == self.owner.number || (!ports::lives(owner) && state.strays.are_ours())
             }
         };
         if is_ours {

@@ -99,28 +99,34 @@ pub(crate) fn is_listened_to(service: ServiceId) -> bool {
 /// Upper bits of the names of connections: which process of the host they are of.
 pub(crate) const OWNER_BITS: u32 = 12;
 
-/// Takes a number for this process, from 1.
+/// The number of a process, from 1.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) number: u32,
+    _name: Name,
+    /// What others of this host see the end of this process by: they connect, nobody accepts, and the kernel closes it with the process.
+    _life: UnixListener,
+}
+
+/// Takes a number for this process.
 ///
 /// # Errors
 /// `EAGAIN` all are taken; the system's.
-pub(crate) fn own(random: u64) -> Result<(u32, Name), Errno> {
+pub(crate) fn own(random: u64) -> Result<Own, Errno> {
     let most = (1_u64 << OWNER_BITS) - 1;
     for step in 0..most {
-        let number = 1 + random.wrapping_add(step) % most;
-        match take(&format!("process/{number}")) {
-            Ok(name) => return Ok((number as u32, name)),
+        let number = (1 + random.wrapping_add(step) % most) as u32;
+        let taken = take(&format!("process/{number}"))
+            .and_then(|name| Ok(Own { number, _name: name, _life: show_life(number)? }));
+        match taken {
             Err(why) if why.raw() == libc::EADDRINUSE => {}
-            Err(why) => return Err(why),
+            done => return done,
         }
     }
     Err(Errno::EAGAIN)
 }
 
-/// What others of this host see the end of this process by: they connect, nobody accepts, and the kernel closes it with the process.
-///
-/// # Errors
-/// The system's.
-pub(crate) fn show_life(number: u32) -> Result<UnixListener, Errno> {
+fn show_life(number: u32) -> Result<UnixListener, Errno> {
     Ok(UnixListener::bind_addr(&address(&life(number))?)?)
 }
 
