@@ -288,6 +288,9 @@ impl Agent {
     /// Ends connections with processes of this host that have ended.
     fn notice_ends(&self, state: &mut State) {
         for connection in state.neighbours.ended() {
+            if let Some(id) = state.connections.get(&connection) {
+                id.lock().peer_was_killed = true;
+            }
             state.manager.lost(self.now(), connection);
         }
     }

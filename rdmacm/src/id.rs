@@ -126,6 +126,8 @@ pub(crate) struct State {
     /// Events that the program got, and those of them that it acknowledged.
     pub(crate) reported: u64,
     pub(crate) acknowledged: u64,
+    /// The process of the peer was killed: it has not said that there is nothing more to come.
+    pub(crate) peer_was_killed: bool,
 }
 
 /// A domain of the program's, as a number.
@@ -248,6 +250,7 @@ impl Id {
             groups: vec![],
             reported: 0,
             acknowledged: 0,
+            peer_was_killed: false,
         };
         Arc::new(Self {
             verbs: UnsafeCell::new(verbs),

@@ -63,7 +63,7 @@ pub(super) struct State {
     pub(super) targets: Targets,
     /// The bells of threads that sleep.
     sleepers: Vec<c_int>,
-    /// The descriptor of the completions is among those of the socket's.
+    /// Room for completions, kept from one look to the next.
     news: Vec<News>,
 }
 
@@ -383,9 +383,10 @@ impl State {
             (RDMA_CM_EVENT_DISCONNECTED, _) => {
                 // What was sent before is there already.
                 self.take_completions();
+                let was_killed = self.id.lock().peer_was_killed;
                 match &mut self.stream {
-                    Some(stream) => stream.end(),
-                    None => self.give_up(Errno::ECONNRESET),
+                    Some(stream) if !was_killed => stream.end(),
+                    _ => self.give_up(Errno::ECONNRESET),
                 }
             }
             _ => {}

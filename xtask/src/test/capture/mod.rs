@@ -50,6 +50,8 @@ const HEURISTICS: &[&str] = &[
     "iser",
     "infiniband_sdp",
     "infiniband.eoib",
+    "fcoib",
+    "drbd",
 ];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
@@ -152,7 +154,7 @@ fn sound(bench: &Bench, file: &Path) -> crate::Result<usize> {
         bench,
         file,
         "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\"",
-        &["frame.number", "frame.comment"],
+        &["frame.number", "frame.protocols", "frame.comment"],
     )?;
     if !bad.is_empty() {
         return Err(format!("{}: malformed: {bad:?}", file.display()));
