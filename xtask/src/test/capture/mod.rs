@@ -148,13 +148,15 @@ fn tshark(
     Ok(lines.map(|line| line.split('|').map(str::to_owned).collect()).collect())
 }
 
-/// How many packets a file has, none of which is malformed. What a program sends by a RAW_PACKET queue pair is its own affair.
+/// How many packets a file has, none of which is malformed. What a program sends by a RAW_PACKET queue pair is its own affair. XRC's operations are unknown
+/// to Wireshark 4.0, which takes one of them that is cut for a packet without an end.
 fn sound(bench: &Bench, file: &Path) -> crate::Result<usize> {
     let bad = tshark(
         bench,
         file,
-        "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\"",
-        &["frame.number", "frame.protocols", "frame.comment"],
+        "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\" \
+         and not (infiniband.bth.opcode >= 160 and infiniband.bth.opcode < 192)",
+        &["frame.number", "infiniband.bth.opcode", "frame.cap_len", "frame.len", "frame.comment"],
     )?;
     if !bad.is_empty() {
         return Err(format!("{}: malformed: {bad:?}", file.display()));
