@@ -53,23 +53,8 @@ struct Files {
 
 impl Files {
     fn compile(bench: &Bench) -> crate::Result<Self> {
-        let prefix = bench.prefix()?;
-        let folder = bench.scratch.folder("layers", 0o755)?;
-        let compile = |source: &str, output: &str, options: &[&str]| -> crate::Result<PathBuf> {
-            let file = folder.join(output);
-            let done = Job::new("gcc")
-                .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
-                .arg(prefix.join("include"))
-                .args(options)
-                .arg(bench.paths.root.join("c-tests/layers").join(source))
-                .arg("-o")
-                .arg(&file)
-                .arg("-L")
-                .arg(prefix.join("lib"))
-                .arg("-libverbs")
-                .run(&bench.scratch, LIMIT)?;
-            if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
-        };
+        let compile =
+            |source: &str, output: &str, options: &[&str]| compile(bench, source, output, options);
         let layer = |name: &str, more: &[&str]| {
             let define = format!("-DNAME=\"{name}\"");
             let options: Vec<&str> =
@@ -127,4 +112,27 @@ fn told(done: &Finished, part: &str) -> Result<(), String> {
         && done.stderr.contains(SETTING);
     let rest = done.stdout.ends_with("first: 1 posted, 1 polled\n");
     if done.ok() && one && rest { Ok(()) } else { Err(done.report("the program")) }
+}
+
+/// Compiles c-tests/layers/`source`, a layer or a program for tests of one; where it is then.
+pub(super) fn compile(
+    bench: &Bench,
+    source: &str,
+    output: &str,
+    options: &[&str],
+) -> crate::Result<PathBuf> {
+    let prefix = bench.prefix()?;
+    let file = bench.scratch.folder("layers", 0o755)?.join(output);
+    let done = Job::new("gcc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+        .arg(prefix.join("include"))
+        .args(options)
+        .arg(bench.paths.root.join("c-tests/layers").join(source))
+        .arg("-o")
+        .arg(&file)
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .arg("-libverbs")
+        .run(&bench.scratch, LIMIT)?;
+    if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
 }

@@ -1,7 +1,7 @@
 //! The layer `stats`, `ferroverbs stats` and `ferroverbs top`: what programs did is counted and told, while they run, after they have ended or were
 //! killed; with threads and children; and files do not become more and more.
 
-use super::{Bench, Fabric, Tally, c_programs};
+use super::{Bench, Fabric, Tally, c_programs, layers};
 use crate::over::DataPath;
 use crate::packages::{self, Package};
 use crate::pair::{Pair, Started};
@@ -89,21 +89,7 @@ fn counted(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 /// More objects than there are entries, a child, a kill: nothing is lost, and nothing grows.
 fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let prefix = bench.prefix()?;
-    let program = bench.scratch.folder("stats", 0o755)?.join("many");
-    let done = Job::new("gcc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(prefix.join("include"))
-        .arg(bench.paths.root.join("c-tests/layers/many.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(prefix.join("lib"))
-        .arg("-libverbs")
-        .run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("the compiler"));
-    }
+    let program = layers::compile(bench, "many.c", "many", &[])?;
     for (name, objects, turns, how) in [
         ("entries that come again lose nothing", 16, 300, "ends"),
         ("kill -9 leaves all that was counted, of a child, too", 512, 20, "killed"),

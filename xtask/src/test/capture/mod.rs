@@ -5,7 +5,7 @@ mod icrc;
 mod operations;
 mod wire;
 
-use super::{Bench, Fabric, Tally, c_programs};
+use super::{Bench, Fabric, Tally, c_programs, layers};
 use crate::over::DataPath;
 use crate::packages;
 use crate::process::{End, Finished, Job};
@@ -56,30 +56,13 @@ const HEURISTICS: &[&str] = &[
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     packages::ensure(&[packages::CAPTURE], &bench.progress)?;
-    let program = compile(bench)?;
+    let program = layers::compile(bench, "packets.c", "packets", &[])?;
     operations::run(bench, tally, &program)?;
     files(bench, tally, &program)?;
     ends(bench, tally, &program)?;
     command(bench, tally, &program)?;
     wire::run(bench, tally)?;
     unharmed(bench, tally)
-}
-
-/// The program that does each operation.
-fn compile(bench: &Bench) -> crate::Result<PathBuf> {
-    let prefix = bench.prefix()?;
-    let program = bench.scratch.folder("capture", 0o755)?.join("packets");
-    let done = Job::new("gcc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(prefix.join("include"))
-        .arg(bench.paths.root.join("c-tests/layers/packets.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(prefix.join("lib"))
-        .arg("-libverbs")
-        .run(&bench.scratch, LIMIT)?;
-    if done.ok() { Ok(program) } else { Err(done.report("the compiler")) }
 }
 
 /// What a program left, and where.
