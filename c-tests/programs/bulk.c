@@ -185,17 +185,20 @@ static void *kill_soon(void *arg)
 static void target_dies(unsigned delay_us)
 {
 	pthread_t thread;
-	enum ibv_wc_status status = IBV_WC_SUCCESS;
+	enum ibv_wc_status status = IBV_WC_SUCCESS, expected = IBV_WC_RETRY_EXC_ERR;
 	atomic_store(&shared->begun, 0);
 	pthread_create(&thread, NULL, kill_soon, &delay_us);
 	for (uint32_t n = 0; status == IBV_WC_SUCCESS && n < 20000; n++) {
+		/* Where nothing was outstanding, the connection ends half a second after the kill (a slow machine): what is posted then is flushed. */
+		if (end_state(a) == IBV_QPS_ERR)
+			expected = IBV_WC_WR_FLUSH_ERR;
 		if (end_send(a, bulk(n % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, n, SRC, DST, LONG)))
 			die("ibv_post_send");
 		status = end_wait(a, SENDS).status;
 		atomic_fetch_add(&shared->begun, 1);
 	}
 	pthread_join(thread, NULL);
-	check_eq(status, IBV_WC_RETRY_EXC_ERR, "what goes to a process that was killed (%u us)", delay_us);
+	check_eq(status, expected, "what goes to a process that was killed (%u us)", delay_us);
 }
 
 int main(void)
