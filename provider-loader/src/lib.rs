@@ -2,6 +2,7 @@
 //!
 //! - [`config`]: which drivers the administrator enabled (`/etc/libibverbs.d`, one `driver NAME` per line).
 //! - [`places`]: where configuration and plugins are looked for, relative to the library first.
+//! - [`layers`]: which shared objects `FERROVERBS_LAYERS` names.
 //! - [`Loader`]: opens a plugin, trying each place and each generation of the private ABI in order, and
 //!   says in one line what went wrong when none opens.
 //!
@@ -11,6 +12,7 @@ pub mod config;
 mod dl;
 mod elf;
 mod failure;
+pub mod layers;
 mod loader;
 pub mod places;
 

@@ -7,23 +7,17 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
-use std::path::PathBuf;
 
 use abi::{LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
+use cface::dl;
 use once_cell::sync::OnceCell;
-use provider_loader::Plugin;
-use provider_loader::places::{Places, Wishes};
+use provider_loader::layers::{self, SETTING};
 
 use super::context::{Context, load, store};
 use super::generation::NEWEST;
 use super::op::OP_COUNT;
+use crate::sys::env;
 use crate::sys::log::notice;
-use crate::sys::{dl, env};
-
-/// Names or paths of layers, a comma between; the first is nearest to the program.
-const SETTING: &str = "FERROVERBS_LAYERS";
-/// More than anybody means.
-const MAX_LAYERS: usize = 16;
 
 /// The layers of one context, from the provider up.
 #[derive(Debug)]
@@ -154,18 +148,14 @@ fn active() -> &'static [&'static ferroverbs_layer] {
     ACTIVE.get_or_init(|| {
         let Some(value) = env::trusted(SETTING) else { return Vec::new() };
         let text = value.to_string_lossy();
-        let mut names: Vec<&str> = Vec::new();
-        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        if names.len() > MAX_LAYERS {
+        let mut names = layers::names(&text);
+        if names.len() > layers::MOST {
             notice!(
-                "Warning: {SETTING} names {} layers; the first {MAX_LAYERS} are used",
-                names.len()
+                "Warning: {SETTING} names {} layers; the first {} are used",
+                names.len(),
+                layers::MOST
             );
-            names.truncate(MAX_LAYERS);
+            names.truncate(layers::MOST);
         }
         let found = names.into_iter().filter_map(|name| match open(name) {
             Ok(layer) => Some(layer),
@@ -182,61 +172,26 @@ fn active() -> &'static [&'static ferroverbs_layer] {
 
 /// Opens a layer by its name, among our own files, or by its path.
 fn open(name: &str) -> Result<&'static ferroverbs_layer, String> {
-    let file = find(name)?;
-    let plugin = Plugin::open_path(&file)?;
-    let missing = || format!("{} has no symbol {}", file.display(), LAYER_SYMBOL.to_string_lossy());
-    let table = plugin.data::<ferroverbs_layer>(LAYER_SYMBOL).ok_or_else(missing)?;
-    // SAFETY: constant data of an object that is never closed; `size` is in every version of it.
-    let size = unsafe { (&raw const (*table).size).read() };
-    if size < size_of::<ferroverbs_layer>() {
-        let file = file.display();
-        return Err(format!("{} in {file} has {size} bytes", LAYER_SYMBOL.to_string_lossy()));
-    }
-    // SAFETY: as large as ours (checked), constant, never unloaded.
-    let layer = unsafe { &*table };
+    let plugin = layers::open(name, dl::file_of(open as *const c_void).as_deref())?;
+    let file = plugin.file().display();
+    let Some(table) = layers::table::<ferroverbs_layer>(&plugin, LAYER_SYMBOL) else {
+        return Err(format!("{file} has no symbol {}", LAYER_SYMBOL.to_string_lossy()));
+    };
+    let layer = table?;
     if layer.generation != NEWEST.pabi {
         return Err(format!(
-            "{} was built for tables of generation {}, this library has {}: build it again",
-            file.display(),
-            layer.generation,
-            NEWEST.pabi
+            "{file} was built for tables of generation {}, this library has {}: build it again",
+            layer.generation, NEWEST.pabi
         ));
     }
     if layer.attach.is_none() || layer.name.is_null() {
         let member = offset_of!(ferroverbs_layer, name);
         return Err(format!(
-            "{} has a NULL in {} (from byte {member})",
-            file.display(),
+            "{file} has a NULL in {} (from byte {member})",
             LAYER_SYMBOL.to_string_lossy()
         ));
     }
     Ok(layer)
-}
-
-/// Which file a word of the setting means.
-fn find(name: &str) -> Result<PathBuf, String> {
-    if name.contains('/') {
-        return Ok(PathBuf::from(name));
-    }
-    let folders = folders();
-    let file = format!("libferroverbs-layer-{name}.so");
-    let found = folders.iter().map(|folder| folder.join(&file)).find(|path| path.exists());
-    found.ok_or_else(|| {
-        let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        format!(
-            "there is no {file} in {}; other layers are named by their path",
-            folders.join(", ")
-        )
-    })
-}
-
-/// Where our own layers are: beside the plugins.
-fn folders() -> Vec<PathBuf> {
-    let plugins =
-        env::trusted("FERROVERBS_PROVIDER_DIR").and_then(|value| value.into_string().ok());
-    let library = dl::file_of(folders as *const c_void);
-    let places = Places::new(library.as_deref(), &Wishes { config: None, plugins });
-    places.plugins.into_iter().map(|place| place.path).collect()
 }
 
 fn name_of(layer: &ferroverbs_layer) -> String {

@@ -14,14 +14,15 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
+use cface::dl;
 use provider_loader::config::{self, Directive, OnlyWithout};
 use provider_loader::places::{Origin, Place, Places, Wishes};
 use provider_loader::{Failure, Loader};
 
 use super::enumerate::SysfsDev;
 use super::{ext, registry};
+use crate::sys::env;
 use crate::sys::log::notice;
-use crate::sys::{dl, env};
 
 /// Names the kernel drivers' plugins: `RDMA_DRIVER_*` to `lib<name>-rdmav<N>.so`.
 const BY_DRIVER_ID: [(u32, &str); 18] = [

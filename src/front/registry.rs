@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 
 use super::generation::{self, Generation};
-use crate::sys::dl;
 use abi::verbs_device_ops;
+use cface::dl;
 use cface::lock::Guard;
 use cface::shared::Shared;
 

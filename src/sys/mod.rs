@@ -1,7 +1,6 @@
 //! libc calls turned into values and `Result`s.
 
 pub(crate) mod chardev;
-pub(crate) mod dl;
 pub(crate) mod env;
 pub(crate) mod fd;
 pub(crate) mod interfaces;

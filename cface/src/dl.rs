@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// The file of the shared object that `address` lies in.
-pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
+#[must_use]
+#[allow(clippy::not_unsafe_ptr_arg_deref, reason = "it is looked up, not followed")]
+pub fn file_of(address: *const c_void) -> Option<PathBuf> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address and fills `info` when it returns non-zero.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };

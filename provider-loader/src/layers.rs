@@ -1,0 +1,69 @@
+//! Layers that the environment names (docs/layers.md): which files they are, and what they export. Both of our libraries that have a chain of layers ask here.
+
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+
+use crate::Plugin;
+use crate::places::{Places, Wishes};
+
+/// Names or paths of layers, a comma between; the first is nearest to the program.
+pub const SETTING: &str = "FERROVERBS_LAYERS";
+/// More than anybody means.
+pub const MOST: usize = 16;
+
+/// The words of the setting, each once.
+#[must_use]
+pub fn names(text: &str) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Opens a layer by its name, among our own files, or by its path. `library` is the file of the library that asks.
+///
+/// # Errors
+/// What is wrong, for a person.
+pub fn open(name: &str, library: Option<&Path>) -> Result<Plugin, String> {
+    Plugin::open_path(&find(name, library)?)
+}
+
+/// Which file a word of the setting means.
+fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let plugins = cface::env::trusted("FERROVERBS_PROVIDER_DIR");
+    let plugins = plugins.and_then(|value| value.into_string().ok());
+    // Ours are beside the plugins.
+    let places = Places::new(library, &Wishes { config: None, plugins });
+    let folders: Vec<PathBuf> = places.plugins.into_iter().map(|place| place.path).collect();
+    let file = format!("libferroverbs-layer-{name}.so");
+    let found = folders.iter().map(|folder| folder.join(&file)).find(|path| path.exists());
+    found.ok_or_else(|| {
+        let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        format!(
+            "there is no {file} in {}; other layers are named by their path",
+            folders.join(", ")
+        )
+    })
+}
+
+/// A layer's data symbol, which begins with its own size. `None` when there is no such symbol.
+///
+/// # Errors
+/// It is smaller than what the caller knows.
+pub fn table<T>(plugin: &Plugin, symbol: &CStr) -> Option<Result<&'static T, String>> {
+    let table = plugin.data::<T>(symbol)?;
+    // SAFETY: constant data of an object that is never closed; each version of it begins with `size`.
+    let size = unsafe { table.cast::<usize>().read() };
+    if size < size_of::<T>() {
+        let file = plugin.file().display();
+        return Some(Err(format!("{} in {file} has {size} bytes", symbol.to_string_lossy())));
+    }
+    // SAFETY: as large as `T` (checked), constant, never unloaded.
+    Some(Ok(unsafe { &*table }))
+}
