@@ -68,7 +68,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("providers/soft/roce", &[]),
     ("providers/soft/net", &[]),
     ("providers/soft/loom", &[]),
-    ("rdmacm", &["abi", "cface", "ferroverbs-cm"]),
+    ("rdmacm", &["abi", "cface", "ferroverbs-cm", "provider-loader"]),
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),
     ("layers/records", &["abi"]),

@@ -35,6 +35,7 @@ macro_rules! opaque_debug {
 }
 
 mod ah;
+mod cm_layer;
 mod compat10;
 mod context;
 mod counters;
@@ -64,6 +65,7 @@ mod wq;
 mod wr;
 
 pub use ah::*;
+pub use cm_layer::*;
 pub use compat10::*;
 pub use context::*;
 pub use counters::*;

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Sizes and offsets that `abi/src/ext.rs` and `abi/src/layer.rs` assert for their forms.
+/// Sizes and offsets that `abi/src/ext.rs`, `abi/src/layer.rs` and `abi/src/cm_layer.rs` assert for their forms.
 const PROGRAM: &str = r"
 #include <infiniband/ferroverbs_plugin.h>
 #include <infiniband-provider/ferroverbs_layer.h>
+#include <infiniband-provider/ferroverbs_cm_layer.h>
 #include <stddef.h>
 #define AT(type, field, offset) (offsetof(struct type, field) == (offset))
 int main(void)
@@ -22,7 +23,12 @@ int main(void)
 		&& sizeof(struct ferroverbs_layer) == 32
 		&& AT(ferroverbs_layer, generation, 8) && AT(ferroverbs_layer, reserved, 12)
 		&& AT(ferroverbs_layer, name, 16) && AT(ferroverbs_layer, attach, 24)
-		&& sizeof(struct verbs_context_ops) == 744);
+		&& sizeof(struct verbs_context_ops) == 744
+		&& sizeof(struct ferroverbs_cm_layer) == 32
+		&& AT(ferroverbs_cm_layer, calls, 8) && AT(ferroverbs_cm_layer, name, 16)
+		&& AT(ferroverbs_cm_layer, attach, 24)
+		&& sizeof(struct ferroverbs_cm_calls) == @CALLS@ * sizeof(void *)
+@OFFSETS@);
 }
 ";
 
@@ -30,8 +36,12 @@ int main(void)
 fn a_c_compiler_lays_it_out_as_the_rust_form() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = folder.join("plugin_header.c");
-    std::fs::write(&source, PROGRAM).expect("cargo's folder is writable");
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    let names = abi::ferroverbs_cm_calls::NAMES;
+    let offset = |(at, name)| format!("\t\t&& AT(ferroverbs_cm_calls, {name}, {})\n", at * 8);
+    let offsets: String = names.iter().enumerate().map(offset).collect();
+    let text = PROGRAM.replace("@CALLS@", &names.len().to_string()).replace("@OFFSETS@", &offsets);
+    std::fs::write(&source, text).expect("cargo's folder is writable");
     for standard in ["c99", "c11", "c17", "c2x"] {
         let program = folder.join(format!("plugin_header_{standard}"));
         let compiled = Command::new("gcc")

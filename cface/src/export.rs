@@ -28,21 +28,53 @@ macro_rules! jump {
     };
 }
 
+/// The trampoline of a call that goes by a table: it jumps to where the entry says, which is one instruction as well.
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump_through {
+    () => {
+        "jmp qword ptr [rip + {table} + {offset}]"
+    };
+}
+
+/// The trampoline of a call that goes by a table. Callers expect nothing of x16.
+#[cfg(target_arch = "aarch64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump_through {
+    () => {
+        "adrp x16, {table}+{offset}\nldr x16, [x16, :lo12:{table}+{offset}]\nbr x16"
+    };
+}
+
 /// One symbol: `export!("name" "@@" "node" path::of::function)`.
 #[macro_export]
 macro_rules! export {
     ($name:literal $at:literal $node:literal $func:path) => {
+        $crate::export!(@symbol $name $at $node ($crate::jump!()) function = sym $func);
+    };
+    (@symbol $name:literal $at:literal $node:literal ($jump:expr) $($operand:tt)+) => {
         core::arch::global_asm!(
             ".text",
             concat!(".globl fv.", $name, ".", $node),
             concat!(".type fv.", $name, ".", $node, ", %function"),
             concat!("fv.", $name, ".", $node, ":"),
-            $crate::jump!(),
+            $jump,
             concat!(".size fv.", $name, ".", $node, ", . - fv.", $name, ".", $node),
             concat!(".symver fv.", $name, ".", $node, ", ", $name, $at, $node, ", remove"),
-            function = sym $func,
+            $($operand)+
         );
     };
+}
+
+/// As [`exports!`], for symbols that call what a table of function pointers has: the table, its type, and rows with the table's member.
+#[macro_export]
+macro_rules! exports_through {
+    ($table:path, $type:ty; $($name:literal $at:literal $node:literal => $member:ident;)*) => {$(
+        $crate::export!(@symbol $name $at $node ($crate::jump_through!())
+            table = sym $table, offset = const core::mem::offset_of!($type, $member));
+    )*};
 }
 
 /// Turns rows into symbols: `"name" "@@" "node" => function;`, or `"name" since N => function;` for a function

@@ -1,49 +1,64 @@
 //! The export table of `librdmacm.so.1`: one row per versioned name, and the only list of them. `build.rs` reads the rows to write the version
 //! map, so a row stays on one line.
 
-use crate::calls::{channel, connect, devices, ep, id, info, multicast, options, qp, resolve, srq};
+use crate::calls::{options, resolve};
+use crate::layers::{TABLE, Table};
 use crate::rsocket;
+
+// What layers can stand before.
+cface::exports_through! {
+    TABLE, Table;
+    "rdma_accept" "@@" "RDMACM_1.0" => accept;
+    "rdma_ack_cm_event" "@@" "RDMACM_1.0" => ack_cm_event;
+    "rdma_bind_addr" "@@" "RDMACM_1.0" => bind_addr;
+    "rdma_connect" "@@" "RDMACM_1.0" => connect;
+    "rdma_create_ep" "@@" "RDMACM_1.0" => create_ep;
+    "rdma_create_event_channel" "@@" "RDMACM_1.0" => create_event_channel;
+    "rdma_create_id" "@@" "RDMACM_1.0" => create_id;
+    "rdma_create_qp" "@@" "RDMACM_1.0" => create_qp;
+    "rdma_create_qp_ex" "@@" "RDMACM_1.0" => create_qp_ex;
+    "rdma_create_srq" "@@" "RDMACM_1.0" => create_srq;
+    "rdma_create_srq_ex" "@@" "RDMACM_1.0" => create_srq_ex;
+    "rdma_destroy_ep" "@@" "RDMACM_1.0" => destroy_ep;
+    "rdma_destroy_event_channel" "@@" "RDMACM_1.0" => destroy_event_channel;
+    "rdma_destroy_id" "@@" "RDMACM_1.0" => destroy_id;
+    "rdma_destroy_qp" "@@" "RDMACM_1.0" => destroy_qp;
+    "rdma_destroy_srq" "@@" "RDMACM_1.0" => destroy_srq;
+    "rdma_disconnect" "@@" "RDMACM_1.0" => disconnect;
+    "rdma_free_devices" "@@" "RDMACM_1.0" => free_devices;
+    "rdma_freeaddrinfo" "@@" "RDMACM_1.0" => freeaddrinfo;
+    "rdma_get_cm_event" "@@" "RDMACM_1.0" => get_cm_event;
+    "rdma_get_devices" "@@" "RDMACM_1.0" => get_devices;
+    "rdma_get_request" "@@" "RDMACM_1.0" => get_request;
+    "rdma_getaddrinfo" "@@" "RDMACM_1.0" => getaddrinfo;
+    "rdma_join_multicast" "@@" "RDMACM_1.0" => join_multicast;
+    "rdma_leave_multicast" "@@" "RDMACM_1.0" => leave_multicast;
+    "rdma_listen" "@@" "RDMACM_1.0" => listen;
+    "rdma_migrate_id" "@@" "RDMACM_1.0" => migrate_id;
+    "rdma_notify" "@@" "RDMACM_1.0" => notify;
+    "rdma_reject" "@@" "RDMACM_1.0" => reject;
+    "rdma_resolve_addr" "@@" "RDMACM_1.0" => resolve_addr;
+    "rdma_resolve_route" "@@" "RDMACM_1.0" => resolve_route;
+    "rdma_set_option" "@@" "RDMACM_1.0" => set_option;
+    "rdma_join_multicast_ex" "@@" "RDMACM_1.1" => join_multicast_ex;
+    "rdma_establish" "@@" "RDMACM_1.2" => establish;
+    "rdma_init_qp_attr" "@@" "RDMACM_1.2" => init_qp_attr;
+    "rdma_get_remote_ece" "@@" "RDMACM_1.3" => get_remote_ece;
+    "rdma_reject_ece" "@@" "RDMACM_1.3" => reject_ece;
+    "rdma_set_local_ece" "@@" "RDMACM_1.3" => set_local_ece;
+    "rdma_query_addrinfo" "@@" "RDMACM_1.4" => query_addrinfo;
+    "rdma_resolve_addrinfo" "@@" "RDMACM_1.4" => resolve_addrinfo;
+    "rdma_write_cm_event" "@@" "RDMACM_1.4" => write_cm_event;
+}
 
 cface::exports! {
     "raccept" "@@" "RDMACM_1.0" => rsocket::connect::raccept;
     "rbind" "@@" "RDMACM_1.0" => rsocket::connect::rbind;
     "rclose" "@@" "RDMACM_1.0" => rsocket::end::rclose;
     "rconnect" "@@" "RDMACM_1.0" => rsocket::connect::rconnect;
-    "rdma_accept" "@@" "RDMACM_1.0" => connect::accept_c;
-    "rdma_ack_cm_event" "@@" "RDMACM_1.0" => channel::ack;
-    "rdma_bind_addr" "@@" "RDMACM_1.0" => resolve::bind_addr;
-    "rdma_connect" "@@" "RDMACM_1.0" => connect::connect_c;
-    "rdma_create_ep" "@@" "RDMACM_1.0" => ep::create;
-    "rdma_create_event_channel" "@@" "RDMACM_1.0" => channel::create;
-    "rdma_create_id" "@@" "RDMACM_1.0" => id::create;
-    "rdma_create_qp" "@@" "RDMACM_1.0" => qp::create_c;
-    "rdma_create_qp_ex" "@@" "RDMACM_1.0" => qp::create_ex;
-    "rdma_create_srq" "@@" "RDMACM_1.0" => srq::create;
-    "rdma_create_srq_ex" "@@" "RDMACM_1.0" => srq::create_ex;
-    "rdma_destroy_ep" "@@" "RDMACM_1.0" => ep::destroy;
-    "rdma_destroy_event_channel" "@@" "RDMACM_1.0" => channel::destroy;
-    "rdma_destroy_id" "@@" "RDMACM_1.0" => id::destroy;
-    "rdma_destroy_qp" "@@" "RDMACM_1.0" => qp::destroy_c;
-    "rdma_destroy_srq" "@@" "RDMACM_1.0" => srq::destroy;
-    "rdma_disconnect" "@@" "RDMACM_1.0" => connect::disconnect;
     "rdma_event_str" "@@" "RDMACM_1.0" => options::event_str;
-    "rdma_free_devices" "@@" "RDMACM_1.0" => devices::free;
-    "rdma_freeaddrinfo" "@@" "RDMACM_1.0" => info::free;
-    "rdma_get_cm_event" "@@" "RDMACM_1.0" => channel::get;
-    "rdma_get_devices" "@@" "RDMACM_1.0" => devices::get;
     "rdma_get_dst_port" "@@" "RDMACM_1.0" => resolve::dst_port;
-    "rdma_get_request" "@@" "RDMACM_1.0" => ep::get_request;
     "rdma_get_src_port" "@@" "RDMACM_1.0" => resolve::src_port;
-    "rdma_getaddrinfo" "@@" "RDMACM_1.0" => info::get;
-    "rdma_join_multicast" "@@" "RDMACM_1.0" => multicast::join_c;
-    "rdma_leave_multicast" "@@" "RDMACM_1.0" => multicast::leave;
-    "rdma_listen" "@@" "RDMACM_1.0" => connect::listen_c;
-    "rdma_migrate_id" "@@" "RDMACM_1.0" => id::migrate;
-    "rdma_notify" "@@" "RDMACM_1.0" => connect::notify;
-    "rdma_reject" "@@" "RDMACM_1.0" => connect::reject_c;
-    "rdma_resolve_addr" "@@" "RDMACM_1.0" => resolve::resolve_addr;
-    "rdma_resolve_route" "@@" "RDMACM_1.0" => resolve::resolve_route;
-    "rdma_set_option" "@@" "RDMACM_1.0" => options::set;
     "rfcntl" "@@" "RDMACM_1.0" => rsocket::options::rfcntl;
     "rgetpeername" "@@" "RDMACM_1.0" => rsocket::connect::rgetpeername;
     "rgetsockname" "@@" "RDMACM_1.0" => rsocket::connect::rgetsockname;
@@ -67,15 +82,6 @@ cface::exports! {
     "rsocket" "@@" "RDMACM_1.0" => rsocket::connect::rsocket;
     "rwrite" "@@" "RDMACM_1.0" => rsocket::transfer::rwrite;
     "rwritev" "@@" "RDMACM_1.0" => rsocket::transfer::rwritev;
-    "rdma_join_multicast_ex" "@@" "RDMACM_1.1" => multicast::join_ex;
-    "rdma_establish" "@@" "RDMACM_1.2" => connect::establish;
-    "rdma_init_qp_attr" "@@" "RDMACM_1.2" => qp::init_attr;
-    "rdma_get_remote_ece" "@@" "RDMACM_1.3" => options::get_ece;
-    "rdma_reject_ece" "@@" "RDMACM_1.3" => connect::reject_ece;
-    "rdma_set_local_ece" "@@" "RDMACM_1.3" => options::set_ece;
-    "rdma_query_addrinfo" "@@" "RDMACM_1.4" => info::query;
-    "rdma_resolve_addrinfo" "@@" "RDMACM_1.4" => info::resolve;
-    "rdma_write_cm_event" "@@" "RDMACM_1.4" => channel::write;
     "repoll_create" "@@" "RDMACM_1.5" => rsocket::make;
     "repoll_ctl" "@@" "RDMACM_1.5" => rsocket::of_none;
     "repoll_wait" "@@" "RDMACM_1.5" => rsocket::of_none;

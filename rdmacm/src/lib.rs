@@ -10,6 +10,7 @@
 //! | `device`, `address` | devices and their addresses |
 //! | `rsocket` | sockets over queue pairs |
 //! | `kernel` | ids on devices of the kernel, by its own connection manager |
+//! | `layers` | shared objects between a program and the library |
 //! | `verbs` | what is used of libibverbs.so.1 |
 //!
 //! What the messages mean is in `ferroverbs-cm`. Locks, outer first: an agent's, an id's, a channel's queue.
@@ -23,6 +24,7 @@ mod device;
 mod export;
 mod id;
 mod kernel;
+mod layers;
 mod neighbours;
 mod ports;
 mod random;

@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 
-use abi::{LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
+use abi::{CM_LAYER_SYMBOL, LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
 use cface::dl;
 use once_cell::sync::OnceCell;
 use provider_loader::layers::{self, SETTING};
@@ -158,7 +158,7 @@ fn active() -> &'static [&'static ferroverbs_layer] {
             names.truncate(layers::MOST);
         }
         let found = names.into_iter().filter_map(|name| match open(name) {
-            Ok(layer) => Some(layer),
+            Ok(layer) => layer,
             Err(why) => {
                 // Whatever is in it: one line, and not a long one.
                 let name: String = name.chars().take(200).collect();
@@ -170,11 +170,14 @@ fn active() -> &'static [&'static ferroverbs_layer] {
     })
 }
 
-/// Opens a layer by its name, among our own files, or by its path.
-fn open(name: &str) -> Result<&'static ferroverbs_layer, String> {
+/// Opens a layer by its name, among our own files, or by its path. `None`: it is one of librdmacm only.
+fn open(name: &str) -> Result<Option<&'static ferroverbs_layer>, String> {
     let plugin = layers::open(name, dl::file_of(open as *const c_void).as_deref())?;
     let file = plugin.file().display();
     let Some(table) = layers::table::<ferroverbs_layer>(&plugin, LAYER_SYMBOL) else {
+        if plugin.data::<c_void>(CM_LAYER_SYMBOL).is_some() {
+            return Ok(None);
+        }
         return Err(format!("{file} has no symbol {}", LAYER_SYMBOL.to_string_lossy()));
     };
     let layer = table?;
@@ -191,7 +194,7 @@ fn open(name: &str) -> Result<&'static ferroverbs_layer, String> {
             LAYER_SYMBOL.to_string_lossy()
         ));
     }
-    Ok(layer)
+    Ok(Some(layer))
 }
 
 fn name_of(layer: &ferroverbs_layer) -> String {

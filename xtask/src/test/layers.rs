@@ -41,6 +41,37 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let done = run(Some(&format!("{value},{}", path(&files.first))))?;
         tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
     }
+    connections(bench, tally)
+}
+
+/// The chain of librdmacm.
+fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let layer = |name: &str, more: &[&str]| {
+        let define = format!("-DNAME=\"{name}\"");
+        let options: Vec<&str> =
+            ["-shared", &define].into_iter().chain(more.iter().copied()).collect();
+        compile(bench, "cm_counting.c", &format!("{name}.so"), &options)
+    };
+    let program = compile(bench, "ids.c", "ids", &[])?;
+    let first = layer("cm-first", &[])?;
+    let second = layer("cm-second", &[])?;
+    let newer = layer("cm-newer", &["-DNEWER"])?;
+    for (name, layers, stdout, stderr) in [
+        ("none", vec![], "", ""),
+        ("two", vec![&first, &second], "cm-second: 2 ids\ncm-first: 2 ids\n", ""),
+        ("one that is newer", vec![&newer, &second], "cm-second: 2 ids\n", "cm-newer.so"),
+    ] {
+        let fabric = bench.over(DataPath::Default)?;
+        let names: Vec<_> = layers.iter().map(|file| file.to_string_lossy()).collect();
+        let job = fabric.over.own_job(&program).env(SETTING, names.join(","));
+        let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+        let right = done.ok()
+            && done.stdout == stdout
+            && done.stderr.lines().count() == usize::from(!stderr.is_empty())
+            && done.stderr.contains(stderr);
+        let result = right.then_some(()).ok_or_else(|| done.report("the program"));
+        tally.record(&format!("layers of librdmacm: {name}"), result);
+    }
     Ok(())
 }
 
@@ -132,7 +163,7 @@ pub(super) fn compile(
         .arg(&file)
         .arg("-L")
         .arg(prefix.join("lib"))
-        .arg("-libverbs")
+        .args(["-Wl,--as-needed", "-lrdmacm", "-libverbs"])
         .run(&bench.scratch, LIMIT)?;
     if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
 }

@@ -1,0 +1,412 @@
+//! Layers between a program and this library (docs/layers.md): shared objects that `FERROVERBS_LAYERS` names. Exported names jump to where [`TABLE`] says, and
+//! that is our own function as long as there are no layers.
+//!
+//! Who uses the connection manager begins with a call that makes something. These calls look for layers, once in a process.
+
+use crate::calls::{channel, connect, devices, ep, id, info, multicast, options, qp, resolve, srq};
+use abi::*;
+use cface::dl;
+use provider_loader::layers::{self, SETTING};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What programs call, as layers see it.
+pub(crate) type Table = ferroverbs_cm_calls;
+
+/// Only touched entry by entry.
+#[repr(transparent)]
+pub(crate) struct Shared(UnsafeCell<Table>);
+
+// SAFETY: plain words, each written at once (`put`) and read at once.
+unsafe impl Sync for Shared {}
+
+/// Where our own function is.
+macro_rules! own {
+    (create_event_channel) => {
+        channel::create
+    };
+    (destroy_event_channel) => {
+        channel::destroy
+    };
+    (get_cm_event) => {
+        channel::get
+    };
+    (ack_cm_event) => {
+        channel::ack
+    };
+    (create_id) => {
+        id::create
+    };
+    (destroy_id) => {
+        id::destroy
+    };
+    (migrate_id) => {
+        id::migrate
+    };
+    (create_ep) => {
+        ep::create
+    };
+    (destroy_ep) => {
+        ep::destroy
+    };
+    (bind_addr) => {
+        resolve::bind_addr
+    };
+    (resolve_addr) => {
+        resolve::resolve_addr
+    };
+    (resolve_route) => {
+        resolve::resolve_route
+    };
+    (create_qp) => {
+        qp::create_c
+    };
+    (create_qp_ex) => {
+        qp::create_ex
+    };
+    (destroy_qp) => {
+        qp::destroy_c
+    };
+    (create_srq) => {
+        srq::create
+    };
+    (create_srq_ex) => {
+        srq::create_ex
+    };
+    (destroy_srq) => {
+        srq::destroy
+    };
+    (connect) => {
+        connect::connect_c
+    };
+    (establish) => {
+        connect::establish
+    };
+    (listen) => {
+        connect::listen_c
+    };
+    (get_request) => {
+        ep::get_request
+    };
+    (accept) => {
+        connect::accept_c
+    };
+    (reject) => {
+        connect::reject_c
+    };
+    (reject_ece) => {
+        connect::reject_ece
+    };
+    (disconnect) => {
+        connect::disconnect
+    };
+    (notify) => {
+        connect::notify
+    };
+    (join_multicast) => {
+        multicast::join_c
+    };
+    (join_multicast_ex) => {
+        multicast::join_ex
+    };
+    (leave_multicast) => {
+        multicast::leave
+    };
+    (set_option) => {
+        options::set
+    };
+    (init_qp_attr) => {
+        qp::init_attr
+    };
+    (set_local_ece) => {
+        options::set_ece
+    };
+    (get_remote_ece) => {
+        options::get_ece
+    };
+    (write_cm_event) => {
+        channel::write
+    };
+    (getaddrinfo) => {
+        info::get
+    };
+    (freeaddrinfo) => {
+        info::free
+    };
+    (resolve_addrinfo) => {
+        info::resolve
+    };
+    (query_addrinfo) => {
+        info::query
+    };
+    (get_devices) => {
+        devices::get
+    };
+    (free_devices) => {
+        devices::free
+    };
+}
+
+/// Where a name leads at first.
+macro_rules! at_first {
+    (create_event_channel) => {
+        first::create_event_channel
+    };
+    (create_id) => {
+        first::create_id
+    };
+    (create_ep) => {
+        first::create_ep
+    };
+    (getaddrinfo) => {
+        first::getaddrinfo
+    };
+    (get_devices) => {
+        first::get_devices
+    };
+    ($name:ident) => {
+        own!($name)
+    };
+}
+
+macro_rules! table {
+    ($which:ident: $($abi:literal $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
+        Table {$(
+            $name: {
+                let own: unsafe extern $abi fn($($ty),*) -> _ = $which!($name);
+                #[allow(clippy::useless_transmute, reason = "some return what the layout says")]
+                // SAFETY: the same arguments, and our types of results are transparent.
+                Some(unsafe {
+                    std::mem::transmute::<unsafe extern $abi fn($($ty),*) -> _, unsafe extern $abi fn($($ty),*) -> $ret>(own)
+                })
+            },
+        )+}
+    };
+}
+macro_rules! own_table {
+    ($($rows:tt)+) => { table!(own: $($rows)+) };
+}
+macro_rules! first_table {
+    ($($rows:tt)+) => { table!(at_first: $($rows)+) };
+}
+
+/// What lies beneath all layers.
+const OWN: Table = each_cm_call!(own_table);
+
+/// Where exported names jump to.
+pub(crate) static TABLE: Shared = Shared(UnsafeCell::new(each_cm_call!(first_table)));
+
+/// Entries of a table.
+const ENTRIES: usize = Table::NAMES.len();
+
+/// Calls that make something of nothing: they look for layers, and are called again.
+mod first {
+    use super::*;
+
+    macro_rules! first {
+        ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {$(
+            #[doc = concat!("`rdma_", stringify!($name), "(3)`, the first time.")]
+            ///
+            /// # Safety
+            /// As the call itself.
+            pub(super) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+                look();
+                // SAFETY: an entry of the table, which has no NULL; the caller's arguments.
+                unsafe {
+                    let entry = (&raw const (*TABLE.0.get()).$name).read_volatile();
+                    entry.map_or_else(|| std::process::abort(), |call| call($($arg),*))
+                }
+            }
+        )+};
+    }
+
+    first! {
+        create_event_channel() -> *mut rdma_event_channel;
+        create_id(channel: *mut rdma_event_channel, id: *mut *mut rdma_cm_id, context: *mut c_void, ps: rdma_port_space) -> c_int;
+        create_ep(id: *mut *mut rdma_cm_id, res: *mut rdma_addrinfo, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int;
+        getaddrinfo(node: *const c_char, service: *const c_char, hints: *const rdma_addrinfo, res: *mut *mut rdma_addrinfo) -> c_int;
+        get_devices(count: *mut c_int) -> *mut *mut ibv_context;
+    }
+}
+
+/// Looks for layers and puts their calls into the table, once.
+fn look() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let top = chain(OWN, &active());
+        for at in 0..ENTRIES {
+            put(at, entry(&top, at));
+        }
+    });
+}
+
+/// Word `at` of a table.
+fn entry(table: &Table, at: usize) -> usize {
+    debug_assert!(at < ENTRIES);
+    // SAFETY: a table is made of so many function pointers, each a word or 0.
+    unsafe { std::ptr::from_ref(table).cast::<usize>().add(at).read() }
+}
+
+fn put(at: usize, function: usize) {
+    debug_assert!(at < ENTRIES);
+    // SAFETY: a word of the table that lives as long as the process.
+    unsafe { AtomicUsize::from_ptr(TABLE.0.get().cast::<usize>().add(at)) }
+        .store(function, Ordering::Release);
+}
+
+/// What programs are to call with these layers above `top`, the first of which is nearest to them. What layers are given stays for good.
+fn chain(mut top: Table, layers: &[&'static ferroverbs_cm_layer]) -> Table {
+    for layer in layers.iter().rev() {
+        let Some(attach) = layer.attach else { continue };
+        let next: &'static Table = Box::leak(Box::new(top));
+        let mine: &'static mut Table = Box::leak(Box::new(Table::zeroed()));
+        // SAFETY: a layer's function, with two tables of which it knows as much as we or less (`open`), and that are never freed.
+        let error = unsafe { attach(next, mine) };
+        if error != 0 {
+            let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
+            // SAFETY: not NULL (`check`), and constant data of the layer that ends with a NUL.
+            let name = unsafe { CStr::from_ptr(layer.name) }.to_string_lossy();
+            notice(&format!(
+                "Warning: the layer {name} does not want to be used ({error}); left out"
+            ));
+            continue;
+        }
+        let over: *mut usize = (&raw mut top).cast();
+        for at in 0..ENTRIES {
+            let function = entry(mine, at);
+            if function != 0 {
+                // SAFETY: an entry of `top`, a pointer to a function of the type that the layout gives it.
+                unsafe { over.add(at).write(function) };
+            }
+        }
+    }
+    top
+}
+
+/// The layers that the environment names and that have something for us. What cannot be opened is told where a device is opened (libibverbs).
+fn active() -> Vec<&'static ferroverbs_cm_layer> {
+    let Some(value) = cface::env::trusted(SETTING) else { return vec![] };
+    let text = value.to_string_lossy();
+    let library = dl::file_of(look as fn() as *const c_void);
+    let mut found = vec![];
+    for name in layers::names(&text).into_iter().take(layers::MOST) {
+        let Ok(plugin) = layers::open(name, library.as_deref()) else { continue };
+        let table = layers::table::<ferroverbs_cm_layer>(&plugin, CM_LAYER_SYMBOL);
+        match table.map(|table| table.and_then(check)) {
+            None => {}
+            Some(Ok(layer)) => found.push(layer),
+            Some(Err(why)) => {
+                let name: String = name.chars().take(200).collect();
+                notice(&format!("Warning: the layer {name:?} of {SETTING} is left out: {why}"));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a layer fits.
+fn check(layer: &'static ferroverbs_cm_layer) -> Result<&'static ferroverbs_cm_layer, String> {
+    let symbol = CM_LAYER_SYMBOL.to_string_lossy();
+    if layer.calls > size_of::<Table>() {
+        let ours = size_of::<Table>();
+        return Err(format!(
+            "{symbol} is for {} bytes of calls, this library has {ours}",
+            layer.calls
+        ));
+    }
+    if layer.attach.is_none() || layer.name.is_null() {
+        return Err(format!("{symbol} has a NULL"));
+    }
+    Ok(layer)
+}
+
+/// A line for a person.
+fn notice(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stderr().write_all(format!("librdmacm: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a layer of these tests puts into its table: a number instead of a function, which nobody calls.
+    unsafe fn fill(mine: *mut Table, name: &str, value: usize) {
+        let at = Table::NAMES.iter().position(|known| *known == name).expect("a call");
+        // SAFETY: an entry of the table, which is the layer's to write.
+        unsafe { mine.cast::<usize>().add(at).write(value) };
+    }
+
+    /// Numbers instead of our own functions: these call libibverbs, which tests are not linked with.
+    fn own() -> Table {
+        let mut table = Table::zeroed();
+        for at in 0..ENTRIES {
+            // SAFETY: an entry of our own table, that is not called.
+            unsafe { (&raw mut table).cast::<usize>().add(at).write(0x1000 + at) };
+        }
+        table
+    }
+
+    fn seen(table: &Table, name: &str) -> usize {
+        entry(table, Table::NAMES.iter().position(|known| *known == name).expect("a call"))
+    }
+
+    unsafe extern "C" fn near(next: *const Table, mine: *mut Table) -> c_int {
+        // SAFETY: the chain's tables for us.
+        unsafe {
+            assert_eq!((seen(&*next, "connect"), seen(&*next, "listen")), (0x200, 0x201));
+            assert!((0..ENTRIES).all(|at| entry(&*next, at) != 0 && entry(&*mine, at) == 0));
+            fill(mine, "connect", 0x100);
+        }
+        0
+    }
+
+    unsafe extern "C" fn far(next: *const Table, mine: *mut Table) -> c_int {
+        // SAFETY: the chain's tables for us.
+        unsafe {
+            assert_eq!(seen(&*next, "connect"), seen(&own(), "connect"));
+            fill(mine, "connect", 0x200);
+            fill(mine, "listen", 0x201);
+        }
+        0
+    }
+
+    unsafe extern "C" fn refusing(_: *const Table, mine: *mut Table) -> c_int {
+        // SAFETY: the chain's table for us.
+        unsafe { fill(mine, "connect", 0x300) };
+        libc::ENOTSUP
+    }
+
+    const fn layer(
+        attach: unsafe extern "C" fn(*const Table, *mut Table) -> c_int,
+    ) -> ferroverbs_cm_layer {
+        let (size, calls) = (size_of::<ferroverbs_cm_layer>(), size_of::<Table>());
+        ferroverbs_cm_layer { size, calls, name: c"test".as_ptr(), attach: Some(attach) }
+    }
+    static NEAR: ferroverbs_cm_layer = layer(near);
+    static FAR: ferroverbs_cm_layer = layer(far);
+    static REFUSING: ferroverbs_cm_layer = layer(refusing);
+
+    #[test]
+    fn the_first_layer_of_the_list_is_called_first_and_what_it_leaves_falls_through() {
+        let top = chain(own(), &[&NEAR, &REFUSING, &FAR]);
+        assert_eq!((seen(&top, "connect"), seen(&top, "listen")), (0x100, 0x201));
+        assert_eq!(seen(&top, "accept"), seen(&own(), "accept"));
+    }
+
+    #[test]
+    fn without_layers_names_lead_to_our_own_functions() {
+        let top = chain(own(), &[]);
+        assert!((0..ENTRIES).all(|at| entry(&top, at) == entry(&own(), at)));
+    }
+
+    #[test]
+    fn a_layer_of_a_newer_library_is_refused() {
+        static NEWER: ferroverbs_cm_layer =
+            ferroverbs_cm_layer { calls: size_of::<Table>() + 8, ..NEAR };
+        let why = check(&NEWER).expect_err("refused");
+        assert!(why.contains("ferroverbs_cm_layer_v1") && !why.contains('\n'), "{why}");
+    }
+}
