@@ -27,9 +27,11 @@ pub enum Kind {
     Gid,
     /// `ibv_event_type`.
     Event,
+    /// `rdma_cm_event_type`.
+    CmEvent,
 }
 use Kind::{
-    Access, Completed, Dec, Event, Gid, Hex, Mtu, Opcode, QpType, SendFlags, State, Status,
+    Access, CmEvent, Completed, Dec, Event, Gid, Hex, Mtu, Opcode, QpType, SendFlags, State, Status,
 };
 
 /// An argument: which bits of which word it is.
@@ -192,6 +194,16 @@ const MODIFY_QP: [Arg; 23] = [
     said(abi::IBV_QP_AV, 6, 0, 64, "dgid", Gid),
 ];
 
+/// What a connection is asked for, or granted, with.
+const CONNECTION: [Arg; 6] = [
+    word!(0 "id" Hex),
+    word!(1 "private_data_len" Dec),
+    word!(2 "responder_resources" Dec),
+    word!(3 "initiator_depth" Dec),
+    word!(4 "rnr_retry_count" Dec),
+    word!(5 "qp_num" Hex),
+];
+
 calls! {
     post_send "ibv_post_send" SEND;
     wr_post "ibv_wr_post" SEND;
@@ -259,6 +271,47 @@ calls! {
     import_pd "ibv_import_pd" words!("context" Hex, "pd_handle" Dec);
     free_context "ibv_close_device" words!("context" Hex);
     attach "ibv_open_device" [part(0, 0, 64, "context", Hex)];
+    rdma_create_event_channel "rdma_create_event_channel" words!();
+    rdma_destroy_event_channel "rdma_destroy_event_channel" words!("channel" Hex);
+    rdma_get_cm_event "rdma_get_cm_event" words!("channel" Hex, "cm_event" Hex, "id" Hex, "event" CmEvent, "status" Dec, "listen_id" Hex);
+    rdma_ack_cm_event "rdma_ack_cm_event" words!("cm_event" Hex, "id" Hex, "event" CmEvent);
+    rdma_create_id "rdma_create_id" words!("channel" Hex, "id" Hex, "context" Hex, "ps" Hex);
+    rdma_destroy_id "rdma_destroy_id" words!("id" Hex);
+    rdma_migrate_id "rdma_migrate_id" words!("id" Hex, "channel" Hex);
+    rdma_create_ep "rdma_create_ep" words!("id" Hex, "pd" Hex);
+    rdma_destroy_ep "rdma_destroy_ep" words!("id" Hex);
+    rdma_bind_addr "rdma_bind_addr" [word!(0 "id" Hex), word!(1 "addr" Gid), word!(3 "port" Dec)];
+    rdma_resolve_addr "rdma_resolve_addr" [word!(0 "id" Hex), word!(1 "dst_addr" Gid), word!(3 "port" Dec), word!(4 "timeout_ms" Dec)];
+    rdma_resolve_route "rdma_resolve_route" words!("id" Hex, "timeout_ms" Dec);
+    rdma_create_qp "rdma_create_qp" words!("id" Hex, "pd" Hex, "qp" Hex);
+    rdma_create_qp_ex "rdma_create_qp_ex" words!("id" Hex, "qp" Hex);
+    rdma_destroy_qp "rdma_destroy_qp" words!("id" Hex);
+    rdma_create_srq "rdma_create_srq" words!("id" Hex, "pd" Hex);
+    rdma_create_srq_ex "rdma_create_srq_ex" words!("id" Hex);
+    rdma_destroy_srq "rdma_destroy_srq" words!("id" Hex);
+    rdma_connect "rdma_connect" CONNECTION;
+    rdma_establish "rdma_establish" words!("id" Hex);
+    rdma_listen "rdma_listen" words!("id" Hex, "backlog" Dec);
+    rdma_get_request "rdma_get_request" words!("listen" Hex, "id" Hex);
+    rdma_accept "rdma_accept" CONNECTION;
+    rdma_reject "rdma_reject" [word!(0 "id" Hex), word!(2 "private_data_len" Dec)];
+    rdma_reject_ece "rdma_reject_ece" [word!(0 "id" Hex), word!(2 "private_data_len" Dec)];
+    rdma_disconnect "rdma_disconnect" words!("id" Hex);
+    rdma_notify "rdma_notify" words!("id" Hex, "event" Event);
+    rdma_join_multicast "rdma_join_multicast" words!("id" Hex);
+    rdma_join_multicast_ex "rdma_join_multicast_ex" words!("id" Hex);
+    rdma_leave_multicast "rdma_leave_multicast" words!("id" Hex);
+    rdma_set_option "rdma_set_option" words!("id" Hex, "level" Dec, "optname" Dec);
+    rdma_init_qp_attr "rdma_init_qp_attr" words!("id" Hex);
+    rdma_set_local_ece "rdma_set_local_ece" words!("id" Hex);
+    rdma_get_remote_ece "rdma_get_remote_ece" words!("id" Hex);
+    rdma_write_cm_event "rdma_write_cm_event" words!("id" Hex, "event" CmEvent, "status" Dec, "arg" Hex);
+    rdma_getaddrinfo "rdma_getaddrinfo" words!();
+    rdma_freeaddrinfo "rdma_freeaddrinfo" words!("res" Hex);
+    rdma_resolve_addrinfo "rdma_resolve_addrinfo" words!("id" Hex);
+    rdma_query_addrinfo "rdma_query_addrinfo" words!("id" Hex);
+    rdma_get_devices "rdma_get_devices" words!();
+    rdma_free_devices "rdma_free_devices" words!("list" Hex);
 }
 
 impl Call {

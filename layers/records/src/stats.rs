@@ -40,7 +40,9 @@ pub const AT_LATENCY: usize = 64;
 pub const AT_SUM: usize = AT_LATENCY + BUCKETS;
 /// The largest.
 pub const AT_MOST: usize = AT_SUM + 1;
-const _: () = assert!(AT_MOST < WORDS && AT_LATENCY + 3 * Call::ALL.len() <= WORDS);
+/// How many calls are counted: those of verbs, which come first.
+pub const CALLS: usize = Call::rdma_create_event_channel as usize;
+const _: () = assert!(AT_MOST < WORDS && AT_LATENCY + 3 * CALLS <= WORDS);
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,7 +165,7 @@ impl Entry {
         let mut calls = Vec::new();
         if kind == Kind::Process {
             let (each, _) = words[AT_LATENCY..].as_chunks::<3>();
-            let each = Call::ALL.iter().zip(each).filter(|(_, [count, ..])| *count > 0);
+            let each = Call::ALL.iter().take(CALLS).zip(each).filter(|(_, [count, ..])| *count > 0);
             calls.extend(each.map(|(call, [count, failed, time])| (*call, *count, *failed, *time)));
         } else {
             latency.counts.copy_from_slice(&words[AT_LATENCY..AT_SUM]);

@@ -24,6 +24,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
         Kind::QpType => named(names::kind(small)),
         Kind::Access => names::access(small),
         Kind::Event => named(names::event(small)),
+        Kind::CmEvent => named(names::cm_event(small)),
         // IBTA vol 1, table 37: 1 is 256.
         Kind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
         Kind::Mtu => value.to_string(),

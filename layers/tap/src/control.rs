@@ -73,7 +73,8 @@ impl Outcome for () {
     }
 }
 
-fn errno() -> i32 {
+/// What the calling thread's errno is.
+pub(crate) fn errno() -> i32 {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() }
 }

@@ -5,6 +5,7 @@
 
 mod builder;
 mod clock;
+mod cm;
 mod control;
 mod cq_ex;
 mod data;
@@ -56,7 +57,9 @@ use abi::{
     ibv_context, ibv_cq_ex, ibv_data_buf, ibv_sge, verbs_context_ops,
 };
 pub use clock::now;
+pub use cm::attach_cm;
 pub use layer_records::calls::Call;
+pub use layer_records::names;
 
 use table::Table;
 

@@ -8,7 +8,10 @@ mod settings;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use abi::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_layer, ibv_context, verbs_context_ops};
+use abi::{
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_cm_calls, ferroverbs_cm_layer,
+    ferroverbs_layer, ibv_context, verbs_context_ops,
+};
 use cface::lock::Guard;
 use layer_records::trace::{ARGS, Record};
 use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
@@ -32,6 +35,26 @@ unsafe extern "C" fn attach(
     life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child });
     // SAFETY: what the front-end gives us.
     unsafe { layer_tap::attach::<Trace>(context, next, mine) };
+    0
+}
+
+/// What librdmacm looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
+    size: size_of::<ferroverbs_cm_layer>(),
+    calls: size_of::<ferroverbs_cm_calls>(),
+    name: c"trace".as_ptr(),
+    attach: Some(attach_cm),
+};
+
+unsafe extern "C" fn attach_cm(
+    next: *const ferroverbs_cm_calls,
+    mine: *mut ferroverbs_cm_calls,
+) -> c_int {
+    life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child });
+    // SAFETY: what librdmacm gives us.
+    unsafe { layer_tap::attach_cm::<Trace>(next, mine) };
     0
 }
 
