@@ -246,6 +246,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
         let mut work = builder.work.lock();
         work.open = None;
         wr::take_back(&mut known.send.lock(), &work.ids);
+        crate::digest::take_back(known, &work.ids);
         work.ids.clear();
         work.old.wr_abort
     };

@@ -23,15 +23,21 @@ impl Level {
 pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) level: Level,
+    /// Heard only by who switches it on: it costs much, or right programs may hear it.
+    pub(crate) optional: bool,
 }
 
 macro_rules! checks {
-    ($($name:ident $id:literal $level:ident;)*) => {
+    (@optional) => { false };
+    (@optional optional) => { true };
+    ($($name:ident $id:literal $level:ident $($optional:ident)?;)*) => {
         /// The number of a check.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Id { $(#[doc = $id] $name,)* }
         /// All of them, by their numbers.
-        pub(crate) static CHECKS: &[Check] = &[$(Check { id: $id, level: Level::$level },)*];
+        pub(crate) static CHECKS: &[Check] = &[$(
+            Check { id: $id, level: Level::$level, optional: checks!(@optional $($optional)?) },
+        )*];
     };
 }
 
@@ -42,24 +48,34 @@ checks! {
     Mr04 "MR-04" Error;
     Mr05 "MR-05" Error;
     Mr06 "MR-06" Error;
+    Mr07 "MR-07" Warning optional;
+    Mr08 "MR-08" Error optional;
     Mr12 "MR-12" Warning;
+    Mr14 "MR-14" Warning optional;
     Mr15 "MR-15" Error;
     Qp01 "QP-01" Error;
     Qp02 "QP-02" Error;
     Qp03 "QP-03" Error;
     Qp04 "QP-04" Error;
+    Qp05 "QP-05" Warning optional;
     Qp08 "QP-08" Error;
+    Qp10 "QP-10" Warning optional;
+    Qp11 "QP-11" Warning optional;
     Qp12 "QP-12" Error;
     Qp13 "QP-13" Error;
+    Qp14 "QP-14" Warning optional;
     Qp15 "QP-15" Error;
+    Qp16 "QP-16" Warning optional;
     Wr01 "WR-01" Error;
     Wr02 "WR-02" Error;
     Wr03 "WR-03" Error;
     Wr04 "WR-04" Warning;
     Wr05 "WR-05" Error;
+    Wr06 "WR-06" Warning optional;
     Wr07 "WR-07" Error;
     Wr08 "WR-08" Error;
     Wr09 "WR-09" Error;
+    Wr10 "WR-10" Warning optional;
     Wr11 "WR-11" Error;
     Wr12 "WR-12" Warning;
     Wr15 "WR-15" Error;
@@ -69,13 +85,24 @@ checks! {
     Cq06 "CQ-06" Error;
     Cq07 "CQ-07" Error;
     Cq08 "CQ-08" Error;
+    Cq09 "CQ-09" Warning optional;
     Cq11 "CQ-11" Error;
     Cq12 "CQ-12" Error;
     Cq13 "CQ-13" Warning;
     Ob01 "OB-01" Error;
     Ob02 "OB-02" Error;
     Ob03 "OB-03" Error;
+    Ob04 "OB-04" Warning optional;
     Ob05 "OB-05" Error;
+    Ob06 "OB-06" Warning optional;
+    Cm01 "CM-01" Error;
+    Cm02 "CM-02" Error;
+    Cm03 "CM-03" Error;
+    Cm04 "CM-04" Error;
+    Cm05 "CM-05" Warning;
+    Cm06 "CM-06" Error;
+    Cm07 "CM-07" Warning optional;
+    Cm08 "CM-08" Warning optional;
 }
 
 impl Id {

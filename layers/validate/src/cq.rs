@@ -266,6 +266,9 @@ pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ib
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
             if let Some(srq) = SRQS.get(object) {
                 srq.async_got.fetch_add(1, Ordering::Relaxed);
+                if kind == IBV_EVENT_SRQ_LIMIT_REACHED {
+                    srq.limit_passed.store(true, Ordering::Relaxed);
+                }
             }
         }
         IBV_EVENT_QP_FATAL..=7 | IBV_EVENT_QP_LAST_WQE_REACHED => {
@@ -362,6 +365,9 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
         return;
     }
     let flight = retire(qp, side, done, ok);
+    if side == Side::Send {
+        crate::digest::completed(qp, done.wr_id, ok, call);
+    }
     // With an SRQ nobody can tell a failed receive from a failed send; tag matching completes things that nobody posted.
     if flight.is_none()
         && !qp.failed.load(Ordering::Relaxed)

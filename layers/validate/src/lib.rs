@@ -4,10 +4,13 @@
 //! beside them (`state`, `table`); each family of checks is a module; `report` says what was found. `docs/validate.md` has a page for each
 //! check.
 
+mod advice;
 mod builder;
 mod checks;
+mod cm;
 mod cq;
 mod cq_ex;
+mod digest;
 mod explain;
 mod memlock;
 mod mr;
@@ -24,8 +27,9 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use abi::{
-    Zeroed, ferroverbs_layer, ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, verbs_context_ops,
+    Zeroed, ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ibv_context,
+    ibv_device_attr_ex, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq,
+    verbs_context_ops,
 };
 use cface::lock::Guard;
 use layer_tap::{life, spin, table};
@@ -41,6 +45,16 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     reserved: 0,
     name: c"validate".as_ptr(),
     attach: Some(attach),
+};
+
+/// What librdmacm looks for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name is part of the interface")]
+pub static ferroverbs_cm_layer_v1: ferroverbs_cm_layer = ferroverbs_cm_layer {
+    size: size_of::<ferroverbs_cm_layer>(),
+    calls: size_of::<ferroverbs_cm_calls>(),
+    name: c"validate".as_ptr(),
+    attach: Some(attach_cm),
 };
 
 // src/entry.c: they come back to us with the caller's address.
@@ -67,9 +81,7 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    if life::begin(life::Life { at_exit: report::at_exit, hold, in_child: || {} }) {
-        let _ = settings::settings();
-    }
+    begin();
     // SAFETY: the chain's table for us, and entries of this table of the context.
     unsafe {
         let (device, ports) = limits(context, next);
@@ -78,6 +90,22 @@ unsafe extern "C" fn attach(
         fill(&mut *mine);
     }
     0
+}
+
+unsafe extern "C" fn attach_cm(
+    next: *const ferroverbs_cm_calls,
+    mine: *mut ferroverbs_cm_calls,
+) -> c_int {
+    begin();
+    // SAFETY: what librdmacm gives us.
+    unsafe { cm::attach(next, mine) };
+    0
+}
+
+fn begin() {
+    if life::begin(life::Life { at_exit: report::at_exit, hold, in_child: || {} }) {
+        let _ = settings::settings();
+    }
 }
 
 fn fill(mine: &mut verbs_context_ops) {
@@ -157,7 +185,9 @@ unsafe fn limits(
 }
 
 fn hold() -> Vec<Guard> {
+    advice::forks();
     vec![
+        cm::hold(),
         CONTEXTS.hold(),
         PDS.hold(),
         SRQS.hold(),

@@ -53,6 +53,7 @@ fn remember(ctx: &Ctx, mr: *mut ibv_mr, range: Option<(u64, u64)>, access: Optio
         access,
         made: stack::here(),
     };
+    crate::advice::registered();
     let mut regions = REGIONS.lock();
     regions.live.insert((ctx.at, made.lkey), region);
     regions.gone.retain(|(c, key, _)| (*c, *key) != (ctx.at, made.lkey));
@@ -252,6 +253,7 @@ pub(crate) unsafe extern "C" fn dereg_mr(vmr: *mut verbs_mr) -> c_int {
     if let Some(region) = &region {
         check_in_flight("ibv_dereg_mr", region);
     }
+    crate::advice::mapped(&mr, region.map(|region| region.made));
     // Before the call: another thread may be given the key at once.
     forget(ctx, mr.lkey);
     // SAFETY: the caller's argument, passed on.

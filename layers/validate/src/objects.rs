@@ -1,7 +1,7 @@
 //! Domains, address handles and shared receive queues, and what depends on what: OB-01 and OB-02.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use abi::{
@@ -175,6 +175,8 @@ pub(crate) fn list(names: &[String]) -> String {
 /// The last call of a context. What is left in it is told.
 pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
     let Some(ctx) = shared(at) else { return };
+    // SAFETY: the caller's context is open.
+    unsafe { crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), at) };
     let (regions, windows) = crate::mr::of_context(ctx.at, true);
     let mut names: Vec<String> = Vec::new();
     let mut also = None;
@@ -258,6 +260,7 @@ fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr
         taken: AtomicU64::new(0),
         cache: Spin::new(Cache::default()),
         async_got: AtomicU32::new(0),
+        limit_passed: AtomicBool::new(false),
         made: stack::here(),
     };
     SRQS.insert(at, Arc::new(srq));
@@ -313,6 +316,12 @@ pub(crate) unsafe extern "C" fn modify_srq(
     let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, modify_srq)(srq, attr, mask) };
+    if result == 0
+        && mask.cast_unsigned() & abi::IBV_SRQ_LIMIT != 0
+        && let Some(known) = SRQS.get(srq as usize)
+    {
+        known.limit_passed.store(false, Ordering::Relaxed);
+    }
     if let (0, true, Some(known)) =
         (result, mask.cast_unsigned() & abi::IBV_SRQ_MAX_WR != 0, SRQS.get(srq as usize))
     {
@@ -332,6 +341,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         let acked = unsafe { (*srq).events_completed };
         let got = known.async_got.load(Ordering::Relaxed);
         crate::cq::check_async("ibv_destroy_srq", &format!("srq {at:#x}"), got, acked);
+        crate::advice::limit_is_over(known);
     }
     SRQS.remove(at);
     // SAFETY: the caller's argument, passed on.

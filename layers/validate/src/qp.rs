@@ -5,11 +5,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_DRIVER,
-    IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPT_DRIVER, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 
+use crate::advice::{self, Asked};
 use crate::builder::Builder;
 use crate::checks::Id;
 use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
@@ -79,6 +80,8 @@ fn explain_refusal(call: &str, ctx: &Ctx, attr: &ibv_qp_init_attr, probe: impl F
 
 /// Remembers a QP that was just made, with the capacities that the provider gave.
 fn remember(
+    call: &str,
+    asked: &ibv_qp_init_attr,
     ctx: Arc<Ctx>,
     qp: *mut ibv_qp,
     pd: usize,
@@ -110,6 +113,7 @@ fn remember(
         mtu: AtomicU32::new(0),
         send: Spin::new(Queue::new(cap.max_send_wr)),
         recv: Spin::new(Queue::new(cap.max_recv_wr)),
+        digests: Spin::new(crate::digest::Digests::new()),
         failed: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
         told: AtomicU32::new(0),
@@ -126,6 +130,7 @@ fn remember(
         }
     }
     QPS.insert(at, known.clone());
+    advice::made(call, &known, asked);
     if let (Some(ops), Some(builder)) = (send_ops, &known.builder) {
         // SAFETY: made with these operations, so that it is an extended one.
         unsafe { builder.replace(known.extended(), ops) };
@@ -155,7 +160,7 @@ pub(crate) unsafe extern "C" fn create_qp(
         });
     } else {
         // SAFETY: the provider has filled in the capacities.
-        remember(ctx, qp, pd as usize, unsafe { &*attr }, None);
+        remember("ibv_create_qp", &given, ctx, qp, pd as usize, unsafe { &*attr }, None);
     }
     qp
 }
@@ -206,7 +211,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
             (pd, ops, plain(&*attr))
         };
-        remember(ctx, qp, pd, &now, ops);
+        remember("ibv_create_qp_ex", &first, ctx, qp, pd, &now, ops);
     }
     qp
 }
@@ -258,6 +263,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         known.async_got.load(Ordering::Relaxed),
         acked,
     );
+    advice::destroyed(&known);
+    // SAFETY: the context of a live QP is open.
+    unsafe { advice::unread("ibv_destroy_qp", known.name(), (*qp).context) };
     for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
         cq.qps.lock().retain(|qp| qp.at != at);
     }
@@ -408,6 +416,16 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
     let ctx = &qp.ctx;
     let port = member!(PORT, port_num).unwrap_or_else(|| qp.attr.lock().port_num);
+    let asked = Asked {
+        address: member!(AV, ah_attr),
+        port,
+        timeout: member!(TIMEOUT, timeout),
+        retries: member!(RETRY_CNT, retry_cnt),
+        rnr_retries: member!(RNR_RETRY, rnr_retry),
+        rnr_timer: member!(MIN_RNR_TIMER, min_rnr_timer),
+        to_rtr: to == IBV_QPS_RTR && from != to,
+    };
+    advice::modified(qp, &asked);
     let range = |name: &str, value: u32, most: u32, why: &str| {
         if value > most {
             say(

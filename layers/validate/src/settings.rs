@@ -31,7 +31,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            on: vec![true; CHECKS.len()],
+            on: CHECKS.iter().map(|check| !check.optional).collect(),
             abort: false,
             exitcode: 0,
             max: 10,
@@ -62,6 +62,7 @@ impl Settings {
         };
         match name {
             "off" => self.choose(value, false)?,
+            "on" => self.choose(value, true)?,
             "only" => {
                 self.on.fill(false);
                 self.choose(value, true)?;
@@ -72,7 +73,11 @@ impl Settings {
             "max" => self.max = number(u32::MAX)?,
             "json" => self.json = Some(value.into()),
             "log" => self.log = Some(value.into()),
-            _ => return Err("there is off, only, abort, exitcode, json, log, max and stack".into()),
+            _ => {
+                return Err(
+                    "there is off, on, only, abort, exitcode, json, log, max and stack".into()
+                );
+            }
         }
         Ok(())
     }
@@ -144,6 +149,9 @@ mod tests {
         let (only, wrong) = Settings::parse("only=CQ-03");
         assert!(wrong.is_empty() && is_on(&only, "CQ-03") && !is_on(&only, "MR-01"));
         assert_eq!(Settings::parse("").0, Settings::default());
+        let optional = Settings::parse("on=CM-07").0;
+        assert!(is_on(&optional, "CM-07") && !is_on(&Settings::default(), "CM-07"));
+        assert!(is_on(&optional, "CM-01") && !is_on(&optional, "CM-08"));
     }
 
     #[test]

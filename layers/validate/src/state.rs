@@ -72,6 +72,8 @@ pub(crate) struct Srq {
     pub(crate) taken: AtomicU64,
     pub(crate) cache: Spin<Cache>,
     pub(crate) async_got: AtomicU32,
+    /// Its limit was reached and not set again.
+    pub(crate) limit_passed: AtomicBool,
     pub(crate) made: Stack,
 }
 
@@ -115,6 +117,8 @@ pub(crate) struct Qp {
     pub(crate) mtu: AtomicU32,
     pub(crate) send: Spin<Queue>,
     pub(crate) recv: Spin<Queue>,
+    /// What signaled sends in flight are of, if anybody wants to know.
+    pub(crate) digests: Spin<crate::digest::Digests>,
     /// A request completed with an error, or the counts cannot be trusted: what is in flight is not known any more.
     pub(crate) failed: AtomicBool,
     /// It was taken back to RESET once: a thread that polled just before may still bring a completion from before.
@@ -139,6 +143,7 @@ impl Qp {
             queue.flights.clear();
             (queue.unsignaled, queue.due) = (0, 0);
         }
+        self.digests.lock().clear();
         self.failed.store(false, Ordering::Relaxed);
     }
 

@@ -286,6 +286,7 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
         qp.failed.store(true, Ordering::Relaxed);
     }
     queue.flights.push_back(flight);
+    crate::digest::posted(qp, send, site);
     if due {
         (queue.unsignaled, queue.due) = (0, queue.due + 1);
         if let Some(cq) = &qp.send_cq
@@ -492,6 +493,7 @@ pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64])
     let mut queue = qp.send.lock();
     let wr_id = ids.first().copied().unwrap_or(0);
     take_back(&mut queue, ids);
+    crate::digest::take_back(qp, ids);
     let (all, due) = (queue.flights.len(), queue.due);
     drop(queue);
     if error != libc::ENOMEM || all < qp.cap.max_send_wr as usize {
@@ -568,6 +570,10 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
             let sges = unsafe { receive(this, known.cap.max_recv_sge, &what) };
             for (index, sge) in sges.iter().enumerate() {
                 check_sge(&known.ctx, &mut queue.cache, index, sge, &what);
+            }
+            if known.kind == IBV_QPT_UD {
+                let bytes = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                crate::advice::datagram(CALL, known, this.wr_id, bytes);
             }
             if queue.flights.len() >= queue.most {
                 queue.flights.pop_front();

@@ -1,0 +1,256 @@
+//! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs much to look at. MR-07, MR-14, QP-05, QP-10, QP-11, QP-14,
+//! QP-16, WR-06, WR-10, CQ-09, OB-04, OB-06.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use abi::{
+    IBV_FORK_DISABLED, IBV_LINK_LAYER_ETHERNET, IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPT_RC,
+    ibv_ah_attr, ibv_context, ibv_fork_status, ibv_mr, ibv_qp_init_attr,
+};
+
+use crate::checks::Id;
+use crate::report::{Message, tell, wanted};
+use crate::stack::Stack;
+use crate::state::{Cq, Qp, REGIONS, Srq};
+
+#[cold]
+fn say(
+    id: Id,
+    call: &str,
+    object: String,
+    text: String,
+    remedy: &str,
+    also: Option<(&str, Stack)>,
+    qp: Option<&Qp>,
+) {
+    tell(&Message { id, call, object, text, remedy: remedy.into(), also }, qp);
+}
+
+/// MR-07: memory that is mapped no more when its region goes.
+pub(crate) fn mapped(mr: &ibv_mr, made: Option<Stack>) {
+    if !wanted(Id::Mr07) || mr.addr.is_null() || mr.length == 0 {
+        return;
+    }
+    const PAGE: usize = 4096;
+    /// Pages that are asked for at a time.
+    const PAGES: usize = 1 << 14;
+    let (first, last) =
+        (mr.addr as usize & !(PAGE - 1), (mr.addr as usize).saturating_add(mr.length));
+    let mut seen = vec![0_u8; PAGES];
+    let mut at = first;
+    while at < last {
+        let length = (last - at).min(PAGES * PAGE);
+        // SAFETY: the call only looks; `seen` has a byte for each page.
+        let result = unsafe { libc::mincore(at as *mut c_void, length, seen.as_mut_ptr()) };
+        if result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
+            let text =
+                format!("memory of [{:#x}, {last:#x}) is not mapped any more", mr.addr as usize);
+            let also = made.map(|made| ("the region was registered", made));
+            let remedy = "deregister before munmap(2) or free(3): a device may go on writing to what was there";
+            let object = format!("mr with lkey {:#x}", mr.lkey);
+            return say(Id::Mr07, "ibv_dereg_mr", object, text, remedy, also, None);
+        }
+        at = at.saturating_add(length);
+    }
+}
+
+/// Fork support was off at the last registration. libibverbs is not asked when the process forks: it may hold its locks then.
+static FORKS_ARE_UNSAFE: AtomicBool = AtomicBool::new(false);
+
+/// Memory was registered.
+pub(crate) fn registered() {
+    if !wanted(Id::Mr14) {
+        return;
+    }
+    // SAFETY: a name that ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_is_fork_initialized".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: libibverbs has it so.
+        let status = unsafe {
+            core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> ibv_fork_status>(found)()
+        };
+        FORKS_ARE_UNSAFE.store(status == IBV_FORK_DISABLED, Ordering::Relaxed);
+    }
+}
+
+/// MR-14: a fork while memory is registered, without fork support.
+pub(crate) fn forks() {
+    if !wanted(Id::Mr14) || !FORKS_ARE_UNSAFE.load(Ordering::Relaxed) {
+        return;
+    }
+    let made = REGIONS.lock().live.values().next().map(|mr| mr.made);
+    let Some(made) = made else { return };
+    let text = "memory is registered, and fork support is off: what the parent writes first is copied, and an adapter goes on with the old page".to_owned();
+    let remedy = "ibv_fork_init before the first registration (or RDMAV_FORK_SAFE=1), and buffers in pages of their own; not needed if the child calls exec at once";
+    let also = Some(("a region was registered", made));
+    say(Id::Mr14, "fork", String::new(), text, remedy, also, None);
+}
+
+/// QP-16 and OB-06: what a queue pair was made with.
+pub(crate) fn made(call: &str, qp: &Qp, asked: &ibv_qp_init_attr) {
+    if qp.srq.is_some() && (asked.cap.max_recv_wr != 0 || asked.cap.max_recv_sge != 0) {
+        let text = format!(
+            "it has an SRQ, and max_recv_wr {} and max_recv_sge {} besides",
+            asked.cap.max_recv_wr, asked.cap.max_recv_sge
+        );
+        let remedy = "set both to 0: they mean nothing then, and some providers refuse them";
+        say(Id::Ob06, call, qp.name(), text, remedy, None, Some(qp));
+    }
+    if !wanted(Id::Qp16) {
+        return;
+    }
+    let is = |queue: &Option<std::sync::Arc<Cq>>, cq: &Cq| {
+        queue.as_ref().is_some_and(|one| one.at == cq.at)
+    };
+    for cq in [&qp.send_cq, &qp.recv_cq].into_iter().flatten() {
+        let most: u64 = cq.qps.lock().iter().fold(0, |sum, user| {
+            let sends = if is(&user.send_cq, cq) { user.cap.max_send_wr } else { 0 };
+            let receives = is(&user.recv_cq, cq) && user.srq.is_none();
+            sum + u64::from(sends) + u64::from(if receives { user.cap.max_recv_wr } else { 0 })
+        });
+        let room = cq.cqe.load(Ordering::Relaxed);
+        if most > u64::from(room) {
+            let text = format!("cq {:#x} has {room} entries, its queues {most}", cq.at);
+            let remedy = "make the CQ as large as all queues that complete there, or be sure to poll in time";
+            let also = Some(("the CQ was created", cq.made));
+            return say(Id::Qp16, call, qp.name(), text, remedy, also, Some(qp));
+        }
+    }
+}
+
+/// What `ibv_modify_qp` is asked for: members that the mask names.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Asked {
+    pub(crate) address: Option<ibv_ah_attr>,
+    pub(crate) port: u8,
+    pub(crate) timeout: Option<u8>,
+    pub(crate) retries: Option<u8>,
+    pub(crate) rnr_retries: Option<u8>,
+    pub(crate) rnr_timer: Option<u8>,
+    /// It becomes ready to receive.
+    pub(crate) to_rtr: bool,
+}
+
+/// QP-05, QP-10, QP-11 and WR-06.
+pub(crate) fn modified(qp: &Qp, asked: &Asked) {
+    const CALL: &str = "ibv_modify_qp";
+    let tell =
+        |id, text: String, remedy: &str| say(id, CALL, qp.name(), text, remedy, None, Some(qp));
+    let is_ethernet = qp
+        .ctx
+        .port(asked.port)
+        .is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
+    if is_ethernet && asked.address.is_some_and(|address| address.is_global == 0) {
+        tell(
+            Id::Qp05,
+            "the port is Ethernet, and ah_attr.is_global is 0".into(),
+            "set is_global to 1, and grh.sgid_index to a GID of the port: adapters for RoCE need it",
+        );
+    }
+    match asked.rnr_retries {
+        Some(0) => tell(
+            Id::Qp10,
+            "rnr_retry 0: the first message that finds no receive ends the connection".into(),
+            "give the peer time, 6 for example, unless it surely posts receives before",
+        ),
+        Some(7) => tell(
+            Id::Qp10,
+            "rnr_retry 7: a message that finds no receive is sent again for ever".into(),
+            "6 or less, if a peer that posts no receives is to be noticed",
+        ),
+        _ => {}
+    }
+    if asked.rnr_timer == Some(0) {
+        tell(
+            Id::Qp10,
+            "min_rnr_timer 0 means 655.36 ms, not none".into(),
+            "12 is 0.64 ms; ibv_modify_qp(3) has the table",
+        );
+    }
+    if let Some(timeout) = asked.timeout.filter(|timeout| *timeout <= 31) {
+        let tries = u32::from(asked.retries.unwrap_or(0).min(7)) + 1;
+        let seconds = 4.096e-6 * f64::from(1_u32 << timeout) * f64::from(tries);
+        let text = match timeout {
+            0 => Some("timeout 0: a peer that is gone is never noticed".to_owned()),
+            _ if seconds > 60.0 => Some(format!(
+                "timeout {timeout} and {tries} tries: a peer that is gone is noticed after {seconds:.0} s at least"
+            )),
+            _ => None,
+        };
+        if let Some(text) = text {
+            tell(Id::Qp11, text, "14 is 67 ms, which with retry_cnt 7 are half a second");
+        }
+    }
+    if asked.to_rtr
+        && wanted(Id::Wr06)
+        && qp.kind == IBV_QPT_RC
+        && qp.srq.is_none()
+        && qp.recv.lock().flights.is_empty()
+    {
+        tell(
+            Id::Wr06,
+            "it becomes ready to receive, and has no receive posted".into(),
+            "post receives between INIT and RTR: the peer may send as soon as it is told",
+        );
+    }
+}
+
+/// QP-14: a queue pair goes while requests are in flight.
+pub(crate) fn destroyed(qp: &Qp) {
+    if !wanted(Id::Qp14) || matches!(qp.state(), IBV_QPS_RESET | IBV_QPS_ERR) {
+        return;
+    }
+    let (sends, receives) = (qp.send.lock().flights.len(), qp.recv.lock().flights.len());
+    if sends + receives > 0 && !qp.failed.load(Ordering::Relaxed) {
+        let text = format!("{sends} sends and {receives} receives were in flight");
+        let remedy =
+            "ibv_modify_qp to ERR, and poll the flushed ones, before their buffers are used again";
+        let also = Some(("the QP was created", qp.made));
+        say(Id::Qp14, "ibv_destroy_qp", qp.name(), text, remedy, also, Some(qp));
+    }
+}
+
+/// WR-10: a receive of datagrams that has no room for their header.
+pub(crate) fn datagram(call: &str, qp: &Qp, wr_id: u64, bytes: u64) {
+    if bytes < 41 {
+        let text = format!("a receive of {bytes} bytes: the first 40 of a datagram are its GRH");
+        let object = format!("{} wr_id {wr_id:#x}", qp.name());
+        let remedy = "make it 40 bytes longer than what is expected";
+        say(Id::Wr10, call, object, text, remedy, None, Some(qp));
+    }
+}
+
+/// OB-04: the limit of an SRQ was reached, and never set again.
+pub(crate) fn limit_is_over(srq: &Srq) {
+    if srq.limit_passed.load(Ordering::Relaxed) {
+        let text =
+            "IBV_EVENT_SRQ_LIMIT_REACHED came, and the limit was not set again after it".to_owned();
+        let remedy = "ibv_modify_srq with IBV_SRQ_LIMIT after each event: it comes once";
+        let also = Some(("the SRQ was created", srq.made));
+        say(Id::Ob04, "ibv_destroy_srq", format!("srq {:#x}", srq.at), text, remedy, also, None);
+    }
+}
+
+/// The context that CQ-09 spoke of: the event goes on waiting.
+static TOLD_OF: AtomicUsize = AtomicUsize::new(0);
+
+/// CQ-09: an asynchronous event that nobody read.
+///
+/// # Safety
+/// An open context.
+pub(crate) unsafe fn unread(call: &str, object: String, context: *const ibv_context) {
+    if !wanted(Id::Cq09) || TOLD_OF.load(Ordering::Relaxed) == context as usize {
+        return;
+    }
+    // SAFETY: per the caller.
+    let fd: c_int = unsafe { (*context).async_fd };
+    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, ours; it does not wait.
+    if unsafe { libc::poll(&raw mut watched, 1, 0) } == 1 && watched.revents & libc::POLLIN != 0 {
+        let text = "an asynchronous event waits that nobody read".to_owned();
+        let remedy = "ibv_get_async_event in a thread of its own, or by poll(2) of async_fd: errors of QPs, CQs and ports come there";
+        TOLD_OF.store(context as usize, Ordering::Relaxed);
+        say(Id::Cq09, call, object, text, remedy, None, None);
+    }
+}

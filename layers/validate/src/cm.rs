@@ -1,0 +1,550 @@
+//! Connections by IP addresses: CM-01 to CM-08, by the calls of librdmacm. All of it is the control path: one lock does, and it is not held while librdmacm
+//! works or while something is told.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::collections::BTreeMap;
+
+use abi::{
+    IBV_QPT_RC, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED,
+    RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, ferroverbs_cm_calls,
+    ibv_pd, ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_addrinfo, rdma_cm_event,
+    rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+};
+use cface::lock::Guard;
+use cface::shared::Shared;
+use layer_tap::names;
+
+use crate::checks::Id as Check;
+use crate::objects::{context, list};
+use crate::report::{Message, tell, wanted};
+use crate::stack::{self, Stack};
+use crate::state::QPS;
+
+/// What lies beneath us; NULL before `attach`.
+static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
+
+/// An entry of it.
+macro_rules! beneath {
+    ($name:ident) => {{
+        let next = NEXT.load(Ordering::Acquire);
+        // SAFETY: our functions are called after `attach` only; the table lives as long as the process and has no NULL.
+        #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
+        let entry = unsafe { (*next).$name };
+        match entry {
+            Some(function) => function,
+            None => std::process::abort(),
+        }
+    }};
+}
+
+/// Who came to be how.
+struct Id {
+    channel: usize,
+    /// The backlog of one that listens.
+    listening: Option<u64>,
+    /// It came with a request.
+    asked: bool,
+    /// Its request was rejected, or its connection failed.
+    failed: bool,
+    made: Stack,
+}
+
+struct Known {
+    ids: BTreeMap<usize, Id>,
+    /// Events that were not acknowledged, by their addresses: whose they count for, what they are.
+    events: BTreeMap<usize, (usize, rdma_cm_event_type)>,
+    /// Ids that listen.
+    listeners: usize,
+}
+
+static KNOWN: Shared<Known> =
+    Shared::new(Known { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
+
+/// To fork: nobody changes what is known until the result is dropped.
+pub(crate) fn hold() -> Guard {
+    KNOWN.hold()
+}
+
+/// Takes our places among the calls.
+///
+/// # Safety
+/// As for `ferroverbs_cm_layer.attach`.
+pub(crate) unsafe fn attach(next: *const ferroverbs_cm_calls, mine: *mut ferroverbs_cm_calls) {
+    NEXT.store(next.cast_mut(), Ordering::Release);
+    // SAFETY: the chain's table for us.
+    let mine = unsafe { &mut *mine };
+    mine.destroy_event_channel = Some(destroy_event_channel);
+    mine.get_cm_event = Some(get_cm_event);
+    mine.ack_cm_event = Some(ack_cm_event);
+    mine.create_id = Some(create_id);
+    mine.destroy_id = Some(destroy_id);
+    mine.migrate_id = Some(migrate_id);
+    mine.create_ep = Some(create_ep);
+    mine.destroy_ep = Some(destroy_ep);
+    mine.create_qp = Some(create_qp);
+    mine.create_qp_ex = Some(create_qp_ex);
+    mine.connect = Some(connect);
+    mine.listen = Some(listen);
+    mine.get_request = Some(get_request);
+    mine.accept = Some(accept);
+    mine.reject = Some(reject);
+    mine.reject_ece = Some(reject_ece);
+}
+
+impl Known {
+    fn add(&mut self, id: usize, channel: usize, asked: bool, made: Stack) {
+        self.ids.insert(id, Id { channel, listening: None, asked, failed: false, made });
+    }
+
+    fn remove(&mut self, id: usize) -> Option<Id> {
+        let id = self.ids.remove(&id)?;
+        self.listeners -= usize::from(id.listening.is_some());
+        Some(id)
+    }
+
+    fn put_back(&mut self, at: usize, id: Id) {
+        self.listeners += usize::from(id.listening.is_some());
+        self.ids.insert(at, id);
+    }
+}
+
+/// Remembers an id that a call has just brought.
+fn add(id: usize, channel: usize, asked: bool) {
+    let made = stack::here();
+    KNOWN.lock().add(id, channel, asked, made);
+}
+
+fn name(id: usize) -> String {
+    format!("id {id:#x}")
+}
+
+/// The port that an id is bound to, as `rdma_get_src_port(3)` reads it.
+///
+/// # Safety
+/// A live id.
+unsafe fn port(id: *const rdma_cm_id) -> u16 {
+    // SAFETY: the structure of an address begins with its family, and both families have the port behind it.
+    unsafe {
+        let bytes: *const [u8; 4] = (&raw const (*id).route.addr.src_storage).cast();
+        let [_, _, high, low] = bytes.read();
+        u16::from_be_bytes([high, low])
+    }
+}
+
+/// CM-01: the call waits until all events of the id were acknowledged.
+fn check_acknowledged(call: &str, id: usize) {
+    let mut events: Vec<String> = Vec::new();
+    for (of, event) in KNOWN.lock().events.values() {
+        if *of == id {
+            events.push(format!("RDMA_CM_EVENT_{}", names::cm_event(*event).unwrap_or("INTERNAL")));
+        }
+    }
+    if events.is_empty() {
+        return;
+    }
+    let text = format!("it waits for the acknowledgement of {}", list(&events));
+    let remedy = "call rdma_ack_cm_event for each event that rdma_get_cm_event gave, before the id goes. A CONNECT_REQUEST counts for the id that listens";
+    tell(
+        &Message {
+            id: Check::Cm01,
+            call,
+            object: name(id),
+            text,
+            remedy: remedy.into(),
+            also: None,
+        },
+        None,
+    );
+}
+
+/// CM-02 and CM-05: ids that still use a channel.
+fn check_unused(channel: usize) {
+    let (mut users, mut left) = (Vec::new(), Vec::new());
+    let (mut made, mut asked) = (None, None);
+    for (at, id) in KNOWN.lock().ids.iter().filter(|(_, id)| id.channel == channel) {
+        if id.asked && id.failed {
+            left.push(name(*at));
+            asked = asked.or(Some(("its request was got", id.made)));
+            continue;
+        }
+        let mut what = name(*at);
+        if id.listening.is_some() {
+            // SAFETY: an id that is known was not destroyed.
+            let port = unsafe { port(core::ptr::with_exposed_provenance(*at)) };
+            what = format!("{what} (listening on port {port})");
+        }
+        users.push(what);
+        made = made.or(Some(("that id was made", id.made)));
+    }
+    let call = "rdma_destroy_event_channel";
+    let object = format!("channel {channel:#x}");
+    if !users.is_empty() {
+        let text = format!("these still use it: {}", list(&users));
+        let remedy = "rdma_destroy_id, or rdma_migrate_id to another channel, before";
+        tell(
+            &Message {
+                id: Check::Cm02,
+                call,
+                object: object.clone(),
+                text,
+                remedy: remedy.into(),
+                also: made,
+            },
+            None,
+        );
+    }
+    if !left.is_empty() {
+        let text =
+            format!("requests were rejected or failed, and their ids are left: {}", list(&left));
+        let remedy = "event->id of RDMA_CM_EVENT_CONNECT_REQUEST is yours: rdma_destroy_id after rdma_reject, and when it fails";
+        tell(
+            &Message { id: Check::Cm05, call, object, text, remedy: remedy.into(), also: asked },
+            None,
+        );
+    }
+}
+
+unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
+    check_unused(channel as usize);
+    // Their memory may be what they were no longer.
+    let mut known = KNOWN.lock();
+    let gone: Vec<usize> = known
+        .ids
+        .iter()
+        .filter(|(_, id)| id.channel == channel as usize)
+        .map(|(at, _)| *at)
+        .collect();
+    for at in gone {
+        known.remove(at);
+    }
+    drop(known);
+    // SAFETY: the caller's argument, passed on.
+    unsafe { beneath!(destroy_event_channel)(channel) }
+}
+
+/// Events that wait in a channel, as the kernel counts them; `None` where it does not.
+fn waiting(channel: *const rdma_event_channel) -> Option<u64> {
+    // SAFETY: the caller's channel is live.
+    let fd = unsafe { channel.as_ref()? }.fd;
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    let count = text.lines().find_map(|line| line.strip_prefix("eventfd-count:"))?;
+    u64::from_str_radix(count.trim(), 16).ok()
+}
+
+/// A thread that waits here may be cancelled: there is nothing to be dropped while it does.
+unsafe extern "C-unwind" fn get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    let count = before_event(channel);
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(get_cm_event)(channel, event) };
+    if result == 0 {
+        // SAFETY: the call has just brought it.
+        unsafe { got(channel as usize, *event, count) };
+    }
+    result
+}
+
+fn before_event(channel: *const rdma_event_channel) -> u64 {
+    let wants = wanted(Check::Cm08) && KNOWN.lock().listeners > 0;
+    if wants { waiting(channel).unwrap_or(0) } else { 0 }
+}
+
+/// # Safety
+/// An event that was just brought.
+unsafe fn got(channel: usize, at: *const rdma_cm_event, waiting: u64) {
+    // SAFETY: per the caller.
+    let event = unsafe { &*at };
+    let (id, listener) = (event.id as usize, event.listen_id as usize);
+    let counts_for = if listener == 0 { id } else { listener };
+    let mut backlog = None;
+    let made = (event.event == RDMA_CM_EVENT_CONNECT_REQUEST).then(stack::here);
+    {
+        let mut known = KNOWN.lock();
+        known.events.insert(at as usize, (counts_for, event.event));
+        match event.event {
+            RDMA_CM_EVENT_CONNECT_REQUEST => {
+                known.add(id, channel, true, made.unwrap_or_default());
+                backlog = known.ids.get(&listener).and_then(|id| id.listening);
+            }
+            RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED => {
+                if let Some(id) = known.ids.get_mut(&id) {
+                    id.failed = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(backlog) = backlog.filter(|backlog| waiting >= *backlog) {
+        let text = format!(
+            "{waiting} events waited, and the backlog is {backlog}: a request that came meanwhile was refused, or has to come again"
+        );
+        let remedy = "read the channel more often, or rdma_listen with a larger backlog";
+        let (call, object) = ("rdma_get_cm_event", name(listener));
+        tell(
+            &Message { id: Check::Cm08, call, object, text, remedy: remedy.into(), also: None },
+            None,
+        );
+    }
+}
+
+unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    // Before the call: its memory may be another event's at once.
+    KNOWN.lock().events.remove(&(event as usize));
+    // SAFETY: the caller's argument, passed on.
+    unsafe { beneath!(ack_cm_event)(event) }
+}
+
+unsafe extern "C" fn create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    of: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(create_id)(channel, id, of, ps) };
+    if result == 0 {
+        // SAFETY: the call has written it.
+        add(unsafe { *id } as usize, channel as usize, false);
+    }
+    result
+}
+
+unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
+    check_acknowledged("rdma_destroy_id", id as usize);
+    let known = KNOWN.lock().remove(id as usize);
+    // SAFETY: the caller's argument, passed on.
+    let result = unsafe { beneath!(destroy_id)(id) };
+    if let (true, Some(known)) = (result != 0, known) {
+        KNOWN.lock().put_back(id as usize, known);
+    }
+    result
+}
+
+unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    check_acknowledged("rdma_migrate_id", id as usize);
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(migrate_id)(id, channel) };
+    if result == 0
+        && let Some(id) = KNOWN.lock().ids.get_mut(&(id as usize))
+    {
+        id.channel = channel as usize;
+    }
+    result
+}
+
+unsafe extern "C" fn create_ep(
+    id: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(create_ep)(id, res, pd, attr) };
+    if result == 0 {
+        // SAFETY: the call has written it.
+        add(unsafe { *id } as usize, 0, false);
+    }
+    result
+}
+
+unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
+    check_acknowledged("rdma_destroy_ep", id as usize);
+    KNOWN.lock().remove(id as usize);
+    // SAFETY: the caller's argument, passed on.
+    unsafe { beneath!(destroy_ep)(id) }
+}
+
+unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(get_request)(listener, id) };
+    if result == 0 {
+        // SAFETY: the call has written it.
+        add(unsafe { *id } as usize, 0, true);
+    }
+    result
+}
+
+/// CM-06: a queue pair of an id that has no device.
+fn check_device(call: &str, id: *const rdma_cm_id) {
+    // SAFETY: the caller's id is NULL or live.
+    let Some(known) = (unsafe { id.as_ref() }) else { return };
+    if known.verbs.is_null() {
+        let text = "the id has no device yet".to_owned();
+        let remedy = "wait for RDMA_CM_EVENT_ADDR_RESOLVED after rdma_resolve_addr, or rdma_bind_addr to an address of a device";
+        let object = name(id as usize);
+        tell(
+            &Message { id: Check::Cm06, call, object, text, remedy: remedy.into(), also: None },
+            None,
+        );
+    }
+}
+
+unsafe extern "C" fn create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    check_device("rdma_create_qp", id);
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { beneath!(create_qp)(id, pd, attr) }
+}
+
+unsafe extern "C" fn create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
+    check_device("rdma_create_qp_ex", id);
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { beneath!(create_qp_ex)(id, attr) }
+}
+
+/// What private data a message has room for: of connections, and of datagram services. librdmacm's own header takes 36 bytes of what asks.
+struct Room {
+    message: &'static str,
+    connections: u8,
+    datagrams: u8,
+}
+const ASK: Room = Room { message: "a request", connections: 56, datagrams: 180 };
+const GRANT: Room = Room { message: "a reply", connections: 196, datagrams: 136 };
+const REJECT: Room = Room { message: "a rejection", connections: 148, datagrams: 136 };
+
+/// CM-04: private data that a message has no room for.
+fn check_room(call: &str, id: *const rdma_cm_id, length: u8, room: &Room) {
+    // SAFETY: the caller's id is NULL or live.
+    let Some(known) = (unsafe { id.as_ref() }) else { return };
+    let most = match known.ps {
+        RDMA_PS_TCP => room.connections,
+        RDMA_PS_UDP | RDMA_PS_IPOIB => room.datagrams,
+        _ => return,
+    };
+    if length > most {
+        let text =
+            format!("private_data_len {length} > {most}, what {} has room for", room.message);
+        let remedy = format!("send at most {most} bytes with it, and the rest by the connection");
+        let object = name(id as usize);
+        tell(&Message { id: Check::Cm04, call, object, text, remedy, also: None }, None);
+    }
+}
+
+/// What `rdma_connect` and `rdma_accept` are given: CM-03, CM-04, CM-07.
+///
+/// # Safety
+/// `id` is NULL or live, `param` NULL or readable.
+unsafe fn check_connection(
+    call: &str,
+    at: *const rdma_cm_id,
+    param: *const rdma_conn_param,
+    room: &Room,
+) {
+    // SAFETY: per the caller.
+    let (Some(id), param) = (unsafe { at.as_ref() }, unsafe { param.as_ref() }) else { return };
+    if let Some(param) = param.filter(|param| !param.private_data.is_null()) {
+        check_room(call, at, param.private_data_len, room);
+    }
+    if id.ps != RDMA_PS_TCP {
+        return;
+    }
+    let object = || name(at as usize);
+    let wrong = |text: String, remedy: &str| {
+        let (id, remedy) = (Check::Cm03, remedy.to_owned());
+        tell(&Message { id, call, object: object(), text, remedy, also: None }, None);
+    };
+    if id.qp.is_null() && param.is_none_or(|param| param.qp_num == 0) {
+        wrong(
+            "the id has no queue pair, and conn_param names none".into(),
+            "rdma_create_qp before, or set conn_param.qp_num to that of a queue pair of your own",
+        );
+    }
+    if let (Some(param), Some(device)) = (param, context(id.verbs).and_then(|ctx| ctx.device)) {
+        // 255 is RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH: what the device can.
+        for (member, value, most, all) in [
+            (
+                "responder_resources",
+                param.responder_resources,
+                device.max_qp_rd_atom,
+                "RDMA_MAX_RESP_RES",
+            ),
+            (
+                "initiator_depth",
+                param.initiator_depth,
+                device.max_qp_init_rd_atom,
+                "RDMA_MAX_INIT_DEPTH",
+            ),
+        ] {
+            if value != u8::MAX && c_int::from(value) > most {
+                wrong(
+                    format!("{member} {value} > {most}, what the device can"),
+                    &format!("ask for less, or for {all}"),
+                );
+            }
+        }
+    }
+    if wanted(Check::Cm07)
+        && let Some(qp) = QPS.get(id.qp as usize)
+        && qp.kind == IBV_QPT_RC
+        && qp.srq.is_none()
+        && qp.recv.lock().flights.is_empty()
+    {
+        let text = format!("{} has no receive posted", qp.name());
+        let remedy =
+            "post receives between rdma_create_qp and this call: the peer may send at once";
+        let also = Some(("that QP was created", qp.made));
+        tell(
+            &Message { id: Check::Cm07, call, object: object(), text, remedy: remedy.into(), also },
+            None,
+        );
+    }
+}
+
+unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller's arguments, which are passed on.
+    unsafe {
+        check_connection("rdma_connect", id, param, &ASK);
+        beneath!(connect)(id, param)
+    }
+}
+
+unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller's arguments, which are passed on.
+    unsafe {
+        check_connection("rdma_accept", id, param, &GRANT);
+        beneath!(accept)(id, param)
+    }
+}
+
+unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(listen)(id, backlog) };
+    if result == 0 {
+        let mut known = KNOWN.lock();
+        let known = &mut *known;
+        if let Some(id) = known.ids.get_mut(&(id as usize)) {
+            known.listeners += usize::from(id.listening.is_none());
+            // The kernel's and our own limit, where none is given.
+            let most = u64::try_from(backlog).unwrap_or(0);
+            id.listening = Some(if most == 0 { 1024 } else { most.min(1024) });
+        }
+    }
+    result
+}
+
+fn rejected(result: c_int, id: usize) -> c_int {
+    if result == 0
+        && let Some(id) = KNOWN.lock().ids.get_mut(&id)
+    {
+        id.failed = true;
+    }
+    result
+}
+
+unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
+    check_room("rdma_reject", id, length, &REJECT);
+    // SAFETY: the caller's arguments, passed on.
+    rejected(unsafe { beneath!(reject)(id, data, length) }, id as usize)
+}
+
+unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
+    check_room("rdma_reject_ece", id, length, &REJECT);
+    // SAFETY: the caller's arguments, passed on.
+    rejected(unsafe { beneath!(reject_ece)(id, data, length) }, id as usize)
+}
