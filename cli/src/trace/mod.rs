@@ -105,7 +105,7 @@ fn show_to_stdout(what: &[PathBuf], format: Format, failed: bool) -> crate::Resu
 /// Runs the command; when it has ended, what all its processes recorded is told.
 fn record(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
     let folder = Folder::make("trace")?;
-    let settings = format!("dir={}:keep=1:records={}", folder.word()?, args.records);
+    let settings = format!("dir={}:keep=1:posts=1:records={}", folder.word()?, args.records);
     let variables = [run::layers("trace"), ("FERROVERBS_TRACE", settings)];
     let status = match recorded::run(run, &variables)? {
         Ok(status) => status,

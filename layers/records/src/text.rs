@@ -70,6 +70,10 @@ pub fn line(trace: &Trace, record: &Record) -> String {
     if record.error != 0 {
         let _ = write!(line, " {}", names::errno(record.error));
     }
+    // Nobody looked how long it took.
+    if record.duration == 0 {
+        return line;
+    }
     let _ = write!(
         line,
         " <{}.{:09}>",

@@ -295,7 +295,7 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
     let start = now();
     // SAFETY: the provider's own pointer, with its QP.
     let result = unsafe { complete(qp) };
-    let times = Times { start, end: now() };
+    let times = Times::of_post::<W>(start);
     for post in &posts {
         data::posted::<W>(known, *post, times, result);
     }

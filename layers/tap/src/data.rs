@@ -47,6 +47,7 @@ pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, c
 ///
 /// # Safety
 /// A live request for a QP of this type.
+#[inline(always)]
 unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
     // SAFETY: the program's list.
     let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
@@ -107,6 +108,7 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
 
 /// # Safety
 /// A live request.
+#[inline(always)]
 unsafe fn read_receive(call: Call, wr: &ibv_recv_wr) -> Post {
     // SAFETY: the program's list.
     let (bytes, first) = unsafe { elements(wr.sg_list, wr.num_sge) };
@@ -150,7 +152,7 @@ unsafe extern "C" fn post_send<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
-    let times = Times { start, end: now() };
+    let times = Times::of_post::<W>(start);
     // SAFETY: the caller's.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;
@@ -222,7 +224,7 @@ unsafe fn receive<W: Watch>(
     }
     let start = now();
     let result = post();
-    let times = Times { start, end: now() };
+    let times = Times::of_post::<W>(start);
     // SAFETY: the caller's.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;

@@ -71,6 +71,11 @@ pub trait Watch: 'static {
     /// Whether [`elements`](Self::elements) is wanted.
     const ELEMENTS: bool = false;
 
+    /// Whether it is measured how long posting takes: a reading of the clock for each. Where it is not, requests end when they start.
+    fn posts_are_timed() -> bool {
+        true
+    }
+
     /// A call of the control path returned; `args` are what `Call::args` describes.
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
 
@@ -87,10 +92,7 @@ pub trait Watch: 'static {
     fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64);
 
     /// A CQ was polled and empty.
-    fn polled_nothing(_cq: usize) {
-        // A thread that ends may poll when its own variables are gone already.
-        let _ = EMPTY.try_with(|empty| empty.set(empty.get().wrapping_add(1)));
-    }
+    fn polled_nothing(_cq: usize) {}
 
     /// A QP was made.
     fn made_qp(_qp: &Arc<Qp>) {}
@@ -109,6 +111,14 @@ pub struct Times {
     pub start: u64,
     /// After it returned.
     pub end: u64,
+}
+
+impl Times {
+    /// Of a request that was posted just now.
+    #[inline]
+    pub(crate) fn of_post<W: Watch>(start: u64) -> Self {
+        Self { start, end: if W::posts_are_timed() { now() } else { start } }
+    }
 }
 
 /// Where something is posted.
@@ -364,15 +374,8 @@ pub fn forked() {
     clock::forked();
 }
 
-/// Polls of this thread that found nothing, since this was asked last.
-#[must_use]
-pub fn empty_polls() -> u64 {
-    EMPTY.try_with(Cell::take).unwrap_or(0)
-}
-
 thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
-    static EMPTY: Cell<u64> = const { Cell::new(0) };
 }
 
 /// An entry of what lies beneath a context; it may change at any time.

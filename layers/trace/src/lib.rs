@@ -6,15 +6,16 @@ mod recorder;
 mod settings;
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_cm_calls, ferroverbs_cm_layer,
     ferroverbs_layer, ibv_context, verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_records::trace::{ARGS, Record};
+use layer_records::trace::ARGS;
 use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
+use recorder::Head;
 
 /// What the front-end looks for.
 #[unsafe(no_mangle)]
@@ -32,7 +33,7 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child });
+    begin();
     // SAFETY: what the front-end gives us.
     unsafe { layer_tap::attach::<Trace>(context, next, mine) };
     0
@@ -52,24 +53,37 @@ unsafe extern "C" fn attach_cm(
     next: *const ferroverbs_cm_calls,
     mine: *mut ferroverbs_cm_calls,
 ) -> c_int {
-    life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child });
+    begin();
     // SAFETY: what librdmacm gives us.
     unsafe { layer_tap::attach_cm::<Trace>(next, mine) };
     0
 }
 
+fn begin() {
+    if life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child }) {
+        POSTS_ARE_TIMED.store(settings::settings().posts, Ordering::Relaxed);
+    }
+}
+
 /// Errors that were told.
 static TOLD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the end of a post is looked at, too.
+static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 
 struct Trace;
 
 impl Watch for Trace {
+    fn posts_are_timed() -> bool {
+        POSTS_ARE_TIMED.load(Ordering::Relaxed)
+    }
+
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
         let mut all = [0; ARGS];
         for (place, arg) in all.iter_mut().zip(args) {
             *place = *arg;
         }
-        record(call, times, result, error, all);
+        recorder::write(&Head { call, times, error, result }, |_| all);
     }
 
     #[inline]
@@ -81,55 +95,60 @@ impl Watch for Trace {
             Queue::Shared(at) => (at as u64, 0),
         };
         let (addr, length, lkey) = post.first;
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let send = matches!(queue, Queue::Send(_));
         let peer = if post.remote_qp != 0 { post.remote_qp } else { peer };
-        let args = [
-            number | if send { u64::from(post.opcode) << 32 } else { 0 },
-            post.wr_id,
-            two(post.flags, post.count),
-            post.bytes,
-            addr,
-            two(length, lkey),
-            post.remote,
-            two(post.rkey, post.imm),
-            post.message,
-            if send { u64::from(peer) } else { 0 },
-            u64::from(matches!(queue, Queue::Send(qp) if post.signaled(qp))),
-        ];
-        record(post.call, times, i64::from(error).cast_unsigned(), error, args);
+        let result = i64::from(error).cast_unsigned();
+        recorder::write(&Head { call: post.call, times, error, result }, |_| {
+            [
+                number | if send { u64::from(post.opcode) << 32 } else { 0 },
+                post.wr_id,
+                two(post.flags, post.count),
+                post.bytes,
+                addr,
+                two(length, lkey),
+                post.remote,
+                two(post.rkey, post.imm),
+                post.message,
+                if send { u64::from(peer) } else { 0 },
+                u64::from(matches!(queue, Queue::Send(qp) if post.signaled(qp))),
+            ]
+        });
     }
 
     #[inline]
     fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         // An extended CQ that was made without the number does not tell it.
         let number = if done.qp == 0 { qp.map_or(0, |qp| qp.number) } else { done.qp };
-        let args = [
-            two(number, done.status),
-            done.wr_id,
-            two(done.opcode, done.flags),
-            two(done.bytes, done.vendor),
-            two(done.imm, done.src_qp),
-            cq as u64,
-            layer_tap::empty_polls(),
-            done.message,
-            0,
-            0,
-            0,
-        ];
-        record(Call::completion, Times { start: at, end: at }, 0, 0, args);
+        let times = Times { start: at, end: at };
+        let head = Head { call: Call::completion, times, error: 0, result: 0 };
+        recorder::write(&head, |local| {
+            [
+                two(number, done.status),
+                done.wr_id,
+                two(done.opcode, done.flags),
+                two(done.bytes, done.vendor),
+                two(done.imm, done.src_qp),
+                cq as u64,
+                local.take_empty_polls(),
+                done.message,
+                0,
+                0,
+                0,
+            ]
+        });
         if done.status != IBV_WC_SUCCESS && done.status != IBV_WC_WR_FLUSH_ERR {
             failed(number, done);
         }
     }
+
+    #[inline]
+    fn polled_nothing(_cq: usize) {
+        recorder::polled_nothing();
+    }
 }
 
-#[inline]
-fn record(call: Call, times: Times, result: u64, error: i32, args: [u64; ARGS]) {
-    let duration = u32::try_from(times.end.saturating_sub(times.start)).unwrap_or(u32::MAX);
-    let thread = layer_tap::thread();
-    recorder::write(&Record { call, start: times.start, duration, thread, error, result, args });
+const fn two(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
 }
 
 /// A completion with an error: the first of them are told, and what came before them.

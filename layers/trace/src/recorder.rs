@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use cface::shared::Shared;
 use layer_records::file::HEAD;
-use layer_records::trace::{AT_TAKEN, CHUNK, MAGIC, RECORD, Record, Trace, WORDS};
+use layer_records::trace::{ARGS, AT_TAKEN, CHUNK, MAGIC, RECORD, Trace, WORDS};
 use layer_records::{names, text};
-use layer_tap::file;
+use layer_tap::{Call, Times, file};
 
 use crate::settings::settings;
 
@@ -34,57 +34,136 @@ struct State {
     path: Option<PathBuf>,
 }
 
-/// What a thread may write next.
-#[derive(Clone, Copy)]
-struct Part {
-    generation: u32,
-    next: u64,
-    end: u64,
+/// What a thread knows: one look at its own memory is all that a record needs.
+pub(crate) struct Local {
+    /// Whose ring the rest is about; 0 for none.
+    generation: Cell<u32>,
+    thread: Cell<u32>,
+    ring: Cell<*mut u64>,
+    /// Records of the ring, less one.
+    mask: Cell<u64>,
+    /// What it may write next, and where that ends.
+    next: Cell<u64>,
+    end: Cell<u64>,
+    /// Polls that found nothing since the last completion.
+    empty: Cell<u64>,
+}
+
+impl Local {
+    /// Polls that found nothing, since this was asked last.
+    #[inline]
+    pub(crate) fn take_empty_polls(&self) -> u64 {
+        self.empty.replace(0)
+    }
 }
 
 thread_local! {
-    static PART: Cell<Part> = const { Cell::new(Part { generation: 0, next: 0, end: 0 }) };
+    static LOCAL: Local = const { Local {
+        generation: Cell::new(0),
+        thread: Cell::new(0),
+        ring: Cell::new(core::ptr::null_mut()),
+        mask: Cell::new(0),
+        next: Cell::new(0),
+        end: Cell::new(0),
+        empty: Cell::new(0),
+    } };
+}
+
+/// A poll found nothing.
+#[inline]
+pub(crate) fn polled_nothing() {
+    // A thread that ends may poll when its own variables are gone already.
+    let _ = LOCAL.try_with(|local| local.empty.set(local.empty.get().wrapping_add(1)));
+}
+
+/// What a record begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) call: Call,
+    pub(crate) times: Times,
+    pub(crate) error: i32,
+    pub(crate) result: u64,
 }
 
 /// Writes a record. It takes the place of one that is as old as the ring is long.
-#[inline]
-pub(crate) fn write(record: &Record) {
+#[inline(always)]
+pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
+    let _ = LOCAL.try_with(|local| {
+        if !is_ready(local) && !prepare(local) {
+            return;
+        }
+        let (base, mask, next) = (local.ring.get(), local.mask.get(), local.next.get());
+        let duration = head.times.end.saturating_sub(head.times.start);
+        let duration = u32::try_from(duration).unwrap_or(u32::MAX);
+        let (call, error) = (head.call as u64, u64::from(head.error.cast_unsigned()));
+        let begin = [
+            head.times.start,
+            u64::from(duration) | u64::from(local.thread.get()) << 32,
+            call | error << 32,
+            head.result,
+        ];
+        let args = args(local);
+        let place = (next & mask) as usize;
+        // SAFETY: `place` is within the ring, which lies behind the head and has so many records.
+        unsafe {
+            let at = base.add(HEAD / 8 + place * WORDS);
+            // Whoever reads meanwhile, or after we died here, sees that it is not whole.
+            AtomicU64::from_ptr(at).store(0, Ordering::Relaxed);
+            core::sync::atomic::fence(Ordering::Release);
+            // By the layout of `Record::pack`. Two loops of known length, so that no array is made of what they store: one over both took half as long again.
+            for (index, word) in begin.iter().enumerate() {
+                AtomicU64::from_ptr(at.add(1 + index)).store(*word, Ordering::Relaxed);
+            }
+            for (index, word) in args.iter().enumerate() {
+                let at = at.add(1 + begin.len() + index);
+                AtomicU64::from_ptr(at).store(*word, Ordering::Relaxed);
+            }
+            AtomicU64::from_ptr(at).store(next + 1, Ordering::Release);
+        }
+        local.next.set(next + 1);
+        let place = ((next + 1) & mask) as usize;
+        // SAFETY: `place` is within the ring, as above.
+        fetch(unsafe { base.add(HEAD / 8 + place * WORDS) });
+    });
+}
+
+/// Whether a thread has a place for its next record.
+#[inline(always)]
+fn is_ready(local: &Local) -> bool {
+    let (end, capacity) = (local.end.get(), local.mask.get() + 1);
+    // A thread that writes seldom finds that others have come round to its part.
+    let is_new = || {
+        // SAFETY: a word of the mapping's head, which is only used as an atomic; a thread of this generation has a ring.
+        let taken = unsafe { AtomicU64::from_ptr(local.ring.get().add(AT_TAKEN)) };
+        let last = taken.load(Ordering::Relaxed) * CHUNK;
+        last.saturating_sub(end) < capacity - CHUNK
+    };
+    local.generation.get() == GENERATION.load(Ordering::Relaxed)
+        && local.next.get() != end
+        && is_new()
+}
+
+/// Gives a thread its next part of the ring; `false` if there can be none.
+#[cold]
+#[inline(never)]
+fn prepare(local: &Local) -> bool {
     let mut base = RING.load(Ordering::Acquire);
     if base.is_null() {
         base = make();
         if base.is_null() {
-            return;
+            return false;
         }
     }
-    let capacity = CAPACITY.load(Ordering::Relaxed);
     // SAFETY: a word of the mapping's head, which is only used as an atomic.
     let taken = unsafe { AtomicU64::from_ptr(base.add(AT_TAKEN)) };
-    let generation = GENERATION.load(Ordering::Relaxed);
-    let mut part = PART.try_with(Cell::get).unwrap_or(Part { generation: 0, next: 0, end: 0 });
-    // A thread that writes seldom finds that others have come round to its part.
-    let is_old =
-        || (taken.load(Ordering::Relaxed) * CHUNK).saturating_sub(part.end) >= capacity - CHUNK;
-    if part.next == part.end || part.generation != generation || is_old() {
-        let next = taken.fetch_add(1, Ordering::Relaxed) * CHUNK;
-        part = Part { generation, next, end: next + CHUNK };
-    }
-    let place = (part.next & (capacity - 1)) as usize;
-    // SAFETY: `place` is within the ring, which lies behind the head and has so many records.
-    unsafe {
-        let at = base.add(HEAD / 8 + place * WORDS);
-        // Whoever reads meanwhile, or after we died here, sees that it is not whole.
-        AtomicU64::from_ptr(at).store(0, Ordering::Relaxed);
-        core::sync::atomic::fence(Ordering::Release);
-        for (index, word) in record.pack().into_iter().enumerate() {
-            AtomicU64::from_ptr(at.add(1 + index)).store(word, Ordering::Relaxed);
-        }
-        AtomicU64::from_ptr(at).store(part.next + 1, Ordering::Release);
-    }
-    part.next += 1;
-    let place = (part.next & (capacity - 1)) as usize;
-    // SAFETY: `place` is within the ring, as above.
-    fetch(unsafe { base.add(HEAD / 8 + place * WORDS) });
-    let _ = PART.try_with(|cell| cell.set(part));
+    let next = taken.fetch_add(1, Ordering::Relaxed) * CHUNK;
+    local.ring.set(base);
+    local.mask.set(CAPACITY.load(Ordering::Relaxed) - 1);
+    local.next.set(next);
+    local.end.set(next + CHUNK);
+    local.thread.set(layer_tap::thread());
+    local.generation.set(GENERATION.load(Ordering::Relaxed));
+    true
 }
 
 /// Has the processor fetch the record that comes next, if it is this thread's: the ring is longer than its caches, and there is time until then.

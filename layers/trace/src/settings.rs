@@ -19,11 +19,13 @@ pub(crate) struct Settings {
     pub(crate) keep: bool,
     /// How many errors are told.
     pub(crate) dumps: u32,
+    /// How long posting took is recorded, too.
+    pub(crate) posts: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { dir: None, records: 1 << 14, keep: false, dumps: 1 }
+        Self { dir: None, records: 1 << 14, keep: false, dumps: 1, posts: false }
     }
 }
 
@@ -40,8 +42,9 @@ impl Settings {
             "dir" => self.dir = Some(value.into()),
             "records" => self.records = number(MOST)?.max(8 * CHUNK).next_power_of_two(),
             "keep" => self.keep = number(1)? == 1,
+            "posts" => self.posts = number(1)? == 1,
             "dumps" => self.dumps = number(1000)? as u32,
-            _ => return Err("there is dir, dumps, keep and records".into()),
+            _ => return Err("there is dir, dumps, keep, posts and records".into()),
         }
         Ok(())
     }
@@ -69,8 +72,15 @@ mod tests {
 
     #[test]
     fn words_are_read_and_what_says_nothing_is_told() {
-        let (settings, wrong) = parse("dir=/tmp/x:records=1000:keep=1:dumps=3:nonsense:keep=2");
-        let wanted = Settings { dir: Some("/tmp/x".into()), records: 1024, keep: true, dumps: 3 };
+        let (settings, wrong) =
+            parse("dir=/tmp/x:records=1000:keep=1:dumps=3:posts=1:nonsense:keep=2");
+        let wanted = Settings {
+            dir: Some("/tmp/x".into()),
+            records: 1024,
+            keep: true,
+            dumps: 3,
+            posts: true,
+        };
         assert_eq!((settings, wrong.len()), (wanted, 2));
         assert_eq!(parse("records=1").0.records, 8 * CHUNK);
         assert_eq!(parse("").0, Settings::default());
