@@ -97,9 +97,9 @@ fn count(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
     Ok(recorded::code(status))
 }
 
-/// Tables of these processes, files and folders.
-pub(crate) fn tables(what: &[PathBuf]) -> crate::Result<String> {
-    Ok(text(&read_all(what)?, false))
+/// Tables of these processes, files and folders, but for regions, whose names are their keys.
+pub(crate) fn tables_without_keys(what: &[PathBuf]) -> crate::Result<String> {
+    Ok(tables(&read_all(what)?, &[By::Process, By::Device, By::Qp, By::Cq]))
 }
 
 /// A table of all there is, or what Prometheus reads.
@@ -107,8 +107,12 @@ fn text(all: &[Stats], is_for_prometheus: bool) -> String {
     if is_for_prometheus {
         return prometheus::text(all);
     }
+    tables(all, &[By::Process, By::Device, By::Qp, By::Cq, By::Mr])
+}
+
+fn tables(all: &[Stats], which: &[By]) -> String {
     let mut text = String::new();
-    for by in [By::Process, By::Device, By::Qp, By::Cq, By::Mr] {
+    for &by in which {
         let rows = rows::rows(all, &[], by, true, Order::First);
         if !rows.is_empty() {
             text.push_str(&rows::table(by, &rows, false).join("\n"));

@@ -1,7 +1,7 @@
 //! The layer `stats`, `ferroverbs stats` and `ferroverbs top`: what programs did is counted and told, while they run, after they have ended or were
 //! killed; with threads and children; and files do not become more and more.
 
-use super::{Bench, Fabric, Tally, c_programs, layers};
+use super::{Bench, Fabric, Tally, c_programs, layers, validate};
 use crate::over::DataPath;
 use crate::packages::{self, Package};
 use crate::pair::{Pair, Started};
@@ -279,7 +279,9 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let home = bench.private_folder("home")?;
     let file = home.join("report.txt");
     let pid = {
-        let job = fabric.over.job("sh").args(["-c", "echo $$; exec ibv_devinfo"]);
+        let program = validate::misuse(bench)?;
+        let job = fabric.over.job("sh").args(["-c", "echo $$; exec \"$1\" MR-02 right", "sh"]);
+        let job = job.arg(program);
         let job = job.env(LAYERS, "stats,trace").env("FERROVERBS_TRACE", "keep=1").env(HOME, &home);
         let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
         done.stdout.lines().next().unwrap_or_default().to_owned()
@@ -304,12 +306,15 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "FERROVERBS_CONFIG_DIR=~/SECRET/conf",
         "locked memory",
         "libferroverbs-layer-stats.so",
-        "ibv_open_device(",
+        "ibv_open_device(context=MEMORY-",
+        "sge0_lkey=KEY-",
         "POSTED",
+        "stand as IPv4-1",
     ];
     let missing: Vec<_> = there.iter().filter(|part| !text.contains(**part)).collect();
     let told: Vec<_> = ["planted", host.trim()]
         .into_iter()
+        .chain(["addr=0x7", "addr=0x5", "key=0x"])
         .filter(|part| part.len() > 2 && *part != "localhost" && text.contains(part))
         .collect();
     let right = done.ok() && missing.is_empty() && told.is_empty();
