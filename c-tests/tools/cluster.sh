@@ -33,6 +33,46 @@ ring) # each host has a server, and is the client of the next one
     wait $server || { cat "server.$own"; exit 1; }
     echo "$own is between its neighbours"
     ;;
+doctor) # FERROVERBS: host2 looks at the way to host1, which answers, then has another MTU, then answers no more
+    # Both know what the other did by files.
+    reach() {
+        tries=0
+        until [ -e "$1" ]; do
+            tries=$((tries + 1))
+            [ $tries -lt 300 ] || { echo "there is no $1"; exit 1; }
+            sleep 0.1
+        done
+    }
+    case $FERROVERBS_HOST in
+    1)
+        "$2" doctor --answer 2> answering &
+        answering=$!
+        reach seen.ok
+        ip link set dev eth0 mtu 600
+        : > small
+        reach seen.small
+        kill $answering
+        : > mute
+        ;;
+    2)
+        see() {
+            tries=0
+            until "$1" doctor --peer 10.76.0.1 > "out.$own" 2>&1; grep -q "^$3  *$2 " "out.$own"; do
+                tries=$((tries + 1))
+                [ $tries -lt 20 ] || { cat "out.$own"; exit 1; }
+            done
+            grep "^[a-z]*  *peer" "out.$own"
+        }
+        see "$2" peer-gids ok
+        : > seen.ok
+        reach small
+        see "$2" peer-mtu note
+        : > seen.small
+        reach mute
+        see "$2" peer missing
+        ;;
+    esac
+    ;;
 orphan) # the server in host1 is killed in the middle; the client in host2 hears of it by a request that fails
     case $FERROVERBS_HOST in
     1)

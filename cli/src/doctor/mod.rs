@@ -6,6 +6,7 @@ mod firewall;
 mod gids;
 mod host;
 mod machine;
+mod pair;
 mod plugins;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,12 @@ pub(crate) struct Args {
     /// Look at what is below this folder instead of the machine (its sys, proc, dev, etc, usr and tmp)
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+    /// Look at the way to another machine, too, on which `ferroverbs doctor --answer` runs
+    #[arg(long, value_name = "HOST", conflicts_with = "answer")]
+    peer: Option<String>,
+    /// Answer the doctor of another machine until this one is ended
+    #[arg(long)]
+    answer: bool,
 }
 
 /// How a check came out.
@@ -87,7 +94,13 @@ impl Check {
 
 /// Status 0 if nothing is missing, 1 otherwise.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
-    let checks = all(args.root.clone());
+    if args.answer {
+        return pair::answer().map(|()| ExitCode::SUCCESS);
+    }
+    let mut checks = all(args.root.clone());
+    if let Some(peer) = &args.peer {
+        checks.extend(pair::check(peer));
+    }
     let text = if args.json { json(&checks) } else { table(&checks) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("cannot write: {e}"))?;
     let missing = checks.iter().any(|check| check.state == State::Missing);

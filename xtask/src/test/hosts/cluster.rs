@@ -82,6 +82,17 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             tally.record(&name, said(&done, lines));
         }
     }
+    bench.step("the doctor of two hosts");
+    let job = Job::new("sh").arg(&cluster.script).arg("doctor").arg(&cluster.program);
+    let lines = [
+        "10.76.0.1 is reached by UDP port 4791",
+        "10.76.0.1 reaches UDP port 4791 of this machine",
+        "path MTU 1024 (MTU 1500 here, 1500 there)",
+        "path MTU 512 (MTU 1500 here, 600 there)",
+        "10.76.0.1 does not answer at UDP port 4791",
+    ];
+    let done = cluster.run(bench.user, job, &["2"])?;
+    tally.record("the doctor of two hosts", said(&done, &lines));
     for family in ["::ffff:10.76.1.1", "fd76:1::1"] {
         let name = format!("an interface gets {family}, and loses it");
         bench.step(&name);
