@@ -18,7 +18,11 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
     match said {
         Said::Request { listener, from, request, .. } => {
             let place = place(device, from);
-            let Some((ends, data)) = asked(request.service, &request.private) else {
+            // As the kernel, which rejects what the listener's queue pairs cannot be connected with.
+            let fits = |id: &Arc<Id>| transport(id.qp_type()) == request.transport;
+            let is_fit = carried.listeners.get(&listener).is_none_or(fits);
+            let asked = asked(request.service, &request.private).filter(|_| is_fit);
+            let Some((ends, data)) = asked else {
                 return carried.manager.destroy(now(device), connection);
             };
             let link = Link {

@@ -154,6 +154,29 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
     }
 }
 
+/// The XRC domain of ids with a context, made by the first that needs it; it stays as the context does.
+///
+/// # Errors
+/// The device's.
+///
+/// # Safety
+/// `context` is one of an id's, which is never closed.
+pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
+    /// Addresses of contexts and of their domains.
+    static DOMAINS: Mutex<Vec<(usize, usize)>> = Mutex::new(vec![]);
+    let mut domains = DOMAINS.lock();
+    if let Some(&(_, known)) = domains.iter().find(|(of, _)| *of == context.addr()) {
+        return Ok(std::ptr::with_exposed_provenance_mut(known));
+    }
+    // SAFETY: by the contract above.
+    let domain = unsafe { verbs::open_xrcd(context) };
+    if domain.is_null() {
+        return Err(Errno::last());
+    }
+    domains.push((context.addr(), domain.expose_provenance()));
+    Ok(domain)
+}
+
 /// Where an id is: the device, and the entry of its GID table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {

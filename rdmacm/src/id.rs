@@ -329,10 +329,15 @@ impl Id {
         }
     }
 
+    /// The type of its queue pair.
+    pub(crate) fn qp_type(&self) -> ibv_qp_type {
+        // SAFETY: written when the id was made, or by rdma_create_ep(3) before anybody has it.
+        unsafe { (*self.as_c()).qp_type }
+    }
+
     /// Whether it is for datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
-        // SAFETY: written when the id was made, or by rdma_create_ep(3) before anybody has it.
-        unsafe { (*self.as_c()).qp_type == IBV_QPT_UD }
+        self.qp_type() == IBV_QPT_UD
     }
 
     /// Whether requests for `service` are its. Asked under the agent's lock: nothing of an agent is done under the id's.

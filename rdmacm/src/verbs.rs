@@ -88,6 +88,24 @@ unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
     }
 }
 
+/// A member of the operations of an open context, where it has it.
+macro_rules! member {
+    ($context:expr, $name:ident) => {
+        // The distance to the end is the same in all sizes of this structure that have the member.
+        extended($context)
+            .filter(|at| {
+                (**at).sz >= size_of::<verbs_context>() - std::mem::offset_of!(verbs_context, $name)
+            })
+            .and_then(|at| (*at).$name)
+    };
+}
+
+/// What an operation makes that not every context has.
+fn absent<T>() -> *mut T {
+    cface::Errno::EOPNOTSUPP.set();
+    std::ptr::null_mut()
+}
+
 /// `ibv_create_qp_ex`, which is inline in C.
 ///
 /// # Safety
@@ -96,24 +114,8 @@ pub(crate) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the context is open; only the member is read, at its constant distance, which all sizes of this structure with it have.
-    let create = unsafe {
-        extended(context)
-            .filter(|at| {
-                (**at).sz
-                    >= size_of::<verbs_context>()
-                        - std::mem::offset_of!(verbs_context, create_qp_ex)
-            })
-            .and_then(|at| (*at).create_qp_ex)
-    };
-    match create {
-        // SAFETY: the function is of this context's own table; the caller answers for `attr`.
-        Some(create) => unsafe { create(context, attr) },
-        None => {
-            cface::Errno::EOPNOTSUPP.set();
-            std::ptr::null_mut()
-        }
-    }
+    // SAFETY: the context is open, and the function is of its own table; the caller answers for `attr`.
+    unsafe { member!(context, create_qp_ex).map_or_else(absent, |create| create(context, attr)) }
 }
 
 /// `ibv_create_srq_ex`, which is inline in C.
@@ -125,23 +127,21 @@ pub(crate) unsafe fn create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     // SAFETY: as in `create_qp_ex`.
-    let create = unsafe {
-        extended(context)
-            .filter(|at| {
-                (**at).sz
-                    >= size_of::<verbs_context>()
-                        - std::mem::offset_of!(verbs_context, create_srq_ex)
-            })
-            .and_then(|at| (*at).create_srq_ex)
+    unsafe { member!(context, create_srq_ex).map_or_else(absent, |create| create(context, attr)) }
+}
+
+/// `ibv_open_xrcd`, which is inline in C: a new domain, of this process alone.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe fn open_xrcd(context: *mut ibv_context) -> *mut ibv_xrcd {
+    let mut attr = ibv_xrcd_init_attr {
+        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
     };
-    match create {
-        // SAFETY: the function is of this context's own table; the caller answers for `attr`.
-        Some(create) => unsafe { create(context, attr) },
-        None => {
-            cface::Errno::EOPNOTSUPP.set();
-            std::ptr::null_mut()
-        }
-    }
+    // SAFETY: as in `create_qp_ex`; `attr` is readable.
+    unsafe { member!(context, open_xrcd).map_or_else(absent, |open| open(context, &raw mut attr)) }
 }
 
 /// The entries of the GID table of a device.

@@ -141,15 +141,13 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         return Ok(());
     }
     let (qpn, srq) = own_qp(id, conn);
-    // SAFETY: written when the id was made.
-    let qp_type = unsafe { (*id.as_c()).qp_type };
     let device = place.device;
     let most = (device.most_responder_resources, device.most_initiator_depth);
     let limits = conn.map_or(most, |conn| {
         (least(conn.responder_resources, most.0), least(conn.initiator_depth, most.1))
     });
     let link = Link {
-        transport: transport(qp_type),
+        transport: transport(id.qp_type()),
         psn: Psn::new(random::number() as u32),
         responder_resources: limits.0,
         initiator_depth: limits.1,
@@ -322,7 +320,7 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     }
     let link = state.link;
     let rnr_retry = conn.map_or(7, |conn| conn.rnr_retry_count.min(7));
-    // XRC has its number elsewhere.
+    // XRC has its number elsewhere, and always receives by a shared queue.
     let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
     let nothing = Qpn::new(0);
     let reply = Reply {
@@ -334,7 +332,7 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         initiator_depth: link.initiator_depth,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
         rnr_retry: Bits::new(rnr_retry.into()),
-        srq,
+        srq: srq || extended,
         private: Private::new(data).map_err(too_long)?,
         ..Reply::default()
     };

@@ -1,6 +1,6 @@
 //! Queue pairs of ids: `rdma_create_qp(3)`, `rdma_destroy_qp(3)`, `rdma_init_qp_attr(3)`.
 
-use crate::device::PORT;
+use crate::device::{PORT, xrc_domain};
 use crate::id::{Id, Side, State};
 use crate::kernel;
 use crate::verbs;
@@ -38,7 +38,10 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
         };
         return Ok((attr, mask));
     }
-    let reliable = link.transport != Transport::Unreliable;
+    // Of XRC only one end asks, and only the other one answers.
+    let kind = id.qp_type();
+    let asks = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_RECV;
+    let answers = link.transport != Transport::Unreliable && kind != IBV_QPT_XRC_SEND;
     let mask = match to {
         IBV_QPS_INIT => {
             attr.port_num = PORT;
@@ -54,7 +57,7 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
             attr.dest_qp_num = link.peer_qpn;
             attr.rq_psn = link.peer_psn.raw();
             let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-            if reliable {
+            if answers {
                 attr.max_dest_rd_atomic = link.responder_resources;
                 all | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER
             } else {
@@ -63,20 +66,18 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
         }
         IBV_QPS_RTS => {
             attr.sq_psn = link.psn.raw();
-            if reliable {
+            let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+            if asks || answers {
                 attr.timeout = link.ack_timeout;
+                mask |= IBV_QP_TIMEOUT;
+            }
+            if asks {
                 attr.retry_cnt = link.retry_count;
                 attr.rnr_retry = link.rnr_retry;
                 attr.max_rd_atomic = link.initiator_depth;
-                IBV_QP_STATE
-                    | IBV_QP_SQ_PSN
-                    | IBV_QP_TIMEOUT
-                    | IBV_QP_RETRY_CNT
-                    | IBV_QP_RNR_RETRY
-                    | IBV_QP_MAX_QP_RD_ATOMIC
-            } else {
-                IBV_QP_STATE | IBV_QP_SQ_PSN
+                mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
             }
+            mask
         }
         _ => return Err(Errno::EINVAL),
     };
@@ -180,6 +181,25 @@ unsafe fn queue(
     }
 }
 
+/// An id that has no completion queue for what it receives gets one.
+///
+/// # Errors
+/// The device's.
+///
+/// # Safety
+/// `id` is live, and has a device.
+pub(crate) unsafe fn need_receive_queue(id: &Arc<Id>, entries: u32) -> Result<(), Errno> {
+    let at = id.as_c();
+    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    unsafe {
+        if (*at).recv_cq.is_null() {
+            ((*at).recv_cq_channel, (*at).recv_cq) = queue((*at).verbs, entries, at)?;
+            id.lock().made.recv_cq = true;
+        }
+    }
+    Ok(())
+}
+
 /// Makes the queue pair of an id, by `init`, which names its domain.
 ///
 /// # Safety
@@ -210,11 +230,12 @@ pub(crate) unsafe fn create(id: &Arc<Id>, init: &mut ibv_qp_init_attr_ex) -> Res
             init.send_cq = (*at).send_cq;
         }
         if init.recv_cq.is_null() {
-            if (*at).recv_cq.is_null() {
-                ((*at).recv_cq_channel, (*at).recv_cq) = queue(context, init.cap.max_recv_wr, at)?;
-                id.lock().made.recv_cq = true;
-            }
+            need_receive_queue(id, init.cap.max_recv_wr)?;
             init.recv_cq = (*at).recv_cq;
+        }
+        if id.qp_type() == IBV_QPT_XRC_RECV && init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+            init.xrcd = xrc_domain(context)?;
+            init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
         }
         let plain = init.comp_mask == IBV_QP_INIT_ATTR_PD;
         let qp = if plain {
@@ -287,13 +308,17 @@ fn prepare_by_kernel(id: &Arc<Id>) -> Result<(), Errno> {
     kernel::connect::settle_ece(id, qp)
 }
 
-/// Destroys the completion queues that we made.
+/// Destroys the completion queues that we made. Those of XRC are its shared receive queue's, too, and go with the last of the two.
 ///
 /// # Safety
-/// The id's queue pair is gone.
-unsafe fn destroy_queues(id: &Arc<Id>) {
-    let made = std::mem::take(&mut id.lock().made);
+/// The id's queue pair or its shared receive queue is gone, and the other one does not use them.
+pub(crate) unsafe fn destroy_queues(id: &Arc<Id>) {
     let at = id.as_c();
+    // SAFETY: the program changes the members only by calls that it does not make beside this one.
+    if unsafe { !(*at).qp.is_null() || id.qp_type() == IBV_QPT_XRC_RECV && !(*at).srq.is_null() } {
+        return;
+    }
+    let made = std::mem::take(&mut id.lock().made);
     // SAFETY: made by `queue`, and used by nobody any more.
     unsafe {
         if made.send_cq {

@@ -1,10 +1,13 @@
 //! Shared receive queues of ids: `rdma_create_srq(3)`, `rdma_destroy_srq(3)`.
 
+use super::qp;
+use crate::device::xrc_domain;
 use crate::id::Id;
 use crate::verbs;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 verb! {
     /// `rdma_create_srq(3)`.
@@ -18,11 +21,25 @@ verb! {
     ) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let at = Id::of(id)?.as_c();
+            let held = Id::of(id)?;
+            let at = held.as_c();
             if init.is_null() || (*at).verbs.is_null() || !(*at).srq.is_null() {
                 return Err(Errno::EINVAL);
             }
             let pd = if pd.is_null() { (*at).pd } else { pd };
+            if held.qp_type() == IBV_QPT_XRC_RECV {
+                let mut full = ibv_srq_init_attr_ex {
+                    srq_context: (*init).srq_context,
+                    attr: (*init).attr,
+                    comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+                    srq_type: IBV_SRQT_XRC,
+                    pd,
+                    ..Zeroed::zeroed()
+                };
+                create_full(&held, &mut full)?;
+                (*init).attr = full.attr;
+                return Ok(MinusOne(0));
+            }
             let srq = verbs::ibv_create_srq(pd, init);
             if srq.is_null() {
                 return Err(Errno::last());
@@ -32,27 +49,14 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rdma_create_srq_ex(3)`: one of XRC or of tags gets the id's receive completion queue unless it brings one.
+    /// `rdma_create_srq_ex(3)`: one of XRC gets the XRC domain of ids and the id's receive completion queue, unless it brings them.
     ///
     /// # Safety
     /// `id` is NULL or live; `init` is NULL, or readable and writable, and what it names is live.
     pub(crate) fn create_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> MinusOne {
         // SAFETY: by the contract above.
         unsafe {
-            let at = Id::of(id)?.as_c();
-            let init = init.as_mut().ok_or(Errno::EINVAL)?;
-            if (*at).verbs.is_null() || !(*at).srq.is_null() {
-                return Err(Errno::EINVAL);
-            }
-            if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
-                init.pd = (*at).pd;
-                init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
-            }
-            let srq = verbs::create_srq_ex((*at).verbs, init);
-            if srq.is_null() {
-                return Err(Errno::last());
-            }
-            ((*at).srq, (*at).pd) = (srq, init.pd);
+            create_full(&Id::of(id)?, init.as_mut().ok_or(Errno::EINVAL)?)?;
         }
         Ok(MinusOne(0))
     }
@@ -64,12 +68,48 @@ verb! {
     pub(crate) fn destroy(id: *mut rdma_cm_id) {
         // SAFETY: by the contract above.
         unsafe {
-            let at = Id::of(id)?.as_c();
+            let held = Id::of(id)?;
+            let at = held.as_c();
             if !(*at).srq.is_null() {
                 verbs::ibv_destroy_srq((*at).srq);
                 (*at).srq = null_mut();
+                qp::destroy_queues(&held);
             }
         }
         Ok(())
     }
+}
+
+/// Makes the shared receive queue of an id.
+///
+/// # Safety
+/// `id` is live; what `init` names is live.
+unsafe fn create_full(id: &Arc<Id>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    let at = id.as_c();
+    // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
+    unsafe {
+        if (*at).verbs.is_null() || !(*at).srq.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
+            init.pd = (*at).pd;
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+        }
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == IBV_SRQT_XRC {
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || init.xrcd.is_null() {
+                init.xrcd = xrc_domain((*at).verbs)?;
+            }
+            if init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || init.cq.is_null() {
+                qp::need_receive_queue(id, init.attr.max_wr)?;
+                init.cq = (*at).recv_cq;
+            }
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        }
+        let srq = verbs::create_srq_ex((*at).verbs, init);
+        if srq.is_null() {
+            return Err(Errno::last());
+        }
+        ((*at).srq, (*at).pd) = (srq, init.pd);
+    }
+    Ok(())
 }
