@@ -283,6 +283,8 @@ impl Agent {
         // First what is left of a process that had the number before.
         self.notice_ends(state);
         state.neighbours.watch(&state.manager, owner, connection);
+        // And what it is itself, if it is gone.
+        self.notice_ends(state);
     }
 
     /// Ends connections with processes of this host that have ended.

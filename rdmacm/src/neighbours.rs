@@ -17,6 +17,8 @@ pub(crate) struct Neighbours {
     /// All of their descriptors; readable when one has hung up.
     epoll: OwnedFd,
     watched: HashMap<u32, Neighbour>,
+    /// Connections with those that had ended before they could be watched.
+    gone: Vec<Connection>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Neighbours {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Self { epoll, watched: HashMap::new() })
+        Ok(Self { epoll, watched: HashMap::new(), gone: vec![] })
     }
 
     /// Readable when one of them has ended.
@@ -49,7 +51,7 @@ impl Neighbours {
         self.epoll.as_raw_fd()
     }
 
-    /// A connection with a process of this host is there. Who is gone already, or is watched by too many, is not watched.
+    /// A connection with a process of this host is there. Who is watched by too many is not watched.
     pub(crate) fn watch(&mut self, manager: &Manager<Peer>, owner: u32, connection: Connection) {
         if let Some(known) = self.watched.get_mut(&owner) {
             if known.connections.len() >= known.tidy_at {
@@ -59,7 +61,12 @@ impl Neighbours {
             known.connections.push(connection);
             return;
         }
-        let Ok(life) = ports::watch(owner) else { return };
+        let life = match ports::watch(owner) {
+            Ok(life) => life,
+            // It has ended since it spoke.
+            Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.push(connection),
+            Err(_) => return,
+        };
         let mut event = libc::epoll_event { events: 0, u64: u64::from(owner) };
         let (epoll, fd) = (self.fd(), life.as_raw_fd());
         // SAFETY: both descriptors are ours, and `event` is readable.
@@ -73,7 +80,7 @@ impl Neighbours {
     pub(crate) fn ended(&mut self) -> Vec<Connection> {
         const MOST: usize = 16;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
-        let mut ended = Vec::new();
+        let mut ended = std::mem::take(&mut self.gone);
         loop {
             // SAFETY: `events` has as many entries.
             let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), MOST as i32, 0) };

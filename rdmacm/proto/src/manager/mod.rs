@@ -394,10 +394,18 @@ impl<A: Clone + Ord> Manager<A> {
     /// The peer is known to be gone without a word: what it would have ended is ended. Who waits for an answer goes on waiting, since somebody may
     /// answer for it.
     pub fn lost(&mut self, now: Time, connection: Connection) {
-        if matches!(self.stage(connection), Ok(Stage::Established | Stage::DisconnectSent)) {
-            self.tell(connection, Event::Disconnected { connection });
-            self.begin_time_wait(now, connection);
-        }
+        let event = match self.stage(connection) {
+            Ok(Stage::Established | Stage::DisconnectSent) => Event::Disconnected { connection },
+            // It granted the connection, and does not wait for us any more.
+            Ok(Stage::ReplyReceived) => {
+                let (reason, private) = (Reason::CONSUMER, Private::NONE);
+                let rejection = Rejection { reason, information: Information::default(), private };
+                Event::Rejected { connection, rejection: Box::new(rejection) }
+            }
+            _ => return,
+        };
+        self.tell(connection, event);
+        self.begin_time_wait(now, connection);
     }
 
     /// Nobody is interested any more: no event will name it again. What the peer has to be told is told; an established connection is

@@ -203,6 +203,20 @@ fn who_is_known_to_be_gone_is_not_waited_for() {
 }
 
 #[test]
+fn who_granted_a_connection_and_is_gone_takes_it_back() {
+    let mut net = Net::with_server(2);
+    net.nodes[1].habit = Habit::Idle;
+    let client = net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::ReplyReceived));
+    net.fate = Box::new(|_| vec![]);
+    net.nodes[1].manager.lost(net.now, client);
+    assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
+    net.settle();
+    assert_eq!(&*net.nodes[1].story(), "PXT");
+}
+
+#[test]
 fn an_answer_of_who_is_gone_is_waited_for_as_somebody_may_give_it() {
     let mut net = Net::with_server(2);
     net.fate = Box::new(|_| vec![]);
