@@ -1,8 +1,9 @@
 /*
  * What librdmacm has since rdma-core 60: events of the program's own, and names that are resolved for an id. Compiled with our headers and linked to
- * the staged library, since older ones have neither. And what a child of fork(2) hears.
+ * the staged library, since older ones have neither. And what a child of fork(2) can do.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
@@ -84,31 +85,60 @@ static void names(struct rdma_event_channel *channel, struct rdma_cm_id *id)
 	CHECK(rdma_resolve_addrinfo(id, NULL, "7", &hints) == -1 && errno == EOPNOTSUPP);
 }
 
-/* A child has no use of what its parent opened, and hears so once. */
+/* Asks for a connection to a port of this host: errno, or 0. */
+static int asked(uint16_t port)
+{
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *to;
+	struct ibv_qp_init_attr init = { .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	char text[8];
+	struct rdma_cm_id *id;
+
+	snprintf(text, sizeof(text), "%u", ntohs(port));
+	if (rdma_getaddrinfo("127.0.0.1", text, &hints, &to) || rdma_create_ep(&id, to, NULL, &init))
+		return -1;
+	rdma_freeaddrinfo(to);
+	errno = 0;
+	rdma_connect(id, NULL);
+	int why = errno;
+
+	rdma_destroy_ep(id);
+	return why;
+}
+
+/* A child has no use of what its parent opened, and hears so once; it has ids of its own. */
 static void child(struct rdma_event_channel *channel)
 {
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rdma_cm_id *listener;
+	struct rdma_cm_event *event;
 	char said[1000] = "";
 	int pipes[2], status;
 	size_t lines = 0;
 	ssize_t size;
 	pid_t pid;
 
+	CHECK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listener, (struct sockaddr *)&any) == 0 && rdma_listen(listener, 4) == 0);
 	CHECK(pipe(pipes) == 0);
 	pid = fork();
 	if (pid == 0) {
 		struct rdma_cm_id *id;
-		int refused = dup2(pipes[1], 2) == 2 && !rdma_create_event_channel() && errno == ENODEV &&
+		int refused = dup2(pipes[1], 2) == 2 && rdma_listen(listener, 1) == -1 && errno == ENODEV &&
 			      rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == -1 && errno == ENODEV;
 
-		_exit(refused ? 0 : 1);
+		_exit(!refused ? 1 : asked(rdma_get_src_port(listener)) != ECONNREFUSED ? 2 : 0);
 	}
 	close(pipes[1]);
+	CHECK(rdma_get_cm_event(channel, &event) == 0 && event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(rdma_reject(event->id, NULL, 0) == 0 && rdma_destroy_id(event->id) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	size = read(pipes[0], said, sizeof(said) - 1);
 	for (ssize_t i = 0; i < size; i++)
 		lines += said[i] == '\n';
 	CHECK(lines == 1 && strstr(said, "is a fork of"));
 	close(pipes[0]);
+	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 int main(void)

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Channel {
     verbs: rdma_event_channel,
     ends: Ends,
+    /// Who made it.
+    process: i32,
     queue: Mutex<VecDeque<Box<Event>>>,
     /// Who acknowledged an event of it last, and when.
     acknowledged: Mutex<Option<(ThreadId, Instant)>>,
@@ -122,7 +124,19 @@ impl Channel {
 
     fn with(fd: i32, ends: Ends) -> Arc<Self> {
         let (queue, acknowledged) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { verbs: rdma_event_channel { fd }, ends, queue, acknowledged })
+        let verbs = rdma_event_channel { fd };
+        Arc::new(Self { verbs, ends, process: device::process(), queue, acknowledged })
+    }
+
+    /// Refuses a parent's in a child of fork(2), since only its descriptor is shared; the kernel's is all there is.
+    ///
+    /// # Errors
+    /// `ENODEV` it is a parent's.
+    pub(crate) fn refuse_parents(&self) -> Result<(), Errno> {
+        match self.ends {
+            Ends::Kernel(_) => Ok(()),
+            _ => device::refuse_parents(self.process),
+        }
     }
 
     /// On which side a new id of it is.

@@ -8,7 +8,7 @@ use ferroverbs_cm::wire::Gid;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 /// An open device, which the kernel does not have.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Device {
     pub(crate) guid: u64,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
+    /// Who opened it.
+    process: i32,
     agent: OnceLock<Result<Agent, Errno>>,
 }
 
@@ -39,24 +41,59 @@ pub(crate) struct Present {
     pub(crate) kernel: bool,
 }
 
-static DEVICES: Mutex<Option<Present>> = Mutex::new(None);
+/// What a process knows of its devices.
+#[derive(Debug)]
+struct Known {
+    process: i32,
+    devices: Mutex<Option<Present>>,
+}
 
-/// The process that opened the devices; 0 before. Nothing else is published by it.
-static OPENER: AtomicI32 = AtomicI32::new(0);
+/// What this process knows, and until a child made by fork(2) asks, what its parent knew. Stored with Release, as what it points to is new.
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Refuses a child made by fork(2), which has neither the threads nor the queue pairs of its parent: `ENODEV`, and a line the first time.
-/// Before any lock, since a thread of the parent may have held it.
-fn refuse_children() -> Result<(), Errno> {
-    static TOLD: AtomicI32 = AtomicI32::new(0);
+/// The number of this process.
+pub(crate) fn process() -> i32 {
     // SAFETY: getpid has no requirements.
-    let own = unsafe { libc::getpid() };
-    let opener = OPENER.load(Ordering::Relaxed);
-    if opener == 0 || opener == own {
+    unsafe { libc::getpid() }
+}
+
+/// What this process knows. A child made by fork(2) begins anew: it has neither the threads nor the queue pairs of its parent, and a thread of
+/// the parent may have held the lock.
+fn known() -> &'static Known {
+    let own = process();
+    let mut at = KNOWN.load(Ordering::Acquire);
+    loop {
+        // SAFETY: NULL, or from below and never given back.
+        if let Some(known) = unsafe { at.as_ref() }.filter(|known| known.process == own) {
+            return known;
+        }
+        let new = Box::into_raw(Box::new(Known { process: own, devices: Mutex::new(None) }));
+        match KNOWN.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: made just before, and never given back.
+            Ok(_) => return unsafe { &*new },
+            Err(other) => {
+                // SAFETY: made just before, and nobody else has it.
+                drop(unsafe { Box::from_raw(new) });
+                at = other;
+            }
+        }
+    }
+}
+
+/// Refuses what a parent made, in a child of fork(2): `ENODEV`, and a line the first time. Before any lock, since a thread of the parent may
+/// have held it.
+///
+/// # Errors
+/// `ENODEV` it is of another process than this one.
+pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
+    static TOLD: AtomicI32 = AtomicI32::new(0);
+    let own = process();
+    if of == own {
         return Ok(());
     }
     if TOLD.swap(own, Ordering::Relaxed) != own {
         eprintln!(
-            "ferroverbs: librdmacm: process {own} is a fork of {opener}, which uses it: it makes no connections before it calls exec"
+            "ferroverbs: librdmacm: process {own} is a fork of {of}, and cannot use its ids and event channels; it may make its own"
         );
     }
     Err(Errno::ENODEV)
@@ -65,10 +102,9 @@ fn refuse_children() -> Result<(), Errno> {
 /// All devices.
 ///
 /// # Errors
-/// `ENODEV` there are none, or they are a parent's.
+/// `ENODEV` there are none.
 pub(crate) fn present() -> Result<Present, Errno> {
-    refuse_children()?;
-    let mut devices = DEVICES.lock();
+    let mut devices = known().devices.lock();
     if let Some(known) = *devices {
         return Ok(known);
     }
@@ -88,10 +124,6 @@ pub(crate) fn present() -> Result<Present, Errno> {
     // Later there may be one.
     if opened.is_empty() && !kernel {
         return Err(Errno::ENODEV);
-    }
-    if !opened.is_empty() {
-        // SAFETY: getpid has no requirements.
-        OPENER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     }
     let found = Present { soft: opened.leak(), kernel };
     *devices = Some(found);
@@ -149,6 +181,7 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
             guid: u64::from_be(verbs::ibv_get_device_guid(device)),
             most_responder_resources: byte(attr.max_qp_rd_atom),
             most_initiator_depth: byte(attr.max_qp_init_rd_atom),
+            process: process(),
             agent: OnceLock::new(),
         })
     }
@@ -219,9 +252,9 @@ impl Device {
     /// What carries its messages; begun by the first who needs it.
     ///
     /// # Errors
-    /// The device's, or the system's.
+    /// `ENODEV` it is a parent's; the device's, or the system's.
     pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
-        refuse_children()?;
+        refuse_parents(self.process)?;
         let begin = || {
             take_leave_at_exit();
             Agent::begin(self)
@@ -241,12 +274,11 @@ impl Device {
 /// Has the agents say farewell when this process ends by exit(3); not its children, which have copies of its connections.
 fn take_leave_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    static OWNER: AtomicU32 = AtomicU32::new(0);
     extern "C" fn leave() {
-        let is_owner = OWNER.load(Ordering::Relaxed) == std::process::id();
-        let Some(devices) = DEVICES.try_lock().filter(|_| is_owner).and_then(|known| *known) else {
-            return;
-        };
+        // SAFETY: NULL, or from `known` and never given back.
+        let known = unsafe { KNOWN.load(Ordering::Acquire).as_ref() };
+        let own = known.filter(|known| known.process == process());
+        let Some(devices) = own.and_then(|known| *known.devices.try_lock()?) else { return };
         for device in devices.soft {
             if let Some(Ok(agent)) = device.agent.get() {
                 agent.leave();
@@ -254,7 +286,6 @@ fn take_leave_at_exit() {
         }
     }
     ONCE.call_once(|| {
-        OWNER.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the function has no requirements; this library has threads that run for ever, and is never unloaded.
         unsafe { libc::atexit(leave) };
     });

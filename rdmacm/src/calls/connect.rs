@@ -255,6 +255,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         resolve::bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
     let mut state = id.lock();
+    state.channel.refuse_parents()?;
     let (Stage::Bound, Some(source)) = (state.stage, state.source) else {
         return Err(Errno::EINVAL);
     };

@@ -37,6 +37,7 @@ pub(crate) unsafe fn make(
     let synchronous = channel.is_null();
     // SAFETY: it is live where it is not NULL.
     let channel = if synchronous { Channel::new()? } else { unsafe { Channel::of(channel) } };
+    channel.refuse_parents()?;
     let side = channel.side();
     let id = Id::on(side, channel, synchronous, context, ps, qp_type);
     if side != Side::Soft {
@@ -101,6 +102,7 @@ verb! {
                 return Err(Errno::EINVAL);
             }
             let to = if synchronous { Channel::new()? } else { Channel::of(channel) };
+            to.refuse_parents()?;
             let told = if kernel::event::is_there(&held) { kernel::id::migrate(&held, &to)? } else { 0 };
             super::channel::give_back_kept(id);
             move_to(&held, to, synchronous, told);
