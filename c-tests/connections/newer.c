@@ -1,9 +1,10 @@
 /*
  * What librdmacm has since rdma-core 60: events of the program's own, and names that are resolved for an id. Compiled with our headers and linked to
- * the staged library, since older ones have neither. And what a child of fork(2) can do.
+ * the staged library, since older ones have neither. And what a child of fork(2) can do, and which addresses are refused.
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <infiniband/ib.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
@@ -141,6 +142,23 @@ static void child(struct rdma_event_channel *channel)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
+/* Families and spaces of ports that few use. */
+static void families(struct rdma_event_channel *channel)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET };
+	struct sockaddr_ib infiniband = { .sib_family = AF_IB, .sib_addr.sib_addr32[3] = htonl(1) };
+	struct sockaddr other = { .sa_family = AF_UNIX };
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_IB) == 0);
+	/* No port of RoCE has such addresses. */
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&infiniband) == -1 && errno == ENODEV);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&infiniband, 1000) == -1 && errno == ENODEV);
+	CHECK(rdma_bind_addr(id, &other) == -1 && errno == EINVAL);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == 0 && rdma_listen(id, 1) == 0);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
 int main(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -153,6 +171,7 @@ int main(void)
 	}
 	own_events(channel, id);
 	child(channel);
+	families(channel);
 	names(channel, id);
 	CHECK(rdma_destroy_id(id) == 0);
 	rdma_destroy_event_channel(channel);

@@ -1,5 +1,6 @@
 //! Addresses: as C has them, as GIDs, and which one of ours leads to another one.
 
+use crate::kernel::id::AF_IB;
 use cface::Errno;
 use ferroverbs_cm::wire::{Gid, IpHeader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -7,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// Reads an IPv4 or IPv6 address.
 ///
 /// # Errors
-/// `EINVAL` NULL; `EAFNOSUPPORT` another family.
+/// `EINVAL` NULL, or a family that no adapter has; `ENODEV` `AF_IB`, which no port of RoCE has.
 ///
 /// # Safety
 /// `address` is NULL or readable, as many bytes as its family has.
@@ -29,7 +30,8 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
                 let port = u16::from_be(v6.sin6_port);
                 Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
             }
-            _ => Err(Errno::from_raw(libc::EAFNOSUPPORT)),
+            AF_IB => Err(Errno::from_raw(libc::ENODEV)),
+            _ => Err(Errno::EINVAL),
         }
     }
 }

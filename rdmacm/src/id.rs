@@ -325,6 +325,7 @@ impl Id {
             RDMA_PS_TCP => Ok(PortSpace::Tcp),
             RDMA_PS_UDP => Ok(PortSpace::Udp),
             RDMA_PS_IPOIB => Ok(PortSpace::IpOverIb),
+            RDMA_PS_IB => Ok(PortSpace::Ib),
             _ => Err(Errno::EPROTONOSUPPORT),
         }
     }
