@@ -1,6 +1,7 @@
 //! Devices: opened once, and never closed, as ids and programs keep their contexts.
 
 use crate::agent::Agent;
+use crate::ports::Blocks;
 use crate::{kernel, verbs};
 use abi::*;
 use cface::Errno;
@@ -46,6 +47,7 @@ pub(crate) struct Present {
 struct Known {
     process: i32,
     devices: Mutex<Option<Present>>,
+    ports: Mutex<Blocks>,
 }
 
 /// What this process knows, and until a child made by fork(2) asks, what its parent knew. Stored with Release, as what it points to is new.
@@ -67,7 +69,8 @@ fn known() -> &'static Known {
         if let Some(known) = unsafe { at.as_ref() }.filter(|known| known.process == own) {
             return known;
         }
-        let new = Box::into_raw(Box::new(Known { process: own, devices: Mutex::new(None) }));
+        let (devices, ports) = (Mutex::new(None), Mutex::default());
+        let new = Box::into_raw(Box::new(Known { process: own, devices, ports }));
         match KNOWN.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made just before, and never given back.
             Ok(_) => return unsafe { &*new },
@@ -78,6 +81,11 @@ fn known() -> &'static Known {
             }
         }
     }
+}
+
+/// The ports of this process.
+pub(crate) fn ports() -> &'static Mutex<Blocks> {
+    &known().ports
 }
 
 /// Refuses what a parent made, in a child of fork(2): `ENODEV`, and a line the first time. Before any lock, since a thread of the parent may

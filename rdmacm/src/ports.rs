@@ -5,10 +5,13 @@
 
 use cface::Errno;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
+use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A name that is ours until it is dropped.
 #[derive(Debug)]
@@ -45,41 +48,124 @@ fn is_taken(name: &str) -> bool {
 pub(crate) struct Port {
     pub(crate) number: u16,
     _name: Option<Name>,
+    block: Option<Arc<Block>>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some(block) = &self.block {
+            block.used.fetch_and(!(1 << (self.number % Block::LEN)), Ordering::Relaxed);
+        }
+    }
 }
 
 /// Where ports for those who do not care begin, and how many there are (IANA's dynamic ports).
 const DYNAMIC: (u16, u16) = (49152, 16384);
 
+/// Ports in a row for those who do not care, which are one process's by one name: thousands of connections do not need thousands of descriptors.
+#[derive(Debug)]
+struct Block {
+    space: PortSpace,
+    first: u16,
+    /// A bit for each; set under the lock of `Blocks`.
+    used: AtomicU64,
+    _name: Name,
+}
+
+impl Block {
+    const LEN: u16 = 64;
+
+    /// A port of it that nobody has, this process or another one by its number.
+    fn reserve(self: &Arc<Self>) -> Option<Port> {
+        for offset in 0..Self::LEN {
+            let number = self.first + offset;
+            let is_free = self.used.load(Ordering::Relaxed) & 1 << offset == 0;
+            if is_free && !is_taken(&name(self.space, number)) {
+                self.used.fetch_or(1 << offset, Ordering::Relaxed);
+                return Some(Port { number, _name: None, block: Some(Arc::clone(self)) });
+            }
+        }
+        None
+    }
+}
+
+/// The blocks of a process. One is given back with the last of its ports.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Vec<Weak<Block>>);
+
+impl Blocks {
+    /// Any port of a space.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` all are in use; the system's.
+    fn reserve(&mut self, space: PortSpace, random: u64) -> Result<Port, Errno> {
+        self.0.retain(|block| block.strong_count() > 0);
+        let own = self.0.iter().filter_map(Weak::upgrade).filter(|block| block.space == space);
+        if let Some(port) = own.rev().find_map(|block| block.reserve()) {
+            return Ok(port);
+        }
+        let (first, count) = (DYNAMIC.0, DYNAMIC.1 / Block::LEN);
+        for step in 0..count {
+            let [low, high, ..] = random.to_le_bytes();
+            let at = u16::from_le_bytes([low, high]).wrapping_add(step) % count;
+            let first = first + at * Block::LEN;
+            let name = match take(&format!("ports/{:#x}/{first}", space as u16)) {
+                Ok(name) => name,
+                Err(why) if why.raw() == libc::EADDRINUSE => continue,
+                Err(why) => return Err(why),
+            };
+            let block = Arc::new(Block { space, first, used: AtomicU64::new(0), _name: name });
+            if let Some(port) = block.reserve() {
+                self.0.push(Arc::downgrade(&block));
+                return Ok(port);
+            }
+        }
+        Err(Errno::from_raw(libc::EADDRNOTAVAIL))
+    }
+
+    /// Whether a port is in use as one of those.
+    fn have(&self, space: PortSpace, port: u16) -> bool {
+        self.0.iter().filter_map(Weak::upgrade).any(|block| {
+            block.space == space
+                && port.checked_sub(block.first).is_some_and(|offset| {
+                    offset < Block::LEN && block.used.load(Ordering::Relaxed) >> offset & 1 != 0
+                })
+        })
+    }
+}
+
+/// The name of a port that was asked for by its number.
+fn name(space: PortSpace, port: u16) -> String {
+    format!("port/{:#x}/{port}", space as u16)
+}
+
 impl Port {
-    /// Reserves `port`, or any if it is 0. With `shared` it may be somebody else's already.
+    /// Reserves `port`, or any if it is 0. With `shared` it may be somebody else's already. That another process has it as one of those that nobody asked
+    /// for is not seen; two cannot listen to it.
     ///
     /// # Errors
     /// `EADDRINUSE` somebody has it; `EADDRNOTAVAIL` all are in use.
     pub(crate) fn reserve(
+        blocks: &Mutex<Blocks>,
         space: PortSpace,
         port: u16,
         shared: bool,
         random: u64,
     ) -> Result<Self, Errno> {
-        let name = |port: u16| format!("port/{:#x}/{port}", space as u16);
-        if port != 0 {
-            return match take(&name(port)) {
-                Ok(taken) => Ok(Self { number: port, _name: Some(taken) }),
-                Err(_) if shared => Ok(Self { number: port, _name: None }),
-                Err(why) => Err(why),
-            };
+        let mut blocks = blocks.lock();
+        if port == 0 {
+            return blocks.reserve(space, random);
         }
-        let (first, count) = DYNAMIC;
-        for step in 0..count {
-            let [low, high, ..] = random.to_le_bytes();
-            let offset = u16::from_le_bytes([low, high]).wrapping_add(step) % count;
-            match take(&name(first + offset)) {
-                Ok(taken) => return Ok(Self { number: first + offset, _name: Some(taken) }),
-                Err(why) if why.raw() == libc::EADDRINUSE => {}
-                Err(why) => return Err(why),
-            }
+        let taken = if blocks.have(space, port) {
+            Err(Errno::from_raw(libc::EADDRINUSE))
+        } else {
+            take(&name(space, port))
+        };
+        match taken {
+            Ok(name) => Ok(Self { number: port, _name: Some(name), block: None }),
+            Err(_) if shared => Ok(Self { number: port, _name: None, block: None }),
+            Err(why) => Err(why),
         }
-        Err(Errno::from_raw(libc::EADDRNOTAVAIL))
     }
 }
 
@@ -179,13 +265,35 @@ mod tests {
 
     #[test]
     fn a_port_is_one_owners_until_it_is_dropped() {
-        let first = Port::reserve(PortSpace::Tcp, 0, false, 1).expect("one is free");
-        let again = Port::reserve(PortSpace::Tcp, first.number, false, 1);
-        assert_eq!(again.map(|port| port.number), Err(Errno::from_raw(libc::EADDRINUSE)));
-        assert!(Port::reserve(PortSpace::Tcp, first.number, true, 1).is_ok(), "shared");
-        let number = first.number;
-        drop(first);
-        assert!(Port::reserve(PortSpace::Tcp, number, false, 1).is_ok());
+        let blocks = Mutex::default();
+        let reserve = |port, shared| Port::reserve(&blocks, PortSpace::Tcp, port, shared, 1);
+        let any = reserve(0, false).expect("one is free");
+        let chosen = any.number;
+        for first in [any, reserve(chosen + 1, false).expect("nobody has it")] {
+            let again = reserve(first.number, false).map(|port| port.number);
+            assert_eq!(again, Err(Errno::from_raw(libc::EADDRINUSE)));
+            assert!(reserve(first.number, true).is_ok(), "shared");
+            let number = first.number;
+            drop(first);
+            assert!(reserve(number, false).is_ok());
+        }
+    }
+
+    #[test]
+    fn thousands_of_ports_need_few_descriptors_and_are_all_different() {
+        let blocks = Mutex::default();
+        let reserve = |port| Port::reserve(&blocks, PortSpace::Udp, port, false, 5).expect("free");
+        let first = reserve(0);
+        // One in the middle is somebody's who asked for it.
+        let second = reserve(first.number + 1);
+        let all: Vec<_> = (0..1000).map(|_| reserve(0)).collect();
+        let numbers: std::collections::BTreeSet<_> = all.iter().map(|port| port.number).collect();
+        assert_eq!(numbers.len(), 1000);
+        assert!(!numbers.contains(&second.number) && !numbers.contains(&first.number));
+        assert!(blocks.lock().0.len() <= 1000 / 64 + 2);
+        drop((all, first));
+        reserve(0);
+        assert_eq!(blocks.lock().0.len(), 1, "blocks without ports are gone");
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     if (1..1024).contains(&address.port()) && unsafe { libc::geteuid() } != 0 {
         return Err(Errno::EACCES);
     }
-    let port = Port::reserve(space, address.port(), state.shares_address, random::number())?;
+    let (number, shared) = (address.port(), state.shares_address);
+    let port = Port::reserve(device::ports(), space, number, shared, random::number())?;
     let mut address = address;
     address.set_port(port.number);
     state.port = Some(port);
