@@ -17,6 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Numbers of the port spaces, in services (`enum rdma_port_space`).
 const TCP: u64 = pair::TCP_SPACE;
 const UDP: u64 = 0x0111;
+const IB: u64 = 0x013f;
 
 /// A server and its client.
 struct Case {
@@ -73,6 +74,19 @@ const CASES: &[Case] = &[
         server: &["rdma_server"],
         client: &["rdma_client", "-s", ADDRESS],
         says: "rdma_client: end 0",
+        ..PLAIN
+    },
+    Case {
+        server: &["rdma_xserver", "-c", "x"],
+        client: &["rdma_xclient", "-c", "x", "-s", ADDRESS],
+        space: IB,
+        says: "rdma_xclient: end 0",
+        ..PLAIN
+    },
+    Case {
+        server: &["rdma_xserver", "-c", "r"],
+        client: &["rdma_xclient", "-c", "r", "-s", ADDRESS],
+        says: "rdma_xclient: end 0",
         ..PLAIN
     },
     Case {
