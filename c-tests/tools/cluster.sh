@@ -25,6 +25,20 @@ pair) # PROGRAM ARGS: a server in host1, its client in host2
     2) persist "$@" host1 ;;
     esac
     ;;
+connect) # SERVER CLIENT: two lines; the server in host1, its client in host2 when our librdmacm listens there
+    case $FERROVERBS_HOST in
+    1) exec $2 ;;
+    2)
+        tries=0
+        until ssh host1 grep -q '/listen/' /proc/net/unix; do
+            tries=$((tries + 1))
+            [ $tries -lt 100 ] || { echo "nobody listens"; exit 1; }
+            sleep 0.1
+        done
+        exec $3
+        ;;
+    esac
+    ;;
 ring) # each host has a server, and is the client of the next one
     ibv_rc_pingpong -g 1 -n 200 > "server.$own" 2>&1 &
     server=$!

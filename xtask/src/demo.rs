@@ -181,6 +181,7 @@ pub(crate) fn main() -> crate::Result<ExitCode> {
     for measurement in MEASUREMENTS {
         demo.measure(measurement);
     }
+    demo.between_hosts(&paths);
     demo.data(&paths);
     demo.progress.clear();
     print!("{}", demo.table.render());
@@ -335,6 +336,50 @@ impl Demo {
         self.record(m.what, &m.bytes.to_string(), cells, result.map(|v| m.number.show(v)));
     }
 
+    /// Both ways to use librdmacm once more, between two hosts in a box (`ferroverbs cluster`), which needs no root.
+    fn between_hosts(&mut self, paths: &Paths) {
+        let pings = |said: &str| said.contains("rdma-ping-99:").then(|| "ok".to_owned());
+        let bandwidth = |said: &str| {
+            let rows = perftest::parse(said);
+            let row = rows.iter().find(|row| row.bytes == KIB64)?;
+            Number::Bandwidth.of(row).map(|value| Number::Bandwidth.show(value))
+        };
+        let rping =
+            ["rping -s -a 0.0.0.0 -V -C 100", "rping -c -v -a host1 -V -C 100"].map(str::to_owned);
+        self.hosts(paths, "rping, between two hosts", "", &rping, &pings);
+        let line = "ib_send_bw -R -F -s 65536 -n 5000".to_owned();
+        let ends = [line.clone(), line + " host1"];
+        let bytes = KIB64.to_string();
+        self.hosts(paths, "send bandwidth, between two hosts", &bytes, &ends, &bandwidth);
+    }
+
+    /// A server in one host, and its client, whose output has the result, in another one.
+    fn hosts(
+        &mut self,
+        paths: &Paths,
+        what: &str,
+        bytes: &str,
+        ends: &[String; 2],
+        result: &dyn Fn(&str) -> Option<String>,
+    ) {
+        if self.give_up(what) {
+            return;
+        }
+        self.progress.step(what);
+        let over = Over::new(&paths.stage(), &paths.target).wired();
+        let job = over.job(paths.stage().join("bin/ferroverbs")).args(["cluster", "2", "--", "sh"]);
+        let job = job.arg(paths.root.join("c-tests/tools/cluster.sh")).arg("connect").args(ends);
+        let result = job.dir(self.scratch.path()).run(&self.scratch, LIMIT).and_then(|done| {
+            if done.stderr.contains("which are refused here") {
+                return Ok("refused here".to_owned());
+            }
+            let said = client_of(&done.stdout);
+            let found = if done.ok() { result(&said) } else { None };
+            found.ok_or_else(|| done.report("the cluster"))
+        });
+        self.record(what, bytes, Default::default(), result);
+    }
+
     /// Random mixes of every operation with every byte checked, on the usual data path and without
     /// cross-memory attach.
     fn data(&mut self, paths: &Paths) {
@@ -359,6 +404,12 @@ impl Demo {
             self.record(&what, "", Default::default(), result);
         }
     }
+}
+
+/// What the client's host says, among the lines of a cluster.
+fn client_of(said: &str) -> String {
+    let lines = said.lines().filter_map(|line| line.strip_prefix("[host2] "));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Lines of a name and a number.
@@ -418,6 +469,12 @@ mod tests {
             };
             assert!(formats.iter().any(|format| is(format)), "{name}: {formats:?}");
         }
+    }
+
+    #[test]
+    fn only_the_clients_host_is_heard() {
+        let said = "[host1] one\n[host2]  65536 2\n[host2] three\nfour\n";
+        assert_eq!(client_of(said), " 65536 2\nthree\n");
     }
 
     #[test]

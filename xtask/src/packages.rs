@@ -15,7 +15,7 @@ pub(crate) type Package = &'static str;
 
 /// What the demo runs.
 pub(crate) const DEMO: &[Package] =
-    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest", "rdmacm-utils"];
+    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest", "rdmacm-utils", "iproute2"];
 
 /// What most groups of tests run, apart from what the demo runs.
 pub(crate) const TEST: &[Package] = &[
