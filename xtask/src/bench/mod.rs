@@ -5,6 +5,7 @@
 //! counts. Instruction counts of the fast paths are beside it, as they do not depend on noise.
 
 mod against;
+mod connections;
 mod instructions;
 mod layers;
 mod metrics;
@@ -60,6 +61,8 @@ enum Only {
         #[arg(long)]
         write: bool,
     },
+    /// Connections by librdmacm and by TCP: one after the other, and ten thousand at once
+    Connections,
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
     /// This build beside another one, in turns: what got worse by more than its noise
@@ -77,7 +80,8 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match args.only {
         Some(Only::StartUp) => return start_up::main(),
         Some(Only::Scale) => return scale::main(),
-        Some(Only::Queues | Only::Against { .. } | Only::Layers { .. }) | None => {}
+        Some(Only::Queues | Only::Against { .. } | Only::Layers { .. } | Only::Connections)
+        | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
@@ -85,6 +89,11 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         packages::ensure(&[packages::DEMO], &progress)?;
         stage::ensure(&paths, &progress)?;
         return layers::main(&paths, rounds.get(), *write, &progress);
+    }
+    if matches!(args.only, Some(Only::Connections)) {
+        packages::ensure(&[packages::DEMO, packages::RDMACM], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        return connections::main(&paths, &progress);
     }
     packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
     stage::ensure(&paths, &progress)?;
