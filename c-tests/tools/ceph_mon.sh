@@ -1,7 +1,12 @@
 #!/bin/sh
-# A Ceph monitor and its clients, which talk by Ceph's messenger "async+rdma": ceph_mon.sh PORT, in a folder where it may make files.
+# A Ceph monitor and its clients, which talk by Ceph's messenger "async+rdma": ceph_mon.sh PORT [cm], in a folder where it may make files.
 # Stores values of several lengths, gets them back, and prints how many were wrong and what the messenger counted.
 port=$1
+# Of both ways to exchange addresses the first one is by TCP, the other one is rdma_cm.
+case ${2:-} in
+cm) way="iwarp true" ;;
+*) way="ib false" ;;
+esac
 here=$(pwd)
 CEPH_CONF=$here/ceph.conf
 export CEPH_CONF
@@ -12,9 +17,8 @@ fsid = 00000000-0000-4000-8000-000000000001
 mon host = $address
 ms type = async+rdma
 ms async rdma device name = soft0
-# Of both ways to exchange addresses (the other one is rdma_cm) this one is by TCP.
-ms async rdma type = ib
-ms async rdma cm = false
+ms async rdma type = ${way% *}
+ms async rdma cm = ${way#* }
 # Otherwise each process registers a gigabyte.
 ms async rdma send buffers = 256
 ms async rdma receive buffers = 512

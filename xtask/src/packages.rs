@@ -14,8 +14,15 @@ use std::time::{Duration, Instant};
 pub(crate) type Package = &'static str;
 
 /// What the demo runs.
-pub(crate) const DEMO: &[Package] =
-    &["gcc", "libc6-dev", "ibverbs-utils", "libibverbs-dev", "perftest", "rdmacm-utils", "iproute2"];
+pub(crate) const DEMO: &[Package] = &[
+    "gcc",
+    "libc6-dev",
+    "ibverbs-utils",
+    "libibverbs-dev",
+    "perftest",
+    "rdmacm-utils",
+    "iproute2",
+];
 
 /// What most groups of tests run, apart from what the demo runs.
 pub(crate) const TEST: &[Package] = &[
@@ -48,6 +55,9 @@ pub(crate) const BENCH: &[Package] = &[
 /// Programs that make their connections by librdmacm.
 pub(crate) const RDMACM: &[Package] =
     &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iproute2"];
+
+/// Programs of others that connect by it (`cargo xtask test connected`), but for those of the stacks.
+pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev", "qemu-system-x86", "python3"];
 
 /// Stacks of others whose ways over verbs are tested.
 pub(crate) const QPERF: &[Package] = &["qperf"];
@@ -92,7 +102,7 @@ pub(crate) const VM: &[Package] =
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
+    DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM, CONNECTED,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

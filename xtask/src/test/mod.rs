@@ -5,6 +5,7 @@ mod c_programs;
 mod capture;
 mod checks;
 mod clean;
+mod connected;
 mod development;
 mod diagnostics;
 mod dist;
@@ -70,15 +71,16 @@ impl Group {
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[packages::HOSTS, packages::UCX, packages::OPEN_MPI, packages::MPICH],
             "vm" => &[packages::VM, packages::RDMACM],
-            "rxe" => &[packages::VM],
+            "rxe" => &[packages::VM, packages::RDMACM],
             "rdmacm" => &[packages::RDMACM],
+            "connected" => connected::PACKAGES,
             _ => &[],
         }
     }
 }
 
-/// Run only when named: an emulated processor takes minutes for them, and more on a busy machine.
-const ON_DEMAND: &[&str] = &["rxe"];
+/// Run only when named: an emulated processor takes minutes for them, and more on a busy machine; or they are of others, and large.
+const ON_DEMAND: &[&str] = &["rxe", "connected"];
 
 /// In the order in which they run: what fails fast comes first.
 const GROUPS: &[Group] = &[
@@ -192,6 +194,11 @@ const GROUPS: &[Group] = &[
         name: "bad-input",
         what: "plugins, configuration, sysfs and netlink full of nonsense",
         run: bad_input::run,
+    },
+    Group {
+        name: "connected",
+        what: "on demand: programs of others that connect by our librdmacm: fio, UCX, QEMU, Ceph and more",
+        run: connected::run,
     },
     Group {
         name: "rxe",
