@@ -224,6 +224,11 @@ unsafe fn create_in_domain(
     if sends_only || !srq.is_null() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
+    // A request of any adapter has room for the range of a list, or for as many bytes of data: programs that ask for none send some inline
+    // (rdma_xclient does).
+    if cap.max_send_wr > 0 && cap.max_send_sge > 0 && !spreads {
+        cap.max_inline_data = cap.max_inline_data.max(size_of::<ibv_sge>() as u32);
+    }
     // SAFETY: live objects of this provider, by contract.
     let (domain, context, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
