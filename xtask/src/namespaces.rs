@@ -5,7 +5,8 @@
 pub(crate) struct Namespaces {
     /// For `ip netns`.
     pub(crate) names: [String; 2],
-    devices: [String; 2],
+    /// Of the cable's ends.
+    pub(crate) devices: [String; 2],
 }
 
 /// Address of the server's namespace.

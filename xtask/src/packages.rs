@@ -52,6 +52,9 @@ pub(crate) const BENCH: &[Package] = &[
     "util-linux",
 ];
 
+/// Whom the wire between hosts is measured beside.
+pub(crate) const BENCH_WIRE: &[Package] = &["ucx-utils", "libfabric-bin", "util-linux"];
+
 /// Programs that make their connections by librdmacm.
 pub(crate) const RDMACM: &[Package] =
     &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iproute2"];
@@ -101,8 +104,9 @@ pub(crate) const VM: &[Package] =
 
 /// Everything that some command needs.
 const ALL: &[&[Package]] = &[
-    DEMO, TEST, UNPACK, BENCH, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO, TENSORPIPE,
-    DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM, CONNECTED,
+    DEMO, TEST, UNPACK, BENCH, BENCH_WIRE, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO,
+    TENSORPIPE, DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
+    CONNECTED,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

@@ -64,11 +64,21 @@ impl Pair {
         options: [&str; 2],
         limit: Duration,
     ) -> crate::Result<Self> {
+        Self::at("127.0.0.1", server, client, options, limit)
+    }
+
+    /// As [`Pair::told`], with the server at another address: it may be in a network namespace of its own.
+    pub(crate) fn at(
+        address: &str,
+        server: Job,
+        client: Job,
+        options: [&str; 2],
+        limit: Duration,
+    ) -> crate::Result<Self> {
         let port = free_port()?;
         let [server, client] = [(server, options[0]), (client, options[1])]
             .map(|(job, option)| job.arg(option).arg(port.to_string()));
-        let client = client.arg("127.0.0.1");
-        Ok(Self { server, client, port, limit })
+        Ok(Self { server, client: client.arg(address), port, limit })
     }
 
     /// Starts the server, and the client as soon as the server listens.
@@ -86,7 +96,7 @@ impl Pair {
     fn start_server(&self, scratch: &Scratch) -> crate::Result<Result<Running, Finished>> {
         let deadline = Instant::now() + self.limit;
         let mut server = self.server.start(scratch)?;
-        while !listening(self.port) {
+        while !(listening(self.port) || server.listens_on(self.port)) {
             if server.ended() || Instant::now() > deadline {
                 return Ok(Err(server.finish(Instant::now())));
             }

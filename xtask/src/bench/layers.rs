@@ -2,6 +2,7 @@
 //! to get over, a layer is nothing.
 
 use super::metrics::Unit;
+use super::page::with_section;
 use super::report::{Sample, digits};
 use crate::over::Over;
 use crate::pair::Pair;
@@ -27,7 +28,7 @@ const QUESTIONS: &[(&str, &str, &[&str], Unit)] = &[
 ];
 
 /// The section of docs/benchmarks.md.
-const SECTION: &str = "## Layers\n";
+pub(super) const SECTION: &str = "## Layers\n";
 
 /// Measures and prints; with `write` also into docs/benchmarks.md.
 pub(super) fn main(
@@ -57,7 +58,7 @@ pub(super) fn main(
         let page = paths.root.join("docs/benchmarks.md");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).map_err(fail)?;
-        fs::write(&page, with_section(&old, &text)).map_err(fail)?;
+        fs::write(&page, with_section(&old, SECTION, &text)).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md");
     }
     Ok(ExitCode::SUCCESS)
@@ -83,11 +84,7 @@ fn ask(paths: &Paths, layer: &str, program: &str, args: &[&str], unit: Unit) -> 
     };
     let [server, client] = CPUS.map(side);
     let pair = || Pair::between(server.clone(), client.clone(), LIMIT)?.run(&scratch);
-    perftest::measure(pair, 8, |row| match unit {
-        Unit::Us => row.typical_us(),
-        Unit::GBs => row.bandwidth().map(|b| b / 1e9),
-        Unit::Millions => row.rate().map(|r| r / 1e6),
-    })
+    perftest::measure(pair, 8, |row| unit.of(row))
 }
 
 /// Of the last minute (proc_loadavg(5)).
@@ -133,43 +130,9 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
     )
 }
 
-/// The page with this section in place of the old one, or at its end.
-fn with_section(page: &str, text: &str) -> String {
-    let (before, behind) = match page.split_once(SECTION) {
-        Some((before, rest)) => {
-            (before.trim_end(), rest.find("\n## ").map_or("", |at| &rest[at + 1..]))
-        }
-        None => (page.trim_end(), ""),
-    };
-    let behind = if behind.is_empty() { String::new() } else { format!("\n{behind}") };
-    format!("{before}\n\n{SECTION}\n{text}{behind}")
-}
-
-/// What another page has of this section, for whoever writes the page anew.
-pub(super) fn carried(old: &str, new: &str) -> String {
-    match old.split_once(SECTION) {
-        None => new.to_owned(),
-        Some((_, rest)) => {
-            let text = rest.find("\n## ").map_or(rest, |at| &rest[..at]);
-            with_section(new, &format!("{}\n", text.trim()))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_section_is_put_in_its_place_and_carried_over() {
-        let first = with_section("# Page\n\n## A\n\na\n", "one\n");
-        assert_eq!(first, "# Page\n\n## A\n\na\n\n## Layers\n\none\n");
-        assert_eq!(with_section(&first, "two\n"), "# Page\n\n## A\n\na\n\n## Layers\n\ntwo\n");
-        let between = "# Page\n\n## Layers\n\none\n\n## B\n\nb\n";
-        assert_eq!(with_section(between, "two\n"), "# Page\n\n## Layers\n\ntwo\n\n## B\n\nb\n");
-        assert_eq!(carried(between, "# New\n"), "# New\n\n## Layers\n\none\n");
-        assert_eq!(carried("# Old\n", "# New\n"), "# New\n");
-    }
 
     #[test]
     fn costs_are_how_many_times_as_long_it_takes() {

@@ -24,6 +24,15 @@ impl Unit {
         }
     }
 
+    /// What a line of perftest's says of it.
+    pub(super) fn of(self, row: &crate::perftest::Row) -> Option<f64> {
+        match self {
+            Self::Us => row.typical_us(),
+            Self::GBs => row.bandwidth().map(|b| b / 1e9),
+            Self::Millions => row.rate().map(|r| r / 1e6),
+        }
+    }
+
     /// How often `ours` is better than `theirs`.
     pub(super) fn ratio(self, ours: f64, theirs: f64) -> f64 {
         if self.less_is_better() { theirs / ours } else { ours / theirs }

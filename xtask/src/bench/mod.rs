@@ -9,11 +9,13 @@ mod connections;
 mod instructions;
 mod layers;
 mod metrics;
+mod page;
 mod plot;
 mod report;
 mod run;
 mod scale;
 mod start_up;
+mod wire;
 
 pub(crate) use start_up::{INSIDE, inside};
 
@@ -63,6 +65,15 @@ enum Only {
     },
     /// Connections by librdmacm and by TCP: one after the other, and ten thousand at once
     Connections,
+    /// Between two hosts (network namespaces, made by root) and on loopback, beside plain UDP and TCP, UCX and libfabric
+    Wire {
+        /// How often each contender is asked
+        #[arg(long, value_name = "N", default_value = "3")]
+        rounds: NonZeroUsize,
+        /// Write the section of docs/benchmarks.md, and docs/benchmarks-wire.svg
+        #[arg(long)]
+        write: bool,
+    },
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
     /// This build beside another one, in turns: what got worse by more than its noise
@@ -80,7 +91,13 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match args.only {
         Some(Only::StartUp) => return start_up::main(),
         Some(Only::Scale) => return scale::main(),
-        Some(Only::Queues | Only::Against { .. } | Only::Layers { .. } | Only::Connections)
+        Some(
+            Only::Queues
+            | Only::Against { .. }
+            | Only::Layers { .. }
+            | Only::Connections
+            | Only::Wire { .. },
+        )
         | None => {}
     }
     let paths = Paths::find()?;
@@ -94,6 +111,11 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         packages::ensure(&[packages::DEMO, packages::RDMACM], &progress)?;
         stage::ensure(&paths, &progress)?;
         return connections::main(&paths, &progress);
+    }
+    if let Some(Only::Wire { rounds, write }) = &args.only {
+        packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
+        stage::ensure(&paths, &progress)?;
+        return wire::main(&paths, rounds.get(), *write, &progress);
     }
     packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;
     stage::ensure(&paths, &progress)?;
@@ -119,7 +141,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         let picture = paths.root.join("docs/benchmarks.svg");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).unwrap_or_default();
-        fs::write(&page, layers::carried(&old, &report.markdown())).map_err(fail)?;
+        fs::write(&page, page::carried(&old, &report.markdown())).map_err(fail)?;
         fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md, docs/benchmarks.svg");
     }

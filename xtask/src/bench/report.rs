@@ -224,7 +224,7 @@ const LEGEND: &str = "Ratios above 1 say that Ferroverbs is better. Latencies ar
 whole operations. A goal is beyond the machine's limit where its bare system call, or cache line, does not reach it. Peers of writes and reads above 4 KiB move the same bytes in their two-sided calls.";
 
 /// What the numbers were taken on.
-fn machine() -> String {
+pub(super) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");
     let field = |name: &str| {

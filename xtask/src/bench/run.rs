@@ -9,10 +9,10 @@ use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
 /// One CPU for each side: the first two.
-const SERVER_CPU: &str = "0";
-const CLIENT_CPU: &str = "1";
+pub(super) const SERVER_CPU: &str = "0";
+pub(super) const CLIENT_CPU: &str = "1";
 
 /// What all runs stand on.
 #[derive(Debug)]
@@ -115,11 +115,7 @@ impl Runner {
             job.args(args)
         };
         let pair = || Pair::between(side(SERVER_CPU), side(CLIENT_CPU), LIMIT)?.run(&self.scratch);
-        perftest::measure(pair, bytes, |row| match unit {
-            Unit::Us => row.typical_us(),
-            Unit::GBs => row.bandwidth().map(|b| b / 1e9),
-            Unit::Millions => row.rate().map(|r| r / 1e6),
-        })
+        perftest::measure(pair, bytes, |row| unit.of(row))
     }
 
     fn ucx(&self, test: &str, bytes: u64, n: u64, unit: Unit) -> crate::Result<f64> {
@@ -157,7 +153,7 @@ impl Runner {
 
 /// The last line of `ucx_perftest -f`: iterations; latency median, average, overall; MiB/s average, overall;
 /// messages a second average, overall.
-fn ucx_result(output: &str, unit: Unit) -> Option<f64> {
+pub(super) fn ucx_result(output: &str, unit: Unit) -> Option<f64> {
     let line =
         output.lines().rev().find(|l| l.split_whitespace().count() >= 8 && !l.contains('|'))?;
     let numbers: Vec<f64> = line.split_whitespace().filter_map(|w| w.parse().ok()).collect();
@@ -170,7 +166,7 @@ fn ucx_result(output: &str, unit: Unit) -> Option<f64> {
 }
 
 /// `usec/xfer` of fi_pingpong's table.
-fn fabric_result(output: &str) -> Option<f64> {
+pub(super) fn fabric_result(output: &str) -> Option<f64> {
     let head = output.lines().position(|l| l.starts_with("bytes"))?;
     let row = output.lines().nth(head + 1)?;
     row.split_whitespace().nth(6)?.parse().ok()

@@ -1,0 +1,50 @@
+//! Sections of docs/benchmarks.md that commands of their own write.
+
+use super::{layers, wire};
+
+/// All of them, in their order.
+const SECTIONS: [&str; 2] = [wire::SECTION, layers::SECTION];
+
+/// The page with section `head` in place of the old one, or at its end.
+pub(super) fn with_section(page: &str, head: &str, text: &str) -> String {
+    let (before, behind) = match page.split_once(head) {
+        Some((before, rest)) => {
+            (before.trim_end(), rest.find("\n## ").map_or("", |at| &rest[at + 1..]))
+        }
+        None => (page.trim_end(), ""),
+    };
+    let behind = if behind.is_empty() { String::new() } else { format!("\n{behind}") };
+    format!("{before}\n\n{head}\n{text}{behind}")
+}
+
+/// A new page with what the old one has of these sections.
+pub(super) fn carried(old: &str, new: &str) -> String {
+    SECTIONS.iter().fold(new.to_owned(), |new, head| match old.split_once(head) {
+        None => new,
+        Some((_, rest)) => {
+            let text = rest.find("\n## ").map_or(rest, |at| &rest[..at]);
+            with_section(&new, head, &format!("{}\n", text.trim()))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sections_are_put_in_their_places_and_carried_over() {
+        let layers = layers::SECTION;
+        let with = |page: &str, text: &str| with_section(page, layers, text);
+        let first = with("# Page\n\n## A\n\na\n", "one\n");
+        assert_eq!(first, "# Page\n\n## A\n\na\n\n## Layers\n\none\n");
+        assert_eq!(with(&first, "two\n"), "# Page\n\n## A\n\na\n\n## Layers\n\ntwo\n");
+        let between = "# Page\n\n## Layers\n\none\n\n## B\n\nb\n";
+        assert_eq!(with(between, "two\n"), "# Page\n\n## Layers\n\ntwo\n\n## B\n\nb\n");
+        assert_eq!(carried(between, "# New\n"), "# New\n\n## Layers\n\none\n");
+        assert_eq!(carried("# Old\n", "# New\n"), "# New\n");
+        let both = with_section(&first, wire::SECTION, "w\n");
+        let new = carried(&both, "# New\n");
+        assert_eq!(new, format!("# New\n\n{}\nw\n\n## Layers\n\none\n", wire::SECTION));
+    }
+}

@@ -1,0 +1,201 @@
+//! Asking one contender once, over a cable.
+
+use super::questions::{Cable, How, Question};
+use crate::bench::metrics::Unit;
+use crate::bench::run::{CLIENT_CPU, LIMIT, SERVER_CPU, fabric_result, ucx_result};
+use crate::namespaces::{Namespaces, SERVER};
+use crate::over::Over;
+use crate::pair::{Ended, Pair};
+use crate::paths::Paths;
+use crate::perftest;
+use crate::process::Job;
+use crate::scratch::Scratch;
+use std::path::PathBuf;
+
+/// Two hosts, and the program of plain sockets.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    over: Over,
+    scratch: Scratch,
+    namespaces: Namespaces,
+    socket: PathBuf,
+}
+
+/// What one said.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Said {
+    pub(super) value: f64,
+    /// Nanoseconds of processors, of both sides from start to end, for a KiB; where bytes were counted.
+    pub(super) cpu: Option<f64>,
+}
+
+/// Hundredths of a second (proc_pid_stat(5)): what the kernel counts for programs, whatever its own clock is.
+const TICK_NS: f64 = 1e7;
+/// Seconds for which `c-tests/bench/wire.c` sends.
+const SOCKET_SECONDS: f64 = 0.5;
+
+impl Hosts {
+    pub(super) fn new(paths: &Paths) -> crate::Result<Self> {
+        let scratch = Scratch::new()?;
+        let socket = scratch.path().join("wire");
+        let source = paths.root.join("c-tests/bench/wire.c");
+        let job = Job::new("cc").args(["-O2", "-o"]).arg(&socket).arg(source);
+        let done = job.run(&scratch, LIMIT)?;
+        if !done.ok() {
+            return Err(done.report("cc"));
+        }
+        let over = Over::new(&paths.stage(), &paths.target).wired();
+        Ok(Self { over, scratch, namespaces: Namespaces::new()?, socket })
+    }
+
+    /// Puts the cable in.
+    pub(super) fn connect(&self, cable: Cable) -> crate::Result<()> {
+        match cable {
+            Cable::Veth(mtu) => self.namespaces.set_cable(mtu, ""),
+            // The path MTU is that of the interface with the address.
+            Cable::Loopback => self.namespaces.set_cable(9000, ""),
+        }
+    }
+
+    /// The answer of a contender.
+    pub(super) fn ask(&self, cable: Cable, question: &Question) -> crate::Result<Said> {
+        let unit = question.what.unit();
+        let begun = children_ticks();
+        let (value, bytes) = match &question.how {
+            How::Perftest { program, bytes, count, more } => {
+                let value =
+                    self.perftest(cable, question.weather, program, *bytes, *count, more)?;
+                (value, bytes * count)
+            }
+            How::Socket(mode, bytes) => {
+                let word = self.socket.to_string_lossy();
+                let side = |_| vec![word.to_string(), (*mode).into(), bytes.to_string()];
+                let ended = self.pair(cable, &Job::new("ip"), side, ["-p", "-p"])?;
+                let number = ended.client.stdout.trim().parse::<f64>().ok();
+                let number = number.ok_or_else(|| ended.report())?;
+                let rate = number * 1e3 / *bytes as f64;
+                let value = if unit == Unit::Millions { rate } else { number };
+                (value, (number * 1e9 * SOCKET_SECONDS) as u64)
+            }
+            How::Ucx { test, bytes, count } => {
+                let value = self.ucx(cable, test, *bytes, *count, unit)?;
+                (value, bytes * count)
+            }
+            How::Fabric(provider, kind, bytes, count) => {
+                let [bytes, count] = [bytes, count].map(u64::to_string);
+                let words = ["fi_pingpong", "-p", provider, "-e", kind, "-S", &bytes, "-I", &count];
+                let side = |_| words.map(str::to_owned).to_vec();
+                let ended = self.pair(cable, &Job::new("ip"), side, ["-B", "-P"])?;
+                (fabric_result(&ended.client.stdout).ok_or_else(|| ended.report())?, 0)
+            }
+        };
+        let ns = (children_ticks() - begun) as f64 * TICK_NS;
+        let cpu = (unit == Unit::GBs && bytes > 0).then(|| ns * 1024.0 / bytes as f64);
+        Ok(Said { value, cpu })
+    }
+
+    fn perftest(
+        &self,
+        cable: Cable,
+        weather: &str,
+        program: &str,
+        bytes: u64,
+        count: u64,
+        more: &[&str],
+    ) -> crate::Result<f64> {
+        // Two hosts share nothing. Two processes of one do, but the wire is forced between them.
+        let folders =
+            [self.scratch.folder("fabric", 0o700)?, self.scratch.folder("fabric", 0o700)?];
+        let job = |side: usize| {
+            let job = match cable {
+                Cable::Loopback => {
+                    let over = self.over.clone().fabric(&folders[0]);
+                    over.job("ip").env("FERROVERBS_SOFT_WIRE", "always")
+                }
+                Cable::Veth(_) => self.over.clone().fabric(&folders[side]).job("ip"),
+            };
+            if weather.is_empty() { job } else { job.env("FERROVERBS_SOFT_WEATHER", weather) }
+        };
+        let side = |_| {
+            let (bytes, count) = (bytes.to_string(), count.to_string());
+            let words = [program, "-F", "-x", "1", "-s", &bytes, "-n", &count];
+            words.iter().chain(more).map(|word| (*word).to_owned()).collect()
+        };
+        let unit = match program {
+            "ib_send_lat" => Unit::Us,
+            _ if bytes == 8 => Unit::Millions,
+            _ => Unit::GBs,
+        };
+        let pair = || self.pair_of(cable, [job(0), job(1)], side, ["-p", "-p"]);
+        perftest::measure(pair, bytes, |row| unit.of(row))
+    }
+
+    fn ucx(&self, cable: Cable, test: &str, bytes: u64, n: u64, unit: Unit) -> crate::Result<f64> {
+        let device = |side: usize| match cable {
+            Cable::Loopback => "lo",
+            Cable::Veth(_) => &self.namespaces.devices[side],
+        };
+        let job =
+            |side| Job::new("ip").env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", device(side));
+        let words = |_| {
+            let (bytes, n) = (bytes.to_string(), n.to_string());
+            let tail = ["-f", "-t", test, "-s", &bytes, "-n", &n];
+            perftest::ucx().iter().copied().chain(tail).map(str::to_owned).collect()
+        };
+        let ended = self.pair_of(cable, [job(0), job(1)], words, ["-p", "-p"])?;
+        ucx_result(&ended.client.stdout, unit).ok_or_else(|| ended.report())
+    }
+
+    /// Both sides with the same `ip`.
+    fn pair(
+        &self,
+        cable: Cable,
+        ip: &Job,
+        words: impl Fn(usize) -> Vec<String>,
+        options: [&str; 2],
+    ) -> crate::Result<Ended> {
+        self.pair_of(cable, [ip.clone(), ip.clone()], words, options)
+    }
+
+    /// Lets the words of both sides run, each behind its `ip`, in its namespace, on its CPU.
+    fn pair_of(
+        &self,
+        cable: Cable,
+        [server, client]: [Job; 2],
+        words: impl Fn(usize) -> Vec<String>,
+        options: [&str; 2],
+    ) -> crate::Result<Ended> {
+        let there = if cable == Cable::Loopback { 0 } else { 1 };
+        let side = |ip: Job, name: &str, cpu, words: Vec<String>| {
+            ip.args(["netns", "exec", name, "taskset", "-c", cpu]).args(words)
+        };
+        let [here, there] = [&self.namespaces.names[0], &self.namespaces.names[there]];
+        let server = side(server, here, SERVER_CPU, words(0));
+        let client = side(client, there, CLIENT_CPU, words(1));
+        Pair::at(SERVER, server, client, options, LIMIT)?.run(&self.scratch)
+    }
+}
+
+/// What our children that have ended used, in hundredths of a second.
+fn children_ticks() -> u64 {
+    ticks(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default()).unwrap_or(0)
+}
+
+/// `cutime` and `cstime` of a line of /proc/pid/stat; the name in it may have blanks.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(13);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_children_is_found_behind_a_name_with_blanks() {
+        let line = "12 (a b) c) S 1 12 12 0 -1 4194304 1 2 3 4 50 60 700 80 20 0 1 0 5";
+        assert_eq!(ticks(line), Some(780));
+        assert_eq!(ticks(""), None);
+    }
+}
