@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::hint::Hint;
-use crate::lane::Lanes;
+use crate::lane::{Lanes, TRAFFIC_CLASS};
 use crate::sys::{self, Bytes, DatagramParts, Outgoing, Part};
 use crate::{Ecn, Family, Lane, Path};
 use std::fmt;
@@ -389,7 +389,11 @@ impl Path {
     /// What goes beside a packet.
     fn control_of(&self, ecn: Ecn) -> Control {
         let mut control = self.control;
-        let class = i32::from(self.traffic_class | ecn as u8).to_ne_bytes();
+        let class = self.traffic_class | ecn as u8;
+        if class == TRAFFIC_CLASS {
+            return control;
+        }
+        let class = i32::from(class).to_ne_bytes();
         match self.family {
             Family::V4 => control.push(libc::IPPROTO_IP, libc::IP_TOS, class),
             Family::V6 => control.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),

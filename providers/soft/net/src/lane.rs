@@ -1,6 +1,7 @@
 //! Sending sockets, one for each source port.
 
-use crate::{Family, sys};
+use crate::path::HOP_LIMIT;
+use crate::{Ecn, Family, sys};
 use socket2::{Domain, Socket, Type};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -41,6 +42,8 @@ const FIRST_PORT: u16 = 0xc000;
 const PORTS: u64 = 0x4000;
 /// Ports that are tried before the kernel chooses one.
 const TRIES: u64 = 64;
+/// Traffic class of what says no other: what costs the kernel time with each datagram is said once.
+pub(crate) const TRAFFIC_CLASS: u8 = Ecn::Capable as u8;
 /// Bytes that wait in the kernel at most: some bursts of all QPs of a lane.
 const SEND_BUFFER: usize = 4 << 20;
 
@@ -88,6 +91,7 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     } else {
         socket.set_multicast_loop_v4(false)?;
     }
+    sys::option::send_headers(&socket, family, TRAFFIC_CLASS, HOP_LIMIT)?;
     sys::option::never_fragment(&socket, family)?;
     sys::option::queue_errors(&socket, family)?;
     sys::option::send_buffer(&socket, SEND_BUFFER)?;

@@ -26,7 +26,7 @@ pub struct Target {
 pub struct Path {
     target: Target,
     pub(crate) name: Name,
-    /// Source address and hop limit; traffic class and segment size follow.
+    /// Source address, and the hop limit where it is not the lane's; traffic class and segment size follow.
     pub(crate) control: Control,
     pub(crate) traffic_class: u8,
     pub(crate) family: Family,
@@ -44,7 +44,7 @@ pub enum PathError {
     Interface(IpAddr),
 }
 
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 impl Path {
     /// The path to `target` by `lane`.
@@ -70,6 +70,8 @@ impl Path {
             }
         }
         let hops = i32::from(if target.hop_limit == 0 { HOP_LIMIT } else { target.hop_limit });
+        // A group has the hop limit of multicast unless it is told.
+        let tells_hops = hops != i32::from(HOP_LIMIT) || to.is_multicast();
         let mut control = Control::EMPTY;
         let interface = target.interface.to_ne_bytes();
         let name = match (from, to) {
@@ -79,7 +81,9 @@ impl Path {
                 info[..4].copy_from_slice(&interface);
                 info[4..8].copy_from_slice(&from.octets());
                 control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
-                control.push(libc::IPPROTO_IP, libc::IP_TTL, hops.to_ne_bytes());
+                if tells_hops {
+                    control.push(libc::IPPROTO_IP, libc::IP_TTL, hops.to_ne_bytes());
+                }
                 SocketAddr::new(to, PORT)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -88,7 +92,9 @@ impl Path {
                 info[..16].copy_from_slice(&from.octets());
                 info[16..].copy_from_slice(&interface);
                 control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
-                control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hops.to_ne_bytes());
+                if tells_hops {
+                    control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hops.to_ne_bytes());
+                }
                 SocketAddrV6::new(to, PORT, 0, target.interface).into()
             }
             (IpAddr::V6(_), IpAddr::V4(_)) => return Err(PathError::Families),

@@ -76,6 +76,34 @@ fn a_mark_of_congestion_is_seen() {
 }
 
 #[test]
+fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, true, true);
+        let lane = ends.sender.lane(ends.address, 0x1234).expect("a lane");
+        // The first and the last say nothing that the lane does not say.
+        for (traffic_class, hop_limit, ecn) in [
+            (0, 0, Ecn::Capable),
+            (0, 7, Ecn::Capable),
+            (0, 64, Ecn::NotCapable),
+            (0x40, 64, Ecn::Capable),
+            (0, 64, Ecn::Capable),
+        ] {
+            let target = Target { traffic_class, hop_limit, ..ends.target };
+            let path = Path::new(&target, lane).expect("a path").to_port(ends.port);
+            let bytes = body(1, 8);
+            let mut batch = ends.sender.batch();
+            put(&mut batch, &path, ecn, &bytes);
+            assert_eq!(batch.send().packets, 1);
+            drop(batch);
+            let came = &ends.receive(1)[0];
+            let hops = if hop_limit == 0 { 64 } else { hop_limit };
+            let class = traffic_class | ecn as u8;
+            assert_eq!((came.hop_limit, came.traffic_class), (hops, class), "{address}");
+        }
+    }
+}
+
+#[test]
 fn packets_that_cannot_go_together_do_not() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let (long, short) = (body(0, 512), body(1, 64));

@@ -8,12 +8,12 @@ use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
 use soft_semantics::weather::{Passage, Passages};
+use soft_sys::clock;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// The sockets of a process.
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(super) struct Ports {
     outbox: Mutex<Outbox>,
     /// Something is in the outbox: who polls in vain does not take its lock to find nothing. Written under that lock.
     waits: AtomicBool,
-    begun: Instant,
+    /// When, by the device's clock: it is asked at each look, and has no fractions to carry.
+    begun: u64,
     pub(super) counts: Counts,
 }
 
@@ -112,13 +113,13 @@ impl Ports {
             inbox: Mutex::new(Inbox { v4: Some(v4), v6 }),
             outbox: Mutex::new(outbox),
             waits: AtomicBool::new(false),
-            begun: Instant::now(),
+            begun: clock::device_ns(),
             counts,
         })
     }
 
     pub(super) fn now(&self) -> Time {
-        Time::from_ns(self.begun.elapsed().as_nanos() as u64)
+        Time::from_ns(clock::device_ns().saturating_sub(self.begun))
     }
 
     pub(super) fn outbox(&self) -> OpenOutbox<'_> {

@@ -179,7 +179,12 @@ impl Network {
     ) {
         for _ in 0..ROUNDS {
             let Ok(datagrams) = receiver.receive() else { return };
-            let more = datagrams.may_have_left_some();
+            if datagrams.is_empty() {
+                return;
+            }
+            // One came where one was asked for: the application may have waited for just that. If more is there, the next look asks for more.
+            let alone = datagrams.len() == 1 && who == ServedBy::Application;
+            let more = datagrams.may_have_left_some() && !alone;
             for datagram in datagrams {
                 self.take(adapter, ports, &datagram, now, who);
             }

@@ -1,4 +1,4 @@
-//! recvmmsg(2) into buffers that are used again, and the queue of errors.
+//! recvmsg(2) and recvmmsg(2) into buffers that are used again, and the queue of errors.
 
 use crate::control::{CONTROL_MAX, Control};
 use crate::name::{NAME_MAX, Name};
@@ -62,12 +62,17 @@ impl Incoming {
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let room = self.room.clamp(1, self.headers.len());
         (self.count, self.room, self.was_full) = (0, 1, false);
-        let beside = self.names.iter_mut().zip(&mut self.controls);
-        let buffers = self.buffers.chunks_exact_mut(self.size).zip(beside);
-        let shown = self.headers.iter_mut().zip(&mut self.iovecs);
-        for ((buffer, (name, control)), (header, iovec)) in buffers.zip(shown).take(room) {
-            iovec.iov_base = buffer.as_mut_ptr().cast();
-            iovec.iov_len = buffer.len();
+        let Self { buffers, size, names, controls, headers, iovecs, .. } = self;
+        let mut buffers = buffers.chunks_exact_mut(*size);
+        for (index, header) in headers.iter_mut().enumerate().take(room) {
+            let (Some(buffer), Some(iovec)) = (buffers.next(), iovecs.get_mut(index)) else {
+                break;
+            };
+            let (Some(name), Some(control)) = (names.get_mut(index), controls.get_mut(index))
+            else {
+                break;
+            };
+            (iovec.iov_base, iovec.iov_len) = (buffer.as_mut_ptr().cast(), buffer.len());
             let header = &mut header.msg_hdr;
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
@@ -76,15 +81,33 @@ impl Incoming {
             header.msg_control = control.bytes.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_MAX as _;
         }
-        let (headers, count) = (self.headers.as_mut_ptr(), room as u32);
-        let (fd, flags, no_time) = (fd.as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: there are at least `count` headers, and each of these names a buffer, a name and control bytes with their lengths, set just now, which are boxed here and borrowed
-        // by nobody else: we are borrowed mutably.
-        let taken = unsafe { libc::recvmmsg(fd, headers, count, flags, no_time) };
-        self.count = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+        self.count = if room == 1 { self.take_one(fd)? } else { self.take_several(fd, room)? };
         self.was_full = self.count == room;
         self.room = if self.was_full { 2 * room } else { self.count };
         Ok(self.count)
+    }
+
+    /// recvmsg(2) with the first header, which `receive` has set.
+    fn take_one(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let Some(header) = self.headers.first_mut() else { return Ok(0) };
+        let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
+        // By its number, as the C library's function is a cancellation point, and looks twice at each call whether the thread is to end: ibv_poll_cq(3)
+        // is none.
+        // SAFETY: the header names a buffer, a name and control bytes with their lengths, set by the caller, which are boxed here and borrowed by nobody
+        // else: we are borrowed mutably.
+        let taken = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header.msg_hdr, flags) };
+        header.msg_len = u32::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+        Ok(1)
+    }
+
+    /// recvmmsg(2) with the first `room` headers, which `receive` has set.
+    fn take_several(&mut self, fd: BorrowedFd<'_>, room: usize) -> io::Result<usize> {
+        let (fd, headers) = (fd.as_raw_fd(), self.headers.as_mut_ptr());
+        let (flags, no_time) = (libc::MSG_DONTWAIT, std::ptr::null_mut::<libc::timespec>());
+        // By its number, as in `take_one`.
+        // SAFETY: there are at least `room` headers, and each of these names a buffer, a name and control bytes as in `take_one`.
+        let taken = unsafe { libc::syscall(libc::SYS_recvmmsg, fd, headers, room, flags, no_time) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 
     /// Whether the last call took all that it asked for, so that more may be there.

@@ -78,6 +78,18 @@ pub(crate) fn tell_headers(socket: &Socket, family: Family) -> io::Result<()> {
     names.into_iter().try_for_each(|name| set(super::fd(socket), name, 1))
 }
 
+/// What the IP header of each datagram says that says nothing else.
+pub(crate) fn send_headers(socket: &Socket, family: Family, class: u8, hops: u8) -> io::Result<()> {
+    let names = match family {
+        Family::V4 => [libc::IP_TOS, libc::IP_TTL].map(|option| (libc::IPPROTO_IP, option)),
+        Family::V6 => {
+            [libc::IPV6_TCLASS, libc::IPV6_UNICAST_HOPS].map(|option| (libc::IPPROTO_IPV6, option))
+        }
+    };
+    let values = [class, hops].map(c_int::from);
+    names.into_iter().zip(values).try_for_each(|(name, value)| set(super::fd(socket), name, value))
+}
+
 /// Datagrams without a checksum are taken by IPv6 as well: adapters and the kernel's rxe send none.
 pub(crate) fn take_without_checksum(socket: &Socket) -> io::Result<()> {
     set(super::fd(socket), (libc::IPPROTO_UDP, NO_CHECK6_RX), 1)

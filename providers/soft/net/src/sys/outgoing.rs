@@ -1,4 +1,4 @@
-//! sendmmsg(2), with the bytes of each datagram scattered.
+//! sendmsg(2) and sendmmsg(2), with the bytes of each datagram scattered.
 
 use crate::control::Control;
 use crate::name::Name;
@@ -126,10 +126,20 @@ impl Outgoing {
             header.msg_hdr.msg_iovlen = datagram.parts.len() as _;
             self.headers.push(header);
         }
-        let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len() as u32);
-        // SAFETY: `headers` are `count` structures whose names, control bytes and own parts are borrowed until the end of this function, and whose
-        // other parts live as long as `'p` by the contract of `Bytes`, which is longer. The call reads them, and writes to the structures only.
-        let taken = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count, libc::MSG_DONTWAIT) };
+        let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
+        // By their numbers, as the C library's functions are cancellation points, and look twice at each call whether the thread is to end:
+        // ibv_post_send(3) and ibv_poll_cq(3) are none.
+        let taken = if let [header] = self.headers.as_mut_slice() {
+            // SAFETY: the header's name, control bytes and own parts are borrowed until the end of this function, and its other parts live as long as
+            // `'p` by the contract of `Bytes`, which is longer. The call only reads them.
+            let sent =
+                unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw mut header.msg_hdr, flags) };
+            sent.min(1)
+        } else {
+            let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len());
+            // SAFETY: `headers` are `count` structures, each as above. The call reads what they name, and writes to the structures only.
+            unsafe { libc::syscall(libc::SYS_sendmmsg, fd, headers, count, flags) }
+        };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 }
