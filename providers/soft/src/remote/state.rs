@@ -16,6 +16,8 @@ pub(crate) struct Network {
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
     pub(super) next: AtomicU64,
+    /// When packets came last, in nanoseconds.
+    pub(super) came: AtomicU64,
     /// QPs that owe an acknowledgement. Last of all locks.
     pub(super) owing: Mutex<Vec<usize>>,
     /// There are some. Written under that lock.

@@ -31,6 +31,12 @@ const V6: u8 = 1 << 1;
 const LOOK: Duration = Duration::from_millis(4);
 /// How long a process that ends waits for the thread that takes packets.
 const HAND_OVER: Duration = Duration::from_millis(50);
+/// How long the service thread looks for more packets after some came: as long as it takes to wake it.
+const STAY: Duration = Duration::from_micros(50);
+/// It does so if others came as shortly before these: so soon after each other two requests come whose peer waited for it to wake.
+const CLOSE: Duration = Duration::from_micros(100);
+/// How long it does that at most while its other duties wait.
+const STAY_MAX: Duration = Duration::from_millis(1);
 /// Calls that one round makes at most.
 const ROUNDS: usize = 4;
 
@@ -185,6 +191,7 @@ impl Network {
             // One came where one was asked for: the application may have waited for just that. If more is there, the next look asks for more.
             let alone = datagrams.len() == 1 && who == ServedBy::Application;
             let more = datagrams.may_have_left_some() && !alone;
+            self.came.store(now.ns(), Ordering::Relaxed);
             for datagram in datagrams {
                 self.take(adapter, ports, &datagram, now, who);
             }
@@ -311,10 +318,30 @@ impl Network {
             ports.flush();
             return Some(LOOK);
         }
-        self.drive(adapter, ServedBy::Library);
+        self.stay(adapter, ports);
         let next = self.next.load(Ordering::Relaxed);
         let at = (next != u64::MAX).then(|| Time::from_ns(next));
         at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)))
+    }
+
+    /// By the service thread: takes what came. While packets follow each other closely it looks for the next ones rather than sleep: a peer that
+    /// writes to us, or reads, would otherwise wait for it to wake, again and again.
+    fn stay(&self, adapter: &Adapter, ports: &Ports) {
+        let begun = ports.now();
+        let before = Time::from_ns(self.came.load(Ordering::Relaxed));
+        self.drive(adapter, ServedBy::Library);
+        let mut came = Time::from_ns(self.came.load(Ordering::Relaxed));
+        if came == before || came.since(before) > CLOSE {
+            return;
+        }
+        let mut now = ports.now();
+        while now.since(came) < STAY && now.since(begun) < STAY_MAX && !adapter.attention.is_down()
+        {
+            std::hint::spin_loop();
+            self.drive(adapter, ServedBy::Library);
+            came = Time::from_ns(self.came.load(Ordering::Relaxed));
+            now = ports.now();
+        }
     }
 
     /// Has packets wake the service thread, or not; those of families that are in use: a socket that nobody empties would ring for ever.
