@@ -205,11 +205,20 @@ const LISTEN: &str = "0A";
 
 /// Looks for a line with local port `port` and state `wanted` in the text of /proc/net/tcp.
 fn table_has(table: &str, port: u16, wanted: &str) -> bool {
-    table.lines().skip(1).any(|line| {
+    lines(table).any(|(local, state)| local == Some(port) && state == Some(wanted))
+}
+
+/// Looks for a line with local port `port` in the text of /proc/net/udp.
+pub(crate) fn has_port(table: &str, port: u16) -> bool {
+    lines(table).any(|(local, _)| local == Some(port))
+}
+
+/// The local port and the state of each line of such a table.
+fn lines(table: &str) -> impl Iterator<Item = (Option<u16>, Option<&str>)> {
+    table.lines().skip(1).map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let local = fields.next().and_then(|a| a.rsplit_once(':')).map(|(_, p)| p);
-        let state = fields.nth(1);
-        state == Some(wanted) && local.and_then(|p| u16::from_str_radix(p, 16).ok()) == Some(port)
+        (local.and_then(|p| u16::from_str_radix(p, 16).ok()), fields.nth(1))
     })
 }
 

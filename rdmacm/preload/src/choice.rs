@@ -1,5 +1,5 @@
 //! Which sockets become rsockets: `/etc/rdma/rsocket/preload_config`, lines of program, domain, type and protocol, each of them possibly `*`
-//! (rsocket(7)). Without the file, or without a line in it, all do.
+//! (rsocket(7)). Without the file, or without a line in it, all streams do: who sends datagrams to a server of names wants no rsocket.
 
 use std::ffi::c_int;
 
@@ -67,7 +67,7 @@ impl Choice {
         let begins = |name: &str| {
             program.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
         };
-        self.0.is_empty()
+        (self.0.is_empty() && kind == libc::SOCK_STREAM)
             || self.0.iter().any(|line| {
                 line.program.as_deref().is_none_or(begins)
                     && line.domain.is_none_or(|one| one == domain)
@@ -82,12 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_lines_all_sockets_are_taken() {
+    fn without_lines_all_streams_are_taken() {
         for text in ["", "# iperf * * *\n", "nonsense\n", "a INET SEQPACKET *\n"] {
             assert!(
                 Choice::parse(text).takes("curl", libc::AF_INET, libc::SOCK_STREAM, 0),
                 "{text}"
             );
+            assert!(!Choice::parse(text).takes("dig", libc::AF_INET, libc::SOCK_DGRAM, 0));
         }
     }
 

@@ -1,10 +1,13 @@
 //! Ways in for a fuzzer: any bytes as what peers send.
 
+use crate::datagram::{Header, Notice};
+use crate::stream::{self, Area, Done, Hello, Place, Settings, Stream, Update};
 use crate::wire::{
     Acknowledge, CommId, DatagramReply, DatagramRequest, Mad, Message, PortSpace, Private, Qpn,
     Reply, Request, TimeCode,
 };
 use crate::{Config, Event, Kind, Manager, Time};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Bytes of a step besides those of its MAD.
@@ -130,11 +133,12 @@ fn mad(part: &[u8]) -> [u8; crate::wire::MAD_LEN] {
     bytes
 }
 
-/// Bytes as a MAD: what is understood can be sent, and is understood again.
+/// Bytes as a MAD, or what rsockets say: what is understood can be sent, and is understood again.
 ///
 /// # Panics
 /// It is not.
 pub fn mad_again(data: &[u8]) {
+    rsockets(data);
     let mut bytes = [0; crate::wire::MAD_LEN];
     bytes.iter_mut().zip(data).for_each(|(byte, data)| *byte = *data);
     for bytes in [data, &bytes] {
@@ -147,6 +151,54 @@ pub fn mad_again(data: &[u8]) {
             };
             let header = request.as_ref().map(ip_again::<92>);
             assert_ne!(header.or(datagram.as_ref().map(ip_again::<216>)), Some(false));
+        }
+    }
+}
+
+/// Bytes as what a peer's rsockets say: what begins a datagram, and a conversation about a stream, of which nothing may lead out of the buffers.
+///
+/// # Panics
+/// Something does.
+pub fn rsockets(data: &[u8]) {
+    if let Ok((from, len)) = Header::parse(data) {
+        let again = Header::of(from);
+        assert_eq!(again.bytes().len(), len);
+        assert_eq!(Header::parse(again.bytes()), Ok((from, len)));
+    }
+    for family in [IpAddr::from([0; 4]), IpAddr::from([0; 16])] {
+        if let Ok((notice, len)) = Notice::parse(data, family) {
+            assert_eq!(Notice::parse(&notice.emit(), family), Ok((notice, len)));
+        }
+    }
+    let Ok(hello) = Hello::parse(data) else { return };
+    assert_eq!(Hello::parse(&hello.emit()), Ok(hello));
+    let queue = stream::LEAST_QUEUE;
+    let wanted = Settings { send_queue: queue, receive_queue: queue, ..Settings::default() };
+    let settings = wanted.limited(queue);
+    let Ok(mut stream) = Stream::new(&settings, &hello) else { return };
+    let mut rest = data.get(Hello::LEN..).unwrap_or_default();
+    while let Some((word, after)) = rest.split_first_chunk::<4>() {
+        rest = after;
+        let Ok(message) = stream::Message::parse(u32::from_be_bytes(*word)) else { continue };
+        if let Ok(Some(Update::Table)) = stream.receive(message, word[3].into()) {
+            let Some((area, after)) = rest.split_first_chunk() else { return };
+            rest = after;
+            // Refused, it ends the connection, which is left to the caller.
+            if stream.outgoing.lend(Area::parse(*area)).is_err() {
+                return;
+            }
+        }
+        if let Some((at, some)) = stream.incoming.piece(0) {
+            assert!(at.checked_add(some).is_some_and(|end| end <= settings.receive_bytes));
+            stream.incoming.consume(some / 2 + 1);
+        }
+        if let Some(write) = stream.outgoing.write(word[2].into()) {
+            let at = if let Place::Buffer(at) = write.from { at } else { 0 };
+            assert!(at.checked_add(write.bytes).is_some_and(|end| end <= settings.send_bytes));
+            stream.complete(write.done, true);
+        }
+        while stream.grant().is_some() {
+            stream.complete(Done::Control, true);
         }
     }
 }
@@ -171,6 +223,10 @@ mod tests {
                 .collect();
             super::manager(&data);
             super::mad_again(&data[..256]);
+            // No random bytes begin so.
+            let mut hello = data;
+            hello[0] = 1;
+            super::rsockets(&hello);
         }
     }
 }

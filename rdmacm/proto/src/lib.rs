@@ -41,6 +41,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod datagram;
 pub mod fuzzing;
 mod manager;
 pub mod stream;

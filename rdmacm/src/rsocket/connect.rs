@@ -1,5 +1,6 @@
 //! `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, `rgetpeername`, `rgetsockname`: as socket(2) and its kin, by ids.
 
+use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;
 use super::options::Options;
 use super::settings::defaults;
@@ -21,27 +22,33 @@ const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
     let plain = kind & !KINDS;
-    let known = matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && plain == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if !known {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let (id, channel) = new_id()?;
+    let space = match (domain, plain, protocol) {
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => RDMA_PS_TCP,
+        (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => RDMA_PS_UDP,
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
+    let (id, channel) = new_id(space)?;
     let options = Options {
         nonblocking: kind & libc::SOCK_NONBLOCK != 0,
         close_on_exec: kind & libc::SOCK_CLOEXEC != 0,
         ..Options::default()
     };
     let socket = Socket::new(domain, Arc::clone(&id), channel, defaults().settings, options);
-    if socket.is_err() {
-        destroy(&id);
+    let socket = socket.inspect_err(|_| destroy(&id))?;
+    if space == RDMA_PS_UDP {
+        match Datagrams::new(domain, socket.fd()) {
+            Ok(datagrams) => socket.lock().datagrams = Some(datagrams),
+            Err(why) => {
+                super::end::abandon(&socket);
+                return Err(why);
+            }
+        }
     }
-    socket
+    Ok(socket)
 }
 
 /// Turns the result of a call for an id into ours.
-fn done(result: MinusOne) -> Result<(), Errno> {
+pub(super) fn done(result: MinusOne) -> Result<(), Errno> {
     if result.0 == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
@@ -179,6 +186,9 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
 fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
     loop {
         let state = socket.lock();
+        if state.datagrams.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         if state.phase != Phase::Listening {
             return Err(Errno::EINVAL);
         }
@@ -225,12 +235,42 @@ const fn unspecified(domain: c_int) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
+/// The address of a call that says how long it is.
+///
+/// # Errors
+/// `EINVAL` it is too short; those of reading.
+///
+/// # Safety
+/// `addr` is NULL or readable, `len` bytes of it.
+pub(super) unsafe fn told(
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<SocketAddr, Errno> {
+    let len = len as usize;
+    if addr.is_null() || len < size_of::<libc::sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by the contract above; an address is read only where there is enough of it.
+    unsafe {
+        let least = match i32::from((*addr).sa_family) {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            _ => size_of::<libc::sockaddr_in6>(),
+        };
+        if len < least { Err(Errno::EINVAL) } else { address::read(addr) }
+    }
+}
+
 /// The peer's address.
 ///
 /// # Errors
 /// `ENOTCONN` there is none.
 pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
-    let id = Arc::clone(&socket.lock().id);
+    let state = socket.lock();
+    if let Some(datagrams) = &state.datagrams {
+        return datagrams.peer.ok_or(Errno::ENOTCONN);
+    }
+    let id = Arc::clone(&state.id);
+    drop(state);
     let destination = id.lock().destination;
     destination.ok_or(Errno::ENOTCONN)
 }
@@ -248,9 +288,15 @@ verb! {
     ///
     /// # Safety
     /// `addr` is NULL or readable, as many bytes as its family has.
-    pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, _len: libc::socklen_t) -> MinusOne {
+    pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
+        if let Some(datagrams) = &state.datagrams {
+            // SAFETY: by the contract above.
+            unsafe { datagrams.bind(addr, len)? };
+            state.phase = Phase::Bound;
+            return Ok(MinusOne(0));
+        }
         // SAFETY: the id is ours and live; the caller answers for the address.
         done(unsafe { resolve::bind_addr(state.id.as_c(), addr.cast_mut()) })?;
         state.phase = Phase::Bound;
@@ -264,6 +310,9 @@ verb! {
     pub(crate) fn rlisten(socket: c_int, backlog: c_int) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
+        if state.datagrams.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         match state.phase {
             Phase::Listening => return Ok(MinusOne(0)),
             Phase::Idle | Phase::Bound => {}
@@ -299,10 +348,17 @@ verb! {
     pub(crate) fn rconnect(
         socket: c_int,
         addr: *const libc::sockaddr,
-        _len: libc::socklen_t,
+        len: libc::socklen_t,
     ) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
+        let settings = state.settings;
+        if let Some(datagrams) = &mut state.datagrams {
+            // SAFETY: by the contract above.
+            unsafe { datagrams.connect(addr, len, settings)? };
+            state.phase = Phase::Bound;
+            return Ok(MinusOne(0));
+        }
         match state.phase {
             Phase::Idle | Phase::Bound => {}
             Phase::Connecting => return wait(&socket, state).map(|()| MinusOne(0)),
@@ -342,8 +398,12 @@ verb! {
         len: *mut libc::socklen_t,
     ) -> MinusOne {
         let socket = find(socket)?;
-        let id = Arc::clone(&socket.lock().id);
-        let source = id.lock().source.unwrap_or_else(|| unspecified(socket.domain));
+        let state = socket.lock();
+        let source = match &state.datagrams {
+            Some(datagrams) => datagrams.udp.local_addr()?,
+            None => state.id.lock().source.unwrap_or_else(|| unspecified(socket.domain)),
+        };
+        drop(state);
         // SAFETY: by the contract above.
         unsafe { tell(source, addr, len)? };
         Ok(MinusOne(0))

@@ -1,9 +1,11 @@
 //! `rshutdown`, `rclose`: as shutdown(2) and close(2).
 
+use super::datagrams::Datagrams;
 use super::socket::{Phase, Socket, State, find, forget, tell};
 use cface::{Errno, MinusOne, verb};
 use parking_lot::MutexGuard;
 use std::ffi::c_int;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 /// Ends one direction or both, tells the peer, and waits until all that was sent is with it.
@@ -21,6 +23,17 @@ fn shut_down<'a>(
         // What is said now would be lost.
         state = socket
             .until(state, false, |state| state.phase != Phase::Accepting || !state.is_open())?;
+    }
+    if let Some(datagrams) = &mut state.datagrams {
+        // Straight to the kernel, as another library may stand before libc's.
+        // SAFETY: shutdown has no requirements.
+        if unsafe { libc::syscall(libc::SYS_shutdown, datagrams.udp.as_raw_fd(), how) } != 0 {
+            return Err(Errno::last());
+        }
+        datagrams.readable &= !reading;
+        datagrams.writable &= !writing;
+        state.wake();
+        return Ok(state);
     }
     state.progress();
     let message = state.stream.as_mut().and_then(|stream| stream.shut_down(reading, writing));
@@ -66,7 +79,7 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rclose(3)`: waits until the peer has what was sent.
+    /// `rclose(3)`: waits until the peer has what was sent; until datagrams have left.
     ///
     /// # Safety
     /// Nothing is asked.
@@ -74,13 +87,17 @@ verb! {
         let socket = find(socket)?;
         loop {
             let state = socket.lock();
-            if !state.is_open() {
+            let shut = if state.datagrams.is_some() {
+                let sent = |state: &State| state.datagrams.as_ref().is_none_or(Datagrams::is_idle);
+                socket.until(state, false, sent).map(drop)
+            } else if state.is_open() {
+                shut_down(&socket, state, libc::SHUT_RDWR).map(drop)
+            } else {
                 break;
-            }
+            };
             // A signal changes nothing: the number is free afterwards.
-            match shut_down(&socket, state, libc::SHUT_RDWR) {
-                Err(Errno::EINTR) => {}
-                _ => break,
+            if shut != Err(Errno::EINTR) {
+                break;
             }
         }
         // One of several threads that close it at once.

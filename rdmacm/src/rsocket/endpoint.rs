@@ -1,9 +1,9 @@
 //! The queue pair of a connection, its completion queue and its memory.
 
 use super::memory::Memory;
+use super::queue::{Queue, most_requests, request};
 use crate::calls::qp;
 use crate::id::Id;
-use crate::verbs;
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::stream::{
@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// Marks the requests that receive.
 const RECEIVE: u64 = 1 << 63;
-/// Completions that are taken at once.
-const BATCH: usize = 32;
 
 /// What a completion tells.
 #[derive(Clone, Copy, Debug)]
@@ -34,18 +32,14 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     id: Arc<Id>,
-    context: *mut ibv_context,
     qp: *mut ibv_qp,
-    cq: *mut ibv_cq,
-    channel: *mut ibv_comp_channel,
+    queue: Queue,
     /// Its limits were applied.
     pub(super) settings: Settings,
     /// What is sent, what comes, and what the peer writes for us to read.
     outgoing: Option<Memory>,
     incoming: Option<Memory>,
     tables: Option<Memory>,
-    /// The next completion sends an event, or sent one that nobody took yet.
-    armed: bool,
     /// The place of the next message of control with bytes.
     control: u32,
     /// Bytes that go inside a request, in one piece.
@@ -68,18 +62,20 @@ impl Endpoint {
         if context.is_null() || pd.is_null() {
             return Err(Errno::EINVAL);
         }
-        let settings = wanted.limited(most_requests(context));
+        // SAFETY: an id's context is never closed.
+        let (settings, queue) = unsafe {
+            let settings = wanted.limited(most_requests(context, MOST_QUEUE));
+            let entries = u32::from(settings.send_queue) + u32::from(settings.receive_queue);
+            (settings, Queue::new(context, entries)?)
+        };
         let mut endpoint = Self {
             id: Arc::clone(id),
-            context,
             qp: null_mut(),
-            cq: null_mut(),
-            channel: null_mut(),
+            queue,
             settings,
             outgoing: None,
             incoming: None,
             tables: None,
-            armed: false,
             control: 0,
             scratch: vec![],
             peer: None,
@@ -93,41 +89,7 @@ impl Endpoint {
         let writable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         // SAFETY: the context and the domain are never closed; what is made is destroyed by `drop`, also after an error.
         unsafe {
-            self.channel = verbs::ibv_create_comp_channel(self.context);
-            if self.channel.is_null() {
-                return Err(Errno::last());
-            }
-            let fd = (*self.channel).fd;
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-                return Err(Errno::last());
-            }
-            let entries = c_int::from(sizes.send_queue) + c_int::from(sizes.receive_queue);
-            self.cq = verbs::ibv_create_cq(self.context, entries, null_mut(), self.channel, 0);
-            if self.cq.is_null() {
-                return Err(Errno::last());
-            }
-            let mut init = qp::extended(
-                &ibv_qp_init_attr {
-                    qp_context: null_mut(),
-                    send_cq: self.cq,
-                    recv_cq: self.cq,
-                    srq: null_mut(),
-                    cap: ibv_qp_cap {
-                        max_send_wr: sizes.send_queue.into(),
-                        max_recv_wr: sizes.receive_queue.into(),
-                        max_send_sge: 1,
-                        max_recv_sge: 1,
-                        max_inline_data: sizes.inline,
-                    },
-                    qp_type: IBV_QPT_RC,
-                    sq_sig_all: 1,
-                },
-                pd,
-            );
-            qp::create(&self.id, &mut init)?;
-            self.qp = (*self.id.as_c()).qp;
-            self.settings.inline = init.cap.max_inline_data;
+            (self.qp, self.settings.inline) = self.queue.pair(&self.id, pd, IBV_QPT_RC, &sizes)?;
             self.outgoing = Some(Memory::new(
                 pd,
                 sizes.send_bytes as usize + usize::from(CONTROLS) * Area::LEN,
@@ -145,8 +107,7 @@ impl Endpoint {
 
     /// The descriptor that becomes readable when a completion comes.
     pub(super) fn fd(&self) -> c_int {
-        // SAFETY: live as long as this value.
-        unsafe { (*self.channel).fd }
+        self.queue.fd()
     }
 
     /// What the peer is to know of us.
@@ -168,15 +129,8 @@ impl Endpoint {
 
     /// Posts one receive. It has no memory: data are written elsewhere.
     pub(super) fn receive(&self) -> Result<(), Errno> {
-        let mut request =
-            ibv_recv_wr { wr_id: RECEIVE, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
-        let mut bad = null_mut();
-        // SAFETY: context and queue pair are live; the request stays during the call.
-        let error = unsafe {
-            let post = (*self.context).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
-            post(self.qp, &raw mut request, &raw mut bad)
-        };
-        if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+        // SAFETY: the queue pair is live, and nothing is named.
+        unsafe { self.queue.receive(self.qp, RECEIVE, None) }
     }
 
     /// Posts a write of what `place` names to where `to` says; with immediate data, where there is a message.
@@ -188,27 +142,12 @@ impl Endpoint {
         message: Option<Message>,
         done: Done,
     ) -> Result<(), Errno> {
-        let mut place = place;
-        let sg_list = place.as_mut().map_or(null_mut(), std::ptr::from_mut);
-        let mut request = ibv_send_wr {
-            wr_id: done.emit(),
-            next: null_mut(),
-            sg_list,
-            num_sge: c_int::from(!sg_list.is_null()),
-            opcode: if message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE },
-            send_flags: flags,
-            imm: ibv_send_wr_imm { imm_data: message.map_or(0, |message| message.emit().to_be()) },
-            wr: ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: addr, rkey: key } },
-            qp_type: ibv_send_wr_qp_type { xrc: ibv_send_wr_xrc { remote_srqn: 0 } },
-            tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
-        };
-        let mut bad = null_mut();
-        // SAFETY: context and queue pair are live; the request and what it names stay during the call, and memory that it names as long as this value.
-        let error = unsafe {
-            let post = (*self.context).ops.post_send.ok_or(Errno::EOPNOTSUPP)?;
-            post(self.qp, &raw mut request, &raw mut bad)
-        };
-        if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
+        let wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: addr, rkey: key } };
+        let opcode = if message.is_some() { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE };
+        let mut request = request(done.emit(), opcode, flags, wr);
+        request.imm.imm_data = message.map_or(0, |message| message.emit().to_be());
+        // SAFETY: the queue pair is live; memory that is named stays as long as this value, and what goes inline during the call.
+        unsafe { self.queue.send(self.qp, request, place) }
     }
 
     /// Posts bytes that `fill` copies to where it is told, as many as it is told.
@@ -296,17 +235,8 @@ impl Endpoint {
 
     /// Some of what completed; empty when nothing did.
     pub(super) fn news(&self, found: &mut Vec<News>) {
-        let mut completions = [const { std::mem::MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         found.clear();
-        // SAFETY: context and queue are live; there is room for as many as are said.
-        let count = unsafe {
-            let Some(poll) = (*self.context).ops.poll_cq else { return };
-            poll(self.cq, BATCH as c_int, completions.as_mut_ptr().cast())
-        };
-        let count = usize::try_from(count).unwrap_or(0);
-        for wc in completions.iter().take(count) {
-            // SAFETY: the device filled in the first `count`.
-            let wc = unsafe { wc.assume_init_ref() };
+        self.queue.poll(|wc| {
             let ok = wc.status == IBV_WC_SUCCESS;
             found.push(if wc.wr_id == RECEIVE {
                 if ok {
@@ -319,55 +249,23 @@ impl Endpoint {
                 let done = Done::parse(wc.wr_id).unwrap_or(Done::Control);
                 News::Done(done, ok)
             });
-        }
+        });
     }
 
     /// Has the next completion make the descriptor readable.
     pub(super) fn arm(&mut self) {
-        if self.armed {
-            return;
-        }
-        // SAFETY: context and queue are live.
-        unsafe {
-            if let Some(notify) = (*self.context).ops.req_notify_cq {
-                notify(self.cq, 0);
-            }
-        }
-        self.armed = true;
+        self.queue.arm();
     }
 
     /// Takes the events off the descriptor.
     pub(super) fn hush(&mut self) {
-        let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: channel and queue are live, and the channel does not block.
-        unsafe {
-            while verbs::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
-                verbs::ibv_ack_cq_events(cq, 1);
-                self.armed = false;
-            }
-        }
+        self.queue.hush();
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: all of these are ours, and used by nobody any more; the queue pair goes first, then what it used.
-        unsafe {
-            qp::destroy(&self.id);
-            if !self.cq.is_null() {
-                verbs::ibv_destroy_cq(self.cq);
-            }
-            if !self.channel.is_null() {
-                verbs::ibv_destroy_comp_channel(self.channel);
-            }
-        }
+        // SAFETY: ours, and used by nobody any more. It goes before what it used.
+        unsafe { qp::destroy(&self.id) };
     }
-}
-
-/// How many requests a queue of the device has at most.
-fn most_requests(context: *mut ibv_context) -> u16 {
-    let mut attr = ibv_device_attr::zeroed();
-    // SAFETY: the context is never closed; `attr` is writable.
-    let asked = unsafe { verbs::ibv_query_device(context, &raw mut attr) };
-    if asked == 0 { u16::try_from(attr.max_qp_wr).unwrap_or(MOST_QUEUE) } else { MOST_QUEUE }
 }

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `socket` | a socket, and how its callers wait |
 //! | `endpoint` | its queue pair, completion queue and memory |
+//! | `queue` | completion queues, and posting |
 //! | `memory` | registered memory |
+//! | `datagrams`, `mailbox` | sockets of datagrams, and the queue pair of each of their addresses |
 //! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
 //! | `transfer`, `vector` | sending and receiving |
 //! | `mapping` | `riomap`, `riowrite` |
@@ -19,12 +21,15 @@
 
 mod bell;
 pub(crate) mod connect;
+mod datagrams;
 pub(crate) mod end;
 mod endpoint;
+mod mailbox;
 pub(crate) mod mapping;
 mod memory;
 pub(crate) mod options;
 pub(crate) mod poll;
+mod queue;
 mod settings;
 mod socket;
 pub(crate) mod transfer;

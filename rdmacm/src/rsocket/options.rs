@@ -6,6 +6,7 @@ use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::{LOW_WATER, MOST_QUEUE, scale, unscale};
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd as _;
 
 /// The level of an rsocket's own options (`<rdma/rsocket.h>`).
 const SOL_RDMA: c_int = 0x10000;
@@ -52,6 +53,16 @@ fn of_id(state: &State, option: c_int, value: &mut [u8]) -> Result<(), Errno> {
     // SAFETY: the id is ours and live; the bytes are as many as are said.
     let done = unsafe { ids::set(state.id.as_c(), level, option, at, value.len()) };
     if done.0 == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// The UDP socket of a socket of datagrams, which knows its options.
+fn udp_of(state: &State) -> Option<c_int> {
+    state.datagrams.as_ref().map(|all| all.udp.as_raw_fd())
+}
+
+/// Whether an option is the size of a buffer, of which the socket has its own.
+const fn is_size(level: c_int, option: c_int) -> bool {
+    level == libc::SOL_SOCKET && matches!(option, libc::SO_RCVBUF | libc::SO_SNDBUF)
 }
 
 fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
@@ -172,6 +183,15 @@ verb! {
         len: libc::socklen_t,
     ) -> MinusOne {
         let socket = find(socket)?;
+        if let (Some(udp), true) = (udp_of(&socket.lock()), level != SOL_RDMA) {
+            // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+            if unsafe { libc::syscall(libc::SYS_setsockopt, udp, level, option, value, len) } != 0 {
+                return Err(Errno::last());
+            }
+            if !is_size(level, option) {
+                return Ok(MinusOne(0));
+            }
+        }
         // A name, of which nothing is kept.
         let value = if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
             0
@@ -196,8 +216,14 @@ verb! {
     ) -> MinusOne {
         let socket = find(socket)?;
         let mut state = socket.lock();
-        // SAFETY: by the contract above.
+        // SAFETY: by the contract above; to the kernel as in `rsetsockopt`.
         unsafe {
+            if let (Some(udp), false) = (udp_of(&state), level == SOL_RDMA || is_size(level, option)) {
+                if libc::syscall(libc::SYS_getsockopt, udp, level, option, value, len) != 0 {
+                    return Err(Errno::last());
+                }
+                return Ok(MinusOne(0));
+            }
             match (level, option) {
                 (libc::SOL_SOCKET, libc::SO_LINGER) => {
                     let on = !state.options.no_linger;

@@ -14,6 +14,10 @@ fn events(state: &mut State, wanted: i16) -> i16 {
     state.progress();
     let readable = libc::POLLIN | libc::POLLRDNORM;
     let writable = libc::POLLOUT | libc::POLLWRNORM;
+    if let Some(datagrams) = &state.datagrams {
+        let data = if datagrams.has_data() || !datagrams.readable { readable } else { 0 };
+        return wanted & if datagrams.has_room(None) { data | writable } else { data };
+    }
     let found = match (state.phase, &state.stream) {
         (Phase::Listening, _) if !state.channel.is_empty() => readable,
         (Phase::Failed, _) => return wanted & (readable | writable) | libc::POLLERR,

@@ -1,6 +1,7 @@
 //! A socket, and how its callers wait.
 
 use super::bell;
+use super::datagrams::Datagrams;
 use super::endpoint::{Endpoint, News};
 use super::options::Options;
 use super::settings::defaults;
@@ -54,6 +55,8 @@ pub(super) struct State {
     pub(super) channel: Arc<Channel>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) stream: Option<Stream>,
+    /// Of a socket of datagrams, which has none of the three above.
+    pub(super) datagrams: Option<Datagrams>,
     pub(super) settings: Settings,
     pub(super) options: Options,
     /// `SO_ERROR`.
@@ -107,6 +110,7 @@ impl Socket {
             channel,
             endpoint: None,
             stream: None,
+            datagrams: None,
             settings,
             options,
             error: None,
@@ -131,10 +135,7 @@ impl Socket {
     /// # Errors
     /// The system's.
     pub(super) fn watch(&self, fd: c_int) -> Result<(), Errno> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
-        // SAFETY: the descriptor is ours, and `event` readable.
-        let done = unsafe { libc::epoll_ctl(self.fd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+        watch(self.fd, fd)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -197,6 +198,17 @@ impl Socket {
     }
 }
 
+/// Has a socket's descriptor `own` be readable when `fd` is.
+///
+/// # Errors
+/// The system's.
+pub(super) fn watch(own: c_int, fd: c_int) -> Result<(), Errno> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+    // SAFETY: both descriptors are ours, and `event` readable.
+    let done = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    if done == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours, and nobody uses the socket any more.
@@ -239,9 +251,7 @@ impl State {
     /// The bell of a thread that is going to sleep is known, and news will ring it. `true`: there were some just now.
     pub(super) fn lie_down(&mut self, bell: c_int) -> bool {
         self.sleepers.push(bell);
-        if let Some(endpoint) = &mut self.endpoint {
-            endpoint.arm();
-        }
+        self.arm();
         // What came before rings no bell.
         self.progress()
     }
@@ -253,12 +263,25 @@ impl State {
         }
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.hush();
-            // Others that sleep want the next event, too.
-            if !self.sleepers.is_empty() {
-                endpoint.arm();
-            }
+        }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.hush();
+        }
+        // Others that sleep want the next event, too.
+        if !self.sleepers.is_empty() {
+            self.arm();
         }
         self.progress();
+    }
+
+    /// Has the next completion make the descriptor readable.
+    fn arm(&mut self) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.arm();
+        }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.arm();
+        }
     }
 
     /// Has all threads look again.
@@ -281,6 +304,8 @@ impl State {
     pub(super) fn progress(&mut self) -> bool {
         let mut any = self.take_events();
         any |= self.take_completions();
+        let settings = self.settings;
+        any |= self.datagrams.as_mut().is_some_and(|all| all.progress(settings));
         self.pay();
         if any {
             self.wake();
@@ -427,6 +452,7 @@ impl State {
         self.mapped.clear();
         self.stream = None;
         self.endpoint = None;
+        self.datagrams = None;
         while let Some(event) = events::next_now(&self.channel) {
             // SAFETY: just taken.
             unsafe { events::give_back(event) };
@@ -466,10 +492,10 @@ fn obey(
 ///
 /// # Errors
 /// `ENODEV`; the system's.
-pub(super) fn new_id() -> Result<(Arc<Id>, Arc<Channel>), Errno> {
+pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
     let channel = Channel::of_soft()?;
     // SAFETY: the channel is live.
-    let id = unsafe { ids::make(channel.as_c(), null_mut(), RDMA_PS_TCP, IBV_QPT_RC)? };
+    let id = unsafe { ids::make(channel.as_c(), null_mut(), space, ids::type_of(space)?)? };
     // `destroy` gives it back.
     std::mem::forget(Arc::clone(&id));
     Ok((id, channel))

@@ -1,11 +1,14 @@
 //! Sending and receiving: `rsend`, `rrecv` and their kin, as send(2) and recv(2). No call raises SIGPIPE.
 
+use super::connect::told;
+use super::datagrams;
 use super::socket::{Phase, Socket, State, find};
 use super::vector::Vector;
 use cface::{Errno, MinusOneLong, verb};
 use ferroverbs_cm::stream::{Life, Message};
 use parking_lot::MutexGuard;
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 
 /// Whether a call waits for no news.
 pub(super) fn at_once(state: &State, flags: c_int) -> bool {
@@ -24,7 +27,7 @@ fn connected(socket: &Socket) -> Result<MutexGuard<'_, State>, Errno> {
 
 /// # Safety
 /// The pieces are readable.
-unsafe fn send(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isize, Errno> {
+unsafe fn send_stream(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isize, Errno> {
     let mut state = connected(socket)?;
     let all = bytes.left();
     if all > 0 && state.mapped.is_pending() {
@@ -57,10 +60,11 @@ unsafe fn send(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isiz
 
 /// # Safety
 /// The pieces are writable.
-unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<isize, Errno> {
-    if flags & libc::MSG_OOB != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
+unsafe fn receive_stream(
+    socket: &Socket,
+    bytes: &mut Vector,
+    flags: c_int,
+) -> Result<isize, Errno> {
     let mut state = connected(socket)?;
     let all = bytes.left();
     let peek = flags & libc::MSG_PEEK != 0;
@@ -109,6 +113,62 @@ unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<i
     Ok(all.wrapping_sub(bytes.left()).cast_signed())
 }
 
+/// Sends bytes of a stream, or a datagram, to `to` if it says so.
+///
+/// # Safety
+/// The pieces are readable.
+unsafe fn send(
+    socket: &Socket,
+    bytes: &mut Vector,
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<MinusOneLong, Errno> {
+    let state = socket.lock();
+    // SAFETY: by the contract above.
+    let sent = unsafe {
+        if state.datagrams.is_some() {
+            datagrams::send(socket, state, bytes, to, flags)?
+        } else {
+            drop(state);
+            send_stream(socket, bytes, flags)?
+        }
+    };
+    Ok(MinusOneLong(sent))
+}
+
+/// What a call got.
+struct Got {
+    /// What it answers.
+    bytes: isize,
+    /// From whom a datagram is.
+    from: Option<SocketAddr>,
+    /// There was more of it.
+    cut: bool,
+}
+
+/// Takes bytes of a stream, or a datagram.
+///
+/// # Safety
+/// The pieces are writable.
+unsafe fn receive(socket: &Socket, bytes: &mut Vector, flags: c_int) -> Result<Got, Errno> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let state = socket.lock();
+    if state.datagrams.is_none() {
+        drop(state);
+        // SAFETY: by the contract above.
+        let bytes = unsafe { receive_stream(socket, bytes, flags)? };
+        return Ok(Got { bytes, from: None, cut: false });
+    }
+    let room = bytes.left();
+    // SAFETY: by the contract above.
+    let came = unsafe { datagrams::receive(socket, state, bytes, flags)? };
+    let len = came.map_or(0, |(_, len)| len);
+    let told = if flags & libc::MSG_TRUNC != 0 { len } else { len.min(room) };
+    Ok(Got { bytes: told.cast_signed(), from: came.map(|(from, _)| from), cut: len > room })
+}
+
 impl Socket {
     /// Waits until something can be sent.
     ///
@@ -136,6 +196,28 @@ impl Socket {
     }
 }
 
+/// To whom a call says that it sends; a stream takes no address.
+///
+/// # Safety
+/// `to` is NULL or has `len` readable bytes.
+unsafe fn whom(
+    socket: &Socket,
+    to: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<Option<SocketAddr>, Errno> {
+    if to.is_null() && len == 0 {
+        return Ok(None);
+    }
+    if socket.lock().datagrams.is_none() {
+        return Err(Errno::from_raw(libc::EISCONN));
+    }
+    if to.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the contract above.
+    unsafe { told(to, len) }.map(Some)
+}
+
 /// The pieces of a message.
 ///
 /// # Safety
@@ -159,13 +241,13 @@ verb! {
     /// `buf` has `len` readable bytes.
     pub(crate) fn rsend(socket: c_int, buf: *const c_void, len: usize, flags: c_int) -> MinusOneLong {
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), flags)? }))
+        unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), flags, None) }
     }
 
-    /// `rsendto(3)`: `EISCONN` with an address.
+    /// `rsendto(3)`: `EISCONN` a stream, with an address.
     ///
     /// # Safety
-    /// `buf` has `len` readable bytes.
+    /// `buf` has `len` readable bytes, and `to` is NULL or has `to_len`.
     pub(crate) fn rsendto(
         socket: c_int,
         buf: *const c_void,
@@ -175,11 +257,11 @@ verb! {
         to_len: libc::socklen_t,
     ) -> MinusOneLong {
         let socket = find(socket)?;
-        if !to.is_null() || to_len != 0 {
-            return Err(Errno::from_raw(libc::EISCONN));
-        }
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { send(&socket, &mut Vector::one(buf.cast_mut().cast(), len), flags)? }))
+        unsafe {
+            let to = whom(&socket, to, to_len)?;
+            send(&socket, &mut Vector::one(buf.cast_mut().cast(), len), flags, to)
+        }
     }
 
     /// `rsendmsg(3)`: `EOPNOTSUPP` with control data.
@@ -189,7 +271,14 @@ verb! {
     pub(crate) fn rsendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { send(&socket, &mut pieces(message)?, flags)? }))
+        unsafe {
+            let mut pieces = pieces(message)?;
+            let to = match socket.lock().datagrams {
+                Some(_) => whom(&socket, (*message).msg_name.cast(), (*message).msg_namelen)?,
+                None => None,
+            };
+            send(&socket, &mut pieces, flags, to)
+        }
     }
 
     /// `rwrite(3)`.
@@ -198,7 +287,7 @@ verb! {
     /// `buf` has `len` readable bytes.
     pub(crate) fn rwrite(socket: c_int, buf: *const c_void, len: usize) -> MinusOneLong {
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), 0)? }))
+        unsafe { send(&*find(socket)?, &mut Vector::one(buf.cast_mut().cast(), len), 0, None) }
     }
 
     /// `rwritev(3)`.
@@ -208,7 +297,7 @@ verb! {
     pub(crate) fn rwritev(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { send(&socket, &mut Vector::of(vector, count)?, 0)? }))
+        unsafe { send(&socket, &mut Vector::of(vector, count)?, 0, None) }
     }
 
     /// `rrecv(3)`.
@@ -217,7 +306,7 @@ verb! {
     /// `buf` has `len` writable bytes.
     pub(crate) fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flags: c_int) -> MinusOneLong {
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), flags)? }))
+        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), flags)?.bytes }))
     }
 
     /// `rrecvfrom(3)`.
@@ -236,10 +325,14 @@ verb! {
         // SAFETY: by the contract above.
         unsafe {
             let got = receive(&socket, &mut Vector::one(buf.cast(), len), flags)?;
-            if got > 0 && !from.is_null() {
-                super::connect::tell(super::connect::peer(&socket)?, from, from_len)?;
+            if !from.is_null() {
+                if let Some(who) = got.from {
+                    super::connect::tell(who, from, from_len)?;
+                } else if got.bytes > 0 {
+                    super::connect::tell(super::connect::peer(&socket)?, from, from_len)?;
+                }
             }
-            Ok(MinusOneLong(got))
+            Ok(MinusOneLong(got.bytes))
         }
     }
 
@@ -252,9 +345,15 @@ verb! {
         // SAFETY: by the contract above.
         unsafe {
             let got = receive(&socket, &mut pieces(message)?, flags)?;
-            (*message).msg_flags = 0;
-            (*message).msg_namelen = 0;
-            Ok(MinusOneLong(got))
+            (*message).msg_flags = if got.cut { libc::MSG_TRUNC } else { 0 };
+            match got.from {
+                Some(who) if !(*message).msg_name.is_null() => {
+                    let (to, len) = ((*message).msg_name, &raw mut (*message).msg_namelen);
+                    super::connect::tell(who, to.cast(), len)?;
+                }
+                _ => (*message).msg_namelen = 0,
+            }
+            Ok(MinusOneLong(got.bytes))
         }
     }
 
@@ -264,7 +363,7 @@ verb! {
     /// `buf` has `len` writable bytes.
     pub(crate) fn rread(socket: c_int, buf: *mut c_void, len: usize) -> MinusOneLong {
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), 0)? }))
+        Ok(MinusOneLong(unsafe { receive(&*find(socket)?, &mut Vector::one(buf.cast(), len), 0)?.bytes }))
     }
 
     /// `rreadv(3)`.
@@ -274,6 +373,6 @@ verb! {
     pub(crate) fn rreadv(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
         let socket = find(socket)?;
         // SAFETY: by the contract above.
-        Ok(MinusOneLong(unsafe { receive(&socket, &mut Vector::of(vector, count)?, 0)? }))
+        Ok(MinusOneLong(unsafe { receive(&socket, &mut Vector::of(vector, count)?, 0)?.bytes }))
     }
 }

@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TCP: u64 = pair::TCP_SPACE;
 const UDP: u64 = 0x0111;
 const IB: u64 = 0x013f;
+/// None: the server has a UDP socket with the port, by which datagram rsockets find each other.
+const SOCKET: u64 = 0;
 
 /// A server and its client.
 struct Case {
@@ -132,7 +134,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let fabric = bench.over(DataPath::Default)?;
     tally.record("nobody listens: rejected", nobody(bench, &Site::here(&fabric)));
-    tally.record("what came with rdma-core 60, and a child", newer(bench, &fabric));
+    for (program, what) in PROGRAMS {
+        tally.record(what, own_program(bench, &fabric, program));
+    }
     let site = Site::here(&fabric);
     for (victim, side) in rsockets::SIDES.iter().enumerate() {
         bench.step(&format!("rdmacm: rping, {side} is killed"));
@@ -207,26 +211,35 @@ impl Site<'_> {
 
     /// Whether any process of the server's host takes requests for the service of a port.
     fn is_listened_to(&self, bench: &Bench, space: u64, port: u16) -> bool {
-        let sockets = match self.namespaces {
-            None => std::fs::read_to_string("/proc/net/unix").unwrap_or_default(),
+        let table = |name: &str| match self.namespaces {
+            None => std::fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default(),
             Some(hosts) => {
                 let job = Job::new("ip").args(["netns", "exec", &hosts.names[0]]);
-                let done = job.args(["cat", "/proc/net/unix"]).run(&bench.scratch, LIMIT);
-                done.map(|done| done.stdout).unwrap_or_default()
+                let job = job.args(["cat", &format!("/proc/net/{name}")]);
+                job.run(&bench.scratch, LIMIT).map(|done| done.stdout).unwrap_or_default()
             }
         };
-        pair::serves(&sockets, space, port)
+        match space {
+            SOCKET => ["udp", "udp6"].iter().any(|name| pair::has_port(&table(name), port)),
+            _ => pair::serves(&table("unix"), space, port),
+        }
     }
 }
 
-/// A program of ours, since no release of Debian's programs calls these functions.
-fn newer(bench: &Bench, fabric: &Fabric) -> Result<(), String> {
+/// Programs of ours, since none of Debian's does what they do.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("newer", "what came with rdma-core 60, and a child"),
+    ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
+];
+
+/// Compiles a program of ours, and runs it.
+fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String> {
     let prefix = bench.prefix()?;
-    let exe = bench.scratch.fresh("newer");
+    let exe = bench.scratch.fresh(name);
     let compiled = Job::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
         .arg(prefix.join("include"))
-        .arg(bench.paths.root.join("c-tests/connections/newer.c"))
+        .arg(bench.paths.root.join(format!("c-tests/connections/{name}.c")))
         .arg("-o")
         .arg(&exe)
         .arg("-L")

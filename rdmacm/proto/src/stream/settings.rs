@@ -54,6 +54,16 @@ impl Settings {
         self
     }
 
+    /// The same for datagrams, each of which has a place of its own in the buffers.
+    #[must_use]
+    pub fn of_datagrams(mut self, most: u16) -> Self {
+        let fitting =
+            |bytes: u32| u16::try_from(bytes / crate::datagram::MOST as u32).unwrap_or(u16::MAX);
+        self.send_queue = self.send_queue.min(most).min(fitting(self.send_bytes)).max(1);
+        self.receive_queue = self.receive_queue.min(most).min(fitting(self.receive_bytes)).max(1);
+        self
+    }
+
     /// Takes over what a file of `/etc/rdma/rsocket` says: its name and its text. What is no number, or does not fit, is as if it were not there.
     pub fn read(&mut self, name: &str, text: &str) {
         let Some(number) = number(text) else { return };
@@ -83,6 +93,15 @@ fn number(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_of_datagrams_are_as_long_as_the_buffers_have_room_for() {
+        let settings = Settings::default().of_datagrams(1000);
+        assert_eq!((settings.send_queue, settings.receive_queue), (64, 64));
+        let large = Settings { receive_bytes: 1 << 30, send_bytes: 1, ..Settings::default() };
+        let large = large.of_datagrams(100);
+        assert_eq!((large.send_queue, large.receive_queue), (1, 100));
+    }
 
     #[test]
     fn files_change_what_they_name_and_nothing_else() {

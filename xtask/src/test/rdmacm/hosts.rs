@@ -1,7 +1,7 @@
 //! The same programs between two hosts: two network namespaces with a cable, and QP 1 on the wire.
 
-use super::rsockets::{self, STREAMS};
-use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, Site, TCP, both, nobody};
+use super::rsockets::{self, DATAGRAMS, STREAMS};
+use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, nobody};
 use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
 use crate::pair;
@@ -36,6 +36,14 @@ const CASES6: &[Case] = &[
 /// Over a cable that loses packets.
 const LOSSY: &[Case] = &[
     Case {
+        server: &["udpong", "-T", "e", "-C", "50", "-S", "1000", "-b", ADDRESS],
+        client: &["udpong", "-T", "e", "-C", "50", "-S", "1000", "-s", ADDRESS],
+        says: "custom",
+        space: SOCKET,
+        endless: true,
+        ..PLAIN
+    },
+    Case {
         server: &["ucmatose", "-c", "16", "-C", "5"],
         client: &["ucmatose", "-c", "16", "-C", "5", "-s", ADDRESS],
         ..PLAIN
@@ -67,6 +75,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         |cases: &'static [Case], address, what| cases.iter().map(move |c| (c, address, what));
     let clean = some(CASES, SERVER, "two hosts").chain(some(CASES6, SERVER6, "two hosts, IPv6"));
     let clean = clean.chain(some(STREAMS, SERVER, "two hosts"));
+    let clean = clean.chain(some(DATAGRAMS, SERVER, "two hosts"));
+    let clean = clean.chain(some(DATAGRAMS, SERVER6, "two hosts, IPv6"));
     for (case, address, what) in clean {
         if tally.failures.len() >= ENOUGH {
             return Ok(());

@@ -1,0 +1,470 @@
+//! Datagram rsockets: a UDP socket by which peers find each other's queue pairs (`ferroverbs_cm::datagram`), a queue pair for each address of ours that they are reached from,
+//! and what came.
+
+use super::connect::told;
+use super::mailbox::{Letter, Mailbox};
+use super::socket::{Socket, State, watch};
+use super::transfer::at_once;
+use super::vector::Vector;
+use crate::{address, verbs};
+use abi::*;
+use cface::Errno;
+use ferroverbs_cm::datagram::{MOST, Notice};
+use ferroverbs_cm::stream::Settings;
+use parking_lot::MutexGuard;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::ptr::null_mut;
+
+/// Peers that are remembered. A stranger can make himself known by a packet.
+const MOST_PEERS: usize = 4096;
+/// Notices that are read at once.
+const MOST_NOTICES: usize = 64;
+
+/// Somebody with a datagram rsocket.
+#[derive(Debug)]
+struct Peer {
+    /// Our queue pair on the way to him.
+    mailbox: usize,
+    /// His; none before he has said which it is.
+    handle: Option<(Handle, u32)>,
+}
+
+/// An address handle.
+#[derive(Debug)]
+struct Handle(*mut ibv_ah);
+
+// SAFETY: handles may be used by any thread.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: ours; what was posted with it does not need it any more.
+        unsafe { verbs::ibv_destroy_ah(self.0) };
+    }
+}
+
+/// What came, and where it lies.
+#[derive(Debug)]
+enum Came {
+    /// In the memory of a queue pair.
+    Letter(usize, Letter),
+    /// By UDP.
+    Copy(Vec<u8>),
+}
+
+/// What a datagram socket has.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    pub(super) udp: UdpSocket,
+    /// The socket's own descriptor, which watches.
+    fd: c_int,
+    /// Peers come before queue pairs: their handles use these.
+    peers: HashMap<SocketAddr, Peer>,
+    mailboxes: Vec<Mailbox>,
+    /// Whom it is connected to.
+    pub(super) peer: Option<SocketAddr>,
+    came: VecDeque<(SocketAddr, Came)>,
+    /// Of `came`, those that lie in no memory of queue pairs.
+    copies: usize,
+    /// Neither direction was shut down.
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+}
+
+/// As a peer is known: what belongs to a packet rather than to an address is left out.
+fn known(mut peer: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut peer {
+        v6.set_flowinfo(0);
+    }
+    peer
+}
+
+impl Datagrams {
+    /// Those of a socket with the descriptor `fd`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn new(domain: c_int, fd: c_int) -> Result<Self, Errno> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: socket has no requirements; straight to the kernel, as another library may stand before libc's.
+        let udp = unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) };
+        let udp = c_int::try_from(udp).unwrap_or(-1);
+        if udp < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: made just now, and nobody else's.
+        let udp = unsafe { UdpSocket::from_raw_fd(udp) };
+        watch(fd, udp.as_raw_fd())?;
+        Ok(Self {
+            udp,
+            fd,
+            peers: HashMap::new(),
+            mailboxes: vec![],
+            peer: None,
+            came: VecDeque::new(),
+            copies: 0,
+            readable: true,
+            writable: true,
+        })
+    }
+
+    /// `rbind(3)`.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// `addr` is NULL or readable, `len` bytes of it.
+    pub(super) unsafe fn bind(
+        &self,
+        addr: *const libc::sockaddr,
+        len: libc::socklen_t,
+    ) -> Result<(), Errno> {
+        // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+        let done = unsafe { libc::syscall(libc::SYS_bind, self.udp.as_raw_fd(), addr, len) };
+        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+    }
+
+    /// `rconnect(3)`: with whom the socket talks, and with nobody else. `AF_UNSPEC` takes that back.
+    ///
+    /// # Errors
+    /// As `know`; the system's.
+    ///
+    /// # Safety
+    /// `addr` is NULL or readable, `len` bytes of it.
+    pub(super) unsafe fn connect(
+        &mut self,
+        addr: *const libc::sockaddr,
+        len: libc::socklen_t,
+        settings: Settings,
+    ) -> Result<(), Errno> {
+        // SAFETY: by the contract above; straight to the kernel, as another library may stand before libc's.
+        unsafe {
+            if libc::syscall(libc::SYS_connect, self.udp.as_raw_fd(), addr, len) != 0 {
+                return Err(Errno::last());
+            }
+            self.peer = None;
+            if i32::from((*addr).sa_family) == libc::AF_UNSPEC {
+                return Ok(());
+            }
+            let peer = known(told(addr, len)?);
+            self.know(peer, settings)?;
+            self.peer = Some(peer);
+        }
+        Ok(())
+    }
+
+    /// Gives the UDP socket a port, if it has none: queue pairs say it.
+    fn take_port(&self, like: SocketAddr) -> Result<SocketAddr, Errno> {
+        let own = self.udp.local_addr()?;
+        if own.port() != 0 {
+            return Ok(own);
+        }
+        let any = match like {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        // SAFETY: zeros are an address, and it is written before it is read.
+        unsafe {
+            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+            let bytes = address::write(&raw mut storage, any);
+            self.bind((&raw const storage).cast(), bytes as libc::socklen_t)?;
+        }
+        Ok(self.udp.local_addr()?)
+    }
+
+    /// The queue pair on the way to a peer; made, if there is none.
+    fn mailbox(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
+        let mut own = self.take_port(to)?;
+        if own.ip().is_unspecified() {
+            own.set_ip(address::source_for(to.ip())?);
+        }
+        if let Some(at) = self.mailboxes.iter().position(|one| one.address == own) {
+            return Ok(at);
+        }
+        let mailbox = Mailbox::new(own, settings)?;
+        watch(self.fd, mailbox.fd())?;
+        self.mailboxes.push(mailbox);
+        Ok(self.mailboxes.len() - 1)
+    }
+
+    /// The peer of an address is known afterwards.
+    ///
+    /// # Errors
+    /// There is no way to him, or no device on it.
+    pub(super) fn know(&mut self, peer: SocketAddr, settings: Settings) -> Result<(), Errno> {
+        let peer = known(peer);
+        if self.peers.contains_key(&peer) {
+            return Ok(());
+        }
+        let mailbox = self.mailbox(peer, settings)?;
+        if self.peers.len() >= MOST_PEERS {
+            let own = self.peer;
+            self.peers.retain(|address, _| Some(*address) == own);
+        }
+        self.peers.insert(peer, Peer { mailbox, handle: None });
+        Ok(())
+    }
+
+    /// Whether a datagram for somebody goes now. Who does not know him tries.
+    pub(super) fn has_room(&self, to: Option<SocketAddr>) -> bool {
+        let Some(peer) = to.or(self.peer).and_then(|to| self.peers.get(&known(to))) else {
+            return true;
+        };
+        peer.handle.is_none() || self.mailboxes.get(peer.mailbox).is_none_or(Mailbox::has_room)
+    }
+
+    /// Whether something came.
+    pub(super) fn has_data(&self) -> bool {
+        !self.came.is_empty()
+    }
+
+    /// Whether all that was sent has left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.mailboxes.iter().all(Mailbox::is_idle)
+    }
+
+    /// Takes what came. `true`: there was something.
+    pub(super) fn progress(&mut self, settings: Settings) -> bool {
+        let mut any = false;
+        for at in 0..self.mailboxes.len() {
+            let (Some(mailbox), came) = (self.mailboxes.get_mut(at), &mut self.came) else { break };
+            let mut strangers = vec![];
+            let peer = self.peer;
+            any |= mailbox.progress(|from, letter| {
+                // A connected socket hears its peer only.
+                if peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port())) {
+                    came.push_back((from, Came::Letter(at, letter)));
+                } else {
+                    strangers.push(letter);
+                }
+            });
+            for letter in strangers {
+                mailbox.give_back(letter);
+            }
+        }
+        let mut bytes = [0; MOST];
+        for _ in 0..MOST_NOTICES {
+            let Some((len, from)) = self.next_notice(&mut bytes) else { break };
+            any = true;
+            let message = bytes.get(..len).unwrap_or_default();
+            let Ok((notice, at)) = Notice::parse(message, from.ip()) else { continue };
+            let datagram = message.get(at..).unwrap_or_default();
+            // A peer that cannot be answered is not heard.
+            let _unheard = self.hear(from, notice, datagram, settings);
+        }
+        any
+    }
+
+    /// The next packet of the UDP socket. Errors are those of what was sent before, which nobody waits for.
+    fn next_notice(&self, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        // SAFETY: zeros are an address; both buffers are as long as is said; straight to the kernel, as another library may stand before libc's.
+        unsafe {
+            let mut from: libc::sockaddr_storage = std::mem::zeroed();
+            let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            let (fd, at, len) = (self.udp.as_raw_fd(), bytes.as_mut_ptr(), bytes.len());
+            let (from_at, room) = (&raw mut from, &raw mut room);
+            let flags = libc::MSG_DONTWAIT;
+            let got = libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, from_at, room);
+            let got = usize::try_from(got).ok()?;
+            Some((got, address::read((&raw const from).cast()).ok()?))
+        }
+    }
+
+    /// A peer says which queue pair it has, and may bring a datagram.
+    fn hear(
+        &mut self,
+        from: SocketAddr,
+        notice: Notice,
+        datagram: &[u8],
+        settings: Settings,
+    ) -> Result<(), Errno> {
+        self.know(from, settings)?;
+        let (mailboxes, key) = (&self.mailboxes, known(from));
+        let peer = self.peers.get_mut(&key).ok_or(Errno::ENOENT)?;
+        let mailbox = mailboxes.get(peer.mailbox).ok_or(Errno::ENOENT)?;
+        if peer.handle.as_ref().is_none_or(|(_, qpn)| *qpn != notice.qpn) {
+            peer.handle = Some((Handle(mailbox.way(from)?), notice.qpn));
+        }
+        if notice.brings {
+            let own = Notice { brings: false, qpn: mailbox.qpn(), ip: mailbox.address.ip() };
+            // Lost, it is said anew with the peer's next datagram.
+            let _lost = self.say(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
+            // As many as a queue pair has receives, and no more.
+            if self.copies < usize::from(settings.receive_queue) {
+                self.copies += 1;
+                self.came.push_back((from, Came::Copy(datagram.to_vec())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a notice by UDP, and a datagram behind it.
+    fn say(
+        &self,
+        to: SocketAddr,
+        notice: Notice,
+        datagram: &mut Vector,
+        flags: c_int,
+    ) -> Result<(), Errno> {
+        let mut bytes = notice.emit();
+        let head = bytes.len();
+        bytes.resize(head + datagram.left(), 0);
+        datagram.each(datagram.left(), |from, behind, some| {
+            // SAFETY: the caller of `send` answers for the pieces; there is room for all of them behind the notice.
+            unsafe {
+                bytes.as_mut_ptr().add(head + behind).copy_from_nonoverlapping(from, some);
+            }
+        });
+        // SAFETY: zeros are an address, and it is written before it is read; straight to the kernel, as another library may stand before libc's.
+        unsafe {
+            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+            let room = address::write(&raw mut storage, to);
+            let (fd, at, len) = (self.udp.as_raw_fd(), bytes.as_ptr(), bytes.len());
+            let flags = flags & libc::MSG_DONTWAIT;
+            for _ in 0..2 {
+                let at_to = &raw const storage;
+                if libc::syscall(libc::SYS_sendto, fd, at, len, flags, at_to, room) >= 0 {
+                    return Ok(());
+                }
+                // That is of an earlier one, which nobody took.
+                if Errno::last() != Errno::ECONNREFUSED {
+                    break;
+                }
+            }
+        }
+        Err(Errno::last())
+    }
+
+    /// Sends a datagram; `false`: there is no room now.
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        bytes: &mut Vector,
+        flags: c_int,
+        settings: Settings,
+    ) -> Result<bool, Errno> {
+        self.know(to, settings)?;
+        let peer = self.peers.get(&known(to)).ok_or(Errno::ENOENT)?;
+        let mailbox = self.mailboxes.get_mut(peer.mailbox).ok_or(Errno::ENOENT)?;
+        let len = bytes.left();
+        if let Some((Handle(ah), qpn)) = &peer.handle {
+            return mailbox.send((*ah, *qpn), len, |to| {
+                bytes.each(len, |from, behind, some| {
+                    // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part, in memory that it does not know.
+                    unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
+                });
+            });
+        }
+        if len > mailbox.most() || len > MOST - Notice::MOST {
+            return Err(Errno::EMSGSIZE);
+        }
+        let own = Notice { brings: true, qpn: mailbox.qpn(), ip: mailbox.address.ip() };
+        self.say(to, own, bytes, flags).map(|()| true)
+    }
+
+    /// Copies the oldest datagram, and takes it away unless `peek`. Tells from whom it is, and how long it was.
+    fn take(
+        &mut self,
+        bytes: &mut Vector,
+        peek: bool,
+    ) -> Result<Option<(SocketAddr, usize)>, Errno> {
+        let Some((from, came)) = self.came.front() else { return Ok(None) };
+        let (from, mut done) = (*from, Ok(()));
+        let len = match came {
+            Came::Letter(at, letter) => {
+                let mailbox = self.mailboxes.get(*at).ok_or(Errno::ENOENT)?;
+                let some = letter.len.min(bytes.left());
+                bytes.each(some, |to, behind, some| {
+                    // SAFETY: the caller answers for the pieces.
+                    done = done.and(unsafe { mailbox.read(*letter, behind, to, some) });
+                });
+                if !peek {
+                    mailbox.give_back(*letter);
+                }
+                letter.len
+            }
+            Came::Copy(datagram) => {
+                bytes.each(datagram.len().min(bytes.left()), |to, behind, some| {
+                    // SAFETY: the caller answers for the pieces; no more than there are.
+                    unsafe { datagram.as_ptr().add(behind).copy_to_nonoverlapping(to, some) };
+                });
+                if !peek {
+                    self.copies -= 1;
+                }
+                datagram.len()
+            }
+        };
+        if !peek {
+            self.came.pop_front();
+        }
+        done.map(|()| Some((from, len)))
+    }
+
+    /// Has the next completion make the descriptor readable.
+    pub(super) fn arm(&mut self) {
+        self.mailboxes.iter_mut().for_each(Mailbox::arm);
+    }
+
+    /// Takes the events of completions off the descriptor.
+    pub(super) fn hush(&mut self) {
+        self.mailboxes.iter_mut().for_each(Mailbox::hush);
+    }
+}
+
+/// Sends a datagram, to whom the socket is connected with unless the call says to whom.
+///
+/// # Errors
+/// `EDESTADDRREQ` nobody says; `EMSGSIZE`; `EPIPE`; those of waiting.
+///
+/// # Safety
+/// The pieces are readable.
+pub(super) unsafe fn send<'a>(
+    socket: &'a Socket,
+    mut state: MutexGuard<'a, State>,
+    bytes: &mut Vector,
+    to: Option<SocketAddr>,
+    flags: c_int,
+) -> Result<isize, Errno> {
+    let len = bytes.left();
+    loop {
+        let now = at_once(&state, flags);
+        let room = |state: &State| {
+            state.datagrams.as_ref().is_none_or(|all| !all.writable || all.has_room(to))
+        };
+        state = socket.until(state, now, room)?;
+        let settings = state.settings;
+        let all = state.datagrams.as_mut().ok_or(Errno::EBADF)?;
+        if !all.writable {
+            return Err(Errno::EPIPE);
+        }
+        let to = to.or(all.peer).ok_or(Errno::from_raw(libc::EDESTADDRREQ))?;
+        if all.send(to, bytes, flags, settings)? {
+            return Ok(len.cast_signed());
+        }
+    }
+}
+
+/// Takes a datagram: from whom it is, and how long it was. `None`: no more come.
+///
+/// # Errors
+/// Those of waiting.
+///
+/// # Safety
+/// The pieces are writable.
+pub(super) unsafe fn receive<'a>(
+    socket: &'a Socket,
+    mut state: MutexGuard<'a, State>,
+    bytes: &mut Vector,
+    flags: c_int,
+) -> Result<Option<(SocketAddr, usize)>, Errno> {
+    let now = at_once(&state, flags);
+    let came =
+        |state: &State| state.datagrams.as_ref().is_none_or(|all| !all.readable || all.has_data());
+    state = socket.until(state, now, came)?;
+    let all = state.datagrams.as_mut().ok_or(Errno::EBADF)?;
+    all.take(bytes, flags & libc::MSG_PEEK != 0)
+}

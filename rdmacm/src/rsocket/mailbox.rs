@@ -1,0 +1,339 @@
+//! The UD queue pair of a datagram rsocket for one of its addresses, and its memory.
+
+use super::connect::done;
+use super::memory::Memory;
+use super::queue::{Queue, most_requests, request};
+use super::socket::destroy;
+use crate::calls::{id as ids, qp, resolve};
+use crate::id::Id;
+use crate::{address, verbs};
+use abi::*;
+use cface::Errno;
+use ferroverbs_cm::datagram::{Header, MOST};
+use ferroverbs_cm::stream::{MOST_QUEUE, Settings};
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Bytes before each message in a receive (IBTA vol 1, 11.4.1.2).
+const GRH: u32 = 40;
+/// Marks the requests that receive.
+const RECEIVE: u64 = 1 << 63;
+/// How long the kernel may look for a way, in milliseconds.
+const PATIENCE: c_int = 2000;
+
+/// An id of datagrams that is nobody's but ours. Its calls wait.
+#[derive(Debug)]
+struct Own(Arc<Id>);
+
+impl Own {
+    fn new() -> Result<Self, Errno> {
+        // SAFETY: there is no channel.
+        let id = unsafe { ids::make(null_mut(), null_mut(), RDMA_PS_UDP, IBV_QPT_UD)? };
+        // `destroy` gives it back.
+        std::mem::forget(Arc::clone(&id));
+        Ok(Self(id))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        destroy(&self.0);
+    }
+}
+
+/// An address as C has it.
+fn stored(address: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: zeros are an address.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: `storage` is writable.
+    unsafe { address::write(&raw mut storage, address) };
+    storage
+}
+
+/// A datagram that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Letter {
+    place: u16,
+    /// Bytes before it.
+    header: u32,
+    pub(super) len: usize,
+}
+
+/// The queue pair of an address.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    /// The address of the UDP socket on this way, with its port.
+    pub(super) address: SocketAddr,
+    header: Header,
+    qp: *mut ibv_qp,
+    queue: Queue,
+    outgoing: Memory,
+    incoming: Memory,
+    /// Places of `outgoing` that no request uses.
+    free: Vec<u16>,
+    places: u16,
+    inline: u32,
+    /// Bytes that a message of its port can have.
+    most: usize,
+    id: Own,
+}
+
+// SAFETY: verbs objects may be used by any thread; all else is used under the socket's lock.
+unsafe impl Send for Mailbox {}
+
+impl Mailbox {
+    /// The queue pair for an address, with all its receives posted, and its queue armed.
+    ///
+    /// # Errors
+    /// `ENODEV` no device has the address; the device's.
+    pub(super) fn new(address: SocketAddr, wanted: Settings) -> Result<Self, Errno> {
+        let id = Own::new()?;
+        let mut anyport = address;
+        // The port is the UDP socket's.
+        anyport.set_port(0);
+        let mut from = stored(anyport);
+        // SAFETY: the id is ours and live; the address is readable. What a bound id has is never closed; what is made here is dropped in its turn.
+        unsafe {
+            done(resolve::bind_addr(id.0.as_c(), (&raw mut from).cast()))?;
+            let (context, pd) = ((*id.0.as_c()).verbs, (*id.0.as_c()).pd);
+            if context.is_null() || pd.is_null() {
+                return Err(Errno::ENODEV);
+            }
+            let sizes = wanted.of_datagrams(most_requests(context, MOST_QUEUE));
+            let (sends, receives) = (u32::from(sizes.send_queue), u32::from(sizes.receive_queue));
+            let queue = Queue::new(context, sends + receives)?;
+            let outgoing = Memory::new(pd, sends as usize * MOST, IBV_ACCESS_LOCAL_WRITE)?;
+            let room = receives as usize * (GRH as usize + MOST);
+            let incoming = Memory::new(pd, room, IBV_ACCESS_LOCAL_WRITE)?;
+            let mut port = compat_ibv_port_attr::zeroed();
+            let asked = verbs::ibv_query_port(context, (*id.0.as_c()).port_num, &raw mut port) == 0;
+            // In the encoding of `enum ibv_mtu`.
+            let mtu = if asked { 128_usize << port.active_mtu.min(5) } else { 1024 };
+            let (qp, inline) = queue.pair(&id.0, pd, IBV_QPT_UD, &sizes)?;
+            let mut mailbox = Self {
+                address,
+                header: Header::of(address),
+                qp,
+                queue,
+                outgoing,
+                incoming,
+                free: (0..sizes.send_queue).collect(),
+                places: sizes.send_queue,
+                inline,
+                most: mtu.min(MOST),
+                id,
+            };
+            for place in 0..sizes.receive_queue {
+                mailbox.receive(place)?;
+            }
+            mailbox.queue.arm();
+            Ok(mailbox)
+        }
+    }
+
+    /// The descriptor that becomes readable when a completion comes.
+    pub(super) fn fd(&self) -> c_int {
+        self.queue.fd()
+    }
+
+    /// Its number, for peers.
+    pub(super) fn qpn(&self) -> u32 {
+        // SAFETY: live as long as this value.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Bytes that a datagram can have.
+    pub(super) fn most(&self) -> usize {
+        self.most - self.header.bytes().len()
+    }
+
+    /// Whether a datagram can be sent now.
+    pub(super) const fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether all that was sent has left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == usize::from(self.places)
+    }
+
+    const fn at(place: u16) -> u32 {
+        place as u32 * (GRH + MOST as u32)
+    }
+
+    fn receive(&self, place: u16) -> Result<(), Errno> {
+        let sge = ibv_sge {
+            addr: self.incoming.addr(Self::at(place)),
+            length: GRH + MOST as u32,
+            lkey: self.incoming.lkey(),
+        };
+        // SAFETY: the queue pair is live; nobody else uses the place, which stays as long as this value.
+        unsafe { self.queue.receive(self.qp, RECEIVE | u64::from(place), Some(sge)) }
+    }
+
+    /// Takes what completed: `f` gets what came and from whom. `false`: nothing did.
+    pub(super) fn progress(&mut self, mut f: impl FnMut(SocketAddr, Letter)) -> bool {
+        let (mut any, mut came, mut back) = (false, vec![], vec![]);
+        loop {
+            let free = &mut self.free;
+            let found = self.queue.poll(|wc| {
+                let place = wc.wr_id as u16;
+                if wc.wr_id & RECEIVE == 0 {
+                    free.push(place);
+                } else if wc.status == IBV_WC_SUCCESS {
+                    came.push((place, wc.byte_len.saturating_sub(GRH)));
+                } else {
+                    back.push(place);
+                }
+            });
+            for (place, len) in came.drain(..) {
+                match self.open(place, len) {
+                    Some((from, letter)) => f(from, letter),
+                    None => back.push(place),
+                }
+            }
+            if !found {
+                break;
+            }
+            any = true;
+        }
+        for place in back {
+            // Refused only where the device is broken, or the queue pair is in the error state; nothing comes then.
+            let _broken = self.receive(place);
+        }
+        any
+    }
+
+    /// From whom a message is; `None`: it is of no rsocket.
+    fn open(&self, place: u16, len: u32) -> Option<(SocketAddr, Letter)> {
+        let start: [u8; Header::MOST] = self.incoming.array(Self::at(place) + GRH).ok()?;
+        let start = start.get(..start.len().min(len as usize))?;
+        let (from, header) = Header::parse(start).ok()?;
+        let len = (len as usize).min(MOST).checked_sub(header)?;
+        Some((from, Letter { place, header: header as u32, len }))
+    }
+
+    /// Copies the datagram of a letter from its byte `behind` on.
+    ///
+    /// # Errors
+    /// `EFAULT` out of range.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`.
+    pub(super) unsafe fn read(
+        &self,
+        letter: Letter,
+        behind: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let at = Self::at(letter.place) + GRH + letter.header + behind as u32;
+        // SAFETY: by the contract above; the application does not know this memory.
+        unsafe { self.incoming.read(at, to, bytes) }
+    }
+
+    /// A letter is read.
+    pub(super) fn give_back(&self, letter: Letter) {
+        // As in `progress`.
+        let _broken = self.receive(letter.place);
+    }
+
+    /// Sends a datagram, which `fill` copies to where it is told. `false`: there is no room.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` it is too long; the device's.
+    pub(super) fn send(
+        &mut self,
+        (ah, qpn): (*mut ibv_ah, u32),
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<bool, Errno> {
+        let header = self.header.bytes();
+        if bytes > self.most() {
+            return Err(Errno::EMSGSIZE);
+        }
+        let Some(place) = self.free.pop() else { return Ok(false) };
+        let at = u32::from(place) * MOST as u32;
+        let all = header.len() + bytes;
+        let posted = self.outgoing.place(at, all).and_then(|to| {
+            // SAFETY: `place` found room for the header and the datagram, where no request reads.
+            unsafe { to.copy_from_nonoverlapping(header.as_ptr(), header.len()) };
+            fill(to.wrapping_add(header.len()));
+            let length = all as u32;
+            let sge = ibv_sge { addr: self.outgoing.addr(at), length, lkey: self.outgoing.lkey() };
+            let flags = if length <= self.inline { IBV_SEND_INLINE } else { 0 };
+            let ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: RDMA_UDP_QKEY };
+            let wr = request(place.into(), IBV_WR_SEND, flags, ibv_send_wr_wr { ud });
+            // SAFETY: the queue pair is live; the place is used anew only after the completion; the caller's handle is live.
+            unsafe { self.queue.send(self.qp, wr, Some(sge)) }
+        });
+        if posted.is_err() {
+            self.free.push(place);
+        }
+        posted.map(|()| true)
+    }
+
+    /// The way from here to an address.
+    ///
+    /// # Errors
+    /// There is none; the device's.
+    pub(super) fn way(&self, to: SocketAddr) -> Result<*mut ibv_ah, Errno> {
+        let id = Own::new()?;
+        let mut anyport = self.address;
+        anyport.set_port(0);
+        let (mut from, mut to) = (stored(anyport), stored(to));
+        // SAFETY: the id is ours and live, and so is the one of the queue pair; both addresses are readable. The path is the id's, and as long as it.
+        unsafe {
+            let at = id.0.as_c();
+            let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
+            done(resolve::resolve_addr(at, from, to, PATIENCE))?;
+            done(resolve::resolve_route(at, PATIENCE))?;
+            let own = self.id.0.as_c();
+            let path = (*at).route.path_rec.as_ref().ok_or(Errno::ENODEV)?;
+            // Of two entries with the same GID the one that routers understand, RoCE v2's.
+            let entries = verbs::gid_table((*own).verbs);
+            let port = u32::from((*own).port_num);
+            let own_gid = |entry: &&ibv_gid_entry| {
+                entry.port_num == port && entry.gid.bytes() == path.sgid.bytes()
+            };
+            let found = entries.iter().filter(own_gid).max_by_key(|entry| entry.gid_type);
+            let index = found.ok_or(Errno::ENODEV)?.gid_index;
+            let mut attr = ibv_ah_attr {
+                grh: ibv_global_route {
+                    dgid: path.dgid,
+                    flow_label: u32::from_be(path.flow_label),
+                    sgid_index: u8::try_from(index).map_err(|_| Errno::ENODEV)?,
+                    hop_limit: path.hop_limit.max(1),
+                    traffic_class: path.traffic_class,
+                },
+                dlid: u16::from_be(path.dlid),
+                sl: path.sl,
+                static_rate: path.rate,
+                is_global: 1,
+                port_num: (*own).port_num,
+                ..Zeroed::zeroed()
+            };
+            let ah = verbs::ibv_create_ah((*own).pd, &raw mut attr);
+            if ah.is_null() { Err(Errno::last()) } else { Ok(ah) }
+        }
+    }
+
+    /// Has the next completion make the descriptor readable.
+    pub(super) fn arm(&mut self) {
+        self.queue.arm();
+    }
+
+    /// Takes the events off the descriptor.
+    pub(super) fn hush(&mut self) {
+        self.queue.hush();
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        // SAFETY: ours, and used by nobody any more. It goes before what it used.
+        unsafe { qp::destroy(&self.id.0) };
+    }
+}
