@@ -57,7 +57,7 @@ pub(crate) const BENCH_WIRE: &[Package] = &["ucx-utils", "libfabric-bin", "util-
 
 /// Programs that make their connections by librdmacm.
 pub(crate) const RDMACM: &[Package] =
-    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iproute2"];
+    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iperf3", "iproute2"];
 
 /// Programs of others that connect by it (`cargo xtask test connected`), but for those of the stacks.
 pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev", "qemu-system-x86", "python3"];

@@ -88,6 +88,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         Err(Web::Failed(why)) => tally.record("a web server and curl over rsockets", Err(why)),
         Ok(()) => tally.record("a web server and curl over rsockets", Ok(())),
     }
+    match throughput(bench, &site) {
+        Err(Web::Missing(program)) => tally.skip("iperf3 over rsockets", &program),
+        Err(Web::Failed(why)) => tally.record("iperf3 over rsockets", Err(why)),
+        Ok(()) => tally.record("iperf3 over rsockets", Ok(())),
+    }
     for victim in [0, 1] {
         let name = format!("rstream, {} is killed", SIDES[victim]);
         tally.record(&name, killed(bench, &site, victim));
@@ -129,14 +134,44 @@ impl From<String> for Web {
     }
 }
 
-/// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload. A curl without it finds nobody, so that it was not TCP.
-fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
-    for program in ["python3", "curl"] {
+/// Looks for programs.
+fn find(bench: &Bench, programs: &[&str]) -> Result<(), Web> {
+    for program in programs {
         let there = Job::new(program).args(["--version"]).run(&bench.scratch, LIMIT);
         if !there.is_ok_and(|done| done.ok()) {
             return Err(Web::Missing(format!("there is no {program}")));
         }
     }
+    Ok(())
+}
+
+/// iperf3, which knows no RDMA: one direction, then the other one by four streams.
+fn throughput(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
+    find(bench, &["iperf3"])?;
+    let library = bench.prefix()?.join(crate::stage::PRELOAD);
+    for more in [&["-n", "20M"][..], &["-R", "-P", "4", "-n", "20M"]] {
+        let number = pair::free_port()?;
+        let port = number.to_string();
+        let server = site.job(0, &["iperf3", "-s", "-1", "-p", &port, "-B", site.address], None)?;
+        let server = site.serve(bench, &server.env("LD_PRELOAD", &library), TCP, number)?;
+        let client = [&["iperf3", "-c", site.address, "-p", &port], more].concat();
+        let client = site.job(1, &client, None)?.env("LD_PRELOAD", &library);
+        let client = client.run(&bench.scratch, LIMIT)?;
+        let server = server.finish(Instant::now() + LIMIT);
+        if !(client.ok() && server.ok() && client.stdout.contains("iperf Done.")) {
+            return Err(Web::Failed(format!(
+                "{}{}",
+                server.report("server"),
+                client.report("client")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload. A curl without it finds nobody, so that it was not TCP.
+fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
+    find(bench, &["python3", "curl"])?;
     let library = bench.prefix()?.join(crate::stage::PRELOAD);
     let folder = bench.scratch.folder("web", 0o755)?;
     let bytes: Vec<u8> = (0..2_000_003_u32).map(|n| (n * 17 + n / 255) as u8).collect();
