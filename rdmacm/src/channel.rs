@@ -103,17 +103,6 @@ impl Channel {
         }
     }
 
-    /// For ids on devices that the kernel has not: an eventfd.
-    ///
-    /// # Errors
-    /// `ENODEV` there are none; the system's.
-    pub(crate) fn of_soft() -> Result<Arc<Self>, Errno> {
-        if device::all()?.is_empty() {
-            return Err(Errno::ENODEV);
-        }
-        bell(0).map(|fd| Self::with(fd, Ends::Own(fd)))
-    }
-
     /// For ids on the kernel's devices only: its own descriptor.
     ///
     /// # Errors
@@ -161,6 +150,21 @@ impl Channel {
         match self.ends {
             Ends::Own(fd) | Ends::Both(fd, _) => fd,
             Ends::Kernel(_) => -1,
+        }
+    }
+
+    /// The descriptor that is readable when there are events.
+    pub(crate) const fn fd(&self) -> i32 {
+        self.verbs.fd
+    }
+
+    /// Who asks for events does not wait from now on, whosever they are.
+    pub(crate) fn stay_awake(&self) {
+        if let Ends::Kernel(fd) = self.ends {
+            // SAFETY: fcntl has no requirements here; the descriptor is ours.
+            unsafe {
+                libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::fcntl(fd, libc::F_GETFL))
+            };
         }
     }
 

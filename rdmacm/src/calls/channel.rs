@@ -181,13 +181,25 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<*mut rdma_cm_event, Errno> 
     }
 }
 
-/// The next event of a channel that only this library reads, if there is one.
+/// The next event of a channel that stays awake and that only this library reads, if there is one.
 pub(crate) fn next_now(channel: &Arc<Channel>) -> Option<*mut rdma_cm_event> {
-    if channel.is_empty() {
-        return None;
+    // SAFETY: the channel is live while it is borrowed.
+    let (ends, _) = unsafe { Channel::ends_of(channel.as_c()) };
+    loop {
+        let came = match ends {
+            Ends::Own(_) | Ends::Both(..) if !channel.is_empty() => {
+                channel.discount();
+                Came::Own
+            }
+            Ends::Own(_) => return None,
+            Ends::Both(_, fd) | Ends::Kernel(fd) => {
+                Came::Kernels(Box::new(kernel::next_event(fd).ok()?))
+            }
+        };
+        if let Some(event) = take(channel, &came) {
+            return Some(event);
+        }
     }
-    channel.discount();
-    take(channel, &Came::Own)
 }
 
 /// The program is done with an event.

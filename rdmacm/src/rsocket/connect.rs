@@ -4,9 +4,9 @@ use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;
 use super::options::Options;
 use super::settings::defaults;
-use super::socket::{Phase, Socket, State, destroy, find, new_id};
+use super::socket::{Phase, Request, Socket, State, destroy, find, new_id};
 use crate::address;
-use crate::calls::{channel as events, connect, id as ids, resolve};
+use crate::calls::{connect, id as ids, resolve};
 use crate::channel::Channel;
 use crate::id::Id;
 use abi::*;
@@ -18,6 +18,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+/// How long the kernel may look for a way, in milliseconds.
+pub(super) const PATIENCE: c_int = 2000;
 const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
@@ -67,36 +69,34 @@ fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
     }
 }
 
-/// Sets out for the peer.
-fn set_out(socket: &Socket, state: &mut State, to: *mut libc::sockaddr) -> Result<(), Errno> {
-    let at = state.id.as_c();
+/// Sets out for the peer: asks for the way.
+fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
     // SAFETY: the id is ours and live; `to` is readable, by the caller's contract.
-    unsafe {
-        done(resolve::resolve_addr(at, null_mut(), to, 2000))?;
-    }
-    take_one(&state.channel, RDMA_CM_EVENT_ADDR_RESOLVED)?;
+    done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, PATIENCE) })
+}
+
+/// The way is known, and now the path.
+///
+/// # Errors
+/// As `rdma_resolve_route(3)`.
+pub(super) fn find_route(state: &State) -> Result<(), Errno> {
     // SAFETY: the id is ours and live.
-    done(unsafe { resolve::resolve_route(at, 2000) })?;
-    take_one(&state.channel, RDMA_CM_EVENT_ROUTE_RESOLVED)?;
+    done(unsafe { resolve::resolve_route(state.id.as_c(), PATIENCE) })
+}
+
+/// Everything is known: asks the peer.
+///
+/// # Errors
+/// The device's; as `rdma_connect(3)`.
+pub(super) fn ask(state: &mut State) -> Result<(), Errno> {
     let endpoint = Endpoint::new(&state.id, state.settings)?;
-    socket.watch(endpoint.fd())?;
+    state.watch(endpoint.fd())?;
     let hello = endpoint.hello()?.emit();
     state.settings = endpoint.settings;
     state.endpoint = Some(endpoint);
     let mut said = parameters(&hello);
     // SAFETY: the id is ours and live; what is said stays during the call.
-    done(unsafe { connect::connect_c(at, &raw mut said) })
-}
-
-/// Takes an event that came at once.
-fn take_one(channel: &Arc<Channel>, wanted: rdma_cm_event_type) -> Result<(), Errno> {
-    let event = events::next_now(channel).ok_or(Errno::EIO)?;
-    // SAFETY: just taken, and given back once.
-    unsafe {
-        let (kind, status) = ((*event).event, (*event).status);
-        events::give_back(event);
-        if kind == wanted { Ok(()) } else { Err(Errno::from_raw(status.saturating_neg())) }
-    }
+    done(unsafe { connect::connect_c(state.id.as_c(), &raw mut said) })
 }
 
 /// Waits for the end of a connection's beginning.
@@ -113,43 +113,20 @@ fn wait(socket: &Socket, state: MutexGuard<'_, State>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Who asks a listener for a connection, and what he says.
-struct Request {
-    id: Arc<Id>,
-    said: Vec<u8>,
-}
-
-/// The oldest request that a listener got; `None`: none waits.
-fn request(listener: &mut State) -> Result<Option<Request>, Errno> {
-    let Some(event) = events::next_now(&listener.channel) else { return Ok(None) };
-    // SAFETY: just taken; a request's id is ours from then on, and private data are as many as are said.
-    unsafe {
-        let (kind, id, conn) = ((*event).event, (*event).id, (*event).param.conn);
-        if kind != RDMA_CM_EVENT_CONNECT_REQUEST {
-            events::give_back(event);
-            return Ok(None);
-        }
-        let said = if conn.private_data.is_null() {
-            vec![]
-        } else {
-            std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
-                .to_vec()
-        };
-        events::give_back(event);
-        Ok(Some(Request { id: Id::of(id)?, said }))
-    }
+/// Rejects a request, whose id is gone then.
+pub(super) fn refuse(id: &Arc<Id>) {
+    // SAFETY: the id is ours and live. Where nobody waits for an answer, there is nobody to tell.
+    unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
+    destroy(id);
 }
 
 /// Grants a request: the socket of the new connection. One that cannot be granted is rejected, and its id is gone.
 fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Arc<Socket>, Errno> {
-    let reject = |id: &Arc<Id>| {
-        // SAFETY: the id is ours and live. Where nobody waits for an answer, there is nobody to tell.
-        unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
-    };
     let prepared = (|| {
         let hello = Hello::parse(said).map_err(|_| Errno::EPROTO)?;
-        let channel = Channel::of_soft()?;
-        ids::move_to(&id, Arc::clone(&channel), false, 0);
+        let channel = Channel::new()?;
+        // SAFETY: the id is ours and live, and so is the channel.
+        done(unsafe { ids::migrate(id.as_c(), channel.as_c()) })?;
         let endpoint = Endpoint::new(&id, listener.settings)?;
         let own = endpoint.hello()?.emit();
         let (settings, options) = (endpoint.settings, listener.options);
@@ -159,14 +136,13 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
     let (socket, endpoint, hello, own) = match prepared {
         Ok(prepared) => prepared,
         Err(why) => {
-            reject(&id);
-            destroy(&id);
+            refuse(&id);
             return Err(why);
         }
     };
     let mut state = socket.lock();
     let accepted = (|| {
-        socket.watch(endpoint.fd())?;
+        state.watch(endpoint.fd())?;
         state.endpoint = Some(endpoint);
         state.know(hello)?;
         state.phase = Phase::Accepting;
@@ -176,7 +152,8 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
     })();
     drop(state);
     if let Err(why) = accepted {
-        reject(&id);
+        // SAFETY: the id is ours and live until the socket is given up. Where nobody waits for an answer, there is nobody to tell.
+        unsafe { connect::reject_c(id.as_c(), std::ptr::null(), 0) };
         super::end::abandon(&socket);
         return Err(why);
     }
@@ -193,8 +170,8 @@ fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
             return Err(Errno::EINVAL);
         }
         let at_once = state.options.nonblocking;
-        let mut state = socket.until(state, at_once, |state| !state.channel.is_empty())?;
-        let Some(Request { id, said }) = request(&mut state)? else { continue };
+        let mut state = socket.until(state, at_once, |state| state.asked.is_some())?;
+        let Some(Request { id, said }) = state.asked.take() else { continue };
         match grant(socket.domain, &state, id, &said) {
             // The peer is no rsocket, or gave up: the next one.
             Err(Errno::EPROTO | Errno::EINVAL) => {}
@@ -269,10 +246,19 @@ pub(super) fn peer(socket: &Socket) -> Result<SocketAddr, Errno> {
     if let Some(datagrams) = &state.datagrams {
         return datagrams.peer.ok_or(Errno::ENOTCONN);
     }
-    let id = Arc::clone(&state.id);
-    drop(state);
-    let destination = id.lock().destination;
-    destination.ok_or(Errno::ENOTCONN)
+    let destination = state.id.lock().destination;
+    // SAFETY: the id is ours and live.
+    let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.dst_storage) };
+    destination.or_else(shown).ok_or(Errno::ENOTCONN)
+}
+
+/// What an id shows of an address that the kernel keeps for it.
+///
+/// # Safety
+/// `at` is readable: an address, or zeros.
+unsafe fn shown(at: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: by the contract above; zeros are of no family.
+    unsafe { address::read(at.cast()) }.ok()
 }
 
 verb! {
@@ -365,7 +351,7 @@ verb! {
             Phase::Connected | Phase::Accepting => return Err(Errno::from_raw(libc::EISCONN)),
             _ => return Err(Errno::EINVAL),
         }
-        if let Err(why) = set_out(&socket, &mut state, addr.cast_mut()) {
+        if let Err(why) = set_out(&state, addr.cast_mut()) {
             state.phase = Phase::Failed;
             return Err(why);
         }
@@ -401,7 +387,12 @@ verb! {
         let state = socket.lock();
         let source = match &state.datagrams {
             Some(datagrams) => datagrams.udp.local_addr()?,
-            None => state.id.lock().source.unwrap_or_else(|| unspecified(socket.domain)),
+            None => {
+                let source = state.id.lock().source;
+                // SAFETY: the id is ours and live.
+                let shown = || unsafe { shown(&raw const (*state.id.as_c()).route.addr.src_storage) };
+                source.or_else(shown).unwrap_or_else(|| unspecified(socket.domain))
+            }
         };
         drop(state);
         // SAFETY: by the contract above.

@@ -1,6 +1,6 @@
 //! The UD queue pair of a datagram rsocket for one of its addresses, and its memory.
 
-use super::connect::done;
+use super::connect::{PATIENCE, done};
 use super::memory::Memory;
 use super::queue::{Queue, most_requests, request};
 use super::socket::destroy;
@@ -20,8 +20,6 @@ use std::sync::Arc;
 const GRH: u32 = 40;
 /// Marks the requests that receive.
 const RECEIVE: u64 = 1 << 63;
-/// How long the kernel may look for a way, in milliseconds.
-const PATIENCE: c_int = 2000;
 
 /// An id of datagrams that is nobody's but ours. Its calls wait.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ fn events(state: &mut State, wanted: i16) -> i16 {
         return wanted & if datagrams.has_room(None) { data | writable } else { data };
     }
     let found = match (state.phase, &state.stream) {
-        (Phase::Listening, _) if !state.channel.is_empty() => readable,
+        (Phase::Listening, _) if state.asked.is_some() => readable,
         (Phase::Failed, _) => return wanted & (readable | writable) | libc::POLLERR,
         (Phase::Connected | Phase::Accepting, Some(stream)) => {
             let mut found = 0;

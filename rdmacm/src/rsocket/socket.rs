@@ -1,10 +1,10 @@
 //! A socket, and how its callers wait.
 
-use super::bell;
 use super::datagrams::Datagrams;
 use super::endpoint::{Endpoint, News};
 use super::options::Options;
 use super::settings::defaults;
+use super::{bell, connect};
 use crate::calls::{channel as events, id as ids};
 use crate::channel::Channel;
 use crate::id::Id;
@@ -47,12 +47,23 @@ pub(super) struct Socket {
     state: Mutex<State>,
 }
 
+/// Who asks a listener for a connection, and what he says.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: Arc<Id>,
+    pub(super) said: Vec<u8>,
+}
+
 /// What changes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) id: Arc<Id>,
     pub(super) channel: Arc<Channel>,
+    /// The socket's own descriptor.
+    fd: c_int,
+    /// Of a listener: the oldest request that nobody took.
+    pub(super) asked: Option<Request>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) stream: Option<Stream>,
     /// Of a socket of datagrams, which has none of the three above.
@@ -103,11 +114,13 @@ impl Socket {
         if fd < 0 {
             return Err(Errno::last());
         }
-        let events = channel.bell();
+        let events = channel.fd();
         let state = State {
             phase: Phase::Idle,
             id,
             channel,
+            fd,
+            asked: None,
             endpoint: None,
             stream: None,
             datagrams: None,
@@ -119,6 +132,7 @@ impl Socket {
             sleepers: vec![],
             news: vec![],
         };
+        state.channel.stay_awake();
         let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
         socket.watch(events)?;
         SOCKETS.write().get_or_insert_default().insert(fd, Arc::clone(&socket));
@@ -134,7 +148,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn watch(&self, fd: c_int) -> Result<(), Errno> {
+    fn watch(&self, fd: c_int) -> Result<(), Errno> {
         watch(self.fd, fd)
     }
 
@@ -362,65 +376,75 @@ impl State {
         }
     }
 
-    /// Events of the id. Those of a listener are requests, which `raccept` takes.
+    /// Events of the id. Of the requests of a listener the oldest is taken only: the others fill its backlog.
     fn take_events(&mut self) -> bool {
         let mut any = false;
-        while self.phase != Phase::Listening
+        while self.asked.is_none()
+            && self.datagrams.is_none()
             && let Some(event) = events::next_now(&self.channel)
         {
             any = true;
-            // SAFETY: just taken, and given back below; private data are as many as are said, or none.
+            // SAFETY: just taken, and given back below; private data are as many as are said, or none. The id of a request is ours from then on.
             unsafe {
-                let (kind, status) = ((*event).event, (*event).status);
+                let (kind, status, id) = ((*event).event, (*event).status, (*event).id);
                 let conn = (*event).param.conn;
-                let said = if kind == RDMA_CM_EVENT_ESTABLISHED && !conn.private_data.is_null() {
-                    std::slice::from_raw_parts(
-                        conn.private_data.cast(),
-                        conn.private_data_len.into(),
-                    )
-                    .to_vec()
+                let says =
+                    matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_REQUEST);
+                let said = if says && !self.id.is_datagram() && !conn.private_data.is_null() {
+                    let len = conn.private_data_len.into();
+                    std::slice::from_raw_parts(conn.private_data.cast(), len).to_vec()
                 } else {
                     vec![]
                 };
                 events::give_back(event);
-                self.hear(kind, status, &said);
+                if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+                    self.asked = Id::of(id).ok().map(|id| Request { id, said });
+                } else {
+                    self.hear(kind, status, &said);
+                }
             }
         }
         any
     }
 
     fn hear(&mut self, kind: rdma_cm_event_type, status: i32, said: &[u8]) {
-        match (kind, self.phase) {
-            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => {
-                if let Err(why) = self.begin(said) {
-                    self.give_up(why);
-                }
+        let next = match (kind, self.phase) {
+            (RDMA_CM_EVENT_ADDR_RESOLVED, Phase::Connecting) => connect::find_route(self),
+            (RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Connecting) => connect::ask(self),
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => self.begin(said),
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepting) => {
+                self.phase = Phase::Connected;
+                Ok(())
             }
-            (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepting) => self.phase = Phase::Connected,
-            (RDMA_CM_EVENT_REJECTED, _) => self.give_up(Errno::ECONNREFUSED),
-            (RDMA_CM_EVENT_UNREACHABLE, _) => self.give_up(Errno::ETIMEDOUT),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(Errno::ECONNREFUSED),
+            (RDMA_CM_EVENT_UNREACHABLE, _) => Err(Errno::ETIMEDOUT),
             (
                 RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_CONNECT_ERROR,
                 _,
-            ) => {
-                self.give_up(if status < 0 { Errno::from_raw(-status) } else { Errno::EIO });
-            }
+            ) => Err(if status < 0 { Errno::from_raw(-status) } else { Errno::EIO }),
             (RDMA_CM_EVENT_DISCONNECTED, _) => {
                 // What was sent before is there already.
                 self.take_completions();
                 let was_killed = self.id.lock().peer_was_killed;
                 match &mut self.stream {
-                    Some(stream) if !was_killed => stream.end(),
-                    _ => self.give_up(Errno::ECONNRESET),
+                    Some(stream) if !was_killed => {
+                        stream.end();
+                        Ok(())
+                    }
+                    _ => Err(Errno::ECONNRESET),
                 }
             }
-            _ => {}
+            _ => Ok(()),
+        };
+        if let Err(why) = next {
+            self.give_up(why);
         }
     }
 
     /// No connection comes of it.
     pub(super) fn give_up(&mut self, why: Errno) {
         match (&mut self.stream, self.phase) {
+            (_, Phase::Closed) => return,
             (Some(stream), Phase::Connected | Phase::Accepting) => stream.fail(),
             _ => self.phase = Phase::Failed,
         }
@@ -446,16 +470,28 @@ impl State {
         Ok(())
     }
 
+    /// Has the socket's descriptor be readable when another one is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn watch(&self, fd: c_int) -> Result<(), Errno> {
+        watch(self.fd, fd)
+    }
+
     /// Nothing of the connection is left; who sleeps wakes up.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
+        if let Some(asked) = self.asked.take() {
+            connect::refuse(&asked.id);
+        }
         self.mapped.clear();
         self.stream = None;
         self.endpoint = None;
         self.datagrams = None;
-        while let Some(event) = events::next_now(&self.channel) {
-            // SAFETY: just taken.
-            unsafe { events::give_back(event) };
+        while self.take_events() {
+            if let Some(asked) = self.asked.take() {
+                connect::refuse(&asked.id);
+            }
         }
         destroy(&self.id);
         self.wake();
@@ -493,7 +529,7 @@ fn obey(
 /// # Errors
 /// `ENODEV`; the system's.
 pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
-    let channel = Channel::of_soft()?;
+    let channel = Channel::new()?;
     // SAFETY: the channel is live.
     let id = unsafe { ids::make(channel.as_c(), null_mut(), space, ids::type_of(space)?)? };
     // `destroy` gives it back.

@@ -1,7 +1,7 @@
 //! What runs in the virtual machine: this program again, with the guest's devices.
 
-use super::Side;
 use super::scenarios::{Comes, How, SCENARIOS, Scenario};
+use super::{Side, rsockets};
 use crate::pair::{self, Pair};
 use crate::perftest;
 use crate::process::{Finished, Job, PAUSE};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) const INSIDE: &str = "test-inside-vm";
 
 /// For one scenario; emulation is slow, and slower when the machine has other work.
-const LIMIT: Duration = Duration::from_secs(300);
+pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs all scenarios over both libraries: `FOLDER LIB RELEASE=PLUGINS...`, where programs are and records
 /// go, where our library is, and where plugins of other releases are.
@@ -40,6 +40,8 @@ pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
     }
     let mixed = both_kinds(&overs[1], &scratch)?;
     fs::write(folder.join(MIXED), mixed).map_err(|e| format!("{MIXED}: {e}"))?;
+    let met = rsockets::run(&overs[0], &overs[1], folder, &scratch)?;
+    fs::write(folder.join(rsockets::FILE), met).map_err(|e| format!("rsockets: {e}"))?;
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         println!("{}", scenario.name());
         for over in overs.iter().filter(|over| over.plugins.is_none() || scenario.newer) {
@@ -124,7 +126,7 @@ fn lazily(ours: &Over, folder: &Path, scratch: &Scratch) -> crate::Result<String
 
 /// What is under the commands of a side.
 #[derive(Debug)]
-struct Over {
+pub(super) struct Over {
     side: Side,
     /// The folder of our library.
     lib: PathBuf,
@@ -133,7 +135,7 @@ struct Over {
 }
 
 impl Over {
-    fn job(&self, line: &str) -> Job {
+    pub(super) fn job(&self, line: &str) -> Job {
         let mut words = line.split_whitespace();
         let job = Job::new(words.next().unwrap_or_default()).args(words);
         let job = match self.side {

@@ -4,6 +4,7 @@
 
 mod inside;
 mod normal;
+mod rsockets;
 mod scenarios;
 
 pub(crate) use inside::{INSIDE, inside};
@@ -102,6 +103,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for (file, what) in [
         (inside::LAZY, "plugins are opened when they are needed"),
         (inside::MIXED, "one event channel serves soft and the kernel's devices"),
+        (rsockets::FILE, "rsockets of both libraries understand each other"),
     ] {
         let said = fs::read_to_string(folder.join(file)).unwrap_or_default();
         tally.record(what, if said == inside::WELL { Ok(()) } else { Err(said) });

@@ -1,0 +1,108 @@
+//! rsockets over the kernel's devices: ours at both ends, and upstream's at either.
+
+use super::inside::{LIMIT, Over, WELL};
+use crate::pair;
+use crate::process::{Job, PAUSE};
+use crate::scratch::Scratch;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The file in which it is told how it went.
+pub(super) const FILE: &str = "rsockets";
+
+/// The address of the first device.
+const ADDRESS: &str = "10.77.0.1";
+
+/// Programs that take the same options on both sides, and verify what they get. Of datagrams one may be lost, and is sent again.
+const LINES: &[&str] = &[
+    "rstream -T v -T b -S 20000 -C 10 -I 10",
+    "rstream -T v -T n -S 300000 -C 3 -I 3",
+    "rstream -T v -T a -S 64 -C 20 -I 10 -i 0",
+    "riostream -T v -S 20000 -C 10 -I 5",
+    "udpong -T e -C 20 -S 1000",
+];
+
+/// Runs all of them, and copies a file, with both libraries on either side.
+pub(super) fn run(
+    theirs: &Over,
+    ours: &Over,
+    folder: &Path,
+    scratch: &Scratch,
+) -> crate::Result<String> {
+    let mut said = String::new();
+    let mut port = 7200;
+    for (names, server, client) in [
+        ("ours with ours", ours, ours),
+        ("ours with upstream's client", ours, theirs),
+        ("upstream's with our client", theirs, ours),
+    ] {
+        for line in LINES {
+            port += 1;
+            println!("{line}, {names}");
+            if let Err(why) = meet([server, client], line, &["-s", ADDRESS], port, scratch)? {
+                said += &format!("{line}, {names}\n{why}\n");
+            }
+        }
+        port += 1;
+        println!("rcopy, {names}");
+        let (from, to) = (folder.join("original"), folder.join(format!("copy.{port}")));
+        let bytes: Vec<u8> = (0..300_001_u32).map(|n| (n * 31 + n / 253) as u8).collect();
+        fs::write(&from, &bytes).map_err(|why| why.to_string())?;
+        let (from, target) = (from.display().to_string(), format!("{ADDRESS}:{}", to.display()));
+        if let Err(why) = meet([server, client], "rcopy", &[&from, &target], port, scratch)? {
+            said += &format!("rcopy, {names}\n{why}\n");
+        } else if fs::read(&to).ok() != Some(bytes) {
+            said += &format!("rcopy, {names}: the copy is not the same\n");
+        }
+    }
+    Ok(if said.is_empty() { WELL.into() } else { said })
+}
+
+/// A server and its client, who has more to say; what they said if it did not go well.
+fn meet(
+    overs: [&Over; 2],
+    line: &str,
+    more: &[&str],
+    port: u16,
+    scratch: &Scratch,
+) -> crate::Result<Result<(), String>> {
+    let number = port.to_string();
+    let [server, client] = overs.map(|over| over.job(line));
+    // rcopy takes its options behind the names only.
+    let client = client.args(more).args(["-p", &number]);
+    let deadline = Instant::now() + LIMIT;
+    // Without an address udpong serves at ::1.
+    let server = if line.starts_with("udpong") { server.args(["-b", ADDRESS]) } else { server };
+    let mut server = server.args(["-p", &number]).start(scratch)?;
+    while !is_expected(line, port, scratch)? && !server.ended() && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+    let client = client.run(scratch, LIMIT)?;
+    let endless = !line.contains("stream");
+    if endless || !client.ok() {
+        // What a copy still does is waited for.
+        let until = Instant::now() + Duration::from_secs(2);
+        while line == "rcopy" && !server.ended() && Instant::now() < until {
+            std::thread::sleep(PAUSE);
+        }
+        server.kill();
+    }
+    let server = server.finish(deadline);
+    let well = client.ok() && (endless || server.ok());
+    let report = || format!("{}{}", server.report("server"), client.report("client"));
+    Ok(if well { Ok(()) } else { Err(report()) })
+}
+
+/// Whether a client has somebody to come to.
+fn is_expected(line: &str, port: u16, scratch: &Scratch) -> crate::Result<bool> {
+    if line.starts_with("udpong") {
+        let sockets = fs::read_to_string("/proc/net/udp").unwrap_or_default();
+        let sockets6 = fs::read_to_string("/proc/net/udp6").unwrap_or_default();
+        return Ok(pair::has_port(&sockets, port) || pair::has_port(&sockets6, port));
+    }
+    let job = Job::new("rdma").args(["resource", "show", "cm_id"]);
+    let listening = job.run(scratch, LIMIT)?.stdout;
+    let name = format!(":{port} ");
+    Ok(listening.lines().any(|line| line.contains("LISTEN") && line.contains(&name)))
+}
