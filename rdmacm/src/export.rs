@@ -82,7 +82,7 @@ cface::exports! {
     "rsocket" "@@" "RDMACM_1.0" => rsocket::connect::rsocket;
     "rwrite" "@@" "RDMACM_1.0" => rsocket::transfer::rwrite;
     "rwritev" "@@" "RDMACM_1.0" => rsocket::transfer::rwritev;
-    "repoll_create" "@@" "RDMACM_1.5" => rsocket::make;
-    "repoll_ctl" "@@" "RDMACM_1.5" => rsocket::of_none;
-    "repoll_wait" "@@" "RDMACM_1.5" => rsocket::of_none;
+    "repoll_create" "@@" "RDMACM_1.5" => rsocket::set::create;
+    "repoll_ctl" "@@" "RDMACM_1.5" => rsocket::set::control;
+    "repoll_wait" "@@" "RDMACM_1.5" => rsocket::set::wait;
 }

@@ -84,6 +84,9 @@ verb! {
     /// # Safety
     /// Nothing is asked.
     pub(crate) fn rclose(socket: c_int) -> MinusOne {
+        if super::set::close(socket) {
+            return Ok(MinusOne(0));
+        }
         let socket = find(socket)?;
         loop {
             let state = socket.lock();

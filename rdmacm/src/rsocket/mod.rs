@@ -10,7 +10,7 @@
 //! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
 //! | `transfer`, `vector` | sending and receiving |
 //! | `mapping` | `riomap`, `riowrite` |
-//! | `poll` | `rpoll`, `rselect` |
+//! | `poll`, `set` | `rpoll`, `rselect`; `repoll_create` and its kin |
 //! | `end` | `rshutdown`, `rclose` |
 //! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
 //! | `bell` | what wakes a thread that waits |
@@ -30,27 +30,8 @@ mod memory;
 pub(crate) mod options;
 pub(crate) mod poll;
 mod queue;
+pub(crate) mod set;
 mod settings;
 mod socket;
 pub(crate) mod transfer;
 mod vector;
-
-use cface::Errno;
-
-/// `repoll_create(3)`: there are none yet.
-///
-/// # Safety
-/// Nothing is asked. What calls it has more arguments than it takes, which it does not look at, and returns `int`: it sees -1.
-pub(crate) unsafe extern "C" fn make() -> isize {
-    Errno::EOPNOTSUPP.set();
-    -1
-}
-
-/// A call for a descriptor that is of no `repoll_create(3)`.
-///
-/// # Safety
-/// As [`make`].
-pub(crate) unsafe extern "C" fn of_none() -> isize {
-    Errno::EBADF.set();
-    -1
-}

@@ -104,8 +104,11 @@ impl Asked<'_> {
     }
 }
 
-/// poll(2) for both kinds; `None`: for ever.
-fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
+/// poll(2) for both kinds; `None`: for ever. Tells of how many entries something is true.
+///
+/// # Errors
+/// `EINTR`, and the system's.
+pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
     let sockets = entries.iter().map(|entry| find(entry.fd).ok()).collect();
     let mut asked = Asked { entries, sockets };
     let begun = Instant::now();

@@ -1,0 +1,200 @@
+//! `repoll_create`, `repoll_ctl`, `repoll_wait`: as epoll(7), for rsockets and other descriptors together. What is ready is told as long as it is.
+
+use super::poll::poll;
+use cface::{Errno, MinusOne, verb};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A descriptor that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    fd: c_int,
+    events: u32,
+    data: u64,
+}
+
+/// A set of descriptors.
+#[derive(Debug)]
+pub(super) struct Set {
+    /// Its number, an eventfd: one for each thread that is to look again.
+    fd: c_int,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: Vec<Member>,
+    /// How often it changed.
+    changes: u64,
+    /// Threads that wait and know of all changes.
+    waiting: u64,
+    closed: bool,
+}
+
+static SETS: RwLock<Option<HashMap<c_int, Arc<Set>>>> = RwLock::new(None);
+
+/// What poll(2) and epoll(7) call alike.
+const KNOWN: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP) as u32;
+
+fn find(fd: c_int) -> Result<Arc<Set>, Errno> {
+    SETS.read().as_ref().and_then(|known| known.get(&fd)).cloned().ok_or(Errno::EBADF)
+}
+
+/// Closes a set; `false`: there is none of that number.
+pub(super) fn close(fd: c_int) -> bool {
+    let Some(set) = SETS.write().as_mut().and_then(|known| known.remove(&fd)) else { return false };
+    let mut state = set.state.lock();
+    state.closed = true;
+    set.tell(&mut state);
+    true
+}
+
+impl Set {
+    /// Has all threads that wait look again.
+    fn tell(&self, state: &mut State) {
+        state.changes += 1;
+        let count = std::mem::take(&mut state.waiting);
+        if count > 0 {
+            // SAFETY: eight bytes of `count` are read. The descriptor's count stays far below its limit, so this does not wait.
+            unsafe { libc::syscall(libc::SYS_write, self.fd, &raw const count, 8_usize) };
+        }
+    }
+
+    /// Adds, changes or takes out a member.
+    fn change(&self, op: c_int, member: Member) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let at = state.members.iter().position(|one| one.fd == member.fd);
+        match (op, at) {
+            (libc::EPOLL_CTL_ADD, None) => state.members.push(member),
+            (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EEXIST),
+            (libc::EPOLL_CTL_MOD, Some(at)) => state.members[at] = member,
+            (libc::EPOLL_CTL_DEL, Some(at)) => drop(state.members.remove(at)),
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
+            _ => return Err(Errno::EINVAL),
+        }
+        self.tell(&mut state);
+        Ok(())
+    }
+
+    /// What is ready, of the members that there are now, or change while nothing is; at most `most`.
+    fn wait(&self, most: usize, limit: Option<Duration>) -> Result<Vec<(u32, u64)>, Errno> {
+        let begun = Instant::now();
+        loop {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Err(Errno::EBADF);
+            }
+            let (members, changes) = (state.members.clone(), state.changes);
+            state.waiting += 1;
+            drop(state);
+            let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+            let own = entry(self.fd, libc::POLLIN);
+            let all = members.iter().map(|one| entry(one.fd, (one.events & KNOWN) as i16));
+            let mut entries: Vec<_> = all.chain([own]).collect();
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            let found = poll(&mut entries, left);
+            let mut state = self.state.lock();
+            if state.changes == changes {
+                state.waiting -= 1;
+            } else {
+                let mut one = 0_u64;
+                // SAFETY: the eight bytes of `one` are writable. It was told of the change, so this does not wait.
+                unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut one, 8_usize) };
+            }
+            // As with epoll(7), who is closed is no member any more.
+            let gone = |fd| entries.iter().any(|e| e.fd == fd && e.revents & libc::POLLNVAL != 0);
+            state.members.retain(|one| !gone(one.fd));
+            drop(state);
+            let found = found?;
+            let ready = entries.iter().zip(&members).filter_map(|(entry, member)| {
+                let events = u32::from(entry.revents.cast_unsigned()) & KNOWN;
+                (events != 0).then_some((events, member.data))
+            });
+            let ready: Vec<_> = ready.take(most).collect();
+            if !ready.is_empty() || found == 0 {
+                return Ok(ready);
+            }
+        }
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody uses the set any more.
+        unsafe { libc::close(self.fd) };
+    }
+}
+
+verb! {
+    /// `repoll_create(3)`: of the flags, `O_CLOEXEC` is known.
+    ///
+    /// # Safety
+    /// Nothing is asked.
+    pub(crate) fn create(flags: c_int) -> MinusOne {
+        let flags = flags & libc::O_CLOEXEC | libc::EFD_SEMAPHORE;
+        // SAFETY: eventfd has no requirements.
+        let fd = unsafe { libc::eventfd(0, flags) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        let set = Arc::new(Set { fd, state: Mutex::default() });
+        SETS.write().get_or_insert_default().insert(fd, set);
+        Ok(MinusOne(fd))
+    }
+
+    /// `repoll_ctl(3)`: errors as epoll_ctl(2).
+    ///
+    /// # Safety
+    /// `event` is NULL or readable.
+    pub(crate) fn control(
+        epfd: c_int,
+        op: c_int,
+        fd: c_int,
+        event: *mut libc::epoll_event,
+    ) -> MinusOne {
+        let set = find(epfd)?;
+        if fd < 0 {
+            return Err(Errno::EBADF);
+        }
+        if fd == epfd {
+            return Err(Errno::EINVAL);
+        }
+        if event.is_null() && op != libc::EPOLL_CTL_DEL {
+            return Err(Errno::EFAULT);
+        }
+        let (events, data) = match op {
+            libc::EPOLL_CTL_DEL => (0, 0),
+            // SAFETY: by the contract above; the structure is packed.
+            _ => unsafe { ((&raw const (*event).events).read_unaligned(), (&raw const (*event).u64).read_unaligned()) },
+        };
+        set.change(op, Member { fd, events, data })?;
+        Ok(MinusOne(0))
+    }
+
+    /// `repoll_wait(3)`: as epoll_wait(2).
+    ///
+    /// # Safety
+    /// `events` has room for `most`.
+    pub(crate) fn wait(
+        epfd: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int,
+    ) -> MinusOne {
+        let set = find(epfd)?;
+        let most = usize::try_from(most).ok().filter(|&most| most > 0).ok_or(Errno::EINVAL)?;
+        if events.is_null() {
+            return Err(Errno::EFAULT);
+        }
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let ready = set.wait(most, limit)?;
+        for (at, &(events_of, data)) in ready.iter().enumerate() {
+            // SAFETY: there is room for `most`, and these are no more.
+            unsafe { events.add(at).write_unaligned(libc::epoll_event { events: events_of, u64: data }) };
+        }
+        Ok(MinusOne(c_int::try_from(ready.len()).unwrap_or(c_int::MAX)))
+    }
+}
