@@ -43,8 +43,7 @@ const CROWD: &[(&str, &[&str])] = &[
     ("ib_write_bw", &["-n", "50", "-s", "1048576"]),
 ];
 
-/// Programs of ours, whose two processes are of both hosts. `tm errors` is none of them: one run in twenty gives up a request that
-/// should be refused (docs/hosts.md).
+/// Programs of ours, whose two processes are of both hosts.
 const OWN: &[(&str, &[&str])] = &[
     ("random_ops", &["two"]),
     ("builders_xrc", &[]),
@@ -54,6 +53,7 @@ const OWN: &[(&str, &[&str])] = &[
     ("tm", &["unexpected", "two"]),
     ("tm", &["sync", "two"]),
     ("tm", &["events", "two"]),
+    ("tm", &["errors", "two"]),
     ("tm_random", &["thousands", "two"]),
     ("tm_random", &["races", "two"]),
     ("tm_random", &["threads", "two"]),

@@ -193,6 +193,12 @@ impl Datagrams {
         drop(self.from.lock());
     }
 
+    /// Where we put datagrams for process `slot`.
+    #[cfg(test)]
+    pub(crate) fn ring_to(&self, adapter: &Adapter, slot: u16) -> soft_local::shm::ring::Ring {
+        self.outlet(adapter, slot).expect("it is there").ring.clone()
+    }
+
     /// Serves what lies in the datagram rings.
     pub(crate) fn look(&self, adapter: &Adapter, who: ServedBy) {
         if let Some(from) = self.from.try_lock() {
@@ -303,6 +309,11 @@ impl Outlet {
     /// The process that it leads to.
     pub(crate) fn slot(&self) -> u16 {
         self.peer.slot
+    }
+
+    /// Wakes that process.
+    pub(crate) fn kick(&self) {
+        self.peer.kick();
     }
 
     /// Its receiver is dead: the chunks that it was lent are ours again.

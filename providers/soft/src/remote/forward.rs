@@ -15,8 +15,10 @@ use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
+use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// What stands before a packet: sender, receiver, traffic class, hop limit, whether a switch marked it, and a byte that is 0.
 const BEFORE: usize = 16 + 16 + 4;
@@ -25,13 +27,12 @@ const LONGEST: usize = 4096 + 128;
 const _: () = assert!(BEFORE + LONGEST <= CHUNK_BYTES);
 
 impl Network {
-    /// Passes a packet on to process `slot`; `false`: it is lost.
+    /// Passes a packet on to process `slot`, now or, if that process has just come or has too much to do, soon; `false`: it is lost.
     pub(super) fn forward(&self, adapter: &Adapter, slot: u16, came: &Came<'_>) -> bool {
         let packet = came.arrival.packet;
         if packet.len() > LONGEST {
             return false;
         }
-        let Ok(outlet) = adapter.datagrams.outlet(adapter, slot) else { return false };
         let mut before = [0; BEFORE];
         let (from, to) = ends(came.arrival.addresses);
         before[..16].copy_from_slice(&from.octets());
@@ -41,28 +42,132 @@ impl Network {
             came.hop_limit,
             u8::from(came.arrival.congested),
         ]);
-        let mut body = [0; BODY_WORDS];
-        body[0] = halves(packet.len() as u32, 0);
-        let src_qpn = qpn(adapter.fabric.slot(), 0);
-        let datagram = OutgoingDatagram {
-            op: Op::Packet,
-            flags: 0,
-            imm: 0,
-            src_qpn,
-            to: None,
-            body,
-            inline: None,
-        };
-        let sent = outlet.put(adapter, &datagram, |chunk| {
-            chunk.put(&before);
-            chunk.part(BEFORE, LONGEST).put(packet);
-        });
-        outlet.publish();
-        let is_gone = sent == Sent::Gone;
-        if is_gone {
-            Counts::of(adapter.view).own(Own::Forwarded).fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock();
+        if !waiting.has(slot) {
+            match pass(adapter, slot, &before, packet) {
+                Passed::Yes => return true,
+                Passed::Never => return false,
+                Passed::NotYet => {}
+            }
         }
-        is_gone
+        let kept = waiting.keep(slot, &before, packet, Instant::now());
+        self.passes_later.store(true, Ordering::Relaxed);
+        kept
+    }
+
+    /// Tries again what could not be passed on when it came.
+    #[inline]
+    pub(super) fn forward_waiting(&self, adapter: &Adapter) {
+        if self.passes_later.load(Ordering::Relaxed) {
+            self.forward_again(adapter);
+        }
+    }
+
+    #[cold]
+    fn forward_again(&self, adapter: &Adapter) {
+        let mut waiting = self.waiting.lock();
+        let lost = waiting.again(Instant::now(), |slot, frame| {
+            let (before, packet) = frame.split_at(BEFORE);
+            pass(adapter, slot, before, packet)
+        });
+        self.passes_later.store(!waiting.is_empty(), Ordering::Relaxed);
+        Counts::of(adapter.view).own(Own::Unknown).fetch_add(lost, Ordering::Relaxed);
+    }
+}
+
+/// Puts a packet into the ring of process `slot`.
+fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
+    let Ok(outlet) = adapter.datagrams.outlet(adapter, slot) else { return Passed::Never };
+    let mut body = [0; BODY_WORDS];
+    body[0] = halves(packet.len() as u32, 0);
+    let src_qpn = qpn(adapter.fabric.slot(), 0);
+    let datagram = OutgoingDatagram {
+        op: Op::Packet,
+        flags: 0,
+        imm: 0,
+        src_qpn,
+        to: None,
+        body,
+        inline: None,
+    };
+    let sent = outlet.put(adapter, &datagram, |chunk| {
+        chunk.put(before);
+        chunk.part(BEFORE, LONGEST).put(packet);
+    });
+    outlet.publish();
+    if sent == Sent::Full {
+        // It has not made room for us yet, if it has just come.
+        outlet.kick();
+        return Passed::NotYet;
+    }
+    Counts::of(adapter.view).own(Own::Forwarded).fetch_add(1, Ordering::Relaxed);
+    Passed::Yes
+}
+
+/// What became of a packet for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    Yes,
+    /// There is no room at present.
+    NotYet,
+    /// Nobody is there.
+    Never,
+}
+
+/// Packets that could not be passed on when they came, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(VecDeque<Late>);
+
+#[derive(Debug)]
+struct Late {
+    slot: u16,
+    since: Instant,
+    /// What stands before the packet, and the packet.
+    frame: Box<[u8]>,
+}
+
+/// So many wait at most; what comes then is lost, as in a socket that is full.
+const MOST: usize = 256;
+/// So long: then whoever sent it has long sent it again.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something for this process waits: what comes later goes behind it.
+    fn has(&self, slot: u16) -> bool {
+        self.0.iter().any(|late| late.slot == slot)
+    }
+
+    /// `false`: there is no room.
+    fn keep(&mut self, slot: u16, before: &[u8], packet: &[u8], now: Instant) -> bool {
+        if self.0.len() >= MOST {
+            return false;
+        }
+        self.0.push_back(Late { slot, since: now, frame: [before, packet].concat().into() });
+        true
+    }
+
+    /// Tries all again, in order; says how many are given up.
+    fn again(&mut self, now: Instant, mut pass: impl FnMut(u16, &[u8]) -> Passed) -> u64 {
+        let mut full = Vec::new();
+        let mut lost = 0;
+        self.0.retain(|late| {
+            let passed = match full.contains(&late.slot) {
+                true => Passed::NotYet,
+                false => pass(late.slot, &late.frame),
+            };
+            let is_over = now.duration_since(late.since) > PATIENCE;
+            match passed {
+                Passed::Yes => return false,
+                Passed::NotYet if !is_over => full.push(late.slot),
+                Passed::NotYet | Passed::Never => lost += 1,
+            }
+            passed == Passed::NotYet && !is_over
+        });
+        lost
     }
 }
 
@@ -120,5 +225,72 @@ pub(super) fn ends(addresses: Addresses) -> (Ipv6Addr, Ipv6Addr) {
     match addresses {
         Addresses::V4 { src, dst } => (src.to_ipv6_mapped(), dst.to_ipv6_mapped()),
         Addresses::V6 { src, dst } => (src, dst),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soft_local::fabric::FabricConfig;
+    use std::sync::Arc;
+
+    fn adapter(config: &FabricConfig) -> Arc<Adapter> {
+        Adapter::join(config.clone()).expect("a fabric")
+    }
+
+    #[test]
+    fn a_packet_for_a_process_that_has_just_come_is_not_lost() {
+        let name = format!("ferroverbs-forward-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        let [a, b] = [adapter(&config), adapter(&config)];
+        let any = std::net::Ipv4Addr::LOCALHOST;
+        let addresses = Addresses::V4 { src: any, dst: any };
+        let arrival = Arrival { addresses, congested: false, packet: &[0; 16] };
+        let came = Came { arrival, traffic_class: 0, hop_limit: 64 };
+        let counts = Counts::of(a.view);
+        let forwarded = || counts.own(Own::Forwarded).load(Ordering::Relaxed);
+        let (ring, identity) = (a.datagrams.ring_to(&a, b.fabric.slot()), a.fabric.identity());
+        while !ring.nak().load(Ordering::Acquire).is(identity) {
+            std::thread::yield_now();
+        }
+        // Its service thread has not made room for us yet.
+        ring.nak().store(0, Ordering::Release);
+        assert!(a.wire.forward(&a, b.fabric.slot(), &came), "it waits");
+        assert!(a.wire.forward(&a, b.fabric.slot(), &came), "behind the first");
+        assert_eq!(forwarded(), 0);
+        ring.nak().store(identity, Ordering::Release);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while forwarded() < 2 {
+            a.wire.forward_waiting(&a);
+            // However slow this machine is: the packets are new ones then.
+            if a.wire.waiting.lock().is_empty() && forwarded() < 2 {
+                a.wire.forward(&a, b.fabric.slot(), &came);
+            }
+            assert!(Instant::now() < deadline, "there is room at last");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_waits_keeps_its_order_and_is_given_up_in_time() {
+        let (mut waiting, now) = (Waiting::default(), Instant::now());
+        for (slot, packet) in [(1, b"a"), (2, b"b"), (1, b"c")] {
+            assert!(waiting.keep(slot, b"", packet, now));
+        }
+        assert!(waiting.has(1) && !waiting.has(3));
+        let mut tried = Vec::new();
+        let lost = waiting.again(now, |slot, frame| {
+            tried.push((slot, frame.to_vec()));
+            if slot == 1 { Passed::NotYet } else { Passed::Yes }
+        });
+        let wanted = [(1, b"a".to_vec()), (2, b"b".to_vec())];
+        assert_eq!((lost, tried), (0, wanted.to_vec()), "nothing overtakes what is for the same");
+        let later = now + PATIENCE + Duration::from_millis(1);
+        assert_eq!(waiting.again(later, |_, _| Passed::NotYet), 2);
+        assert!(waiting.is_empty());
+        assert!((0..MOST).all(|_| waiting.keep(1, b"", b"x", now)));
+        assert!(!waiting.keep(1, b"", b"x", now), "there is an end to it");
+        assert_eq!(waiting.again(now, |_, _| Passed::Never), MOST as u64);
     }
 }

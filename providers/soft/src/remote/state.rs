@@ -1,5 +1,6 @@
 //! The wire as one process has it.
 
+use super::forward::Waiting;
 use super::ports::Ports;
 use super::timers::Timers;
 use ferroverbs_roce::engine::Arrival;
@@ -30,6 +31,10 @@ pub(crate) struct Network {
     pub(super) receivers: AtomicUsize,
     /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
     pub(super) families: AtomicU8,
+    /// Packets for other processes that had no room for them.
+    pub(super) waiting: Mutex<Waiting>,
+    /// There are some. Written under that lock.
+    pub(super) passes_later: AtomicBool,
 }
 
 /// A packet that came, whoever brought it, with what its IP header said.

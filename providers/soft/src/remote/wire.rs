@@ -29,6 +29,8 @@ const V6: u8 = 1 << 1;
 
 /// How often the service thread looks whether somebody still polls.
 const LOOK: Duration = Duration::from_millis(4);
+/// How often it tries to pass on what another process had no room for.
+const AGAIN: Duration = Duration::from_micros(200);
 /// How long a process that ends waits for the thread that takes packets.
 const HAND_OVER: Duration = Duration::from_millis(50);
 /// How long the service thread looks for more packets after some came: as long as it takes to wake it.
@@ -91,6 +93,7 @@ impl Network {
         let Some(ports) = self.ports() else { return };
         // Whoever left an acknowledgement to go along with a request had the time to post one.
         self.pay(adapter);
+        self.forward_waiting(adapter);
         // Whoever has it does what we would.
         let Some(mut inbox) = ports.inbox.try_lock() else { return ports.flush() };
         let now = ports.now();
@@ -321,7 +324,11 @@ impl Network {
         self.stay(adapter, ports);
         let next = self.next.load(Ordering::Relaxed);
         let at = (next != u64::MAX).then(|| Time::from_ns(next));
-        at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)))
+        let wait = at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)));
+        match self.passes_later.load(Ordering::Relaxed) {
+            true => Some(wait.unwrap_or(AGAIN).min(AGAIN)),
+            false => wait,
+        }
     }
 
     /// By the service thread: takes what came. While packets follow each other closely it looks for the next ones rather than sleep: a peer that

@@ -129,10 +129,12 @@ impl Qp {
         };
         if self.shared.error {
             self.shared.counters.dropped_pkts += 1;
-            if let (Message::Rc(_) | Message::Xrc(..), ReceiveSide::Reliable(responder)) =
-                (packet.message, &mut self.receiving)
+            if let (
+                Message::Rc(request) | Message::Xrc(_, request),
+                ReceiveSide::Reliable(responder),
+            ) = (packet.message, &mut self.receiving)
             {
-                responder.refuse_again();
+                responder.answer_in_error(packet.bth.psn, request, &self.shared);
             }
             return Step::Dropped(Drop::Error);
         }

@@ -376,12 +376,19 @@ impl Responder {
         shared.fail(status);
     }
 
-    /// A request comes although one was refused, so the peer missed that: it is told again, once for each that comes and never more at a time.
-    pub(super) fn refuse_again(&mut self) {
-        if let Some((psn, nak)) = self.refused
-            && self.answers.is_empty()
-        {
+    /// A request comes although this end is in error. If one was refused the peer missed that: it is told again. What was executed before is
+    /// acknowledged again, so that it does not count as given up because its acknowledgement was lost. Once for each that comes and never more at a time.
+    pub(super) fn answer_in_error(&mut self, psn: Psn, request: Request, shared: &Shared) {
+        if !self.answers.is_empty() {
+            return;
+        }
+        if let Some((psn, nak)) = self.refused {
             self.answers.acknowledge(psn, Syndrome::Nak(nak), self.msn);
+        } else if psn.since(self.expected) < 0
+            && matches!(request, Request::Send(_) | Request::Write(_))
+        {
+            self.held = Held::NONE;
+            self.acknowledge_newest(shared);
         }
     }
 

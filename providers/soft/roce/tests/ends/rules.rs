@@ -158,6 +158,31 @@ fn a_refusal_that_is_lost_is_told_again() {
     assert_eq!(world.ends[1].inbox.len(), 1, "once");
 }
 
+/// It failed by itself after it had executed a message, and the acknowledgement is lost: the message was not given up for that.
+#[test]
+fn what_was_executed_before_an_end_failed_is_acknowledged_again() {
+    let mut world = world(|config, sending| {
+        without_hello(config);
+        sending.timeout = 18;
+    });
+    world.ends[0].post(send(0, 600));
+    let now = world.now;
+    for (_, datagram) in packets(&mut world.ends[0], now) {
+        world.ends[1].receive(now, &datagram, false);
+    }
+    let lost = packets(&mut world.ends[1], now);
+    world.ends[1].qp.fail();
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success)], "a probe asked");
+    assert_eq!(world.ends[0].qp.counters().local_ack_timeout_err, 0);
+    assert_eq!((lost.len(), world.ends[1].inbox.len()), (1, 1), "once");
+    // What comes now is not executed, and ends as with a peer that is gone.
+    world.ends[0].post(send(1, 10));
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions.last(), Some(&(1, Status::RetryExceeded)));
+    assert_eq!(world.ends[1].inbox.len(), 1);
+}
+
 #[test]
 fn a_queue_pair_that_grants_nothing_refuses_every_remote_request() {
     let how = Feth { whole_region: true, global: false, persistent: false };
