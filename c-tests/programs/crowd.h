@@ -107,7 +107,7 @@ static struct crowd_plan crowd_plan(uint64_t seed, int type, unsigned each)
 	p.srqs = p.type == C_XRC ? 1 + (int)(rnd(g) % C_SRQS) : p.type == C_TM ? 1 : p.type == C_UC ? 0 : (int)(rnd(g) % C_SRQS);
 	p.own_qp = (int)(rnd(g) % 2);
 	p.credits = p.type == C_RC || p.type == C_XRC ? (int)(rnd(g) % 2) : 1;
-	p.by_gid = (int)(rnd(g) % 2);
+	p.by_gid = (int)(rnd(g) % 2) || hosts_differ();
 	p.mapped = (int)(rnd(g) % 2);
 	for (int i = 0; i < 2; i++) {
 		p.takers[i] = 1 + (int)(rnd(g) % C_TAKERS);

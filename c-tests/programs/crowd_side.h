@@ -115,7 +115,7 @@ static void crowd_open(struct crowd *c)
 	int fd = -1;
 	c->pd = ibv_alloc_pd(c->ctx);
 	c->memory = mmap(NULL, places * C_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	crowd_must(c, c->pd && c->memory != MAP_FAILED && !ibv_query_port(c->ctx, 1, &port) && !ibv_query_gid(c->ctx, 1, 0, &i->gid), "set up");
+	crowd_must(c, c->pd && c->memory != MAP_FAILED && !ibv_query_port(c->ctx, 1, &port) && !ibv_query_gid(c->ctx, 1, hosts_differ(), &i->gid), "set up");
 	c->mr = ibv_reg_mr(c->pd, c->memory, places * C_ROOM, C_RIGHTS);
 	crowd_must(c, c->mr != NULL, "ibv_reg_mr");
 	i->lid = port.lid;
@@ -164,6 +164,7 @@ static void crowd_ready(struct crowd *c, int i)
 				  .min_rnr_timer = 1, .ah_attr = { .dlid = peer->lid, .port_num = 1, .is_global = (uint8_t)c->plan.by_gid } };
 	a.ah_attr.grh.dgid = peer->gid;
 	a.ah_attr.grh.hop_limit = 64;
+	a.ah_attr.grh.sgid_index = (uint8_t)hosts_differ();
 	e = e ? e : ibv_modify_qp(c->qp[i], &a, IBV_QP_STATE | (ud ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) | (receives ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = c->qp[i]->qp_num * 77 & 0xffffff, .max_rd_atomic = 16, .retry_cnt = 7, .rnr_retry = 7, .timeout = 15 };
 	if (!c->xrcd)

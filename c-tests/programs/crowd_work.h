@@ -144,7 +144,7 @@ static int crowd_free(struct crowd_thread *t, uint32_t seq)
 
 static struct ibv_ah *crowd_ah(struct crowd *c)
 {
-	struct ibv_ah_attr a = { .dlid = c->board->info[1].lid, .port_num = 1, .is_global = 1, .grh = { .dgid = c->board->info[1].gid, .hop_limit = 64 } };
+	struct ibv_ah_attr a = { .dlid = c->board->info[1].lid, .port_num = 1, .is_global = 1, .grh = { .dgid = c->board->info[1].gid, .sgid_index = (uint8_t)hosts_differ(), .hop_limit = 64 } };
 	struct ibv_ah *ah = ibv_create_ah(c->pd, &a);
 	crowd_must(c, ah != NULL, "ibv_create_ah");
 	return ah;

@@ -3,7 +3,8 @@
  * operations, lengths, lists), and an oracle that knows each completion and each byte of each buffer beforehand. Objects come and go while
  * others work; queue pairs are flushed and connected again; processes are killed. Afterwards everything can be destroyed.
  *
- * storm SEED SECONDS: SEED 0 is taken from the clock. The seed is printed; it repeats plans and operations, not the timing.
+ * storm SEED SECONDS: SEED 0 is taken from the clock. The seed is printed; it repeats plans and operations, not the timing. With TEST_HOST (rig.h) every
+ * second process is on the other host; the cable has to carry packets of 4096 bytes.
  */
 #include "storm.h"
 #include "../tools/refuse_cma.h"
@@ -33,6 +34,9 @@ void bad(const struct side *s, const char *format, ...)
 
 #include "storm_side.h"
 
+/* Whether the two processes of a link are on different hosts. */
+static int is_far(const struct plan *p) { return hosts_differ() && p->proc[0] % 2 != p->proc[1] % 2; }
+
 struct plan plan_of(int link)
 {
 	struct plan p = { .rng = storm_seed * 1000003 + storm_round * 7919u + (unsigned)link };
@@ -43,10 +47,14 @@ struct plan plan_of(int link)
 	p.transport = kinds[below(g, sizeof kinds / sizeof *kinds)];
 	p.proc[0] = (int)below(g, PROCS);
 	p.proc[1] = (int)below(g, PROCS);
+	/* Others are of one host alone, or may get lost: UC wherever a socket's buffer is full, datagrams where the weather is bad. */
+	int arrives = p.transport == T_XRC || (p.transport == T_UD && !getenv("FERROVERBS_SOFT_WEATHER"));
+	if (is_far(&p) && !arrives)
+		p.transport = T_RC;
 	p.batches = 4 + (int)below(g, 20);
 	p.new_api = (int)below(g, 2);
 	p.srq = (int)below(g, 3) == 0 && p.transport != T_UC;
-	p.by_gid = (int)below(g, 2);
+	p.by_gid = (int)below(g, 2) || hosts_differ();
 	p.sig_all = (int)below(g, 4) == 0;
 	p.memory = (enum memory)below(g, MEMORIES);
 	p.window = p.transport == T_RC && p.memory != M_DEVICE && p.memory != M_ON_DEMAND ? (int)below(g, 3) : 0;
@@ -245,8 +253,8 @@ static int drain_sends(struct side *s, struct batch *b)
 /* All completions of the receives; 1 if they ended because of a death. `flushed`: we took the QP to ERR ourselves. */
 static int drain_receives(struct side *s, struct batch *b, int flushed)
 {
-	/* The receives of a queue of its own are flushed when the peer dies; those of others stay. */
-	int own = s->plan.transport == T_RC && !s->srq, failed = 0;
+	/* The receives of a queue of its own are flushed when the peer dies; those of others stay. Who only receives hears nothing of another host. */
+	int own = s->plan.transport == T_RC && !s->srq && !is_far(&s->plan), failed = 0;
 	unsigned last = 0;
 	for (; b->next_receive < b->n; b->next_receive++) {
 		unsigned i = b->next_receive, from = i;
@@ -384,9 +392,10 @@ static void aftermath(struct side *s, struct batch *b, int posted)
 		if (status != IBV_WC_RETRY_EXC_ERR && status != IBV_WC_WR_FLUSH_ERR)
 			bad(s, "to a process that was killed: %s", ibv_wc_status_str(status));
 	} else if (posted && !s->srq) {
-		if (!reliable)
+		int told = reliable && !is_far(&s->plan);
+		if (!told)
 			to_state(s, IBV_QPS_ERR);
-		drain_receives(s, b, !reliable);
+		drain_receives(s, b, !told);
 	}
 }
 
@@ -574,6 +583,8 @@ static void start(int proc)
 	if (!pid[proc]) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		choose_path(storm_seed * 31 + lives);
+		if (proc % 2)
+			go_to_host();
 		process(proc);
 	}
 }

@@ -148,7 +148,7 @@ void side_open(struct side *s, struct ibv_mr *counter)
 	s->scratch_mr = ibv_reg_mr(s->pd, &s->scratch, sizeof s->scratch, IBV_ACCESS_LOCAL_WRITE);
 	/* Keys of a domain serve QPs of that domain. */
 	s->counter_mr = ibv_reg_mr(s->pd, counter->addr, sizeof(uint64_t), RIGHTS);
-	if (!s->mr || !s->scratch_mr || !s->counter_mr || ibv_query_port(s->ctx, 1, &port) || ibv_query_gid(s->ctx, 1, 0, &i->gid))
+	if (!s->mr || !s->scratch_mr || !s->counter_mr || ibv_query_port(s->ctx, 1, &port) || ibv_query_gid(s->ctx, 1, hosts_differ(), &i->gid))
 		bad(s, "regions: %s", strerror(errno));
 	cq_make(s);
 	if (s->plan.transport == T_TM)
@@ -176,6 +176,7 @@ void to_ready(struct side *s)
 				 .min_rnr_timer = 1, .ah_attr = { .dlid = s->peer.lid, .port_num = 1, .is_global = (uint8_t)s->plan.by_gid } };
 	r.ah_attr.grh.dgid = s->peer.gid;
 	r.ah_attr.grh.hop_limit = 64;
+	r.ah_attr.grh.sgid_index = (uint8_t)hosts_differ();
 	e = e ? e : ibv_modify_qp(s->qp, &r, IBV_QP_STATE | (datagrams(s) ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) | (answers ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
 	/* One second in all: what it costs to find that nobody is there. */
 	struct ibv_qp_attr t = { .qp_state = IBV_QPS_RTS, .sq_psn = s->plan.psn[s->role], .max_rd_atomic = 16, .retry_cnt = 7, .rnr_retry = 7, .timeout = 15 };
@@ -187,7 +188,7 @@ void to_ready(struct side *s)
 
 static void ah_make(struct side *s)
 {
-	struct ibv_ah_attr a = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? group(s) : s->peer.gid, .hop_limit = 64 } };
+	struct ibv_ah_attr a = { .dlid = s->peer.lid, .port_num = 1, .is_global = 1, .grh = { .dgid = s->plan.transport == T_MCAST ? group(s) : s->peer.gid, .sgid_index = (uint8_t)hosts_differ(), .hop_limit = 64 } };
 	s->ah = ibv_create_ah(s->pd, &a);
 	if (!s->ah)
 		bad(s, "ibv_create_ah: %s", strerror(errno));

@@ -1,5 +1,5 @@
 //! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/storm.c` for as long as wanted, a seed after the other,
-//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`); with `--hosts`, another program between two hosts.
+//! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`); with `--hosts`, it and another program between two hosts.
 
 mod hosts;
 
@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Beside a hostile process, which writes whatever it can into whatever it can write
     #[arg(long)]
     hostile: bool,
-    /// Between two hosts (network namespaces, made by root), by RoCE v2, with packets that get lost: random operations on both memories, and
-    /// a model of them
+    /// Between two hosts (network namespaces, made by root), by RoCE v2, with packets that get lost: random operations on both memories and
+    /// a model of them, and in turn the storm
     #[arg(long, conflicts_with = "hostile")]
     hosts: bool,
 }

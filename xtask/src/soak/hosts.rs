@@ -1,10 +1,11 @@
-//! `cargo xtask soak --hosts`: `random_ops` between two hosts, a seed after the other, each with another weather.
+//! `cargo xtask soak --hosts`: `random_ops` and `storm` between two hosts, a seed after the other, each with another weather. The storm kills processes.
 
 use crate::namespaces::Namespaces;
 use crate::over::Over;
 use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ const WEATHERS: [&str; 6] = [
     "loss=2% duplicate=1% reorder=5%",
 ];
 
-/// Batches of one seed.
+/// Batches of one seed of `random_ops`, and what one seed of the storm is given.
 const BATCHES: u32 = 200;
+const SECONDS: u32 = 20;
 
 /// When a seed counts as stuck.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -33,36 +35,61 @@ pub(super) fn soak(
     first: u64,
 ) -> crate::Result<ExitCode> {
     let hosts = Namespaces::new()?;
-    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == "random_ops");
-    let program = program.ok_or("random_ops is not in the list of C programs")?;
-    let exe = ferroverbs_c_tests::compile(program, scratch.path()).map_err(|e| e.to_string())?;
+    let compiled = |name: &str| {
+        let program = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == name);
+        let program = program.ok_or_else(|| format!("{name} is not in the list of C programs"))?;
+        ferroverbs_c_tests::compile(program, scratch.path()).map_err(|e| e.to_string())
+    };
+    let programs = [compiled("random_ops")?, compiled("storm")?];
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut failed) = (0_u32, Vec::new());
-    for (seed, weather) in (first..).zip(WEATHERS.iter().cycle()) {
-        if runs > 0 && Instant::now() >= end {
-            break;
+    'seeds: for (seed, weather) in (first..).zip(WEATHERS.iter().cycle()) {
+        for exe in &programs {
+            if runs > 0 && Instant::now() >= end {
+                break 'seeds;
+            }
+            let name = exe.file_name().unwrap_or_default().to_string_lossy();
+            let is_storm = name == "storm";
+            let weather = format!("{weather} seed={seed}");
+            let name = format!("{name}, seed {seed}, {weather}");
+            progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
+            // Its datagrams are as long as jumbo frames carry.
+            let mtu = if is_storm || seed % 2 != 0 { 9000 } else { 1500 };
+            hosts.set_cable(mtu, "")?;
+            let job = between(paths, scratch, &hosts, exe)?.env("FERROVERBS_SOFT_WEATHER", weather);
+            let job = match is_storm {
+                // Of those that were killed it is told that they are gone, which is no news here.
+                true => {
+                    job.args([seed.to_string(), SECONDS.to_string()]).env("FERROVERBS_QUIET", "1")
+                }
+                false => job
+                    .arg("two")
+                    .env("TEST_SEED", seed.to_string())
+                    .env("TEST_BATCHES", BATCHES.to_string()),
+            };
+            let done = job.dir(scratch.path()).run(scratch, LIMIT)?;
+            if !done.ok() || !done.stderr.is_empty() {
+                progress.note(&done.report(&name));
+                failed.push(name);
+            }
+            runs += 1;
         }
-        let weather = format!("{weather} seed={seed}");
-        let name = format!("seed {seed}, {weather}");
-        progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
-        let mtu = if seed % 2 == 0 { 1500 } else { 9000 };
-        hosts.set_cable(mtu, "")?;
-        let [here, there] = [scratch.folder("fabric", 0o700)?, scratch.folder("fabric", 0o700)?];
-        let over = Over::new(&paths.stage(), &paths.target).fabric(&here).wired();
-        let job = over
-            .own_job("ip")
-            .args(["netns", "exec", &hosts.names[0], &exe.to_string_lossy(), "two"])
-            .env("FERROVERBS_SOFT_WEATHER", weather)
-            .env("TEST_HOST", format!("/run/netns/{}", hosts.names[1]))
-            .env("TEST_HOST_FABRIC", &there)
-            .env("TEST_SEED", seed.to_string())
-            .env("TEST_BATCHES", BATCHES.to_string());
-        let done = job.dir(scratch.path()).run(scratch, LIMIT)?;
-        if !done.ok() || !done.stderr.is_empty() {
-            progress.note(&done.report(&name));
-            failed.push(name);
-        }
-        runs += 1;
     }
-    Ok(super::outcome(progress, &format!("{runs} seeds from {first}"), &failed))
+    Ok(super::outcome(progress, &format!("{runs} runs, seeds from {first}"), &failed))
+}
+
+/// A program of ours whose processes are on both hosts.
+fn between(
+    paths: &Paths,
+    scratch: &Scratch,
+    hosts: &Namespaces,
+    exe: &Path,
+) -> crate::Result<crate::process::Job> {
+    let [here, there] = [scratch.folder("fabric", 0o700)?, scratch.folder("fabric", 0o700)?];
+    let over = Over::new(&paths.stage(), &paths.target).fabric(&here).wired();
+    Ok(over
+        .own_job("ip")
+        .args(["netns", "exec", &hosts.names[0], &exe.to_string_lossy()])
+        .env("TEST_HOST", format!("/run/netns/{}", hosts.names[1]))
+        .env("TEST_HOST_FABRIC", &there))
 }
