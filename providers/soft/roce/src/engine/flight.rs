@@ -294,6 +294,11 @@ impl Flight {
         }
     }
 
+    /// The oldest packet goes again, without others that its request asked for.
+    pub(super) fn lose_first(&mut self) {
+        self.lose(0);
+    }
+
     fn lose(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         match slot.state {

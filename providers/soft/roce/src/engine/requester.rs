@@ -3,7 +3,7 @@
 use super::flight::{Flight, Gain};
 use super::segment::Segment;
 use super::shared::{Flags, Shared};
-use super::timers::Timers;
+use super::timers::{Probe, Timers};
 use super::{Event, Op, Payload, Sending, Service, Status, Transmit, Work};
 use crate::Time;
 use crate::wire::{Message, Ours, Psn, Request};
@@ -225,6 +225,7 @@ impl Requester {
         }
         let bytes = segment_bytes(&segment, &work, pmtu.bytes());
         if self.flight.is_empty() {
+            self.timers.set_answerable(answer && count == 1);
             self.timers.arm(now);
         }
         self.flight.sent(now, count, bytes, answer);
@@ -303,7 +304,9 @@ impl Requester {
                 shared.counters.implied_nak_seq_err += 1;
                 // A peer that does not select dropped what came behind the first one, whose answer is missing.
                 let apart = if self.selects { missed.packets } else { missed.answers };
-                shared.congestion.missed(apart.max(1));
+                // An answer is missing because either way lost something: it counts half for one way.
+                let one_way = apart - missed.answers / 2;
+                shared.congestion.missed(one_way.max(1));
                 self.lost(now, apart != 0, shared);
             }
         }
@@ -311,13 +314,23 @@ impl Requester {
             self.retries = self.sending.retry_count;
             self.rnr_retries = self.sending.rnr_retry;
             self.last_nak = None;
-            self.timers.progress(now, self.flight.is_empty());
             let base = self.flight.base();
             while self.answers.front().is_some_and(|&(psn, n)| base.since(psn.add(n)) >= 0) {
                 self.answers.pop_front();
             }
+            self.timers.set_answerable(self.is_answerable());
+            self.timers.progress(now, self.flight.is_empty());
         }
         self.complete(shared);
+    }
+
+    /// Whether the oldest packet has an answer that can be asked for by itself: it is all of its request, or that was executed as a whole, which parts
+    /// of the answer have shown. A responder that gets a part of a request first would not know the whole later.
+    fn is_answerable(&self) -> bool {
+        self.answers.front().is_some_and(|&(psn, packets)| {
+            let index = self.flight.base().after(psn).filter(|&index| index < packets);
+            index.is_some_and(|index| index != 0 || packets == 1)
+        })
     }
 
     /// Packets are known to be lost: the window shrinks at most once for all that were under way. A peer that is not
@@ -416,9 +429,12 @@ impl Requester {
             self.recovery = self.flight.next();
             self.flight.lose_from(self.flight.base());
             self.timers.again(now);
-        } else if self.timers.probe_is_due(now) {
+        } else if let Some(probe) = self.timers.due_probe(now) {
             shared.counters.ack_probes += 1;
-            self.flight.lose_oldest();
+            match probe {
+                Probe::One => self.flight.lose_first(),
+                Probe::Request => self.flight.lose_oldest(),
+            }
         }
     }
 

@@ -24,6 +24,10 @@ pub(super) struct Timers {
     spread: u32,
     /// A probe may go beyond the window.
     probing: bool,
+    /// The oldest packet has an answer of its own, which can be asked for once more at the price of one packet.
+    answerable: bool,
+    /// That was done, without progress.
+    asked_early: bool,
     /// Smoothed round trip time and its variation (RFC 6298).
     round_trip: Option<(Duration, Duration)>,
 }
@@ -39,6 +43,18 @@ const EARLY: u32 = 16;
 /// Packets overtake each other by more than this only if the way has other round trips.
 const OVERTAKING: Duration = Duration::from_micros(50);
 
+/// Of an answer that is missing one packet is asked for so much sooner than the first probe goes.
+const SOONER: u32 = 5;
+
+/// A question about the oldest packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// Of a missing answer: one packet. If that comes, what is missing of the rest is known.
+    One,
+    /// All that its request asked for.
+    Request,
+}
+
 impl Timers {
     pub(super) fn new(sending: &Sending, tuning: &Tuning, spread: u32) -> Self {
         let cap = tuning.timeout_cap.unwrap_or(Duration::MAX);
@@ -52,8 +68,15 @@ impl Timers {
             probes: 0,
             spread,
             probing: false,
+            answerable: false,
+            asked_early: false,
             round_trip: None,
         }
+    }
+
+    /// The oldest packet is one whose answer brings something, or not.
+    pub(super) fn set_answerable(&mut self, answerable: bool) {
+        self.answerable = answerable;
     }
 
     /// A packet is under way, and none was before.
@@ -65,6 +88,9 @@ impl Timers {
 
     fn arm_probe(&mut self, now: Time) {
         self.probe = self.probe_after.map(|least| {
+            if let Some((smooth, variation)) = self.round_trip.filter(|_| self.may_ask_early()) {
+                return now.after(smooth + (least / SOONER).max(variation * 4));
+            }
             let wait = match self.round_trip {
                 Some((smooth, variation)) => {
                     let early = self.ack_timeout.map_or(Duration::MAX, |timeout| timeout / EARLY);
@@ -79,6 +105,11 @@ impl Timers {
                 false => now.after(wait + wait * self.share() / SHARES),
             }
         });
+    }
+
+    /// Whether one missing answer is asked for before all of them are.
+    fn may_ask_early(&self) -> bool {
+        self.answerable && !self.asked_early && self.probes == 0 && self.round_trip.is_some()
     }
 
     /// How much of a wait is added, in [`SHARES`]: another for each queue pair and each probe.
@@ -100,7 +131,7 @@ impl Timers {
     /// The oldest packet was answered.
     pub(super) fn progress(&mut self, now: Time, idle: bool) {
         (self.attempts, self.probes, self.probing) = (0, 0, false);
-        (self.deadline, self.probe) = (None, None);
+        (self.deadline, self.probe, self.asked_early) = (None, None, false);
         if !idle {
             self.arm(now);
         }
@@ -142,15 +173,22 @@ impl Timers {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Whether a probe is to go now; it is then the last for a while.
-    pub(super) fn probe_is_due(&mut self, now: Time) -> bool {
-        let due = self.probe.is_some_and(|probe| probe <= now);
-        if due {
-            self.probes += 1;
-            self.probing = true;
-            self.arm_probe(now);
-        }
-        due
+    /// Which probe is to go now, if one is; it is then the last for a while.
+    pub(super) fn due_probe(&mut self, now: Time) -> Option<Probe> {
+        self.probe.filter(|&probe| probe <= now)?;
+        let probe = match self.may_ask_early() {
+            true => {
+                self.asked_early = true;
+                Probe::One
+            }
+            false => {
+                self.probes += 1;
+                Probe::Request
+            }
+        };
+        self.probing = true;
+        self.arm_probe(now);
+        Some(probe)
     }
 
     /// Whether the next packet is a probe.
@@ -214,11 +252,29 @@ mod tests {
         timers.arm(Time::default());
         let first = timers.next().expect("armed");
         assert_eq!(first.ns(), 1_100_000);
-        assert!(timers.probe_is_due(first) && timers.is_probing());
+        assert_eq!(timers.due_probe(first), Some(Probe::Request));
+        assert!(timers.is_probing());
         timers.resent(first);
         let second = timers.next().expect("armed").since(first).as_nanos();
         assert!((2_200_000..4_400_000).contains(&second), "twice as long, and a share: {second}");
         assert!(!timers.is_probing());
+    }
+
+    #[test]
+    fn one_packet_of_a_missing_answer_is_asked_for_sooner_and_once() {
+        let mut timers = timers();
+        timers.set_answerable(true);
+        timers.round_trip(Some(Duration::from_micros(20)));
+        timers.arm(Time::default());
+        let first = timers.next().expect("armed");
+        assert_eq!(first.ns(), 220_000);
+        assert_eq!(timers.due_probe(first), Some(Probe::One));
+        timers.resent(first);
+        let second = timers.next().expect("armed");
+        assert_eq!(second.since(first).as_micros(), 1_020, "as the first probe otherwise");
+        assert_eq!(timers.due_probe(second), Some(Probe::Request));
+        timers.progress(second, false);
+        assert_eq!(timers.next().expect("armed").since(second).as_micros(), 220);
     }
 
     #[test]
