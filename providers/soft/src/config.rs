@@ -143,6 +143,20 @@ pub(crate) fn wire() -> Wiring {
     *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
 }
 
+/// Whether the kernel is told which process gets which packets.
+const STEERING: Setting<bool> = Setting {
+    name: "FERROVERBS_SOFT_STEERING",
+    allowed: "on or off",
+    otherwise: "with on",
+    harmless: false,
+    parse: switch,
+};
+
+/// Whether the kernel is told which of the processes that share a port gets which packets: not with `FERROVERBS_SOFT_STEERING=off`.
+pub(crate) fn steers() -> bool {
+    STEERING.get().unwrap_or(true)
+}
+
 /// What happens to packets that leave for other hosts.
 const WEATHER: Setting<Weather> = Setting {
     name: "FERROVERBS_SOFT_WEATHER",
@@ -159,7 +173,7 @@ pub(crate) fn weather() -> Option<Weather> {
 
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     DEVICES_ASKED.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
@@ -168,6 +182,7 @@ const NAMES: [&str; 11] = [
     EAGER.name,
     KEYS.name,
     WIRE.name,
+    STEERING.name,
     WEATHER.name,
     FAULTS_VARIABLE,
     CONTROL_VARIABLE,

@@ -3,6 +3,7 @@
 mod accidents;
 mod cluster;
 mod losses;
+mod steering;
 
 use super::meeting::Place;
 use super::{Bench, Tally};
@@ -105,6 +106,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("hosts: four pairs at once");
     let place = Place::wired(bench, &hosts, "")?;
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
+    steering::run(bench, tally, &hosts);
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)

@@ -154,8 +154,19 @@ impl<'a> Place<'a> {
         program: &str,
         args: &[&str],
     ) -> crate::Result<[Running; 2]> {
+        self.start_with(bench, program, args, |job| job)
+    }
+
+    /// As `start`, with jobs that were changed.
+    pub(super) fn start_with(
+        &self,
+        bench: &Bench,
+        program: &str,
+        args: &[&str],
+        change: impl Fn(Job) -> Job,
+    ) -> crate::Result<[Running; 2]> {
         let port = free_port()?.to_string();
-        let tell = |job: Job| job.args(["-p", &port]);
+        let tell = |job: Job| change(job).args(["-p", &port]);
         let mut server = tell(self.job(bench, 0, program, args)?).start(&bench.scratch)?;
         let deadline = Instant::now() + LIMIT;
         while !server.listens_on(port.parse().unwrap_or(0)) {

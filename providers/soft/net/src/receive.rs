@@ -148,7 +148,7 @@ impl Receiver {
         Ok(self.socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
     }
 
-    /// Tells the kernel where the QPNs of each process are: the low bits that name it, and the place of its socket among those that share the port. It
+    /// Tells the kernel where the QPNs of each process are: the high bits that name it, and the place of its socket among those that share the port. It
     /// counts for all of these; the last one that says so is right.
     ///
     /// # Errors

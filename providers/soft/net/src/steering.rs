@@ -7,8 +7,9 @@
 
 use libc::sock_filter;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The lowest bits of a QPN name a process: so many of them.
+/// The highest bits of a QPN name a process: so many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits(pub u8);
 
@@ -42,7 +43,43 @@ pub fn probed(datagram: &[u8]) -> Option<u16> {
     }
 }
 
-/// A program that sends QPNs with these low bits to these places. `table` has the bits of each process, and its place.
+/// Has each socket that shares `port` on all addresses of a family (that of `of`) hear which place it has: those before `count`.
+///
+/// # Errors
+/// The socket's that they are sent from; or there is no way to this host.
+pub fn ask(of: IpAddr, port: u16, count: u16) -> io::Result<()> {
+    let to: IpAddr = match of {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let socket = UdpSocket::bind((to, 0))?;
+    socket.set_nonblocking(true)?;
+    (0..count).try_for_each(|place| socket.send_to(&probe(place), (to, port)).map(drop))
+}
+
+/// How many sockets share `port` on all addresses of a family (that of `of`), in this network namespace. That changes at any time.
+///
+/// # Errors
+/// The list of the kernel's cannot be read.
+pub fn sharers(of: IpAddr, port: u16) -> io::Result<usize> {
+    let list = match of {
+        IpAddr::V4(_) => "/proc/thread-self/net/udp",
+        IpAddr::V6(_) => "/proc/thread-self/net/udp6",
+    };
+    Ok(listed(&std::fs::read_to_string(list)?, port))
+}
+
+/// Sockets of all addresses with this port, in a list of the kernel's (proc(5), `/proc/net/udp`).
+fn listed(list: &str, port: u16) -> usize {
+    let port = format!("{port:04X}");
+    let is_one = |line: &&str| {
+        let local = line.split_whitespace().nth(1).and_then(|local| local.rsplit_once(':'));
+        local.is_some_and(|(address, of)| of == port && address.bytes().all(|digit| digit == b'0'))
+    };
+    list.lines().filter(is_one).count()
+}
+
+/// A program that sends QPNs with these high bits to these places. `table` has the bits of each process, and its place.
 ///
 /// # Errors
 /// Two rows have the same bits, or a row has bits that cannot be, or there are more rows than a program has room for.
@@ -66,6 +103,7 @@ pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<so
     code.push(op(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, PLACE_AT));
     code.push(op(libc::BPF_RET | RET_A, 0));
     code.push(op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, QPN_AT));
+    code.push(op(libc::BPF_ALU | libc::BPF_RSH, 24 - u32::from(bits.0)));
     code.push(op(libc::BPF_ALU | libc::BPF_AND, mask));
     search(table, &mut code);
     match code.len() <= MOST {
@@ -116,6 +154,7 @@ mod tests {
                 0x28 => a = u16::from_be_bytes([packet[from], packet[from + 1]]).into(),
                 0x20 => a = u32::from_be_bytes(packet[from..from + 4].try_into().expect("4")),
                 0x54 => a &= k,
+                0x74 => a >>= k,
                 0x05 => at += from,
                 0x15 => at += usize::from(if a == k { jt } else { jf }),
                 0x35 => at += usize::from(if a >= k { jt } else { jf }),
@@ -136,11 +175,22 @@ mod tests {
         let mut table: Vec<_> = (0..1024).map(|value| (value, 1023 - value as u16)).collect();
         let code = program(Bits(10), &mut table).expect("it fits");
         for qpn in (0..1 << 24).step_by(4099) {
-            assert_eq!(run(&code, &packet(qpn)), 1023 - (qpn & 1023), "{qpn:#x}");
+            assert_eq!(run(&code, &packet(qpn)), 1023 - (qpn >> 14), "{qpn:#x}");
         }
         assert_eq!(run(&code, &probe(77)), 77);
         assert_eq!(probed(&probe(77)), Some(77));
         assert_eq!(probed(&packet(77)), None);
+    }
+
+    #[test]
+    fn sockets_of_the_port_are_counted_and_no_others() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n\
+            77: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0\n\
+            78: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0\n\
+            79: 00000000:12B8 00000000:12B7 07 00000000:00000000 00:00000000 00000000     0\n\
+            80: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000\n";
+        assert_eq!(listed(list, 4791), 2);
+        assert_eq!(listed("", 4791), 0);
     }
 
     #[test]

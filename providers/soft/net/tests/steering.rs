@@ -1,13 +1,13 @@
 //! Several sockets of one port: each gets the packets of its QPNs, also after others went.
 
-use ferroverbs_net::steering::{Bits, probe, probed};
+use ferroverbs_net::steering::{Bits, ask, probed, sharers};
 use ferroverbs_net::*;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Sockets of one port.
 fn group(count: usize) -> Vec<Receiver> {
-    let address = "127.0.0.1".parse().expect("an address");
-    let mut bind = Bind { port: 0, share: true, ..Bind::new(address) };
+    let any = Ipv4Addr::UNSPECIFIED.into();
+    let mut bind = Bind { port: 0, share: true, ..Bind::new(any) };
     let mut all = Vec::new();
     for _ in 0..count {
         let receiver = Receiver::bind(bind).expect("a shared port");
@@ -55,8 +55,9 @@ fn came(group: &mut [Receiver]) -> Vec<Vec<Vec<u8>>> {
 /// The place of each socket, as a probe tells it.
 fn places(group: &mut [Receiver]) -> Vec<u16> {
     let port = group[0].port().expect("bound");
-    let probes: Vec<_> = (0..group.len() as u16).map(|place| probe(place).to_vec()).collect();
-    send(port, &probes);
+    let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
+    assert_eq!(sharers(any, port).expect("a list"), group.len());
+    ask(any, port, group.len() as u16).expect("probes");
     let places = came(group).into_iter().map(|came| {
         assert_eq!(came.len(), 1, "one probe each");
         probed(&came[0]).expect("a probe")
@@ -78,7 +79,7 @@ fn each_process_gets_its_packets_also_when_others_are_gone() {
         assert!(sorted.iter().copied().eq(0..group.len() as u16), "{places:?}");
         let mut table: Vec<_> = names.iter().copied().zip(places).collect();
         group[0].steer(Bits(10), &mut table).expect("a program");
-        let qpn = |name: u32, i: u32| ((i * 7919) << 10 | name) & 0xff_ffff;
+        let qpn = |name: u32, i: u32| name << 14 | (i * 7919) & 0x3fff;
         let packets: Vec<_> =
             (0..20).flat_map(|i| names.iter().map(move |&name| packet(qpn(name, i)))).collect();
         send(port, &packets);
@@ -100,7 +101,7 @@ fn a_wrong_table_only_misdirects() {
     let mut group = group(3);
     let port = group[0].port().expect("bound");
     group[1].steer(Bits(10), &mut [(1, 200), (2, 7)]).expect("places that do not exist");
-    let packets: Vec<_> = (0..30).map(|i| packet((i << 10) | (i % 4))).collect();
+    let packets: Vec<_> = (0..30).map(|i| packet(i | (i % 4) << 14)).collect();
     send(port, &packets);
     let mut all: Vec<_> = came(&mut group).concat();
     all.sort();

@@ -22,15 +22,21 @@ pub(super) enum Own {
     Unsent,
     /// Packets that were lost on purpose.
     Lost,
+    /// How often the kernel was told which process gets which packets.
+    Steered,
+    /// How often it did not want to know.
+    Unsteered,
 }
 
-const OWN: [(Own, &str); 6] = [
+const OWN: [(Own, &str); 8] = [
     (Own::Damaged, "rx_icrc_encapsulated"),
     (Own::Unknown, "rx_unknown_pkts"),
     (Own::Forwarded, "forwarded_pkts"),
     (Own::Taken, "taken_over_pkts"),
     (Own::Unsent, "send_err"),
     (Own::Lost, "lost_on_purpose_pkts"),
+    (Own::Steered, "steered"),
+    (Own::Unsteered, "steer_err"),
 ];
 
 /// Those of the queue pairs stand behind our own.

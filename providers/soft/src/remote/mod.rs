@@ -14,6 +14,7 @@
 //! | `counts` | what is counted, for whoever wants to know |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
+//! | `steer` | which process the kernel gives a packet to |
 //! | `timers` | when a QP is to be looked at though nothing came |
 //! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
 //!
@@ -30,6 +31,7 @@ mod groups;
 mod ports;
 mod requests;
 pub(crate) mod state;
+mod steer;
 mod timers;
 mod wire;
 

@@ -2,6 +2,7 @@
 
 use super::forward::Waiting;
 use super::ports::Ports;
+use super::steer::Steering;
 use super::timers::Timers;
 use ferroverbs_roce::engine::Arrival;
 use parking_lot::Mutex;
@@ -9,6 +10,10 @@ use soft_sys::Errno;
 use soft_sys::poll::Epoll;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+
+/// Families of addresses, as bits.
+pub(super) const V4: u8 = 1;
+pub(super) const V6: u8 = 1 << 1;
 
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
@@ -31,6 +36,8 @@ pub(crate) struct Network {
     pub(super) receivers: AtomicUsize,
     /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
     pub(super) families: AtomicU8,
+    /// What is done about packets that come to the wrong process.
+    pub(super) steering: Steering,
     /// Packets for other processes that had no room for them.
     pub(super) waiting: Mutex<Waiting>,
     /// There are some. Written under that lock.

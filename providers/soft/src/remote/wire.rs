@@ -3,7 +3,8 @@
 use super::connection::{Connection, Far, errno_of};
 use super::counts::{Counts, Own};
 use super::ports::Ports;
-use super::state::{Came, Network};
+use super::state::{Came, Network, V4, V6};
+use super::steer::{self, HEARING};
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
@@ -23,9 +24,6 @@ use soft_sys::poll::Epoll;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-const V4: u8 = 1;
-const V6: u8 = 1 << 1;
 
 /// How often the service thread looks whether somebody still polls.
 const LOOK: Duration = Duration::from_millis(4);
@@ -105,6 +103,9 @@ impl Network {
             {
                 self.take_all(adapter, ports, receiver, now, who);
             }
+        }
+        if self.steering.is_due() {
+            self.steer(adapter, inbox);
         }
         if now.ns() >= self.next.load(Ordering::Relaxed) {
             self.look_at_clock(adapter, ports, now);
@@ -213,6 +214,9 @@ impl Network {
         now: Time,
         who: ServedBy,
     ) {
+        if steer::heard(adapter, datagram) {
+            return;
+        }
         let addresses = Addresses::new(datagram.from.ip(), datagram.to);
         // While the port is down nothing is heard.
         let is_heard = !datagram.is_cut && !adapter.port.is_down();
@@ -243,7 +247,11 @@ impl Network {
             } else if qpn == Qpn::GSI.get() {
                 self.deliver_to_managers(adapter, &came, now, who)
             } else if slot != adapter.fabric.slot() {
-                self.forward(adapter, slot, &came)
+                let is_passed_on = self.forward(adapter, slot, &came);
+                if is_passed_on {
+                    self.steering.went_astray();
+                }
+                is_passed_on
             } else {
                 match adapter.qp(index).filter(|qp| qp.qpn == qpn) {
                     Some(qp) if qp.kind.is_connected() => {
@@ -325,10 +333,9 @@ impl Network {
         let next = self.next.load(Ordering::Relaxed);
         let at = (next != u64::MAX).then(|| Time::from_ns(next));
         let wait = at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)));
-        match self.passes_later.load(Ordering::Relaxed) {
-            true => Some(wait.unwrap_or(AGAIN).min(AGAIN)),
-            false => wait,
-        }
+        let later = self.passes_later.load(Ordering::Relaxed).then_some(AGAIN);
+        let steers = self.steering.is_due().then_some(HEARING);
+        [wait, later, steers].into_iter().flatten().min()
     }
 
     /// By the service thread: takes what came. While packets follow each other closely it looks for the next ones rather than sleep: a peer that

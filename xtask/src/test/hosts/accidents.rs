@@ -47,7 +47,10 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 }
 
 /// Waits until `happened`, or says what did not.
-fn wait(what: &str, mut happened: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
+pub(super) fn wait(
+    what: &str,
+    mut happened: impl FnMut() -> Result<bool, String>,
+) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
     while !happened()? {
         if Instant::now() > deadline {
@@ -59,7 +62,7 @@ fn wait(what: &str, mut happened: impl FnMut() -> Result<bool, String>) -> Resul
 }
 
 /// What a process counted, by `ferroverbs counters`; 0: nothing, or nothing yet.
-fn counted(bench: &Bench, of: &Running, counters: &[&str]) -> Result<u64, String> {
+pub(super) fn counted(bench: &Bench, of: &Running, counters: &[&str]) -> Result<u64, String> {
     let command = bench.prefix()?.join("bin/ferroverbs");
     let job = Job::new(command).args(["counters", "--all", &of.id().to_string()]);
     let done = job.run(&bench.scratch, LIMIT)?;

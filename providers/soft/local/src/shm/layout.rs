@@ -57,7 +57,7 @@ pub const JOB_PIECES: usize = 1024;
 pub const OPERATIONS_IN_FLIGHT: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softJ");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softK");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -103,6 +103,9 @@ pub struct TablesHead {
     pub datagrams_wait: Owned<AtomicU32>,
     /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
     pub addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
+    /// Places of the owner's sockets, IPv4 and IPv6, among those that share the port of the wire between hosts, and one more; 0: unknown. It may
+    /// have changed since.
+    pub places: Owned<[AtomicU32; 2]>,
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
     pub hand: Line<Owned<AtomicU64>>,
 }

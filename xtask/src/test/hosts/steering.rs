@@ -1,0 +1,76 @@
+//! Three pairs of the same two hosts, whose processes share a port: with steering nearly all packets come to the right process at once, and without it
+//! they are passed on.
+
+use super::super::meeting::Place;
+use super::super::{Bench, Tally};
+use super::accidents::{counted, wait};
+use crate::namespaces::Namespaces;
+use crate::process::{Job, Running};
+use std::time::Instant;
+
+/// Far more iterations than anybody waits for.
+const PROGRAM: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
+const PAIRS: usize = 3;
+/// Packets before places are known, and after.
+const BEFORE: u64 = 3_000;
+const AFTER: u64 = 30_000;
+const SWITCH: &str = "FERROVERBS_SOFT_STEERING";
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
+    bench.step("hosts: three pairs, steered and not");
+    tally.record("packets come to the right process", compare(bench, hosts));
+}
+
+fn compare(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
+    let steered = passed_on(bench, hosts, "on")?;
+    let not = passed_on(bench, hosts, "off")?;
+    bench.step(&format!("hosts: of 1000 packets {steered} were passed on, without steering {not}"));
+    // By chance the kernel may be right without being told.
+    if steered <= 20 && steered <= not {
+        return Ok(());
+    }
+    Err(format!("of 1000 packets {steered} were passed on, and {not} without steering"))
+}
+
+/// How many of a thousand packets came to the wrong process, after a while.
+fn passed_on(bench: &Bench, hosts: &Namespaces, steering: &str) -> Result<u64, String> {
+    let place = Place::wired(bench, hosts, "")?;
+    let (program, args) = PROGRAM;
+    let tell = |job: Job| job.env(SWITCH, steering);
+    let mut sides = Vec::new();
+    for _ in 0..PAIRS {
+        sides.extend(place.start_with(bench, program, args, tell)?);
+    }
+    let counted = measure(bench, &mut sides);
+    sides.iter_mut().for_each(Running::kill);
+    for side in sides {
+        side.finish(Instant::now());
+    }
+    counted
+}
+
+fn measure(bench: &Bench, sides: &mut [Running]) -> Result<u64, String> {
+    let count = |sides: &mut [Running]| {
+        let mut sum = [0; 2];
+        for side in sides {
+            if side.ended() {
+                return Err("ended by itself".to_owned());
+            }
+            for (sum, name) in sum.iter_mut().zip(["rcvd_pkts", "forwarded_pkts"]) {
+                *sum += counted(bench, side, &[name])?;
+            }
+        }
+        Ok(sum)
+    };
+    let mut last = [0; 2];
+    let mut until = |least| {
+        wait("packets", || {
+            last = count(sides)?;
+            Ok(last[0] > least)
+        })?;
+        Ok::<_, String>(last)
+    };
+    let first = until(BEFORE)?;
+    let after = until(first[0] + AFTER)?;
+    Ok(1000 * (after[1] - first[1]) / (after[0] - first[0]))
+}
