@@ -4,7 +4,7 @@
 //
 //     gloo_ring RANK RANKS FOLDER
 //
-// Each process is told its rank, how many there are, and an empty folder where they find each other. Every element of every
+// Each process is told its rank, how many there are, and an empty folder where they find each other. In hosts of `ferroverbs cluster` they meet by GID 1. Every element of every
 // result is checked; rank 0 prints how many were wrong.
 #include <gloo/allgather_ring.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -122,7 +122,8 @@ private:
 
 [[noreturn]] void run(int rank, int ranks, const char *folder)
 {
-	auto device = gloo::transport::ibverbs::CreateDevice({"soft0", 1, 0});
+	const int gid = std::getenv("FERROVERBS_HOST") ? 1 : 0;
+	auto device = gloo::transport::ibverbs::CreateDevice({"soft0", 1, gid});
 	auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
 	gloo::rendezvous::FileStore store(folder);
 	context->connectFullMesh(store, device);

@@ -3,6 +3,7 @@
 use super::super::{Bench, Tally};
 use crate::over::Over;
 use crate::packages::{self, Package};
+use crate::perftest;
 use crate::process::{Finished, Job, User};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,6 +121,19 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let done = cluster.run(bench.user, Job::new("true"), &["2", "--loss", "1%"])?;
     let result = if done.ok() { Ok(()) } else { heard(&done, "this kernel has no netem") };
     tally.record("cluster --loss, or what is missing for it", result);
+    let crowds: [(&str, &[Package], Meeting<'_>); 2] = [
+        ("cluster 3: Gloo", packages::GLOO, Cluster::gloo),
+        ("cluster 2: ucx_perftest", packages::UCX, Cluster::ucx),
+    ];
+    for (name, needs, run) in crowds {
+        match packages::ensure(&[needs], &bench.progress) {
+            Ok(()) => {
+                bench.step(name);
+                tally.record(name, run(&cluster));
+            }
+            Err(reason) => tally.skip(name, &reason),
+        }
+    }
     for mpi in &MPIS {
         let name = format!("cluster 4: {} over UCX over verbs", mpi.name);
         if let Err(reason) = packages::ensure(&[mpi.packages, packages::UCX], &bench.progress) {
@@ -131,6 +145,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     Ok(())
 }
+
+/// A program of others in a cluster.
+type Meeting<'a> = fn(&Cluster<'a>) -> Result<(), String>;
 
 /// What all of them need.
 struct Cluster<'a> {
@@ -167,6 +184,31 @@ impl<'a> Cluster<'a> {
         job.run(&self.bench.scratch, LIMIT)
     }
 
+    /// Collective operations of three ranks.
+    fn gloo(&self) -> Result<(), String> {
+        let scratch = &self.bench.scratch;
+        let program = scratch.path().join("gloo_ring");
+        let source = self.bench.paths.root.join("c-tests/tools/gloo_ring.cc");
+        let made = compile("g++", &program, &source).args(["-lgloo", "-libverbs"]);
+        let made = made.run(scratch, LIMIT)?;
+        if !made.ok() {
+            return Err(made.report("g++"));
+        }
+        let folder = self.bench.private_folder("meet")?;
+        let rank = "exec \"$0\" $((FERROVERBS_HOST - 1)) $FERROVERBS_HOSTS \"$1\"";
+        let job = Job::new("sh").args(["-c", rank]).arg(&program).arg(&folder);
+        let done = self.run(self.bench.user, job, &["3"])?;
+        let lines = [1, 2, 3].map(|n| format!("[host{n}] rank {} of 3: 0 wrong", n - 1));
+        said(&done, &lines.each_ref().map(String::as_str))
+    }
+
+    /// Its own test between two.
+    fn ucx(&self) -> Result<(), String> {
+        let job = Job::new("sh").arg(&self.script).arg("pair").args(perftest::ucx());
+        let job = job.args(["-t", "tag_bw", "-s", "30000", "-n", "100", "-w", "5"]);
+        said(&self.run(self.bench.user, with_ucx(job), &["-n", "2"])?, &["[host2] Final:"])
+    }
+
     /// A ring of four ranks, each in a host of its own.
     fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
         let scratch = &self.bench.scratch;
@@ -177,10 +219,8 @@ impl<'a> Cluster<'a> {
             return Err(made.report(mpi.compiler));
         }
         let job = self.over(self.bench.user)?.job(&self.program).args(["cluster", "4", "-n", "--"]);
-        let job = job.args(mpi.command).arg(&program);
-        let job = job.env("UCX_TLS", "rc_v,self").env("UCX_NET_DEVICES", "soft0:1");
-        let job = job.env("UCX_IB_GID_INDEX", "1").env("UCX_FENCE_MODE", "weak");
-        let done = self.finish(self.bench.user, job.env("UCX_WARN_UNUSED_ENV_VARS", "n"))?;
+        let job = with_ucx(job.args(mpi.command).arg(&program));
+        let done = self.finish(self.bench.user, job)?;
         said(&done, &["4 ranks, 0 wrong"])
     }
 }
@@ -191,6 +231,13 @@ fn compiled(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
     let source = bench.paths.root.join("c-tests/tools").join(name).with_extension("c");
     let made = compile("cc", &program, &source).arg("-libverbs").run(&bench.scratch, LIMIT)?;
     if made.ok() { Ok(program) } else { Err(made.report("cc")) }
+}
+
+/// By the adapter only, and to other hosts.
+fn with_ucx(job: Job) -> Job {
+    let job = job.env("UCX_TLS", "rc_v,self").env("UCX_NET_DEVICES", "soft0:1");
+    let job = job.env("UCX_IB_GID_INDEX", "1").env("UCX_FENCE_MODE", "weak");
+    job.env("UCX_WARN_UNUSED_ENV_VARS", "n")
 }
 
 fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
