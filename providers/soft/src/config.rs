@@ -154,7 +154,8 @@ const STEERING: Setting<bool> = Setting {
 
 /// Whether the kernel is told which of the processes that share a port gets which packets: not with `FERROVERBS_SOFT_STEERING=off`.
 pub(crate) fn steers() -> bool {
-    STEERING.get().unwrap_or(true)
+    static STEERS: OnceLock<bool> = OnceLock::new();
+    *STEERS.get_or_init(|| STEERING.get().unwrap_or(true))
 }
 
 /// What happens to packets that leave for other hosts.

@@ -206,7 +206,7 @@ impl Datagrams {
     /// Where we put datagrams for process `slot`.
     #[cfg(test)]
     pub(crate) fn ring_to(&self, adapter: &Adapter, slot: u16) -> soft_local::shm::ring::Ring {
-        self.outlet(adapter, slot).expect("it is there").ring.clone()
+        self.outlet(adapter, slot).expect("it is there").ring
     }
 
     /// Serves what lies in the datagram rings.

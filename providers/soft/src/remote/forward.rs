@@ -7,6 +7,7 @@ use super::counts::{Counts, Own};
 use super::groups::deliver_to_own_managers;
 use super::ports::Ports;
 use super::state::{Came, Network};
+use super::waiting::Passed;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
 use crate::engine::objects::served_by::ServedBy;
@@ -15,10 +16,9 @@ use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
-use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What stands before a packet: sender, receiver, traffic class, hop limit, whether a switch marked it, and a byte that is 0.
 const BEFORE: usize = 16 + 16 + 4;
@@ -104,73 +104,6 @@ fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
     Passed::Yes
 }
 
-/// What became of a packet for another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passed {
-    Yes,
-    /// There is no room at present.
-    NotYet,
-    /// Nobody is there.
-    Never,
-}
-
-/// Packets that could not be passed on when they came, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<Late>);
-
-#[derive(Debug)]
-struct Late {
-    slot: u16,
-    since: Instant,
-    /// What stands before the packet, and the packet.
-    frame: Box<[u8]>,
-}
-
-/// So many wait at most; what comes then is lost, as in a socket that is full.
-const MOST: usize = 256;
-/// So long: then whoever sent it has long sent it again.
-const PATIENCE: Duration = Duration::from_millis(200);
-
-impl Waiting {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether something for this process waits: what comes later goes behind it.
-    fn has(&self, slot: u16) -> bool {
-        self.0.iter().any(|late| late.slot == slot)
-    }
-
-    /// `false`: there is no room.
-    fn keep(&mut self, slot: u16, before: &[u8], packet: &[u8], now: Instant) -> bool {
-        if self.0.len() >= MOST {
-            return false;
-        }
-        self.0.push_back(Late { slot, since: now, frame: [before, packet].concat().into() });
-        true
-    }
-
-    /// Tries all again, in order; says how many are given up.
-    fn again(&mut self, now: Instant, mut pass: impl FnMut(u16, &[u8]) -> Passed) -> u64 {
-        let mut full = Vec::new();
-        let mut lost = 0;
-        self.0.retain(|late| {
-            let passed = match full.contains(&late.slot) {
-                true => Passed::NotYet,
-                false => pass(late.slot, &late.frame),
-            };
-            let is_over = now.duration_since(late.since) > PATIENCE;
-            match passed {
-                Passed::Yes => return false,
-                Passed::NotYet if !is_over => full.push(late.slot),
-                Passed::NotYet | Passed::Never => lost += 1,
-            }
-            passed == Passed::NotYet && !is_over
-        });
-        lost
-    }
-}
-
 /// A packet came that another process passed on; `false`: it is dropped.
 pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> bool {
     let Some(ports) = adapter.wire.ports() else { return false };
@@ -233,6 +166,7 @@ mod tests {
     use super::*;
     use soft_local::fabric::FabricConfig;
     use std::sync::Arc;
+    use std::time::Duration;
 
     fn adapter(config: &FabricConfig) -> Arc<Adapter> {
         Adapter::join(config.clone()).expect("a fabric")
@@ -270,27 +204,5 @@ mod tests {
             assert!(Instant::now() < deadline, "there is room at last");
             std::thread::yield_now();
         }
-    }
-
-    #[test]
-    fn what_waits_keeps_its_order_and_is_given_up_in_time() {
-        let (mut waiting, now) = (Waiting::default(), Instant::now());
-        for (slot, packet) in [(1, b"a"), (2, b"b"), (1, b"c")] {
-            assert!(waiting.keep(slot, b"", packet, now));
-        }
-        assert!(waiting.has(1) && !waiting.has(3));
-        let mut tried = Vec::new();
-        let lost = waiting.again(now, |slot, frame| {
-            tried.push((slot, frame.to_vec()));
-            if slot == 1 { Passed::NotYet } else { Passed::Yes }
-        });
-        let wanted = [(1, b"a".to_vec()), (2, b"b".to_vec())];
-        assert_eq!((lost, tried), (0, wanted.to_vec()), "nothing overtakes what is for the same");
-        let later = now + PATIENCE + Duration::from_millis(1);
-        assert_eq!(waiting.again(later, |_, _| Passed::NotYet), 2);
-        assert!(waiting.is_empty());
-        assert!((0..MOST).all(|_| waiting.keep(1, b"", b"x", now)));
-        assert!(!waiting.keep(1, b"", b"x", now), "there is an end to it");
-        assert_eq!(waiting.again(now, |_, _| Passed::Never), MOST as u64);
     }
 }

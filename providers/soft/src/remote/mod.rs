@@ -14,7 +14,8 @@
 //! | `counts` | what is counted, for whoever wants to know |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
-//! | `steer` | which process the kernel gives a packet to |
+//! | `waiting` | and had to wait there |
+//! | `steer`, `astray` | which process the kernel gives a packet to, and when that is looked at anew |
 //! | `timers` | when a QP is to be looked at though nothing came |
 //! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
 //!
@@ -23,6 +24,7 @@
 //! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
 
 mod arrivals;
+mod astray;
 pub(crate) mod connection;
 mod counts;
 mod datagrams;
@@ -33,6 +35,7 @@ mod requests;
 pub(crate) mod state;
 mod steer;
 mod timers;
+mod waiting;
 mod wire;
 
 pub(crate) use connection::{Connection, Far};

@@ -1,9 +1,9 @@
 //! The wire as one process has it.
 
-use super::forward::Waiting;
+use super::astray::Steering;
 use super::ports::Ports;
-use super::steer::Steering;
 use super::timers::Timers;
+use super::waiting::Waiting;
 use ferroverbs_roce::engine::Arrival;
 use parking_lot::Mutex;
 use soft_sys::Errno;

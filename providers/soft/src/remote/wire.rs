@@ -1,10 +1,11 @@
 //! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
 
+use super::astray::HEARING;
 use super::connection::{Connection, Far, errno_of};
 use super::counts::{Counts, Own};
 use super::ports::Ports;
 use super::state::{Came, Network, V4, V6};
-use super::steer::{self, HEARING};
+use super::steer;
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
@@ -248,7 +249,7 @@ impl Network {
                 self.deliver_to_managers(adapter, &came, now, who)
             } else if slot != adapter.fabric.slot() {
                 let is_passed_on = self.forward(adapter, slot, &came);
-                if is_passed_on {
+                if is_passed_on && config::steers() {
                     self.steering.went_astray();
                 }
                 is_passed_on
