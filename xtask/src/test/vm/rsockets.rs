@@ -14,14 +14,17 @@ pub(super) const FILE: &str = "rsockets";
 /// The address of the first device.
 const ADDRESS: &str = "10.77.0.1";
 
-/// Programs that take the same options on both sides, and verify what they get. Of datagrams one may be lost, and is sent again.
+/// Programs that take the same options on both sides, and verify what they get.
 const LINES: &[&str] = &[
     "rstream -T v -T b -S 20000 -C 10 -I 10",
     "rstream -T v -T n -S 300000 -C 3 -I 3",
-    "rstream -T v -T a -S 64 -C 20 -I 10 -i 0",
     "riostream -T v -S 20000 -C 10 -I 5",
-    "udpong -T e -C 20 -S 1000",
 ];
+
+/// What upstream's library cannot do as it should: its rpoll says POLLHUP before everything was read, and its datagrams want address handles that RoCE does not have.
+const OURS: &[&str] = &["rstream -T v -T a -S 64 -C 20 -I 10 -i 0", "udpong -T e -C 20 -S 1000"];
+
+const BOTH_OURS: &str = "ours with ours";
 
 /// Runs all of them, and copies a file, with both libraries on either side.
 pub(super) fn run(
@@ -33,11 +36,12 @@ pub(super) fn run(
     let mut said = String::new();
     let mut port = 7200;
     for (names, server, client) in [
-        ("ours with ours", ours, ours),
+        (BOTH_OURS, ours, ours),
         ("ours with upstream's client", ours, theirs),
         ("upstream's with our client", theirs, ours),
     ] {
-        for line in LINES {
+        let alone: &[_] = if names == BOTH_OURS { OURS } else { &[] };
+        for line in LINES.iter().chain(alone) {
             port += 1;
             println!("{line}, {names}");
             if let Err(why) = meet([server, client], line, &["-s", ADDRESS], port, scratch)? {
