@@ -68,7 +68,7 @@ macro_rules! export {
     };
 }
 
-/// As [`exports!`], for symbols that call what a table of function pointers has: the table, its type, and rows with the table's member.
+/// As [`exports!`](crate::exports), for symbols that call what a table of function pointers has: the table, its type, and rows with the table's member.
 #[macro_export]
 macro_rules! exports_through {
     ($table:path, $type:ty; $($name:literal $at:literal $node:literal => $member:ident;)*) => {$(

@@ -7,7 +7,7 @@
 //! - [`stand_in`]: what a build script links against in place of a library that is built beside it.
 //! - [`generations`]: the generations of rdma-core's private provider ABI, as data.
 //! - [`cancel`]: what a thread that is cancelled must not leave half done.
-//! - [`dl`], [`env`]: which file an address is in, and what the environment may say about files.
+//! - [`dl`], [`mod@env`]: which file an address is in, and what the environment may say about files.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
 
 pub mod cancel;
