@@ -4,7 +4,7 @@ use super::scenarios::{Comes, How, SCENARIOS, Scenario};
 use super::{Side, rsockets};
 use crate::pair::{self, Pair};
 use crate::perftest;
-use crate::process::{Finished, Job, PAUSE};
+use crate::process::{Finished, Job, PAUSE, Running};
 use crate::scratch::Scratch;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -226,9 +226,7 @@ fn connect(
     }
     let deadline = Instant::now() + LIMIT;
     let mut server = server.start(scratch)?;
-    while !is_expected(comes, scratch)? && !server.ended() && Instant::now() < deadline {
-        std::thread::sleep(PAUSE);
-    }
+    wait_until_expected(&mut server, deadline, || is_expected(comes, scratch))?;
     let client = client.run(scratch, LIMIT)?;
     if comes == Comes::Endless {
         server.kill();
@@ -237,6 +235,21 @@ fn connect(
         return Ok(());
     }
     both(record, &(server.finish(deadline), Some(client)));
+    Ok(())
+}
+
+/// Waits until a client has somebody to come to, or the server has ended. The kernel shows who listens a little before it lets anybody in, so that
+/// this is asked twice.
+pub(super) fn wait_until_expected(
+    server: &mut Running,
+    deadline: Instant,
+    mut is_expected: impl FnMut() -> crate::Result<bool>,
+) -> crate::Result<()> {
+    let mut seen = 0;
+    while seen < 2 && !server.ended() && Instant::now() < deadline {
+        seen += u32::from(is_expected()?);
+        std::thread::sleep(PAUSE);
+    }
     Ok(())
 }
 

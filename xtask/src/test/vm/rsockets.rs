@@ -1,6 +1,6 @@
 //! rsockets over the kernel's devices: ours at both ends, and upstream's at either.
 
-use super::inside::{LIMIT, Over, WELL};
+use super::inside::{LIMIT, Over, WELL, wait_until_expected};
 use crate::pair;
 use crate::process::{Job, PAUSE};
 use crate::scratch::Scratch;
@@ -79,9 +79,7 @@ fn meet(
     // Without an address udpong serves at ::1.
     let server = if line.starts_with("udpong") { server.args(["-b", ADDRESS]) } else { server };
     let mut server = server.args(["-p", &number]).start(scratch)?;
-    while !is_expected(line, port, scratch)? && !server.ended() && Instant::now() < deadline {
-        std::thread::sleep(PAUSE);
-    }
+    wait_until_expected(&mut server, deadline, || is_expected(line, port, scratch))?;
     let client = client.run(scratch, LIMIT)?;
     let endless = !line.contains("stream");
     if endless || !client.ok() {
