@@ -54,7 +54,8 @@ pair "qperf -cm 1" "qperf -lp PORT" "qperf -lp PORT -cm 1 -t 1 127.0.0.1 rc_lat 
 pair "fi_pingpong verbs" "fi_pingpong -p verbs -e msg -c -I 20 -B PORT" "fi_pingpong -p verbs -e msg -c -I 20 -P PORT 127.0.0.1"
 pair "fi_pingpong verbs;ofi_rxm" "fi_pingpong -p 'verbs;ofi_rxm' -e rdm -c -I 20 -B PORT" \
     "fi_pingpong -p 'verbs;ofi_rxm' -e rdm -c -I 20 -P PORT 127.0.0.1"
-both="--port=PORT --bs=64k --size=8m --iodepth=8 --verify=crc32c"
+# It connects with an RNR retry count of 0: all 128 receives are there before the first message.
+both="--port=PORT --bs=64k --size=8m --iodepth=128 --verify=crc32c"
 pair "fio with verified data" "fio --name=s --ioengine=rdma --rw=read $both" "fio --name=c --ioengine=rdma --hostname=127.0.0.1 --verb=send --rw=write --do_verify=0 $both"
 
 cc -O1 -o client_server /usr/share/doc/libucx-dev/examples/ucp_client_server.c -lucp -lucs > client 2>&1 || report "UCX rdmacm" 1 client
