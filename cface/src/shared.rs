@@ -53,7 +53,7 @@ impl<T> Deref for Held<T> {
 
 impl<T> DerefMut for Held<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `self` is the only way to it that we gave.
+        // SAFETY: of a static; the lock that we hold keeps all others away, and `self` is the only way to it that we gave.
         unsafe { &mut *self.value }
     }
 }

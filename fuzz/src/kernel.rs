@@ -144,7 +144,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize 
     let (in_bytes, answer, room);
     if header.command & IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {
         assert!(len >= size_of::<ex_hdr>());
-        // SAFETY: as above, and long enough (checked).
+        // SAFETY: readable for `len` bytes, of which this longer header is the first, too (checked).
         let header = unsafe { from.cast::<ex_hdr>().read_unaligned() };
         let words = |core: u16, driver: u16| 8 * (usize::from(core) + usize::from(driver));
         in_bytes =
@@ -154,7 +154,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize 
     } else {
         in_bytes = 4 * usize::from(header.in_words);
         room = 4 * usize::from(header.out_words);
-        // SAFETY: as above: with an answer, its address comes first.
+        // SAFETY: readable for `len` bytes: a command that has room for an answer has its address behind the header.
         answer = if room == 0 { 0 } else { unsafe { from.cast::<u64>().add(1).read_unaligned() } };
     }
     // What is no whole number of words the kernel does not see.

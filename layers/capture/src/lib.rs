@@ -241,11 +241,11 @@ impl Watch for Capture {
                 unsafe { memory::registered(result as *const ibv_mr, Some(start), true) };
             }
             Call::reg_mr_ex if result != 0 => {
-                // SAFETY: as above. What it was made of is not known; what a program can reach has the addresses of it.
+                // SAFETY: just made, and the program does not know it yet. What it was made of is not known; what a program can reach has the addresses of it.
                 unsafe { memory::registered(result as *const ibv_mr, None, true) };
             }
             Call::reg_dmabuf_mr | Call::reg_dm_mr | Call::import_mr if result != 0 => {
-                // SAFETY: as above.
+                // SAFETY: just made, and the program does not know it yet.
                 unsafe { memory::registered(result as *const ibv_mr, None, false) };
             }
             Call::rereg_mr if error == 0 => {

@@ -265,13 +265,13 @@ mod tests {
             source.read(0, false, 0, 3, &mut out).map(|()| out)
         };
         assert_eq!(read(&source), None);
-        // SAFETY: it lives; so do all below.
+        // SAFETY: `mr` lives until the end of the test.
         unsafe { registered(&raw const mr, Some(0), true) };
         assert_eq!(read(&source).as_deref(), Some(&b"456"[..]));
-        // SAFETY: as above.
+        // SAFETY: `mr` lives until the end of the test.
         unsafe { registered(&raw const mr, Some(0), false) };
         assert_eq!(read(&source), None, "a device's own memory");
-        // SAFETY: as above.
+        // SAFETY: `mr` lives until the end of the test.
         unsafe { registered(&raw const mr, None, true) };
         assert_eq!(read(&source), None, "another base");
         gone(&raw const mr as usize, 0x77);

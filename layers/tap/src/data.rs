@@ -65,18 +65,18 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
     };
     let (mut qkey, mut ah, mut atomic, mut remote_srq) = (0, 0, (0, 0), 0);
     match wr.opcode {
-        // SAFETY: as above.
+        // SAFETY: requests of a UD QP have this member, which is plain integers and an address that is not followed.
         _ if kind == IBV_QPT_UD => unsafe {
             (qkey, ah) = (wr.wr.ud.remote_qkey, wr.wr.ud.ah as usize);
         },
-        // SAFETY: as above.
+        // SAFETY: atomic requests have this member, which is plain integers.
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => unsafe {
             atomic = (wr.wr.atomic.compare_add, wr.wr.atomic.swap);
         },
         _ => {}
     }
     if kind == abi::IBV_QPT_XRC_SEND {
-        // SAFETY: as above.
+        // SAFETY: requests of an XRC QP have this member, which is plain integers.
         remote_srq = unsafe { wr.qp_type.xrc.remote_srqn };
     }
     // SAFETY: plain integers; only these operations have one.

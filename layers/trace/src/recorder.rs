@@ -122,7 +122,7 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
         }
         local.next.set(next + 1);
         let place = ((next + 1) & mask) as usize;
-        // SAFETY: `place` is within the ring, as above.
+        // SAFETY: `place` was cut to the ring's length, whose records lie behind its head.
         fetch(unsafe { base.add(HEAD / 8 + place * WORDS) });
     });
 }

@@ -324,7 +324,7 @@ pub unsafe extern "C" fn sendfile(
             return if sent > 0 { sent.cast_signed() } else { -1 };
         };
         sent += went;
-        // SAFETY: as above.
+        // SAFETY: the caller answers for the offset, where there is one; otherwise no memory is involved.
         unsafe {
             if !offset.is_null() {
                 *offset += went as off_t;

@@ -25,7 +25,7 @@ unsafe fn look_up(
     flags: c_int,
     socket: c_int,
 ) -> Result<(*mut libc::sockaddr, libc::socklen_t), (c_int, Errno)> {
-    // SAFETY: zeros are valid hints; the strings are, by contract; the list is freed before this returns.
+    // SAFETY: zeros are valid hints; the caller's strings are NULL or end in a NUL (rdma_getaddrinfo(3)); the list is freed before this returns.
     unsafe {
         let mut hints: libc::addrinfo = std::mem::zeroed();
         (hints.ai_flags, hints.ai_family, hints.ai_socktype) = (flags, family, socket);

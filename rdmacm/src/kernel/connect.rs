@@ -346,7 +346,7 @@ pub(crate) fn begin_ece(id: &Id, qp: *mut ibv_qp) -> Result<(), Errno> {
     // Another vendor's are nothing to this device.
     let options = if peer.vendor_id == own.vendor_id { peer.options } else { 0 };
     (ece.vendor_id, ece.options) = (own.vendor_id, options);
-    // SAFETY: as above.
+    // SAFETY: the queue pair was just made; `ece` is readable.
     none_is_well(unsafe { verbs::ibv_set_ece(qp, &raw mut ece) })
 }
 

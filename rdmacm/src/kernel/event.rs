@@ -241,7 +241,7 @@ fn set_up(owner: &Arc<Id>, qp: *mut ibv_qp, said: rdma_ucm_ece) -> Result<(), i3
         why.set();
         return Err(FAILED);
     }
-    // SAFETY: as above.
+    // SAFETY: the id's queue pair is live, which only its owner may destroy; `ece` is writable.
     let error = unsafe { verbs::ibv_query_ece(qp, &raw mut ece) };
     if let Err(why) = connect::none_is_well(error) {
         qp::fail(owner);

@@ -75,7 +75,7 @@ impl Parts {
             (!cq.is_null()).then(|| unsafe { (*cq).handle })
         };
         let (send_cq, recv_cq) = (cq_handle(wish.send_cq), cq_handle(wish.recv_cq));
-        // SAFETY: not NULL (checked), so live by the contract; as above.
+        // SAFETY: not NULL (checked), so live by the contract. No reference, as for the queues.
         let srq = (!wish.srq.is_null()).then(|| unsafe { (*wish.srq).handle });
         let mut parts = Self {
             domain,

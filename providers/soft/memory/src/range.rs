@@ -84,14 +84,14 @@ impl Range {
     /// Copies as much of `bytes` as there is room for.
     #[inline]
     pub fn put(self, bytes: &[u8]) {
-        // SAFETY: as many bytes as both have; the range's by contract of `new`.
+        // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
     }
 
     /// Copies to `bytes` as much as both have.
     #[inline]
     pub fn get(self, bytes: &mut [u8]) {
-        // SAFETY: as many bytes as both have; the range's by contract of `new`.
+        // SAFETY: as many bytes as both have; whoever made the range with `new` promised that its bytes are there.
         unsafe { std::ptr::copy(self.base, bytes.as_mut_ptr(), self.len.min(bytes.len())) };
     }
 

@@ -228,7 +228,7 @@ impl Ranges {
             let src = src.wrapping_add(done);
             match self.abroad(place) {
                 Some(imported) => {
-                    // SAFETY: readable by contract, and only read.
+                    // SAFETY: the caller promised that `src` is readable; it is only read.
                     let from = unsafe { Range::new(src.cast_mut(), n) };
                     good = good && imported.write(base as u64, from);
                 }
@@ -254,7 +254,7 @@ impl Ranges {
             let dst = dst.wrapping_add(done);
             match self.abroad(place) {
                 Some(imported) => {
-                    // SAFETY: writable by contract.
+                    // SAFETY: the caller promised that `dst` is writable.
                     good = good && imported.read(base as u64, unsafe { Range::new(dst, n) });
                 }
                 // SAFETY: `dst` has room for `n` of the caller's `len` bytes (`walk`), and `base` is part of a Range of

@@ -27,7 +27,7 @@ impl Link {
         own_slot: u16,
         here: Weak<Qp>,
     ) -> Option<Self> {
-        // SAFETY: lengths by contract; the mappings live as long as the Arc beside the view.
+        // SAFETY: the caller promised the lengths of the segments; their mappings live as long as the Arc beside the view.
         let view = unsafe { View::of(&peer) };
         let (_, index) = split_qpn(qpn);
         let ring = view.qp_ring(index).filter(|_| view.maps_chunks())?;

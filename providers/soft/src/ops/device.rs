@@ -107,6 +107,6 @@ unsafe extern "C" fn alloc_device(_sysfs_dev: *mut verbs_sysfs_dev) -> *mut verb
 /// # Safety
 /// `device` came from `alloc_device` and is not used any more.
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: from calloc, by contract.
+    // SAFETY: `alloc_device` had it from calloc, and the front-end gives it back once.
     unsafe { libc::free(device.cast()) };
 }

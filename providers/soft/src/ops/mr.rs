@@ -340,7 +340,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         // SAFETY: a region holds its domain.
         let old = unsafe { Pd::of(mr.pd) };
         let new = if flags & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { mr.pd };
-        // SAFETY: live by contract.
+        // SAFETY: the application names a live domain (ibv_rereg_mr(3)), of the region's own context.
         let (domain, context) = unsafe { (Pd::of(new), (*new).context) };
         if context != mr.verbs.ibv_mr.context {
             return Err(Errno::EINVAL);

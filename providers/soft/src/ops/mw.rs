@@ -84,7 +84,7 @@ pub(super) unsafe fn bind_request(
         true if info.length != 0 => return Err(Errno::EINVAL),
         true => 0,
         false => {
-            // SAFETY: a live region of this provider, by contract.
+            // SAFETY: the application names a live region (ibv_bind_mw(3)); it is of this provider, as the window is.
             let mr = unsafe { Mr::of(info.mr) };
             if !mr.is_ordinary() {
                 return Err(Errno::EOPNOTSUPP);

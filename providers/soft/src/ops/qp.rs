@@ -229,7 +229,7 @@ unsafe fn create_in_domain(
     if cap.max_send_wr > 0 && cap.max_send_sge > 0 && !spreads {
         cap.max_inline_data = cap.max_inline_data.max(size_of::<ibv_sge>() as u32);
     }
-    // SAFETY: live objects of this provider, by contract.
+    // SAFETY: the front-end passes live objects of the context's own provider, which is this one.
     let (domain, context, shared) = unsafe {
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
         (Pd::of(init.pd), (*init.pd).context, shared)

@@ -135,7 +135,7 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         return Err(Errno::EINVAL);
     }
     attr.max_sge = attr.max_sge.max(1);
-    // SAFETY: live objects of this provider, by contract; a live domain's context is open.
+    // SAFETY: the front-end passes live objects of the context's own provider, which is this one; a live domain's context is open.
     let (pd, xrcd, cq, report) = unsafe {
         let xrcd = is_xrc.then(|| Xrcd::of(init.xrcd));
         let cq = (is_xrc || is_tm).then(|| Cq::share(init.cq));

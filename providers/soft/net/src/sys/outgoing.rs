@@ -137,7 +137,7 @@ impl Outgoing {
             sent.min(1)
         } else {
             let (headers, count) = (self.headers.as_mut_ptr(), self.headers.len());
-            // SAFETY: `headers` are `count` structures, each as above. The call reads what they name, and writes to the structures only.
+            // SAFETY: `headers` are `count` structures, whose names, control bytes and parts live as long as in the case of one. The call reads what they name, and writes to the structures only.
             unsafe { libc::syscall(libc::SYS_sendmmsg, fd, headers, count, flags) }
         };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
