@@ -5,19 +5,17 @@
  * usage: mapped CPU_A CPU_B BYTES ITERATIONS
  */
 #define _GNU_SOURCE
+#include "timing.h"
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SEGMENT = 1 << 20, RUN = 1000 };
@@ -28,42 +26,21 @@ struct place {
 	uint16_t lid;
 };
 
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 static void connect_qp(struct ibv_qp *qp, const struct place *to)
 {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
 
 	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		fail("INIT");
+		die("INIT");
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = to->qpn, .max_dest_rd_atomic = 1,
 				  .min_rnr_timer = 12, .ah_attr = { .dlid = to->lid, .port_num = 1 } };
 	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		fail("RTR");
+		die("RTR");
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
 	if (ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 					  IBV_QP_MAX_QP_RD_ATOMIC))
-		fail("RTS");
+		die("RTS");
 }
 
 /* What the last byte of each message says: never what was there before. */
@@ -87,11 +64,11 @@ static void side(int cpu, int other, int first, uint32_t bytes, long n)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set) || !runs)
-		fail("sched_setaffinity");
+		die("sched_setaffinity");
 	if (!memory || memory == (void *)-1 || shmctl(id, IPC_RMID, NULL))
-		fail("shmget");
+		die("shmget");
 	if (!pd || ibv_query_port(ctx, 1, &port))
-		fail("no device");
+		die("no device");
 	memset(memory, 0, SEGMENT);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SEGMENT, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
@@ -99,13 +76,13 @@ static void side(int cpu, int other, int first, uint32_t bytes, long n)
 	struct ibv_qp *qp = mr && cq ? ibv_create_qp(pd, &init) : NULL;
 
 	if (!qp)
-		fail("no QP");
+		die("no QP");
 	own = (struct place){ (uintptr_t)memory, mr->rkey, qp->qp_num, port.lid };
 	if (write(other, &own, sizeof(own)) != sizeof(own) || read(other, &there, sizeof(there)) != sizeof(there))
-		fail("the other process");
+		die("the other process");
 	connect_qp(qp, &there);
 	if (write(other, "r", 1) != 1 || read(other, &own, 1) != 1)
-		fail("the other process");
+		die("the other process");
 
 	/* What comes lies at the start; what goes is behind it. */
 	volatile unsigned char *flag = memory + bytes - 1;
@@ -126,18 +103,18 @@ static void side(int cpu, int other, int first, uint32_t bytes, long n)
 				;
 		out[bytes - 1] = mark(i);
 		if (ibv_post_send(qp, &wr, &bad))
-			fail("ibv_post_send");
+			die("ibv_post_send");
 		do
 			got = ibv_poll_cq(cq, 1, &wc);
 		while (!got);
 		if (got < 0 || wc.status)
-			fail("ibv_poll_cq");
+			die("ibv_poll_cq");
 		if (i % RUN == RUN - 1)
 			runs[i / RUN] = (now() - start) / RUN / 2 * 1e6;
 	}
 	/* Neither goes while the other may still write. */
 	if (write(other, "e", 1) != 1 || read(other, &own, 1) != 1)
-		fail("the other process");
+		die("the other process");
 	qsort(runs, (size_t)(n / RUN), sizeof(*runs), by_value);
 	if (first)
 		printf("%.4f\n", runs[n / RUN / 2]);
@@ -154,7 +131,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-		fail("socketpair");
+		die("socketpair");
 	pid_t child = fork();
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -12,16 +12,14 @@
  *   tcp        one stream, SIZE bytes a call: GB/s
  */
 #define _GNU_SOURCE
+#include "timing.h"
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef UDP_SEGMENT
@@ -35,27 +33,6 @@
 #define MOST 65000
 #define SEGMENTS 64
 #define BUFFER (8 << 20)
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
 
 /* The connection by which both meet. */
 static int meet(int port, const char *server)

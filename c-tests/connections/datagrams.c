@@ -2,27 +2,15 @@
  * Datagram rsockets between two sockets of a process: addresses, lengths, waiting; and what strangers say to their UDP sockets.
  */
 #define _GNU_SOURCE
+#include "checks.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rsocket.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-static int failures;
-
-static void check(int ok, const char *what)
-{
-	printf("%s: %s\n", ok ? "ok" : "FAILED", what);
-	failures += !ok;
-}
-
-#define CHECK(condition) check((condition), #condition)
-#define REFUSED(call, why) CHECK((call) == -1 && errno == (why))
 
 union address {
 	struct sockaddr any;

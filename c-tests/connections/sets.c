@@ -2,28 +2,16 @@
  * repoll_create and its kin, which came with rdma-core 65: rsockets, a pipe, changes while a thread waits.
  */
 #define _GNU_SOURCE
+#include "checks.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-static int failures;
-
-static void check(int ok, const char *what)
-{
-	printf("%s: %s\n", ok ? "ok" : "FAILED", what);
-	failures += !ok;
-}
-
-#define CHECK(condition) check((condition), #condition)
-#define REFUSED(call, why) CHECK((call) == -1 && errno == (why))
 
 static int set;
 

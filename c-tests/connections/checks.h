@@ -1,0 +1,21 @@
+/*
+ * Checks of a program: each says what it saw; `failures` counts those that did not see it.
+ */
+#ifndef CONNECTIONS_CHECKS_H
+#define CONNECTIONS_CHECKS_H
+
+#include <errno.h>
+#include <stdio.h>
+
+static int failures;
+
+static void check(int ok, const char *what)
+{
+	printf("%s: %s\n", ok ? "ok" : "FAILED", what);
+	failures += !ok;
+}
+
+#define CHECK(condition) check((condition), #condition)
+#define REFUSED(call, why) CHECK((call) == -1 && errno == (why))
+
+#endif
