@@ -21,7 +21,7 @@ const WITHIN: u32 = 32;
 const HEADERS: u32 = WITHIN + 48;
 /// How often, each time from another port, and how long it is waited each time. Where programs share the port, the port that is asked from decides who hears it.
 const TRIES: usize = 8;
-const PATIENCE: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 /// More than any datagram of ours.
 const ROOM: usize = 9000;
 
@@ -154,7 +154,7 @@ fn ask(
     for _ in 0..TRIES {
         let asker = UdpSocket::bind(anywhere(there.ip(), 0))?;
         asker.send_to(&pack(&question, size), there)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         while Instant::now() < deadline
             && (heard.answer.is_none() || (back.is_some() && !heard.back))
         {

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// How long an address may take, in milliseconds; nothing takes time here.
-const PATIENCE: c_int = 2000;
+const RESOLVE_MS: c_int = 2000;
 
 /// What an id of `info` is to become.
 ///
@@ -31,8 +31,8 @@ unsafe fn make(
             held.lock().template = template;
             return Ok(());
         }
-        done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, PATIENCE))?;
-        done(resolve::resolve_route(id, PATIENCE))?;
+        done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
+        done(resolve::resolve_route(id, RESOLVE_MS))?;
         if let Some(init) = init.as_mut() {
             init.qp_type = (*id).qp_type;
             done(qp::create_c(id, pd, init))?;

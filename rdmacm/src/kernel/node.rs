@@ -99,7 +99,7 @@ const CHARDEV: u16 = 72;
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// How long an answer may take, which comes at once if at all.
-static PATIENCE: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
+static ANSWER_TIMEOUT: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
 
 /// What the kernel answers by netlink; it loads the module that makes the device, where it has to.
 fn by_netlink() -> Option<Node> {
@@ -117,9 +117,9 @@ fn by_netlink() -> Option<Node> {
     // SAFETY: as many bytes as are said are readable, and writable.
     let len = unsafe {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        let patience: *const c_void = (&raw const PATIENCE).cast();
+        let timeout: *const c_void = (&raw const ANSWER_TIMEOUT).cast();
         let size = size_of::<libc::timeval>() as libc::socklen_t;
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, patience, size);
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, timeout, size);
         if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
             return None;
         }

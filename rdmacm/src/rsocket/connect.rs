@@ -19,7 +19,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// How long the kernel may look for a way, in milliseconds.
-pub(super) const PATIENCE: c_int = 2000;
+pub(super) const RESOLVE_MS: c_int = 2000;
 const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
@@ -72,7 +72,7 @@ fn parameters(hello: &[u8; Hello::LEN]) -> rdma_conn_param {
 /// Sets out for the peer: asks for the way.
 fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
     // SAFETY: the id is ours and live; `to` is readable, by the caller's contract.
-    done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, PATIENCE) })
+    done(unsafe { resolve::resolve_addr(state.id.as_c(), null_mut(), to, RESOLVE_MS) })
 }
 
 /// The way is known, and now the path.
@@ -81,7 +81,7 @@ fn set_out(state: &State, to: *mut libc::sockaddr) -> Result<(), Errno> {
 /// As `rdma_resolve_route(3)`.
 pub(super) fn find_route(state: &State) -> Result<(), Errno> {
     // SAFETY: the id is ours and live.
-    done(unsafe { resolve::resolve_route(state.id.as_c(), PATIENCE) })
+    done(unsafe { resolve::resolve_route(state.id.as_c(), RESOLVE_MS) })
 }
 
 /// Everything is known: asks the peer.

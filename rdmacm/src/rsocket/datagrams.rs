@@ -2,7 +2,7 @@
 //! and what came.
 
 use super::connect::told;
-use super::mailbox::{Letter, Mailbox};
+use super::datagram_endpoint::{DatagramEndpoint, Received};
 use super::socket::{Socket, State, watch};
 use super::transfer::at_once;
 use super::vector::Vector;
@@ -27,7 +27,7 @@ const MOST_NOTICES: usize = 64;
 #[derive(Debug)]
 struct Peer {
     /// Our queue pair on the way to him.
-    mailbox: usize,
+    endpoint: usize,
     /// His; none before he has said which it is.
     handle: Option<(Handle, u32)>,
 }
@@ -50,7 +50,7 @@ impl Drop for Handle {
 #[derive(Debug)]
 enum Came {
     /// In the memory of a queue pair.
-    Letter(usize, Letter),
+    Received(usize, Received),
     /// By UDP.
     Copy(Vec<u8>),
 }
@@ -63,7 +63,7 @@ pub(super) struct Datagrams {
     fd: c_int,
     /// Peers come before queue pairs: their handles use these.
     peers: HashMap<SocketAddr, Peer>,
-    mailboxes: Vec<Mailbox>,
+    endpoints: Vec<DatagramEndpoint>,
     /// Whom it is connected to.
     pub(super) peer: Option<SocketAddr>,
     came: VecDeque<(SocketAddr, Came)>,
@@ -102,7 +102,7 @@ impl Datagrams {
             udp,
             fd,
             peers: HashMap::new(),
-            mailboxes: vec![],
+            endpoints: vec![],
             peer: None,
             came: VecDeque::new(),
             copies: 0,
@@ -177,18 +177,18 @@ impl Datagrams {
     }
 
     /// The queue pair on the way to a peer; made, if there is none.
-    fn mailbox(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
+    fn endpoint(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
         let mut own = self.take_port(to)?;
         if own.ip().is_unspecified() {
             own.set_ip(address::source_for(to.ip())?);
         }
-        if let Some(at) = self.mailboxes.iter().position(|one| one.address == own) {
+        if let Some(at) = self.endpoints.iter().position(|one| one.address == own) {
             return Ok(at);
         }
-        let mailbox = Mailbox::new(own, settings)?;
-        watch(self.fd, mailbox.fd())?;
-        self.mailboxes.push(mailbox);
-        Ok(self.mailboxes.len() - 1)
+        let endpoint = DatagramEndpoint::new(own, settings)?;
+        watch(self.fd, endpoint.fd())?;
+        self.endpoints.push(endpoint);
+        Ok(self.endpoints.len() - 1)
     }
 
     /// The peer of an address is known afterwards.
@@ -200,12 +200,12 @@ impl Datagrams {
         if self.peers.contains_key(&peer) {
             return Ok(());
         }
-        let mailbox = self.mailbox(peer, settings)?;
+        let endpoint = self.endpoint(peer, settings)?;
         if self.peers.len() >= MOST_PEERS {
             let own = self.peer;
             self.peers.retain(|address, _| Some(*address) == own);
         }
-        self.peers.insert(peer, Peer { mailbox, handle: None });
+        self.peers.insert(peer, Peer { endpoint, handle: None });
         Ok(())
     }
 
@@ -214,7 +214,8 @@ impl Datagrams {
         let Some(peer) = to.or(self.peer).and_then(|to| self.peers.get(&known(to))) else {
             return true;
         };
-        peer.handle.is_none() || self.mailboxes.get(peer.mailbox).is_none_or(Mailbox::has_room)
+        peer.handle.is_none()
+            || self.endpoints.get(peer.endpoint).is_none_or(DatagramEndpoint::has_room)
     }
 
     /// Whether something came.
@@ -224,26 +225,28 @@ impl Datagrams {
 
     /// Whether all that was sent has left.
     pub(super) fn is_idle(&self) -> bool {
-        self.mailboxes.iter().all(Mailbox::is_idle)
+        self.endpoints.iter().all(DatagramEndpoint::is_idle)
     }
 
     /// Takes what came. `true`: there was something.
     pub(super) fn progress(&mut self, settings: Settings) -> bool {
         let mut any = false;
-        for at in 0..self.mailboxes.len() {
-            let (Some(mailbox), came) = (self.mailboxes.get_mut(at), &mut self.came) else { break };
+        for at in 0..self.endpoints.len() {
+            let (Some(endpoint), came) = (self.endpoints.get_mut(at), &mut self.came) else {
+                break;
+            };
             let mut strangers = vec![];
             let peer = self.peer;
-            any |= mailbox.progress(|from, letter| {
+            any |= endpoint.progress(|from, received| {
                 // A connected socket hears its peer only.
                 if peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port())) {
-                    came.push_back((from, Came::Letter(at, letter)));
+                    came.push_back((from, Came::Received(at, received)));
                 } else {
-                    strangers.push(letter);
+                    strangers.push(received);
                 }
             });
-            for letter in strangers {
-                mailbox.give_back(letter);
+            for received in strangers {
+                endpoint.give_back(received);
             }
         }
         let mut bytes = [0; MOST];
@@ -283,14 +286,14 @@ impl Datagrams {
         settings: Settings,
     ) -> Result<(), Errno> {
         self.know(from, settings)?;
-        let (mailboxes, key) = (&self.mailboxes, known(from));
+        let (endpoints, key) = (&self.endpoints, known(from));
         let peer = self.peers.get_mut(&key).ok_or(Errno::ENOENT)?;
-        let mailbox = mailboxes.get(peer.mailbox).ok_or(Errno::ENOENT)?;
+        let endpoint = endpoints.get(peer.endpoint).ok_or(Errno::ENOENT)?;
         if peer.handle.as_ref().is_none_or(|(_, qpn)| *qpn != notice.qpn) {
-            peer.handle = Some((Handle(mailbox.way(from)?), notice.qpn));
+            peer.handle = Some((Handle(endpoint.way(from)?), notice.qpn));
         }
         if notice.brings {
-            let own = Notice { brings: false, qpn: mailbox.qpn(), ip: mailbox.address.ip() };
+            let own = Notice { brings: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
             // Lost, it is said anew with the peer's next datagram.
             let _lost = self.say(from, own, &mut Vector::one(null_mut(), 0), libc::MSG_DONTWAIT);
             // As many as a queue pair has receives, and no more.
@@ -349,20 +352,20 @@ impl Datagrams {
     ) -> Result<bool, Errno> {
         self.know(to, settings)?;
         let peer = self.peers.get(&known(to)).ok_or(Errno::ENOENT)?;
-        let mailbox = self.mailboxes.get_mut(peer.mailbox).ok_or(Errno::ENOENT)?;
+        let endpoint = self.endpoints.get_mut(peer.endpoint).ok_or(Errno::ENOENT)?;
         let len = bytes.left();
         if let Some((Handle(ah), qpn)) = &peer.handle {
-            return mailbox.send((*ah, *qpn), len, |to| {
+            return endpoint.send((*ah, *qpn), len, |to| {
                 bytes.each(len, |from, behind, some| {
                     // SAFETY: the caller answers for the pieces; there is room for `len`, of which this is a part, in memory that it does not know.
                     unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
                 });
             });
         }
-        if len > mailbox.most() || len > MOST - Notice::MOST {
+        if len > endpoint.most() || len > MOST - Notice::MOST {
             return Err(Errno::EMSGSIZE);
         }
-        let own = Notice { brings: true, qpn: mailbox.qpn(), ip: mailbox.address.ip() };
+        let own = Notice { brings: true, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
         self.say(to, own, bytes, flags).map(|()| true)
     }
 
@@ -375,17 +378,17 @@ impl Datagrams {
         let Some((from, came)) = self.came.front() else { return Ok(None) };
         let (from, mut done) = (*from, Ok(()));
         let len = match came {
-            Came::Letter(at, letter) => {
-                let mailbox = self.mailboxes.get(*at).ok_or(Errno::ENOENT)?;
-                let some = letter.len.min(bytes.left());
+            Came::Received(at, received) => {
+                let endpoint = self.endpoints.get(*at).ok_or(Errno::ENOENT)?;
+                let some = received.len.min(bytes.left());
                 bytes.each(some, |to, behind, some| {
                     // SAFETY: the caller answers for the pieces.
-                    done = done.and(unsafe { mailbox.read(*letter, behind, to, some) });
+                    done = done.and(unsafe { endpoint.read(*received, behind, to, some) });
                 });
                 if !peek {
-                    mailbox.give_back(*letter);
+                    endpoint.give_back(*received);
                 }
-                letter.len
+                received.len
             }
             Came::Copy(datagram) => {
                 bytes.each(datagram.len().min(bytes.left()), |to, behind, some| {
@@ -406,12 +409,12 @@ impl Datagrams {
 
     /// Has the next completion make the descriptor readable.
     pub(super) fn arm(&mut self) {
-        self.mailboxes.iter_mut().for_each(Mailbox::arm);
+        self.endpoints.iter_mut().for_each(DatagramEndpoint::arm);
     }
 
     /// Takes the events of completions off the descriptor.
     pub(super) fn hush(&mut self) {
-        self.mailboxes.iter_mut().for_each(Mailbox::hush);
+        self.endpoints.iter_mut().for_each(DatagramEndpoint::hush);
     }
 }
 

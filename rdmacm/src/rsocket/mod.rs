@@ -6,7 +6,7 @@
 //! | `endpoint` | its queue pair, completion queue and memory |
 //! | `queue` | completion queues, and posting |
 //! | `memory` | registered memory |
-//! | `datagrams`, `mailbox` | sockets of datagrams, and the queue pair of each of their addresses |
+//! | `datagrams`, `datagram_endpoint` | sockets of datagrams, and the queue pair of each of their addresses |
 //! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
 //! | `transfer`, `vector` | sending and receiving |
 //! | `mapping` | `riomap`, `riowrite` |
@@ -21,10 +21,10 @@
 
 mod bell;
 pub(crate) mod connect;
+mod datagram_endpoint;
 mod datagrams;
 pub(crate) mod end;
 mod endpoint;
-mod mailbox;
 pub(crate) mod mapping;
 mod memory;
 pub(crate) mod options;

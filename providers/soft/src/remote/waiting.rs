@@ -28,7 +28,7 @@ struct Late {
 /// So many wait at most; what comes then is lost, as in a socket that is full.
 const MOST: usize = 256;
 /// So long: then whoever sent it has long sent it again.
-const PATIENCE: Duration = Duration::from_millis(200);
+const KEPT: Duration = Duration::from_millis(200);
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
@@ -62,7 +62,7 @@ impl Waiting {
                 true => Passed::NotYet,
                 false => pass(late.slot, &late.frame),
             };
-            let is_over = now.duration_since(late.since) > PATIENCE;
+            let is_over = now.duration_since(late.since) > KEPT;
             match passed {
                 Passed::Yes => return false,
                 Passed::NotYet if !is_over => full.push(late.slot),
@@ -92,7 +92,7 @@ mod tests {
         });
         let wanted = [(1, b"a".to_vec()), (2, b"b".to_vec())];
         assert_eq!((lost, tried), (0, wanted.to_vec()), "nothing overtakes what is for the same");
-        let later = now + PATIENCE + Duration::from_millis(1);
+        let later = now + KEPT + Duration::from_millis(1);
         assert_eq!(waiting.again(later, |_, _| Passed::NotYet), 2);
         assert!(waiting.is_empty());
         assert!((0..MOST).all(|_| waiting.keep(1, b"", b"x", now)));

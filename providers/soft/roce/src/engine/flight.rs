@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time::from_ns(1000);
-    const PATIENCE: Duration = Duration::from_micros(100);
+    const ROUND_TRIP: Duration = Duration::from_micros(100);
 
     fn flight(packets: u32) -> Flight {
         let mut flight = Flight::new(Psn::new(0xff_fff0));
@@ -380,12 +380,12 @@ mod tests {
         flight.acknowledged(NOW, psn(1));
         flight.advance();
         flight.held(NOW, flight.base(), &held);
-        assert_eq!(flight.infer_lost(PATIENCE).packets, 3, "1, 2 and 3 are missing");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 3, "1, 2 and 3 are missing");
         assert_eq!((flight.first_lost(), flight.lost_from(psn(1), 9)), (Some(psn(1)), 3));
         for index in 1..4 {
             flight.resent(NOW, psn(index), 1);
         }
-        assert_eq!(flight.infer_lost(PATIENCE).packets, 0, "they are under way again");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0, "they are under way again");
         flight.acknowledged(NOW, psn(8));
         flight.advance();
         assert!(flight.is_empty() && flight.bytes() == 0);
@@ -397,21 +397,21 @@ mod tests {
         let mut held = Held::NONE;
         held.insert(0);
         flight.held(NOW, flight.base(), &held);
-        assert_eq!(flight.infer_lost(PATIENCE).packets, 0);
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0);
     }
 
     #[test]
     fn a_packet_that_went_much_later_and_arrived_makes_others_lost() {
         let mut flight = flight(3);
-        let later = Time::default().after(PATIENCE);
+        let later = Time::default().after(ROUND_TRIP);
         flight.lose_oldest();
         flight.resent(later, psn(0), 1);
-        let gain = flight.acknowledged(later.after(PATIENCE), psn(1));
+        let gain = flight.acknowledged(later.after(ROUND_TRIP), psn(1));
         assert_eq!(gain.sample(), None, "which of its copies was answered?");
         flight.advance();
-        assert!(flight.has_suspects(PATIENCE));
-        assert!(!flight.has_suspects(PATIENCE * 2), "not when that may be its turn");
-        assert_eq!(flight.infer_lost(PATIENCE).packets, 2);
+        assert!(flight.has_suspects(ROUND_TRIP));
+        assert!(!flight.has_suspects(ROUND_TRIP * 2), "not when that may be its turn");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 2);
     }
 
     #[test]
@@ -433,8 +433,8 @@ mod tests {
         let mut flight = flight(3);
         flight.refused_from(psn(1));
         flight.resent(NOW, psn(1), 2);
-        let later = NOW.after(PATIENCE);
-        assert_eq!(flight.acknowledged(later, psn(3)).sample(), Some(PATIENCE));
+        let later = NOW.after(ROUND_TRIP);
+        assert_eq!(flight.acknowledged(later, psn(3)).sample(), Some(ROUND_TRIP));
     }
 
     #[test]
@@ -444,9 +444,9 @@ mod tests {
         assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
         assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));
         assert_eq!(flight.answered(NOW, psn(5)), None, "once");
-        assert_eq!(flight.infer_lost(PATIENCE).packets, 3, "0, 1 and 2; 3 and 4 may come");
+        assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 3, "0, 1 and 2; 3 and 4 may come");
         assert_eq!(flight.lost_from(psn(0), 10), 3);
-        assert!(!flight.advance() && flight.has_suspects(PATIENCE));
+        assert!(!flight.advance() && flight.has_suspects(ROUND_TRIP));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The UD queue pair of a datagram rsocket for one of its addresses, and its memory.
 
-use super::connect::{PATIENCE, done};
+use super::connect::{RESOLVE_MS, done};
 use super::memory::Memory;
 use super::queue::{Queue, most_requests, request};
 use super::socket::destroy;
@@ -52,7 +52,7 @@ fn stored(address: SocketAddr) -> libc::sockaddr_storage {
 
 /// A datagram that came.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Letter {
+pub(super) struct Received {
     place: u16,
     /// Bytes before it.
     header: u32,
@@ -61,7 +61,7 @@ pub(super) struct Letter {
 
 /// The queue pair of an address.
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(super) struct DatagramEndpoint {
     /// The address of the UDP socket on this way, with its port.
     pub(super) address: SocketAddr,
     header: Header,
@@ -79,9 +79,9 @@ pub(super) struct Mailbox {
 }
 
 // SAFETY: verbs objects may be used by any thread; all else is used under the socket's lock.
-unsafe impl Send for Mailbox {}
+unsafe impl Send for DatagramEndpoint {}
 
-impl Mailbox {
+impl DatagramEndpoint {
     /// The queue pair for an address, with all its receives posted, and its queue armed.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Mailbox {
             // In the encoding of `enum ibv_mtu`.
             let mtu = if asked { 128_usize << port.active_mtu.min(5) } else { 1024 };
             let (qp, inline) = queue.pair(&id.0, pd, IBV_QPT_UD, &sizes)?;
-            let mut mailbox = Self {
+            let mut endpoint = Self {
                 address,
                 header: Header::of(address),
                 qp,
@@ -124,10 +124,10 @@ impl Mailbox {
                 id,
             };
             for place in 0..sizes.receive_queue {
-                mailbox.receive(place)?;
+                endpoint.receive(place)?;
             }
-            mailbox.queue.arm();
-            Ok(mailbox)
+            endpoint.queue.arm();
+            Ok(endpoint)
         }
     }
 
@@ -172,7 +172,7 @@ impl Mailbox {
     }
 
     /// Takes what completed: `f` gets what came and from whom. `false`: nothing did.
-    pub(super) fn progress(&mut self, mut f: impl FnMut(SocketAddr, Letter)) -> bool {
+    pub(super) fn progress(&mut self, mut f: impl FnMut(SocketAddr, Received)) -> bool {
         let (mut any, mut came, mut back) = (false, vec![], vec![]);
         loop {
             let free = &mut self.free;
@@ -188,7 +188,7 @@ impl Mailbox {
             });
             for (place, len) in came.drain(..) {
                 match self.open(place, len) {
-                    Some((from, letter)) => f(from, letter),
+                    Some((from, received)) => f(from, received),
                     None => back.push(place),
                 }
             }
@@ -205,15 +205,15 @@ impl Mailbox {
     }
 
     /// From whom a message is; `None`: it is of no rsocket.
-    fn open(&self, place: u16, len: u32) -> Option<(SocketAddr, Letter)> {
+    fn open(&self, place: u16, len: u32) -> Option<(SocketAddr, Received)> {
         let start: [u8; Header::MOST] = self.incoming.array(Self::at(place) + GRH).ok()?;
         let start = start.get(..start.len().min(len as usize))?;
         let (from, header) = Header::parse(start).ok()?;
         let len = (len as usize).min(MOST).checked_sub(header)?;
-        Some((from, Letter { place, header: header as u32, len }))
+        Some((from, Received { place, header: header as u32, len }))
     }
 
-    /// Copies the datagram of a letter from its byte `behind` on.
+    /// Copies a received datagram from its byte `behind` on.
     ///
     /// # Errors
     /// `EFAULT` out of range.
@@ -222,20 +222,20 @@ impl Mailbox {
     /// `to` has room for `bytes`.
     pub(super) unsafe fn read(
         &self,
-        letter: Letter,
+        received: Received,
         behind: usize,
         to: *mut u8,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let at = Self::at(letter.place) + GRH + letter.header + behind as u32;
+        let at = Self::at(received.place) + GRH + received.header + behind as u32;
         // SAFETY: by the contract above; the application does not know this memory.
         unsafe { self.incoming.read(at, to, bytes) }
     }
 
-    /// A letter is read.
-    pub(super) fn give_back(&self, letter: Letter) {
+    /// A received datagram was read: its room is for another one.
+    pub(super) fn give_back(&self, received: Received) {
         // As in `progress`.
-        let _broken = self.receive(letter.place);
+        let _broken = self.receive(received.place);
     }
 
     /// Sends a datagram, which `fill` copies to where it is told. `false`: there is no room.
@@ -286,8 +286,8 @@ impl Mailbox {
         unsafe {
             let at = id.0.as_c();
             let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
-            done(resolve::resolve_addr(at, from, to, PATIENCE))?;
-            done(resolve::resolve_route(at, PATIENCE))?;
+            done(resolve::resolve_addr(at, from, to, RESOLVE_MS))?;
+            done(resolve::resolve_route(at, RESOLVE_MS))?;
             let own = self.id.0.as_c();
             let path = (*at).route.path_rec.as_ref().ok_or(Errno::ENODEV)?;
             // Of two entries with the same GID the one that routers understand, RoCE v2's.
@@ -329,7 +329,7 @@ impl Mailbox {
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for DatagramEndpoint {
     fn drop(&mut self) {
         // SAFETY: ours, and used by nobody any more. It goes before what it used.
         unsafe { qp::destroy(&self.id.0) };
