@@ -63,7 +63,7 @@ impl Answers {
         let unit = goal.what.unit();
         let ours = self.sample(cable, goal.what, goal.who);
         let other = self.median(cable, goal.other.0, goal.other.1);
-        let cell = ours.map_or("-".into(), |s| {
+        let cell = ours.map_or("- | -".into(), |s| {
             format!(
                 "{} {} | {}..{}",
                 digits(s.median),
@@ -237,7 +237,8 @@ mod tests {
         has("| UCX tcp 2.70 | 0.96 | at most 0.90 | missed |");
         has("| UDP, offloads 9.00 | 0.44 | at least 0.50 | missed |");
         has("| TCP, one stream 3.00 | 1.33 | at least 1.30 | met |");
-        has("| - | - | at most 1.30 | not measured |");
+        has("| 2.60..2.60 | UDP, connected - | - | at most 1.30 | not measured |");
+        has("| - | - | UCX tcp - | - | at least 1.30 | not measured |");
         has("| Ferroverbs write | 8.00 | - | - |");
         assert!(answers.lacks(1) > 10);
     }
