@@ -103,11 +103,11 @@ pub struct TablesHead {
     pub datagrams_wait: Owned<AtomicU32>,
     /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
     pub addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
+    /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
+    pub hand: Line<Owned<AtomicU64>>,
     /// Places of the owner's sockets, IPv4 and IPv6, among those that share the port of the wire between hosts, and one more; 0: unknown. It may
     /// have changed since.
     pub places: Owned<[AtomicU32; 2]>,
-    /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
-    pub hand: Line<Owned<AtomicU64>>,
 }
 
 const _: () = assert!(std::mem::offset_of!(TablesHead, counters) == COUNTERS_AT);
