@@ -92,14 +92,6 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     hosts.set_cable(9000, "")?;
-    // With losses it is `cargo xtask soak --hosts`'s: docs/hosts.md.
-    let seed = std::process::id().to_string();
-    let name = format!("storm {seed}");
-    bench.step(&format!("hosts: {name}"));
-    let place = Place::wired(bench, &hosts, "")?;
-    let job = own(bench, &place, &hosts, "storm", &[&seed, "6"])?;
-    // Of those that were killed it is told that they are gone, which is no news here.
-    tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     losses::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     bench.step("hosts: four pairs at once");
