@@ -28,8 +28,8 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             let link = Link {
                 transport: request.transport,
                 peer_qpn: request.qpn.raw(),
-                psn: Psn::new(crate::random::number() as u32),
-                peer_psn: request.psn,
+                receive_psn: Psn::new(crate::random::number() as u32),
+                send_psn: request.psn,
                 responder_resources: request.initiator_depth,
                 initiator_depth: request.responder_resources,
                 retry_count: request.retry_count.raw() as u8,
@@ -70,7 +70,7 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             state.peer_ece = ece(reply.ece);
             let link = &mut state.link;
             link.peer_qpn = reply.peer_qpn(link.transport).raw();
-            link.peer_psn = reply.psn;
+            link.send_psn = reply.psn;
             link.initiator_depth = reply.responder_resources;
             link.responder_resources = reply.initiator_depth;
             link.rnr_retry = reply.rnr_retry.raw() as u8;

@@ -80,9 +80,9 @@ pub(crate) enum Stage {
 pub(crate) struct Link {
     pub(crate) transport: Transport,
     pub(crate) peer_qpn: u32,
-    /// Our first PSN, and the peer's.
-    pub(crate) psn: Psn,
-    pub(crate) peer_psn: Psn,
+    /// The first PSN of what we receive, which we tell the peer, and of what we send, which the peer tells us.
+    pub(crate) receive_psn: Psn,
+    pub(crate) send_psn: Psn,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) retry_count: u8,

@@ -148,7 +148,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     });
     let link = Link {
         transport: transport(id.qp_type()),
-        psn: Psn::new(random::number() as u32),
+        receive_psn: Psn::new(random::number() as u32),
         responder_resources: limits.0,
         initiator_depth: limits.1,
         retry_count: conn.map_or(7, |conn| conn.retry_count.min(7)),
@@ -167,7 +167,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         remote_response_timeout: RESPONSE,
         transport: link.transport,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
-        psn: link.psn,
+        psn: link.receive_psn,
         local_response_timeout: RESPONSE,
         retry_count: Bits::new(link.retry_count.into()),
         pkey: 0xffff,
@@ -328,7 +328,7 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         ece: ece(state.ece),
         qpn: if extended { nothing } else { qpn },
         eecn: if extended { qpn } else { nothing },
-        psn: link.psn,
+        psn: link.receive_psn,
         responder_resources: link.responder_resources,
         initiator_depth: link.initiator_depth,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),

@@ -55,7 +55,7 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
             attr.ah_attr = Id::way(state).ok_or(Errno::EINVAL)?;
             attr.path_mtu = link.mtu.into();
             attr.dest_qp_num = link.peer_qpn;
-            attr.rq_psn = link.peer_psn.raw();
+            attr.rq_psn = link.receive_psn.raw();
             let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if answers {
                 attr.max_dest_rd_atomic = link.responder_resources;
@@ -65,7 +65,7 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
             }
         }
         IBV_QPS_RTS => {
-            attr.sq_psn = link.psn.raw();
+            attr.sq_psn = link.send_psn.raw();
             let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
             if asks || answers {
                 attr.timeout = link.ack_timeout;

@@ -227,10 +227,11 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
+    ("numbers", "a connection's first packet numbers, as the kernel's manager has them"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
 ];
 

@@ -18,7 +18,7 @@ pub struct Reply {
     pub qpn: Qpn,
     /// Number of the sender's EE context; of XRC its target queue pair.
     pub eecn: Bits<24>,
-    /// The first PSN of the sender.
+    /// The PSN with which the receiver of this message begins to send (Linux, drivers/infiniband/core/cm.c, `cm_req_handler`: it becomes `sq_psn`).
     pub psn: Psn,
     /// READs and atomics that the sender can answer at a time.
     pub responder_resources: u8,

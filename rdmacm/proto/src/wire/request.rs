@@ -56,7 +56,7 @@ pub struct Request {
     pub transport: Transport,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// The first PSN of the sender.
+    /// The PSN with which the receiver of this message begins to send (Linux, drivers/infiniband/core/cm.c, `cm_req_handler`: it becomes `sq_psn`).
     pub psn: Psn,
     /// How soon the sender will answer a message of this exchange.
     pub local_response_timeout: TimeCode,

@@ -1,0 +1,112 @@
+/*
+ * A connection's first packet numbers, as other managers have them: who asks says in its request (REQ) which number it expects first, and so does the answer (REP).
+ * The messages are read by a queue pair of our own in the group that stands for queue pair 1.
+ */
+#include "checks.h"
+
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+#include <string.h>
+
+enum { HEADER = 40, MAD = 256, RECEIVES = 16, ATTRIBUTE = HEADER + 16, REQUEST = 0x10, REPLY = 0x13 };
+/* Where both messages have the number. */
+enum { IN_REQUEST = HEADER + 24 + 44, IN_REPLY = HEADER + 24 + 20 };
+
+static unsigned char messages[RECEIVES][HEADER + MAD];
+static struct ibv_cq *cq;
+
+/* Hears from now on what comes to queue pair 1 of this host. */
+static void listen_in(struct rdma_cm_id *id)
+{
+	static const union ibv_gid group = { .raw = { 0xff, 0x11, [12] = 'F', 'V', 0, 1 } };
+	struct ibv_qp_init_attr init = { .cap = { 1, RECEIVES, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x80010000 };
+	struct ibv_mr *mr = ibv_reg_mr(id->pd, messages, sizeof(messages), IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_recv_wr *bad;
+
+	cq = init.send_cq = init.recv_cq = ibv_create_cq(id->verbs, RECEIVES, NULL, NULL, 0);
+	struct ibv_qp *qp = ibv_create_qp(id->pd, &init);
+
+	CHECK(mr && qp && !ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE) && !ibv_attach_mcast(qp, &group, 0));
+	for (unsigned n = 0; n < RECEIVES; n++) {
+		struct ibv_sge place = { (uintptr_t)messages[n], sizeof(messages[n]), mr->lkey };
+		struct ibv_recv_wr receive = { .wr_id = n, .sg_list = &place, .num_sge = 1 };
+
+		CHECK(!ibv_post_recv(qp, &receive, &bad));
+	}
+}
+
+/* The number in the next message of a kind. */
+static unsigned told(unsigned kind, unsigned at)
+{
+	struct ibv_wc wc;
+
+	for (unsigned heard = 0; heard < RECEIVES;) {
+		if (!ibv_poll_cq(cq, 1, &wc))
+			continue;
+		const unsigned char *message = messages[wc.wr_id];
+
+		heard++;
+		if ((message[ATTRIBUTE] << 8 | message[ATTRIBUTE + 1]) == (int)kind)
+			return message[at] << 16 | message[at + 1] << 8 | message[at + 2];
+	}
+	return ~0u;
+}
+
+/* The id of the next event, which has to be of a type. */
+static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(!rdma_get_cm_event(channel, &event));
+	check(event->event == type, rdma_event_str(type));
+	struct rdma_cm_id *id = event->id;
+
+	CHECK(!rdma_ack_cm_event(event));
+	return id;
+}
+
+/* With which numbers an id has its queue pair receive and send. */
+static void numbers(struct rdma_cm_id *id, unsigned *receive, unsigned *send)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
+	int mask;
+
+	CHECK(!rdma_init_qp_attr(id, &attr, &mask));
+	*receive = attr.rq_psn;
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(!rdma_init_qp_attr(id, &attr, &mask));
+	*send = attr.sq_psn;
+}
+
+int main(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct rdma_conn_param param = { .qp_num = 0x800001, .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_cm_id *listener, *client, *server;
+	unsigned receive[2], send[2];
+
+	CHECK(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at) && !rdma_listen(listener, 1));
+	at.sin_port = rdma_get_src_port(listener);
+	CHECK(!rdma_create_id(channel, &client, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&at, 2000));
+	next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(client, 2000));
+	next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	listen_in(client);
+	CHECK(!rdma_connect(client, &param));
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	param.qp_num++;
+	CHECK(!rdma_accept(server, &param));
+	CHECK(next(channel, RDMA_CM_EVENT_CONNECT_RESPONSE) == client);
+	numbers(client, &receive[0], &send[0]);
+	numbers(server, &receive[1], &send[1]);
+	CHECK(told(REQUEST, IN_REQUEST) == receive[0]);
+	CHECK(told(REPLY, IN_REPLY) == receive[1]);
+	CHECK(receive[0] == send[1] && receive[1] == send[0]);
+	return failures != 0;
+}
