@@ -1,7 +1,8 @@
 /*
- * One case for each check that is off unless somebody asks for it, and its right twin: advice ID wrong|right. See misuse.c.
+ * One case for each check that is off unless somebody asks for it, and for QP-07, and its right twin: advice ID wrong|right. See misuse.c.
  */
 #include "pair.h"
+#include <errno.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -39,6 +40,30 @@ static void mr_08(void)
 	buf[8]++;
 }
 
+/* A receive and a READ, receives of two queue pairs, and of a shared queue. */
+static void mr_09(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_recv_wr wr = { .num_sge = 1 }, *bad;
+	struct ibv_sge sge = piece(64), last = piece(64);
+	wr.sg_list = &last;
+	pair();
+	for (int round = 0; round < 2; round++) {
+		want(!receive(b, sge), "a receive");
+		sge.addr += wrong ? 63 : 64;
+		want(!post(a, request(IBV_WR_RDMA_READ, &sge, 1)), "ibv_post_send");
+		ok(cq);
+		want(!post(a, request(IBV_WR_SEND, &sge, 1)), "ibv_post_send");
+		ok(cq);
+		ok(cq);
+	}
+	shared = ibv_create_srq(pd, &init);
+	want(shared && !ibv_post_srq_recv(shared, &wr, &bad), "ibv_post_srq_recv");
+	last.addr += 64;
+	sge.addr = last.addr + 64;
+	want(!ibv_post_srq_recv(shared, &wr, &bad) && !receive(b, sge), "receives");
+}
+
 /* What libibverbs would say depends on the kernel; the layer finds ours first. */
 enum ibv_fork_status ibv_is_fork_initialized(void)
 {
@@ -59,6 +84,41 @@ static void qp_05(void)
 	to_init(a);
 	struct ibv_qp_attr attr = ready(a);
 	attr.ah_attr.is_global = !wrong;
+	ibv_modify_qp(a, &attr, rtr_mask(a));
+}
+
+/* Nor does every machine have an address: the layer finds this table first. */
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags, size_t size)
+{
+	(void)context, (void)flags, (void)size;
+	static const union ibv_gid gids[] = { { .raw = { 0xfe, 0x80, [15] = 1 } }, { .raw = { [10] = 0xff, 0xff, 192, 0, 2, 1 } } };
+	if (index >= 2)
+		return ENODATA;
+	*entry = (struct ibv_gid_entry){ .gid = gids[index], .gid_index = index, .port_num = port, .gid_type = IBV_GID_TYPE_ROCE_V2 };
+	return 0;
+}
+
+static struct ibv_qp_attr from(uint8_t index, int v4)
+{
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	struct ibv_qp_attr attr = ready(a);
+	attr.ah_attr.grh.sgid_index = index;
+	attr.ah_attr.grh.dgid = (union ibv_gid){ .raw = { 0xfd, [15] = 2 } };
+	if (v4)
+		attr.ah_attr.grh.dgid = (union ibv_gid){ .raw = { [10] = 0xff, 0xff, 192, 0, 2, 2 } };
+	return attr;
+}
+
+static void qp_06(void)
+{
+	struct ibv_qp_attr attr = from(!wrong, !wrong);
+	ibv_modify_qp(a, &attr, rtr_mask(a));
+}
+
+static void qp_07(void)
+{
+	struct ibv_qp_attr attr = from(1, !wrong);
 	ibv_modify_qp(a, &attr, rtr_mask(a));
 }
 
@@ -142,6 +202,30 @@ static void cq_09(void)
 	b = NULL;
 }
 
+/* Two messages, and a wait for each: right is to look once more when the queue is armed. */
+static void cq_04(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *evented = channel ? ibv_create_cq(ctx, DEPTH, NULL, channel, 0) : NULL;
+	want(evented != NULL, "a CQ with a channel");
+	couple(IBV_QPT_RC, evented, NULL, 0);
+	struct ibv_sge sge = piece(64);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq *found;
+		struct ibv_wc wc;
+		void *mine;
+		want(!ibv_req_notify_cq(evented, 0), "ibv_req_notify_cq");
+		if (!wrong)
+			want(!ibv_poll_cq(evented, 1, &wc), "nothing yet");
+		want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+		want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");
+		ibv_ack_cq_events(evented, 1);
+		ok(evented);
+	}
+	want(!ibv_destroy_qp(a) && !ibv_destroy_cq(evented) && !ibv_destroy_comp_channel(channel), "destroying");
+	a = NULL;
+}
+
 static void ob_04(void)
 {
 	with_srq(2);
@@ -165,8 +249,8 @@ static void ob_06(void)
 }
 
 static const struct misuse cases[] = {
-	{ "MR-07", mr_07 }, { "MR-08", mr_08 }, { "MR-14", mr_14 }, { "QP-05", qp_05 }, { "QP-10", qp_10 }, { "QP-11", qp_11 }, { "QP-14", qp_14 },
-	{ "QP-16", qp_16 }, { "WR-06", wr_06 }, { "WR-10", wr_10 }, { "CQ-09", cq_09 }, { "OB-04", ob_04 }, { "OB-06", ob_06 },
+	{ "MR-07", mr_07 }, { "MR-08", mr_08 }, { "MR-09", mr_09 }, { "MR-14", mr_14 }, { "QP-05", qp_05 }, { "QP-06", qp_06 }, { "QP-07", qp_07 }, { "QP-10", qp_10 }, { "QP-11", qp_11 }, { "QP-14", qp_14 },
+	{ "QP-16", qp_16 }, { "WR-06", wr_06 }, { "WR-10", wr_10 }, { "CQ-04", cq_04 }, { "CQ-09", cq_09 }, { "OB-04", ob_04 }, { "OB-06", ob_06 },
 };
 
 int main(int argc, char **argv)

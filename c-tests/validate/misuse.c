@@ -72,6 +72,18 @@ static void mr_06(void)
 		done(cq);
 }
 
+/* Keys differ where FERROVERBS_SOFT_KEYS=distinct. */
+static void mr_11(void)
+{
+	pair();
+	want(mr->lkey != mr->rkey, "keys that differ");
+	struct ibv_sge sge = piece(64);
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	if (wrong)
+		wr.wr.rdma.rkey = mr->lkey;
+	post_and_poll(wr);
+}
+
 /* On adapters; c-tests/layers/liar.c refuses this length as one of them does. */
 static void mr_12(void)
 {
@@ -159,6 +171,21 @@ static void qp_08(void)
 	struct ibv_sge sge = piece(64);
 	if (!post(a, request(IBV_WR_RDMA_READ, &sge, 1)) && !wrong)
 		ok(cq);
+}
+
+static void qp_09(void)
+{
+	b = make(IBV_QPT_RC, cq, NULL, 0);
+	a = make(IBV_QPT_RC, cq, NULL, 0);
+	to_init(a);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (wrong ? 0 : IBV_ACCESS_REMOTE_READ) };
+	want(!ibv_modify_qp(b, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT");
+	to_rtr(a, b);
+	to_rtr(b, a);
+	want(!to_rts(a, 14, 1) && !to_rts(b, 14, 1), "RTS");
+	struct ibv_sge sge = piece(64);
+	post_and_poll(request(IBV_WR_RDMA_READ, &sge, 1));
 }
 
 static void qp_12(void)
@@ -314,6 +341,41 @@ static void wr_12(void)
 	if (wrong)
 		wr.send_flags |= 0x80;
 	post_and_poll(wr);
+}
+
+/* What a READ brings is sent on before it is known to be there. */
+static void wr_14(void)
+{
+	pair();
+	struct ibv_sge sge = piece(64);
+	want(!post(a, request(IBV_WR_RDMA_READ, &sge, 1)), "ibv_post_send");
+	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge, 1);
+	sge.addr += 63;
+	wr.wr.rdma.remote_addr += 4096;
+	if (!wrong)
+		wr.send_flags |= IBV_SEND_FENCE;
+	want(!post(a, wr), "ibv_post_send");
+	ok(cq);
+	ok(cq);
+	/* Now it is. */
+	sge.addr -= 63;
+	wr.send_flags &= ~(unsigned)IBV_SEND_FENCE;
+	post_and_poll(wr);
+	want(!post(a, request(IBV_WR_RDMA_READ, &sge, 1)), "ibv_post_send");
+	/* Beside what the READ brings. */
+	sge.addr += 64;
+	want(!post(a, wr), "ibv_post_send");
+	ok(cq);
+	ok(cq);
+}
+
+static void wr_16(void)
+{
+	pair();
+	if (!wrong)
+		want(!receive(b, piece(64)), "a receive");
+	struct ibv_sge sge = piece(64);
+	post_and_poll(request(IBV_WR_RDMA_WRITE_WITH_IMM, &sge, 1));
 }
 
 static struct ibv_qp_ex *extended(void)
@@ -579,10 +641,10 @@ static void ob_05(void)
 
 static const struct misuse cases[] = {
 	{ "MR-01", mr_01 }, { "MR-02", mr_02 }, { "MR-03", mr_03 }, { "MR-04", mr_04 }, { "MR-05", mr_05 }, { "MR-06", mr_06 },
-	{ "MR-12", mr_12 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 },
+	{ "MR-11", mr_11 }, { "MR-12", mr_12 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 }, { "QP-09", qp_09 },
 	{ "QP-12", qp_12 }, { "QP-13", qp_13 }, { "QP-15", qp_15 }, { "WR-01", wr_01 }, { "WR-02", wr_02 }, { "WR-03", wr_03 },
 	{ "WR-04", wr_04 }, { "WR-05", wr_05 }, { "WR-07", wr_07 }, { "WR-08", wr_08 }, { "WR-09", wr_09 }, { "WR-11", wr_11 },
-	{ "WR-12", wr_12 }, { "WR-15", wr_15 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
+	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
 	{ "CQ-07", cq_07 }, { "CQ-08", cq_08 }, { "CQ-11", cq_11 }, { "CQ-12", cq_12 }, { "CQ-13", cq_13 }, { "OB-01", ob_01 },
 	{ "OB-02", ob_02 }, { "OB-03", ob_03 }, { "OB-05", ob_05 },
 };

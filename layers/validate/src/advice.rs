@@ -1,5 +1,5 @@
 //! Checks that nobody hears who did not ask for them: what right programs do, too, or what costs much to look at. MR-07, MR-14, QP-05, QP-10, QP-11, QP-14,
-//! QP-16, WR-06, WR-10, CQ-09, OB-04, OB-06.
+//! QP-16, WR-06, WR-10, CQ-04, CQ-09, OB-04, OB-06.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -218,6 +218,32 @@ pub(crate) fn datagram(call: &str, qp: &Qp, wr_id: u64, bytes: u64) {
         let object = format!("{} wr_id {wr_id:#x}", qp.name());
         let remedy = "make it 40 bytes longer than what is expected";
         say(Id::Wr10, call, object, text, remedy, None, Some(qp));
+    }
+}
+
+/// A completion queue is armed. The first time nothing can have come before.
+pub(crate) fn armed(cq: &Cq) {
+    if wanted(Id::Cq04) && cq.got.load(Ordering::Relaxed) > 0 {
+        cq.armed_again.store(true, Ordering::Relaxed);
+    }
+}
+
+/// It was polled.
+#[inline]
+pub(crate) fn polled(cq: &Cq) {
+    if cq.armed_again.load(Ordering::Relaxed) {
+        cq.armed_again.store(false, Ordering::Relaxed);
+    }
+}
+
+/// CQ-04: its event was got, and it was not polled since it was armed for that.
+pub(crate) fn woken(cq: &Cq) {
+    if cq.armed_again.swap(false, Ordering::Relaxed) {
+        let text = "it was not polled between ibv_req_notify_cq and this wait: a completion that came before it was armed brings no event".to_owned();
+        let remedy = "poll once more after ibv_req_notify_cq, and sleep only if there was nothing";
+        let also = Some(("the CQ was created", cq.made));
+        let object = format!("cq {:#x}", cq.at);
+        say(Id::Cq04, "ibv_get_cq_event", object, text, remedy, also, None);
     }
 }
 

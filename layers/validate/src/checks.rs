@@ -50,6 +50,8 @@ checks! {
     Mr06 "MR-06" Error;
     Mr07 "MR-07" Warning optional;
     Mr08 "MR-08" Error optional;
+    Mr09 "MR-09" Warning optional;
+    Mr11 "MR-11" Warning;
     Mr12 "MR-12" Warning;
     Mr14 "MR-14" Warning optional;
     Mr15 "MR-15" Error;
@@ -58,7 +60,10 @@ checks! {
     Qp03 "QP-03" Error;
     Qp04 "QP-04" Error;
     Qp05 "QP-05" Warning optional;
+    Qp06 "QP-06" Warning optional;
+    Qp07 "QP-07" Warning;
     Qp08 "QP-08" Error;
+    Qp09 "QP-09" Warning;
     Qp10 "QP-10" Warning optional;
     Qp11 "QP-11" Warning optional;
     Qp12 "QP-12" Error;
@@ -78,10 +83,13 @@ checks! {
     Wr10 "WR-10" Warning optional;
     Wr11 "WR-11" Error;
     Wr12 "WR-12" Warning;
+    Wr14 "WR-14" Warning;
     Wr15 "WR-15" Error;
+    Wr16 "WR-16" Warning;
     Wr17 "WR-17" Error;
     Cq01 "CQ-01" Error;
     Cq03 "CQ-03" Warning;
+    Cq04 "CQ-04" Warning optional;
     Cq06 "CQ-06" Error;
     Cq07 "CQ-07" Error;
     Cq08 "CQ-08" Error;

@@ -1,7 +1,7 @@
 //! Completion queues and events: CQ-01 to CQ-13, and what a completion tells.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use abi::{
@@ -16,6 +16,7 @@ use crate::checks::Id;
 use crate::cq_ex::Extended;
 use crate::explain;
 use crate::objects::{context, shared};
+use crate::overlap;
 use crate::report::{Message, tell};
 use crate::spin::Spin;
 use crate::stack;
@@ -66,6 +67,7 @@ fn remember(ctx: Arc<Ctx>, cq: *mut ibv_cq, single: bool, extended: Option<Exten
         user: AtomicU32::new(0),
         qps: Spin::new(Vec::new()),
         got: AtomicU32::new(0),
+        armed_again: AtomicBool::new(false),
         async_got: AtomicU32::new(0),
         extended,
         made: stack::here(),
@@ -123,6 +125,16 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         known.cqe.store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
     result
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's CQ is live.
+    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
+    if let Some(known) = CQS.get(cq as usize) {
+        crate::advice::armed(known);
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) }
 }
 
 /// CQ-06 and CQ-08: an object that is destroyed waits for the acknowledgement of its events.
@@ -234,6 +246,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
         // SAFETY: the CQ is live while its event is not acknowledged; the count is a plain word of it.
         check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
         known.got.fetch_add(1, Ordering::Relaxed);
+        crate::advice::woken(known);
     }
     // SAFETY: the front-end's argument, passed on.
     unsafe { beneath!(ctx, cq_event)(cq) };
@@ -293,6 +306,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         known.single.then(|| enter(&known.user, "ibv_poll_cq", format!("cq {:#x}", known.at)));
     // SAFETY: the caller's arguments, passed on.
     let found = unsafe { beneath!(known.ctx, poll_cq)(cq, room, wc) };
+    crate::advice::polled(known);
     if found > 0 {
         // SAFETY: the provider filled so many.
         let all = unsafe { core::slice::from_raw_parts(wc, found.cast_unsigned() as usize) };
@@ -359,7 +373,11 @@ pub(crate) fn completed(qps: &[Arc<Qp>], cq: &Cq, number: u32, done: &Done, call
         && let Some(srq) = &qp.srq
     {
         srq.taken.fetch_add(1, Ordering::Relaxed);
-        if !ok {
+        if ok {
+            overlap::shared_over(srq.at, done.wr_id);
+        } else {
+            // Others may be gone with it, of which nobody is told.
+            overlap::shared_clear(srq.at);
             failed(qp, done, None, call, false);
         }
         return;
@@ -391,16 +409,19 @@ fn retire(qp: &Qp, side: Side, done: &Done, ok: bool) -> Option<Flight> {
         _ => queue.flights.iter().position(is_it)?,
     };
     let found = queue.flights.remove(place);
+    if let Some(flight) = &found {
+        overlap::over(&mut queue, flight);
+    }
     if side == Side::Send {
         queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
         // What was posted before it and is not reported is done. Threads that post at once may have overtaken each other between us and the
         // provider, so that a signaled one stays until it is reported.
         let mut at = 0;
         for _ in 0..place {
-            if queue.flights.get(at).is_some_and(|flight| !flight.due) {
-                queue.flights.remove(at);
-            } else {
+            if queue.flights.get(at).is_none_or(|flight| flight.due) {
                 at += 1;
+            } else if let Some(flight) = queue.flights.remove(at) {
+                overlap::over(&mut queue, &flight);
             }
         }
     }

@@ -82,6 +82,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
     // SAFETY: the provider's own pointer, with its CQ.
     let result = unsafe { start(cq, attr) };
+    crate::advice::polled(known);
     if result != 0 {
         if extended.owner.load(Ordering::Relaxed) == 0 {
             extended.at.store(EMPTY, Ordering::Relaxed);

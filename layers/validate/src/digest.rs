@@ -3,16 +3,13 @@
 
 use std::collections::VecDeque;
 
-use abi::{
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, SendFlags, ibv_sge,
-};
+use abi::{SendFlags, ibv_sge};
 
 use crate::checks::Id;
 use crate::report::{Message, tell, wanted};
 use crate::stack::{self, Site};
 use crate::state::Qp;
-use crate::wr::Send;
+use crate::wr::{Send, reads_memory};
 
 /// Bytes that one sum is of.
 const PIECE: usize = 4096;
@@ -69,18 +66,10 @@ pub(crate) fn posted(qp: &Qp, send: &Send<'_>, site: Site) {
 
 #[cold]
 fn remember(qp: &Qp, send: &Send<'_>, site: Site) {
-    let reads_memory = matches!(
-        send.opcode,
-        IBV_WR_SEND
-            | IBV_WR_SEND_WITH_IMM
-            | IBV_WR_SEND_WITH_INV
-            | IBV_WR_RDMA_WRITE
-            | IBV_WR_RDMA_WRITE_WITH_IMM
-    );
     let flags = SendFlags::from_bits_retain(send.flags);
     let inline = send.inline.is_some() || flags.contains(SendFlags::INLINE);
     let signaled = qp.sig_all || flags.contains(SendFlags::SIGNALED);
-    if !reads_memory || inline || !signaled {
+    if !reads_memory(send.opcode) || inline || !signaled {
         return;
     }
     let pieces = pieces(send.sges.unwrap_or(&[]));

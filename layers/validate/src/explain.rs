@@ -1,15 +1,18 @@
-//! What a completion with an error means, from the history of its QP: CQ-03, and MR-15.
+//! What a completion with an error means, from the history of its QP: CQ-03, and where it is known better MR-11, MR-15, QP-09, WR-16.
+
+use std::sync::Arc;
 
 use abi::{
-    IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
-    IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
-    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
+    AccessFlags, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
+    IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
+    IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
 };
 
 use crate::checks::Id;
 use crate::cq::Done;
 use crate::report::{Message, tell};
-use crate::state::{Flight, Qp};
+use crate::state::{Flight, QPS, Qp};
 use crate::{mr, stack, wr};
 
 const NAMES: [&str; 24] = [
@@ -53,26 +56,78 @@ pub(crate) fn failure(
     let also =
         flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
     let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
-    if let Some(now) =
-        flight.filter(|_| done.status == IBV_WC_REM_ACCESS_ERR).and_then(|f| mr::stale(f.rkey))
-    {
-        let rkey = flight.map_or(0, |flight| flight.rkey);
-        let message = Message {
-            id: Id::Mr15,
-            call,
-            object,
-            text: format!(
-                "{what} failed with IBV_WC_{name}: rkey {rkey:#x} is that of a window before it was bound again; now it is {now:#x}"
-            ),
-            remedy: "send the peer mw->rkey after the bind has completed".into(),
-            also,
-        };
-        tell(&message, Some(qp));
-        return;
-    }
-    let (text, remedy) = reason(qp, done, flight, sent);
+    let known = flight.filter(|_| sent).and_then(|flight| cause(qp, done.status, flight));
+    let (id, text, remedy) = known.unwrap_or_else(|| {
+        let (text, remedy) = reason(qp, done, flight, sent);
+        (Id::Cq03, text, remedy)
+    });
     let text = format!("{what} failed with IBV_WC_{name} (vendor_err {:#x}): {text}", done.vendor);
-    tell(&Message { id: Id::Cq03, call, object, text, remedy, also }, Some(qp));
+    tell(&Message { id, call, object, text, remedy, also }, Some(qp));
+}
+
+/// What has an id of its own.
+fn cause(qp: &Qp, status: u32, flight: &Flight) -> Option<(Id, String, String)> {
+    let Flight { rkey, .. } = *flight;
+    if status == IBV_WC_REM_ACCESS_ERR {
+        if let Some(now) = mr::stale(rkey) {
+            let text = format!(
+                "rkey {rkey:#x} is that of a window before it was bound again; now it is {now:#x}"
+            );
+            let remedy = "send the peer mw->rkey after the bind has completed";
+            return Some((Id::Mr15, text, remedy.into()));
+        }
+        if let Some(region) = mr::by_lkey(rkey) {
+            let text = format!(
+                "rkey {rkey:#x} is the lkey of mr {:#x}, whose rkey is {:#x}",
+                region.at, region.rkey
+            );
+            return Some((Id::Mr11, text, "send the peer mr->rkey".into()));
+        }
+    }
+    if matches!(status, IBV_WC_REM_ACCESS_ERR | IBV_WC_REM_INV_REQ_ERR) {
+        let (right, name) = right_for(flight.opcode.into())?;
+        let peer = peer(qp)?;
+        let given = peer.attr.lock().qp_access_flags;
+        if given & right.bits() == 0 {
+            let text = format!(
+                "the peer, {}, has qp_access_flags {given:#x}, without {name}",
+                peer.name()
+            );
+            let remedy = format!("ibv_modify_qp the peer with {name} in qp_access_flags");
+            return Some((Id::Qp09, text, remedy));
+        }
+    }
+    let immediate = u32::from(flight.opcode) == IBV_WR_RDMA_WRITE_WITH_IMM;
+    (status == IBV_WC_RNR_RETRY_EXC_ERR && immediate).then(|| {
+        let text = format!(
+            "the peer had no receive posted, and immediate data take one (rnr_retry {} of this QP)",
+            qp.attr.lock().rnr_retry
+        );
+        let remedy = "post a receive at the peer for each of them; it may be without elements";
+        (Id::Wr16, text, remedy.into())
+    })
+}
+
+/// What the QP at the other end must allow.
+fn right_for(opcode: u32) -> Option<(AccessFlags, &'static str)> {
+    match opcode {
+        IBV_WR_RDMA_READ => Some((AccessFlags::REMOTE_READ, "IBV_ACCESS_REMOTE_READ")),
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => {
+            Some((AccessFlags::REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"))
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            Some((AccessFlags::REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC"))
+        }
+        _ => None,
+    }
+}
+
+/// The QP at the other end, if it is of this process: the two name each other.
+fn peer(qp: &Qp) -> Option<Arc<Qp>> {
+    let number = qp.attr.lock().dest_qp_num;
+    QPS.all().into_iter().find(|peer| {
+        peer.number == number && peer.kind == qp.kind && peer.attr.lock().dest_qp_num == qp.number
+    })
 }
 
 fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String, String) {
@@ -100,16 +155,10 @@ fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String,
         IBV_WC_RNR_RETRY_EXC_ERR => {
             return (
                 format!("the peer had no receive posted (rnr_retry {} of this QP)", attr.rnr_retry),
-                "post receives at the peer before sending; rnr_retry 7 waits for ever. A WRITE with immediate takes one, too".into(),
+                "post receives at the peer before sending; rnr_retry 7 waits for ever".into(),
             );
         }
         IBV_WC_REM_ACCESS_ERR => {
-            if let Some(region) = flight.and_then(|flight| mr::by_lkey(flight.rkey)) {
-                return (
-                    format!("{target}: that is the lkey of mr {:#x}, whose rkey is {:#x}", region.at, region.rkey),
-                    "send the peer mr->rkey".into(),
-                );
-            }
             (
                 format!("{target}: the peer has no such key, the range leaves its region, or its region or QP lacks the right"),
                 "compare with the peer's mr->rkey, addr and length; register with IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC, and set these in qp_access_flags",

@@ -12,9 +12,11 @@ mod cq;
 mod cq_ex;
 mod digest;
 mod explain;
+mod gid;
 mod memlock;
 mod mr;
 mod objects;
+mod overlap;
 mod qp;
 mod report;
 mod settings;
@@ -151,6 +153,7 @@ fn fill(mine: &mut verbs_context_ops) {
         reg_mr = mr::reg_mr;
         reg_mr_ex = mr::reg_mr_ex;
         rereg_mr = mr::rereg_mr;
+        req_notify_cq = cq::req_notify_cq;
         resize_cq = cq::resize_cq;
         unimport_mr = mr::unimport_mr;
     }
@@ -196,6 +199,7 @@ fn hold() -> Vec<Guard> {
         AHS.hold(),
         REGIONS.hold(),
         GONE.hold(),
+        overlap::hold(),
         report::hold(),
     ]
 }

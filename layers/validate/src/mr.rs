@@ -39,8 +39,14 @@ fn check_access(call: &str, access: u32) {
     }
 }
 
-/// Remembers a region that was just made.
-fn remember(ctx: &Ctx, mr: *mut ibv_mr, range: Option<(u64, u64)>, access: Option<u32>) {
+/// Remembers a region that was just made, of which `memory` is the first byte in the process.
+fn remember(
+    ctx: &Ctx,
+    mr: *mut ibv_mr,
+    range: Option<(u64, u64)>,
+    access: Option<u32>,
+    memory: Option<u64>,
+) {
     // SAFETY: the provider has just made it.
     let made = unsafe { &*mr };
     let region = Mr {
@@ -51,6 +57,7 @@ fn remember(ctx: &Ctx, mr: *mut ibv_mr, range: Option<(u64, u64)>, access: Optio
         rkey: made.rkey,
         range,
         access,
+        shift: memory.zip(range).map(|(memory, (start, _))| memory.wrapping_sub(start)),
         made: stack::here(),
     };
     crate::advice::registered();
@@ -85,7 +92,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     if !mr.is_null() {
         // With a NULL address and all lengths it is on demand for all memory.
         let range = range_of(iova, length, access.cast_unsigned());
-        remember(ctx, mr, range, Some(access.cast_unsigned()));
+        remember(ctx, mr, range, Some(access.cast_unsigned()), Some(addr as u64));
     } else {
         failed("ibv_reg_mr", length);
     }
@@ -119,7 +126,8 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
         };
         let access = given.access.cast_unsigned();
         let range = start.and_then(|start| range_of(start, given.length, access));
-        remember(ctx, mr, range, Some(access));
+        let memory = mask.contains(MrInitMask::ADDR).then_some(given.addr as u64);
+        remember(ctx, mr, range, Some(access), memory);
     } else {
         failed("ibv_reg_mr_ex", given.length);
     }
@@ -141,7 +149,7 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     let mr = unsafe { beneath!(ctx, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
     if !mr.is_null() {
         let access = access.cast_unsigned();
-        remember(ctx, mr, range_of(iova, length, access), Some(access));
+        remember(ctx, mr, range_of(iova, length, access), Some(access), None);
     }
     mr
 }
@@ -158,7 +166,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_dm_mr)(pd, dm, offset, length, access) };
     if !mr.is_null() {
-        remember(ctx, mr, None, Some(access));
+        remember(ctx, mr, None, Some(access), None);
     }
     mr
 }
@@ -169,7 +177,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the caller's argument, passed on.
     let mr = unsafe { beneath!(ctx, alloc_null_mr)(pd) };
     if !mr.is_null() {
-        remember(ctx, mr, None, None);
+        remember(ctx, mr, None, None, None);
     }
     mr
 }
@@ -180,7 +188,7 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, import_mr)(pd, handle) };
     if !mr.is_null() {
-        remember(ctx, mr, None, None);
+        remember(ctx, mr, None, None, None);
     }
     mr
 }
@@ -305,11 +313,14 @@ pub(crate) unsafe extern "C" fn rereg_mr(
         } else {
             old.access
         };
-        let range = match wants & IBV_REREG_MR_CHANGE_TRANSLATION {
-            0 => old.range,
-            _ => range_of(addr as u64, length, access.unwrap_or(0)),
+        let (range, memory) = match wants & IBV_REREG_MR_CHANGE_TRANSLATION {
+            0 => {
+                let memory = old.shift.zip(old.range);
+                (old.range, memory.map(|(shift, (start, _))| start.wrapping_add(shift)))
+            }
+            _ => (range_of(addr as u64, length, access.unwrap_or(0)), Some(addr as u64)),
         };
-        remember(ctx, vmr.cast(), range, access);
+        remember(ctx, vmr.cast(), range, access, memory);
         let mut regions = REGIONS.lock();
         if let Some(region) = regions.live.get_mut(&(ctx.at, now.lkey)) {
             // The front-end changes the object's own field after us.

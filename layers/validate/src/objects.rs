@@ -228,6 +228,10 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    // SAFETY: the caller's attributes are readable.
+    if let Some(attr) = unsafe { attr.as_ref() } {
+        crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
+    }
     // SAFETY: the caller's arguments, passed on.
     let ah = unsafe { beneath!(ctx, create_ah)(pd, attr) };
     if !ah.is_null() {
@@ -248,7 +252,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     unsafe { beneath!(ctx, destroy_ah)(ah) }
 }
 
-fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr) {
+fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr, basic: bool) {
     let at = srq as usize;
     let srq = Srq {
         at,
@@ -256,6 +260,7 @@ fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr
         pd,
         max_wr: AtomicU32::new(attr.max_wr),
         max_sge: attr.max_sge,
+        basic,
         posted: AtomicU64::new(0),
         taken: AtomicU64::new(0),
         cache: Spin::new(Cache::default()),
@@ -277,7 +282,7 @@ pub(crate) unsafe extern "C" fn create_srq(
     let srq = unsafe { beneath!(ctx, create_srq)(pd, attr) };
     if !srq.is_null() {
         // SAFETY: the provider has filled in what it gives.
-        remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr });
+        remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr }, true);
     }
     srq
 }
@@ -302,7 +307,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             // Tag matching takes buffers of another kind besides: how many are left is not counted.
             given.max_wr = u32::MAX;
         }
-        remember_srq(ctx, srq, pd, &given);
+        remember_srq(ctx, srq, pd, &given, kind == IBV_SRQT_BASIC);
     }
     srq
 }
@@ -354,7 +359,10 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             crate::qp::still_used("ibv_destroy_srq", "srq", at, &users);
             SRQS.insert(at, known);
         }
-        _ => gone("srq", at),
+        _ => {
+            crate::overlap::shared_clear(at);
+            gone("srq", at);
+        }
     }
     result
 }

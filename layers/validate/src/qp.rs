@@ -13,6 +13,7 @@ use abi::{
 use crate::advice::{self, Asked};
 use crate::builder::Builder;
 use crate::checks::Id;
+use crate::gid;
 use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
 use crate::report::{Message, tell};
 use crate::spin::Spin;
@@ -273,6 +274,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, destroy_qp)(qp) };
     if result == 0 {
+        for queue in [&known.send, &known.recv] {
+            crate::overlap::clear(&mut queue.lock());
+        }
         gone("qp", at);
     } else {
         for cq in [&known.send_cq, &known.recv_cq].into_iter().flatten() {
@@ -426,6 +430,9 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         to_rtr: to == IBV_QPS_RTR && from != to,
     };
     advice::modified(qp, &asked);
+    if let Some(address) = &asked.address {
+        gid::check("ibv_modify_qp", &qp.name(), ctx, port, address, Some(qp));
+    }
     let range = |name: &str, value: u32, most: u32, why: &str| {
         if value > most {
             say(

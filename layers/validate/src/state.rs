@@ -68,6 +68,8 @@ pub(crate) struct Srq {
     pub(crate) pd: usize,
     pub(crate) max_wr: AtomicU32,
     pub(crate) max_sge: u32,
+    /// Neither of XRC nor tag matching: what completes tells whose it is.
+    pub(crate) basic: bool,
     pub(crate) posted: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) cache: Spin<Cache>,
@@ -89,6 +91,8 @@ pub(crate) struct Cq {
     /// Those that complete here, by their numbers.
     pub(crate) qps: Spin<Vec<Arc<Qp>>>,
     pub(crate) got: AtomicU32,
+    /// Armed after an event was got, and not polled since; only if somebody wants to know.
+    pub(crate) armed_again: AtomicBool,
     pub(crate) async_got: AtomicU32,
     /// Iterator of an extended one.
     pub(crate) extended: Option<crate::cq_ex::Extended>,
@@ -141,6 +145,7 @@ impl Qp {
         for queue in [&self.send, &self.recv] {
             let mut queue = queue.lock();
             queue.flights.clear();
+            crate::overlap::clear(&mut queue);
             (queue.unsignaled, queue.due) = (0, 0);
         }
         self.digests.lock().clear();
@@ -169,6 +174,8 @@ pub(crate) struct Queue {
     pub(crate) due: u32,
     /// More flights than there can be.
     pub(crate) most: usize,
+    /// READs and atomics of them.
+    pub(crate) sinks: crate::overlap::Sinks,
     pub(crate) cache: Cache,
 }
 
@@ -177,7 +184,8 @@ impl Queue {
         // A list that is too long is looked at before it is refused.
         let most = 2 * (length as usize).min(1 << 16) + 64;
         let flights = VecDeque::with_capacity(most);
-        Self { flights, most, unsignaled: 0, due: 0, cache: Cache::default() }
+        let sinks = crate::overlap::Sinks::new();
+        Self { flights, most, sinks, unsignaled: 0, due: 0, cache: Cache::default() }
     }
 }
 
@@ -211,6 +219,8 @@ pub(crate) struct Mr {
     /// Of addresses in requests; `None` when it is not known (imported, device memory, implicit).
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) access: Option<u32>,
+    /// What to add to an address in a request for that in the process; `None` when it is not known.
+    pub(crate) shift: Option<u64>,
     pub(crate) made: Stack,
 }
 

@@ -18,8 +18,10 @@ use crate::objects::context;
 use crate::report::{Message, tell};
 use crate::stack::{self, Site};
 use crate::state::{AHS, Ctx, Flight, KEYS, QPS, Qp, Queue, SRQS, beneath, where_gone};
-use crate::transitions;
+use crate::{overlap, transitions};
 
+/// The opcode of a receive among those of requests: `IBV_WC_RECV`.
+pub(crate) const RECEIVE: u32 = 128;
 /// How long a list may be before it is looked at for a loop.
 const LONG: usize = 64;
 
@@ -113,6 +115,18 @@ pub(crate) fn check_send_state(qp: &Qp, call: &'static str, wr_id: u64) {
             "ibv_modify_qp to RTS first",
         );
     }
+}
+
+/// Whether it sends bytes of its poster.
+pub(crate) fn reads_memory(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        IBV_WR_SEND
+            | IBV_WR_SEND_WITH_IMM
+            | IBV_WR_SEND_WITH_INV
+            | IBV_WR_RDMA_WRITE
+            | IBV_WR_RDMA_WRITE_WITH_IMM
+    )
 }
 
 /// All checks of one send request.
@@ -275,18 +289,22 @@ fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
 #[inline]
 pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, site: Site) {
     let due = qp.sig_all || send.flags & SendFlags::SIGNALED.bits() != 0;
+    let inline = send.inline.is_some() || send.flags & SendFlags::INLINE.bits() != 0;
     let mut flight = flight_of(send, due, site);
-    if send.inline.is_some() || send.flags & SendFlags::INLINE.bits() != 0 {
+    if inline {
         // The buffer is the program's again.
         flight.count = 0;
     }
     if queue.flights.len() >= queue.most {
         // More than there can be: whatever it is that completes them, we do not see it.
-        queue.flights.pop_front();
+        if let Some(flight) = queue.flights.pop_front() {
+            overlap::over(queue, &flight);
+        }
         qp.failed.store(true, Ordering::Relaxed);
     }
     queue.flights.push_back(flight);
     crate::digest::posted(qp, send, site);
+    overlap::sends(qp, call, queue, send, inline, site);
     if due {
         (queue.unsignaled, queue.due) = (0, queue.due + 1);
         if let Some(cq) = &qp.send_cq
@@ -332,6 +350,7 @@ pub(crate) fn take_back(queue: &mut Queue, ids: &[u64]) {
     for id in ids.iter().rev() {
         let place = queue.flights.iter().rposition(|flight| flight.wr_id == *id);
         if let Some(flight) = place.and_then(|place| queue.flights.remove(place)) {
+            overlap::over(queue, &flight);
             if flight.due {
                 queue.due = queue.due.saturating_sub(1);
             } else {
@@ -576,12 +595,14 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 crate::advice::datagram(CALL, known, this.wr_id, bytes);
             }
             if queue.flights.len() >= queue.most {
-                queue.flights.pop_front();
+                if let Some(flight) = queue.flights.pop_front() {
+                    overlap::over(&mut queue, &flight);
+                }
                 known.failed.store(true, Ordering::Relaxed);
             }
             let send = Send {
                 wr_id: this.wr_id,
-                opcode: 128,
+                opcode: RECEIVE,
                 flags: 0,
                 sges: Some(sges),
                 count: 0,
@@ -592,6 +613,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
             };
             let flight = flight_of(&send, true, site);
             queue.flights.push_back(flight);
+            overlap::receives(known, CALL, &mut queue, this.wr_id, sges, site);
             at = this.next;
         }
     }
@@ -683,6 +705,9 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
             for (index, sge) in sges.iter().enumerate() {
                 check_sge(&known.ctx, &mut cache, index, sge, &what);
             }
+            if known.basic {
+                overlap::shared_receives(&known.ctx, &mut cache, CALL, known.at, this.wr_id, sges);
+            }
             at = this.next;
         }
     }
@@ -693,6 +718,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
     } else {
         // SAFETY: `bad` was filled; the list is as it was.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
+        ids.iter().for_each(|id| overlap::shared_over(known.at, *id));
         let posted = (count - ids.len()) as u64;
         let all = known.posted.fetch_add(posted, Ordering::Relaxed) + posted;
         let there = all.saturating_sub(known.taken.load(Ordering::Relaxed));

@@ -1,0 +1,161 @@
+//! GIDs of an address: QP-06, the entry of the table that it is sent from, and QP-07, whether it goes with where it is sent. The table is no operation of
+//! a device: libibverbs is asked.
+
+use core::ffi::{CStr, c_void};
+use core::net::Ipv6Addr;
+use std::sync::OnceLock;
+
+use abi::{
+    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, Zeroed, ibv_ah_attr,
+    ibv_context, ibv_gid_entry,
+};
+
+use crate::checks::Id;
+use crate::report::{Message, tell, wanted};
+use crate::state::{Ctx, Qp};
+
+type Query =
+    unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> i32;
+
+/// An entry of a port's table; `None` where it is empty or cannot be asked.
+fn entry(ctx: &Ctx, port: u8, index: u8) -> Option<ibv_gid_entry> {
+    static QUERY: OnceLock<Option<Query>> = OnceLock::new();
+    const LIBRARY: &CStr = c"libibverbs.so.1";
+    const NAME: &CStr = c"_ibv_query_gid_ex";
+    let query = QUERY.get_or_init(|| {
+        // A program that has opened the library for itself does not have its names among those of all.
+        // SAFETY: names that end with a zero; nothing is loaded that is not there.
+        let found = unsafe {
+            match libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) {
+                none if none.is_null() => {
+                    let library =
+                        libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                    if library.is_null() { none } else { libc::dlsym(library, NAME.as_ptr()) }
+                }
+                found => found,
+            }
+        };
+        // SAFETY: NULL, or the function of that name, whose prototype this is (ibv_query_gid_ex(3)).
+        unsafe { core::mem::transmute::<*mut c_void, Option<Query>>(found) }
+    });
+    let mut entry = ibv_gid_entry::zeroed();
+    let context = core::ptr::with_exposed_provenance_mut(ctx.at);
+    // SAFETY: an open context, and room for an entry of this size.
+    let result = unsafe {
+        (*query)?(context, port.into(), index.into(), &raw mut entry, 0, size_of::<ibv_gid_entry>())
+    };
+    (result == 0).then_some(entry)
+}
+
+/// What an adapter of Ethernet can send to a GID of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+fn family(address: Ipv6Addr) -> Family {
+    if address.to_ipv4_mapped().is_some() { Family::V4 } else { Family::V6 }
+}
+
+/// What is wrong with an entry to send from.
+fn defect(entry: Option<&ibv_gid_entry>) -> Option<String> {
+    let Some(entry) = entry else { return Some("is empty".into()) };
+    let address = Ipv6Addr::from(entry.gid.bytes());
+    if address.is_unspecified() {
+        Some("is empty".into())
+    } else if entry.gid_type == IBV_GID_TYPE_ROCE_V1 {
+        Some(format!("is of RoCE v1, {address}: no router passes it on"))
+    } else if address.is_unicast_link_local() {
+        Some(format!("is link-local, {address}: no router passes it on, and peers may have none"))
+    } else {
+        None
+    }
+}
+
+/// An entry that may be what is wanted, to be named.
+fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> Option<String> {
+    let length = ctx.port(port)?.gid_tbl_len.clamp(0, 256);
+    (0..length).map(|index| index as u8).find_map(|index| {
+        let entry = entry(ctx, port, index)?;
+        let address = Ipv6Addr::from(entry.gid.bytes());
+        let fits = defect(Some(&entry)).is_none()
+            && entry.gid_type == IBV_GID_TYPE_ROCE_V2
+            && wanted.is_none_or(|wanted| wanted == family(address));
+        fits.then(|| format!("sgid_index {index} is {address}"))
+    })
+}
+
+/// Looks at an address that something is to be sent to.
+pub(crate) fn check(
+    call: &'static str,
+    object: &str,
+    ctx: &Ctx,
+    port: u8,
+    address: &ibv_ah_attr,
+    qp: Option<&Qp>,
+) {
+    let is_ethernet =
+        ctx.port(port).is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
+    if !is_ethernet || address.is_global == 0 || !(wanted(Id::Qp06) || wanted(Id::Qp07)) {
+        return;
+    }
+    let index = address.grh.sgid_index;
+    // QP-03 speaks of those beyond the table.
+    if ctx.port(port).is_none_or(|known| i32::from(index) >= known.gid_tbl_len) {
+        return;
+    }
+    let say = |id, text: String, wanted: Option<Family>| {
+        let remedy = match better(ctx, port, wanted) {
+            Some(better) => format!("{better}; ibv_devinfo -v shows all there are"),
+            None => "the port has no better one: give its network device an address".into(),
+        };
+        let object = object.to_owned();
+        tell(&Message { id, call, object, text, remedy, also: None }, qp);
+    };
+    let from = entry(ctx, port, index);
+    if wanted(Id::Qp06)
+        && let Some(defect) = defect(from.as_ref())
+    {
+        say(Id::Qp06, format!("sgid_index {index} {defect}"), None);
+    }
+    let (Some(from), true) = (from, wanted(Id::Qp07)) else { return };
+    let (from, to) = (from.gid.bytes(), address.grh.dgid.bytes());
+    let (from, to) = (Ipv6Addr::from(from), Ipv6Addr::from(to));
+    // Groups have an address of IPv6 in either case.
+    let is_one = !to.is_unspecified() && !to.is_multicast();
+    if !from.is_unspecified() && is_one && family(from) != family(to) {
+        let text = format!(
+            "{to} cannot be reached from sgid_index {index}, {from}: one is of IPv4, the other of IPv6"
+        );
+        say(Id::Qp07, text, Some(family(to)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, gid_type: u32) -> ibv_gid_entry {
+        let address: Ipv6Addr = text.parse().expect("an address");
+        let gid = abi::ibv_gid { raw: address.octets() };
+        ibv_gid_entry { gid, gid_type, ..ibv_gid_entry::zeroed() }
+    }
+
+    #[test]
+    fn an_entry_is_told_of_if_it_leads_nowhere() {
+        let defect = |text, kind| defect(Some(&of(text, kind))).is_some();
+        assert!(defect("fe80::1", IBV_GID_TYPE_ROCE_V2));
+        assert!(defect("::ffff:10.0.0.1", IBV_GID_TYPE_ROCE_V1));
+        assert!(defect("::", IBV_GID_TYPE_ROCE_V2) && super::defect(None).is_some());
+        assert!(!defect("::ffff:10.0.0.1", IBV_GID_TYPE_ROCE_V2));
+        assert!(!defect("fd00::1", IBV_GID_TYPE_ROCE_V2));
+    }
+
+    #[test]
+    fn families_are_those_of_addresses() {
+        let family = |text: &str| family(text.parse().expect("an address"));
+        assert_eq!(family("::ffff:10.0.0.1"), Family::V4);
+        assert_eq!((family("fe80::1"), family("fd00::1")), (Family::V6, Family::V6));
+    }
+}
