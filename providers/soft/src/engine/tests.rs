@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 mod answers;
 mod counting;
 mod differential;
+mod early;
 mod ending;
 mod forged;
 mod helped;

@@ -10,7 +10,7 @@ use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::regions::REMOTE_READ;
 use crate::engine::request::RemoteAddress;
-use crate::engine::state::Kind;
+use crate::engine::state::{Kind, State};
 use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status, Step};
@@ -75,8 +75,13 @@ impl Qp {
     ) {
         let mut responder = self.responder.lock();
         let mut requester = self.requester.lock();
+        let state = self.state();
+        // On its way to RTR, or to RESET: what comes is too early or too late, and the connection is not to hear of it.
+        if matches!(state, State::Reset | State::Init) {
+            return;
+        }
         let Some(mut connection) = requester.remote.take() else { return };
-        if !self.is_receiving() && !connection.is_over() {
+        if state == State::Err && !connection.is_over() {
             connection.transport.fail();
         }
         let (mut failed, before) = happen(&mut requester, &mut connection, &mut responder.inbound);
@@ -172,12 +177,13 @@ impl Qp {
         let refusal = match served {
             Served::Original(value) => return (Reply::Answer(Answer::Original(value)), false),
             Served::Verdict(Verdict::Done) => return (Reply::Answer(Answer::Accepted), false),
-            Served::Verdict(Verdict::NotReady | Verdict::Dropped) => {
+            // Who found it busy shall come again, too.
+            Served::Verdict(Verdict::NotReady | Verdict::Dropped | Verdict::Busy) => {
                 return (Reply::Answer(Answer::Rnr), false);
             }
             Served::Verdict(Verdict::Broken) => return (Reply::Silence, self.fail()),
             Served::Verdict(Verdict::Refuse(nak)) => nak,
-            Served::Verdict(Verdict::Busy | Verdict::Stale | Verdict::Gone) => Nak::Operation,
+            Served::Verdict(Verdict::Stale | Verdict::Gone) => Nak::Operation,
         };
         if !self.kind.is_reliable() {
             return (Reply::Answer(Answer::Refused(Refusal::RemoteOperation)), false);
@@ -215,7 +221,7 @@ impl Qp {
                 served => return served,
             }
         }
-        Served::Verdict(Verdict::Refuse(Nak::Operation))
+        Served::Verdict(Verdict::Busy)
     }
 
     fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {

@@ -68,6 +68,10 @@ impl Network {
         if config::wire() == Wiring::Off {
             return Err(Errno::from_raw(libc::EHOSTUNREACH));
         }
+        self.open_sockets(adapter)
+    }
+
+    fn open_sockets(&self, adapter: &Adapter) -> Result<&Ports, Errno> {
         let mut first = false;
         let opened = self.ports.get_or_init(|| {
             first = true;
@@ -294,6 +298,24 @@ impl Network {
                 qp.attend_clock(ports, now);
             }
         }
+    }
+
+    /// As `way`, whatever the setting says: tests of this crate run without a wire.
+    #[cfg(test)]
+    pub(crate) fn way_anyway(
+        &self,
+        adapter: &Adapter,
+        route: &Route,
+        qpn: u32,
+    ) -> Result<Far, Errno> {
+        Far::new(self.open_sockets(adapter)?, route, qpn)
+    }
+
+    /// As if an alarm of `qp` rang.
+    #[cfg(test)]
+    pub(crate) fn ring(&self, qp: &Qp) {
+        let ports = self.ports().expect("begun");
+        qp.attend_clock(ports, ports.now());
     }
 
     /// The transport of `qp` said when it wants to be looked at.
