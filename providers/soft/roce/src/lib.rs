@@ -37,7 +37,7 @@
 //!   of the region ([`Payload::Region`](engine::Payload::Region)), and the bytes are looked at when it is sent.
 //! - **Atomics, FLUSH, ATOMIC WRITE** are done between the question and the answer. Their results are kept and repeated to
 //!   duplicates; the semantics see each request once. A READ that comes again is asked for again, as adapters check its key
-//!   again.
+//!   again; if that opens nothing any more only the requester is told, as nobody may be waiting for it.
 //! - **Refused** requests are answered with a NAK of class C; both queue pairs go to error.
 //!
 //! An answer may be given late, after other calls. Until then further requests of that peer are dropped

@@ -11,6 +11,7 @@ use super::imported::Imported;
 use super::in_flight::Announced;
 use super::objects::connection::{Inbound, MessageProgress};
 use super::objects::qp::Qp;
+use super::objects::srq::Srq;
 use super::receive::Receive;
 use super::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
@@ -72,7 +73,15 @@ impl Inbound {
     /// XRC: requests name shared queue `number` from here on. One that is not there refuses the first of them.
     pub(crate) fn address(&mut self, qp: &Qp, number: u32) {
         self.give_back();
-        self.srq = qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain());
+        self.srq = named_queue(qp, number);
+    }
+
+    /// XRC: has `look` see a request that names shared queue `number`, while the message that is coming stays as it is.
+    pub(crate) fn aside<T>(&mut self, qp: &Qp, number: u32, look: impl FnOnce(&Self) -> T) -> T {
+        let there = std::mem::replace(&mut self.srq, named_queue(qp, number));
+        let seen = look(self);
+        self.srq = there;
+        seen
     }
 
     /// Whether requests can be served: those of an XRC QP need a queue.
@@ -550,6 +559,11 @@ pub(crate) fn read_region_bytes(
     // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
     let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
     read_region(qp, gate, remote, answer)
+}
+
+/// The shared queue that requests of an XRC QP name so.
+fn named_queue(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
+    qp.adapter.srq(number).filter(|srq| srq.domain == qp.role.domain())
 }
 
 /// Where a request's target is.

@@ -156,6 +156,10 @@ impl Qp {
                     connection.transport.fail_work(work, Status::LocalProtection);
                 }
             }
+            Step::Ask(Ask::Read { read, region, again: true }) => {
+                let answer = self.ask_again(inbound, connection, read, &region, packet);
+                connection.transport.answer(answer);
+            }
             Step::Ask(ask) => {
                 let verdict = self.serve_patiently(inbound, &ask, packet);
                 let (reply, failed) = self.reply(verdict);
@@ -212,6 +216,31 @@ impl Qp {
             _ => IBV_EVENT_QP_FATAL,
         });
         true
+    }
+
+    /// Whether a READ that was answered before may be answered once more. It can come in the middle of a message, which goes on behind it.
+    fn ask_again(
+        &self,
+        inbound: &mut Inbound,
+        connection: &mut Connection,
+        read: u64,
+        region: &Reth,
+        packet: &[u8],
+    ) -> Answer {
+        let allowed = if self.kind == Kind::XrcRecv {
+            inbound.aside(self, shared_queue_of(packet), |inbound| {
+                connection.note_read(read, inbound.domain(self));
+                self.may_be_read(inbound, region)
+            })
+        } else {
+            self.may_be_read(inbound, region)
+        };
+        if allowed { Answer::Accepted } else { Answer::Refused(Refusal::RemoteAccess) }
+    }
+
+    fn may_be_read(&self, inbound: &Inbound, region: &Reth) -> bool {
+        let (remote, len) = (remote_address(region, 0), u64::from(region.len));
+        len == 0 || inbound.may(self, remote, len, REMOTE_READ).is_ok()
     }
 
     fn serve_patiently(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
@@ -275,11 +304,11 @@ impl Qp {
                 inbound.write_bytes(self, &headers, remote_address(region, *offset), bytes)
             }
             Ask::Read { region, .. } => {
-                let allowed = region.len == 0
-                    || inbound
-                        .may(self, remote_address(region, 0), u64::from(region.len), REMOTE_READ)
-                        .is_ok();
-                if allowed { Verdict::Done } else { inbound.unservable(self, Nak::Access) }
+                if self.may_be_read(inbound, region) {
+                    Verdict::Done
+                } else {
+                    inbound.unservable(self, Nak::Access)
+                }
             }
             Ask::Atomic(Atomic { va, rkey, op }) => {
                 let remote = RemoteAddress { addr: *va, rkey: *rkey };

@@ -171,16 +171,21 @@ impl Answers {
         })
     }
 
-    /// A READ cannot go on: its rest is not sent. Says where it ends.
-    pub(super) fn cut(&mut self, read: u64) -> Option<Psn> {
-        let is_it = |job: &Job| matches!(job, Job::Read { read: name, .. } if *name == read);
-        let index = self.jobs.iter().position(is_it)?;
-        let psn = match self.jobs.get(index) {
-            Some(Job::Read { psn, .. }) => *psn,
-            _ => return None,
-        };
-        self.jobs.truncate(index);
-        Some(psn)
+    /// A READ cannot go on: its rest is not sent. Says where it ends, and whether it was one that came again, behind which other answers are still good.
+    pub(super) fn cut(&mut self, read: u64) -> Option<(Psn, bool)> {
+        let (index, psn, again) =
+            self.jobs.iter().enumerate().find_map(|(index, job)| match *job {
+                Job::Read { read: name, psn, again, .. } if name == read => {
+                    Some((index, psn, again))
+                }
+                _ => None,
+            })?;
+        if again {
+            self.jobs.remove(index);
+        } else {
+            self.jobs.truncate(index);
+        }
+        Some((psn, again))
     }
 
     /// Whether data wait to be sent, which the rate may hold back.

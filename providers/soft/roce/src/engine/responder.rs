@@ -182,7 +182,7 @@ impl Responder {
                 }
                 let read = self.answers.name_read();
                 self.ask(incoming, 0, self.partial, Then::Again(read, part));
-                Step::Ask(Ask::Read { read, region: part })
+                Step::Ask(Ask::Read { read, region: part, again: true })
             }
             (Request::Atomic(atomic), Some((Answered::Atomic(before, value), _))) => {
                 if atomic != before {
@@ -257,7 +257,10 @@ impl Responder {
                 shared.counters.rx_read_requests += 1;
                 let read = self.answers.name_read();
                 let packets = pmtu.packets(region.len);
-                (Ask::Read { read, region }, (packets, None, Then::Read(read, region)))
+                (
+                    Ask::Read { read, region, again: false },
+                    (packets, None, Then::Read(read, region)),
+                )
             }
             (Request::Atomic(atomic), None) => {
                 if !access.atomic || atomic.va % 8 != 0 || !self.answers.has_resource() {
@@ -296,6 +299,9 @@ impl Responder {
             (Answer::Accepted, Then::Again(read, part)) => {
                 self.answers.repeat(asked.psn, read, Answered::Read(part), self.msn);
             }
+            (Answer::Refused(refusal), Then::Again(..)) => self.refuse_again(asked.psn, refusal),
+            // It comes again, if somebody waits for it.
+            (Answer::Rnr, Then::Again(..)) => {}
             (Answer::Accepted, Then::Acknowledge) => {
                 self.accept(&asked);
                 // What waits to be said is to speak of this one, too: held packets are executed in a row.
@@ -348,8 +354,19 @@ impl Responder {
 
     /// A READ that was accepted cannot go on.
     pub(super) fn read_failed(&mut self, read: u64, refusal: Refusal, shared: &mut Shared) {
-        if let Some(psn) = self.answers.cut(read) {
-            self.refuse(psn, refusal, shared);
+        match self.answers.cut(read) {
+            Some((psn, true)) => self.refuse_again(psn, refusal),
+            Some((psn, false)) => self.refuse(psn, refusal, shared),
+            None => {}
+        }
+    }
+
+    /// A READ that was answered before comes again and cannot be answered any more. A requester that still waits is told. One that does not, as the
+    /// network was late or doubled the packet, ignores that; its memory here may be gone for good reasons, so the queue pair goes on.
+    fn refuse_again(&mut self, psn: Psn, refusal: Refusal) {
+        // What waits would be taken back by it; the request comes again.
+        if self.answers.is_empty() {
+            self.answers.acknowledge(psn, Syndrome::Nak(nak(refusal)), self.msn);
         }
     }
 
@@ -360,17 +377,18 @@ impl Responder {
 
     /// An error of class C: the peer is told, and the queue pair goes to error.
     fn refuse(&mut self, psn: Psn, refusal: Refusal, shared: &mut Shared) {
-        let (nak, status) = match refusal {
+        let status = match refusal {
             Refusal::InvalidRequest => {
                 shared.counters.resp_local_length_error += 1;
-                (Nak::InvalidRequest, Status::LocalLength)
+                Status::LocalLength
             }
             Refusal::RemoteAccess => {
                 shared.counters.resp_remote_access_errors += 1;
-                (Nak::RemoteAccess, Status::LocalAccess)
+                Status::LocalAccess
             }
-            Refusal::RemoteOperation => (Nak::RemoteOperation, Status::LocalOperation),
+            Refusal::RemoteOperation => Status::LocalOperation,
         };
+        let nak = nak(refusal);
         self.answers.acknowledge(psn, Syndrome::Nak(nak), self.msn);
         self.refused = Some((psn, nak));
         shared.fail(status);
@@ -406,6 +424,14 @@ impl Responder {
         // One before the expected; adding goes around.
         let newest = self.expected.add(0xff_ffff);
         self.answers.acknowledge(newest, Syndrome::Ack(credits), self.msn);
+    }
+}
+
+const fn nak(refusal: Refusal) -> Nak {
+    match refusal {
+        Refusal::InvalidRequest => Nak::InvalidRequest,
+        Refusal::RemoteAccess => Nak::RemoteAccess,
+        Refusal::RemoteOperation => Nak::RemoteOperation,
     }
 }
 

@@ -195,6 +195,8 @@ pub enum Ask {
         read: u64,
         /// The range.
         region: Reth,
+        /// It was answered before. If it is refused now, a requester that still waits for it is told, and no queue pair goes to error here.
+        again: bool,
     },
     /// An atomic operation, to be answered with what was there.
     Atomic(Atomic),

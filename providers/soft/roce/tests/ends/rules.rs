@@ -371,6 +371,48 @@ fn a_duplicate_is_not_executed_again_and_acknowledged_with_the_newest() {
     assert_eq!((world.ends[1].inbox.len(), world.ends[1].qp.counters().duplicate_request), (3, 1));
 }
 
+/// The network was late, or doubled it, and the memory is gone for good reasons: nobody waits for it any more.
+#[test]
+fn a_read_that_comes_again_and_is_refused_breaks_nothing() {
+    let mut world = world(|config, _| without_hello(config));
+    world.ends[0].post(read(0, 600));
+    let now = world.now;
+    let late = packets(&mut world.ends[0], now);
+    world.ends[1].receive(now, &late[0].1, false);
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
+    world.ends[1].read_answer = Some(Answer::Refused(Refusal::RemoteAccess));
+    // In the middle of another message.
+    world.ends[0].post(send(1, 2000));
+    let mut parts = packets(&mut world.ends[0], now);
+    parts.insert(1, late[0].clone());
+    for (_, datagram) in &parts {
+        world.ends[1].receive(now, datagram, false);
+    }
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success), (1, Status::Success)]);
+    assert!(!world.ends[1].qp.is_in_error());
+}
+
+/// Who waits for what can not be answered any more is told so, and does not try until it gives up.
+#[test]
+fn a_read_whose_answer_is_lost_and_whose_memory_is_gone_is_a_remote_access_error() {
+    let mut world = world(|config, sending| {
+        without_hello(config);
+        sending.timeout = 18;
+    });
+    world.ends[0].post(read(0, 600));
+    let now = world.now;
+    for (_, datagram) in packets(&mut world.ends[0], now) {
+        world.ends[1].receive(now, &datagram, false);
+    }
+    let lost = packets(&mut world.ends[1], now);
+    world.ends[1].read_answer = Some(Answer::Refused(Refusal::RemoteAccess));
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::RemoteAccess)], "{} lost", lost.len());
+    assert!(!world.ends[1].qp.is_in_error());
+}
+
 #[test]
 fn an_atomic_that_comes_again_gets_the_first_result() {
     let mut world = world(|config, _| without_hello(config));
