@@ -92,6 +92,15 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     hosts.set_cable(9000, "")?;
+    for (weather, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {
+        let seed = std::process::id().to_string();
+        let name = format!("storm {seed} {seconds} {weather}");
+        bench.step(&format!("hosts: {name}"));
+        let place = Place::wired(bench, &hosts, weather)?;
+        let job = own(bench, &place, &hosts, "storm", &[&seed, seconds])?;
+        // Of those that were killed it is told that they are gone, which is no news here.
+        tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
+    }
     losses::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     bench.step("hosts: four pairs at once");
