@@ -62,6 +62,21 @@ impl Datagrams {
         Ok(outlet)
     }
 
+    /// As `outlet`, but never waits for the other: `None` while we have not met, which another thread sees to.
+    ///
+    /// # Errors
+    /// As `outlet`.
+    pub(crate) fn outlet_soon(
+        &self,
+        adapter: &Adapter,
+        slot: u16,
+    ) -> Result<Option<Arc<Outlet>>, PeerError> {
+        match adapter.fabric.peer_soon(slot)? {
+            Some(_) => self.outlet(adapter, slot).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Says something to process `slot`, which is woken. It is lost where nobody is, or where there is no room.
     pub(crate) fn tell(&self, adapter: &Adapter, slot: u16, what: Op, about: u32, word: u64) {
         let Ok(outlet) = self.outlet(adapter, slot) else { return };

@@ -77,7 +77,11 @@ impl Network {
 
 /// Puts a packet into the ring of process `slot`.
 fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
-    let Ok(outlet) = adapter.datagrams.outlet(adapter, slot) else { return Passed::Never };
+    let outlet = match adapter.datagrams.outlet_soon(adapter, slot) {
+        Ok(Some(outlet)) => outlet,
+        Ok(None) => return Passed::NotYet,
+        Err(_) => return Passed::Never,
+    };
     let mut body = [0; BODY_WORDS];
     body[0] = halves(packet.len() as u32, 0);
     let src_qpn = qpn(adapter.fabric.slot(), 0);

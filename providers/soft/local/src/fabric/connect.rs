@@ -202,7 +202,7 @@ impl Core {
         }
     }
 
-    fn missing(&self, slot: u16) -> PeerError {
+    pub(super) fn missing(&self, slot: u16) -> PeerError {
         match self.peers.get(slot) {
             Some(Known::Alive(_) | Known::Died) => PeerError::Dead,
             _ => PeerError::Nobody,

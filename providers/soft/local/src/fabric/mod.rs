@@ -106,6 +106,8 @@ pub struct Fabric {
     core: Arc<Core>,
     own: Arc<Peer>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that meets somebody in the place of one that must not wait.
+    meeting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Fabric {
@@ -194,7 +196,12 @@ impl Fabric {
         let service = Service::new(Arc::clone(&core), handler);
         let thread = spawn_quiet("fv-soft", STACK_BYTES, move || service.run())
             .map_err(|error| failed("a thread (clone)")(error.into()))?;
-        Ok(Arc::new(Self { core, own, thread: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self {
+            core,
+            own,
+            thread: Mutex::new(Some(thread)),
+            meeting: Mutex::default(),
+        }))
     }
 
     /// This process's slot, in `1..slots`.
@@ -259,6 +266,27 @@ impl Fabric {
                 other => return other,
             }
         }
+    }
+
+    /// As [`peer`](Self::peer), but never waits for the other: `None` while we have not met, which another thread sees to. It meets one process at a time,
+    /// so whoever still wants the peer later calls again.
+    pub fn peer_soon(&self, slot: u16) -> Result<Option<Arc<Peer>>, PeerError> {
+        if let Some(peer) = self.known_peer(slot) {
+            return Ok(Some(peer));
+        }
+        if self.is_foreign() || self.core.is_stopped() {
+            return Err(PeerError::Left);
+        }
+        if !self.is_occupied(slot) {
+            return Err(self.core.missing(slot));
+        }
+        let mut meeting = lock(&self.meeting);
+        if meeting.as_ref().is_none_or(JoinHandle::is_finished) {
+            let core = Arc::clone(&self.core);
+            let meet = move || drop(core.find(slot));
+            *meeting = Some(spawn_quiet("fv-meet", STACK_BYTES, meet).map_err(Errno::from)?);
+        }
+        Ok(None)
     }
 
     /// The living process with this slot, if we have met; never blocks.
@@ -331,6 +359,10 @@ impl Fabric {
             // The thread aborts the process rather than panic.
             let _ = thread.join();
         }
+        // It waits for nobody once we leave.
+        if let Some(thread) = lock(&self.meeting).take() {
+            let _ = thread.join();
+        }
         self.core.close_acceptor();
         let left_over = std::mem::take(&mut *lock(&self.core.inbox));
         for event in left_over {
@@ -349,6 +381,8 @@ impl Drop for Fabric {
             // There is no such thread in this process.
             let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(thread.take());
+            let meeting = self.meeting.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(meeting.take());
         } else {
             self.leave();
         }

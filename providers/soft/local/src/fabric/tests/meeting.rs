@@ -369,6 +369,27 @@ fn a_process_that_answers_late_is_met_by_whoever_is_patient() {
 }
 
 #[test]
+fn who_must_not_wait_meets_others_meanwhile() {
+    let place = Place::new();
+    let (fabric, _) = join(FabricConfig { connect_timeout: NEVER, ..place.config() });
+    let (child, slot) = Child::joined(&place.config());
+    child.stop();
+    // Nobody answers, and nobody waits.
+    for _ in 0..3 {
+        assert!(fabric.peer_soon(slot).unwrap().is_none());
+    }
+    child.signal(libc::SIGCONT);
+    wait_until("they meet", || fabric.peer_soon(slot).unwrap().is_some());
+    assert_eq!(fabric.peer_soon(slot + 1).unwrap_err(), PeerError::Nobody);
+    let (stopped, slot) = Child::joined(&place.config());
+    stopped.stop();
+    assert!(fabric.peer_soon(slot).unwrap().is_none());
+    // Which does not wait for that either.
+    fabric.leave();
+    assert_eq!(fabric.peer_soon(slot).unwrap_err(), PeerError::Left);
+}
+
+#[test]
 fn two_fabrics_begin_with_different_slots_and_each_has_all() {
     let first = || {
         let place = Place::new();
