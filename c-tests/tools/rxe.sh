@@ -2,7 +2,7 @@
 # In the virtual machine: soft in a network namespace against the kernel's rxe in the first one, each as server and as client. rxe.sh STAGE LINES:
 # an installed tree, and a file with a program and its options on each line. Before the program may stand `loss=5%`, which both ways then have, by netem or, where
 # the kernel has none, for what soft sends; and `kill=soft` or `kill=rxe`, who is killed while they run, of which the other has to hear. Prints `good DIRECTION LINE`
-# or `bad DIRECTION LINE` and what was said. With CAPTURE set to a file, all packets are kept there.
+# or `bad DIRECTION LINE` and what was said. Lines with a `;` are those of rxe_connection.sh. With CAPTURE set to a file, all packets are kept there.
 set -u
 stage=$1 lines=$2
 port=18600
@@ -113,9 +113,13 @@ pair() {
     fi
 }
 
+. "${0%/*}/rxe_connection.sh"
 while read -r line; do
     for from in soft rxe; do
-        pair $from "$line"
+        case $line in
+        *" ; "*) connection $from "$line" ;;
+        *) pair $from "$line" ;;
+        esac
     done
 done < "$lines"
 if [ -n "${capture:-}" ]; then
