@@ -1,4 +1,4 @@
-//! A cable that is pulled for a second, and ends that are killed: what is there goes on, and whoever is left hears of it.
+//! A cable that is pulled for a second, and ends that are killed: what is there goes on, whoever is left hears of it, and a pair beside them does not.
 
 use super::super::meeting::Place;
 use super::super::{Bench, Tally};
@@ -23,23 +23,31 @@ const KILLED: &[(&str, &[&str])] = &[
     ("ib_atomic_bw", &["-n", "50000000"]),
 ];
 
+/// A pair beside those that lose a side, which goes on as long as anybody needs it, and sleeps most of the time. Its packets come by the same port.
+pub(super) const BESIDE: (&str, &[&str]) =
+    ("ibv_rc_pingpong", &["-g", "1", "-e", "-n", "2000000000"]);
+
 /// What perftest says of `IBV_WC_RETRY_EXC_ERR`.
 const RETRY_EXCEEDED: &str = "Failed status 12";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let place = Place::wired(bench, hosts, "")?;
+    let mut beside = Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?);
     for round in 0..kills.unwrap_or(KILLS) {
         let (program, args) = KILLED[usize::try_from(round).unwrap_or(0) % KILLED.len()];
         // Each program loses each side.
         let victim = usize::try_from(round / KILLED.len() as u64 + round).unwrap_or(0) % 2;
         let name = format!("{program} {}, side {victim} killed", args.join(" "));
         bench.step(&format!("hosts: {name} ({})", round + 1));
-        tally.record(&name, kill(bench, hosts, program, args, victim));
+        let result = kill(bench, &place, program, args, victim);
+        tally.record(&name, result.and_then(|()| beside.go_on(bench)));
         if tally.failures.len() >= super::super::ENOUGH {
             tally.skip("the other kills", "too many failures before them");
             break;
         }
     }
+    beside.end();
     bench.step("hosts: a cable pulled for a second");
     tally.record("a cable pulled for a second under ib_write_bw", pull(bench, hosts));
     // Whatever became of it.
@@ -77,14 +85,48 @@ pub(super) fn counted(bench: &Bench, of: &Running, counters: &[&str]) -> Result<
     sum.ok_or_else(|| format!("{counters:?} are not all told\n{}", done.report("counters")))
 }
 
+/// A pair that nothing happens to.
+pub(super) struct Bystanders([Running; 2]);
+
+impl Bystanders {
+    pub(super) fn new(pair: [Running; 2]) -> Self {
+        Self(pair)
+    }
+
+    /// Their packets go and come as ever, and none was given up.
+    pub(super) fn go_on(&mut self, bench: &Bench) -> Result<(), String> {
+        let Self([server, client]) = self;
+        let before = counted(bench, client, &["rcvd_pkts"])?;
+        wait("packets of the pair beside", || {
+            if server.ended() || client.ended() {
+                let said = [server.complained(), client.complained()].concat();
+                return Err(format!("the pair beside ended\n{said}"));
+            }
+            Ok(counted(bench, client, &["rcvd_pkts"])? > before + 100)
+        })?;
+        for side in &self.0 {
+            if counted(bench, side, &["retry_exceeded_err"])? > 0 {
+                return Err("the pair beside gave up a request".into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(self) {
+        for mut side in self.0 {
+            side.kill();
+            side.finish(Instant::now() + LIMIT);
+        }
+    }
+}
+
 fn kill(
     bench: &Bench,
-    hosts: &Namespaces,
+    place: &Place<'_>,
     program: &str,
     args: &[&str],
     victim: usize,
 ) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
     let [mut server, mut client] = place.start(bench, program, args)?;
     wait("packets", || {
         if server.ended() || client.ended() {
