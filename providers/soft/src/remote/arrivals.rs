@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::ports::Ports;
-use super::requests::{Outcome, Owed};
+use super::requests::{Outcome, Owed, refusal_of};
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
@@ -196,12 +196,7 @@ impl Qp {
         // Who hears of a refusal finds the QP in error.
         let failed = self.fail();
         self.event(event);
-        let refusal = match refusal {
-            Nak::Access => Refusal::RemoteAccess,
-            Nak::Operation => Refusal::RemoteOperation,
-            _ => Refusal::InvalidRequest,
-        };
-        (Reply::Answer(Answer::Refused(refusal)), failed)
+        (Reply::Answer(Answer::Refused(refusal_of(refusal))), failed)
     }
 
     /// The transport refused something by itself, so the QP goes to error, unless it is there.
@@ -235,12 +230,17 @@ impl Qp {
         } else {
             self.may_be_read(inbound, region)
         };
-        if allowed { Answer::Accepted } else { Answer::Refused(Refusal::RemoteAccess) }
+        match allowed {
+            Ok(()) => Answer::Accepted,
+            Err(nak) => Answer::Refused(refusal_of(nak)),
+        }
     }
 
-    fn may_be_read(&self, inbound: &Inbound, region: &Reth) -> bool {
-        let (remote, len) = (remote_address(region, 0), u64::from(region.len));
-        len == 0 || inbound.may(self, remote, len, REMOTE_READ).is_ok()
+    fn may_be_read(&self, inbound: &Inbound, region: &Reth) -> Result<(), Nak> {
+        match u64::from(region.len) {
+            0 => Ok(()),
+            len => inbound.may(self, remote_address(region, 0), len, REMOTE_READ),
+        }
     }
 
     fn serve_patiently(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
@@ -303,13 +303,10 @@ impl Qp {
                 };
                 inbound.write_bytes(self, &headers, remote_address(region, *offset), bytes)
             }
-            Ask::Read { region, .. } => {
-                if self.may_be_read(inbound, region) {
-                    Verdict::Done
-                } else {
-                    inbound.unservable(self, Nak::Access)
-                }
-            }
+            Ask::Read { region, .. } => match self.may_be_read(inbound, region) {
+                Ok(()) => Verdict::Done,
+                Err(nak) => inbound.unservable(self, nak),
+            },
             Ask::Atomic(Atomic { va, rkey, op }) => {
                 let remote = RemoteAddress { addr: *va, rkey: *rkey };
                 let (verdict, original) = inbound.atomic_value(self, remote, |old| op.apply(old));

@@ -11,6 +11,7 @@ use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};
 use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
+use soft_semantics::inbound::Nak;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -228,8 +229,13 @@ impl Requester {
             Payload::Region { read, part } => {
                 let len = part.len as usize;
                 let pd = connection.domain_of_read(read);
-                if !put(len, &mut |to| qp.read_region(pd, part.va, part.rkey, to)) {
-                    connection.transport.read_failed(read, Refusal::RemoteAccess);
+                let mut outcome = Ok(());
+                put(len, &mut |to| {
+                    outcome = qp.read_region(pd, part.va, part.rkey, to);
+                    outcome.is_ok()
+                });
+                if let Err(nak) = outcome {
+                    connection.transport.read_failed(read, refusal_of(nak));
                 }
             }
         }
@@ -325,15 +331,27 @@ pub(super) const fn wc_status(status: Status) -> u32 {
     }
 }
 
+/// What is said of it on the wire.
+pub(super) const fn refusal_of(nak: Nak) -> Refusal {
+    match nak {
+        Nak::Access => Refusal::RemoteAccess,
+        Nak::Operation => Refusal::RemoteOperation,
+        _ => Refusal::InvalidRequest,
+    }
+}
+
 impl Qp {
-    /// Fills `to` with bytes that a peer reads, of protection domain `pd` if it is not the QP's; `false`: it may not, or they are gone.
-    fn read_region(&self, pd: Option<u32>, va: u64, rkey: u32, to: &mut [u8]) -> bool {
+    /// Fills `to` with bytes that a peer reads, of protection domain `pd` if it is not the QP's.
+    ///
+    /// # Errors
+    /// It may not, or they are gone.
+    fn read_region(&self, pd: Option<u32>, va: u64, rkey: u32, to: &mut [u8]) -> Result<(), Nak> {
         // Whoever drives the wire may be the service thread.
         let careful = true;
         let mut rights = self.entry().rights.load(Ordering::Relaxed);
         if let Some(pd) = pd {
             rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
         }
-        read_region_bytes(self, (rights, careful), RemoteAddress { addr: va, rkey }, to).is_ok()
+        read_region_bytes(self, (rights, careful), RemoteAddress { addr: va, rkey }, to)
     }
 }
