@@ -80,11 +80,12 @@ class Side:
         return CQEX(self.ctx, CqInitAttrEx(cqe=cqe, wc_flags=flags, **more))
 
 
-def attributes(here, to_qpn, access=ACCESS):
-    """What two QPs of this host need to be connected."""
-    route = GlobalRoute(dgid=here.ctx.query_gid(PORT, 0), sgid_index=0, hop_limit=1)
+def attributes(here, to_qpn, dgid=None, sgid_index=0):
+    """What two QPs need to be connected; without `dgid` they are of this host."""
+    dgid = dgid or here.ctx.query_gid(PORT, sgid_index)
+    route = GlobalRoute(dgid=dgid, sgid_index=sgid_index, hop_limit=64)
     attr = QPAttr(port_num=PORT)
-    attr.qp_access_flags = access
+    attr.qp_access_flags = ACCESS
     attr.path_mtu = e.IBV_MTU_1024
     attr.dest_qp_num = to_qpn
     attr.max_dest_rd_atomic = 4

@@ -101,6 +101,10 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             tally.record(&name, checked(bench, &job));
         }
     }
+    let name = "pyverbs of two hosts";
+    bench.step(&format!("hosts: {name}"));
+    let place = Place::wired(bench, &hosts, "")?;
+    tally.record(name, pyverbs(bench, &place, &hosts));
     hosts.set_cable(9000, "")?;
     for (weather, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {
         let seed = std::process::id().to_string();
@@ -139,8 +143,21 @@ fn own(
     // None of ours confuses an lkey and an rkey, and some tell that they differ.
     let job =
         place.job(bench, 0, &file.to_string_lossy(), args)?.env("FERROVERBS_SOFT_KEYS", "distinct");
+    Ok(of_both(job, place, hosts))
+}
+
+/// With its other process on the other host.
+fn of_both(job: Job, place: &Place<'_>, hosts: &Namespaces) -> Job {
     let network = format!("/run/netns/{}", hosts.names[1]);
-    Ok(job.env("TEST_HOST", network).env("TEST_HOST_FABRIC", place.folder(1)))
+    job.env("TEST_HOST", network).env("TEST_HOST_FABRIC", place.folder(1))
+}
+
+/// A script over Debian's pyverbs.
+fn pyverbs(bench: &Bench, place: &Place<'_>, hosts: &Namespaces) -> Result<(), String> {
+    let folder = super::pyverbs::scripts(bench)?;
+    let script = folder.join("pair.py");
+    let job = place.job(bench, 0, super::pyverbs::PYTHON, &[&script.to_string_lossy()])?;
+    checked(bench, &of_both(job, place, hosts).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
 /// It ends well.

@@ -5,7 +5,7 @@ use super::{Bench, Tally};
 use crate::files::entries_with;
 use crate::over::DataPath;
 use crate::scratch;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -15,9 +15,9 @@ pub(super) const PYTHON: &str = "/usr/bin/python3";
 const SHARED: &str = "rig.py";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let folder = bench.scratch.path().join("pyverbs");
-    scratch::copy_tree(&bench.paths.root.join("c-tests/pyverbs"), &folder)?;
-    for script in scripts(&folder)? {
+    let mut all = entries_with(&scripts(bench)?, "py")?;
+    all.retain(|path| !path.ends_with(SHARED));
+    for script in all {
         let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for path in [DataPath::Default, DataPath::Off] {
             let name = format!("{name} ({})", path.name());
@@ -32,8 +32,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-fn scripts(folder: &Path) -> crate::Result<Vec<PathBuf>> {
-    let mut scripts = entries_with(folder, "py")?;
-    scripts.retain(|path| !path.ends_with(SHARED));
-    Ok(scripts)
+/// The scripts, where any user can read them.
+pub(super) fn scripts(bench: &Bench) -> crate::Result<PathBuf> {
+    let folder = bench.scratch.path().join("pyverbs");
+    if !folder.exists() {
+        scratch::copy_tree(&bench.paths.root.join("c-tests/pyverbs"), &folder)?;
+    }
+    Ok(folder)
 }
