@@ -5,7 +5,7 @@
 
 mod ceph;
 mod dapl;
-mod hpcc;
+pub(super) mod hpcc;
 mod libraries;
 
 use super::{Bench, Fabric, Tally};

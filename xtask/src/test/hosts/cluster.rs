@@ -1,5 +1,6 @@
 //! `ferroverbs cluster`: hosts in a box, without root and by root; MPI across them; and nothing left of one that was killed.
 
+use super::super::stacks::hpcc;
 use super::super::{Bench, Tally};
 use crate::over::Over;
 use crate::packages::{self, Package};
@@ -9,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// HPC Challenge's problem: the smallest that its other parts, which choose theirs by it, can do with.
+const HPCC_SIZE: u32 = 200;
 
 /// Options of `cluster`, what of `cluster.sh` runs in the hosts, and the lines that it prints.
 const WITHIN: &[(&[&str], &str, &[&str])] = &[
@@ -43,8 +47,6 @@ const MPIS: [Mpi; 2] = [
         compiler: "mpicc.openmpi",
         command: &[
             "mpirun.openmpi",
-            "-n",
-            "4",
             "--map-by",
             "node",
             "--mca",
@@ -59,7 +61,7 @@ const MPIS: [Mpi; 2] = [
         name: "MPICH",
         packages: packages::MPICH,
         compiler: "mpicc.mpich",
-        command: &["mpirun.mpich", "-n", "4"],
+        command: &["mpirun.mpich"],
     },
 ];
 
@@ -143,6 +145,15 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&name);
         tally.record(&name, cluster.mpi(mpi));
     }
+    let name = "cluster 2: HPC Challenge over Open MPI over UCX over verbs";
+    let there = packages::ensure(&[packages::HPCC, packages::UCX], &bench.progress);
+    match there.and_then(|()| hpcc::input(HPCC_SIZE, [1, 2])) {
+        Ok(input) => {
+            bench.step(name);
+            tally.record(name, cluster.hpcc(&input));
+        }
+        Err(reason) => tally.skip(name, &reason),
+    }
     Ok(())
 }
 
@@ -176,11 +187,18 @@ impl<'a> Cluster<'a> {
 
     /// Runs a job in a folder of its own.
     fn finish(&self, user: Option<User>, job: Job) -> crate::Result<Finished> {
-        let work = match user {
-            Some(_) => self.bench.private_folder("work")?,
-            None => self.bench.scratch.folder("work", 0o700)?,
-        };
-        let job = job.dir(&work).env("HOME", &work).env("TMPDIR", &work);
+        self.finish_in(&self.work(user)?, job)
+    }
+
+    fn work(&self, user: Option<User>) -> crate::Result<PathBuf> {
+        match user {
+            Some(_) => self.bench.private_folder("work"),
+            None => self.bench.scratch.folder("work", 0o700),
+        }
+    }
+
+    fn finish_in(&self, work: &Path, job: Job) -> crate::Result<Finished> {
+        let job = job.dir(work).env("HOME", work).env("TMPDIR", work);
         job.run(&self.bench.scratch, LIMIT)
     }
 
@@ -209,6 +227,28 @@ impl<'a> Cluster<'a> {
         said(&self.run(self.bench.user, with_ucx(job), &["-n", "2"])?, &["[host2] Final:"])
     }
 
+    /// Linear algebra, transposition, FFT and random access of two ranks, which check what they compute.
+    fn hpcc(&self, input: &str) -> Result<(), String> {
+        let work = self.work(self.bench.user)?;
+        let write = std::fs::write(work.join(hpcc::INPUT), input);
+        write.map_err(|e| format!("{}: {e}", hpcc::INPUT))?;
+        let done = self.finish_in(&work, self.launch(&MPIS[0], 2)?.arg("hpcc"))?;
+        let output = std::fs::read_to_string(work.join(hpcc::OUTPUT)).unwrap_or_default();
+        match hpcc::verdict(&output) {
+            Ok(()) if done.ok() => Ok(()),
+            Ok(()) => Err(done.report("hpcc")),
+            Err(why) => Err(format!("{why}\n{}", done.report("hpcc"))),
+        }
+    }
+
+    /// What runs a program's ranks, each in a host of its own.
+    fn launch(&self, mpi: &Mpi, ranks: u32) -> crate::Result<Job> {
+        let ranks = ranks.to_string();
+        let job = self.over(self.bench.user)?.job(&self.program);
+        let job = with_ucx(job.args(["cluster", &ranks, "-n", "--"]).args(mpi.command));
+        Ok(job.args(["-n", &ranks]))
+    }
+
     /// A ring of four ranks, each in a host of its own.
     fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
         let scratch = &self.bench.scratch;
@@ -218,8 +258,7 @@ impl<'a> Cluster<'a> {
         if !made.ok() {
             return Err(made.report(mpi.compiler));
         }
-        let job = self.over(self.bench.user)?.job(&self.program).args(["cluster", "4", "-n", "--"]);
-        let job = with_ucx(job.args(mpi.command).arg(&program));
+        let job = self.launch(mpi, 4)?.arg(&program);
         let done = self.finish(self.bench.user, job)?;
         said(&done, &["4 ranks, 0 wrong"])
     }

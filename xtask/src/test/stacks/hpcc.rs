@@ -6,26 +6,26 @@ use std::fs;
 
 /// Its own example of an input; without the package's documentation there is none.
 const EXAMPLE: &str = "/usr/share/doc/hpcc/examples/_hpccinf.txt";
-/// The line with the size of the problem, from 0, and a size that takes seconds.
-const SIZE: (usize, &str) = (5, "400 Ns");
-const OUTPUT: &str = "hpccoutf.txt";
+/// Where it looks for its input, and writes what came out.
+pub(in crate::test) const INPUT: &str = "hpccinf.txt";
+pub(in crate::test) const OUTPUT: &str = "hpccoutf.txt";
+/// The size of the problem, which takes seconds.
+const SIZE: u32 = 400;
 
 impl Stacks<'_> {
     pub(super) fn hpcc(&self, tally: &mut Tally) -> crate::Result<()> {
-        let Ok(example) = fs::read_to_string(EXAMPLE) else {
-            tally.skip("HPC Challenge", &format!("{EXAMPLE} is not installed"));
-            return Ok(());
+        let input = match input(SIZE, [2, 2]) {
+            Ok(input) => input,
+            Err(reason) => {
+                tally.skip("HPC Challenge", &reason);
+                return Ok(());
+            }
         };
-        let lines = example.lines().enumerate();
-        let input: String = lines
-            .map(|(n, line)| if n == SIZE.0 { SIZE.1 } else { line })
-            .flat_map(|line| [line, "\n"])
-            .collect();
         for transport in ["rc_v,self", "ud_v,self"] {
             let name = format!("HPC Challenge over Open MPI over UCX, {transport}");
             self.bench.step(&name);
             let fabric = self.bench.over(DataPath::Default)?;
-            let file = fabric.work.join("hpccinf.txt");
+            let file = fabric.work.join(INPUT);
             fs::write(&file, &input).map_err(|e| format!("{}: {e}", file.display()))?;
             let job = with_ucx(self.with_nodes(&fabric, "mpirun.openmpi")?, transport);
             let job = job.args(["--oversubscribe", "-n", "4", "--mca", "pml", "ucx"]);
@@ -41,8 +41,29 @@ impl Stacks<'_> {
     }
 }
 
+/// Its example of an input, for a problem of this size, on so many by so many processes.
+///
+/// # Errors
+/// There is no example: for people.
+pub(in crate::test) fn input(size: u32, [rows, columns]: [u32; 2]) -> Result<String, String> {
+    let example = fs::read_to_string(EXAMPLE).map_err(|_| format!("{EXAMPLE} is not installed"))?;
+    // The first line of each kind is of the linear algebra.
+    let mut told = [(size, "Ns"), (rows, "Ps"), (columns, "Qs")].to_vec();
+    let mut lines = String::new();
+    for line in example.lines() {
+        match told.iter().position(|(_, what)| line.ends_with(&format!(" {what}"))) {
+            Some(at) => {
+                let (number, what) = told.remove(at);
+                lines += &format!("{number} {what}\n");
+            }
+            None => lines = lines + line + "\n",
+        }
+    }
+    if told.is_empty() { Ok(lines) } else { Err(format!("{EXAMPLE} has no line of {told:?}")) }
+}
+
 /// What its summary says, and that nothing before it failed.
-fn verdict(output: &str) -> Result<(), String> {
+pub(in crate::test) fn verdict(output: &str) -> Result<(), String> {
     if let Some(failed) = output.lines().find(|line| line.contains("FAILED")) {
         return Err(failed.to_string());
     }
