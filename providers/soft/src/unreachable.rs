@@ -5,12 +5,14 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Unreachable;
-use soft_local::fabric::{FRONT, PeerError, Refusal};
+use crate::remote::Holder;
+use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;
 use soft_sys::{Errno, process};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// There was an address that is nobody's here.
@@ -44,14 +46,15 @@ impl Unreachable {
 
     /// Other hosts cannot be reached, since the wire to them cannot be had.
     #[cold]
-    pub(crate) fn note_wire(&self, why: Errno) {
+    pub(crate) fn note_wire(&self, adapter: &Adapter, why: Errno) {
         if self.is_first(WIRE) {
             let taken = "it is taken, by the kernel's rxe or by a process of another user";
-            match why {
-                Errno::EADDRINUSE => notice!(
+            match (adapter.wire.holder(), why) {
+                (Some(holder), _) => notice!("{}", told_of(holder, &adapter.fabric.config().dir)),
+                (None, Errno::EADDRINUSE) => notice!(
                     "UDP port 4791: {taken}; other hosts are not reached (ss -ulpn 'sport = 4791')"
                 ),
-                why => notice!("UDP port 4791: {why}; other hosts are not reached"),
+                (None, why) => notice!("UDP port 4791: {why}; other hosts are not reached"),
             }
         }
     }
@@ -97,6 +100,14 @@ impl Unreachable {
             );
         }
     }
+}
+
+/// A line about who has the port, so that it is not for those who meet in `directory`.
+fn told_of(holder: &Holder, directory: &Path) -> String {
+    format!(
+        "UDP port 4791 is had by {holder}; processes that meet in {} do not reach other hosts beside it (one {DIR_VARIABLE} for all: see MEETING in ferroverbs-soft(7))",
+        directory.display()
+    )
 }
 
 /// Who is reached instead, and who else is about.

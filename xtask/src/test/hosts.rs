@@ -3,6 +3,7 @@
 mod accidents;
 mod cluster;
 mod losses;
+mod sharing;
 mod steering;
 
 use super::meeting::Place;
@@ -121,6 +122,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let place = Place::wired(bench, &hosts, "")?;
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
     steering::run(bench, tally, &hosts);
+    sharing::run(bench, tally, &hosts);
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)

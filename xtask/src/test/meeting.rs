@@ -186,7 +186,13 @@ impl<'a> Place<'a> {
     }
 
     /// They fail, and one says `line`, once.
-    fn fail(&self, bench: &Bench, program: &str, args: &[&str], line: &str) -> Result<(), String> {
+    pub(super) fn fail(
+        &self,
+        bench: &Bench,
+        program: &str,
+        args: &[&str],
+        line: &str,
+    ) -> Result<(), String> {
         let [mut server, mut client] = self.start(bench, program, args)?;
         let deadline = Instant::now() + LIMIT;
         let said = |side: &Running| side.complained().contains(line);
@@ -231,13 +237,17 @@ impl<'a> Place<'a> {
         program: &str,
         args: &[&str],
     ) -> Result<(), String> {
-        let both = self.start(bench, program, args)?;
-        let deadline = Instant::now() + LIMIT;
-        let both = both.map(|side| side.finish(deadline));
-        if both.iter().all(Finished::ok) {
-            return Ok(());
-        }
-        let [server, client] = &both;
-        Err(format!("{}{}", server.report("server"), client.report("client")))
+        both_end_well(self.start(bench, program, args)?)
     }
+}
+
+/// They come to their ends, and these are good.
+pub(super) fn both_end_well(pair: [Running; 2]) -> Result<(), String> {
+    let deadline = Instant::now() + LIMIT;
+    let both = pair.map(|side| side.finish(deadline));
+    if both.iter().all(Finished::ok) {
+        return Ok(());
+    }
+    let [server, client] = &both;
+    Err(format!("{}{}", server.report("server"), client.report("client")))
 }

@@ -75,9 +75,13 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         let gids = unsafe { Context::of(context) }.gids();
         let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
         if let (Some(route), true) = (&route, elsewhere)
-            && domain.adapter.wire.begin(&domain.adapter).is_err()
+            && let Err(why) = domain.adapter.wire.begin(&domain.adapter)
         {
-            domain.adapter.unreachable.note_address(&domain.adapter, &route.dgid);
+            let adapter = &domain.adapter;
+            match why {
+                Errno::EADDRINUSE => adapter.unreachable.note_wire(adapter, why),
+                _ => adapter.unreachable.note_address(adapter, &route.dgid),
+            }
         }
         let held = domain.hold()?;
         count_up(&domain.adapter.address_handles, MAX_AH)?;

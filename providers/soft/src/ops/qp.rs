@@ -520,7 +520,7 @@ fn connect(
         let way = qp.adapter.wire.way(&qp.adapter, &route, qp.qpn);
         let far = way.map_err(|why| {
             if qp.adapter.wire.begin(&qp.adapter).is_err() {
-                qp.adapter.unreachable.note_wire(why);
+                qp.adapter.unreachable.note_wire(&qp.adapter, why);
                 return Errno::from_raw(libc::EHOSTUNREACH);
             }
             unreachable(&qp.adapter, &route)

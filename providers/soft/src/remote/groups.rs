@@ -41,6 +41,11 @@ impl Network {
         if let Some(ports) = self.ports() {
             self.listen_later(ports);
         }
+        self.take_part_in_all(adapter);
+    }
+
+    /// As `take_part`, in all groups that have members here.
+    pub(super) fn take_part_in_all(&self, adapter: &Adapter) {
         for group in adapter.groups.all() {
             self.take_part(adapter, &group, true);
         }

@@ -11,6 +11,7 @@
 //! | `arrivals` | from a packet to a receive or to memory |
 //! | `datagrams` | UD, where each request says where it goes |
 //! | `groups` | multicast |
+//! | `claim` | which fabric has the port |
 //! | `counts` | what is counted, for whoever wants to know |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
@@ -25,6 +26,7 @@
 
 mod arrivals;
 mod astray;
+mod claim;
 pub(crate) mod connection;
 mod counts;
 mod datagrams;
@@ -38,6 +40,7 @@ mod timers;
 mod waiting;
 mod wire;
 
+pub(crate) use claim::Holder;
 pub(crate) use connection::{Connection, Far};
 pub(crate) use forward::take as take_forwarded;
 pub(crate) use wire::{active_mtu, is_forced};

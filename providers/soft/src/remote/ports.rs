@@ -1,19 +1,23 @@
 //! The sockets of a process, and packets on their way out.
 
-use super::connection::Far;
+use super::claim::{Claim, Opening};
+use super::connection::{Far, errno_of};
 use super::counts::{Counts, Own};
+use super::state::{NoWire, V4, V6};
 use crate::told::{self, Beside};
 use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
+use soft_local::fabric::Fabric;
 use soft_semantics::weather::{Passage, Passages};
-use soft_sys::clock;
+use soft_sys::{Errno, clock};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The sockets of a process.
 #[derive(Debug)]
@@ -26,13 +30,18 @@ pub(super) struct Ports {
     /// When, by the device's clock: it is asked at each look, and has no fractions to carry.
     begun: u64,
     pub(super) counts: Counts,
+    /// When to look next, in nanoseconds, whether the port is free; `u64::MAX`: it is ours.
+    looks: AtomicU64,
 }
 
 /// Where packets come in.
 #[derive(Debug)]
 pub(super) struct Inbox {
+    /// Whose the port is; none where names cannot be had.
+    claim: Option<Claim>,
     pub(super) v4: Option<Receiver>,
     pub(super) v6: Option<Receiver>,
+    is_closed: bool,
 }
 
 /// Packets that are to go, copied: the memory that they are about may change until they are sent, and their ICRC is of what goes.
@@ -87,16 +96,34 @@ struct Packet {
 /// Bytes of packets that wait to be sent together, and how many they are at most.
 const STORE: usize = 1 << 20;
 const PACKETS: usize = 256;
+/// How often a process whose packets another user gets looks whether that one is gone.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Attempts at a socket whose queue is full, before what does not fit is lost as on any wire.
 const ATTEMPTS: usize = 64;
 
 impl Ports {
-    /// Port 4791 of all addresses of this host; what happens there is counted in `counts`.
+    /// Port 4791 of all addresses of this host, for the processes of `fabric`; what happens there is counted in `counts`.
+    ///
+    /// Where it is another user's of the same fabric, which the kernel does not let share it, this process has no socket of its own, and gets its packets
+    /// from that one, as it would get those that came to the wrong process.
     ///
     /// # Errors
     /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets.
-    pub(super) fn open(counts: Counts) -> io::Result<Self> {
-        let v4 = receiver(Ipv4Addr::UNSPECIFIED.into())?;
+    pub(super) fn open(fabric: &Fabric, counts: Counts) -> Result<Self, NoWire> {
+        let opening = Opening::begin();
+        let claim = opening
+            .claim(fabric)
+            .map_err(|holder| NoWire { errno: Errno::EADDRINUSE, holder: Some(holder) })?;
+        let v4 = match receiver(Ipv4Addr::UNSPECIFIED.into()) {
+            Ok(v4) => Some(v4),
+            Err(why)
+                if why.kind() == io::ErrorKind::AddrInUse
+                    && claim.as_ref().is_some_and(|claim| claim.has_company) =>
+            {
+                None
+            }
+            Err(why) => return Err(errno_of(&why).into()),
+        };
         // A host without IPv6 is none the worse.
         let v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
         let outbox = Outbox {
@@ -109,17 +136,39 @@ impl Ports {
             weather: crate::config::weather()
                 .map(|weather| Box::new(Storm { passages: weather.passages(), late: vec![] })),
         };
+        let looks = AtomicU64::new(if v4.is_some() { u64::MAX } else { 0 });
         Ok(Self {
-            inbox: Mutex::new(Inbox { v4: Some(v4), v6 }),
+            inbox: Mutex::new(Inbox { claim, v4, v6, is_closed: false }),
             outbox: Mutex::new(outbox),
             waits: AtomicBool::new(false),
             begun: clock::device_ns(),
             counts,
+            looks,
         })
     }
 
     pub(super) fn now(&self) -> Time {
         Time::from_ns(clock::device_ns().saturating_sub(self.begun))
+    }
+
+    /// Whether the port is another user's, who passes packets on to us.
+    pub(super) fn is_guest(&self) -> bool {
+        self.looks.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Whether it is time to look if that one is gone.
+    pub(super) fn looks_again(&self) -> bool {
+        let (now, at) = (self.now().ns(), self.looks.load(Ordering::Relaxed));
+        let is_due = at <= now;
+        if is_due {
+            self.looks.store(now + LOOK_AGAIN.as_nanos() as u64, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// The port is ours from now on, or nobody's business any more.
+    pub(super) fn look_no_more(&self) {
+        self.looks.store(u64::MAX, Ordering::Relaxed);
     }
 
     pub(super) fn outbox(&self) -> OpenOutbox<'_> {
@@ -144,13 +193,27 @@ impl Ports {
 }
 
 impl Inbox {
-    /// Opens the IPv6 socket if there is none: it could not be had before. Returns whether there is one now that was not.
-    pub(super) fn open_later(&mut self) -> bool {
-        if self.v6.is_some() {
-            return false;
+    /// Opens the sockets that there are not: they could not be had before. Returns the families that have one now and had none.
+    pub(super) fn open_later(&mut self) -> u8 {
+        let mut opened = 0;
+        let families = [
+            (V4, &mut self.v4, Ipv4Addr::UNSPECIFIED.into()),
+            (V6, &mut self.v6, Ipv6Addr::UNSPECIFIED.into()),
+        ];
+        for (family, socket, any) in families {
+            if socket.is_none() && !self.is_closed {
+                *socket = receiver(any).ok();
+                opened |= if socket.is_some() { family } else { 0 };
+            }
         }
-        self.v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
-        self.v6.is_some()
+        opened
+    }
+
+    /// Nothing comes in any more. What the sockets still hold is in what is returned.
+    pub(super) fn close(&mut self) -> impl Iterator<Item = Receiver> {
+        self.is_closed = true;
+        self.claim = None;
+        [self.v4.take(), self.v6.take()].into_iter().flatten()
     }
 }
 

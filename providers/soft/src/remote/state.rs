@@ -1,6 +1,7 @@
 //! The wire as one process has it.
 
 use super::astray::Steering;
+use super::claim::Holder;
 use super::ports::Ports;
 use super::timers::Timers;
 use super::waiting::Waiting;
@@ -18,7 +19,7 @@ pub(super) const V6: u8 = 1 << 1;
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    pub(super) ports: OnceLock<Result<Ports, Errno>>,
+    pub(super) ports: OnceLock<Result<Ports, NoWire>>,
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
     pub(super) next: AtomicU64,
@@ -42,6 +43,20 @@ pub(crate) struct Network {
     pub(super) waiting: Mutex<Waiting>,
     /// There are some. Written under that lock.
     pub(super) passes_later: AtomicBool,
+}
+
+/// Why the wire cannot be had.
+#[derive(Debug)]
+pub(crate) struct NoWire {
+    pub(crate) errno: Errno,
+    /// Who of another fabric has the port, if that is why.
+    pub(crate) holder: Option<Holder>,
+}
+
+impl From<Errno> for NoWire {
+    fn from(errno: Errno) -> Self {
+        Self { errno, holder: None }
+    }
 }
 
 /// A packet that came, whoever brought it, with what its IP header said.

@@ -1,9 +1,10 @@
 //! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
 
 use super::astray::HEARING;
-use super::connection::{Connection, Far, errno_of};
+use super::claim::Holder;
+use super::connection::{Connection, Far};
 use super::counts::{Counts, Own};
-use super::ports::Ports;
+use super::ports::{LOOK_AGAIN, Ports};
 use super::state::{Came, Network, V4, V6};
 use super::steer;
 use crate::config::{self, Wiring};
@@ -77,7 +78,7 @@ impl Network {
             first = true;
             self.next.store(u64::MAX, Ordering::Relaxed);
             let counts = Counts::of(adapter.view);
-            let ports = Ports::open(counts).map_err(|why| errno_of(&why))?;
+            let ports = Ports::open(&adapter.fabric, counts)?;
             counts.begin();
             let bell = Epoll::new()?;
             adapter.fabric.watch(bell.as_fd())?;
@@ -88,7 +89,12 @@ impl Network {
             // The service thread listens from now on, unless somebody polls.
             adapter.fabric.wake_self();
         }
-        opened.as_ref().map_err(|errno| *errno)
+        opened.as_ref().map_err(|why| why.errno)
+    }
+
+    /// Who of another fabric has the port, so that the sockets could not be opened.
+    pub(crate) fn holder(&self) -> Option<&Holder> {
+        self.ports.get()?.as_ref().err()?.holder.as_ref()
     }
 
     /// Takes what came, and looks at QPs whose time has come.
@@ -128,8 +134,8 @@ impl Network {
         }
         // A thread that ends the process from within a signal handler may have the lock itself.
         let Some(mut inbox) = ports.inbox.try_lock_for(HAND_OVER) else { return };
-        let receivers = [inbox.v4.take(), inbox.v6.take()];
-        for mut receiver in receivers.into_iter().flatten() {
+        ports.look_no_more();
+        for mut receiver in inbox.close() {
             self.take_all(adapter, ports, &mut receiver, ports.now(), ServedBy::Library);
         }
         drop(inbox);
@@ -345,6 +351,9 @@ impl Network {
     /// By the service thread: does what is to be done if nobody polls; says when to look again.
     pub(crate) fn settle(&self, adapter: &Adapter) -> Option<Duration> {
         let ports = self.ports()?;
+        if ports.is_guest() && ports.looks_again() {
+            self.take_over(adapter, ports);
+        }
         let polled = adapter.attention.is_down();
         self.listen(ports, !polled);
         if polled {
@@ -358,7 +367,8 @@ impl Network {
         let wait = at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)));
         let later = self.passes_later.load(Ordering::Relaxed).then_some(AGAIN);
         let steers = self.steering.is_due().then_some(HEARING);
-        [wait, later, steers].into_iter().flatten().min()
+        let looks = ports.is_guest().then_some(LOOK_AGAIN);
+        [wait, later, steers, looks].into_iter().flatten().min()
     }
 
     /// By the service thread: takes what came. While packets follow each other closely it looks for the next ones rather than sleep: a peer that
@@ -402,16 +412,30 @@ impl Network {
         }
     }
 
-    /// Opens sockets that could not be had before, and listens to them as to the others.
-    pub(super) fn listen_later(&self, ports: &Ports) {
-        let mut inbox = ports.inbox.lock();
-        if inbox.open_later()
-            && self.listens.load(Ordering::Relaxed) & V6 != 0
-            && let (Some(bell), Some(receiver)) = (self.bell.get(), &inbox.v6)
-        {
-            // Where that fails the thread looks when something else wakes it.
-            let _ = bell.add(receiver.as_fd(), 0);
+    /// Takes the port if the user who had it is gone.
+    #[cold]
+    fn take_over(&self, adapter: &Adapter, ports: &Ports) {
+        if self.listen_later(ports) & V4 != 0 {
+            self.take_part_in_all(adapter);
         }
+    }
+
+    /// Opens sockets that could not be had before, and listens to them as to the others; returns their families.
+    pub(super) fn listen_later(&self, ports: &Ports) -> u8 {
+        let mut inbox = ports.inbox.lock();
+        let opened = inbox.open_later();
+        if opened & V4 != 0 {
+            ports.look_no_more();
+        }
+        let listens = self.listens.load(Ordering::Relaxed) & opened;
+        let Some(bell) = self.bell.get() else { return opened };
+        for (family, receiver) in [(V4, &inbox.v4), (V6, &inbox.v6)] {
+            if let Some(receiver) = receiver.as_ref().filter(|_| listens & family != 0) {
+                // Where that fails the thread looks when something else wakes it.
+                let _ = bell.add(receiver.as_fd(), 0);
+            }
+        }
+        opened
     }
 
     /// QPs are connected by these families of addresses, too.
