@@ -1,8 +1,9 @@
 /*
- * One misuse of librdmacm for each check CM-* of the layer `validate`, and its right twin: cm ID wrong|right. See misuse.c.
+ * One misuse of librdmacm for each check CM-* of the layer `validate`, and its right twin: cm ID wrong|right. See misuse.c. CM_ADDRESS (in the environment) is an
+ * address of a device where 127.0.0.1 is of none.
  */
 #include "told.h"
-#include <netinet/in.h>
+#include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -40,16 +41,22 @@ static struct rdma_cm_id *id_of(struct rdma_event_channel *channel)
 	return id;
 }
 
+static in_addr_t address(void)
+{
+	const char *given = getenv("CM_ADDRESS");
+	return inet_addr(given ? given : "127.0.0.1");
+}
+
 static void listening(int backlog)
 {
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = address() };
 	listener = id_of(server);
 	want(!rdma_bind_addr(listener, (struct sockaddr *)&any) && !rdma_listen(listener, backlog), "rdma_listen");
 }
 
 static void resolve(void)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = address(),
 		.sin_port = listener ? rdma_get_src_port(listener) : htons(7) };
 	asker = id_of(client);
 	want(!rdma_resolve_addr(asker, NULL, (struct sockaddr *)&to, 2000), "rdma_resolve_addr");
@@ -94,14 +101,10 @@ static void cm_01(void)
 	pthread_t helper;
 	resolve();
 	kept = event(client, RDMA_CM_EVENT_ADDR_RESOLVED);
-	if (wrong)
-		want(!pthread_create(&helper, NULL, when_told, (void *)ack_kept), "pthread_create");
-	else
-		ack_kept();
+	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)ack_kept), "pthread_create");
 	want(!rdma_destroy_id(asker), "rdma_destroy_id");
 	asker = NULL;
-	if (wrong)
-		pthread_join(helper, NULL);
+	pthread_join(helper, NULL);
 }
 
 static void cm_02(void)

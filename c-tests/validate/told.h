@@ -23,3 +23,11 @@ static inline void *when_told(void *then)
 	((void (*)(void))then)();
 	return NULL;
 }
+
+/* Lets another thread wait a little for what comes then. */
+static inline void *after_a_while(void *then)
+{
+	nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
+	((void (*)(void))then)();
+	return NULL;
+}

@@ -134,15 +134,18 @@ unsafe fn port(id: *const rdma_cm_id) -> u16 {
 
 /// CM-01: the call waits until all events of the id were acknowledged.
 fn check_acknowledged(call: &str, id: usize) {
-    let mut events: Vec<String> = Vec::new();
-    for (of, event) in KNOWN.lock().events.values() {
-        if *of == id {
-            events.push(format!("RDMA_CM_EVENT_{}", names::cm_event(*event).unwrap_or("INTERNAL")));
-        }
-    }
-    if events.is_empty() {
+    if !wanted(Check::Cm01) {
         return;
     }
+    let left = || {
+        let name = |event: u32| names::cm_event(event).unwrap_or("INTERNAL");
+        let known = KNOWN.lock();
+        let of_id = known.events.values().filter(|(of, _)| *of == id);
+        let events: Vec<_> =
+            of_id.map(|(_, event)| format!("RDMA_CM_EVENT_{}", name(*event))).collect();
+        (!events.is_empty()).then_some(events)
+    };
+    let Some(events) = crate::cq::in_vain(left) else { return };
     let text = format!("it waits for the acknowledgement of {}", list(&events));
     let remedy = "call rdma_ack_cm_event for each event that rdma_get_cm_event gave, before the id goes. A CONNECT_REQUEST counts for the id that listens";
     tell(

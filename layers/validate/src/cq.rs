@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
@@ -17,7 +18,7 @@ use crate::cq_ex::Extended;
 use crate::explain;
 use crate::objects::{context, shared};
 use crate::overlap;
-use crate::report::{Message, tell};
+use crate::report::{Message, tell, wanted};
 use crate::spin::Spin;
 use crate::stack;
 use crate::state::{CQS, Cq, Ctx, Flight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
@@ -137,18 +138,52 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) }
 }
 
+/// How long an object that goes waits for an acknowledgement before that is told: a thread that reads events may be just about to give it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What `left` tells of, if somebody still waits for it after a while. The call that follows would wait here just so.
+pub(crate) fn in_vain<T>(left: impl Fn() -> Option<T>) -> Option<T> {
+    let begin = Instant::now();
+    loop {
+        let now = left()?;
+        if begin.elapsed() >= PATIENCE {
+            return Some(now);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// CQ-06 and CQ-08: an object that is destroyed waits for the acknowledgement of its events.
-fn waits(id: Id, call: &str, object: &str, got: u32, acked: u32, event: &str, remedy: &str) {
-    let open = got.wrapping_sub(acked).cast_signed();
-    if open <= 0 {
+///
+/// # Safety
+/// `acked` is the count of a live object; other threads may change it.
+unsafe fn waits(
+    id: Id,
+    call: &str,
+    object: &str,
+    got: &AtomicU32,
+    acked: *const u32,
+    event: &str,
+    remedy: &str,
+) {
+    if !wanted(id) {
         return;
     }
+    let Some((got, acked)) = in_vain(|| {
+        let got = got.load(Ordering::Relaxed);
+        // SAFETY: per this function's contract; a word that is read at once.
+        let acked = unsafe { acked.read_volatile() };
+        (got.wrapping_sub(acked).cast_signed() > 0).then_some((got, acked))
+    }) else {
+        return;
+    };
+    let open = got.wrapping_sub(acked);
     let message = Message {
         id,
         call,
         object: object.to_owned(),
         text: format!(
-            "it now waits, maybe for ever, for {open} {event} that nobody acknowledged ({got} got, {acked} acknowledged)"
+            "it waits, maybe for ever, for {open} {event} that nobody acknowledged ({got} got, {acked} acknowledged)"
         ),
         remedy: remedy.into(),
         also: None,
@@ -157,9 +192,13 @@ fn waits(id: Id, call: &str, object: &str, got: u32, acked: u32, event: &str, re
 }
 
 /// CQ-08.
-pub(crate) fn check_async(call: &str, object: &str, got: u32, acked: u32) {
+///
+/// # Safety
+/// `acked` is the count of a live object; other threads may change it.
+pub(crate) unsafe fn check_async(call: &str, object: &str, got: &AtomicU32, acked: *const u32) {
     let remedy = "ibv_ack_async_event for each event that ibv_get_async_event gave";
-    waits(Id::Cq08, call, object, got, acked, "asynchronous events", remedy);
+    // SAFETY: the caller's word.
+    unsafe { waits(Id::Cq08, call, object, got, acked, "asynchronous events", remedy) };
 }
 
 /// CQ-07.
@@ -186,23 +225,21 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let known = CQS.share(at);
     if let Some(known) = &known {
         // SAFETY: the CQ is live.
-        let (acked, async_acked) =
-            unsafe { ((*cq).comp_events_completed, (*cq).async_events_completed) };
-        check_acks(CALL, known, acked);
+        let (acked, async_acked) = unsafe {
+            (&raw const (*cq).comp_events_completed, &raw const (*cq).async_events_completed)
+        };
+        // SAFETY: a word of the live CQ.
+        check_acks(CALL, known, unsafe { acked.read_volatile() });
         let object = format!("cq {at:#x}");
         // Only if it can be destroyed at all does it wait.
         if known.qps.lock().is_empty() {
-            let remedy = "ibv_ack_cq_events as many as ibv_get_cq_event gave";
-            waits(
-                Id::Cq06,
-                CALL,
-                &object,
-                known.got.load(Ordering::Relaxed),
-                acked,
-                "completion events",
-                remedy,
-            );
-            check_async(CALL, &object, known.async_got.load(Ordering::Relaxed), async_acked);
+            let (event, remedy) =
+                ("completion events", "ibv_ack_cq_events as many as ibv_get_cq_event gave");
+            // SAFETY: counts of the live CQ.
+            unsafe {
+                waits(Id::Cq06, CALL, &object, &known.got, acked, event, remedy);
+                check_async(CALL, &object, &known.async_got, async_acked);
+            }
         }
     }
     CQS.remove(at);

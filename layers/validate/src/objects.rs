@@ -342,10 +342,11 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let at = srq as usize;
     let known = SRQS.share(at);
     if let Some(known) = &known {
-        // SAFETY: the SRQ is live.
-        let acked = unsafe { (*srq).events_completed };
-        let got = known.async_got.load(Ordering::Relaxed);
-        crate::cq::check_async("ibv_destroy_srq", &format!("srq {at:#x}"), got, acked);
+        // SAFETY: the SRQ is live, and this is a count of it.
+        unsafe {
+            let (object, acked) = (format!("srq {at:#x}"), &raw const (*srq).events_completed);
+            crate::cq::check_async("ibv_destroy_srq", &object, &known.async_got, acked);
+        }
         crate::advice::limit_is_over(known);
     }
     SRQS.remove(at);

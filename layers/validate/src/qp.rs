@@ -256,14 +256,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             Some(&known),
         );
     }
-    // SAFETY: the QP is live.
-    let acked = unsafe { (*qp).events_completed };
-    crate::cq::check_async(
-        "ibv_destroy_qp",
-        &known.name(),
-        known.async_got.load(Ordering::Relaxed),
-        acked,
-    );
+    // SAFETY: the QP is live, and this is a count of it.
+    unsafe {
+        let acked = &raw const (*qp).events_completed;
+        crate::cq::check_async("ibv_destroy_qp", &known.name(), &known.async_got, acked);
+    }
     advice::destroyed(&known);
     // SAFETY: the context of a live QP is open.
     unsafe { advice::unread("ibv_destroy_qp", known.name(), (*qp).context) };
