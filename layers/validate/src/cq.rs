@@ -9,8 +9,8 @@ use abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
     IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR,
     IBV_EVENT_SRQ_LIMIT_REACHED, IBV_QPS_ERR, IBV_QPT_DRIVER, IBV_QPT_XRC_RECV, IBV_WC_RECV,
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    IBV_WC_SUCCESS, IBV_WC_TM_ERR, IBV_WC_TM_RNDV_INCOMPLETE, IBV_WC_WR_FLUSH_ERR, ibv_async_event,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
 };
 
 use crate::checks::Id;
@@ -488,6 +488,10 @@ fn stranger(qp: &Qp, done: &Done, call: &'static str, side: Side) {
 /// CQ-03: the first error of a QP is explained; what follows it is not worth a word.
 #[cold]
 fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str, sent: bool) {
+    // What tag matching leaves to the program to do (ibv_post_srq_ops(3)): the queue pair goes on.
+    if matches!(done.status, IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE) {
+        return;
+    }
     let first = !qp.failed.swap(true, Ordering::Relaxed);
     if qp.kind != abi::IBV_QPT_UD {
         qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
