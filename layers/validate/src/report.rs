@@ -82,7 +82,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     };
     let count = told.counts.entry(message.id).or_default();
     count.1 += 1;
-    if !is_new || count.0 >= settings.max {
+    if !(is_new || settings.repeat) || count.0 >= settings.max {
         return None;
     }
     count.0 += 1;
@@ -155,10 +155,11 @@ fn json(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) -> Stri
     let check = message.id.check();
     let frames: Vec<String> = stack::lines(stack).iter().map(|line| quoted(line)).collect();
     format!(
-        "{{\"id\":{},\"level\":{},\"number\":{number},\"follows\":{follows},\"pid\":{},\"thread\":{},\
+        "{{\"id\":{},\"level\":{},\"number\":{number},\"follows\":{follows},\"program\":{},\"pid\":{},\"thread\":{},\
          \"call\":{},\"object\":{},\"message\":{},\"remedy\":{},\"stack\":[{}]}}\n",
         quoted(check.id),
         quoted(check.level.name()),
+        quoted(&program()),
         std::process::id(),
         crate::state::thread(),
         quoted(message.call),
@@ -167,6 +168,12 @@ fn json(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) -> Stri
         quoted(&message.remedy),
         frames.join(",")
     )
+}
+
+/// The name of the program's file.
+fn program() -> String {
+    let exe = std::env::current_exe().unwrap_or_default();
+    exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn quoted(text: &str) -> String {
