@@ -21,7 +21,17 @@ pub(super) fn run_some(
     tally: &mut Tally,
     wanted: impl Fn(&Program) -> bool,
 ) -> crate::Result<()> {
-    for program in PROGRAMS.iter().filter(|program| wanted(program)) {
+    run_these(bench, tally, PROGRAMS.iter().copied().filter(wanted))
+}
+
+/// These programs, whose runs may be fewer than those of the list.
+pub(super) fn run_these(
+    bench: &Bench,
+    tally: &mut Tally,
+    programs: impl Iterator<Item = Program>,
+) -> crate::Result<()> {
+    for program in programs {
+        let program = &program;
         bench.step(&format!("c: compiling {}", program.name));
         let exe = match ferroverbs_c_tests::compile(program, bench.scratch.path()) {
             Ok(exe) => exe,

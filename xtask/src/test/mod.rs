@@ -392,6 +392,9 @@ pub(crate) struct Args {
     /// Which Debian that is
     #[arg(long, requires = "clean", default_value = "bookworm", value_name = "NAME", value_parser = release)]
     release: String,
+    /// Run the groups that are named under a layer, which may tell of known faults of their programs only
+    #[arg(long, value_name = "LAYER", value_parser = ["validate"], requires = "groups", conflicts_with = "clean")]
+    under: Option<String>,
     /// Groups to run [default: all]
     #[arg(value_name = "GROUP")]
     groups: Vec<String>,
@@ -454,7 +457,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let (mut passed, mut failures, mut skips) = (0, Vec::new(), Vec::new());
     for group in chosen() {
         bench.step(&format!("{}: {}", group.name, group.what));
-        let (tally, took) = run_group(group, &bench);
+        let (tally, took) = run_group(group, &bench, args.under.is_some());
         bench.progress.note(&format!(
             "{:12} {} passed, {} failed, {} skipped in {took:.0} s",
             group.name,
@@ -489,10 +492,15 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     Ok(if failures.is_empty() && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_group(group: &Group, bench: &Bench) -> (Tally, f64) {
+fn run_group(group: &Group, bench: &Bench, validated: bool) -> (Tally, f64) {
     let begin = Instant::now();
     let mut tally = Tally::default();
-    if let Err(why) = (group.run)(bench, &mut tally) {
+    let result = if validated {
+        validate::unharmed(bench, &mut tally, "programs", group.run)
+    } else {
+        (group.run)(bench, &mut tally)
+    };
+    if let Err(why) = result {
         tally.failures.push(format!("cannot be run: {why}"));
     }
     (tally, begin.elapsed().as_secs_f64())
