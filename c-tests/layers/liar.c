@@ -1,6 +1,7 @@
 /*
  * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, and a region of 66 * 512 bytes
- * exceeds what may be locked, as with an adapter.
+ * exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is not there yet, as with plugins of the kernel's
+ * devices.
  */
 #include <errno.h>
 #include <infiniband-provider/ferroverbs_layer.h>
@@ -22,7 +23,24 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint6
 		errno = ENOMEM;
 		return NULL;
 	}
-	return next->reg_mr(pd, addr, length, iova, access);
+	struct ibv_mr *mr = next->reg_mr(pd, addr, length, iova, access);
+	if (mr) {
+		mr->context = NULL;
+		mr->pd = NULL;
+		mr->addr = NULL;
+		mr->length = 0;
+	}
+	return mr;
+}
+
+static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct ibv_ah *ah = next->create_ah(pd, attr);
+	if (ah) {
+		ah->context = NULL;
+		ah->pd = NULL;
+	}
+	return ah;
 }
 
 static int attach(struct ibv_context *context, const struct verbs_context_ops *beneath, struct verbs_context_ops *mine)
@@ -31,6 +49,7 @@ static int attach(struct ibv_context *context, const struct verbs_context_ops *b
 	next = beneath;
 	mine->poll_cq = poll_cq;
 	mine->reg_mr = reg_mr;
+	mine->create_ah = create_ah;
 	return 0;
 }
 

@@ -39,9 +39,11 @@ fn check_access(call: &str, access: u32) {
     }
 }
 
-/// Remembers a region that was just made, of which `memory` is the first byte in the process.
+/// Remembers a region that was just made in `pd`, which the front-end fills in after us and few providers do, and of which `memory` is the first byte in the
+/// process.
 fn remember(
     ctx: &Ctx,
+    pd: *mut ibv_pd,
     mr: *mut ibv_mr,
     range: Option<(u64, u64)>,
     access: Option<u32>,
@@ -52,7 +54,7 @@ fn remember(
     let region = Mr {
         at: mr as usize,
         ctx: ctx.at,
-        pd: root_of(made.pd as usize),
+        pd: root_of(pd as usize),
         lkey: made.lkey,
         rkey: made.rkey,
         range,
@@ -92,7 +94,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     if !mr.is_null() {
         // With a NULL address and all lengths it is on demand for all memory.
         let range = range_of(iova, length, access.cast_unsigned());
-        remember(ctx, mr, range, Some(access.cast_unsigned()), Some(addr as u64));
+        remember(ctx, pd, mr, range, Some(access.cast_unsigned()), Some(addr as u64));
     } else {
         failed("ibv_reg_mr", length);
     }
@@ -127,7 +129,7 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(
         let access = given.access.cast_unsigned();
         let range = start.and_then(|start| range_of(start, given.length, access));
         let memory = mask.contains(MrInitMask::ADDR).then_some(given.addr as u64);
-        remember(ctx, mr, range, Some(access), memory);
+        remember(ctx, pd, mr, range, Some(access), memory);
     } else {
         failed("ibv_reg_mr_ex", given.length);
     }
@@ -149,7 +151,7 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     let mr = unsafe { beneath!(ctx, reg_dmabuf_mr)(pd, offset, length, iova, fd, access) };
     if !mr.is_null() {
         let access = access.cast_unsigned();
-        remember(ctx, mr, range_of(iova, length, access), Some(access), None);
+        remember(ctx, pd, mr, range_of(iova, length, access), Some(access), None);
     }
     mr
 }
@@ -166,7 +168,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, reg_dm_mr)(pd, dm, offset, length, access) };
     if !mr.is_null() {
-        remember(ctx, mr, None, Some(access), None);
+        remember(ctx, pd, mr, None, Some(access), None);
     }
     mr
 }
@@ -177,7 +179,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     // SAFETY: the caller's argument, passed on.
     let mr = unsafe { beneath!(ctx, alloc_null_mr)(pd) };
     if !mr.is_null() {
-        remember(ctx, mr, None, None, None);
+        remember(ctx, pd, mr, None, None, None);
     }
     mr
 }
@@ -188,7 +190,7 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx, import_mr)(pd, handle) };
     if !mr.is_null() {
-        remember(ctx, mr, None, None, None);
+        remember(ctx, pd, mr, None, None, None);
     }
     mr
 }
@@ -306,8 +308,6 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     let result = unsafe { beneath!(ctx, rereg_mr)(vmr, flags, pd, addr, length, access) };
     if let (0, Some(old)) = (result, region) {
         forget(ctx, before.lkey);
-        // SAFETY: still live.
-        let now = unsafe { (*vmr).ibv_mr };
         let access = if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             Some(access.cast_unsigned())
         } else {
@@ -320,14 +320,8 @@ pub(crate) unsafe extern "C" fn rereg_mr(
             }
             _ => (range_of(addr as u64, length, access.unwrap_or(0)), Some(addr as u64)),
         };
-        remember(ctx, vmr.cast(), range, access, memory);
-        let mut regions = REGIONS.lock();
-        if let Some(region) = regions.live.get_mut(&(ctx.at, now.lkey)) {
-            // The front-end changes the object's own field after us.
-            region.pd =
-                if wants & IBV_REREG_MR_CHANGE_PD != 0 { root_of(pd as usize) } else { old.pd };
-        }
-        EPOCH.fetch_add(1, Ordering::Release);
+        let of = if wants & IBV_REREG_MR_CHANGE_PD != 0 { pd } else { before.pd };
+        remember(ctx, of, vmr.cast(), range, access, memory);
     }
     result
 }
