@@ -197,10 +197,16 @@ unsafe extern "C" fn reg_mr<W: Watch>(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's PD is live.
-    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
+    let at = unsafe { (*pd).context };
+    let Some(ctx) = context(at) else { return core::ptr::null_mut() };
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let mr = unsafe { beneath!(ctx.next, reg_mr)(pd, addr, length, iova, access) };
+    // As the front-end does behind us: plugins of a kernel's devices leave these to it, and layers read them.
+    // SAFETY: just made, and nobody else knows it.
+    if let Some(mr) = unsafe { mr.as_mut() } {
+        (mr.context, mr.pd, mr.addr, mr.length) = (at, pd, addr, length);
+    }
     // SAFETY: NULL, or just made.
     let keys = unsafe { mr.as_ref() }.map_or(0, |mr| u64::from(mr.lkey) | u64::from(mr.rkey) << 32);
     let access = u64::from(access.cast_unsigned());
@@ -220,6 +226,11 @@ unsafe extern "C" fn create_ah<W: Watch>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let ah = unsafe { beneath!(ctx.next, create_ah)(pd, attr) };
+    // As the front-end does behind us.
+    // SAFETY: just made, and nobody else knows it.
+    if let Some(ah) = unsafe { ah.as_mut() } {
+        (ah.context, ah.pd) = (at, pd);
+    }
     let gid = gid_words(&given.grh.dgid);
     let small = u64::from(given.is_global)
         | u64::from(given.grh.sgid_index) << 8
