@@ -17,6 +17,7 @@ mod hosts;
 mod inlines;
 mod kill;
 mod layers;
+mod layers_rxe;
 mod licences;
 mod loom;
 mod man;
@@ -78,6 +79,7 @@ impl Group {
             ],
             "vm" => &[packages::VM, packages::RDMACM],
             "rxe" => &[packages::VM, packages::RDMACM],
+            "layers-rxe" => &[packages::VM, packages::CAPTURE],
             "rdmacm" => &[packages::RDMACM],
             "connected" => connected::PACKAGES,
             _ => &[],
@@ -86,7 +88,7 @@ impl Group {
 }
 
 /// Run only when named: an emulated processor takes minutes for them, and more on a busy machine; or they are of others, and large.
-const ON_DEMAND: &[&str] = &["rxe", "connected"];
+const ON_DEMAND: &[&str] = &["rxe", "layers-rxe", "connected"];
 
 /// In the order in which they run: what fails fast comes first.
 const GROUPS: &[Group] = &[
@@ -210,6 +212,11 @@ const GROUPS: &[Group] = &[
         name: "rxe",
         what: "on demand: soft against a kernel's rxe by RoCE v2, both directions, in a virtual machine",
         run: rxe::run,
+    },
+    Group {
+        name: "layers-rxe",
+        what: "on demand: layers over a kernel's rxe, in a virtual machine",
+        run: layers_rxe::run,
     },
     Group {
         name: "vm",

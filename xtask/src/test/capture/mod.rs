@@ -56,7 +56,7 @@ const HEURISTICS: &[&str] = &[
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     packages::ensure(&[packages::CAPTURE], &bench.progress)?;
-    let program = layers::compile(bench, "packets.c", "packets", &[])?;
+    let program = packets(bench)?;
     operations::run(bench, tally, &program)?;
     files(bench, tally, &program)?;
     ends(bench, tally, &program)?;
@@ -83,12 +83,52 @@ fn run_program(
     let fabric = bench.over(DataPath::Default)?;
     let folder = bench.private_folder("captured")?;
     let job = fabric.over.job(program).args(args).dir(&fabric.work);
-    let job = job.env(LAYERS, "capture");
+    // Beneath it is one that leaves of objects what plugins of the kernel's devices leave.
+    let liar = layers::compile(bench, "liar.c", "liar.so", &["-shared"])?;
+    let job = job.env(LAYERS, format!("capture,{}", liar.display()));
     let job = job.env(SETTING, format!("dir={}:{settings}", folder.display()));
     let done = job.run(&bench.scratch, LIMIT)?;
-    let line = done.stdout.lines().next().unwrap_or_default();
-    let numbers = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    Ok(Captured { files: files_in(&folder), numbers, done })
+    Ok(Captured { files: files_in(&folder), numbers: numbers(&done.stdout), done })
+}
+
+/// The numbers that the program printed, those of its first line.
+fn numbers(printed: &str) -> Vec<u64> {
+    let line = printed.lines().next().unwrap_or_default();
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The program that does each operation once.
+pub(super) fn packets(bench: &Bench) -> crate::Result<PathBuf> {
+    layers::compile(bench, "packets.c", "packets", &[])
+}
+
+/// What is in `folder` of the program, which printed this, over a kernel's device: all of it is synthesised.
+pub(super) fn of_device(
+    bench: &Bench,
+    tally: &mut Tally,
+    folder: &Path,
+    printed: &str,
+    device: &str,
+) {
+    match files_in(folder).as_slice() {
+        [file] => operations::judge(bench, tally, file, &numbers(printed), device),
+        other => tally.record("each operation", Err(format!("{} files\n{printed}", other.len()))),
+    }
+}
+
+/// What two processes of ibv_rc_pingpong left in `folder`, of a hundred messages of 3000 bytes, in three packets each: those go and are acknowledged, and come
+/// and are acknowledged.
+pub(super) fn of_ping_pong(bench: &Bench, folder: &Path) -> crate::Result<()> {
+    let files = files_in(folder);
+    for file in &files {
+        let count = sound(bench, file)?;
+        let roce = "infiniband and frame.interface_description contains \"synthesised\"";
+        let synthesised = tshark(bench, file, roce, &["frame.number"])?.len();
+        if (count, synthesised) != (800, 800) {
+            return Err(format!("{}: {count} packets, {synthesised} synthesised", file.display()));
+        }
+    }
+    (files.len() == 2).then_some(()).ok_or_else(|| format!("{files:?}"))
 }
 
 /// Capture files of a folder, by their names.

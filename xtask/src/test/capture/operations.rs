@@ -112,7 +112,7 @@ const DETAILS: &[(&str, &str, &str)] = &[
     ("infiniband.bth.opcode == 0x65", "infiniband.deth.q_key", "4369"),
     ("infiniband.bth.opcode == 0x65", "infiniband.immdt", "0a0b0c0d"),
     ("infiniband.bth.opcode == 0x24", "ip.ttl,ipv6.hlim", "9"),
-    ("infiniband.bth.opcode == 0x24", "frame.interface_name", "soft0"),
+    ("infiniband.bth.opcode == 0x24", "frame.interface_name", "DEVICE"),
     (
         "infiniband.bth.opcode == 0x24",
         "frame.interface_description",
@@ -121,24 +121,13 @@ const DETAILS: &[(&str, &str, &str)] = &[
 ];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
-    let name = "tshark sees each operation as it was";
-    bench.step(name);
+    bench.step("each operation");
     let whole = run_program(bench, program, &[], "snap=0")?;
     let [file] = whole.files.as_slice() else {
-        tally.record(name, Err(whole.done.report("packets")));
+        tally.record("each operation", Err(whole.done.report("packets")));
         return Ok(());
     };
-    let numbers = &whole.numbers;
-    tally.record(name, seen(bench, file, numbers));
-    let count = sound(bench, file).and_then(|count| {
-        (count == COUNT).then_some(()).ok_or_else(|| format!("{count} of {COUNT} packets"))
-    });
-    tally.record("none of them is malformed", count);
-    tally.record("what has no packet is text", events(bench, file, numbers));
-    tally.record("headers say what requests said", details(bench, file, numbers));
-    bench.step("ICRCs and payloads");
-    tally.record("ICRCs are right", icrc::check(file, ROWS.len()));
-    tally.record("payloads are there", payloads(bench, file));
+    judge(bench, tally, file, &whole.numbers, "soft0");
 
     let name = "packets are cut to the snap length, and say how long they were";
     bench.step(name);
@@ -181,6 +170,21 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Re
         tally.record(&name, result);
     }
     Ok(())
+}
+
+/// What tshark says of a file that the program has left, over this device: `numbers` is what it printed.
+pub(super) fn judge(bench: &Bench, tally: &mut Tally, file: &Path, numbers: &[u64], device: &str) {
+    tally.record("tshark sees each operation as it was", seen(bench, file, numbers));
+    let count = sound(bench, file).and_then(|count| {
+        (count == COUNT).then_some(()).ok_or_else(|| format!("{count} of {COUNT} packets"))
+    });
+    tally.record("none of them is malformed", count);
+    tally.record("what has no packet is text", events(bench, file, numbers));
+    let told = details(bench, file, numbers, device);
+    tally.record("headers say what requests said", told);
+    bench.step("ICRCs and payloads");
+    tally.record("ICRCs are right", icrc::check(file, ROWS.len()));
+    tally.record("payloads are there", payloads(bench, file));
 }
 
 fn hex(number: Option<&u64>) -> String {
@@ -236,12 +240,13 @@ fn events(bench: &Bench, file: &Path, numbers: &[u64]) -> Result<(), String> {
     same(&wanted, &got)
 }
 
-fn details(bench: &Bench, file: &Path, numbers: &[u64]) -> Result<(), String> {
+fn details(bench: &Bench, file: &Path, numbers: &[u64], device: &str) -> Result<(), String> {
     let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
     for (filter, field, wanted) in DETAILS {
         let wanted = match *wanted {
             "REMOTE" => format!("{:#018x}", number(6)),
             "RKEY" => number(7).to_string(),
+            "DEVICE" => device.to_owned(),
             other => other.to_owned(),
         };
         let filter = format!("infiniband and ({filter})");
