@@ -58,6 +58,9 @@
 //! has to drop silently. Nobody answers a Hello, so nothing can be amplified by it; if it is lost, or the peer is another's,
 //! all goes on in the plain way.
 //!
+//! Who was greeted also sends an acknowledgement in one packet with the request that answers, if that is the only one to go
+//! ([`Along`](wire::Ours::Along)): two packets would take two datagrams, or one that a kernel has to cut.
+//!
 //! More speeds up recovery with every peer, because the specification allows it. A requester asks early about the
 //! oldest unanswered packet (a *probe*, after some round trips, then ever later; a duplicate is acknowledged with the newest
 //! PSN). What was sent a round trip, or three packets, before something that arrived is lost, also if it was itself

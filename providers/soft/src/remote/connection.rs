@@ -4,6 +4,7 @@ use super::ports::Ports;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::{interface_of, is_multicast};
+use crate::told;
 use abi::*;
 use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
@@ -99,6 +100,8 @@ impl Connection {
         config.responder_resources = attr.max_dest_rd_atomic;
         config.rnr_timer = RnrTimer::new(attr.min_rnr_timer);
         config.shared_receive_queue = shares_receives;
+        // Who is told of packets is to find in them what the specification has.
+        config.tuning.along = told::wanted().is_none();
         Self {
             transport: roce::Qp::new(config),
             counted: roce::Counters::default(),

@@ -4,7 +4,8 @@ use super::shared::{Flags, Shared};
 use super::{Payload, Pmtu, Service, Transmit};
 use crate::Time;
 use crate::wire::{
-    Aeth, Atomic, Credits, Held, Message, Number, Ours, Psn, ReadResponse, Response, Reth, Syndrome,
+    Aeth, Along, Atomic, Credits, Held, Message, Number, Ours, Psn, ReadResponse, Response, Reth,
+    Syndrome,
 };
 use std::collections::VecDeque;
 
@@ -124,9 +125,24 @@ impl Answers {
 
     /// Whether nothing waits but an acknowledgement, which a few requests may overtake.
     pub(super) fn is_only_an_acknowledgement(&self) -> bool {
-        let acknowledges =
-            matches!(self.jobs.front(), Some(Job::Acknowledge { syndrome: Syndrome::Ack(_), .. }));
-        acknowledges && self.jobs.len() == 1
+        self.only_acknowledgement().is_some()
+    }
+
+    /// What that says, if nothing else waits.
+    pub(super) fn only_acknowledgement(&self) -> Option<Along> {
+        match self.jobs.front() {
+            Some(&Job::Acknowledge { psn, syndrome: Syndrome::Ack(credits), msn })
+                if self.jobs.len() == 1 =>
+            {
+                Some(Along { psn, credits, msn })
+            }
+            _ => None,
+        }
+    }
+
+    /// It went along with a request.
+    pub(super) fn went_along(&mut self) {
+        self.jobs.clear();
     }
 
     /// Whether nothing waits to be sent.

@@ -110,6 +110,8 @@ pub struct Tuning {
     pub hold: u16,
     /// Tell the peer that we understand selective acknowledgements.
     pub hello: bool,
+    /// Send an acknowledgement in one packet with a request, to a peer that said the same.
+    pub along: bool,
     /// Stay within the credits that acknowledgements grant, instead of relying on RNR NAKs.
     pub honour_credits: bool,
     /// Upper limit of the local ACK timeout, for tests.
@@ -196,6 +198,7 @@ impl Default for Tuning {
             ack_every: 16,
             hold: 256,
             hello: true,
+            along: true,
             honour_credits: false,
             timeout_cap: None,
             probe_after: Some(Duration::from_millis(1)),

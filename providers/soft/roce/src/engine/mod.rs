@@ -22,7 +22,9 @@ pub use vocabulary::{
 };
 
 use crate::Time;
-use crate::wire::{self, Message, Ours, Packet, Psn, Qpn};
+use crate::wire::{
+    self, Aeth, Along, Message, Ours, Packet, Psn, Qpn, Request, Response, Syndrome,
+};
 use requester::Requester;
 use responder::{Incoming, Responder};
 use shared::{Flags, Shared};
@@ -129,10 +131,13 @@ impl Qp {
         };
         if self.shared.error {
             self.shared.counters.dropped_pkts += 1;
-            if let (
-                Message::Rc(request) | Message::Xrc(_, request),
-                ReceiveSide::Reliable(responder),
-            ) = (packet.message, &mut self.receiving)
+            let request = match packet.message {
+                Message::Rc(request) | Message::Xrc(_, request) => Some(request),
+                Message::Ours(Ours::Along(_, one_way)) => Some(Request::from(one_way)),
+                _ => None,
+            };
+            if let (Some(request), ReceiveSide::Reliable(responder)) =
+                (request, &mut self.receiving)
             {
                 responder.answer_in_error(packet.bth.psn, request, &self.shared);
             }
@@ -163,6 +168,7 @@ impl Qp {
             Message::Uc(_) => config.service == Service::Uc,
             Message::Ud(..) => config.service == Service::Ud,
             Message::Cnp => true,
+            Message::Ours(Ours::Along(..)) => config.service == Service::Rc,
             Message::Ours(_) => config.service.is_reliable(),
         };
         if !ours {
@@ -201,6 +207,23 @@ impl Qp {
             }
             (Message::Ours(Ours::Selective(held)), SendSide::Reliable(requester), _) => {
                 requester.selective(now, psn, &held, shared)
+            }
+            (
+                Message::Ours(Ours::Along(along, one_way)),
+                sending,
+                ReceiveSide::Reliable(responder),
+            ) => {
+                if let SendSide::Reliable(requester) = sending {
+                    let Along { psn, credits, msn } = along;
+                    let aeth = Aeth { syndrome: Syndrome::Ack(credits), msn };
+                    // What it comes to is among the events; an old one says nothing.
+                    let _ = requester.receive(now, psn, Response::Acknowledge(aeth), 0..0, shared);
+                    if shared.error {
+                        return Step::Dropped(Drop::Error);
+                    }
+                }
+                let incoming = Incoming::new(packet, one_way.into(), None, payload);
+                responder.receive(incoming, shared)
             }
             (Message::Uc(one_way), _, ReceiveSide::Connected(receiver)) => {
                 receiver.receive(packet, one_way, payload, shared)
@@ -296,10 +319,21 @@ impl Qp {
             if may_wait
                 && self.before_ack < BEFORE_ACK
                 && let SendSide::Reliable(requester) = &mut self.sending
-                && let Some(transmit) = requester.poll(now, shared)
             {
-                self.before_ack += 1;
-                return Some(transmit);
+                // Where more follows it goes behind that, as equally long packets make one datagram.
+                let alone = self.before_ack == 0 && requester.has_one_packet();
+                let may_join = alone && responder.is_greeted && shared.config.tuning.along;
+                let along = responder.answers.only_acknowledgement().filter(|_| may_join);
+                shared.along = along;
+                let transmit = requester.poll(now, shared);
+                if along.is_some() && shared.along.take().is_none() {
+                    responder.answers.went_along();
+                    return transmit;
+                }
+                if transmit.is_some() {
+                    self.before_ack += 1;
+                    return transmit;
+                }
             }
             if may_wait && keeps_acknowledgement && self.before_ack < BEFORE_ACK {
                 self.settle();

@@ -150,6 +150,13 @@ impl Requester {
         more && (room || self.timers.is_probing())
     }
 
+    /// Whether all that could go is one packet of a new request.
+    pub(super) fn has_one_packet(&self) -> bool {
+        let new = self.queue.get(self.cursor).filter(|_| self.queue.len() == self.cursor + 1);
+        let is_one = new.is_some_and(|wqe| wqe.issued == 0 && wqe.packets == 1);
+        is_one && !self.hello_due && self.flight.first_lost().is_none()
+    }
+
     fn may_send_new(&self, shared: &Shared) -> bool {
         let Some(wqe) = self.queue.get(self.cursor) else { return false };
         let depth = usize::from(self.sending.initiator_depth);

@@ -18,6 +18,8 @@ pub(super) struct Responder {
     partial: Option<Partial>,
     /// A gap, or a missing receive, was told; silence until the expected packet comes.
     told: bool,
+    /// The peer is an end of ours.
+    pub(super) is_greeted: bool,
     /// The peer understands what is held.
     selective: bool,
     held: Held,
@@ -98,6 +100,7 @@ impl Responder {
             msn: Number::new(0),
             partial: None,
             told: false,
+            is_greeted: false,
             selective: false,
             held: Held::NONE,
             untold: 0,
@@ -109,8 +112,9 @@ impl Responder {
         }
     }
 
-    /// The peer understands what is held.
+    /// The peer understands what only our own ends say.
     pub(super) fn greeted(&mut self, shared: &Shared) {
+        self.is_greeted = true;
         self.selective = shared.config.tuning.hold != 0;
     }
 

@@ -1,7 +1,7 @@
 //! What both halves of a queue pair need.
 
 use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
-use crate::wire::{Bth, Message, Packet, Psn, Qpn};
+use crate::wire::{ALONG_LEN, Along, Bth, Message, OneWay, Ours, Packet, Psn, Qpn};
 use std::collections::VecDeque;
 
 /// What both halves of a queue pair need.
@@ -13,6 +13,8 @@ pub(super) struct Shared {
     pub(super) congestion: Congestion,
     /// The queue pair is in error.
     pub(super) error: bool,
+    /// An acknowledgement that the next packet may take along.
+    pub(super) along: Option<Along>,
 }
 
 /// The flags of a packet.
@@ -27,7 +29,7 @@ impl Shared {
     pub(super) fn new(config: Config) -> Self {
         let congestion = Congestion::new(&config.tuning, config.pmtu.bytes());
         let (counters, events) = (Counters::default(), VecDeque::new());
-        Self { config, counters, events, congestion, error: false }
+        Self { config, counters, events, congestion, error: false, along: None }
     }
 
     /// The queue pair goes to error, for this reason. Says whether it was not in error before.
@@ -53,7 +55,20 @@ impl Shared {
         payload: Payload,
     ) -> Transmit {
         let to = self.config.peer.map_or(Qpn::new(0), |peer| peer.qpn);
+        let message = self.with_acknowledgement(message, payload.len());
         self.packet_to(to, psn, message, flags, payload)
+    }
+
+    /// The same with the acknowledgement that waits, if `message` can take it along and the packet is still no longer than one may be.
+    fn with_acknowledgement(&mut self, message: Message, len: u32) -> Message {
+        if let (Message::Rc(request), Some(along)) = (message, self.along)
+            && len + ALONG_LEN <= self.config.pmtu.bytes()
+            && let Ok(one_way) = OneWay::try_from(request)
+        {
+            self.along = None;
+            return Message::Ours(Ours::Along(along, one_way));
+        }
+        message
     }
 
     /// A packet for any queue pair.

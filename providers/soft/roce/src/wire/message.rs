@@ -230,7 +230,7 @@ impl Message {
             Self::RcResponse(response) | Self::XrcResponse(response) => {
                 matches!(response, Response::Read(_))
             }
-            Self::Uc(_) | Self::Ud(..) => true,
+            Self::Uc(_) | Self::Ud(..) | Self::Ours(Ours::Along(..)) => true,
             Self::Cnp | Self::Ours(_) => false,
         }
     }
@@ -242,7 +242,7 @@ const fn is_response(operation: u8) -> bool {
 }
 
 impl Request {
-    fn operation(&self) -> u8 {
+    pub(super) fn operation(&self) -> u8 {
         match self {
             Self::Send(Send::First) => 0x00,
             Self::Send(Send::Middle) => 0x01,
@@ -269,7 +269,7 @@ impl Request {
     }
 
     /// `None` if no request has this operation.
-    fn parse(operation: u8, bytes: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
+    pub(super) fn parse(operation: u8, bytes: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
         Ok(Some(match operation {
             0x00 => (Self::Send(Send::First), bytes),
             0x01 => (Self::Send(Send::Middle), bytes),
@@ -327,7 +327,7 @@ impl Request {
         }))
     }
 
-    fn emit(&self, head: &mut HeadBytes) {
+    pub(super) fn emit(&self, head: &mut HeadBytes) {
         match self {
             Self::Send(Send::First | Send::Middle) => {}
             Self::Send(Send::Last(tail) | Send::Only(tail)) => match tail {

@@ -3,7 +3,9 @@
 //! Whoever does not know it drops it unanswered: the upper bits of the opcode name no transport of any QP (IBTA vol 1,
 //! 9.2.1, 9.6.1). The body begins with a mark, so that another manufacturer's packets are not taken for ours.
 
-use super::{Malformed, packet::HeadBytes, take};
+use super::{
+    Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, packet::HeadBytes, take,
+};
 
 /// Packets that a [`Held`] can speak of.
 pub const HELD_BITS: u32 = 256;
@@ -19,11 +21,28 @@ pub enum Ours {
     Hello,
     /// From a responder, instead of a NAK: all before the PSN of this packet arrived, that one did not, and these did.
     Selective(Held),
+    /// A request, and the acknowledgement that would have gone with it as a packet of its own: one datagram less, or one that nobody needs to cut.
+    Along(Along, OneWay),
 }
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Along {
+    /// The newest packet that arrived.
+    pub psn: Psn,
+    /// Messages that may follow.
+    pub credits: Credits,
+    /// Messages that were completed.
+    pub msn: Number,
+}
+
+/// Bytes by which a request is longer that has an acknowledgement along.
+pub const ALONG_LEN: u32 = 16;
 
 const MARK: [u8; 4] = *b"fvrb";
 const HELLO: u8 = 0;
 const SELECTIVE: u8 = 1;
+const ALONG: u8 = 2;
 
 impl Held {
     /// Nothing is held.
@@ -68,7 +87,7 @@ impl Held {
 impl Ours {
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (mark, rest) = take(bytes)?;
-        let (&[kind, _, _, _], rest) = take(rest)?;
+        let (&[kind, operation, _, _], rest) = take(rest)?;
         match (*mark == MARK, kind) {
             (true, HELLO) => Ok((Self::Hello, rest)),
             (true, SELECTIVE) => {
@@ -81,6 +100,18 @@ impl Ours {
                 }
                 Ok((Self::Selective(held), rest))
             }
+            (true, ALONG) => {
+                let (&[_, p2, p1, p0], rest) = take(rest)?;
+                let (aeth, rest) = Aeth::parse(rest)?;
+                let Syndrome::Ack(credits) = aeth.syndrome else {
+                    return Err(Malformed::Syndrome);
+                };
+                let unknown = Malformed::Opcode(operation);
+                let (request, rest) = Request::parse(operation, rest)?.ok_or(unknown)?;
+                let one_way = OneWay::try_from(request).map_err(|()| unknown)?;
+                let psn = Psn::from_bytes([p2, p1, p0]);
+                Ok((Self::Along(Along { psn, credits, msn: aeth.msn }, one_way), rest))
+            }
             _ => Err(Malformed::Foreign),
         }
     }
@@ -92,6 +123,13 @@ impl Ours {
             Self::Selective(held) => {
                 head.extend([SELECTIVE, 0, 0, 0]);
                 head.extend(held.0.iter().flat_map(|word| word.to_be_bytes()));
+            }
+            Self::Along(Along { psn, credits, msn }, one_way) => {
+                let request = Request::from(*one_way);
+                let [p2, p1, p0] = psn.to_bytes();
+                head.extend([ALONG, request.operation(), 0, 0, 0, p2, p1, p0]);
+                head.extend(Aeth { syndrome: Syndrome::Ack(*credits), msn: *msn }.emit());
+                request.emit(head);
             }
         }
     }

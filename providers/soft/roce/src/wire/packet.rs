@@ -149,6 +149,15 @@ mod tests {
         let bits = "0000000000000001 0000000000000000 0000000000000000 0000000000000100";
         let selective = Message::Ours(Ours::Selective(held));
         all.push((0xc0, selective, format!("66767262 01000000 {bits}"), 0));
+        let along = Along { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
+        for (operation, one_way, bytes) in [
+            ("04", OneWay::Send(Send::Only(None)), String::new()),
+            ("0b", OneWay::Write(Write::Only(RETH, Some(IMM))), reth("01020304")),
+        ] {
+            let message = Message::Ours(Ours::Along(along, one_way));
+            let golden = format!("66767262 02{operation}0000 00000def 1f000005 {bytes}");
+            all.push((0xc0, message, golden, 9));
+        }
         all
     }
 
@@ -255,6 +264,21 @@ mod tests {
         let mut bytes = [0; 64];
         bytes[0] = 0xc0;
         assert_eq!(Packet::parse(&bytes), Err(Malformed::Foreign));
+    }
+
+    #[test]
+    fn what_goes_along_is_an_acknowledgement_and_a_request_that_it_can_go_with() {
+        let parse = |body: &str| {
+            let bytes = hex(&format!("c040ffff 00000011 00000abc {body}"));
+            Packet::parse(&bytes).map(drop)
+        };
+        assert!(parse("66767262 02040000 00000def 1f000005").is_ok());
+        let nak = parse("66767262 02040000 00000def 60000005");
+        assert_eq!(nak, Err(Malformed::Syndrome));
+        for (operation, headers) in [(0x0c, RETH_BYTES), (0x11, "1f000005"), (0x17, "00005678")] {
+            let body = format!("66767262 02{operation:02x}0000 00000def 1f000005 {headers}");
+            assert_eq!(parse(&body), Err(Malformed::Opcode(operation)));
+        }
     }
 
     #[test]

@@ -518,6 +518,52 @@ fn an_acknowledgement_can_be_kept_until_a_request_goes_along_or_nothing_does() {
 }
 
 #[test]
+fn between_our_own_ends_an_acknowledgement_is_part_of_the_one_request_that_answers() {
+    let is_along = |packet: &Packet| matches!(packet.message, Message::Ours(Ours::Along(..)));
+    // Whether the second end knows the first, whether it may, requests, their bytes; packets, and whether the first of them has it.
+    for (knows, may, requests, len, count, along) in [
+        (true, true, 1, 8, 1, true),
+        (true, true, 1, 240, 1, true),
+        (true, true, 1, 241, 2, false),
+        (true, true, 1, 300, 3, false),
+        (true, true, 2, 8, 3, false),
+        (true, false, 1, 8, 2, false),
+        (false, true, 1, 8, 2, false),
+    ] {
+        let mut world = world(|config, _| {
+            config.tuning.hello = knows;
+            config.tuning.along = may;
+        });
+        let now = world.now;
+        // Each says hello with its first request; the second then has no more to say than its answers.
+        for (from, to) in [(1, 0), (0, 1)] {
+            world.ends[from].post(send(0, 8));
+            for (_, datagram) in packets(&mut world.ends[from], now) {
+                world.ends[to].receive(now, &datagram, false);
+            }
+        }
+        // The first acknowledged the second's request along with its own, if it may.
+        assert_eq!(world.ends[1].completions.len(), 1, "{knows} {may}");
+        (0..requests).for_each(|id| world.ends[1].post(send(10 + id, len)));
+        let sent = packets(&mut world.ends[1], now);
+        let shown: Vec<_> = sent.iter().map(|(packet, _)| packet.message).collect();
+        assert_eq!(sent.len(), count, "{shown:?}");
+        assert_eq!(sent.iter().position(|(packet, _)| is_along(packet)), along.then_some(0));
+        assert!(!world.ends[1].qp.owes_acknowledgement());
+        assert!(world.ends[0].completions.is_empty());
+        let before = world.ends[0].inbox.len();
+        for (_, datagram) in &sent {
+            world.ends[0].receive(now, datagram, false);
+        }
+        assert_eq!(world.ends[0].completions.len(), 1, "{shown:?}");
+        assert_eq!(world.ends[0].inbox.len(), before + requests as usize);
+        // What comes again is neither delivered nor believed again.
+        world.ends[0].receive(now, &sent[0].1, false);
+        assert_eq!(world.ends[0].inbox.len(), before + requests as usize);
+    }
+}
+
+#[test]
 fn an_answer_with_data_is_never_kept() {
     let mut world = world(|config, _| without_hello(config));
     let now = world.now;
