@@ -17,6 +17,7 @@ mod batch;
 mod control;
 mod hint;
 mod lane;
+mod merging;
 mod mtu;
 mod name;
 mod path;

@@ -1,6 +1,7 @@
 //! Datagrams that come.
 
 use crate::control::{each, number};
+use crate::merging::Merging;
 use crate::name::Name;
 use crate::steering::{self, Bits};
 use crate::sys::{self, Incoming, option};
@@ -33,7 +34,7 @@ pub struct Receiver {
     socket: Socket,
     family: Family,
     incoming: Incoming,
-    merges: bool,
+    merging: Merging,
 }
 
 /// What came at once.
@@ -105,9 +106,9 @@ impl Receiver {
         option::never_fragment(&socket, family)?;
         option::tell_headers(&socket, family)?;
         option::receive_buffer(&socket, bind.buffer)?;
-        let merges = bind.merge && option::merge(&socket);
+        let merging = Merging::new(bind.merge && option::merge(&socket, true));
         socket.bind(&address.into())?;
-        Ok(Self { socket, family, incoming: Incoming::new(COUNT, SIZE), merges })
+        Ok(Self { socket, family, incoming: Incoming::new(COUNT, SIZE), merging })
     }
 
     /// Takes what is there, without waiting.
@@ -123,6 +124,11 @@ impl Receiver {
                 Err(error) => return Err(error),
             }
         };
+        let first = || self.incoming.get(0).is_some_and(|received| received.is_merged());
+        if let Some(on) = self.merging.saw(count, first) {
+            // Where it fails it is as before, which is right, too.
+            option::merge(&self.socket, on);
+        }
         Ok(Datagrams { receiver: self, next: 0, count })
     }
 
@@ -137,7 +143,7 @@ impl Receiver {
     /// Whether the kernel may merge datagrams.
     #[must_use]
     pub fn merges(&self) -> bool {
-        self.merges
+        self.merging.may
     }
 
     /// The port.
@@ -218,6 +224,13 @@ impl<'a> Iterator for Datagrams<'a> {
             }
         }
         None
+    }
+}
+
+impl sys::Received<'_> {
+    /// Whether the kernel merged several into it.
+    fn is_merged(&self) -> bool {
+        each(self.control).any(|(level, kind, _)| (level, kind) == (libc::IPPROTO_UDP, option::GRO))
     }
 }
 

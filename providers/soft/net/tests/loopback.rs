@@ -128,6 +128,29 @@ fn packets_that_cannot_go_together_do_not() {
 }
 
 #[test]
+fn what_comes_after_many_that_came_alone_is_merged_from_its_second_time_on() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, true, true);
+        let bytes = body(3, 200);
+        let mut exchange = |count| {
+            let mut batch = ends.sender.batch();
+            (0..count).for_each(|_| put(&mut batch, &ends.path, Ecn::Capable, &bytes));
+            assert_eq!(batch.send().packets, count);
+            drop(batch);
+            let came = ends.receive(count);
+            assert!(came.iter().all(|came| came.bytes[12..212] == bytes));
+            came.iter().any(|came| came.merged)
+        };
+        assert!(exchange(8), "{address}: at first");
+        for _ in 0..100 {
+            assert!(!exchange(1));
+        }
+        assert!(!exchange(8), "{address}: nobody looks for it");
+        assert!(exchange(8), "{address}: but then");
+    }
+}
+
+#[test]
 fn a_payload_may_be_scattered() {
     let mut ends = Ends::new("::1", true, true);
     let bytes = body(7, 1000);

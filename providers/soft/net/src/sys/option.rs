@@ -95,9 +95,9 @@ pub(crate) fn take_without_checksum(socket: &Socket) -> io::Result<()> {
     set(super::fd(socket), (libc::IPPROTO_UDP, NO_CHECK6_RX), 1)
 }
 
-/// Datagrams of one sender may come as one (UDP_GRO). Says whether the kernel does that.
-pub(crate) fn merge(socket: &Socket) -> bool {
-    set(super::fd(socket), (libc::IPPROTO_UDP, GRO), 1).is_ok()
+/// Datagrams of one sender may come as one (UDP_GRO), or not. Says whether the kernel does that.
+pub(crate) fn merge(socket: &Socket, on: bool) -> bool {
+    set(super::fd(socket), (libc::IPPROTO_UDP, GRO), on.into()).is_ok()
 }
 
 /// Whether the kernel cuts a send into segments (UDP_SEGMENT).
