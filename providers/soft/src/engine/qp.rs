@@ -19,7 +19,7 @@ use super::tso::Segmenter;
 use super::{opened, ud};
 use abi::*;
 use parking_lot::{Mutex, MutexGuard};
-use soft_local::shm::layout::{Life, QpEntry};
+use soft_local::shm::layout::{Life, QpEntry, RING_SLOTS};
 use soft_local::shm::protocol::Quiet;
 use soft_local::shm::tenure;
 use soft_sys::spin_lock::{SpinLock, SpinLockGuard};
@@ -115,7 +115,8 @@ impl Qp {
             _ => ReceiveQueue::new(0, 0),
         };
         let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
-        let position = entry.ring_base.load(Ordering::Relaxed);
+        // Slots of zeroed memory read as sequence number 0: who looks before any connection, or has one to another host, is to find nothing.
+        let position = entry.ring_base.load(Ordering::Relaxed).max(RING_SLOTS);
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
             me: me.clone(),

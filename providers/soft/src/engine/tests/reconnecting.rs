@@ -25,6 +25,13 @@ fn unreliable(cma: bool) -> (Side, Side) {
     (a, b)
 }
 
+#[test]
+fn the_ring_of_a_queue_pair_that_was_never_connected_is_empty() {
+    let adapter = adapter(true);
+    let sides: Vec<_> = (0..3).map(|_| Side::new(&adapter, Kind::Rc, 8)).collect();
+    assert!(sides.iter().all(|side| !side.qp.has_arrivals()));
+}
+
 fn reset(side: &Side) {
     side.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
 }
