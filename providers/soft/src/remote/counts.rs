@@ -71,14 +71,27 @@ impl Counts {
 
     /// Counts what came to a queue pair since this was last called for it.
     pub(super) fn add(self, connection: &mut Connection) {
-        let now = *connection.transport.counters();
-        let before = std::mem::replace(&mut connection.counted, now);
-        if now == before {
-            return;
+        let (now, before) = (connection.transport.counters(), &mut connection.counted);
+        let all = &self.0.tables_head().counters.0;
+        for (place, now, before) in [
+            (FIRST, now.rcvd_pkts, &mut before.rcvd_pkts),
+            (FIRST + 1, now.sent_pkts, &mut before.sent_pkts),
+        ] {
+            if now != *before {
+                all[place].value.fetch_add(now - *before, Ordering::Relaxed);
+                *before = now;
+            }
         }
+        if now.unusual() != before.unusual() {
+            self.add_all(*now, before);
+        }
+    }
+
+    fn add_all(self, now: Counters, counted: &mut Counters) {
+        let before = std::mem::replace(counted, now).values();
         let counters = self.0.tables_head().counters.0.iter().skip(FIRST);
-        for (counter, (now, before)) in counters.zip(now.values().iter().zip(before.values())) {
-            if *now != before {
+        for (counter, (now, before)) in counters.zip(now.values().into_iter().zip(before)) {
+            if now != before {
                 counter.value.fetch_add(now - before, Ordering::Relaxed);
             }
         }
@@ -89,6 +102,14 @@ impl Counts {
 mod tests {
     use super::*;
     use soft_local::shm::view::mock;
+
+    #[test]
+    fn what_each_packet_counts_stands_first_and_is_nothing_unusual() {
+        let counters = Counters { rcvd_pkts: 1, sent_pkts: 2, ..Counters::default() };
+        assert_eq!(counters.values()[..2], [1, 2]);
+        assert_eq!(counters.unusual(), 0);
+        assert_eq!(Counters { held_pkts: 3, ack_probes: 4, ..counters }.unusual(), 7);
+    }
 
     #[test]
     fn each_counter_has_a_name_of_its_own_that_fits_at_the_place_where_it_counts() {

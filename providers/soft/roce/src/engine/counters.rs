@@ -87,6 +87,14 @@ impl Counters {
         each!(values)
     }
 
+    /// The sum of all but those that count each packet, which stand first: whether anything unusual happened since it was last asked.
+    pub const fn unusual(&self) -> u64 {
+        macro_rules! sum {
+            ($received:ident $sent:ident $($name:ident)*) => { 0_u64 $(.wrapping_add(self.$name))* };
+        }
+        each!(sum)
+    }
+
     /// Name and value of each.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Self::NAMES.iter().copied().zip(self.values())
