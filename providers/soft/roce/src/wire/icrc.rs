@@ -69,6 +69,8 @@ const UDP_LEN: usize = 8;
 
 /// The longest of what stands before the base header: stand-in of the LRH, IPv6, UDP.
 const PRELUDE_MAX: usize = 8 + 40 + UDP_LEN;
+/// Bytes from the base header on that are hashed together with that: those of a short message are among them.
+const SHORT: usize = 64;
 
 impl Addresses {
     /// Sender and receiver, if both are of one family. IPv4 addresses may be mapped (`::ffff:a.b.c.d`), as in GIDs.
@@ -97,18 +99,19 @@ impl Envelope {
     #[must_use]
     pub fn icrc(&self, head: &[u8], parts: &[&[u8]]) -> [u8; ICRC_LEN] {
         let covered = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut hasher = self.prelude(covered);
-        // Byte 4 of the base header (FECN, BECN) is set to ones.
-        match head.split_at_checked(BTH_LEN) {
-            Some((bth, rest)) => {
-                let mut masked = [0; BTH_LEN];
-                masked.copy_from_slice(bth);
-                masked[4] = 0xff;
-                hasher.update(&masked);
-                hasher.update(rest);
-            }
-            None => hasher.update(head),
+        // What is short is hashed at once: to begin costs more than a few bytes.
+        let mut start = [0xff; PRELUDE_MAX + SHORT];
+        let before = self.prelude(covered, &mut start);
+        let (first, rest) = head.split_at(head.len().min(SHORT));
+        let with_first = &mut start[..before + first.len()];
+        with_first[before..].copy_from_slice(first);
+        if first.len() >= BTH_LEN {
+            // Byte 4 of the base header (FECN, BECN).
+            with_first[before + 4] = 0xff;
         }
+        let mut hasher = Hasher::new();
+        hasher.update(with_first);
+        hasher.update(rest);
         parts.iter().for_each(|part| hasher.update(part));
         hasher.finalize().to_le_bytes()
     }
@@ -135,10 +138,10 @@ impl Envelope {
         Some((packet, verdict))
     }
 
-    /// A CRC over everything before the base header of a packet with `covered` bytes from there on, ICRC excluded.
-    fn prelude(&self, covered: usize) -> Hasher {
+    /// Writes everything before the base header of a packet with `covered` bytes from there on, ICRC excluded, into `bytes`, which are all ones. Says how
+    /// long that is.
+    fn prelude(&self, covered: usize, bytes: &mut [u8; PRELUDE_MAX + SHORT]) -> usize {
         let udp_len = (UDP_LEN + covered + ICRC_LEN) as u16;
-        let mut bytes = [0xff; PRELUDE_MAX];
         let ip = &mut bytes[8..];
         // What the network may change stays all ones.
         let ip_len = match self.addresses {
@@ -165,9 +168,7 @@ impl Envelope {
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        let mut hasher = Hasher::new();
-        hasher.update(&bytes[..8 + ip_len + UDP_LEN]);
-        hasher
+        8 + ip_len + UDP_LEN
     }
 }
 
