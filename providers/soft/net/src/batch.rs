@@ -3,6 +3,7 @@
 use crate::control::Control;
 use crate::hint::Hint;
 use crate::lane::{Lanes, TRAFFIC_CLASS};
+use crate::name::Name;
 use crate::sys::{self, Bytes, DatagramParts, Outgoing, Part};
 use crate::{Ecn, Family, Lane, Path};
 use std::fmt;
@@ -50,9 +51,15 @@ struct Store {
 /// A datagram of one or more packets.
 #[derive(Debug)]
 struct QueuedDatagram {
-    path: Path,
+    name: Name,
+    lane: Lane,
+    traffic_class: u8,
     ecn: Ecn,
+    /// What goes beside each of its packets, and, once it is to go, the size of those that it is cut into.
     control: Control,
+    /// Bytes of what all packets of the path have beside them, and of that and its class.
+    path_control: usize,
+    packet_control: usize,
     /// Its first packet.
     first: usize,
     packets: usize,
@@ -190,7 +197,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                 && last.bytes + len <= DATAGRAM
                 && last.parts + PACKET_PARTS <= MESSAGE_PARTS
                 && last.ecn == ecn
-                && last.path.is_same(path)
+                && last.is_of(path)
         });
         let full = store.packets.len() == PACKETS
             || self.parts.capacity() - self.parts.len() < PACKET_PARTS
@@ -225,17 +232,17 @@ impl<'a, 'p> Batch<'a, 'p> {
             message.finish();
         }
         while let Some(message) = self.sender.store.messages.get(done) {
-            let Some(socket) = self.sender.lanes.socket(message.path.lane) else {
+            let Some(socket) = self.sender.lanes.socket(message.lane) else {
                 let why = io::Error::new(io::ErrorKind::InvalidInput, "a lane of another sender");
                 (sent.refused, sent.error) = (sent.refused + message.packets, Some(why));
                 done += 1;
                 continue;
             };
-            let (lane, store) = (message.path.lane, &self.sender.store);
+            let (lane, store) = (message.lane, &self.sender.store);
             let run = store.messages.get(done..).unwrap_or_default().iter();
-            let run = run.take_while(|message| message.path.lane == lane);
+            let run = run.take_while(|message| message.lane == lane);
             let datagrams = run.map(|message| DatagramParts {
-                name: &message.path.name,
+                name: &message.name,
                 control: &message.control,
                 parts: store.parts_of(message, &self.parts),
             });
@@ -282,12 +289,12 @@ impl<'a, 'p> Batch<'a, 'p> {
     fn send_singly(&mut self, index: usize, sent: &mut Sent) {
         let Sender { lanes, outgoing, store, .. } = &mut *self.sender;
         let Some(message) = store.messages.get_mut(index) else { return };
-        message.control = message.path.control_of(message.ecn);
-        let Some(socket) = lanes.socket(message.path.lane) else { return };
+        message.control.len = message.packet_control;
+        let Some(socket) = lanes.socket(message.lane) else { return };
         for packet in store.packets.iter().skip(message.first).take(message.packets) {
             let parts = self.parts.get(packet.first..).and_then(|parts| parts.get(..packet.parts));
             let parts = parts.unwrap_or_default();
-            let (name, control) = (&message.path.name, &message.control);
+            let (name, control) = (&message.name, &message.control);
             let datagram = DatagramParts { name, control, parts };
             match outgoing.send(sys::fd(socket), std::iter::once(datagram), &store.own) {
                 Ok(_) => sent.packets += 1,
@@ -350,17 +357,24 @@ impl<'p> Place<'_, '_, 'p> {
                 message.parts += count;
                 message.is_closed = len < message.size;
             }
-            None => store.messages.push(QueuedDatagram {
-                path: path.clone(),
-                ecn,
-                control: Control::EMPTY,
-                first: index,
-                packets: 1,
-                size: len,
-                bytes: len,
-                parts: count,
-                is_closed: false,
-            }),
+            None => {
+                let control = path.control_of(ecn);
+                store.messages.push(QueuedDatagram {
+                    name: path.name,
+                    lane: path.lane,
+                    traffic_class: path.traffic_class,
+                    ecn,
+                    control,
+                    path_control: path.control.len,
+                    packet_control: control.len,
+                    first: index,
+                    packets: 1,
+                    size: len,
+                    bytes: len,
+                    parts: count,
+                    is_closed: false,
+                });
+            }
         }
         Ok(())
     }
@@ -375,9 +389,19 @@ impl Store {
 }
 
 impl QueuedDatagram {
-    /// Sets what goes beside it.
+    /// Whether it goes by `path`.
+    fn is_of(&self, path: &Path) -> bool {
+        let first = self.path_control;
+        self.lane == path.lane
+            && self.traffic_class == path.traffic_class
+            && self.name == path.name
+            && first == path.control.len
+            && self.control.bytes[..first] == path.control.bytes[..first]
+    }
+
+    /// Says how long the packets are that it is cut into.
     fn finish(&mut self) {
-        self.control = self.path.control_of(self.ecn);
+        self.control.len = self.packet_control;
         if self.packets > 1 {
             let size = self.size as u16;
             self.control.push(libc::IPPROTO_UDP, sys::option::SEGMENT, size.to_ne_bytes());

@@ -122,14 +122,6 @@ impl Path {
     pub fn source_port(&self) -> u16 {
         self.lane.port()
     }
-
-    /// Whether a packet of the other may go in one send with one of this.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.lane == other.lane
-            && self.traffic_class == other.traffic_class
-            && self.name == other.name
-            && self.control == other.control
-    }
 }
 
 impl fmt::Display for PathError {
