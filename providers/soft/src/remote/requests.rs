@@ -129,8 +129,23 @@ impl Requester {
         now: Time,
         owed: Owed,
     ) -> Outcome {
+        // Taken meanwhile: a clone would be two more writes to what all processors share.
+        let Some(far) = connection.far.take() else { return Outcome::default() };
+        let outcome = self.pump_to(qp, &far, connection, outbox, now, owed);
+        connection.far = Some(far);
+        outcome
+    }
+
+    fn pump_to(
+        &mut self,
+        qp: &Qp,
+        far: &Arc<Far>,
+        connection: &mut Connection,
+        outbox: &mut Outbox,
+        now: Time,
+        owed: Owed,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
-        let Some(far) = connection.far.clone() else { return outcome };
         self.retry_local(qp, connection);
         loop {
             while let Some(event) = connection.transport.poll_event() {
@@ -148,7 +163,7 @@ impl Requester {
                 }
                 continue;
             };
-            self.put_packet(qp, connection, &far, outbox, &transmit);
+            self.put_packet(qp, connection, far, outbox, &transmit);
         }
     }
 
