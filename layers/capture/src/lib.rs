@@ -191,6 +191,10 @@ impl Watch for Capture {
     const BEFORE: bool = true;
     const ELEMENTS: bool = true;
 
+    fn posts_are_timed() -> bool {
+        false
+    }
+
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {

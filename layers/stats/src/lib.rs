@@ -204,6 +204,7 @@ struct Stats;
 impl Watch for Stats {
     // A thread that polls may be quicker than the one that posts: what it finds must be known already.
     const BEFORE: bool = true;
+    const POSTS_HAVE_TIMES: bool = false;
 
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);

@@ -292,7 +292,7 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
         (work.old.wr_complete, core::mem::take(&mut work.posts))
     };
     let Some(complete) = complete else { return libc::EINVAL };
-    let start = now();
+    let start = Times::before_post::<W>();
     // SAFETY: the provider's own pointer, with its QP.
     let result = unsafe { complete(qp) };
     let times = Times::of_post::<W>(start);

@@ -21,6 +21,7 @@ const LONG: usize = 4096;
 ///
 /// # Safety
 /// NULL, or so many elements.
+#[inline(always)]
 pub(crate) unsafe fn elements(list: *const ibv_sge, count: c_int) -> (u64, (u64, u32, u32)) {
     if list.is_null() || count <= 0 {
         return (0, (0, 0, 0));
@@ -149,7 +150,7 @@ unsafe extern "C" fn post_send<W: Watch>(
             )
         };
     }
-    let start = now();
+    let start = Times::before_post::<W>();
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
     let times = Times::of_post::<W>(start);
@@ -222,7 +223,7 @@ unsafe fn receive<W: Watch>(
             )
         };
     }
-    let start = now();
+    let start = Times::before_post::<W>();
     let result = post();
     let times = Times::of_post::<W>(start);
     // SAFETY: the caller's.

@@ -71,6 +71,9 @@ pub trait Watch: 'static {
     /// Whether [`elements`](Self::elements) is wanted.
     const ELEMENTS: bool = false;
 
+    /// Whether [`posted`](Self::posted) looks at the clock at all; where it does not its times are 0.
+    const POSTS_HAVE_TIMES: bool = true;
+
     /// Whether it is measured how long posting takes: a reading of the clock for each. Where it is not, requests end when they start.
     fn posts_are_timed() -> bool {
         true
@@ -114,10 +117,17 @@ pub struct Times {
 }
 
 impl Times {
+    /// When a request is about to be posted.
+    #[inline]
+    pub(crate) fn before_post<W: Watch>() -> u64 {
+        if W::POSTS_HAVE_TIMES { now() } else { 0 }
+    }
+
     /// Of a request that was posted just now.
     #[inline]
     pub(crate) fn of_post<W: Watch>(start: u64) -> Self {
-        Self { start, end: if W::posts_are_timed() { now() } else { start } }
+        let is_timed = W::POSTS_HAVE_TIMES && W::posts_are_timed();
+        Self { start, end: if is_timed { now() } else { start } }
     }
 }
 
