@@ -2,7 +2,7 @@
 
 use super::devices::{Device, Port};
 use super::{Check, Machine};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// How much longer a frame is than what it carries: IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4 (IBTA vol 1, Annex A17).
 const HEADERS: u32 = 80;
@@ -73,6 +73,25 @@ fn of_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
     });
     checks.extend(mtu.map(|mtu| path_mtu(&name, interface, mtu)));
     checks
+}
+
+/// Which entries of RoCE v2 have an address.
+pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr) -> Vec<String> {
+    let wanted = match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped(),
+        IpAddr::V6(six) => six,
+    };
+    let mut found = Vec::new();
+    for device in devices {
+        for port in device.ports.iter().filter(|port| port.is_ethernet) {
+            let mut gids = table(machine, device, port);
+            gids.retain(|gid| gid.is_v2 && gid.address == wanted);
+            let name =
+                |gid: &Gid| format!("{} port {} index {}", device.name, port.number, gid.index);
+            found.extend(gids.iter().map(name));
+        }
+    }
+    found
 }
 
 fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {

@@ -95,11 +95,11 @@ impl Check {
 /// Status 0 if nothing is missing, 1 otherwise.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     if args.answer {
-        return pair::answer().map(|()| ExitCode::SUCCESS);
+        return pair::answer(&Machine::new(args.root.clone())).map(|()| ExitCode::SUCCESS);
     }
     let mut checks = all(args.root.clone());
     if let Some(peer) = &args.peer {
-        checks.extend(pair::check(peer));
+        checks.extend(pair::check(&Machine::new(args.root.clone()), peer));
     }
     let text = if args.json { json(&checks) } else { table(&checks) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|e| format!("cannot write: {e}"))?;

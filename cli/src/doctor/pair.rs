@@ -5,7 +5,7 @@
 //! more than he is asked with.
 
 use super::host::ROCE_PORT;
-use super::{Check, State};
+use super::{Check, Machine, State, devices, gids};
 use nix::ifaddrs::getifaddrs;
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
@@ -60,16 +60,34 @@ fn unpack(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(said.get(..said.len().min(1024))?).ok()
 }
 
-/// What this machine tells of itself: its version, and the MTU of the interface that leads to `there`.
-fn about(there: SocketAddr) -> Value {
-    json!({ "version": env!("CARGO_PKG_VERSION"), "mtu": interface_to(there).map(|(_, mtu)| mtu) })
+/// What this machine tells of itself: its version, the MTU of the interface that leads to `there`, how many devices the kernel has, and where their tables
+/// of GIDs have the address that programs would use.
+fn about(machine: &Machine, there: SocketAddr) -> Value {
+    /// An answer must not be longer than its question.
+    const GIDS: usize = 2;
+    let devices = devices::find(machine);
+    let own = address_to(there);
+    let mut gids = own.map_or(Vec::new(), |own| gids::of_address(machine, &devices, own));
+    gids.truncate(GIDS);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "mtu": interface_to(there).map(|(_, mtu)| mtu),
+        "address": own.map(|own| own.to_string()),
+        "devices": devices.len(),
+        "gids": gids,
+    })
+}
+
+/// The address that this machine sends from when it sends there.
+fn address_to(there: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(anywhere(there.ip(), 0)).ok()?;
+    socket.connect(there).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// The interface that leads there, and its MTU.
 fn interface_to(there: SocketAddr) -> Option<(String, u32)> {
-    let socket = UdpSocket::bind(anywhere(there.ip(), 0)).ok()?;
-    socket.connect(there).ok()?;
-    let own = socket.local_addr().ok()?.ip();
+    let own = address_to(there)?;
     let of = |address: &nix::sys::socket::SockaddrStorage| {
         let four = address.as_sockaddr_in().map(|four| IpAddr::from(four.ip()));
         four.or_else(|| address.as_sockaddr_in6().map(|six| six.ip().into()))
@@ -81,7 +99,7 @@ fn interface_to(there: SocketAddr) -> Option<(String, u32)> {
 }
 
 /// Answers until nobody can hear it any more.
-pub(super) fn answer() -> crate::Result<()> {
+pub(super) fn answer(machine: &Machine) -> crate::Result<()> {
     let addresses = [
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_PORT)),
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_PORT)),
@@ -98,14 +116,16 @@ pub(super) fn answer() -> crate::Result<()> {
     eprintln!(
         "ferroverbs: answers at UDP port {ROCE_PORT}; now, on the other machine: ferroverbs doctor --peer THIS-ONE"
     );
-    for socket in sockets {
-        std::thread::spawn(move || serve(&socket));
-    }
-    Err(format!("cannot listen any more: {}", serve(&last)))
+    std::thread::scope(|scope| {
+        for socket in &sockets {
+            scope.spawn(move || serve(machine, socket));
+        }
+        Err(format!("cannot listen any more: {}", serve(machine, &last)))
+    })
 }
 
 /// Answers each question; why it ends.
-fn serve(socket: &UdpSocket) -> io::Error {
+fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
     let mut room = [0; ROOM];
     loop {
         let (length, from) = match socket.recv_from(&mut room) {
@@ -115,7 +135,7 @@ fn serve(socket: &UdpSocket) -> io::Error {
         };
         let asked = room.get(..length).and_then(unpack);
         let Some(asked) = asked.filter(|asked| asked["what"] == "question") else { continue };
-        let mut said = about(from);
+        let mut said = about(machine, from);
         said["what"] = "answer".into();
         said["id"] = asked["id"].clone();
         // A question that is longer than this is answered by as much; no shorter one is.
@@ -183,7 +203,7 @@ fn path_mtu(mtu: u64) -> Option<u32> {
 }
 
 /// What is between this machine and that one.
-pub(super) fn check(name: &str) -> Vec<Check> {
+pub(super) fn check(machine: &Machine, name: &str) -> Vec<Check> {
     let found = match (name, ROCE_PORT).to_socket_addrs() {
         Ok(found) => found.collect::<Vec<_>>(),
         Err(error) => {
@@ -195,14 +215,14 @@ pub(super) fn check(name: &str) -> Vec<Check> {
     // One of each family.
     for is_four in [true, false] {
         if let Some(there) = found.iter().find(|address| address.is_ipv4() == is_four) {
-            checks.extend(between(*there, ROCE_PORT));
+            checks.extend(between(machine, *there, ROCE_PORT));
         }
     }
     checks
 }
 
 /// `here` is the port of this machine that answers come to, too.
-fn between(there: SocketAddr, here: u16) -> Vec<Check> {
+fn between(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
     let (to, port) = (there.ip(), there.port());
     let listener = listen(anywhere(to, here));
     let mut checks = Vec::new();
@@ -258,12 +278,47 @@ fn between(there: SocketAddr, here: u16) -> Vec<Check> {
             .remedy("install the same release on both")
     });
     checks.push(mtu(there, &answer, &id));
-    let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
-    checks.push(Check::ok(
-        "peer-gids",
-        format!("programs need a GID of {family} on both machines for this way"),
-    ));
+    checks.push(gids(&about(machine, there), &answer));
     checks
+}
+
+/// Whether programs of both find a GID that goes this way, and at which index.
+fn gids(ours: &Value, theirs: &Value) -> Check {
+    let address = |side: &Value| side["address"].as_str().map(plain).unwrap_or_default();
+    // The entry to use, or that there is none.
+    let entry = |side: &Value| -> Option<Result<String, String>> {
+        let all = side["gids"].as_array()?;
+        let all: Vec<String> = all.iter().filter_map(Value::as_str).map(plain).collect();
+        Some(match side["devices"].as_u64()? {
+            _ if !all.is_empty() => Ok(all.join(" or ")),
+            // The software device has all addresses of the machine.
+            0 => Ok("soft0".into()),
+            _ => Err(address(side)),
+        })
+    };
+    let (Some(here), Some(there)) = (entry(ours), entry(theirs)) else {
+        return Check::new("peer-gids", State::Unknown, "the other machine does not tell its GIDs");
+    };
+    match (here, there) {
+        (Ok(here), Ok(there)) => {
+            Check::ok("peer-gids", format!("for this way: {here} here, {there} there"))
+        }
+        (here, there) => {
+            let lacks = |side: Result<String, String>, place: &str| {
+                side.err()
+                    .map(|address| format!("no device has a GID of RoCE v2 for {address}, {place}"))
+            };
+            let both: Vec<String> =
+                [lacks(here, "here"), lacks(there, "there")].into_iter().flatten().collect();
+            let remedy = "give each device's interface an address of the same network (ip addr add), and meet by these";
+            Check::missing("peer-gids", both.join("; "), remedy)
+        }
+    }
+}
+
+/// What another machine says, for a terminal.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
 fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
@@ -307,6 +362,7 @@ fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Picture;
     use super::*;
 
     fn state(checks: &[Check], id: &str) -> Option<State> {
@@ -317,16 +373,50 @@ mod tests {
     fn who_answers_is_found_and_who_does_not_is_told() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let there = socket.local_addr().expect("an address");
-        std::thread::spawn(move || serve(&socket));
-        let checks = between(there, 0);
+        // Both have a card, which lacks a GID for the address that they meet by.
+        let picture = Picture::new().with_card();
+        let machine = || Machine::pictured(&picture.0, 1000, |_| None);
+        let served = machine();
+        std::thread::spawn(move || serve(&served, &socket));
+        let checks = between(&machine(), there, 0);
+        assert_eq!(state(&checks, "peer-gids"), Some(State::Missing), "{checks:?}");
+        let picture = picture.file(
+            "sys/class/infiniband/mlx5_0/ports/1/gids/3",
+            "0000:0000:0000:0000:0000:ffff:7f00:0001\n",
+        );
+        let machine = Machine::pictured(&picture.0, 1000, |_| None);
+        let checks = between(&machine, there, 0);
+        let found = checks.iter().find(|check| check.id == "peer-gids").expect("the check");
+        assert_eq!(
+            found.finding,
+            "for this way: mlx5_0 port 1 index 3 here, mlx5_0 port 1 index 3 there"
+        );
+        // So they are told programs, too.
+        let read: Value = serde_json::from_str(&super::super::json(&checks)).expect("JSON");
+        let ids = read["checks"].as_array().expect("checks").iter().map(|check| &check["id"]);
+        assert_eq!(
+            ids.collect::<Vec<_>>(),
+            ["peer", "peer-back", "peer-version", "peer-mtu", "peer-gids"]
+        );
         assert_eq!(state(&checks, "peer"), Some(State::Ok), "{checks:?}");
         assert_eq!(state(&checks, "peer-back"), Some(State::Ok), "{checks:?}");
         assert_eq!(state(&checks, "peer-version"), Some(State::Ok), "{checks:?}");
         assert_eq!(state(&checks, "peer-mtu"), Some(State::Ok), "{checks:?}");
         // Somebody is there and says nothing.
         let mute = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        let checks = between(mute.local_addr().expect("an address"), 0);
+        let checks = between(&machine, mute.local_addr().expect("an address"), 0);
         assert_eq!(state(&checks, "peer"), Some(State::Missing), "{checks:?}");
+    }
+
+    #[test]
+    fn gids_are_of_this_machine_and_of_the_other() {
+        let side = |devices: u32, gids: &[&str]| json!({ "devices": devices, "gids": gids, "address": "10.0.0.1" });
+        let none = side(0, &[]);
+        assert_eq!(gids(&none, &side(1, &["rxe0 port 1 index 1"])).state, State::Ok);
+        assert_eq!(gids(&none, &side(1, &[])).state, State::Missing);
+        assert!(gids(&side(1, &[]), &none).finding.ends_with("10.0.0.1, here"));
+        assert_eq!(gids(&none, &json!({ "version": "0" })).state, State::Unknown);
+        assert!(!gids(&none, &side(1, &["a\u{1b}[2J"])).finding.contains('\u{1b}'));
     }
 
     #[test]

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A picture, gone when dropped.
-struct Picture(PathBuf);
+pub(super) struct Picture(pub(super) PathBuf);
 
 impl Picture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ferroverbs-doctor-{}-{n}", std::process::id());
@@ -25,7 +25,7 @@ impl Picture {
         )
     }
 
-    fn file(self, path: &str, text: &str) -> Self {
+    pub(super) fn file(self, path: &str, text: &str) -> Self {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -40,7 +40,7 @@ impl Picture {
     }
 
     /// A card with a RoCE port, all of it well.
-    fn with_card(self) -> Self {
+    pub(super) fn with_card(self) -> Self {
         let device = "sys/class/infiniband/mlx5_0";
         let port = format!("{device}/ports/1");
         let multiarch = format!("usr/lib/{}-linux-gnu/libibverbs", std::env::consts::ARCH);
