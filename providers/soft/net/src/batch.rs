@@ -26,8 +26,8 @@ const PACKET_PARTS: usize = 34;
 const PACKET_OWN: usize = 128;
 /// Bytes of those of all packets.
 const OWN: usize = PACKET_OWN * PACKETS;
-/// Bytes of a datagram: 64 KiB with the headers of either family.
-const DATAGRAM: usize = 0xffff - 8 - 40;
+/// Bytes of a datagram, all its packets together: 64 KiB with the headers of either family.
+pub const DATAGRAM: usize = 0xffff - 8 - 40;
 
 /// Sends packets.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ mod receive;
 pub mod steering;
 mod sys;
 
-pub use batch::{Batch, Misfit, Place, SEGMENTS_MAX, Sender, Sent};
+pub use batch::{Batch, DATAGRAM, Misfit, Place, SEGMENTS_MAX, Sender, Sent};
 pub use hint::{Hint, Reason};
 pub use lane::{LANES, Lane};
 pub use mtu::{roce_mtu, route_mtu};

@@ -5,9 +5,9 @@ use super::connection::{Far, errno_of};
 use super::counts::{Counts, Own};
 use super::state::{NoWire, V4, V6};
 use crate::told::{self, Beside};
-use ferroverbs_net::{Bind, Ecn, Lane, Receiver, Sender, Target};
+use ferroverbs_net::{Bind, DATAGRAM, Ecn, Lane, Receiver, Sender, Target};
 use ferroverbs_roce::Time;
-use ferroverbs_roce::wire::{Envelope, HEAD_MAX, HeadBytes, ICRC_LEN};
+use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
 use parking_lot::{Mutex, MutexGuard};
 use soft_local::fabric::Fabric;
 use soft_semantics::weather::{Passage, Passages};
@@ -93,8 +93,12 @@ struct Packet {
     len: usize,
 }
 
-/// Bytes of packets that wait to be sent together, and how many they are at most.
+/// Room for packets that wait to be sent together, and for those that the weather holds back.
 const STORE: usize = 1 << 20;
+/// Bytes of packets that go though more follow: two datagrams, half of what a connection may have under way. While the peer takes one half
+/// the next is made; with all of it in one piece each end waits for the other.
+const FULL: usize = 2 * DATAGRAM;
+/// Packets that wait at most.
 const PACKETS: usize = 256;
 /// How often a process whose packets another user gets looks whether that one is gone.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -257,7 +261,7 @@ impl Outbox {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> bool {
         let whole = head.len() + len + padding;
-        if self.packets.len() == PACKETS || self.store.len() - self.used < HEAD_MAX + len + 4 {
+        if self.packets.len() == PACKETS || self.used + whole + ICRC_LEN > FULL {
             self.flush();
         }
         let start = self.used;
@@ -273,7 +277,7 @@ impl Outbox {
         }
         let way = self.ways.len() - 1;
         self.packets.push(Packet { way, ecn, start, head: head.len(), len: whole });
-        self.used += whole;
+        self.used += whole + ICRC_LEN;
         true
     }
 

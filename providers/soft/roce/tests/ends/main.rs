@@ -1,6 +1,7 @@
 //! Two ends on a virtual clock and a network between them that loses, repeats, reorders and damages datagrams.
 
 mod end;
+mod halves;
 mod losses;
 #[path = "../support/random.rs"]
 mod random;
