@@ -39,6 +39,8 @@ const STAY: Duration = Duration::from_micros(50);
 const CLOSE: Duration = Duration::from_micros(100);
 /// How long it does that at most while its other duties wait.
 const STAY_MAX: Duration = Duration::from_millis(1);
+/// Bytes after which what they were answered with goes, though more is there: the peer is to send while we take the rest.
+const ANSWERED: usize = 48 << 10;
 /// Calls that one round makes at most.
 const ROUNDS: usize = 4;
 
@@ -198,6 +200,7 @@ impl Network {
         now: Time,
         who: ServedBy,
     ) {
+        let mut taken = 0;
         for _ in 0..ROUNDS {
             let Ok(datagrams) = receiver.receive() else { return };
             if datagrams.is_empty() {
@@ -209,6 +212,11 @@ impl Network {
             self.came.store(now.ns(), Ordering::Relaxed);
             for datagram in datagrams {
                 self.take(adapter, ports, &datagram, now, who);
+                taken += datagram.bytes.len();
+                if taken >= ANSWERED {
+                    taken = 0;
+                    ports.flush();
+                }
             }
             if !more {
                 return;
