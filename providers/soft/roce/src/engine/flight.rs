@@ -144,19 +144,28 @@ impl Flight {
         Some(self.base.add(index as u32))
     }
 
-    /// How many from `psn` on, up to `most`, are to go again.
-    pub(super) fn lost_from(&self, psn: Psn, most: u32) -> u32 {
-        let Some(skip) = psn.after(self.base) else { return 0 };
-        let slots = self.slots.iter().skip(skip as usize).take(most as usize);
-        slots.take_while(|slot| slot.state == State::Lost).count() as u32
+    /// The first PSN from `psn` on without an answer.
+    pub(super) fn unanswered_from(&self, psn: Psn) -> Psn {
+        let skip = psn.after(self.base).unwrap_or(0);
+        let slots = self.slots.iter().skip(skip as usize);
+        self.base.add(skip + slots.take_while(|slot| slot.state == State::Done).count() as u32)
     }
 
-    /// `count` PSNs from `psn` on go again.
+    /// How many from `psn` on, up to `most`, the last one that is to go again ends.
+    pub(super) fn last_lost(&self, psn: Psn, most: u32) -> Option<u32> {
+        let slots = self.slots.iter().skip(psn.after(self.base)? as usize).take(most as usize);
+        (1..).zip(slots).filter(|(_, slot)| slot.state == State::Lost).map(|(n, _)| n).last()
+    }
+
+    /// `count` PSNs from `psn` on go again. Those among them that are answered, or held, stay so.
     pub(super) fn resent(&mut self, now: Time, psn: Psn, count: u32) {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
         let Some(skip) = psn.after(self.base) else { return };
         for slot in self.slots.iter_mut().skip(skip as usize).take(count as usize) {
+            if matches!(slot.state, State::Done | State::Held) {
+                continue;
+            }
             if slot.state == State::Lost {
                 self.lost -= 1;
                 self.flying_bytes += u64::from(slot.bytes);
@@ -381,7 +390,7 @@ mod tests {
         flight.advance();
         flight.held(NOW, flight.base(), &held);
         assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 3, "1, 2 and 3 are missing");
-        assert_eq!((flight.first_lost(), flight.lost_from(psn(1), 9)), (Some(psn(1)), 3));
+        assert_eq!((flight.first_lost(), flight.last_lost(psn(1), 9)), (Some(psn(1)), Some(3)));
         for index in 1..4 {
             flight.resent(NOW, psn(index), 1);
         }
@@ -445,7 +454,7 @@ mod tests {
         assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));
         assert_eq!(flight.answered(NOW, psn(5)), None, "once");
         assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 3, "0, 1 and 2; 3 and 4 may come");
-        assert_eq!(flight.lost_from(psn(0), 10), 3);
+        assert_eq!(flight.last_lost(psn(0), 10), Some(3));
         assert!(!flight.advance() && flight.has_suspects(ROUND_TRIP));
     }
 
@@ -456,7 +465,7 @@ mod tests {
         held.insert(1);
         flight.held(NOW, flight.base(), &held);
         flight.lose_from(psn(0));
-        assert_eq!((flight.lost_from(psn(0), 9), flight.bytes()), (5, 0));
+        assert_eq!((flight.last_lost(psn(0), 9), flight.bytes()), (Some(5), 0));
         flight.resent(NOW, psn(0), 5);
         assert_eq!((flight.first_lost(), flight.bytes()), (None, 500));
     }
@@ -466,10 +475,10 @@ mod tests {
         let mut flight = flight(1);
         flight.sent(Time::default(), 4, 10, true);
         flight.lose_oldest();
-        assert_eq!(flight.lost_from(psn(0), 9), 1);
+        assert_eq!(flight.last_lost(psn(0), 9), Some(1));
         flight.acknowledged(NOW, psn(1));
         flight.advance();
         flight.lose_oldest();
-        assert_eq!(flight.lost_from(psn(1), 9), 4);
+        assert_eq!(flight.last_lost(psn(1), 9), Some(4));
     }
 }

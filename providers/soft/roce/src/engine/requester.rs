@@ -250,14 +250,16 @@ impl Requester {
     fn resend(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Option<Transmit> {
         let pmtu = shared.config.pmtu;
         let wqe = *self.find(psn)?;
-        let index = psn.after(wqe.first)?;
-        let mut count = 1;
+        let (mut psn, mut count) = (psn, 1);
         if matches!(wqe.work.op, Op::Read { .. }) {
-            // Not beyond the piece: the responder remembers each by itself.
+            // Not beyond the piece: the responder remembers each by itself. Not from behind what is still missing of it: the kernel's rxe takes where a request
+            // asks from for the beginning of what it remembers, and drops later ones that ask from before (rxe_resp.c, duplicate_request).
             let piece = self.answers.iter().rev().find(|(first, _)| psn.since(*first) >= 0)?;
+            psn = self.flight.unanswered_from(piece.0);
             let left = piece.0.add(piece.1).after(psn)?;
-            count = self.flight.lost_from(psn, left).max(1);
+            count = self.flight.last_lost(psn, left)?;
         }
+        let index = psn.after(wqe.first)?;
         let segment = wqe.work.segment(pmtu, index, count)?;
         self.flight.resent(now, psn, count);
         self.timers.resent(now);

@@ -296,6 +296,30 @@ fn one_lost_packet_is_all_that_goes_again_between_our_own_ends() {
     assert_eq!(world.ends[1].inbox[0].data, pattern(0, 0, 256 * 60));
 }
 
+/// The kernel's rxe drops a request for a part of a READ that begins before an earlier one did: a READ of which two answers were lost, the first one twice, never ended.
+#[test]
+fn what_is_missing_of_a_read_is_asked_for_from_the_first_gap_on() {
+    let mut world = world(|config, _| without_hello(config));
+    let now = world.now;
+    world.ends[0].post(read(0, 256 * 16));
+    for lost in [[3, 9], [3, 3]] {
+        let asked = packets(&mut world.ends[0], now);
+        let [(packet, request)] = &asked[..] else { panic!("{} requests", asked.len()) };
+        let Message::Rc(Request::Read(reth)) = packet.message else { panic!("{packet:?}") };
+        let (begin, count) = if lost == [3, 9] { (0, 16) } else { (3, 7) };
+        assert_eq!((reth.va, reth.len), ((SOURCE + 256 * begin) as u64, 256 * count));
+        world.ends[1].receive(now, request, false);
+        for (n, (_, answer)) in (begin..).zip(packets(&mut world.ends[1], now)) {
+            if !lost.contains(&n) {
+                world.ends[0].receive(now, &answer, false);
+            }
+        }
+    }
+    assert!(world.run());
+    assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
+    assert_eq!(world.ends[0].readers[&0].data, world.ends[1].memory[SOURCE..SOURCE + 256 * 16]);
+}
+
 #[test]
 fn the_last_packets_of_a_burst_are_asked_for_without_a_timeout() {
     let mut world = world(|_, sending| sending.timeout = 20);
