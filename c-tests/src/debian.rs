@@ -23,15 +23,37 @@ pub fn unpacked(target: &Path, suite: &str, packages: &[&str]) -> Result<PathBuf
     if root.is_dir() {
         return Ok(root);
     }
-    let debs = apt.folder("debs")?;
     let wanted: Vec<_> = packages.iter().map(|package| format!("{package}/{suite}")).collect();
-    apt.get(&debs, "download", &wanted)?;
+    unpack(&apt, &wanted, &root)?;
+    Ok(root)
+}
+
+/// Unpacks a release's kernel below `target/tmp/debian`, unless one is there, and returns the root of the tree.
+///
+/// # Errors
+/// Why it can't be had here.
+pub fn kernel(target: &Path, suite: &str) -> Result<PathBuf, String> {
+    let folder = &target.join("tmp/debian/single");
+    let root = folder.join(format!("{suite}-kernel"));
+    if root.is_dir() {
+        return Ok(root);
+    }
+    let apt = Apt::new(folder, suite)?;
+    if !root.is_dir() {
+        unpack(&apt, &[apt.kernel()?], &root)?;
+    }
+    Ok(root)
+}
+
+fn unpack(apt: &Apt, packages: &[String], root: &Path) -> Result<(), String> {
+    let debs = apt.folder("debs")?;
+    apt.get(&debs, "download", packages)?;
     // The tree appears when it is complete.
     let growing = apt.folder("tree")?;
     for deb in fs::read_dir(&debs).map_err(|error| error.to_string())?.flatten() {
         run(Command::new("dpkg-deb").arg("-x").arg(deb.path()).arg(&growing), Stdio::null())?;
     }
-    fs::rename(&growing, &root).map(|()| root).map_err(|error| error.to_string())
+    fs::rename(&growing, root).map_err(|error| error.to_string())
 }
 
 /// A file in an unpacked source that has the name of its archive.
@@ -153,11 +175,27 @@ impl Apt {
     }
 
     fn get(&self, folder: &Path, verb: &str, arguments: &[String]) -> Result<(), String> {
-        let mut command = Command::new("apt-get");
+        let mut command = self.command("apt-get");
+        run(command.args(["-q", "-y", verb]).args(arguments).current_dir(folder), Stdio::null())
+    }
+
+    /// The package that `linux-image-amd64` stands for.
+    fn kernel(&self) -> Result<String, String> {
+        let mut command = self.command("apt-cache");
+        command.args(["depends", "linux-image-amd64"]).env("LC_ALL", "C");
+        let output = command.output().map_err(|error| error.to_string())?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut depends = listed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let found = depends.find(|name| name.starts_with("linux-image-"));
+        found.map(str::to_owned).ok_or_else(|| "the release has no linux-image-amd64".into())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         for option in &self.options {
             command.args(["-o", option]);
         }
-        run(command.args(["-q", "-y", verb]).args(arguments).current_dir(folder), Stdio::null())
+        command
     }
 }
 

@@ -43,23 +43,45 @@ impl Kernel {
             progress.step("downloading a kernel");
             fetch(&folder, &root)?;
         }
-        merge_usr(&root).map_err(fail)?;
-        let version = newest(&root).ok_or("the kernel's package holds no kernel")?;
+        Self::unpacked(&folder, &root, "initramfs")
+    }
+
+    /// The kernel of another release of Debian, fetched at the first time.
+    pub(super) fn of(paths: &Paths, suite: &str, progress: &Progress) -> crate::Result<Self> {
+        progress.step(&format!("downloading a kernel of {suite}"));
+        let root = ferroverbs_c_tests::debian::kernel(&paths.target, suite)?;
+        let folder = paths.target.join("vm");
+        let fail = |e: std::io::Error| format!("cannot use {}: {e}", folder.display());
+        fs::create_dir_all(&folder).map_err(fail)?;
+        let lock = File::create(folder.join("lock")).map_err(fail)?;
+        lock.lock().map_err(fail)?;
+        Self::unpacked(&folder, &root, &format!("initramfs-{suite}"))
+    }
+
+    fn unpacked(folder: &Path, root: &Path, initramfs: &str) -> crate::Result<Self> {
+        let fail = |e: std::io::Error| format!("cannot use {}: {e}", folder.display());
+        merge_usr(root).map_err(fail)?;
+        let version = newest(root).ok_or("the kernel's package holds no kernel")?;
         let modules = root.join("lib/modules").join(&version);
         let table = modules.join("modules.dep");
         if !table.exists() {
             let depmod = Job::new(find_program("depmod").unwrap_or_else(|| "/sbin/depmod".into()));
-            run(depmod.arg("-b").arg(&root).arg(&version))?;
+            run(depmod.arg("-b").arg(root).arg(&version))?;
         }
         // Made anew each time, from the script as it is now: it takes no time.
         let table = fs::read_to_string(&table).map_err(|e| format!("modules.dep: {e}"))?;
         let first = with_dependencies(&table, FIRST).into_iter().map(|m| modules.join(m));
         let busybox = find_program("busybox").ok_or("there is no busybox")?;
         let archive = initramfs::build(&busybox, &first.collect::<Vec<_>>())?;
-        let initramfs = folder.join("initramfs");
-        let new = folder.join("initramfs.new");
+        let new = folder.join(format!("{initramfs}.new"));
+        let initramfs = folder.join(initramfs);
         fs::write(&new, archive).and_then(|()| fs::rename(&new, &initramfs)).map_err(fail)?;
         Ok(Self { image: root.join(format!("boot/vmlinuz-{version}")), modules, initramfs })
+    }
+
+    /// `6.1.0-56-amd64` or its like.
+    pub(super) fn version(&self) -> String {
+        self.modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 

@@ -69,6 +69,24 @@ impl Machine {
         Ok(Self { kernel: Kernel::get(paths, progress)? })
     }
 
+    /// The same with the kernel of another release of Debian.
+    ///
+    /// # Errors
+    /// Why there can be none here.
+    pub(crate) fn with_kernel_of(
+        suite: &str,
+        paths: &Paths,
+        progress: &Progress,
+    ) -> crate::Result<Self> {
+        packages::ensure(&[packages::VM], progress)?;
+        Ok(Self { kernel: Kernel::of(paths, suite, progress)? })
+    }
+
+    /// The version of its kernel.
+    pub(crate) fn version(&self) -> String {
+        self.kernel.version()
+    }
+
     /// Boots, runs the command, and hands its outputs to `sink` as they come.
     ///
     /// # Errors

@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// The guest's clock counts instructions, one a nanosecond: slow, but times that repeat
     #[arg(long)]
     count: bool,
+    /// With the kernel of another release of Debian, such as trixie
+    #[arg(long, value_name = "NAME")]
+    release: Option<String>,
     /// Keep the kernel's messages
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
@@ -81,7 +84,10 @@ fn run(args: &Args) -> crate::Result<Outcome> {
             Over::new(&paths.stage(), &paths.target).job(program).args(rest)
         }
     };
-    let machine = Machine::prepare(&paths, &progress)?;
+    let machine = match &args.release {
+        None => Machine::prepare(&paths, &progress)?,
+        Some(suite) => Machine::with_kernel_of(suite, &paths, &progress)?,
+    };
     let request = Request {
         job,
         dir: std::env::current_dir().map_err(|e| e.to_string())?,
