@@ -1,11 +1,13 @@
 #!/bin/bash
 # In the virtual machine: soft in a network namespace against the kernel's rxe in the first one, each as server and as client. rxe.sh STAGE LINES:
-# an installed tree, and a file with a program and its options on each line. Before the program may stand `loss=5%`, which both ways then have, by netem or, where
-# the kernel has none, for what soft sends; and `kill=soft` or `kill=rxe`, who is killed while they run, of which the other has to hear. Prints `good DIRECTION LINE`
-# or `bad DIRECTION LINE` and what was said. Lines with a `;` are those of rxe_connection.sh. With CAPTURE set to a file, all packets are kept there.
+# an installed tree, in a folder that may have programs, too; and a file with a program and its options on each line. Before the program may stand `loss=5%`, `duplicate=5%`
+# or `reorder=5%`, which both ways then have, by netem or, where the kernel has none, for what soft sends; `kill=soft` or `kill=rxe`, who is killed while they run, of which the other has to hear;
+# `beside`, another pair that runs meanwhile and has to end well; and `uncut`: see below. Prints `good DIRECTION LINE` or `bad DIRECTION LINE` and what was said.
+# Lines with a `;` are those of rxe_connection.sh. With CAPTURE set to a file, all packets are kept there.
 set -u
 stage=$1 lines=$2
 port=18600
+PATH=${stage%/*}:$PATH
 
 modprobe -a ib_uverbs rdma_rxe veth || exit 1
 ip netns add soft
@@ -28,16 +30,25 @@ soft="ip netns exec soft env -u FERROVERBS_SOFT_WIRE LD_LIBRARY_PATH=$stage/lib 
 rxe="env -u LD_LIBRARY_PATH"
 modprobe sch_netem 2> /dev/null && netem=yes || { netem=; echo "no netem: only what soft sends is lost"; }
 
-# LOSS: what both ways lose from now on; none: nothing.
-lose() {
+# TROUBLE: what both ways have from now on, such as loss=5%; none: nothing.
+trouble() {
     weather=
     if [ -n "$netem" ]; then
         tc qdisc del dev rxe root 2> /dev/null
         ip netns exec soft tc qdisc del dev eth0 root 2> /dev/null
-        [ -z "$1" ] || { tc qdisc add dev rxe root netem loss "$1" && ip netns exec soft tc qdisc add dev eth0 root netem loss "$1"; } || exit 1
+        [ -n "$1" ] || return
+        # netem's share of packets overtakes the delayed others.
+        local words="${1/=/ }"
+        words=${words/reorder/delay 2ms reorder}
+        tc qdisc add dev rxe root netem $words && ip netns exec soft tc qdisc add dev eth0 root netem $words || exit 1
     elif [ -n "$1" ]; then
-        weather="FERROVERBS_SOFT_WEATHER=loss=$1"
+        weather="FERROVERBS_SOFT_WEATHER=$1"
     fi
+}
+# SEGMENTS: in how many pieces the cable takes what soft hands over whole (UDP_SEGMENT). With 1 the kernel cuts it before, as for an adapter that cannot, and the
+# packets are captured as they are; with more, veth passes it on whole, and the receiving socket cuts it.
+offload() {
+    ip netns exec soft ip link set dev eth0 gso_max_segs "$1" || exit 1
 }
 if [ -n "${CAPTURE:-}" ]; then
     dumpcap -q -i rxe -w "$CAPTURE" > /run/dumpcap 2>&1 &
@@ -52,19 +63,22 @@ listens() {
 
 # FROM LINE: the client is FROM.
 pair() {
-    local from=$1 line=$2 loss= victim= server client address in program
+    local from=$1 line=$2 trouble= victim= segments=1 beside= server client address in program
     set -- $line
     while :; do
         case $1 in
-        loss=*) loss=${1#*=} ;;
+        loss=* | duplicate=* | reorder=*) trouble=$1 ;;
         kill=*) victim=${1#*=} ;;
+        uncut) segments=64 ;;
+        beside) beside=yes ;;
         *) break ;;
         esac
         shift
     done
     program=$1
     shift
-    lose "$loss"
+    trouble "$trouble"
+    offload $segments
     local ours="$soft"
     [ -z "$weather" ] || ours="${soft/ LD_LIBRARY_PATH=/ $weather LD_LIBRARY_PATH=}"
     if [ "$from" = soft ]; then
@@ -73,31 +87,18 @@ pair() {
         server="$ours $program -d soft0" client="$rxe $program -d rxe0" address=10.88.0.2 in="ip netns exec soft"
     fi
     port=$((port + 1))
-    timeout -k 1 100 $server -p $port "$@" > /run/server 2>&1 &
+    local said=/run/$port
+    timeout -k 1 100 $server -p $port "$@" > $said.server 2>&1 &
     local pid=$! tries=0
     until listens "$in"; do
         tries=$((tries + 1))
         [ $tries -lt 300 ] && kill -0 $pid 2> /dev/null || break
         sleep 0.1
     done
-    timeout -k 1 100 $client -p $port "$@" $address > /run/client 2>&1 &
+    timeout -k 1 100 $client -p $port "$@" $address > $said.client 2>&1 &
     local other=$!
     if [ -n "$victim" ]; then
-        sleep 4
-        # The program, not the timeout around it, which ends with it.
-        local gone=$pid left=$other
-        [ "$victim" != "$from" ] || { gone=$other left=$pid; }
-        local inner
-        inner=$(pgrep -P "$gone" | head -1)
-        kill -KILL ${inner:-$gone}
-        wait $left
-        local status=$?
-        wait $gone 2> /dev/null
-        if [ $status != 0 ] && [ $status != 124 ] && [ $status != 137 ]; then
-            echo "good $from $line"
-        else
-            echo "bad $from $line: who is left: $status, $(tail -qn 2 /run/client /run/server | tr '\n' ' ')"
-        fi
+        killed
         return
     fi
     wait $other
@@ -109,7 +110,43 @@ pair() {
     if [ "$ends $status" = "0 0" ]; then
         echo "good $from $line"
     else
-        echo "bad $from $line: client $ends: $(tail -3 /run/client | tr '\n' ' '); server $status: $(tail -3 /run/server | tr '\n' ' ')"
+        echo "bad $from $line: client $ends: $(tail -3 $said.client | tr '\n' ' '); server $status: $(tail -3 $said.server | tr '\n' ' ')"
+    fi
+}
+
+# The rest of `pair` where one of the two is killed. Of `messages` is known when it is under way, and what whoever is left has to say: a client, that its retries
+# are used up; a server, that or that the client is gone.
+killed() {
+    local gone=$pid left=$other why= neighbour= inner status
+    [ "$victim" != "$from" ] || { gone=$other left=$pid; }
+    if [ -n "$beside" ]; then
+        (port=$((port + 5000)); pair "$from" "messages -x 1 -o send -s 16384 -n 1500") > $said.beside &
+        neighbour=$!
+        until grep -qs "under way" /run/$((port + 5001)).client; do sleep 0.1; kill -0 $neighbour || break; done
+    fi
+    if [ "$program" = messages ]; then
+        until grep -qs "under way" $said.client; do sleep 0.1; kill -0 $other || break; done
+    else
+        sleep 4
+    fi
+    # The program, not the timeout around it, which ends with it.
+    inner=$(pgrep -P "$gone" | head -1)
+    kill -KILL ${inner:-$gone}
+    [ -z "$neighbour" ] || kill -0 $neighbour || why="the other pair ended too early; "
+    wait $left
+    status=$?
+    wait $gone 2> /dev/null
+    # 12: IBV_WC_RETRY_EXC_ERR. 101: what a server heard by TCP. 124 and 137: who never ended.
+    case $victim:$program:$status in
+    *:0 | *:124 | *:137) why+="who is left: $status" ;;
+    *:messages:12 | $from:messages:101) ;;
+    *:messages:*) why+="who is left: $status" ;;
+    esac
+    [ -z "$neighbour" ] || { wait $neighbour; grep -q ^good $said.beside || why+="beside: $(cat $said.beside)"; }
+    if [ -z "$why" ]; then
+        echo "good $from $line"
+    else
+        echo "bad $from $line: $why, $(tail -qn 2 $said.client $said.server | tr '\n' ' ')"
     fi
 }
 

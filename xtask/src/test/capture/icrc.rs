@@ -3,14 +3,28 @@
 use std::fs;
 use std::path::Path;
 
-/// CRC-32 of Ethernet, bit by bit.
+/// What eight bits of CRC-32 of Ethernet come to.
+const TABLE: [u32; 256] = {
+    let (mut table, mut byte) = ([0; 256], 0);
+    while byte < 256 {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
-    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    !bytes.into_iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(byte), step))
+    let step = |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)];
+    !bytes.into_iter().fold(!0, step)
 }
 
 /// The ICRC that belongs to an IP packet, and the one that is there.
-fn of(ip: &[u8]) -> Option<(u32, u32)> {
+pub(in crate::test) fn of(ip: &[u8]) -> Option<(u32, u32)> {
     let (covered, icrc) = ip.split_last_chunk::<4>()?;
     let mut bytes = covered.to_vec();
     let head = if bytes.first()? >> 4 == 4 { 20 } else { 40 };
@@ -28,8 +42,8 @@ fn of(ip: &[u8]) -> Option<(u32, u32)> {
     Some((crc32([0xff; 8].into_iter().chain(bytes)), u32::from_le_bytes(*icrc)))
 }
 
-/// The frames of Ethernet in a file, whole ones and others.
-fn frames(file: &[u8]) -> Vec<(Vec<u8>, usize)> {
+/// The frames of Ethernet in a file, whole ones and others, and how long they were.
+pub(in crate::test) fn frames(file: &[u8]) -> Vec<(&[u8], usize)> {
     let word = |at: usize| {
         file.get(at..)
             .and_then(|rest| rest.first_chunk())
@@ -42,7 +56,7 @@ fn frames(file: &[u8]) -> Vec<(Vec<u8>, usize)> {
             1 => links.push(word(at + 8) & 0xffff),
             6 if links.get(word(at + 8) as usize) == Some(&1) => {
                 let (kept, whole) = (word(at + 20) as usize, word(at + 24) as usize);
-                found.push((file.get(at + 28..at + 28 + kept).unwrap_or_default().to_vec(), whole));
+                found.push((file.get(at + 28..at + 28 + kept).unwrap_or_default(), whole));
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! The layer `capture` and `ferroverbs capture`: what tshark, which is others' work, reads in what they wrote: each operation with its numbers and
 //! comments, ICRCs, cut packets, several files, filters; packets of a wire between two hosts; forks, kills, a full disk.
 
-mod icrc;
+pub(super) mod icrc;
 mod operations;
 mod wire;
 
