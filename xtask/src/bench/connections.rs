@@ -1,4 +1,7 @@
-//! `cargo xtask bench connections`: what a connection costs by librdmacm and by TCP (`c-tests/bench/connect.c`), and ten thousand at once.
+//! `cargo xtask bench connections`: what a connection costs by librdmacm and by TCP (`c-tests/bench/connect.c`), and ten thousand at once;
+//! and in a virtual machine, beside the kernel's connection manager.
+
+mod guest;
 
 use crate::namespaces::{self, Namespaces};
 use crate::over::Over;
@@ -73,6 +76,12 @@ pub(super) fn main(paths: &Paths, progress: &Progress) -> crate::Result<ExitCode
     }
     progress.clear();
     println!("{}\n{}", table.render(), storm.render());
+    let guest = guest::measure(bench.paths, progress, &bench.scratch, &bench.program);
+    progress.clear();
+    match guest {
+        Ok(table) => println!("{table}"),
+        Err(why) => println!("No virtual machine: {why}"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,98 @@
+//! The same in a virtual machine, beside the kernel's connection manager, which has its rxe there. Times are instructions, the kernel's included, one a nanosecond:
+//! by the host's clock they would mostly tell how the emulator fares.
+
+use crate::packages;
+use crate::paths::Paths;
+use crate::process::Job;
+use crate::progress::Progress;
+use crate::scratch::Scratch;
+use crate::table::{Align, Table};
+use crate::vm::{Machine, Request, Stream};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Connections one after the other, and at once: fewer than outside, as the emulator counts.
+const COUNTS: [&str; 2] = ["100", "100"];
+/// The names that the script has for the ways to connect, and what they are.
+const WAYS: [(&str, &str); 4] = [
+    ("debian", "Debian's librdmacm, rxe"),
+    ("kernel", "ours, rxe"),
+    ("soft", "ours, soft"),
+    ("tcp", "TCP"),
+];
+
+/// The table; `program` is the compiled `connect.c`.
+pub(super) fn measure(
+    paths: &Paths,
+    progress: &Progress,
+    scratch: &Scratch,
+    program: &Path,
+) -> crate::Result<String> {
+    packages::ensure(&[packages::RDMACM], progress)?;
+    let machine = Machine::prepare(paths, progress)?;
+    progress.step("measuring in a virtual machine");
+    let script = paths.root.join("c-tests/tools/connections_in_guest.sh");
+    let request = Request {
+        job: Job::new("bash").arg(script).arg(paths.stage()).arg(program).args(COUNTS),
+        dir: scratch.path().into(),
+        shares: Vec::new(),
+        limit: LIMIT,
+        devices: true,
+        counted: true,
+        console: None,
+    };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = machine.run(&request, scratch, &mut |stream, bytes| {
+        if stream == Stream::Out { &mut out } else { &mut err }.extend_from_slice(bytes);
+    })?;
+    if outcome.status != 0 {
+        return Err(String::from_utf8_lossy(&err).into_owned());
+    }
+    Ok(table(&String::from_utf8_lossy(&out)).render())
+}
+
+/// What the script said.
+fn table(said: &str) -> Table {
+    let mut table = Table::new(&[
+        ("in a virtual machine, one host", Align::Left),
+        ("ready, us", Align::Right),
+        ("connect, us", Align::Right),
+        ("all, us", Align::Right),
+        ("a second", Align::Right),
+        ("cmtime, 100 at once, ms", Align::Right),
+    ]);
+    for (name, what) in WAYS {
+        let numbers = |kind: &str| {
+            let rest =
+                |line: &str| line.strip_prefix(&format!("{kind} {name} ")).map(str::to_owned);
+            said.lines().find_map(rest).unwrap_or_default()
+        };
+        let (one, storm) = (numbers("one"), numbers("storm"));
+        let (mut one, mut storm) = (one.split_whitespace(), storm.split_whitespace());
+        let [ready, connect, all, rate] = [(); 4].map(|()| one.next().unwrap_or("-"));
+        let storm = storm.next().unwrap_or("-");
+        table.row([what, ready, connect, all, rate, storm].map(str::to_owned));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_has_its_own_numbers_and_a_line_for_those_that_it_lacks() {
+        let said = "one soft 1.5 2 3 400 \nstorm soft 77.1\none tcp 5 6 7 8\n";
+        let text = table(said).render();
+        let row = |what: &str| {
+            let line = text.lines().find(|line| line.contains(what)).unwrap_or_default();
+            let words: Vec<_> =
+                line.split_once(what).unwrap_or_default().1.split_whitespace().collect();
+            words.join(" ").replace("| ", "").replace(" |", "")
+        };
+        assert_eq!(row("ours, soft"), "1.5 2 3 400 77.1");
+        assert_eq!(row("TCP"), "5 6 7 8 -");
+        assert_eq!(row("ours, rxe"), "- - - - -");
+    }
+}
