@@ -37,7 +37,7 @@ one() {
     said=$("$@" "$connect" $kind client $address $port $count) || exit 1
     echo "one $name $(echo "$said" | awk '{ printf "%s ", $2 }')"
     kill $pid
-    wait $pid 2> /dev/null
+    wait $pid 2> /dev/null || true
 }
 
 # NAME ADDRESS COMMAND...
@@ -48,7 +48,7 @@ at_once() {
     said=$("$@" cmtime -p $port -c $storm -s $address) || exit 1
     echo "storm $name $(echo "$said" | awk '$1 == "connect" { print $3 }')"
     kill $pid
-    wait $pid 2> /dev/null
+    wait $pid 2> /dev/null || true
 }
 
 one debian rdma 10.77.0.1 $debian
