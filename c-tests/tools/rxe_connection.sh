@@ -27,7 +27,7 @@ connection() {
     for _ in 1 2 3; do
         said=$(try "$@") && break
         port=$((port + 1))
-        grep -q "ERRNO: Connection refused" /run/client || break
+        grep -q "Failed to connect RDMA CM events" /run/client || break
     done
     port=$((port + 1))
     echo "$said"
