@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::stage;
 use crate::table::{Align, Table};
-use crate::vm::{Machine, Request, Stream};
+use crate::vm;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -98,27 +98,9 @@ fn in_virtual_machine(
     folder: &Path,
     scratch: &Scratch,
 ) -> crate::Result<String> {
-    let machine = Machine::prepare(paths, progress)?;
-    progress.step("measuring in a virtual machine");
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let job = Job::new(exe).arg(INSIDE).arg(&sides.program).arg(&sides.upstream).arg(&sides.ours);
-    let request = Request {
-        job,
-        dir: folder.into(),
-        shares: Vec::new(),
-        limit: Duration::from_secs(900),
-        devices: true,
-        counted: true,
-        console: None,
-    };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let outcome = machine.run(&request, scratch, &mut |stream, bytes| {
-        if stream == Stream::Out { &mut out } else { &mut err }.extend_from_slice(bytes);
-    })?;
-    if outcome.status != 0 {
-        return Err(String::from_utf8_lossy(&err).into_owned());
-    }
-    Ok(String::from_utf8_lossy(&out).into_owned())
+    vm::measured(paths, progress, scratch, job, folder, Duration::from_secs(900))
 }
 
 /// What is measured over what.

@@ -56,6 +56,39 @@ fn real(dir: &str) -> std::io::Result<PathBuf> {
     Path::new(dir).canonicalize()
 }
 
+/// What `job` says in `dir` of a guest with devices whose clock counts instructions.
+///
+/// # Errors
+/// What it said of a failure, or why there is no guest.
+pub(crate) fn measured(
+    paths: &Paths,
+    progress: &Progress,
+    scratch: &Scratch,
+    job: Job,
+    dir: &Path,
+    limit: Duration,
+) -> crate::Result<String> {
+    let machine = Machine::prepare(paths, progress)?;
+    progress.step("measuring in a virtual machine");
+    let request = Request {
+        job,
+        dir: dir.into(),
+        shares: Vec::new(),
+        limit,
+        devices: true,
+        counted: true,
+        console: None,
+    };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = machine.run(&request, scratch, &mut |stream, bytes| {
+        if stream == Stream::Out { &mut out } else { &mut err }.extend_from_slice(bytes);
+    })?;
+    if outcome.status != 0 {
+        return Err(String::from_utf8_lossy(&err).into_owned());
+    }
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
 /// Boots, runs, and becomes the command's exit status.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let outcome = run(args).map_err(|error| {

@@ -7,7 +7,7 @@ use crate::process::Job;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::table::{Align, Table};
-use crate::vm::{Machine, Request, Stream};
+use crate::vm;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,26 +30,10 @@ pub(super) fn measure(
     program: &Path,
 ) -> crate::Result<String> {
     packages::ensure(&[packages::RDMACM], progress)?;
-    let machine = Machine::prepare(paths, progress)?;
-    progress.step("measuring in a virtual machine");
     let script = paths.root.join("c-tests/tools/connections_in_guest.sh");
-    let request = Request {
-        job: Job::new("bash").arg(script).arg(paths.stage()).arg(program).args(COUNTS),
-        dir: scratch.path().into(),
-        shares: Vec::new(),
-        limit: LIMIT,
-        devices: true,
-        counted: true,
-        console: None,
-    };
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let outcome = machine.run(&request, scratch, &mut |stream, bytes| {
-        if stream == Stream::Out { &mut out } else { &mut err }.extend_from_slice(bytes);
-    })?;
-    if outcome.status != 0 {
-        return Err(String::from_utf8_lossy(&err).into_owned());
-    }
-    Ok(table(&String::from_utf8_lossy(&out)).render())
+    let job = Job::new("bash").arg(script).arg(paths.stage()).arg(program).args(COUNTS);
+    let said = vm::measured(paths, progress, scratch, job, scratch.path(), LIMIT)?;
+    Ok(table(&said).render())
 }
 
 /// What the script said.
