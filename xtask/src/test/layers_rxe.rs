@@ -1,9 +1,9 @@
 //! Layers over devices of a kernel, in a virtual machine: each pair of twins under `validate` (c-tests/validate), and a ping-pong under each of the others.
 
-use super::{Bench, Tally, capture, validate};
+use super::{Bench, Tally, capture, validate, vm};
 use crate::process::Job;
 use crate::scratch;
-use crate::vm::{Machine, Request, Stream};
+use crate::vm::{Request, Stream};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -16,13 +16,7 @@ const OTHERWISE: &[(&str, &[&str], &str)] =
     &[("MR-01", &[], "lkey and rkey of a region are the same there: the wrong twin is right")];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let machine = match Machine::prepare(&bench.paths, &bench.progress) {
-        Ok(machine) => machine,
-        Err(why) => {
-            tally.skip("everything", &format!("no virtual machine: {}", why.trim()));
-            return Ok(());
-        }
-    };
+    let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
     let folder = bench.scratch.folder("layers-rxe", 0o755)?;
     let stage = folder.join("stage");
     scratch::copy_tree(bench.prefix()?, &stage)?;

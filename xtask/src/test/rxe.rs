@@ -4,7 +4,7 @@
 
 mod packets;
 
-use super::{Bench, Tally};
+use super::{Bench, Tally, vm};
 use crate::process::Job;
 use crate::scratch;
 use crate::vm::{Machine, Request, Stream};
@@ -17,13 +17,7 @@ const LIMIT: Duration = Duration::from_secs(2400);
 const NEXT: &str = "trixie";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let machine = match Machine::prepare(&bench.paths, &bench.progress) {
-        Ok(machine) => machine,
-        Err(why) => {
-            tally.skip("everything", &format!("no virtual machine: {}", why.trim()));
-            return Ok(());
-        }
-    };
+    let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
     with(bench, tally, &machine)?;
     match Machine::with_kernel_of(NEXT, &bench.paths, &bench.progress) {
         Ok(next) if next.version() == machine.version() => Ok(()),

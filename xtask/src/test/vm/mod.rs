@@ -49,14 +49,17 @@ impl Side {
     }
 }
 
-pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let machine = match Machine::prepare(&bench.paths, &bench.progress) {
-        Ok(machine) => machine,
-        Err(why) => {
+/// A virtual machine; if there is none, everything is skipped for that reason.
+pub(super) fn machine(bench: &Bench, tally: &mut Tally) -> Option<Machine> {
+    Machine::prepare(&bench.paths, &bench.progress)
+        .map_err(|why| {
             tally.skip("everything", &format!("no virtual machine: {}", one_line(&why)));
-            return Ok(());
-        }
-    };
+        })
+        .ok()
+}
+
+pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let Some(machine) = machine(bench, tally) else { return Ok(()) };
     let folder = bench.scratch.folder("vm", 0o755)?;
     for name in ferroverbs_c_tests::KERNEL_DEVICE {
         ferroverbs_c_tests::compile_for_kernel_device(name, &folder).map_err(|e| e.to_string())?;
