@@ -104,27 +104,26 @@ pub(crate) fn of(site: Site) -> Option<Stack> {
     Some(core::array::from_fn(|i| slot.frames[i].load(Ordering::Relaxed)))
 }
 
-/// A line for each frame: function, file and line where they are known.
+/// A line for each function that was in a frame, inlined ones too: its name, and file and line where they are known.
 pub(crate) fn lines(stack: &Stack) -> Vec<String> {
     let mut lines = Vec::new();
     for &address in stack.iter().take_while(|address| **address != 0) {
-        let mut line = None;
+        let before = lines.len();
         // One less: a return address may be that of the next line.
         backtrace::resolve((address - 1) as *mut c_void, |symbol| {
-            if line.is_some() {
-                return;
-            }
             let Some(name) = symbol.name() else { return };
             let place = symbol.filename().zip(symbol.lineno());
             let place = place.map(|(file, number)| format!(" ({}:{number})", file.display()));
-            line = Some(format!("{name:#}{}", place.unwrap_or_default()));
+            lines.push(format!("{name:#}{}", place.unwrap_or_default()));
         });
-        let line = line.unwrap_or_else(|| nameless(address));
+        if lines.len() == before {
+            lines.push(nameless(address));
+        }
         // What calls main is of no use to anybody.
-        if line.starts_with("__libc_start") || line.starts_with("_start") {
+        if lines[before].starts_with("__libc_start") || lines[before].starts_with("_start") {
+            lines.truncate(before);
             break;
         }
-        lines.push(line);
     }
     lines
 }
@@ -133,5 +132,32 @@ fn nameless(address: usize) -> String {
     match object_of(address) {
         Some((base, file)) => format!("{}+{:#x}", file.to_string_lossy(), address - base),
         None => format!("{address:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(always)]
+    fn inlined() -> Stack {
+        let (mut stack, mut found) = ([0; DEPTH], 0);
+        backtrace::trace(|frame| {
+            stack[found] = frame.ip() as usize;
+            found += 1;
+            found < DEPTH
+        });
+        stack
+    }
+
+    #[inline(never)]
+    fn outer() -> Stack {
+        inlined()
+    }
+
+    #[test]
+    fn a_function_that_was_inlined_hides_nobody() {
+        let told = lines(&outer()).join("\n");
+        assert!(told.contains("::inlined ") && told.contains("::outer "), "{told}");
     }
 }

@@ -1,6 +1,8 @@
 //! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is told as what it is and as nothing else, its right twin hears nothing,
 //! and nor do programs that are right.
 
+mod pages;
+
 use super::{Bench, Tally, c_programs, perf, programs};
 use crate::over::DataPath;
 use crate::process::{End, Job};
@@ -106,6 +108,7 @@ fn right(program: &Program) -> Option<Program> {
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     cases(bench, tally)?;
     settings(bench, tally)?;
+    pages::run(bench, tally, &compile(bench)?.liar)?;
     unharmed(bench, tally, "C programs", |bench, tally| {
         c_programs::run_these(bench, tally, PROGRAMS.iter().filter_map(right))
     })?;
