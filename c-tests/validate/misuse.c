@@ -532,6 +532,26 @@ static struct ibv_cq_ex *iterated(uint32_t flags)
 	return ex;
 }
 
+/* A request that is flushed, and no completion without an error before it. */
+static void cq_02(void)
+{
+	struct ibv_cq_ex *ex = iterated(0);
+	couple(IBV_QPT_RC, ibv_cq_ex_to_cq(ex), NULL, 0);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	want(!ibv_modify_qp(a, &attr, IBV_QP_STATE), "ERR");
+	struct ibv_sge sge = piece(64);
+	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	struct ibv_poll_cq_attr polled = { 0 };
+	while (ibv_start_poll(ex, &polled))
+		;
+	want(ex->status == IBV_WC_WR_FLUSH_ERR && ibv_wc_read_qp_num(ex) == a->qp_num, "a flush");
+	if (wrong)
+		ibv_wc_read_opcode(ex);
+	ibv_end_poll(ex);
+	want(!ibv_destroy_qp(a) && !ibv_destroy_cq(ibv_cq_ex_to_cq(ex)), "destroying");
+	a = NULL;
+}
+
 static void cq_11(void)
 {
 	struct ibv_cq_ex *ex = iterated(0);
@@ -637,7 +657,7 @@ static const struct misuse cases[] = {
 	{ "MR-11", mr_11 }, { "MR-12", mr_12 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 }, { "QP-09", qp_09 },
 	{ "QP-12", qp_12 }, { "QP-13", qp_13 }, { "QP-15", qp_15 }, { "WR-01", wr_01 }, { "WR-02", wr_02 }, { "WR-03", wr_03 },
 	{ "WR-04", wr_04 }, { "WR-05", wr_05 }, { "WR-07", wr_07 }, { "WR-08", wr_08 }, { "WR-09", wr_09 }, { "WR-11", wr_11 },
-	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
+	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-02", cq_02 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
 	{ "CQ-07", cq_07 }, { "CQ-08", cq_08 }, { "CQ-11", cq_11 }, { "CQ-12", cq_12 }, { "CQ-13", cq_13 }, { "OB-01", ob_01 },
 	{ "OB-02", ob_02 }, { "OB-03", ob_03 }, { "OB-05", ob_05 },
 };

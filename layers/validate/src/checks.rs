@@ -88,6 +88,7 @@ checks! {
     Wr16 "WR-16" Warning;
     Wr17 "WR-17" Error;
     Cq01 "CQ-01" Error;
+    Cq02 "CQ-02" Error;
     Cq03 "CQ-03" Warning;
     Cq04 "CQ-04" Warning optional;
     Cq06 "CQ-06" Error;

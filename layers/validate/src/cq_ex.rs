@@ -1,12 +1,16 @@
-//! CQ-11: the iterator of an extended completion queue. Its pointers lie in the object.
+//! CQ-11: the iterator of an extended completion queue, and CQ-02: what is read there of a failed completion. Its pointers lie in the object.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_uint};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use abi::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_cq_ex, ibv_poll_cq_attr};
+use abi::{
+    IBV_WC_SUCCESS, IBV_WC_TM_ERR, IBV_WC_TM_RNDV_INCOMPLETE, IBV_WC_WR_FLUSH_ERR, be32, ibv_cq_ex,
+    ibv_poll_cq_attr, ibv_wc_opcode,
+};
 
 use crate::checks::Id;
 use crate::cq::{Done, completed, enter};
+use crate::explain::name_of;
 use crate::report::{Message, tell};
 use crate::state::{CQS, Cq, thread};
 
@@ -44,6 +48,7 @@ impl Extended {
             (*cq).start_poll = old.start_poll.map(|_| start_poll as _);
             (*cq).next_poll = old.next_poll.map(|_| next_poll as _);
             (*cq).end_poll = old.end_poll.map(|_| end_poll as _);
+            replace_reads(cq, &old);
         }
         Self { old, at: AtomicU8::new(CLOSED), owner: AtomicU32::new(0) }
     }
@@ -188,4 +193,65 @@ unsafe fn look(known: &Cq, extended: &Extended, cq: *mut ibv_cq_ex) {
         (number, Done { wr_id: (*cq).wr_id, status, opcode, vendor })
     };
     completed(&qps, known, number, &done, "ibv_start_poll or ibv_next_poll");
+}
+
+macro_rules! reads {
+    ($($name:ident $kind:ty;)*) => {
+        /// Puts ours in the place of what reads members that only a completion without an error has. Timestamps are not among them: adapters give them
+        /// to failed ones, too, and programs read them before they look at the status.
+        ///
+        /// # Safety
+        /// As [`Extended::replace`].
+        unsafe fn replace_reads(cq: *mut ibv_cq_ex, old: &ibv_cq_ex) {
+            // SAFETY: fresh, and nobody else uses it.
+            unsafe { $((*cq).$name = old.$name.map(|_| $name as _);)* }
+        }
+
+        $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
+            let Some((known, extended)) = known(cq) else { return 0 };
+            // SAFETY: live, as a completion of it is read.
+            let (status, wr_id) = unsafe { ((*cq).status, (*cq).wr_id) };
+            if is_without_rest(status) && extended.at.load(Ordering::Relaxed) == OPEN {
+                undefined(known, concat!("ibv_wc_", stringify!($name)), status, wr_id);
+            }
+            // SAFETY: the provider's own pointer, with its CQ.
+            extended.old.$name.map_or(0, |read| unsafe { read(cq) })
+        })*
+    };
+}
+
+reads! {
+    read_opcode ibv_wc_opcode;
+    read_byte_len u32;
+    read_imm_data be32;
+    read_src_qp u32;
+    read_wc_flags c_uint;
+    read_slid u32;
+    read_sl u8;
+    read_dlid_path_bits u8;
+    read_cvlan u16;
+    read_flow_tag u32;
+}
+
+/// Whether a completion of this status has only what all of them have. Those of tag matching say what of the message is known.
+fn is_without_rest(status: u32) -> bool {
+    !matches!(status, IBV_WC_SUCCESS | IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE)
+}
+
+#[cold]
+fn undefined(cq: &Cq, call: &str, status: u32, wr_id: u64) {
+    let status = name_of(status);
+    let text = format!("the completion of wr_id {wr_id:#x} has IBV_WC_{status}: this is undefined");
+    let remedy = "look at cq->status first; of a failed completion only wr_id, status, qp_num and vendor_err are there";
+    tell(
+        &Message {
+            id: Id::Cq02,
+            call,
+            object: format!("cq {:#x}", cq.at),
+            text,
+            remedy: remedy.into(),
+            also: None,
+        },
+        None,
+    );
 }

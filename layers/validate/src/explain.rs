@@ -7,6 +7,7 @@ use abi::{
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
     IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+    ibv_wc_status,
 };
 
 use crate::checks::Id;
@@ -42,6 +43,11 @@ const NAMES: [&str; 24] = [
     "TM_RNDV_INCOMPLETE",
 ];
 
+/// The name of a status, without what all of them begin with.
+pub(crate) fn name_of(status: ibv_wc_status) -> &'static str {
+    NAMES.get(status as usize).copied().unwrap_or("an unknown status")
+}
+
 /// Tells what it means.
 pub(crate) fn failure(
     qp: &Qp,
@@ -50,7 +56,7 @@ pub(crate) fn failure(
     call: &'static str,
     sent: bool,
 ) {
-    let name = NAMES.get(done.status as usize).copied().unwrap_or("an unknown status");
+    let name = name_of(done.status);
     let what = flight
         .map_or("a request", |flight| if sent { wr::what(flight.opcode) } else { "a receive" });
     let also =

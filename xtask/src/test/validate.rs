@@ -205,7 +205,7 @@ fn cases(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             }
         }
     }
-    let all = (count >= 69).then_some(()).ok_or_else(|| format!("only {count} have one"));
+    let all = (count >= 70).then_some(()).ok_or_else(|| format!("only {count} have one"));
     tally.record("all checks have a case", all);
     Ok(())
 }
