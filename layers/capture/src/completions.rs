@@ -202,8 +202,8 @@ impl Known {
         way.source_port = frames::source_port(if is_datagram { done.src_qp } else { state.peer });
         let bytes = u64::from(done.bytes).saturating_sub(skip as u64);
         let count = bytes.div_ceil(state.mtu.max(1).into()).max(1) as u32;
-        let imm =
-            (done.flags & abi::IBV_WC_WITH_IMM != 0).then(|| Immediate(done.imm.to_be_bytes()));
+        let imm = (done.flags & abi::IBV_WC_WITH_IMM != 0)
+            .then(|| Immediate::new(done.imm.to_be_bytes()));
         let mut payload = Vec::new();
         for index in request::picks(count, settings().packets) {
             let (is_first, is_last) = (index == 0, index + 1 == count);

@@ -76,7 +76,7 @@ pub(crate) fn message(
     count: u32,
 ) -> Option<Message> {
     let (is_first, is_last) = (index == 0, index + 1 == count);
-    let immediate = || Immediate(post.imm.to_be_bytes());
+    let immediate = || Immediate::new(post.imm.to_be_bytes());
     let reth = Reth { va: post.remote, rkey: post.rkey, len: post.bytes as u32 };
     let request = match post.opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV => {

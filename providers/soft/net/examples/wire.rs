@@ -22,7 +22,7 @@ const FAR: &str = "10.9.0.2";
 const TIMES: usize = 3;
 const MTUS: [(u32, Pmtu); 2] = [(1500, Pmtu::B1024), (9000, Pmtu::B4096)];
 const SIZES: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
-const STOP: Tail = Tail::Immediate(Immediate(*b"stop"));
+const STOP: Tail = Tail::Immediate(Immediate::new(*b"stop"));
 /// How long a stream is measured.
 const STREAM: Duration = Duration::from_millis(400);
 

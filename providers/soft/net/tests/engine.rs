@@ -59,7 +59,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 31 + i * 7 + i / 251) as u8).collect()
 }
 
-const STOP: Tail = Tail::Immediate(Immediate(*b"stop"));
+const STOP: Tail = Tail::Immediate(Immediate::new(*b"stop"));
 const ROUNDS: usize = 12;
 
 #[test]
@@ -128,7 +128,7 @@ fn drive(host: &mut Host) {
         let word = (OURS - 64) as u64;
         let op = AtomicOp::FetchAdd { add: 3 };
         host.post(Op::Atomic { va: word, rkey: RKEY, op }, OURS, 8);
-        let tail = Tail::Immediate(Immediate((round as u32).to_be_bytes()));
+        let tail = Tail::Immediate(Immediate::new((round as u32).to_be_bytes()));
         host.post(Op::Send(tail), OURS, len);
         let came = host.until(|host| {
             let complete = host.completions.len() == 4 && !host.inbox.is_empty();

@@ -108,10 +108,10 @@ impl Run {
         let (va, rkey) = (u64::from(script.byte()) * 8, 1);
         let tail = match script.byte() % 3 {
             0 => Tail::Plain,
-            1 => Tail::Immediate(Immediate([1; 4])),
+            1 => Tail::Immediate(Immediate::new([1; 4])),
             _ => Tail::Invalidate(9),
         };
-        let immediate = script.byte().is_multiple_of(2).then_some(Immediate([2; 4]));
+        let immediate = script.byte().is_multiple_of(2).then_some(Immediate::new([2; 4]));
         let mut len = u32::from(script.byte()) * u32::from(script.byte());
         let op = match script.byte() % 8 {
             0 | 1 => Op::Send(tail),

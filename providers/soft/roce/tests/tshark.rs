@@ -83,7 +83,7 @@ fn dissect(frames: &[Vec<u8>]) -> Option<Vec<String>> {
 #[test]
 fn tshark_sees_what_we_put_into_packets() {
     let reth = Reth { va: 0x7f00_0000_1000, rkey: 0x1234, len: 8192 };
-    let imm = Immediate([1, 2, 3, 4]);
+    let imm = Immediate::new([1, 2, 3, 4]);
     let aeth = |syndrome| Aeth { syndrome, msn: Number::new(5) };
     let ack = aeth(Syndrome::Ack(Credits::UNLIMITED));
     let atomic = |op| Message::Rc(Request::Atomic(Atomic { va: 0x1000, rkey: 1, op }));

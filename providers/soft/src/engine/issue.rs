@@ -324,9 +324,10 @@ impl Requester {
     }
 
     fn issue_write(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
-        let Some(ranges) = self.ranges(qp, n, 0) else {
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, 0) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
-        };
+        }
         let imm = self.queue.entry(n).request.imm;
         let last = self.last_flags(n);
         let total = ranges.total();
@@ -383,9 +384,10 @@ impl Requester {
     }
 
     fn issue_read(&mut self, qp: &Qp, link: &Link, n: u64, remote: RemoteAddress) -> bool {
-        let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
-        };
+        }
         let total = ranges.total();
         match self.direct(qp, link, n, |t| t.transfer(remote, &ranges, Direction::Read)) {
             Direct::Later => return false,
@@ -432,9 +434,10 @@ impl Requester {
     ) -> bool {
         let mut value = word.unwrap_or(0);
         if word.is_none() {
-            let Some(ranges) = self.ranges(qp, n, 0) else {
+            let mut ranges = Ranges::new();
+            if !self.ranges_into(&mut ranges, qp, n, 0) {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
-            };
+            }
             if ranges.total() != 8 {
                 return self.failed(n, IBV_WC_LOC_LEN_ERR);
             }
@@ -518,9 +521,10 @@ impl Requester {
         remote: RemoteAddress,
         (compare_add, swap): (u64, Option<u64>),
     ) -> bool {
-        let Some(ranges) = self.ranges(qp, n, LOCAL_WRITE) else {
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
             return self.failed(n, IBV_WC_LOC_PROT_ERR);
-        };
+        }
         if ranges.total() != 8 {
             return self.failed(n, IBV_WC_LOC_LEN_ERR);
         }

@@ -146,7 +146,8 @@ impl Requester {
         if lent.is_empty() { None } else { Some((link?, lent)) }
     }
 
-    /// The local memory of request `n`; `None`: a key is wrong.
+    /// The local memory of request `n`; `None`: a key is wrong. Where it matters how long that takes, [`Requester::ranges_into`]: a list
+    /// has room for so many ranges that moving it about costs more than filling it.
     pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
         let mut ranges = Ranges::new();
         self.ranges_into(&mut ranges, qp, n, need).then_some(ranges)
@@ -154,7 +155,7 @@ impl Requester {
 
     /// As [`Requester::ranges`], into an empty list; `false` for `None`.
     #[inline]
-    pub(super) fn ranges_into(&mut self, ranges: &mut Ranges, qp: &Qp, n: u64, need: u32) -> bool {
+    pub(crate) fn ranges_into(&mut self, ranges: &mut Ranges, qp: &Qp, n: u64, need: u32) -> bool {
         let entry = self.queue.entry(n);
         let (kept, len) = (entry.kept, entry.len as usize);
         if !entry.has(IBV_SEND_INLINE) {
@@ -409,9 +410,11 @@ impl Requester {
             return;
         }
         let Some(chunk) = qp.adapter.view.chunk(lent.chunk) else { return };
-        match self.ranges(qp, answer.entry, LOCAL_WRITE) {
-            Some(ranges) if ranges.scatter(answer.offset, chunk.first(answer.len)) => {}
-            _ => self.fail(answer.entry, IBV_WC_LOC_PROT_ERR),
+        let mut ranges = Ranges::new();
+        let placed = self.ranges_into(&mut ranges, qp, answer.entry, LOCAL_WRITE)
+            && ranges.scatter(answer.offset, chunk.first(answer.len));
+        if !placed {
+            self.fail(answer.entry, IBV_WC_LOC_PROT_ERR);
         }
     }
 

@@ -12,8 +12,8 @@ use super::request::{Phase, RemoteAddress, Request, What};
 use super::state::Kind;
 use abi::*;
 use arrayvec::ArrayVec;
-use soft_memory::Range;
 use soft_memory::cma::{self, IoVec};
+use soft_memory::{Range, Ranges};
 use std::sync::atomic::Ordering;
 
 /// Requests of one run.
@@ -73,10 +73,10 @@ impl Requester {
             if !fits {
                 break;
             }
-            let Some(ranges) = self.ranges(qp, m, local).filter(|ranges| !ranges.is_abroad())
-            else {
+            let mut ranges = Ranges::new();
+            if !self.ranges_into(&mut ranges, qp, m, local) || ranges.is_abroad() {
                 break;
-            };
+            }
             let (remote, len) = (RemoteAddress { addr: remote.addr, rkey }, ranges.total());
             let Some(found) = admit(&link.view, link.qpn, rights, remote, len as u64, need) else {
                 break;

@@ -272,7 +272,7 @@ impl Qp {
                     first: *first,
                     last: last.is_some(),
                     imm: match last {
-                        Some(Tail::Immediate(imm)) => Some(u32::from_ne_bytes(imm.0)),
+                        Some(Tail::Immediate(imm)) => Some(u32::from_ne_bytes(imm.bytes())),
                         _ => None,
                     },
                     invalidate: match last {
@@ -294,7 +294,7 @@ impl Qp {
                 let headers = Headers {
                     first: *first,
                     last: last.is_some(),
-                    imm: last.flatten().map(|imm| u32::from_ne_bytes(imm.0)),
+                    imm: last.flatten().map(|imm| u32::from_ne_bytes(imm.bytes())),
                     invalidate: None,
                     solicited: *solicited,
                     total: region.len as usize,

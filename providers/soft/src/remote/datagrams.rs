@@ -33,7 +33,7 @@ impl Requester {
         }
         let len = ranges.total();
         let with_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
-        let immediate = with_immediate.then_some(Immediate(request.imm.to_ne_bytes()));
+        let immediate = with_immediate.then_some(Immediate::new(request.imm.to_ne_bytes()));
         let (qpn, qkey) = (Qpn::new(request.to.qpn), request.to.qkey);
         let work = Work {
             solicited: request.flags & IBV_SEND_SOLICITED != 0,
@@ -102,7 +102,7 @@ impl Qp {
         let headers = Headers {
             first: true,
             last: true,
-            imm: immediate.map(|imm| u32::from_ne_bytes(imm.0)),
+            imm: immediate.map(|imm| u32::from_ne_bytes(imm.bytes())),
             invalidate: None,
             solicited,
             total: 0,

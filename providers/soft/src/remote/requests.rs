@@ -11,6 +11,7 @@ use abi::*;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};
 use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
+use soft_memory::Ranges;
 use soft_semantics::inbound::Nak;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,7 +106,10 @@ impl Requester {
         let mut len = entry.len;
         if !request.what.is_local() && !matches!(request.what, What::Store { word: Some(_), .. }) {
             let need = if writes { LOCAL_WRITE } else { 0 };
-            let ranges = self.ranges(qp, n, need).ok_or(IBV_WC_LOC_PROT_ERR)?;
+            let mut ranges = Ranges::new();
+            if !self.ranges_into(&mut ranges, qp, n, need) {
+                return Err(IBV_WC_LOC_PROT_ERR);
+            }
             len = ranges.total() as u32;
         }
         if is_word && len != 8 {
@@ -263,7 +267,8 @@ impl Requester {
             let part = word.get(offset..offset + to.len());
             return part.inspect(|part| to.copy_from_slice(part)).is_some();
         }
-        self.ranges(qp, n, 0).is_some_and(|ranges| ranges.gather_bytes(offset, to))
+        let mut ranges = Ranges::new();
+        self.ranges_into(&mut ranges, qp, n, 0) && ranges.gather_bytes(offset, to)
     }
 
     /// Places `bytes`, which a READ or an atomic wanted, at `offset` of request `n`; `false`: its memory is gone.
@@ -278,7 +283,10 @@ impl Requester {
         if n < self.queue.completed || n >= self.queue.posted {
             return true;
         }
-        let Some(mut ranges) = self.ranges(qp, n, LOCAL_WRITE) else { return false };
+        let mut ranges = Ranges::new();
+        if !self.ranges_into(&mut ranges, qp, n, LOCAL_WRITE) {
+            return false;
+        }
         ranges.take_care(careful);
         ranges.scatter_bytes(offset, bytes)
     }
@@ -286,7 +294,7 @@ impl Requester {
 
 /// What a request does, and its length, in the transport's words; `None`: no such thing goes by this wire.
 fn operation(request: &Request, len: u32) -> Option<(Op, u32)> {
-    let immediate = Immediate(request.imm.to_ne_bytes());
+    let immediate = Immediate::new(request.imm.to_ne_bytes());
     Some(match request.what {
         What::Send => {
             let tail = match request.opcode {

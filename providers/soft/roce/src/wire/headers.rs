@@ -3,8 +3,11 @@
 use super::{Malformed, Number, Qpn, take};
 
 /// The 4 bytes of immediate data, as the application gave them.
+///
+/// A number and not an array, which the compiler would keep in memory byte by byte where it keeps this one in a register: each read of an
+/// `Option` of it then waited for the stores before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Immediate(pub [u8; 4]);
+pub struct Immediate(u32);
 
 /// RDMA: the remote range of a WRITE, READ, FLUSH or ATOMIC WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +69,21 @@ pub struct Feth {
 }
 
 impl Immediate {
+    /// These bytes, in the order in which they go over the wire.
+    #[must_use]
+    pub const fn new(bytes: [u8; 4]) -> Self {
+        Self(u32::from_ne_bytes(bytes))
+    }
+
+    /// The bytes, in the order in which they go over the wire.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 4] {
+        self.0.to_ne_bytes()
+    }
+
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (&immediate, rest) = take(bytes)?;
-        Ok((Self(immediate), rest))
+        Ok((Self::new(immediate), rest))
     }
 }
 

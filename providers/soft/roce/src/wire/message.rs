@@ -214,7 +214,7 @@ impl Message {
             Self::RcResponse(response) | Self::XrcResponse(response) => response.emit(head),
             Self::Ud(deth, immediate) => {
                 head.extend(deth.emit());
-                head.extend(immediate.iter().flat_map(|immediate| immediate.0));
+                head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
             Self::Cnp => head.extend(CNP_RESERVED),
             Self::Ours(ours) => ours.emit(head),
@@ -332,17 +332,17 @@ impl Request {
             Self::Send(Send::First | Send::Middle) => {}
             Self::Send(Send::Last(tail) | Send::Only(tail)) => match tail {
                 Tail::Plain => {}
-                Tail::Immediate(immediate) => head.extend(immediate.0),
+                Tail::Immediate(immediate) => head.extend(immediate.bytes()),
                 Tail::Invalidate(key) => head.extend(key.to_be_bytes()),
             },
             Self::Write(Write::First(reth)) => head.extend(reth.emit()),
             Self::Write(Write::Middle) => {}
             Self::Write(Write::Last(immediate)) => {
-                head.extend(immediate.iter().flat_map(|immediate| immediate.0));
+                head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
             Self::Write(Write::Only(reth, immediate)) => {
                 head.extend(reth.emit());
-                head.extend(immediate.iter().flat_map(|immediate| immediate.0));
+                head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
             Self::Read(reth) | Self::AtomicWrite(reth) => head.extend(reth.emit()),
             Self::Atomic(atomic) => head.extend(atomic.emit()),

@@ -70,7 +70,7 @@ mod tests {
     const RETH: Reth = Reth { va: 0x7f00_0000_1000, rkey: 0x1234, len: 8192 };
     const RETH_BYTES: &str = "00007f0000001000 00001234 00002000";
     const AETH: Aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(5) };
-    const IMM: Immediate = Immediate([1, 2, 3, 4]);
+    const IMM: Immediate = Immediate::new([1, 2, 3, 4]);
     const FETH: Feth = Feth { whole_region: true, global: false, persistent: true };
 
     fn hex(text: &str) -> Vec<u8> {

@@ -54,7 +54,7 @@ impl Kind {
     }
 
     fn work(self, id: u64) -> Work {
-        let immediate = Immediate((id as u32).to_be_bytes());
+        let immediate = Immediate::new((id as u32).to_be_bytes());
         let op = match self {
             Self::Send => Op::Send(Tail::Plain),
             Self::SendImmediate => Op::Send(Tail::Immediate(immediate)),
@@ -82,7 +82,7 @@ impl Kind {
             Self::Send | Self::SendImmediate | Self::WriteImmediate => {
                 assert_eq!(peer.inbox.len() as u64, REQUESTS);
                 for (id, received) in (0..).zip(&peer.inbox) {
-                    let immediate = Tail::Immediate(Immediate((id as u32).to_be_bytes()));
+                    let immediate = Tail::Immediate(Immediate::new((id as u32).to_be_bytes()));
                     let plain = matches!(self, Self::Send);
                     assert_eq!(received.tail, if plain { Tail::Plain } else { immediate });
                     if !matches!(self, Self::WriteImmediate) {

@@ -30,7 +30,7 @@ impl Oracle {
             1 => random.below(300),
             _ => random.below(5000),
         } as usize;
-        let immediate = Immediate((id as u32).to_be_bytes());
+        let immediate = Immediate::new((id as u32).to_be_bytes());
         let srq = Number::new(id as u32);
         let solicited = random.below(2) == 0;
         let va = random.below((MEMORY - len) as u64) as usize;

@@ -12,7 +12,7 @@ fn messages_of_an_unreliable_connection_arrive_whole_or_not_at_all() {
         let messages = 300;
         for id in 0..messages {
             let len = world.random.below(3000) as u32;
-            let immediate = Immediate((id as u32).to_be_bytes());
+            let immediate = Immediate::new((id as u32).to_be_bytes());
             world.ends[0].post(Work::new(id, Op::Send(Tail::Immediate(immediate)), len));
             world.step();
         }
@@ -21,8 +21,8 @@ fn messages_of_an_unreliable_connection_arrive_whole_or_not_at_all() {
         assert_eq!(world.ends[0].completions, wanted);
         let mut last = None;
         for received in &world.ends[1].inbox {
-            let Tail::Immediate(Immediate(id)) = received.tail else { panic!("{received:?}") };
-            let id = u64::from(u32::from_be_bytes(id));
+            let Tail::Immediate(id) = received.tail else { panic!("{received:?}") };
+            let id = u64::from(u32::from_be_bytes(id.bytes()));
             assert!(last < Some(id) || world.faults.reorder != 0);
             last = Some(id);
             assert!(received.data == pattern(id, 0, received.data.len()), "message {id}");
@@ -46,7 +46,7 @@ fn after_a_gap_the_next_message_is_taken() {
 
 #[test]
 fn unreliable_writes_need_the_right_and_take_receives_for_immediate_data() {
-    let immediate = Some(Immediate([1, 2, 3, 4]));
+    let immediate = Some(Immediate::new([1, 2, 3, 4]));
     for (access, receives, arrived) in [(true, 1, true), (false, 1, false), (true, 0, false)] {
         let mut world = World::new(Service::Uc, 1, |config, _| config.access.write = access);
         world.ends[1].receives = receives;
@@ -60,7 +60,7 @@ fn unreliable_writes_need_the_right_and_take_receives_for_immediate_data() {
 }
 
 fn datagram(id: u64, qkey: u32, len: u32) -> Work {
-    let immediate = Some(Immediate([9; 4]));
+    let immediate = Some(Immediate::new([9; 4]));
     Work::new(id, Op::Datagram { qpn: Qpn::new(0x12), qkey, immediate }, len)
 }
 
