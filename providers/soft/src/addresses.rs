@@ -33,11 +33,8 @@ impl Adapter {
             found |= is_its(peer);
         });
         // Not those that are unknown by then: who looks for us meanwhile has become known without being looked at.
-        let is_new = |slot: &u16| !seen.contains(slot) && fabric.is_occupied(*slot);
-        found
-            || (1..fabric.config().slots)
-                .filter(is_new)
-                .any(|slot| fabric.peer(slot).is_ok_and(|peer| is_its(&peer)))
+        let is_its_slots = |slot| fabric.peer(slot).is_ok_and(|peer| is_its(&peer));
+        found || fabric.occupied().into_iter().filter(|slot| !seen.contains(slot)).any(is_its_slots)
     }
 }
 

@@ -300,6 +300,11 @@ impl Fabric {
         slot == self.slot() || self.core.lease.owner(slot).is_some()
     }
 
+    /// The slots that processes have right now, whoever they are; ours among them.
+    pub fn occupied(&self) -> Vec<u16> {
+        self.core.lease.owned(self.core.config.slots)
+    }
+
     /// Every living process that we have met; not ourselves.
     pub fn for_each_peer(&self, mut visit: impl FnMut(&Arc<Peer>)) {
         // On a copy, so that `visit` may do as it likes.

@@ -126,6 +126,11 @@ impl Lease {
         self.file.get().owner(slot)
     }
 
+    /// The slots below `end` that processes have, this one among them.
+    pub(super) fn owned(&self, end: u16) -> Vec<u16> {
+        self.file.get().owned(end)
+    }
+
     /// Whether process `pid`, which had `slot`, has it no more. A lock that cannot be examined is no death.
     pub(super) fn is_gone(&self, slot: u16, pid: pid_t) -> bool {
         self.file.get().examine(slot).is_ok_and(|owner| owner != Some(pid))
@@ -238,6 +243,29 @@ impl SlotFile {
             return Ok(Some(process::id()));
         }
         holder(self.fd.as_fd(), slot.into(), 1)
+    }
+
+    fn owned(&self, end: u16) -> Vec<u16> {
+        let held = held_slots().slots.clone();
+        let own = held.iter().filter(|(of, slot)| *of == self.id && *slot < end);
+        let mut owned: Vec<u16> = own.map(|(_, slot)| *slot).collect();
+        // By halves: one call for each slot would be a thousand.
+        let mut ranges = vec![(1, end)];
+        while let Some((first, end)) = ranges.pop() {
+            if first >= end {
+                continue;
+            }
+            // The kernel tells of any of several locks, so only that there is one is of use. One that cannot be examined is no proof of life.
+            match holder(self.fd.as_fd(), first.into(), (end - first).into()) {
+                Ok(Some(_)) if end - first == 1 => owned.push(first),
+                Ok(Some(_)) => {
+                    let middle = first.midpoint(end);
+                    ranges.extend([(first, middle), (middle, end)]);
+                }
+                _ => {}
+            }
+        }
+        owned
     }
 
     fn take(&self, slot: u16) -> Result<bool, Errno> {

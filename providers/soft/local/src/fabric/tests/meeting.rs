@@ -5,6 +5,33 @@ use std::sync::Weak;
 use super::{child::Child, *};
 
 #[test]
+fn those_who_have_a_slot_are_found_among_all_and_nobody_else() {
+    let place = Place::new();
+    let config = FabricConfig { slots: 1000, first_slot: Some(990), ..place.config() };
+    let (fabric, _) = join(config.clone());
+    assert_eq!(fabric.occupied(), [990]);
+    let mut children: Vec<_> = (0..20).map(|_| Child::joined(&config)).collect();
+    let expected = |children: &[(Child, u16)]| {
+        let mut slots: Vec<_> = children.iter().map(|(_, slot)| *slot).chain([990]).collect();
+        slots.sort_unstable();
+        slots
+    };
+    let found = || {
+        let mut found = fabric.occupied();
+        found.sort_unstable();
+        found
+    };
+    assert_eq!(found(), expected(&children), "the last slots, and the first ones");
+    // Every other one is killed.
+    let mut at = 0;
+    children.retain(|_| {
+        at += 1;
+        at % 2 == 0
+    });
+    wait_until("the dead are gone", || found() == expected(&children));
+}
+
+#[test]
 fn two_fabrics_share_memory_and_wake_each_other() {
     let place = Place::new();
     let (one, one_log) = place.join();
