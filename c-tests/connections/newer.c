@@ -1,6 +1,7 @@
 /*
  * What librdmacm has since rdma-core 60: events of the program's own, and names that are resolved for an id. Compiled with our headers and linked to
- * the staged library, since older ones have neither. And what a child of fork(2) can do, and which addresses are refused.
+ * the staged library, since older ones have neither. And what a child of fork(2) can do,
+ * which addresses are refused, and what loopback's mean.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -159,6 +160,29 @@ static void families(struct rdma_event_channel *channel)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
+/* As with the kernel: no device has them, and a listener at them is at all devices; a way to them begins at the first one. */
+static void loopback(struct rdma_event_channel *channel, int family)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	struct sockaddr *address = family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+	struct rdma_cm_id *listener, *id;
+
+	CHECK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listener, address) == 0 && rdma_get_src_port(listener));
+	CHECK(!listener->verbs && !listener->pd && !listener->port_num);
+	CHECK(listener->route.addr.src_addr.sa_family == family && rdma_listen(listener, 1) == 0);
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	/* The wildcard as a destination means this host, too. */
+	v4.sin_addr.s_addr = htonl(INADDR_ANY);
+	v4.sin_port = v6.sin6_port = rdma_get_src_port(listener);
+	CHECK(rdma_resolve_addr(id, NULL, address, 1000) == 0);
+	ends_with(channel, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	CHECK(id->verbs && id->pd && id->port_num == 1);
+	CHECK(!memcmp(&id->route.addr.addr.ibaddr.sgid, &id->route.addr.addr.ibaddr.dgid, 16));
+	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
+}
+
 int main(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -172,6 +196,8 @@ int main(void)
 	own_events(channel, id);
 	child(channel);
 	families(channel);
+	loopback(channel, AF_INET);
+	loopback(channel, AF_INET6);
 	names(channel, id);
 	CHECK(rdma_destroy_id(id) == 0);
 	rdma_destroy_event_channel(channel);

@@ -75,6 +75,12 @@ pub(crate) const fn gid(ip: IpAddr) -> Gid {
     }
 }
 
+/// Whether who binds an id to an address means all devices, and the id gets none of its own: the wildcard and, as with the kernel
+/// (`cma_any_addr`), loopback's. libfabric binds to "localhost" where it has no address, and asks the devices for theirs if the id has none.
+pub(crate) fn is_any(ip: IpAddr) -> bool {
+    ip.is_unspecified() || ip.is_loopback()
+}
+
 /// Which of our addresses packets to `to` have.
 ///
 /// # Errors
@@ -132,6 +138,19 @@ mod tests {
                 read((&raw const storage).cast())
             };
             assert_eq!(again, Ok(address));
+        }
+    }
+
+    #[test]
+    fn loopback_is_no_devices_address() {
+        for (text, any) in [
+            ("0.0.0.0", true),
+            ("127.8.0.1", true),
+            ("::", true),
+            ("::1", true),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(is_any(text.parse().expect("an address")), any, "{text}");
         }
     }
 

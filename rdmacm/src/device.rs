@@ -232,15 +232,11 @@ pub(crate) struct Place {
 /// `ENODEV` there is none.
 pub(crate) fn with_address(ip: IpAddr) -> Result<Place, Errno> {
     let devices = all()?;
-    let loopback = match ip {
-        IpAddr::V4(v4) => v4.is_loopback(),
-        IpAddr::V6(v6) => v6.is_loopback(),
-    };
     let gid = crate::address::gid(ip);
     for device in devices {
         let entries = device.gids();
         let own = entries.iter().find(|(_, known)| *known == gid);
-        let own = own.or_else(|| if loopback { entries.first() } else { None });
+        let own = own.or_else(|| if ip.is_loopback() { entries.first() } else { None });
         if let Some(&(index, gid)) = own {
             return Ok(Place { device, gid, index });
         }

@@ -372,11 +372,11 @@ impl Id {
     /// Where its messages go: to this address of the peer.
     pub(crate) fn peer_gid(state: &State) -> Option<[u8; 16]> {
         let (place, destination) = (state.place?, state.destination?);
-        let loopback = match destination.ip() {
-            std::net::IpAddr::V4(v4) => v4.is_loopback(),
-            std::net::IpAddr::V6(v6) => v6.is_loopback(),
-        };
-        Some(if loopback { place.gid } else { address::gid(destination.ip()) })
+        Some(if address::is_any(destination.ip()) {
+            place.gid
+        } else {
+            address::gid(destination.ip())
+        })
     }
 
     /// The address vector that leads to the peer.

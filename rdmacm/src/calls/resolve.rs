@@ -41,9 +41,9 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where an address is; nowhere if it is the wildcard.
+/// Where an address is; nowhere if it is the wildcard or loopback's.
 fn place_of(ip: IpAddr) -> Result<Option<Place>, Errno> {
-    if ip.is_unspecified() { Ok(None) } else { device::with_address(ip).map(Some) }
+    if address::is_any(ip) { Ok(None) } else { device::with_address(ip).map(Some) }
 }
 
 /// Finds the device that leads to the destination.
@@ -95,12 +95,9 @@ fn shown_port(id: &Id) -> u16 {
 }
 
 /// An id of which is not known whose its device is, is to have an address: where that is one device's, the id is on its side.
-fn choose(id: &Id, address: SocketAddr) -> Result<(), Errno> {
-    if !address.ip().is_unspecified() {
-        let kernels = kernel::claims(address.ip());
-        id.settle(if kernels { Side::Kernel } else { Side::Soft });
-    }
-    Ok(())
+fn choose(id: &Id, ip: IpAddr) {
+    let kernels = kernel::claims(ip);
+    id.settle(if kernels { Side::Kernel } else { Side::Soft });
 }
 
 /// The same for one that is to have a way, from `source` or from wherever that begins.
@@ -117,7 +114,8 @@ fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> R
             }
         },
     };
-    choose(id, SocketAddr::new(from, 0))
+    choose(id, from);
+    Ok(())
 }
 
 /// # Safety
@@ -170,7 +168,10 @@ verb! {
         let id = unsafe { Id::of(id)? };
         if id.side() == Side::Open {
             // SAFETY: by the contract above.
-            choose(&id, unsafe { address::read(addr)? })?;
+            let ip = unsafe { address::read(addr)? }.ip();
+            if !address::is_any(ip) {
+                choose(&id, ip);
+            }
         }
         // SAFETY: by the contract above.
         unsafe {

@@ -95,6 +95,11 @@ impl DatagramEndpoint {
         // SAFETY: the id is ours and live; the address is readable. What a bound id has is never closed; what is made here is dropped in its turn.
         unsafe {
             done(resolve::bind_addr(id.0.as_c(), (&raw mut from).cast()))?;
+            if address.ip().is_loopback() {
+                // Who is bound there has no device; the way there does.
+                let at = (&raw mut from).cast();
+                done(resolve::resolve_addr(id.0.as_c(), null_mut(), at, RESOLVE_MS))?;
+            }
             let (context, pd) = ((*id.0.as_c()).verbs, (*id.0.as_c()).pd);
             if context.is_null() || pd.is_null() {
                 return Err(Errno::ENODEV);
