@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// `EINVAL` it is bound already; `ENODEV` no device has the address; `EADDRINUSE`; `EACCES` a port of the system's.
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
-    let place = place_of(address.ip())?;
     let mut state = id.lock();
     if state.stage != Stage::Idle {
         return Err(Errno::EINVAL);
     }
+    let place = place_of(address.ip())?;
     // SAFETY: geteuid has no requirements.
     if (1..1024).contains(&address.port()) && unsafe { libc::geteuid() } != 0 {
         return Err(Errno::EACCES);
