@@ -9,6 +9,7 @@ use crate::id::Id;
 use crate::neighbours::Neighbours;
 use crate::sorting::{self, For};
 use crate::stray::Strays;
+use crate::wills::Wills;
 use crate::{ports, random, verbs};
 use abi::*;
 use cface::{Errno, mem};
@@ -85,6 +86,8 @@ pub(crate) struct State {
     strays: Strays,
     /// Whose end is to be seen.
     neighbours: Neighbours,
+    /// What they are connected with on other hosts.
+    wills: Wills,
 }
 
 impl Agent {
@@ -106,6 +109,7 @@ impl Agent {
             waiting: VecDeque::new(),
             strays: Strays::default(),
             neighbours: Neighbours::new()?,
+            wills: Wills::default(),
         };
         // SAFETY: eventfd has no requirements.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -289,10 +293,11 @@ impl Agent {
 
     /// Ends connections with processes of this host that have ended.
     fn notice_ends(&self, state: &mut State) {
-        for connection in state.neighbours.ended() {
-            if let Some(id) = state.connections.get(&connection) {
-                id.lock().peer_was_killed = true;
-            }
+        let ended = state.neighbours.ended();
+        for owner in ended.owners {
+            state.wills.ended(self.now(), owner);
+        }
+        for connection in ended.connections {
             state.manager.lost(self.now(), connection);
         }
     }
@@ -398,6 +403,21 @@ impl Agent {
         };
         if is_ours {
             state.manager.receive(self.now(), &mut random::number, &from, mad);
+        } else if !is_own(state, remote)
+            && let Some(owner) = state.wills.hear(from, mad)
+        {
+            // One that has ended already is told with the others that have.
+            state.neighbours.follow(owner);
+        }
+    }
+
+    /// Ends what processes of this host had with other hosts, and could not end.
+    fn execute(&self, state: &mut State) {
+        let now = self.now();
+        let strays = &mut state.strays;
+        for will in state.wills.due(now, || strays.are_ours()) {
+            let (names, qpn) = ((will.name, will.remote_name), will.remote_qpn);
+            state.manager.disconnect_for(now, &mut random::number, will.peer, names, qpn);
         }
     }
 
@@ -469,8 +489,10 @@ impl Agent {
         }
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
+        self.execute(&mut state);
         self.carry(&mut state);
-        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next()).min();
+        let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
+        let due = due.chain(state.wills.next()).min();
         let due = due.map(|at| at.saturating_sub(self.now()));
         let again = (!state.waiting.is_empty()).then_some(AGAIN);
         due.into_iter().chain(again).min()

@@ -119,7 +119,10 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
         Said::Unreachable { .. } => {
             becomes(id, Stage::Over, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT, &[]);
         }
-        Said::Disconnected { .. } => {
+        Said::Disconnected { killed, .. } => {
+            if let Some(id) = &id {
+                id.lock().peer_was_killed = killed;
+            }
             becomes(id, Stage::Over, RDMA_CM_EVENT_DISCONNECTED, 0, &[]);
         }
         Said::TimeWaitOver { .. } => {

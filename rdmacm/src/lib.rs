@@ -32,3 +32,4 @@ mod rsocket;
 mod sorting;
 mod stray;
 mod verbs;
+mod wills;

@@ -1,5 +1,6 @@
 //! Processes of this host that we are connected with. One that is killed says nothing, and there is no kernel's manager that says it for it; so its
-//! peers watch its life ([`ports::watch`]), and take its connections for ended when it ends. Between hosts nobody can see that.
+//! peers watch its life ([`ports::watch`]), and take its connections for ended when it ends. Peers on other hosts do not see that; who does tells
+//! them ([`crate::wills`]).
 
 use crate::agent::Peer;
 use crate::ports;
@@ -18,7 +19,7 @@ pub(crate) struct Neighbours {
     epoll: OwnedFd,
     watched: HashMap<u32, Neighbour>,
     /// Connections with those that had ended before they could be watched.
-    gone: Vec<Connection>,
+    gone: Ended,
 }
 
 #[derive(Debug)]
@@ -27,6 +28,15 @@ struct Neighbour {
     connections: Vec<Connection>,
     /// At so many connections those that are over are taken out.
     tidy_at: usize,
+}
+
+/// What is over.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// Our connections.
+    pub(crate) connections: Vec<Connection>,
+    /// The processes.
+    pub(crate) owners: Vec<u32>,
 }
 
 impl Neighbours {
@@ -43,7 +53,7 @@ impl Neighbours {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Self { epoll, watched: HashMap::new(), gone: vec![] })
+        Ok(Self { epoll, watched: HashMap::new(), gone: Ended::default() })
     }
 
     /// Readable when one of them has ended.
@@ -51,33 +61,42 @@ impl Neighbours {
         self.epoll.as_raw_fd()
     }
 
-    /// A connection with a process of this host is there. Who is watched by too many is not watched.
+    /// A connection with a process of this host is there.
     pub(crate) fn watch(&mut self, manager: &Manager<Peer>, owner: u32, connection: Connection) {
+        self.follow(owner);
         if let Some(known) = self.watched.get_mut(&owner) {
             if known.connections.len() >= known.tidy_at {
                 known.connections.retain(|&one| manager.stage(one).is_ok());
                 known.tidy_at = FEW.max(2 * known.connections.len());
             }
             known.connections.push(connection);
+        } else if self.gone.owners.contains(&owner) {
+            self.gone.connections.push(connection);
+        }
+    }
+
+    /// The end of a process of this host is to be seen, or was already. Who is watched by too many is not watched.
+    pub(crate) fn follow(&mut self, owner: u32) {
+        if self.watched.contains_key(&owner) {
             return;
         }
         let life = match ports::watch(owner) {
             Ok(life) => life,
-            // It has ended since it spoke.
-            Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.push(connection),
+            // It has ended since it spoke, or was spoken to.
+            Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.owners.push(owner),
             Err(_) => return,
         };
         let mut event = libc::epoll_event { events: 0, u64: u64::from(owner) };
         let (epoll, fd) = (self.fd(), life.as_raw_fd());
         // SAFETY: both descriptors are ours, and `event` is readable.
         if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } == 0 {
-            let connections = vec![connection];
-            self.watched.insert(owner, Neighbour { _life: life, connections, tidy_at: FEW });
+            let new = Neighbour { _life: life, connections: vec![], tidy_at: FEW };
+            self.watched.insert(owner, new);
         }
     }
 
-    /// The connections with processes that have ended since this was asked last.
-    pub(crate) fn ended(&mut self) -> Vec<Connection> {
+    /// Who has ended since this was asked last.
+    pub(crate) fn ended(&mut self) -> Ended {
         const MOST: usize = 16;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
         let mut ended = std::mem::take(&mut self.gone);
@@ -89,7 +108,8 @@ impl Neighbours {
                 let owner = u32::try_from(event.u64).unwrap_or(0);
                 // Its descriptor goes with it.
                 if let Some(gone) = self.watched.remove(&owner) {
-                    ended.extend(gone.connections);
+                    ended.connections.extend(gone.connections);
+                    ended.owners.push(owner);
                 }
             }
             if count < MOST {

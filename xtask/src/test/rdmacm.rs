@@ -197,9 +197,21 @@ impl Site<'_> {
 
     /// Starts a server that listens to the service of a port of `space`.
     fn serve(&self, bench: &Bench, job: &Job, space: u64, port: u16) -> Result<Running, String> {
+        self.serve_at(0, bench, job, space, port)
+    }
+
+    /// The same on the host of a side.
+    fn serve_at(
+        &self,
+        side: usize,
+        bench: &Bench,
+        job: &Job,
+        space: u64,
+        port: u16,
+    ) -> Result<Running, String> {
         let mut server = job.start(&bench.scratch)?;
         let deadline = Instant::now() + LIMIT;
-        while !self.is_listened_to(bench, space, port) {
+        while !self.is_listened_to(side, bench, space, port) {
             if server.ended() || Instant::now() > deadline {
                 let server = server.finish(deadline);
                 return Err(format!("it did not listen\n{}", server.report("server")));
@@ -209,12 +221,12 @@ impl Site<'_> {
         Ok(server)
     }
 
-    /// Whether any process of the server's host takes requests for the service of a port.
-    fn is_listened_to(&self, bench: &Bench, space: u64, port: u16) -> bool {
+    /// Whether any process of the host of a side takes requests for the service of a port.
+    fn is_listened_to(&self, side: usize, bench: &Bench, space: u64, port: u16) -> bool {
         let table = |name: &str| match self.namespaces {
             None => std::fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default(),
             Some(hosts) => {
-                let job = Job::new("ip").args(["netns", "exec", &hosts.names[0]]);
+                let job = Job::new("ip").args(["netns", "exec", &hosts.names[side]]);
                 let job = job.args(["cat", &format!("/proc/net/{name}")]);
                 job.run(&bench.scratch, LIMIT).map(|done| done.stdout).unwrap_or_default()
             }

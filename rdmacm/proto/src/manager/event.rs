@@ -56,6 +56,8 @@ pub enum Event<A> {
     Disconnected {
         /// Which one.
         connection: Connection,
+        /// The peer's process was killed, as far as somebody knows: it has not said that there is nothing more to come.
+        killed: bool,
     },
     /// Its queue pair can be used again.
     TimeWaitOver {

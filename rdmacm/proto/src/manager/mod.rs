@@ -10,9 +10,9 @@ pub use config::{Config, Counters, Names};
 pub use event::{Event, Rejection};
 
 use crate::wire::{
-    CommId, DatagramReply, DatagramRequest, DisconnectReply, DisconnectRequest, Information,
-    MAD_LEN, Mad, Message, Private, Ready, Reason, Reject, Rejected, Reply, Request, ServiceId,
-    TimeCode,
+    Bits, CommId, DatagramReply, DatagramRequest, DisconnectReply, DisconnectRequest, Information,
+    MAD_LEN, Mad, Message, Path, Private, Qpn, Ready, Reason, Reject, Rejected, Reply, Request,
+    ServiceId, TimeCode,
 };
 use resend::Resend;
 use std::collections::{BTreeMap, VecDeque};
@@ -107,6 +107,10 @@ impl From<&State> for Stage {
         }
     }
 }
+
+/// What a DREQ says that comes from another than the connection's process: that one was killed, and what it had to send may not all have come. Other connection
+/// managers do not look.
+const KILLED: &[u8] = b"ferroverbs: killed";
 
 /// A source of random numbers. Names of connections are as hard to predict as what it gives.
 type Random<'a> = &'a mut dyn FnMut() -> u64;
@@ -391,11 +395,44 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(())
     }
 
+    /// Ends a connection of another manager of this adapter, which is gone: `names` are its own and the peer's. Nobody hears of it; the peer is told until it
+    /// answers.
+    pub fn disconnect_for(
+        &mut self,
+        now: Time,
+        random: Random<'_>,
+        peer: A,
+        names: (CommId, CommId),
+        remote_qpn: Qpn,
+    ) {
+        if self.table.is_named(names.0) || self.table.live() >= self.config.connections {
+            return;
+        }
+        let mut end = End::new(peer, names.0, random(), State::Established);
+        end.remote_id = Some(names.1);
+        end.remote_qpn = remote_qpn;
+        end.orphan = true;
+        // What was agreed upon is not known; these are usual.
+        let request = Request {
+            remote_response_timeout: TimeCode::new(20),
+            local_response_timeout: TimeCode::new(20),
+            max_retries: Bits::new(15),
+            primary: Path { ack_timeout: TimeCode::new(19), ..Path::default() },
+            ..Request::default()
+        };
+        end.times = Times::active(&request, self.config.longest_wait);
+        let connection = self.table.insert(end);
+        let done = self.disconnect(now, connection, Private::new(KILLED).unwrap_or(Private::NONE));
+        debug_assert!(done.is_ok(), "it is established");
+    }
+
     /// The peer is known to be gone without a word: what it would have ended is ended. Who waits for an answer goes on waiting, since somebody may
     /// answer for it.
     pub fn lost(&mut self, now: Time, connection: Connection) {
         let event = match self.stage(connection) {
-            Ok(Stage::Established | Stage::DisconnectSent) => Event::Disconnected { connection },
+            Ok(Stage::Established | Stage::DisconnectSent) => {
+                Event::Disconnected { connection, killed: true }
+            }
             // It granted the connection, and does not wait for us any more.
             Ok(Stage::ReplyReceived) => {
                 let (reason, private) = (Reason::CONSUMER, Private::NONE);
@@ -544,7 +581,7 @@ impl<A: Clone + Ord> Manager<A> {
                 self.table.remove(connection);
             }
             Stage::DisconnectSent => {
-                self.tell(connection, Event::Disconnected { connection });
+                self.tell(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
             Stage::TimeWait => {
@@ -673,7 +710,7 @@ impl<A> Event<A> {
             | Self::Established { connection }
             | Self::Rejected { connection, .. }
             | Self::Unreachable { connection }
-            | Self::Disconnected { connection }
+            | Self::Disconnected { connection, .. }
             | Self::TimeWaitOver { connection }
             | Self::DatagramRequest { connection, .. }
             | Self::DatagramReply { connection, .. } => *connection,

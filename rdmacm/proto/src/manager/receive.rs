@@ -2,7 +2,7 @@
 
 use super::resend::Resend;
 use super::table::{End, State, Times};
-use super::{Connection, Event, Kind, Manager, Rejection, Stage, Time};
+use super::{Connection, Event, KILLED, Kind, Manager, Rejection, Stage, Time};
 use crate::wire::{
     Acknowledge, DatagramReply, DatagramRequest, DatagramStatus, DisconnectReply,
     DisconnectRequest, Guid, LoadPath, Mad, Message, PathReply, Private, Ready, Reason, Reject,
@@ -223,7 +223,7 @@ impl<A: Clone + Ord> Manager<A> {
                 self.begin_time_wait(now, connection);
             }
             Ok(Stage::DisconnectSent) => {
-                self.tell(connection, Event::Disconnected { connection });
+                self.tell(connection, Event::Disconnected { connection, killed: false });
                 self.begin_time_wait(now, connection);
             }
             _ => self.counters.ignored += 1,
@@ -309,7 +309,8 @@ impl<A: Clone + Ord> Manager<A> {
             | Stage::Established
             | Stage::DisconnectSent => {
                 self.send_disconnect_reply(connection, transaction);
-                self.tell(connection, Event::Disconnected { connection });
+                let killed = request.private.bytes().starts_with(KILLED);
+                self.tell(connection, Event::Disconnected { connection, killed });
                 self.begin_time_wait(now, connection);
             }
             Stage::TimeWait => self.send_disconnect_reply(connection, transaction),
@@ -324,7 +325,7 @@ impl<A: Clone + Ord> Manager<A> {
             return;
         };
         if matches!(end.state, State::DisconnectSent { .. }) {
-            self.tell(connection, Event::Disconnected { connection });
+            self.tell(connection, Event::Disconnected { connection, killed: false });
             self.begin_time_wait(now, connection);
         } else {
             self.counters.ignored += 1;

@@ -67,6 +67,42 @@ fn whoever_survives_comes_to_an_end() {
 }
 
 #[test]
+fn another_process_ends_what_its_neighbour_had_when_that_was_killed() {
+    for victim in [0, 1] {
+        let mut net = Net::with_server(2);
+        net.nodes[1].connect(net.now, 0);
+        net.run(10 * MS);
+        let mut names = [CommId(0); 2];
+        let mut qpns = [Qpn::new(0); 2];
+        for (_, packet) in &net.sent {
+            match packet.message() {
+                Message::Request(request) => qpns[1] = request.qpn,
+                Message::Reply(reply) => {
+                    qpns[0] = reply.qpn;
+                    names = [reply.local_id, reply.remote_id];
+                }
+                _ => {}
+            }
+        }
+        net.restart(victim);
+        net.lose(|attribute, count| attribute == DREQ && count == 0);
+        let survivor = 1 - victim;
+        let (now, both) = (net.now, (names[victim], names[survivor]));
+        let manager = &mut net.nodes[victim].manager;
+        // Once is enough.
+        for _ in 0..2 {
+            manager.disconnect_for(now, &mut || 7, survivor as u32, both, qpns[survivor]);
+        }
+        net.run(SECOND);
+        let last = net.nodes[survivor].events.last();
+        let is_told = matches!(last, Some((_, Event::Disconnected { killed: true, .. })));
+        assert!(is_told, "{victim} was killed: {}", net.nodes[survivor].story());
+        assert_eq!((net.nodes[victim].story(), net.count(DREQ)), (String::new(), 2));
+        net.end_all();
+    }
+}
+
+#[test]
 fn a_new_process_answers_for_its_predecessor_at_once() {
     // The client dies after its REQ: the REP meets another process, which knows of nothing.
     let mut net = Net::with_server(2);

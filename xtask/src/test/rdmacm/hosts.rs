@@ -1,7 +1,7 @@
 //! The same programs between two hosts: two network namespaces with a cable, and QP 1 on the wire.
 
 use super::rsockets::{self, DATAGRAMS, STREAMS};
-use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, nobody};
+use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, nobody, told_of_a_kill};
 use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
 use crate::pair;
@@ -63,6 +63,9 @@ const LOSSY: &[Case] = &[
     },
 ];
 
+/// What is looked at after one side was killed.
+type Killed<'a> = fn(&Bench, &Site<'a>, usize) -> Result<(), String>;
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let hosts = match Namespaces::new() {
         Ok(hosts) => hosts,
@@ -96,6 +99,20 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let server = at.serve(bench, &at.job(0, &listener, Some(port))?, TCP, port)?;
     tally.record("nobody listens, another server is there: rejected", nobody(bench, &at));
     drop(server);
+    for (victim, side) in rsockets::SIDES.iter().enumerate() {
+        let at = site(bench, &hosts, SERVER)?;
+        let port = pair::free_port()?;
+        let other = at.job(victim, &listener, Some(port))?;
+        let other = at.serve_at(victim, bench, &other, TCP, port)?;
+        let tests: [(&str, Killed<'_>); 2] =
+            [("rping", told_of_a_kill), ("rstream", rsockets::killed)];
+        for (program, run) in tests {
+            let name = format!("{program} between two hosts, {side} is killed, but not all");
+            bench.step(&format!("rdmacm: {name}"));
+            tally.record(&name, run(bench, &at, victim));
+        }
+        drop(other);
+    }
     // It takes the adapter's retries, a minute, so that one side has to do; on one host both are tried.
     let name = format!("rstream between two hosts, {} is killed", rsockets::SIDES[0]);
     bench.step(&format!("rdmacm: {name}"));
