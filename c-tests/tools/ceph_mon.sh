@@ -1,5 +1,6 @@
 #!/bin/sh
-# A Ceph monitor and its clients, which talk by Ceph's messenger "async+rdma": ceph_mon.sh PORT [cm], in a folder where it may make files.
+# A Ceph monitor and its clients, which talk by Ceph's messenger "async+rdma": ceph_mon.sh PORT [cm [HOST]], in a folder where it may make files.
+# With HOST the clients are in that host of a cluster, and the monitor is in its first one.
 # Stores values of several lengths, gets them back, and prints how many were wrong and what the messenger counted.
 port=$1
 # Of both ways to exchange addresses the first one is by TCP, the other one is rdma_cm.
@@ -10,7 +11,10 @@ esac
 here=$(pwd)
 CEPH_CONF=$here/ceph.conf
 export CEPH_CONF
-address="[v2:127.0.0.1:$port]"
+case ${3:-} in
+"") address="[v2:127.0.0.1:$port]" clients=env ;;
+*) address="[v2:$(getent ahostsv4 host1 | sed -n '1s/ .*//p'):$port]" clients="ssh $3" ;;
+esac
 cat > ceph.conf << EOC
 [global]
 fsid = 00000000-0000-4000-8000-000000000001
@@ -48,8 +52,8 @@ wrong=0
 for bytes in 1 3000 20000 65000; do
 	# Every line is another one.
 	seq 1000000 | head -c $bytes > "in.$bytes"
-	ceph --connect-timeout 120 config-key set "key.$bytes" -i "in.$bytes" > said.log 2>&1 || fail "cannot store $bytes bytes"
-	ceph --connect-timeout 120 config-key get "key.$bytes" -o "out.$bytes" > said.log 2>&1 || fail "cannot get $bytes bytes"
+	$clients ceph --connect-timeout 120 config-key set "key.$bytes" -i "in.$bytes" > said.log 2>&1 || fail "cannot store $bytes bytes"
+	$clients ceph --connect-timeout 120 config-key get "key.$bytes" -o "out.$bytes" > said.log 2>&1 || fail "cannot get $bytes bytes"
 	cmp -s "in.$bytes" "out.$bytes" || wrong=$((wrong + 1))
 done
 ceph daemon mon.a perf dump > counters.json || fail "no counters"

@@ -59,8 +59,10 @@ pub(crate) const BENCH_WIRE: &[Package] = &["ucx-utils", "libfabric-bin", "util-
 pub(crate) const RDMACM: &[Package] =
     &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iperf3", "iproute2"];
 
-/// Programs of others that connect by it (`cargo xtask test connected`), but for those of the stacks.
-pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev", "qemu-system-x86", "python3"];
+/// Programs of others that connect by it, but for those of the stacks.
+pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev"];
+/// The same, of those that only `cargo xtask test connected` runs.
+pub(crate) const LARGE: &[Package] = &["qemu-system-x86", "python3"];
 
 /// Stacks of others whose ways over verbs are tested.
 pub(crate) const QPERF: &[Package] = &["qperf"];
@@ -106,7 +108,7 @@ pub(crate) const VM: &[Package] =
 const ALL: &[&[Package]] = &[
     DEMO, TEST, UNPACK, BENCH, BENCH_WIRE, QPERF, LIBFABRIC, UCX, OPEN_MPI, HPCC, MPICH, GLOO,
     TENSORPIPE, DAPL, CEPH, TERMINAL, CAPTURE, HOSTS, DIST, CHROOT, START_UP, VM, RDMACM,
-    CONNECTED,
+    CONNECTED, LARGE,
 ];
 
 /// `cargo xtask packages`: prints the line that installs what any command needs, under the names of this release.

@@ -1,8 +1,9 @@
-//! Programs of others that connect by addresses, over our librdmacm: `c-tests/tools/connected.sh` runs each as docs/programs.md has it.
+//! Programs of others that connect by addresses, over our librdmacm: `c-tests/tools/connected.sh` runs each as docs/programs.md has it, on one host and between two.
 
 use super::{Bench, Tally};
-use crate::over::DataPath;
+use crate::over::{DataPath, Over};
 use crate::packages::{self, Package};
+use crate::process::{Finished, Job};
 use std::time::Duration;
 
 /// It takes half a minute on a quiet machine.
@@ -11,6 +12,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 /// Those that the script needs.
 pub(super) const PACKAGES: &[&[Package]] = &[
     packages::CONNECTED,
+    packages::LARGE,
     packages::QPERF,
     packages::LIBFABRIC,
     packages::UCX,
@@ -18,14 +20,56 @@ pub(super) const PACKAGES: &[&[Package]] = &[
     packages::CEPH,
 ];
 
+/// Those of [`some_between_hosts`].
+const SOME: &[&[Package]] =
+    &[packages::CONNECTED, packages::QPERF, packages::LIBFABRIC, packages::UCX, packages::OPEN_MPI];
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;
-    let tools = bench.paths.root.join("c-tests/tools");
     bench.step("connected");
-    let job = fabric.over.job("bash").arg(tools.join("connected.sh"));
-    let job = job.arg(bench.prefix()?.join("bin/ferroverbs")).arg(tools).dir(&fabric.work);
-    let job = job.env("HOME", &fabric.work).env("TMPDIR", &fabric.work);
-    let done = job.run(&bench.scratch, LIMIT)?;
+    let job = script(bench, fabric.over.job("bash"))?;
+    recorded(tally, &finish(bench, &fabric.work, job)?);
+    between_hosts(bench, tally, &[])
+}
+
+/// A part of them that takes seconds, between two hosts only: on one, `stacks` and others have the same programs.
+pub(super) fn some_between_hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    if let Err(why) = packages::ensure(SOME, &bench.progress) {
+        tally.skip("programs of others between two hosts", &why);
+        return Ok(());
+    }
+    between_hosts(bench, tally, &["some"])
+}
+
+/// The servers are in the first host of a cluster, as the script is, and the clients in the other one.
+fn between_hosts(bench: &Bench, tally: &mut Tally, words: &[&str]) -> crate::Result<()> {
+    bench.step("connected: two hosts");
+    let over = Over::new(bench.prefix()?, &bench.paths.target).user(bench.user).wired();
+    let cluster = over.job(bench.prefix()?.join("bin/ferroverbs"));
+    let job = script(bench, cluster.args(["cluster", "2", "-n", "-1", "--", "bash"]))?;
+    let job = job.arg("host1").args(words);
+    let done = finish(bench, &bench.private_folder("work")?, job)?;
+    if done.stderr.contains("which are refused here") {
+        tally.skip("programs of others between two hosts", done.stderr.trim());
+    } else {
+        recorded(tally, &done);
+    }
+    Ok(())
+}
+
+/// The script and what it is to know, behind what runs it.
+fn script(bench: &Bench, job: Job) -> crate::Result<Job> {
+    let tools = bench.paths.root.join("c-tests/tools");
+    let job = job.arg(tools.join("connected.sh"));
+    Ok(job.arg(bench.prefix()?.join("bin/ferroverbs")).arg(tools))
+}
+
+fn finish(bench: &Bench, work: &std::path::Path, job: Job) -> crate::Result<Finished> {
+    job.dir(work).env("HOME", work).env("TMPDIR", work).run(&bench.scratch, LIMIT)
+}
+
+/// What the script said of each.
+fn recorded(tally: &mut Tally, done: &Finished) {
     if !done.ok() {
         tally.record("all were run", Err(done.report("connected.sh")));
     }
@@ -37,5 +81,4 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             tally.record(name, Err(why.to_owned()));
         }
     }
-    Ok(())
 }

@@ -143,7 +143,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.record(&format!("rping, {side} is killed"), told_of_a_kill(bench, &site, victim));
     }
     rsockets::run(bench, tally)?;
-    hosts::run(bench, tally)
+    hosts::run(bench, tally)?;
+    super::connected::some_between_hosts(bench, tally)
 }
 
 /// Who is killed says nothing; its peer hears of it all the same, by the event that a connection ended. rping has a thread for events and one for

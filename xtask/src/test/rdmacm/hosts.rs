@@ -93,6 +93,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
+    rsockets::files(bench, tally, &site(bench, &hosts, SERVER)?, " between two hosts");
     let at = site(bench, &hosts, SERVER)?;
     let listener = ["rping", "-s", "-a", "0.0.0.0"];
     let port = pair::free_port()?;

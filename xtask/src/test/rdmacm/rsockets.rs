@@ -82,22 +82,31 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let fabric = bench.over(DataPath::Default)?;
     let site = Site::here(&fabric);
-    tally.record("rcopy", copy(bench, &site));
-    match web(bench, &site) {
-        Err(Web::Missing(program)) => tally.skip("TCP programs over rsockets", &program),
-        Err(Web::Failed(why)) => tally.record("a web server and curl over rsockets", Err(why)),
-        Ok(()) => tally.record("a web server and curl over rsockets", Ok(())),
-    }
-    match throughput(bench, &site) {
-        Err(Web::Missing(program)) => tally.skip("iperf3 over rsockets", &program),
-        Err(Web::Failed(why)) => tally.record("iperf3 over rsockets", Err(why)),
-        Ok(()) => tally.record("iperf3 over rsockets", Ok(())),
-    }
+    files(bench, tally, &site, "");
     for victim in [0, 1] {
         let name = format!("rstream, {} is killed", SIDES[victim]);
         tally.record(&name, killed(bench, &site, victim));
     }
     Ok(())
+}
+
+/// A TCP program, or a server and its client.
+type Program<'a> = fn(&Bench, &Site<'a>) -> Result<(), Web>;
+
+/// Files, and what TCP programs send; `place` is behind each name.
+pub(super) fn files(bench: &Bench, tally: &mut Tally, site: &Site<'_>, place: &str) {
+    bench.step(&format!("rdmacm: files and TCP programs{place}"));
+    tally.record(&format!("rcopy{place}"), copy(bench, site));
+    let programs: [(&str, Program<'_>); 2] =
+        [("a web server and curl over rsockets", web), ("iperf3 over rsockets", throughput)];
+    for (what, run) in programs {
+        let name = format!("{what}{place}");
+        match run(bench, site) {
+            Err(Web::Missing(program)) => tally.skip(&name, &program),
+            Err(Web::Failed(why)) => tally.record(&name, Err(why)),
+            Ok(()) => tally.record(&name, Ok(())),
+        }
+    }
 }
 
 /// A file arrives as it is.
