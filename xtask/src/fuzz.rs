@@ -18,7 +18,7 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 /// Seconds for each target in the tests.
 const SECONDS_VARIABLE: &str = "FERROVERBS_FUZZ_SECONDS";
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 40;
 /// libFuzzer and everything else, cold, on a slow machine.
 const BUILD: Duration = Duration::from_secs(1800);
 /// What a target may take to end when its time is over.
