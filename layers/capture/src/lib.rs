@@ -22,7 +22,7 @@ use abi::{
 };
 use cface::lock::Guard;
 use layer_tap::table::Table;
-use layer_tap::{Call, Done, Elements, Post, Qp, Queue, Times, Watch, life};
+use layer_tap::{Call, Done, Elements, Post, PostTimes, Qp, Queue, Times, Watch, life};
 use roce::wire::Psn;
 
 use frames::Way;
@@ -191,8 +191,9 @@ impl Watch for Capture {
     const BEFORE: bool = true;
     const ELEMENTS: bool = true;
 
-    fn posts_are_timed() -> bool {
-        false
+    #[inline(always)]
+    fn post_times() -> PostTimes {
+        PostTimes::Before
     }
 
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {

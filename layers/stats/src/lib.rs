@@ -21,7 +21,7 @@ use cface::lock::Guard;
 use layer_records::stats::{Counter, Kind};
 use layer_tap::spin::Spin;
 use layer_tap::table::Table;
-use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
+use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
 
 use flight::{Flight, Flights};
 use page::Place;
@@ -204,7 +204,12 @@ struct Stats;
 impl Watch for Stats {
     // A thread that polls may be quicker than the one that posts: what it finds must be known already.
     const BEFORE: bool = true;
-    const POSTS_HAVE_TIMES: bool = false;
+
+    #[inline(always)]
+    fn post_times() -> PostTimes {
+        // `posting` looks at it, for those that are measured.
+        PostTimes::Never
+    }
 
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);

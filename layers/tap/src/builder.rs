@@ -292,10 +292,11 @@ unsafe extern "C" fn wr_complete<W: Watch>(qp: *mut ibv_qp_ex) -> c_int {
         (work.old.wr_complete, core::mem::take(&mut work.posts))
     };
     let Some(complete) = complete else { return libc::EINVAL };
-    let start = Times::before_post::<W>();
+    let clock = W::post_times();
+    let start = clock.start(false, posts.len() > 1);
     // SAFETY: the provider's own pointer, with its QP.
     let result = unsafe { complete(qp) };
-    let times = Times::of_post::<W>(start);
+    let times = clock.end(start, false);
     for post in &posts {
         data::posted::<W>(known, *post, times, result);
     }

@@ -150,10 +150,13 @@ unsafe extern "C" fn post_send<W: Watch>(
             )
         };
     }
-    let start = Times::before_post::<W>();
+    let clock = W::post_times();
+    // SAFETY: NULL, or the program's list.
+    let is_list = unsafe { wr.as_ref() }.is_some_and(|wr| !wr.next.is_null());
+    let start = clock.start(false, is_list);
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(known.ctx.next, post_send)(qp, wr, bad) };
-    let times = Times::of_post::<W>(start);
+    let times = clock.end(start, false);
     // SAFETY: the caller's.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;
@@ -223,9 +226,10 @@ unsafe fn receive<W: Watch>(
             )
         };
     }
-    let start = Times::before_post::<W>();
+    let clock = W::post_times();
+    let start = clock.start(true, false);
     let result = post();
-    let times = Times::of_post::<W>(start);
+    let times = clock.end(start, true);
     // SAFETY: the caller's.
     let first_bad = unsafe { refused(result, bad) };
     let mut error = 0;

@@ -71,13 +71,8 @@ pub trait Watch: 'static {
     /// Whether [`elements`](Self::elements) is wanted.
     const ELEMENTS: bool = false;
 
-    /// Whether [`posted`](Self::posted) looks at the clock at all; where it does not its times are 0.
-    const POSTS_HAVE_TIMES: bool = true;
-
-    /// Whether it is measured how long posting takes: a reading of the clock for each. Where it is not, requests end when they start.
-    fn posts_are_timed() -> bool {
-        true
-    }
+    /// When posting looks at the clock.
+    fn post_times() -> PostTimes;
 
     /// A call of the control path returned; `args` are what `Call::args` describes.
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
@@ -116,18 +111,42 @@ pub struct Times {
     pub end: u64,
 }
 
-impl Times {
-    /// When a request is about to be posted.
-    #[inline]
-    pub(crate) fn before_post<W: Watch>() -> u64 {
-        if W::POSTS_HAVE_TIMES { now() } else { 0 }
+/// When posting looks at the clock, which takes as long as all the rest of what a layer does then. What was not asked for is 0, or equal to the other time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostTimes {
+    /// Not at all.
+    Never,
+    /// Before.
+    Before,
+    /// Of a request after it is posted, when its peer has it already and nobody waits for us; of a list before. Of receives not at all: whoever has a message
+    /// often posts the next one before it answers.
+    Late,
+    /// Before and after: it is measured how long posting takes.
+    Around,
+}
+
+impl PostTimes {
+    /// When requests are about to be posted.
+    #[inline(always)]
+    pub(crate) fn start(self, is_receive: bool, is_list: bool) -> u64 {
+        match self {
+            Self::Before | Self::Around => now(),
+            Self::Late if is_list && !is_receive => now(),
+            _ => 0,
+        }
     }
 
-    /// Of a request that was posted just now.
-    #[inline]
-    pub(crate) fn of_post<W: Watch>(start: u64) -> Self {
-        let is_timed = W::POSTS_HAVE_TIMES && W::posts_are_timed();
-        Self { start, end: if is_timed { now() } else { start } }
+    /// When they were posted.
+    #[inline(always)]
+    pub(crate) fn end(self, start: u64, is_receive: bool) -> Times {
+        match self {
+            Self::Around => Times { start, end: now() },
+            Self::Late if start == 0 && !is_receive => {
+                let end = now();
+                Times { start: end, end }
+            }
+            _ => Times { start, end: start },
+        }
     }
 }
 
@@ -403,3 +422,33 @@ macro_rules! beneath {
     }};
 }
 pub(crate) use beneath;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times of a request, or of a receive, that is posted alone or in a list: which of the two are known, and whether they are the same.
+    fn known(clock: PostTimes, is_receive: bool, is_list: bool) -> (bool, bool, bool) {
+        let times = clock.end(clock.start(is_receive, is_list), is_receive);
+        (times.start != 0, times.end != 0, times.start == times.end)
+    }
+
+    #[test]
+    fn each_way_of_timing_knows_what_it_says() {
+        for (is_receive, is_list) in [(false, false), (false, true), (true, false), (true, true)] {
+            let of = |clock| known(clock, is_receive, is_list);
+            assert_eq!(of(PostTimes::Never), (false, false, true));
+            assert_eq!(of(PostTimes::Before), (true, true, true));
+            assert_eq!(of(PostTimes::Late), (!is_receive, !is_receive, true));
+            let (start, end, _) = of(PostTimes::Around);
+            assert!(start && end);
+        }
+    }
+
+    #[test]
+    fn a_request_alone_is_timed_after_it_was_posted_and_a_list_before() {
+        assert_eq!(PostTimes::Late.start(false, false), 0);
+        assert_ne!(PostTimes::Late.start(false, true), 0);
+        assert_eq!(PostTimes::Late.end(7, false).end, 7, "it has been read already");
+    }
+}

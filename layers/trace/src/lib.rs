@@ -14,7 +14,7 @@ use abi::{
 };
 use cface::lock::Guard;
 use layer_records::trace::ARGS;
-use layer_tap::{Call, Done, Post, Qp, Queue, Times, Watch, life};
+use layer_tap::{Call, Done, Post, PostTimes, Qp, Queue, Times, Watch, life};
 use recorder::Head;
 
 /// What the front-end looks for.
@@ -74,8 +74,12 @@ static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 struct Trace;
 
 impl Watch for Trace {
-    fn posts_are_timed() -> bool {
-        POSTS_ARE_TIMED.load(Ordering::Relaxed)
+    #[inline(always)]
+    fn post_times() -> PostTimes {
+        match POSTS_ARE_TIMED.load(Ordering::Relaxed) {
+            true => PostTimes::Around,
+            false => PostTimes::Late,
+        }
     }
 
     fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]) {

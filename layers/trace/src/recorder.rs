@@ -47,6 +47,8 @@ pub(crate) struct Local {
     end: Cell<u64>,
     /// Polls that found nothing since the last completion.
     empty: Cell<u64>,
+    /// When it looked at the clock last.
+    time: Cell<u64>,
 }
 
 impl Local {
@@ -66,6 +68,7 @@ thread_local! {
         next: Cell::new(0),
         end: Cell::new(0),
         empty: Cell::new(0),
+        time: Cell::new(0),
     } };
 }
 
@@ -96,8 +99,11 @@ pub(crate) fn write(head: &Head, args: impl FnOnce(&Local) -> [u64; ARGS]) {
         let duration = head.times.end.saturating_sub(head.times.start);
         let duration = u32::try_from(duration).unwrap_or(u32::MAX);
         let (call, error) = (head.call as u64, u64::from(head.error.cast_unsigned()));
+        // A receive that is posted has no time of its own.
+        let start = if head.times.start == 0 { local.time.get() } else { head.times.start };
+        local.time.set(start.max(head.times.end));
         let begin = [
-            head.times.start,
+            start,
             u64::from(duration) | u64::from(local.thread.get()) << 32,
             call | error << 32,
             head.result,
@@ -162,6 +168,9 @@ fn prepare(local: &Local) -> bool {
     local.next.set(next);
     local.end.set(next + CHUNK);
     local.thread.set(layer_tap::thread());
+    if local.time.get() == 0 {
+        local.time.set(layer_tap::now());
+    }
     local.generation.set(GENERATION.load(Ordering::Relaxed));
     true
 }

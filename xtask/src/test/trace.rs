@@ -69,7 +69,26 @@ fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         if right { Ok(()) } else { Err(why()) }
     });
     tally.record(name, result);
+    // For which the clock was not read.
+    let name = "receives that are posted have a time";
+    let told = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
+    let times = |call: &str| times_of(&told.stdout, call);
+    let opened = times("ibv_open_device").into_iter().min();
+    let receives = times("ibv_post_recv");
+    let right = receives.len() >= 200 && receives.iter().min() > opened.as_ref();
+    let why = || format!("{opened:?}, {} receives\n{}", receives.len(), told.report("ferroverbs"));
+    tally.record(name, (opened.is_some() && right).then_some(()).ok_or_else(why));
     Ok(())
+}
+
+/// When a call began, in lines of JSON.
+fn times_of(lines: &str, call: &str) -> Vec<u64> {
+    let call = format!("\"call\":\"{call}\"");
+    let of = |line: &str| {
+        let (_, behind) = line.split_once("\"time_ns\":")?;
+        behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    lines.lines().filter(|line| line.contains(&call)).filter_map(of).collect()
 }
 
 /// The file of a process can be read while it runs and after it was killed.
