@@ -1,6 +1,7 @@
 /*
  * Does each operation once, between queue pairs of this process, with wr_ids and PSNs that the test knows; prints the numbers of its queue pairs. "killed":
- * is killed then. "child": a child does the same. "many N": sends N messages of 1000 bytes. "small N": the same, with a limit of 200000 bytes for files.
+ * is killed then; "killed-now": at once. "child": a child does the same. "many N": sends N messages of 1000 bytes. "small N": the same, with a limit of 200000 bytes for
+ * files; "tiny N": of 50000.
  */
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -193,14 +194,14 @@ static void each_operation(void)
 	fflush(stdout);
 }
 
-static void many(int count, int is_small)
+static void many(int count, rlim_t most)
 {
 	struct ibv_qp *a = make(IBV_QPT_RC), *b = make(IBV_QPT_RC);
 	connect_to(a, b->qp_num);
 	connect_to(b, a->qp_num);
 	/* Shared memory of the adapter counts, too: it is there by now. */
-	struct rlimit limit = { 200000, 200000 };
-	want(!is_small || !setrlimit(RLIMIT_FSIZE, &limit), "setrlimit");
+	struct rlimit limit = { most, most };
+	want(!most || !setrlimit(RLIMIT_FSIZE, &limit), "setrlimit");
 	for (int i = 0; i < count; i++) {
 		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = i };
 		receive(b, i, REMOTE, 1024);
@@ -232,14 +233,16 @@ int main(int argc, char **argv)
 	mr = ibv_reg_mr(pd, buffer, sizeof(buffer),
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	want(mr != NULL, "ibv_reg_mr");
-	if (!strcmp(how, "many") || !strcmp(how, "small"))
-		many(argc > 2 ? atoi(argv[2]) : 1, !strcmp(how, "small"));
+	if (!strcmp(how, "many") || !strcmp(how, "small") || !strcmp(how, "tiny"))
+		many(argc > 2 ? atoi(argv[2]) : 1, *how == 's' ? 200000 : *how == 't' ? 50000 : 0);
 	else
 		each_operation();
 	if (child > 0) {
 		int status;
 		want(waitpid(child, &status, 0) == child && status == 0, "the child");
 	}
+	if (!strcmp(how, "killed-now"))
+		raise(SIGKILL);
 	if (!strcmp(how, "killed")) {
 		/* What docs/capture.md promises: whoever polls in vain for so long has all of it in the file. */
 		struct timespec now, begin;

@@ -2,7 +2,7 @@
 
 use crate::recorded::{self, Folder, all_files_of};
 use crate::run;
-use layer_records::pcapng;
+use layer_records::{file, pcapng, rest};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -97,16 +97,36 @@ fn write(path: &Path, bytes: &[u8]) -> crate::Result<()> {
     fs::write(path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
+/// A file, with what its process, which may run still or was killed, has not written into it.
+fn whole(name: &Path) -> crate::Result<Vec<u8>> {
+    // PID-TIME-NUMBER.pcapng; beside it is PID-TIME.fvcapture.
+    let rest = name.to_str().and_then(|name| {
+        let (stem, number) = name.strip_suffix(ENDING)?.rsplit_once('-')?;
+        let rest = fs::read(format!("{stem}{}", file::ending(LAYER))).ok()?;
+        Some((number.parse().ok()?, rest))
+    });
+    let file = fs::read(name).map_err(|e| format!("cannot read {}: {e}", name.display()))?;
+    Ok(match rest {
+        Some((number, rest)) => rest::complete(file, number, &rest),
+        None => file,
+    })
+}
+
 /// The packets of these processes, files and folders.
 fn join(what: &[PathBuf]) -> crate::Result<Vec<u8>> {
     let mut names = Vec::new();
     for one in what {
         names.extend(all_files_of(LAYER, ENDING, one)?.0);
     }
-    let mut files = Vec::new();
-    for name in &names {
-        files.push(fs::read(name).map_err(|e| format!("cannot read {}: {e}", name.display()))?);
+    let mut found = Vec::new();
+    for name in names {
+        let file = whole(&name)?;
+        // Otherwise its process was killed as soon as it had made it.
+        if !file.is_empty() {
+            found.push((name, file));
+        }
     }
+    let (names, files): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     let comment = "Packets of several processes. Interfaces say of themselves what they are: synthesised from verbs calls, or of the wire.";
     pcapng::merge(&files, PROGRAM, comment).map_err(|index| {
         let name = names.get(index).map_or(String::new(), |name| name.display().to_string());

@@ -6,6 +6,7 @@ mod frames;
 mod memory;
 mod qp;
 mod request;
+mod rest;
 mod settings;
 mod wire;
 mod writer;

@@ -12,6 +12,7 @@ use cface::shared::Shared;
 use layer_records::pcapng::{self, Link, Packet};
 use layer_tap::file;
 
+use crate::rest::Rest;
 use crate::settings::settings;
 
 /// Bytes that are gathered before they are written.
@@ -36,12 +37,12 @@ struct State {
     interfaces: Vec<Interface>,
     /// The file that is written.
     file: Option<File>,
-    /// How the files of this process begin; none before the first.
-    stem: Option<PathBuf>,
     /// Files that were begun.
     begun: u64,
-    /// Whole blocks that are not in the file yet.
-    waiting: Vec<u8>,
+    /// Whole blocks that are not in the file yet; none before the first.
+    rest: Option<Rest>,
+    /// Room for putting a block together.
+    block: Vec<u8>,
     /// Bytes in the file.
     written: u64,
     /// Bytes that a file of this process may have: beyond them the kernel would kill it (RLIMIT_FSIZE).
@@ -56,9 +57,9 @@ struct State {
 static STATE: Shared<State> = Shared::new(State {
     interfaces: Vec::new(),
     file: None,
-    stem: None,
     begun: 0,
-    waiting: Vec::new(),
+    rest: None,
+    block: Vec::new(),
     written: 0,
     limit: u64::MAX,
     over: false,
@@ -66,12 +67,13 @@ static STATE: Shared<State> = Shared::new(State {
 });
 /// Something waits. Written under the lock.
 static WAITS: AtomicBool = AtomicBool::new(false);
+/// The process ends.
+static OVER: AtomicBool = AtomicBool::new(false);
 /// When it began to; CLOCK_MONOTONIC.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 
 /// The number of an interface, for [`write()`]; it has it in all files of the process.
 pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u32 {
-    let _uncancelled = Uncancelled::begin();
     let mut state = STATE.lock();
     let is_it = |known: &Interface| {
         known.link == link && known.name == name && known.description == description
@@ -80,9 +82,9 @@ pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u3
         return index as u32;
     }
     if state.file.is_some() {
-        let mut block = Vec::new();
-        pcapng::interface(&mut block, link, settings().snap as u32, name, description);
-        state.waiting.extend(block);
+        state.add(|block| {
+            pcapng::interface(block, link, settings().snap as u32, name, description);
+        });
     }
     state.interfaces.push(Interface { link, name: name.to_owned(), description });
     state.interfaces.len() as u32 - 1
@@ -90,24 +92,24 @@ pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u3
 
 /// Writes a packet; its time is one of CLOCK_MONOTONIC. `at_once`: nothing waits behind it.
 pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
-    let _uncancelled = Uncancelled::begin();
     let mut state = STATE.lock();
     let state = &mut *state;
     if state.over || (state.file.is_none() && !state.begin()) {
         return;
     }
     let time = packet.time.wrapping_add(state.epoch);
-    pcapng::packet(&mut state.waiting, &Packet { time, ..*packet });
-    if !WAITS.swap(true, Ordering::Relaxed) {
+    state.add(|block| pcapng::packet(block, &Packet { time, ..*packet }));
+    if !WAITS.load(Ordering::Relaxed) {
+        WAITS.store(true, Ordering::Relaxed);
         SINCE.store(packet.time, Ordering::Relaxed);
     }
     let waited = packet.time.saturating_sub(SINCE.load(Ordering::Relaxed));
-    if at_once || waited >= WAIT || state.waiting.len() >= GATHERED {
+    let waiting = state.waiting().len();
+    if at_once || waited >= WAIT || waiting >= GATHERED || OVER.load(Ordering::Relaxed) {
         state.flush();
     }
-    if state.written + state.waiting.len() as u64 >= settings().size {
-        state.flush();
-        state.file = None;
+    if state.written + state.waiting().len() as u64 >= settings().size {
+        state.close();
     }
 }
 
@@ -125,14 +127,18 @@ pub(crate) fn idle() {
 #[cold]
 pub(crate) fn flush() {
     if WAITS.load(Ordering::Relaxed) {
-        let _uncancelled = Uncancelled::begin();
         STATE.lock().flush();
     }
 }
 
 /// The process ends.
 pub(crate) extern "C" fn at_exit() {
+    // What other threads, or functions that are called later, capture from now on does not wait.
+    OVER.store(true, Ordering::Relaxed);
     flush();
+    if let Some(rest) = &STATE.lock().rest {
+        rest.remove();
+    }
 }
 
 /// To fork: nobody writes until the result is dropped, and nothing waits that the child would write, too.
@@ -147,8 +153,8 @@ pub(crate) fn forked() {
     WAITS.store(false, Ordering::Relaxed);
     // Closes the child's descriptor of it.
     state.file = None;
-    state.waiting.clear();
-    state.stem = None;
+    // Its mapping is the parent's, too, which goes on with it.
+    state.rest = None;
     (state.begun, state.over) = (0, false);
 }
 
@@ -156,21 +162,19 @@ impl State {
     /// Begins a file; `false`: there can be none, which is told once.
     #[cold]
     fn begin(&mut self) -> bool {
+        let _uncancelled = Uncancelled::begin();
         match self.open() {
             Ok(file) => {
                 self.file = Some(file);
                 self.written = 0;
                 let comment = self.comment();
-                pcapng::section(&mut self.waiting, PROGRAM, &comment);
+                self.add(|block| pcapng::section(block, PROGRAM, &comment));
                 let snap = settings().snap as u32;
-                for one in &self.interfaces {
-                    pcapng::interface(
-                        &mut self.waiting,
-                        one.link,
-                        snap,
-                        &one.name,
-                        one.description,
-                    );
+                for one in core::mem::take(&mut self.interfaces) {
+                    self.add(|block| {
+                        pcapng::interface(block, one.link, snap, &one.name, one.description);
+                    });
+                    self.interfaces.push(one);
                 }
                 true
             }
@@ -190,23 +194,23 @@ impl State {
     fn open(&mut self) -> Result<File, String> {
         let settings = settings();
         if self.begun == 0 {
-            let folder = match &settings.dir {
-                Some(dir) => dir.clone(),
-                None => file::own("capture", ".pcapng")?,
-            };
+            if settings.dir.is_none() {
+                // Without the oldest files.
+                file::own("capture", ".pcapng")?;
+            }
             let real = file::clock(libc::CLOCK_REALTIME);
             self.epoch = real.wrapping_sub(file::clock(libc::CLOCK_MONOTONIC));
-            self.stem = Some(folder.join(format!("{}-{real}", std::process::id())));
+            self.rest = Some(Rest::make(settings.dir.as_deref())?);
         }
         if let Some(old) = self.begun.checked_sub(settings.files) {
             // Whoever took it away did so for us.
             let _ = fs::remove_file(self.path(old));
         }
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is ours.
-        let error = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-        self.limit = if error == 0 { limit.rlim_cur } else { u64::MAX };
+        self.limit = file::longest();
         let path = self.path(self.begun);
+        if let Some(rest) = &mut self.rest {
+            rest.begin(self.begun);
+        }
         self.begun += 1;
         let made = File::options().write(true).create_new(true).mode(0o600).open(&path);
         made.map_err(|e| format!("{}: {e}", path.display()))
@@ -214,20 +218,22 @@ impl State {
 
     /// File number `index` of this process.
     fn path(&self, index: u64) -> PathBuf {
-        let mut path = self.stem.clone().unwrap_or_default().into_os_string();
+        let mut path = self.rest.as_ref().map(Rest::stem).unwrap_or_default().into_os_string();
         path.push(format!("-{index:04}.pcapng"));
         path.into()
     }
 
     fn flush(&mut self) {
+        // All that a thread can be cancelled in is called here, or where a file begins.
+        let _uncancelled = Uncancelled::begin();
         WAITS.store(false, Ordering::Relaxed);
         let Some(file) = &self.file else { return };
         let descriptor = file.as_raw_fd();
-        if self.written + self.waiting.len() as u64 > self.limit {
+        if self.written + self.waiting().len() as u64 > self.limit {
             self.end("the limit of files' sizes (ulimit -f) is reached");
             return;
         }
-        let mut rest = self.waiting.as_slice();
+        let mut rest = self.waiting();
         while !rest.is_empty() {
             // SAFETY: bytes of ours, a descriptor of ours.
             let got = unsafe { libc::write(descriptor, rest.as_ptr().cast(), rest.len()) };
@@ -245,15 +251,43 @@ impl State {
             }
             rest = rest.get(got.cast_unsigned()..).unwrap_or_default();
         }
-        self.written += self.waiting.len() as u64;
-        self.waiting.clear();
+        self.written += self.waiting().len() as u64;
+        if let Some(rest) = &mut self.rest {
+            rest.written();
+        }
+    }
+
+    /// The file is full.
+    #[cold]
+    fn close(&mut self) {
+        self.flush();
+        let _uncancelled = Uncancelled::begin();
+        self.file = None;
+    }
+
+    fn waiting(&self) -> &[u8] {
+        self.rest.as_ref().map_or(&[], Rest::bytes)
+    }
+
+    /// Adds a block to what waits; there is room for all that is gathered and the longest one behind it.
+    fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
+        let mut block = core::mem::take(&mut self.block);
+        block.clear();
+        fill(&mut block);
+        if !self.rest.as_mut().is_some_and(|rest| rest.push(&block)) {
+            self.flush();
+            let _ = self.rest.as_mut().is_some_and(|rest| rest.push(&block));
+        }
+        self.block = block;
     }
 
     /// Nothing is captured any more.
     #[cold]
     fn end(&mut self, why: &str) {
         (self.over, self.file) = (true, None);
-        self.waiting = Vec::new();
+        if let Some(rest) = self.rest.take() {
+            rest.remove();
+        }
         eprintln!("ferroverbs capture: no more packets are captured: {why}");
     }
 }

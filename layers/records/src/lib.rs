@@ -8,6 +8,7 @@ pub mod file;
 pub mod histogram;
 pub mod names;
 pub mod pcapng;
+pub mod rest;
 pub mod stats;
 pub mod text;
 pub mod trace;

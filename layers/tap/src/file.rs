@@ -45,6 +45,12 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
     let pid = std::process::id();
     let path = folder.join(format!("{pid}-{realtime}{}", ending(wanted.layer)));
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let length = HEAD as u64 + wanted.capacity * wanted.record as u64;
+    // Beyond it the kernel would kill the process (SIGXFSZ).
+    if length > longest() {
+        let why = "more than a file may have (ulimit -f)";
+        return Err(format!("{} would have {length} bytes, {why}", path.display()));
+    }
     let file = File::options()
         .read(true)
         .write(true)
@@ -52,7 +58,6 @@ pub fn make(wanted: &Wanted<'_>) -> Result<(PathBuf, *mut u64), String> {
         .mode(0o600)
         .open(&path)
         .map_err(fail)?;
-    let length = HEAD as u64 + wanted.capacity * wanted.record as u64;
     // A hole in the file would kill the program when the disk is full.
     // SAFETY: a descriptor of ours.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length.cast_signed()) };
@@ -104,6 +109,15 @@ pub fn own(layer: &str, ending: &str) -> Result<PathBuf, String> {
     }
     tidy(&folder, ending);
     Ok(folder)
+}
+
+/// Bytes that a file of this process may have (RLIMIT_FSIZE).
+#[must_use]
+pub fn longest() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is ours.
+    let error = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    if error == 0 { limit.rlim_cur } else { u64::MAX }
 }
 
 /// Nanoseconds of this clock.

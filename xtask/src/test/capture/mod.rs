@@ -240,6 +240,10 @@ fn ends(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
         right.then_some(()).ok_or_else(|| captured.done.report("packets"))
     });
     tally.record(name, result);
+    let name = "what waited when kill -9 came is put in by `ferroverbs capture merge`";
+    bench.step(name);
+    let captured = run_program(bench, program, &["killed-now"], "")?;
+    tally.record(name, killed_at_once(bench, &captured));
     let name = "a child has a file of its own";
     bench.step(name);
     let captured = run_program(bench, program, &["child"], "")?;
@@ -252,24 +256,45 @@ fn ends(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
             .ok_or_else(|| format!("{counts:?}: {}", captured.done.report("packets")))
     });
     tally.record(name, result);
-    for (name, limit) in [("a limit of file sizes", "fsize"), ("a full disk", "disk")] {
+    for (name, how, least) in [
+        ("a limit of file sizes", "small", 51),
+        ("a limit too low for any file", "tiny", 0),
+        ("a full disk", "many", 0),
+    ] {
         bench.step(name);
-        tally.record(name, full(bench, program, limit));
+        tally.record(name, full(bench, program, how, least));
     }
     Ok(())
 }
 
+/// Nothing is lost of a process that had no time to write anything.
+fn killed_at_once(bench: &Bench, captured: &Captured) -> crate::Result<()> {
+    let file = captured.files.first().ok_or("no file")?;
+    let fabric = bench.over(DataPath::Default)?;
+    let whole = fabric.work.join("whole.pcapng");
+    let done = ferroverbs(bench, &fabric, &["merge", "-o"])?
+        .args([&whole, file])
+        .run(&bench.scratch, LIMIT)?;
+    let written = fs::metadata(file).map_or(0, |meta| meta.len());
+    let count = sound(bench, &whole)?;
+    let right = done.ok()
+        && captured.done.end == End::Signalled(libc::SIGKILL)
+        && count == operations::COUNT
+        && written < fs::metadata(&whole).map_or(0, |meta| meta.len());
+    right.then_some(()).ok_or_else(|| {
+        format!("{count} packets, {written} bytes: {}", captured.done.report("packets"))
+    })
+}
+
 /// Where there is no more room, a line says so, once, and the program goes on; the file ends with its last whole block.
-fn full(bench: &Bench, program: &Path, limit: &str) -> Result<(), String> {
+fn full(bench: &Bench, program: &Path, how: &str, least: usize) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
     let folder = bench.private_folder("captured")?;
     let setting = format!("dir={}:snap=0", folder.display());
-    let is_limited = limit == "fsize";
-    if !is_limited {
+    if how == "many" {
         // Nothing can be written there.
         fs::remove_dir(&folder).map_err(|e| e.to_string())?;
     }
-    let how = if is_limited { "small" } else { "many" };
     let job = fabric.over.job(program).args([how, "400"]).dir(&fabric.work);
     let done = job.env(LAYERS, "capture").env(SETTING, setting).run(&bench.scratch, LIMIT)?;
     let said =
@@ -279,7 +304,7 @@ fn full(bench: &Bench, program: &Path, limit: &str) -> Result<(), String> {
     for file in &files {
         packets += sound(bench, file)?;
     }
-    let right = done.ok() && said == 1 && (!is_limited || (files.len() == 1 && packets > 50));
+    let right = done.ok() && said == 1 && files.len() == least.min(1) && packets >= least;
     right.then_some(()).ok_or_else(|| format!("{packets} packets: {}", done.report("packets")))
 }
 
@@ -322,11 +347,15 @@ fn command(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()
     });
     tally.record(name, result);
     let program = program.to_string_lossy();
+    let empty = fabric.work.join("1-2-0000.pcapng");
+    fs::write(&empty, []).map_err(|e| format!("cannot write {}: {e}", empty.display()))?;
+    let empty = empty.to_string_lossy();
     for (name, args, status, parts) in [
         ("a status", &["--", "sh", "-c", "exit 7"][..], 7, &["nothing was sent"][..]),
         ("a signal", &["--", &program, "killed"], 137, &[]),
         ("no command", &["--", "/not/there"], 127, &["cannot run"]),
         ("no file", &["merge", "/not/there"], 2, &["cannot read"]),
+        ("a file of a process that was killed at once", &["merge", &empty], 0, &[]),
         ("another file", &["merge", "/proc/self/status"], 2, &["is no capture file"]),
         ("a wrong setting", &["--settings", "snap=3", "--", &program], 0, &["snap", "ignored"]),
     ] {
