@@ -15,7 +15,8 @@ use roce::wire::{
 };
 
 use crate::frames::{self, About, Way};
-use crate::memory::Source;
+use crate::line::Line;
+use crate::memory::{Kind, Source};
 use crate::qp::{Flight, Known, Srq, State, kept};
 use crate::request;
 use crate::settings::{Class, settings};
@@ -28,7 +29,8 @@ impl Known {
         let state = &mut *state;
         let status = names::status(done.status).unwrap_or("an unknown status");
         let ok = done.status == IBV_WC_SUCCESS;
-        let begin = format!("qp {:#x} wr_id {:#x} status {status}", self.number, done.wr_id);
+        let mut begin = Line::new(self.number, done.wr_id);
+        begin.text(" status ").text(status);
         if ok && done.opcode & abi::IBV_WC_RECV != 0 {
             let source = match srq {
                 Some(srq) => srq.take(done.wr_id),
@@ -42,7 +44,7 @@ impl Known {
         let is_it = |flight: &Flight| flight.post.wr_id == done.wr_id;
         // A datagram that failed is one of many.
         state.is_broken |= !ok && self.kind != IBV_QPT_UD;
-        if let Some(at) = state.flights.iter().position(is_it) {
+        if let Some(at) = state.flights.iter().position(|flight| is_it(flight)) {
             for index in 0..=at {
                 let Some(flight) = state.flights.pop_front() else { break };
                 if !flight.is_told {
@@ -68,7 +70,7 @@ impl Known {
         flight: &Flight,
         done: Option<&Done>,
         time: u64,
-        begin: &str,
+        begin: &Line,
     ) {
         let class = request::class(flight.post.opcode);
         if !settings().wants_class(class) {
@@ -94,11 +96,16 @@ impl Known {
             return;
         }
         let comment = match done {
-            Some(_) => format!("{begin}; synthesised from the completion"),
-            None if matches!(class, Class::Read | Class::Atomic) => format!(
-                "qp {:#x} wr_id {:#x} not signaled; synthesised from a later completion",
-                self.number, flight.post.wr_id
-            ),
+            Some(_) => {
+                let mut comment = begin.clone();
+                comment.text("; synthesised from the completion");
+                comment
+            }
+            None if matches!(class, Class::Read | Class::Atomic) => {
+                let mut comment = Line::new(self.number, flight.post.wr_id);
+                comment.text(" not signaled; synthesised from a later completion");
+                comment
+            }
             None => return,
         };
         let way = flight.way.back();
@@ -115,7 +122,7 @@ impl Known {
             bth: Bth::new(Qpn::new(self.number), psn),
             message: wrap(response),
         };
-        let about = (time, Direction::In, comment.as_str());
+        let about = (time, Direction::In, &*comment);
         if let Some(syndrome) = refusal {
             let packet = packet(flight.first, Response::Acknowledge(Aeth { syndrome, msn }));
             self.synthesise(about, &way, &packet, &[], 0);
@@ -126,7 +133,7 @@ impl Known {
         match class {
             Class::Read => {
                 let count = flight.psns;
-                let mut bytes = Vec::new();
+                let mut bytes = core::mem::take(&mut state.bytes);
                 for index in request::picks(count, settings().packets) {
                     let response = match (index == 0, index + 1 == count) {
                         (true, true) => ReadResponse::Only(aeth),
@@ -136,15 +143,21 @@ impl Known {
                     };
                     let (offset, length) = request::piece(index, flight.post.bytes, state.mtu);
                     bytes.clear();
-                    let _ =
-                        flight.source.read(self.context, false, offset, kept(length), &mut bytes);
+                    let _ = flight.source.read(
+                        self.context,
+                        Kind::Regions,
+                        offset,
+                        kept(length),
+                        &mut bytes,
+                    );
                     let packet = packet(flight.first.add(index), Response::Read(response));
                     self.synthesise(about, &way, &packet, &bytes, length);
                 }
+                state.bytes = bytes;
             }
             Class::Atomic => {
                 let mut bytes = Vec::new();
-                let _ = flight.source.read(self.context, false, 0, 8, &mut bytes);
+                let _ = flight.source.read(self.context, Kind::Regions, 0, 8, &mut bytes);
                 let original = bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
                 let packet = packet(flight.first, Response::Atomic(aeth, original));
                 self.synthesise(about, &way, &packet, &[], 0);
@@ -157,7 +170,7 @@ impl Known {
     }
 
     /// Writes what a peer would have sent to a receive, and our acknowledgement.
-    fn received(&self, state: &mut State, done: &Done, time: u64, source: &Source, begin: &str) {
+    fn received(&self, state: &mut State, done: &Done, time: u64, source: &Source, begin: &Line) {
         let is_write = done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM;
         let class = if is_write { Class::Write } else { Class::Send };
         let from = state.heard.iter().position(|number| *number == done.src_qp);
@@ -179,7 +192,8 @@ impl Known {
         }
         if self.is_frame() {
             let mut bytes = Vec::new();
-            let _ = source.read(self.context, false, 0, kept(done.bytes as usize), &mut bytes);
+            let _ =
+                source.read(self.context, Kind::Regions, 0, kept(done.bytes as usize), &mut bytes);
             let comment = format!("{begin}; a frame as it was received");
             let about = About {
                 interface: self.packets,
@@ -196,7 +210,7 @@ impl Known {
         if is_datagram {
             skip = roce::wire::GRH_LEN;
             let mut grh = Vec::new();
-            let _ = source.read(self.context, false, 0, skip, &mut grh);
+            let _ = source.read(self.context, Kind::Regions, 0, skip, &mut grh);
             (way.source, way.destination) = ends_of(&grh).unwrap_or_default();
         }
         way.source_port = frames::source_port(if is_datagram { done.src_qp } else { state.peer });
@@ -204,7 +218,7 @@ impl Known {
         let count = bytes.div_ceil(state.mtu.max(1).into()).max(1) as u32;
         let imm = (done.flags & abi::IBV_WC_WITH_IMM != 0)
             .then(|| Immediate::new(done.imm.to_be_bytes()));
-        let mut payload = Vec::new();
+        let mut payload = core::mem::take(&mut state.bytes);
         for index in request::picks(count, settings().packets) {
             let (is_first, is_last) = (index == 0, index + 1 == count);
             let message = match self.kind {
@@ -228,17 +242,20 @@ impl Known {
             let (offset, length) = request::piece(index, bytes, state.mtu);
             payload.clear();
             let known = kept(length);
-            let read = source.read(self.context, false, skip + offset, known, &mut payload);
+            let read = source.read(self.context, Kind::Regions, skip + offset, known, &mut payload);
             let mut bth = Bth::new(Qpn::new(self.number), state.expected.add(index));
             bth.ack_request = is_last && self.kind == IBV_QPT_RC;
-            let comment = format!(
-                "{begin} received {bytes} bytes; packet {} of {count}{}; synthesised from the completion",
-                index + 1,
-                if read.is_some() { "" } else { "; its bytes cannot be read" },
-            );
+            let mut comment = begin.clone();
+            comment.text(" received ").dec(bytes).text(" bytes; packet ");
+            comment.dec(u64::from(index) + 1).text(" of ").dec(count.into());
+            if read.is_none() {
+                comment.text("; its bytes cannot be read");
+            }
+            comment.text("; synthesised from the completion");
             let packet = Packet { bth, message };
             self.synthesise((time, Direction::In, &comment), &way, &packet, &payload, length);
         }
+        state.bytes = payload;
         let last = state.expected.add(count - 1);
         state.expected = last.add(1);
         if self.kind == IBV_QPT_RC {
@@ -247,7 +264,8 @@ impl Known {
                 Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(state.done) };
             let message = Message::RcResponse(Response::Acknowledge(aeth));
             let packet = Packet { bth: Bth::new(Qpn::new(state.peer), last), message };
-            let comment = format!("{begin}; acknowledged; synthesised from the completion");
+            let mut comment = begin.clone();
+            comment.text("; acknowledged; synthesised from the completion");
             let way = Way { source_port: frames::source_port(self.number), ..way.back() };
             self.synthesise((time, Direction::Out, &comment), &way, &packet, &[], 0);
         }

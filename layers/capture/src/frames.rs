@@ -36,12 +36,8 @@ impl Way {
         both.unwrap_or(Addresses::V6 { src: source, dst: destination })
     }
 
-    fn envelope(&self) -> Envelope {
-        Envelope {
-            addresses: self.addresses(),
-            source_port: self.source_port,
-            identification: self.identification,
-        }
+    fn envelope(&self, addresses: Addresses) -> Envelope {
+        Envelope { addresses, source_port: self.source_port, identification: self.identification }
     }
 }
 
@@ -60,9 +56,8 @@ struct Lower {
 }
 
 impl Lower {
-    /// For `inside` bytes from the base header to the ICRC.
-    fn new(way: &Way, inside: usize) -> Self {
-        let addresses = way.addresses();
+    /// For `inside` bytes from the base header to the ICRC, between these addresses of the way.
+    fn new(way: &Way, addresses: Addresses, inside: usize) -> Self {
         let udp_len = (UDP + inside) as u16;
         let hop_limit = if way.hop_limit == 0 { 64 } else { way.hop_limit };
         let grh = Grh { addresses, traffic_class: way.traffic_class, hop_limit, udp_len }.emit();
@@ -153,20 +148,22 @@ pub(crate) fn synthesise(
     let head = packet.emit(length);
     let padding = &[0; 3][..Packet::padding(length)];
     let inside = head.len() + length + padding.len() + ICRC_LEN;
-    let lower = Lower::new(way, inside);
+    let addresses = way.addresses();
+    let lower = Lower::new(way, addresses, inside);
     let whole = lower.length + inside;
     if payload.len() < length {
         frame(about, &[lower.bytes(), &head, payload], whole);
         return;
     }
-    let icrc = way.envelope().icrc(&head, &[payload, padding]);
+    let icrc = way.envelope(addresses).icrc(&head, &[payload, padding]);
     frame(about, &[lower.bytes(), &head, payload, padding, &icrc], whole);
 }
 
 /// Writes a packet as it was on a wire: from the base header on.
 pub(crate) fn copy(about: &About<'_>, way: &Way, bytes: &[u8], icrc: Option<[u8; ICRC_LEN]>) {
-    let lower = Lower::new(way, bytes.len() + ICRC_LEN);
-    let icrc = icrc.unwrap_or_else(|| way.envelope().icrc(bytes, &[]));
+    let addresses = way.addresses();
+    let lower = Lower::new(way, addresses, bytes.len() + ICRC_LEN);
+    let icrc = icrc.unwrap_or_else(|| way.envelope(addresses).icrc(bytes, &[]));
     frame(about, &[lower.bytes(), bytes, &icrc], lower.length + bytes.len() + ICRC_LEN);
 }
 
@@ -193,13 +190,13 @@ mod tests {
             source_port: 0xc123,
             ..Way::default()
         };
-        let lower = Lower::new(&way, 20);
+        let lower = Lower::new(&way, way.addresses(), 20);
         let bytes = lower.bytes();
         assert_eq!(bytes[..14], [2, 0, 10, 0, 0, 2, 2, 0, 10, 0, 0, 1, 8, 0]);
         assert_eq!(bytes[14..24], [0x45, 0, 0, 0x30, 0, 0, 0x40, 0, 0x40, 0x11]);
         assert_eq!(bytes[34..], [0xc1, 0x23, 0x12, 0xb7, 0, 0x1c, 0, 0]);
         let ack = [0x11, 0, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0x0a, 0xbc, 0x1f, 0, 0, 5];
-        assert_eq!(way.envelope().icrc(&ack, &[]), [0xba, 0x62, 0x37, 0x8f]);
+        assert_eq!(way.envelope(way.addresses()).icrc(&ack, &[]), [0xba, 0x62, 0x37, 0x8f]);
     }
 
     #[test]
@@ -207,7 +204,7 @@ mod tests {
         let gid = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
         for identification in [0, 1, 0x718c, 0xffff] {
             let way = Way { source: gid, destination: gid, identification, ..Way::default() };
-            let lower = Lower::new(&way, 20);
+            let lower = Lower::new(&way, way.addresses(), 20);
             let ip = &lower.bytes()[14..34];
             let words =
                 ip.chunks_exact(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
@@ -224,7 +221,7 @@ mod tests {
             Way { source: v6, destination: v6, ..Way::default() },
             Way { source: v4, destination: v6, ..Way::default() },
         ] {
-            let lower = Lower::new(&way, 20);
+            let lower = Lower::new(&way, way.addresses(), 20);
             assert_eq!(lower.bytes()[12..15], [0x86, 0xdd, 0x60]);
             assert_eq!(lower.length, 62);
         }

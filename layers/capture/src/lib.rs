@@ -3,6 +3,7 @@
 
 mod completions;
 mod frames;
+mod line;
 mod memory;
 mod qp;
 mod request;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 
 use abi::{
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RQ_PSN,
-    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_UD, IBV_WC_SUCCESS,
-    ferroverbs_layer, ibv_ah, ibv_context, ibv_mr, ibv_qp, verbs_context_ops,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD,
+    IBV_WC_SUCCESS, ferroverbs_layer, ibv_ah, ibv_context, ibv_mr, ibv_qp, verbs_context_ops,
 };
 use cface::lock::Guard;
 use layer_tap::table::Table;
@@ -69,6 +70,7 @@ fn hold() -> Vec<Guard> {
 /// The child writes into a file of its own.
 fn in_child() {
     layer_tap::forked();
+    memory::forked();
     writer::forked();
 }
 
@@ -98,11 +100,12 @@ static HANDLES: Table<Handle> = Table::new();
 struct Made {
     number: u32,
     most: u32,
+    inline: u32,
     srq: u64,
 }
 
 thread_local! {
-    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, srq: 0 }) };
+    static MADE: Cell<Made> = const { Cell::new(Made { number: 0, most: 0, inline: 0, srq: 0 }) };
     /// The queue pair that this thread is changing.
     static CHANGED: Cell<usize> = const { Cell::new(0) };
     /// Where the bytes of the request are that this thread is about to post.
@@ -201,7 +204,8 @@ impl Watch for Capture {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {
             Call::create_qp | Call::create_qp_ex if result != 0 => {
-                let made = Made { number: arg(0) as u32, most: arg(5) as u32, srq: arg(4) };
+                let (number, most, inline) = (arg(0) as u32, arg(5) as u32, arg(7) as u32);
+                let made = Made { number, most, inline, srq: arg(4) };
                 let _ = MADE.try_with(|cell| cell.set(made));
             }
             Call::modify_qp => {
@@ -281,7 +285,8 @@ impl Watch for Capture {
             match queue {
                 Queue::Send(qp) => {
                     if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
-                        known.posting(post, &mut staged, to(known, qp, post));
+                        let can_send = qp.state.load(Ordering::Relaxed) == IBV_QPS_RTS;
+                        known.posting(post, &mut staged, to(known, qp, post), can_send);
                     }
                 }
                 Queue::Receive(qp) => {
@@ -345,7 +350,7 @@ impl Watch for Capture {
         let made = MADE.try_with(Cell::take).unwrap_or_default();
         // One that was opened says nothing about itself.
         let made = if made.number == qp.number { made } else { Made::default() };
-        let known = Known::new(qp, made.srq as usize, made.most as usize);
+        let known = Known::new(qp, made.srq as usize, made.most as usize, made.inline);
         QPS.insert(key_of(qp), Arc::new(known));
     }
 

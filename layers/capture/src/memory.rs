@@ -1,7 +1,7 @@
 //! The program's own bytes: where those of a request are, and copies of them that cannot fall. What a region says may be gone, or be no memory of
 //! this process at all.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Arc;
 
 use abi::{ibv_mr, ibv_sge};
@@ -84,6 +84,17 @@ fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
     (is_it && is_inside).then(|| region.address.wrapping_add(offset))
 }
 
+/// What is known of the addresses of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// They lie in regions, by their keys.
+    Regions,
+    /// They are ranges of this process, whatever the keys are: of an inline request.
+    Ranges,
+    /// So they are, and the provider is about to copy them in this very call, as we may.
+    Copied,
+}
+
 /// Where the bytes of a request are.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
@@ -103,7 +114,8 @@ impl Source {
 
     /// As the poster gave them.
     pub(crate) fn set(&mut self, list: Elements<'_>) {
-        self.clear();
+        self.parts.clear();
+        self.copied.clear();
         match list {
             Elements::Sges(all) => {
                 let part = |sge: &ibv_sge| (sge.addr, sge.length as usize, sge.lkey);
@@ -124,12 +136,11 @@ impl Source {
         }
     }
 
-    /// Copies `length` bytes from `offset` on to the end of `to`. `inline`: parts are ranges of this process whatever their keys. `None`: they cannot be
-    /// read, and `to` is as before.
+    /// Copies `length` bytes from `offset` on to the end of `to`. `None`: they cannot be read, and `to` is as before.
     pub(crate) fn read(
         &self,
         context: usize,
-        inline: bool,
+        kind: Kind,
         mut offset: usize,
         length: usize,
         to: &mut Vec<u8>,
@@ -153,7 +164,7 @@ impl Source {
             let take = rest.min(bytes - offset);
             let part = (address.wrapping_add(offset as u64), take, lkey);
             offset = 0;
-            let at = if inline { Some(part.0) } else { place(context, part) };
+            let at = if kind == Kind::Regions { place(context, part) } else { Some(part.0) };
             match (at, pieces.get_mut(count)) {
                 (Some(at), Some(piece)) => *piece = (at, take),
                 _ => break,
@@ -164,6 +175,10 @@ impl Source {
             }
         }
         let read = match &mut pieces[..count] {
+            pieces if rest == 0 && kind == Kind::Copied => {
+                copy_plainly(pieces, &mut to[before..]);
+                Some(())
+            }
             pieces if rest == 0 => copy(pieces, &mut to[before..]),
             _ => None,
         };
@@ -174,8 +189,40 @@ impl Source {
     }
 }
 
+/// This process; 0: not asked for yet. Asking costs a system call.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+fn own_pid() -> libc::pid_t {
+    let known = PID.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: no requirements.
+    let pid = unsafe { libc::getpid() };
+    PID.store(pid, Ordering::Relaxed);
+    pid
+}
+
+/// In the child of a fork: it has another number.
+pub(crate) fn forked() {
+    PID.store(0, Ordering::Relaxed);
+}
+
 /// Whether the kernel copies at all.
 static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Copies ranges of an inline request. A program that names some which are not there falls within the provider, too.
+fn copy_plainly(pieces: &[(u64, usize)], to: &mut [u8]) {
+    let mut place = to.as_mut_ptr();
+    for &(at, length) in pieces {
+        // SAFETY: `to` is as long as all pieces, which are ranges that the provider reads in this very call (`Kind::Copied`). Other threads may write them
+        // meanwhile, so no slice is made of them.
+        unsafe {
+            place.copy_from_nonoverlapping(at as *const u8, length);
+            place = place.add(length);
+        }
+    }
+}
 
 /// Copies ranges of this process, which may not be there, one behind the other. `None`: not all of them can be read.
 fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
@@ -194,7 +241,7 @@ fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
     // SAFETY: the kernel writes `to`, which is ours, and looks itself whether it can read the rest, whatever the addresses are. Straight, as the
     // C library's function may be where a thread is cancelled.
     let got = unsafe {
-        let (pid, one, none) = (libc::getpid(), 1 as libc::c_ulong, 0 as libc::c_ulong);
+        let (pid, one, none) = (own_pid(), 1 as libc::c_ulong, 0 as libc::c_ulong);
         libc::syscall(
             libc::SYS_process_vm_readv,
             pid,
@@ -237,10 +284,13 @@ mod tests {
         let mut source = Source::default();
         source.set(Elements::Sges(&[sge(&a), sge(&b)]));
         let mut out = b"x".to_vec();
-        assert_eq!(source.read(0, true, 4, 4, &mut out), Some(()));
+        assert_eq!(source.read(0, Kind::Ranges, 4, 4, &mut out), Some(()));
         assert_eq!(out, b"xefgh");
-        assert_eq!(source.read(0, true, 4, 6, &mut out), None, "there are five");
-        assert_eq!(source.read(0, false, 0, 1, &mut out), None, "no region has that key");
+        assert_eq!(source.read(0, Kind::Copied, 5, 2, &mut out), Some(()));
+        assert_eq!(out.split_off(5), b"fg");
+        assert_eq!(source.read(0, Kind::Copied, 4, 6, &mut out), None, "there are five");
+        assert_eq!(source.read(0, Kind::Ranges, 4, 6, &mut out), None, "there are five");
+        assert_eq!(source.read(0, Kind::Regions, 0, 1, &mut out), None, "no region has that key");
         assert_eq!(out, b"xefgh");
     }
 
@@ -249,7 +299,7 @@ mod tests {
         let mut source = Source::default();
         source.set(Elements::Sges(&[ibv_sge { addr: 16, length: 8, lkey: 0 }]));
         let mut out = Vec::new();
-        assert_eq!(source.read(0, true, 0, 8, &mut out), None);
+        assert_eq!(source.read(0, Kind::Ranges, 0, 8, &mut out), None);
         assert!(out.is_empty());
     }
 
@@ -262,7 +312,7 @@ mod tests {
         source.set(Elements::Sges(&[ibv_sge { addr: 4, length: 3, lkey: 0x77 }]));
         let read = |source: &Source| {
             let mut out = Vec::new();
-            source.read(0, false, 0, 3, &mut out).map(|()| out)
+            source.read(0, Kind::Regions, 0, 3, &mut out).map(|()| out)
         };
         assert_eq!(read(&source), None);
         // SAFETY: `mr` lives until the end of the test.

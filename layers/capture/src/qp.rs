@@ -11,7 +11,8 @@ use layer_tap::{Call, Post, Qp};
 use roce::wire::{Bth, Packet, Psn, Qpn};
 
 use crate::frames::{self, About, Way};
-use crate::memory::Source;
+use crate::line::Line;
+use crate::memory::{Kind, Source};
 use crate::request;
 use crate::settings::{Class, settings};
 use crate::writer;
@@ -38,6 +39,8 @@ pub(crate) struct Known {
     /// Its receives are those of a shared queue, at this address; 0: its own.
     pub(crate) srq: usize,
     most: usize,
+    /// Bytes of an inline request, at most.
+    inline: u64,
     pub(crate) packets: u32,
     events: u32,
     /// Of a connected one: its packets are those of a wire.
@@ -59,8 +62,11 @@ pub(crate) struct State {
     pub(crate) peer_done: u32,
     /// A request failed: nothing is sent any more.
     pub(crate) is_broken: bool,
-    pub(crate) flights: VecDeque<Flight>,
-    spare: Vec<Flight>,
+    pub(crate) flights: VecDeque<Box<Flight>>,
+    #[allow(clippy::vec_box, reason = "they move between the two")]
+    spare: Vec<Box<Flight>>,
+    /// Room for the bytes of a message, while it is told.
+    pub(crate) bytes: Vec<u8>,
     pub(crate) receives: Receives,
     /// Datagrams that came by a wire and have not been completed: their senders.
     pub(crate) heard: VecDeque<u32>,
@@ -146,8 +152,8 @@ impl Srq {
 }
 
 impl Known {
-    /// A queue pair that was just made; it takes `most` requests.
-    pub(crate) fn new(qp: &Qp, srq: usize, most: usize) -> Self {
+    /// A queue pair that was just made; it takes `most` requests, and of an inline one `inline` bytes.
+    pub(crate) fn new(qp: &Qp, srq: usize, most: usize, inline: u32) -> Self {
         let wanted = settings().wants(&qp.ctx.device, qp.number);
         let (mut packets, mut events) = (0, 0);
         if wanted {
@@ -166,6 +172,7 @@ impl Known {
             is_broken: false,
             flights: VecDeque::new(),
             spare: Vec::new(),
+            bytes: Vec::new(),
             receives: Receives::default(),
             heard: VecDeque::new(),
         };
@@ -176,6 +183,7 @@ impl Known {
             wanted,
             srq,
             most: if most == 0 { LONG } else { most },
+            inline: inline.into(),
             packets,
             events,
             wired: AtomicBool::new(false),
@@ -211,10 +219,17 @@ impl Known {
     }
 
     /// A request is about to be posted: what it says is kept, and so is what of its bytes goes into packets.
-    pub(crate) fn posting(&self, post: &Post, source: &mut Source, to: Option<(Way, bool)>) {
+    /// `can_send`: by its state.
+    pub(crate) fn posting(
+        &self,
+        post: &Post,
+        source: &mut Source,
+        to: Option<(Way, bool)>,
+        can_send: bool,
+    ) {
         let (mut flight, mtu, way) = {
             let mut state = self.state.lock();
-            (state.spare.pop().unwrap_or_else(Flight::empty), state.mtu, state.way)
+            (state.spare.pop().unwrap_or_else(|| Box::new(Flight::empty())), state.mtu, state.way)
         };
         let source_port = frames::source_port(self.number);
         (flight.way, flight.wired) = match to {
@@ -228,7 +243,13 @@ impl Known {
         flight.payload.clear();
         let is_frame = self.is_frame();
         if !flight.wired && (is_frame || request::has_payload(post.opcode)) {
-            flight.gather(self.context, if is_frame { u32::MAX } else { mtu });
+            let kind = match post.flags & abi::SendFlags::INLINE.bits() {
+                0 => Kind::Regions,
+                // Others are refused, so that nobody reads what they name.
+                _ if can_send && post.bytes <= self.inline => Kind::Copied,
+                _ => Kind::Ranges,
+            };
+            flight.gather(self.context, if is_frame { u32::MAX } else { mtu }, kind);
         }
         let mut state = self.state.lock();
         flight.first = state.next;
@@ -247,7 +268,7 @@ impl Known {
     pub(crate) fn posted(&self, post: &Post, time: u64, error: i32) {
         let mut state = self.state.lock();
         let is_it = |flight: &Flight| !flight.is_told && flight.post.wr_id == post.wr_id;
-        let Some(at) = state.flights.iter().position(is_it) else { return };
+        let Some(at) = state.flights.iter().position(|flight| is_it(flight)) else { return };
         if error == 0 {
             let (mtu, peer, qkey) = (state.mtu, state.peer, state.qkey);
             if let Some(flight) = state.flights.get_mut(at) {
@@ -275,32 +296,31 @@ impl Known {
             return;
         }
         let name = names::opcode(post.opcode).unwrap_or("an unknown operation");
-        let begin = format!("qp {:#x} wr_id {:#x} posted {name}", self.number, post.wr_id);
-        if flight.wired {
-            self.event(time, Direction::Out, &format!("{begin}, {} bytes", post.bytes), false);
-            return;
-        }
-        if self.is_frame() && post.opcode == abi::IBV_WR_SEND {
-            let comment = format!("{begin}; a frame as it was posted");
+        let mut begin = Line::new(self.number, post.wr_id);
+        begin.text(" posted ").text(name);
+        if !flight.wired && self.is_frame() && post.opcode == abi::IBV_WR_SEND {
+            begin.text("; a frame as it was posted");
             let about = About {
                 interface: self.packets,
                 time,
                 direction: Direction::Out,
-                comment: &comment,
+                comment: &begin,
                 at_once: false,
             };
             frames::frame(&about, &[&flight.payload], post.bytes as usize);
             return;
         }
         let count = request::packets(post.opcode, post.bytes, mtu);
-        if flight.is_broken {
-            self.event(time, Direction::Out, &format!("{begin} after an error: not sent"), false);
+        if flight.is_broken && !flight.wired {
+            self.event(time, Direction::Out, begin.text(" after an error: not sent"), false);
             return;
         }
-        if count == 0 {
-            self.event(time, Direction::Out, &format!("{begin}, {} bytes", post.bytes), false);
+        begin.text(", ").dec(post.bytes).text(" bytes");
+        if flight.wired || count == 0 {
+            self.event(time, Direction::Out, &begin, false);
             return;
         }
+        begin.text("; packet ");
         let peer = if self.kind == IBV_QPT_UD { post.remote_qp } else { peer };
         let mut payload = flight.payload.as_slice();
         for index in request::picks(count, settings().packets) {
@@ -319,12 +339,12 @@ impl Known {
             let known = if flight.is_readable { kept(length) } else { 0 };
             let (piece, rest) = payload.split_at_checked(known).unwrap_or((&[], &[]));
             payload = rest;
-            let comment = format!(
-                "{begin}, {} bytes; packet {} of {count}{}; synthesised from the request",
-                post.bytes,
-                index + 1,
-                if flight.is_readable { "" } else { "; its bytes cannot be read" },
-            );
+            let mut comment = begin.clone();
+            comment.dec(u64::from(index) + 1).text(" of ").dec(count.into());
+            if !flight.is_readable {
+                comment.text("; its bytes cannot be read");
+            }
+            comment.text("; synthesised from the request");
             let packet = Packet { bth, message };
             self.synthesise((time, Direction::Out, &comment), &flight.way, &packet, piece, length);
         }
@@ -340,18 +360,19 @@ impl Known {
     }
 
     /// What is told of a packet of the wire: which of its requests it is part of, or answers; and what that is about.
-    pub(crate) fn comment_of(&self, psn: Psn) -> Option<(String, Class)> {
+    pub(crate) fn comment_of(&self, psn: Psn) -> Option<(Line, Class)> {
         let state = self.state.lock();
         let is_it =
-            |flight: &&Flight| psn.after(flight.first).is_some_and(|after| after < flight.psns);
-        let flight = state.flights.iter().filter(|flight| flight.wired).find(is_it)?;
-        let comment = format!("qp {:#x} wr_id {:#x}", self.number, flight.post.wr_id);
+            |flight: &Flight| psn.after(flight.first).is_some_and(|after| after < flight.psns);
+        let flight =
+            state.flights.iter().filter(|flight| flight.wired).find(|flight| is_it(flight))?;
+        let comment = Line::new(self.number, flight.post.wr_id);
         Some((comment, request::class(flight.post.opcode)))
     }
 }
 
 impl State {
-    pub(crate) fn keep(&mut self, flight: Flight) {
+    pub(crate) fn keep(&mut self, flight: Box<Flight>) {
         if self.spare.len() < SPARE {
             self.spare.push(flight);
         }
@@ -383,12 +404,11 @@ impl Flight {
     }
 
     /// Copies what of its bytes goes into packets.
-    fn gather(&mut self, context: usize, mtu: u32) {
-        let inline = self.post.flags & abi::SendFlags::INLINE.bits() != 0;
+    fn gather(&mut self, context: usize, mtu: u32, kind: Kind) {
         let count = request::psns(self.post.opcode, self.post.bytes, mtu);
         for index in request::picks(count, settings().packets) {
             let (offset, length) = request::piece(index, self.post.bytes, mtu);
-            let read = self.source.read(context, inline, offset, kept(length), &mut self.payload);
+            let read = self.source.read(context, kind, offset, kept(length), &mut self.payload);
             if read.is_none() {
                 self.is_readable = false;
                 self.payload.clear();

@@ -13,6 +13,7 @@ use layer_records::pcapng::{Direction, Link};
 use roce::wire::{ICRC_LEN, Message, Packet};
 
 use crate::frames::{self, About, Way};
+use crate::line::Line;
 use crate::qp::Known;
 use crate::request;
 use crate::settings::settings;
@@ -205,12 +206,12 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
     }
     let mut comment = match (request, &known) {
         (Some((comment, _)), _) => comment,
-        (None, Some(known)) => format!("qp {:#x}", known.number),
-        (None, None) => String::new(),
+        (None, Some(known)) => Line::of_qp(known.number),
+        (None, None) => Line::empty(),
     };
     let is_whole = packet.source_port != 0;
     if !is_whole {
-        comment.push_str(
+        comment.text(
             "; another process took it from the socket: UDP source port and ICRC are made up",
         );
     }

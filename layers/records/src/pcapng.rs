@@ -102,19 +102,28 @@ pub fn interface(out: &mut Vec<u8>, link: Link, snap: u32, name: &str, descripti
 
 /// A packet.
 pub fn packet(out: &mut Vec<u8>, packet: &Packet<'_>) {
-    block(out, PACKET, |out| {
-        let kept = packet.parts.iter().map(|part| part.len()).sum::<usize>();
-        word(out, packet.interface);
-        word(out, (packet.time >> 32) as u32);
-        word(out, packet.time as u32);
-        word(out, kept as u32);
-        word(out, packet.length.max(kept) as u32);
-        packet.parts.iter().for_each(|part| out.extend(*part));
-        pad(out, kept);
-        option(out, 1, packet.comment.as_bytes());
-        option(out, 2, &(packet.direction as u32).to_le_bytes());
-        option(out, 0, &[]);
-    });
+    let padding = |length: usize| &[0; 3][..length.wrapping_neg() % 4];
+    let kept = packet.parts.iter().map(|part| part.len()).sum::<usize>();
+    let comment = packet.comment.as_bytes();
+    let comment = comment.get(..OPTION_MAX).unwrap_or(comment);
+    let (before, between) = (padding(kept), padding(comment.len()));
+    // Of few pieces, as there is one for each message: the words before the packet, those before the comment, and those behind it.
+    let length = 28 + kept + before.len() + 4 + comment.len() + between.len() + 16;
+    let full = packet.length.max(kept) as u32;
+    let (high, low) = ((packet.time >> 32) as u32, packet.time as u32);
+    out.reserve(length);
+    words(out, [PACKET, length as u32, packet.interface, high, low, kept as u32, full]);
+    packet.parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(before);
+    // opt_comment; epb_flags; opt_endofopt.
+    words(out, [1 | (comment.len() as u32) << 16]);
+    out.extend_from_slice(comment);
+    out.extend_from_slice(between);
+    words(out, [2 | 4 << 16, packet.direction as u32, 0, length as u32]);
+}
+
+fn words<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
+    out.extend_from_slice(words.map(u32::to_le_bytes).as_flattened());
 }
 
 /// A block of a file: its kind, and all of it.
