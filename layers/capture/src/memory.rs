@@ -101,15 +101,24 @@ pub(crate) struct Source {
     parts: Vec<Part>,
     /// Those of an inline request that was given to a builder.
     copied: Vec<u8>,
+    /// What stands before them: the header of segments.
+    header: Vec<u8>,
 }
 
 impl Source {
     /// Nowhere.
-    pub(crate) const NONE: Self = Self { parts: Vec::new(), copied: Vec::new() };
+    pub(crate) const NONE: Self =
+        Self { parts: Vec::new(), copied: Vec::new(), header: Vec::new() };
 
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.copied.clear();
+        self.header.clear();
+    }
+
+    /// What stands before its bytes.
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.header
     }
 
     /// As the poster gave them.
@@ -117,6 +126,13 @@ impl Source {
         self.parts.clear();
         self.copied.clear();
         match list {
+            Elements::Header(header) => {
+                self.header.resize(header.length.min(INLINE), 0);
+                if copy(&mut [(header.addr as u64, self.header.len())], &mut self.header).is_none()
+                {
+                    self.header.clear();
+                }
+            }
             Elements::Sges(all) => {
                 let part = |sge: &ibv_sge| (sge.addr, sge.length as usize, sge.lkey);
                 self.parts.extend(all.iter().map(part));

@@ -298,8 +298,11 @@ impl Known {
         let name = names::opcode(post.opcode).unwrap_or("an unknown operation");
         let mut begin = Line::new(self.number, post.wr_id);
         begin.text(" posted ").text(name);
-        if !flight.wired && self.is_frame() && post.opcode == abi::IBV_WR_SEND {
+        if !flight.wired && self.is_frame() && is_frame_of(post.opcode) {
             begin.text("; a frame as it was posted");
+            if post.opcode == abi::IBV_WR_TSO {
+                begin.text(", which the device cuts into segments");
+            }
             let about = About {
                 interface: self.packets,
                 time,
@@ -307,7 +310,9 @@ impl Known {
                 comment: &begin,
                 at_once: false,
             };
-            frames::frame(&about, &[&flight.payload], post.bytes as usize);
+            let header = flight.source.header();
+            let length = header.len() + post.bytes as usize;
+            frames::frame(&about, &[header, &flight.payload], length);
             return;
         }
         let count = request::packets(post.opcode, post.bytes, mtu);
@@ -405,7 +410,7 @@ impl Flight {
 
     /// Copies what of its bytes goes into packets.
     fn gather(&mut self, context: usize, mtu: u32, kind: Kind) {
-        let count = request::psns(self.post.opcode, self.post.bytes, mtu);
+        let count = request::psns(self.post.opcode, self.post.bytes, mtu).max(1);
         for index in request::picks(count, settings().packets) {
             let (offset, length) = request::piece(index, self.post.bytes, mtu);
             let read = self.source.read(context, kind, offset, kept(length), &mut self.payload);
@@ -416,6 +421,11 @@ impl Flight {
             }
         }
     }
+}
+
+/// Whether a request of a queue pair of frames is one.
+fn is_frame_of(opcode: u32) -> bool {
+    matches!(opcode, abi::IBV_WR_SEND | abi::IBV_WR_TSO)
 }
 
 /// How much of a payload is kept: no more than the snap length leaves.

@@ -182,9 +182,27 @@ operations! {
     wr_send() IBV_WR_SEND, 0, 0, 0;
     wr_send_imm(imm: be32) IBV_WR_SEND_WITH_IMM, 0, 0, u32::from_be(imm);
     wr_send_inv(rkey: u32) IBV_WR_SEND_WITH_INV, 0, rkey, 0;
-    wr_send_tso(header: *mut c_void, length: u16, mss: u16) IBV_WR_TSO, 0, 0, 0;
     wr_atomic_write(rkey: u32, remote: u64, value: *const c_void) IBV_WR_ATOMIC_WRITE, remote, rkey, 0;
     wr_flush(rkey: u32, remote: u64, length: usize, kind: u8, level: u8) IBV_WR_FLUSH, remote, rkey, 0;
+}
+
+unsafe extern "C" fn wr_send_tso<W: Watch>(
+    qp: *mut ibv_qp_ex,
+    header: *mut c_void,
+    length: u16,
+    mss: u16,
+) {
+    // SAFETY: the caller's QP is live.
+    let old = unsafe { begin::<W>(qp, IBV_WR_TSO, 0, 0, 0, (0, 0)) };
+    if W::ELEMENTS {
+        let header = ibv_data_buf { addr: header, length: length.into() };
+        // SAFETY: whoever begins a request has a live QP.
+        W::elements(unsafe { context_of(qp) }, Elements::Header(header));
+    }
+    if let Some(operation) = old.and_then(|old| old.wr_send_tso) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, header, length, mss) };
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
@@ -199,6 +217,14 @@ unsafe extern "C" fn wr_set_ud_addr<W: Watch>(
     if let Some(operation) = old.and_then(|old| old.wr_set_ud_addr) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
         unsafe { operation(qp, ah, number, qkey) };
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn<W: Watch>(qp: *mut ibv_qp_ex, number: u32) {
+    let old = set(qp, |post| post.remote_srq = number);
+    if let Some(operation) = old.and_then(|old| old.wr_set_xrc_srqn) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, number) };
     }
 }
 

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 
 use abi::{
     IBV_QPT_UD, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV, ibv_cq, ibv_qp,
-    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, verbs_context_ops,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV, ibv_cq, ibv_data_buf,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, verbs_context_ops,
 };
 
 use crate::control::context;
@@ -41,6 +41,18 @@ pub(crate) unsafe fn tell_elements<W: Watch>(ctx: usize, list: *const ibv_sge, c
         // SAFETY: per the caller.
         let all = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
         W::elements(ctx, Elements::Sges(all));
+    }
+}
+
+/// Tells of the header of a request that a device cuts into segments, if the layer wants it.
+fn tell_header<W: Watch>(ctx: usize, wr: &ibv_send_wr) {
+    if W::ELEMENTS && wr.opcode == abi::IBV_WR_TSO {
+        // SAFETY: such requests have this member, which is an address that is not followed here, and numbers.
+        let tso = unsafe { wr.tail.tso };
+        W::elements(
+            ctx,
+            Elements::Header(ibv_data_buf { addr: tso.hdr, length: tso.hdr_sz.into() }),
+        );
     }
 }
 
@@ -144,6 +156,7 @@ unsafe extern "C" fn post_send<W: Watch>(
                 wr,
                 |wr| (*wr).next,
                 |wr| {
+                    tell_header::<W>(known.ctx.at, &*wr);
                     tell_elements::<W>(known.ctx.at, (*wr).sg_list, (*wr).num_sge);
                     W::posting(Queue::Send(known), &read_send(known.kind, &*wr));
                 },

@@ -25,7 +25,7 @@ pub use abi;
 #[macro_export]
 macro_rules! each_builder_pointer {
     ($ops:expr, $act:ident) => {
-        $act!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr);
+        $act!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr wr_set_xrc_srqn);
         $crate::each_builder_pointer!($ops, $act:
             IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp,
             IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
@@ -168,6 +168,8 @@ pub enum Elements<'a> {
     Sges(&'a [ibv_sge]),
     /// Ranges that a provider copies in this very call.
     Inline(&'a [ibv_data_buf]),
+    /// What a request that a device cuts into segments begins with: a range that a provider copies in this very call. Told before the rest.
+    Header(ibv_data_buf),
 }
 
 /// A request, however it was made.
@@ -199,7 +201,7 @@ pub struct Post {
     pub qkey: u32,
     /// Of a datagram: the `ibv_ah`.
     pub ah: usize,
-    /// Of XRC: the receiver's SRQ; 0 where a builder sets it.
+    /// Of XRC: the receiver's SRQ.
     pub remote_srq: u32,
     /// Of an atomic: what is compared or added, and what is swapped in.
     pub atomic: (u64, u64),

@@ -448,6 +448,14 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     }
 }
 
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    let old = set(qp, "ibv_wr_set_xrc_srqn", |_| ());
+    if let Some(operation) = old.and_then(|old| old.wr_set_xrc_srqn) {
+        // SAFETY: the provider's own pointer, with the caller's arguments.
+        unsafe { operation(qp, number) };
+    }
+}
+
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let old = set(qp, "ibv_wr_set_inline_data", |open| open.inline = Some(length as u64));
     if let Some(operation) = old.and_then(|old| old.wr_set_inline_data) {

@@ -392,5 +392,40 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         right.then_some(()).ok_or_else(|| format!("{} files: {counts:?}", files.len()))
     });
     tally.record("what was written of all of them is sound", result);
+    tally.record("segments have their header, XRC its receiver's queue", heads(&files));
     Ok(())
+}
+
+/// What programs gave to requests beside their bytes: `raw_packet` the header of 40000 bytes that were to be cut, by both ways of posting, and SENDs of XRC the
+/// number of the shared receive queue.
+fn heads(files: &[PathBuf]) -> crate::Result<()> {
+    let (mut segments, mut queues) = (0, Vec::new());
+    for file in files {
+        let bytes = fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+        for (frame, length) in icrc::frames(&bytes) {
+            // IPv4, TCP, from 10.0.0.1.
+            let is_tcp = frame.get(12..15) == Some(&[8, 0, 0x45]) && frame.get(23) == Some(&6);
+            let is_it = is_tcp && frame.get(26..30) == Some(&[10, 0, 0, 1]);
+            segments += usize::from(is_it && length == 54 + 40_000);
+            queues.extend(receive_queue(frame));
+        }
+    }
+    let right = segments >= 2 && !queues.is_empty() && !queues.contains(&0);
+    right
+        .then_some(())
+        .ok_or_else(|| format!("{segments} requests with a header, queues {queues:x?}"))
+}
+
+/// Which shared receive queue a SEND of XRC goes to (IBTA vol 1, A14.3.1). Other requests need not name one.
+fn receive_queue(frame: &[u8]) -> Option<u32> {
+    let (udp, protocol) = match frame.get(12..14)? {
+        [8, 0] => (14 + 20, 23),
+        [0x86, 0xdd] => (14 + 40, 20),
+        _ => return None,
+    };
+    let is_roce = frame.get(protocol) == Some(&17) && frame.get(udp + 2..udp + 4)? == [0x12, 0xb7];
+    let packet = frame.get(udp + 8..)?;
+    let is_send = matches!(packet.first()?, 0xa0..=0xa5 | 0xb6 | 0xb7);
+    let &[_, a, b, c] = packet.get(12..16)? else { return None };
+    (is_roce && is_send).then(|| u32::from_be_bytes([0, a, b, c]))
 }
