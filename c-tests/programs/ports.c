@@ -6,6 +6,7 @@
 #include "control.h"
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -437,6 +438,68 @@ static void rules(void)
 	end();
 }
 
+/* Gives an interface an address, 127.0.0.`last`, instead of what it has. */
+static void give_address(int s, const char *name, unsigned char last)
+{
+	struct ifreq r = { 0 };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000000u | last) };
+	snprintf(r.ifr_name, sizeof r.ifr_name, "%s", name);
+	memcpy(&r.ifr_addr, &a, sizeof a);
+	if (ioctl(s, SIOCSIFADDR, &r))
+		die("an address for %s: %s", name, strerror(errno));
+}
+
+/* The index of 127.0.0.`last`, once it has one; 0: it gets none. */
+static int index_of(struct ibv_context *c, unsigned char last)
+{
+	uint64_t until = now_us() + WAIT_US;
+	do {
+		struct ibv_gid_entry entry;
+		for (uint32_t i = 1; i < 8; i++)
+			if (!ibv_query_gid_ex(c, 1, i, &entry, 0) && entry.gid.raw[12] == 127 && entry.gid.raw[15] == last)
+				return (int)i;
+	} while (now_us() < until);
+	return 0;
+}
+
+/* Whether nothing is there, soon. */
+static int is_empty(struct ibv_context *c, int index)
+{
+	uint64_t until = now_us() + WAIT_US / 10;
+	struct ibv_gid_entry entry;
+	int err;
+	do
+		err = ibv_query_gid_ex(c, 1, (uint32_t)index, &entry, 0);
+	while (!err && now_us() < until);
+	return err == ENODATA;
+}
+
+/* Addresses that come, go and come back: each has its own index, whatever becomes of the others. */
+static long indices(struct ibv_context *c, struct ibv_pd *pd, int s)
+{
+	give_address(s, "lo:2", 2);
+	int second = index_of(c, 2);
+	long bad = (second < 2 || index_of(c, 1) != 1);
+	struct ifreq down = { .ifr_name = "lo:2" };
+	if (ioctl(s, SIOCSIFFLAGS, &down))
+		die("an address that goes: %s", strerror(errno));
+	bad |= !is_empty(c, second) << 1;
+	give_address(s, "lo:3", 3);
+	int third = index_of(c, 3);
+	bad |= (third < 2 || third == second || !is_empty(c, second)) << 2;
+	struct ibv_ah_attr from = { .port_num = 1, .is_global = 1, .grh = { .sgid_index = (uint8_t)second, .hop_limit = 1 } };
+	bad |= ibv_query_gid(c, 1, 1, &from.grh.dgid) << 3;
+	struct ibv_ah *ah = ibv_create_ah(pd, &from);
+	bad |= (ah || errno != EINVAL) << 4;
+	if (ah)
+		ibv_destroy_ah(ah);
+	give_address(s, "lo:2", 2);
+	bad |= (index_of(c, 2) != second || index_of(c, 3) != third) << 5;
+	struct ibv_context *later = open_device();
+	bad |= (index_of(later, 2) != second || index_of(later, 3) != third || ibv_close_device(later)) << 6;
+	return bad;
+}
+
 /* In a process with a network of its own, whose only interface comes up: it has an address more, which is told when somebody says so. */
 static long with_own_network(struct parts *p, void *arg)
 {
@@ -462,7 +525,6 @@ static long with_own_network(struct parts *p, void *arg)
 	r.ifr_flags = IFF_UP;
 	if (s < 0 || ioctl(s, SIOCSIFFLAGS, &r))
 		die("an interface that comes up: %s", strerror(errno));
-	close(s);
 	/* Nobody has to order it. Whether the table has it before that depends on who is faster. */
 	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 2;
 	static const unsigned char localhost[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
@@ -477,6 +539,8 @@ static long with_own_network(struct parts *p, void *arg)
 		ibv_destroy_ah(ah);
 	control("gid-change");
 	bad |= !next_of_port(own, IBV_EVENT_GID_CHANGE) << 3;
+	bad |= indices(own, pd, s) << 8;
+	close(s);
 	bad |= (ibv_dealloc_pd(pd) || ibv_close_device(own)) << 7;
 	return bad;
 }

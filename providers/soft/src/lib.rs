@@ -12,6 +12,7 @@ mod control;
 mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gid_places;
 mod guid;
 #[cfg(test)]
 mod hostile;

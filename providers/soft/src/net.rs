@@ -1,5 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
+use crate::gid_places::Places;
 use crate::guid::{DEVICES, Identity};
 use parking_lot::Mutex;
 use std::ffi::CStr;
@@ -15,6 +16,9 @@ pub(crate) struct Gid {
     pub(crate) raw: [u8; 16],
     pub(crate) ifindex: u32,
 }
+
+/// What stands where no address is: no GID of a host (RFC 4291, 2.5.2).
+const NOBODY: Gid = Gid { raw: [0; 16], ifindex: 0 };
 
 /// The GID table. Entry 0 is the link-local one with the device's GUID (IBTA vol 1, 4.1.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,19 +38,28 @@ pub(crate) struct GidTable {
 }
 
 impl GidTable {
-    /// The host as it is now, after `changes` were told, with device number `device` of an adapter.
-    pub(crate) fn new(changes: u32, identity: Identity, device: usize) -> Self {
-        let now = Arc::new(Gids::of_this_host(identity, device));
+    /// The host as it is now, after `changes` were told, with device number `device` of an adapter whose addresses have `places`.
+    pub(crate) fn new(
+        changes: u32,
+        identity: Identity,
+        device: usize,
+        places: &Mutex<Places>,
+    ) -> Self {
+        let now = Self::read(identity, device, places);
         Self { identity, device, known: Mutex::new((changes, now)) }
     }
 
     /// The table after `changes` were told.
-    pub(crate) fn after(&self, changes: u32) -> Arc<Gids> {
+    pub(crate) fn after(&self, changes: u32, places: &Mutex<Places>) -> Arc<Gids> {
         let mut known = self.known.lock();
         if known.0 != changes {
-            *known = (changes, Arc::new(Gids::of_this_host(self.identity, self.device)));
+            *known = (changes, Self::read(self.identity, self.device, places));
         }
         Arc::clone(&known.1)
+    }
+
+    fn read(identity: Identity, device: usize, places: &Mutex<Places>) -> Arc<Gids> {
+        Arc::new(places.lock().arrange(&Gids::of_this_host(identity, device)))
     }
 }
 
@@ -108,7 +121,20 @@ impl Gids {
 
     /// Entry `index`, if it is in use.
     pub(crate) fn get(&self, index: usize) -> Option<&Gid> {
-        self.entries.get(index)
+        self.entries.get(index).filter(|entry| **entry != NOBODY)
+    }
+
+    /// The same table with the addresses of `places` behind entry 0, those that it does not have left out.
+    pub(crate) fn placed(&self, places: &[[u8; 16]]) -> Self {
+        let find = |raw| self.entries.iter().find(|entry| entry.raw == raw).copied();
+        let entries = self.entries.iter().copied().take(1);
+        let entries = entries.chain(places.iter().map(|raw| find(*raw).unwrap_or(NOBODY)));
+        Self { identity: self.identity, entries: entries.collect() }
+    }
+
+    /// Whether `raw` is in the table.
+    pub(crate) fn has(&self, raw: &[u8; 16]) -> bool {
+        self.entries().any(|entry| entry == raw)
     }
 
     /// Whether `gid` is that of the GUID of a device of the same adapter as the device whose GID 0 is `first`.
@@ -119,7 +145,7 @@ impl Gids {
 
     /// All entries in use.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &[u8; 16]> {
-        self.entries.iter().map(|entry| &entry.raw)
+        self.entries.iter().filter(|entry| **entry != NOBODY).map(|entry| &entry.raw)
     }
 
     /// The interfaces that its addresses are of.
@@ -130,7 +156,7 @@ impl Gids {
     /// Whether `raw` is an address of this host, or of a device of this adapter.
     pub(crate) fn contains(&self, raw: &[u8; 16]) -> bool {
         let [prefix @ .., a, b, c, d, e, f, g, h] = *raw;
-        self.entries.iter().any(|g| g.raw == *raw)
+        self.has(raw)
             || is_loopback(raw)
             || prefix == LINK_LOCAL && self.identity.has([a, b, c, d, e, f, g, h])
     }
@@ -272,12 +298,52 @@ mod tests {
 
     #[test]
     fn a_context_keeps_its_table_until_a_change_is_told() {
-        let table = GidTable::new(3, identity(), 0);
-        let first = table.after(3);
-        assert!(Arc::ptr_eq(&first, &table.after(3)));
-        let second = table.after(4);
+        let places = Mutex::default();
+        let table = GidTable::new(3, identity(), 0, &places);
+        let first = table.after(3, &places);
+        assert!(Arc::ptr_eq(&first, &table.after(3, &places)));
+        let second = table.after(4, &places);
         assert!(!Arc::ptr_eq(&first, &second), "read again");
-        assert!(Arc::ptr_eq(&second, &table.after(4)));
+        assert!(Arc::ptr_eq(&second, &table.after(4, &places)));
+    }
+
+    /// The tables of a host whose interfaces have these addresses (10.0.0.x), one after the other.
+    fn indices(tables: &[&[u8]]) -> Vec<Vec<Option<u8>>> {
+        let mut places = Places::default();
+        let index = |last: &&[u8]| {
+            let all = last.iter().map(|last| {
+                interface(u32::from(*last) + 2, Address::V4(Ipv4Addr::new(10, 0, 0, *last)))
+            });
+            let all: Vec<_> = all.collect();
+            let gids = places.arrange(&Gids::from_interfaces(identity(), 0, &all));
+            assert!(gids.get(0).is_some() && !gids.contains(&NOBODY.raw));
+            assert_eq!(gids.entries().count(), last.len() + 1);
+            (1..GID_TABLE).map(|index| gids.get(index).map(|gid| gid.raw[15])).collect()
+        };
+        tables.iter().map(index).collect()
+    }
+
+    #[test]
+    fn addresses_keep_their_places() {
+        let begin = |table: &[Option<u8>]| table[..4].to_vec();
+        let all = indices(&[&[1, 2], &[2], &[7, 2], &[1, 7, 2]]);
+        assert_eq!(begin(&all[0]), [Some(1), Some(2), None, None]);
+        assert_eq!(begin(&all[1]), [None, Some(2), None, None], "the first is gone");
+        assert_eq!(begin(&all[2]), [None, Some(2), Some(7), None], "its place is not another's");
+        assert_eq!(begin(&all[3]), [Some(1), Some(2), Some(7), None], "it is back");
+    }
+
+    #[test]
+    fn places_of_those_that_are_gone_are_given_away_when_there_are_no_others() {
+        let full: Vec<u8> = (1..GID_TABLE as u8).collect();
+        let all = indices(&[&full, &full[1..], &[&[100], &full[1..]].concat(), &full]);
+        let whole =
+            |first| -> Vec<_> { [first].into_iter().chain(full[1..].iter().copied()).collect() };
+        let some = |table: &[Option<u8>]| -> Vec<u8> { table.iter().flatten().copied().collect() };
+        assert_eq!(some(&all[0]), full);
+        assert_eq!(all[1][0], None);
+        assert_eq!(some(&all[2]), whole(100));
+        assert_eq!(some(&all[3]), full);
     }
 
     #[test]

@@ -202,7 +202,8 @@ unsafe fn open(
         }
     };
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number);
+    let places = &adapter.interfaces.places;
+    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, places);
     let inner =
         Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
     // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the

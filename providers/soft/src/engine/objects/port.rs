@@ -1,6 +1,7 @@
 //! The port, what it was ordered to do, who listens for orders, and what people were told.
 
 use super::plan::Plan;
+use crate::gid_places::Places;
 use crate::net::Gids;
 use parking_lot::Mutex;
 use soft_semantics::faults::Order;
@@ -42,6 +43,8 @@ pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
     /// The table that was told last; nothing is taken while it is held.
     pub(crate) told: Mutex<Option<Gids>>,
+    /// Which index each address has; taken under the lock of a context's table, and nothing is taken while it is held.
+    pub(crate) places: Mutex<Places>,
     /// A cable led to other hosts when that was looked at last.
     pub(crate) cabled: AtomicBool,
     /// Applications were told that it does not any more.
