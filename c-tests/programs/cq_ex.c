@@ -113,7 +113,7 @@ static void connect_qp(struct ibv_qp *qp, struct address to)
 				  .rq_psn = to.psn,
 				  .max_dest_rd_atomic = 1,
 				  .min_rnr_timer = 1,
-				  .ah_attr = { .is_global = 1, .grh = { .dgid = to.gid, .hop_limit = 1 }, .port_num = 1 } };
+				  .ah_attr = { .is_global = 1, .grh = { .dgid = to.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } };
 	int connected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	if (ibv_modify_qp(qp, &at, IBV_QP_STATE | (qp->qp_type == IBV_QPT_UD ? 0 : connected)))
 		die("to RTR");
@@ -401,7 +401,7 @@ int main(int argc, char **argv)
 	ctx = open_device();
 	pd = ibv_alloc_pd(ctx);
 	mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	if (!pd || !mr || ibv_query_gid(ctx, 1, 0, &gid) || ibv_query_port(ctx, 1, &port))
+	if (!pd || !mr || ibv_query_gid(ctx, 1, hosts_differ(), &gid) || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	creation();
 	clocks();

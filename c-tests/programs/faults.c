@@ -86,6 +86,19 @@ static void nothing_more(const char *what)
 	check(!end_try(b, RECVS, &w, QUIET_US), "%s: nothing more arrives", what);
 }
 
+/* Whether the other end has these bytes. On another host they may come after the completions that nobody had to confirm. */
+static int arrived(uint64_t offset, const unsigned char *wanted, size_t len)
+{
+	unsigned char bytes[1024];
+	uint64_t until = now_us() + (hosts_differ() ? 1000000 : 0);
+	do {
+		end_read(b, offset, bytes, len);
+		if (!memcmp(bytes, wanted, len))
+			return 1;
+	} while (now_us() < until);
+	return 0;
+}
+
 /* ---- what is lost ---- */
 
 static void drops(void)
@@ -106,7 +119,7 @@ static void drops(void)
 
 	/* As often as it may be, and once more. */
 	o = defaults();
-	o.timeout = 4;
+	o.timeout = short_timeout();
 	o.retry = 3;
 	begin("drop qp=1 every=2 times=3", o);
 	receives(6);
@@ -126,6 +139,8 @@ static void drops(void)
 	check_eq(end_state(b), IBV_QPS_RTS, "the other QP knows nothing");
 	end();
 	o.retry = 0;
+	/* The WRITE before it has no second try. */
+	o.timeout = hosts_differ() ? 18 : 4;
 	begin("drop qp=1 nth=1 op=read times=all", o);
 	end_send(a, request(IBV_WR_RDMA_WRITE, 1, 16));
 	end_send(a, request(IBV_WR_RDMA_READ, 2, 16));
@@ -157,10 +172,10 @@ static void drops(void)
 	end_send(a, far);
 	all_sent(1, 4, IBV_WC_SUCCESS);
 	check_eq(end_verify(b, BIG + 32, 0, 9), -1, "beyond, nothing changed");
-	unsigned char bytes[32], wanted[32];
-	end_read(b, BIG, bytes, 32);
-	fill(wanted, 32, 7);
-	check(!memcmp(bytes, wanted, 16) && !memcmp(bytes + 16, wanted, 16), "the second and the fourth WRITE were done");
+	unsigned char bytes[32];
+	fill(bytes, 16, 7);
+	memcpy(bytes + 16, bytes, 16);
+	check(arrived(BIG, bytes, sizeof bytes), "the second and the fourth WRITE were done");
 	end();
 }
 
@@ -168,7 +183,7 @@ static void inline_data(void)
 {
 	struct options o = defaults();
 	o.inl = 64;
-	o.timeout = 4;
+	o.timeout = short_timeout();
 	begin("drop qp=1 nth=1; delay qp=1 nth=2 for=20ms", o);
 	receives(2);
 	end_fill(a, 0, 64, 3);
@@ -289,6 +304,7 @@ static void not_ready(void)
 
 static void refused(void)
 {
+	enum ibv_qp_state other = hosts_differ() ? IBV_QPS_RTS : IBV_QPS_ERR;
 	static const struct {
 		const char *fault;
 		enum ibv_wc_status status;
@@ -306,13 +322,15 @@ static void refused(void)
 		sent(3, kinds[i].status);
 		sent(4, IBV_WC_WR_FLUSH_ERR);
 		received(1, 2);
-		check_eq(end_async(b), kinds[i].event, "the event at the other end");
-		for (int k = 3; k <= 4; k++) {
+		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "its own state");
+		/* Another host hears nothing of it. */
+		check_eq(end_state_soon(b, other), other, "the state of the other end");
+		if (other == IBV_QPS_ERR)
+			check_eq(end_async(b), kinds[i].event, "the event at the other end");
+		for (int k = 3; k <= 4 && other == IBV_QPS_ERR; k++) {
 			struct ibv_wc w = end_wait(b, RECVS);
 			check(w.wr_id == (uint64_t)(100 + k) && w.status == IBV_WC_WR_FLUSH_ERR, "receive %d is flushed", 100 + k);
 		}
-		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "its own state");
-		check_eq(end_state_soon(b, IBV_QPS_ERR), IBV_QPS_ERR, "the state of the other end");
 		end();
 	}
 	static const struct {
@@ -342,7 +360,8 @@ static void refused(void)
 		if (classes[i].op == IBV_WR_ATOMIC_FETCH_AND_ADD)
 			check_eq((long long)word, 8, "added once");
 		received(1, 1);
-		check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "the event at the other end");
+		if (other == IBV_QPS_ERR)
+			check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "the event at the other end");
 		end();
 	}
 	/* Nobody tells an unreliable sender. */
@@ -518,12 +537,11 @@ static void lists(void)
 	if (end_send_list(a, r, 12, &bad))
 		die("ibv_post_send");
 	all_sent(1, 12, IBV_WC_SUCCESS);
-	unsigned char bytes[12 * 64], wanted[12 * 64];
+	unsigned char wanted[12 * 64];
 	fill(wanted, sizeof wanted, 21);
 	memset(wanted + 4 * 64, 0, 64);
 	memset(wanted + 8 * 64, 0, 64);
-	end_read(b, BIG, bytes, sizeof bytes);
-	check(!memcmp(bytes, wanted, sizeof bytes), "all but two of a list of WRITEs were done");
+	check(arrived(BIG, wanted, sizeof wanted), "all but two of a list of WRITEs were done");
 	end();
 	begin("access-error qp=1 op=write nth=9", defaults());
 	for (int i = 0; i < 12; i++) {

@@ -161,7 +161,7 @@ static void connect_qp(void)
 		die("no QP");
 	ca = end_open(c, defaults());
 	union ibv_gid gid;
-	if (ibv_query_gid(ctx, 1, 0, &gid))
+	if (ibv_query_gid(ctx, 1, hosts_differ(), &gid))
 		die("ibv_query_gid");
 	struct address me = { .qpn = qp->qp_num, .gid = gid };
 	end_connect(c, me);
@@ -169,7 +169,7 @@ static void connect_qp(void)
 	int err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = ca.qpn, .rq_psn = ca.psn,
 		.max_dest_rd_atomic = 16, .min_rnr_timer = 12,
-		.ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = ca.gid, .hop_limit = 1 } } };
+		.ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = ca.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } } };
 	if (!err)
 		err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 0, .rnr_retry = 7, .max_rd_atomic = 16 };
@@ -321,8 +321,8 @@ static void datagrams(void)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 8, 8, 4, 4, 64 }, .qp_type = IBV_QPT_UD };
 	struct ibv_qp *ud = ibv_create_qp(pd, &init);
-	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1, .grh = { .hop_limit = 1 } };
-	if (!ud || ibv_query_gid(ctx, 1, 0, &to.grh.dgid))
+	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1, .grh = { .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } };
+	if (!ud || ibv_query_gid(ctx, 1, hosts_differ(), &to.grh.dgid))
 		die("a UD QP: %m");
 	struct ibv_ah *ah = ibv_create_ah(pd, &to);
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };

@@ -136,7 +136,7 @@ static void by_operation(void)
 	end();
 
 	/* It stays down: retries are used up. */
-	o.timeout = 4;
+	o.timeout = short_timeout();
 	o.retry = 2;
 	setenv("FERROVERBS_SOFT_FAULTS", "port-down qp=1 nth=2", 1);
 	begin("by the second operation", o);
@@ -183,7 +183,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 	snprintf(what, sizeof what, "on request, %s", !reliable ? type == IBV_QPT_UD ? "UD" : "UC" : outlasts ? "waited for" : "not waited for");
 	struct options o = defaults();
 	o.type = type;
-	o.timeout = outlasts ? 20 : 4;
+	o.timeout = outlasts ? 20 : short_timeout();
 	o.retry = outlasts ? 7 : 2;
 	begin(what, o);
 	receives(a, 8);
@@ -286,8 +286,8 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	char what[100];
 	snprintf(what, sizeof what, "%s, the peer dies while %s port is down", reliable ? "RC" : "UC", ours ? "our" : "its");
 	o.type = type;
-	/* It would take half a minute. */
-	o.timeout = 20;
+	/* It would take half a minute. Between hosts it does take as long as is said here, since nobody tells of the death: four seconds. */
+	o.timeout = hosts_differ() ? 15 : 20;
 	o.retry = 7;
 	b = victim;
 	setting(b, "FERROVERBS_SOFT_CONTROL=ports-control-%p");
@@ -323,9 +323,14 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 		sent(a, 3, IBV_WC_WR_FLUSH_ERR);
 		sent(a, 4, IBV_WC_WR_FLUSH_ERR);
 	}
-	struct ibv_wc w = end_wait(a, RECVS);
-	check(w.wr_id == 2 && w.status == IBV_WC_WR_FLUSH_ERR, "the receive is flushed (is %d: %s)", (int)w.wr_id, ibv_wc_status_str(w.status));
-	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
+	if (!reliable && hosts_differ()) {
+		quiet(a, RECVS, "of the death of an unreliable peer on another host nobody hears");
+		check_eq(end_state(a), IBV_QPS_RTS, "the QP's state");
+	} else {
+		struct ibv_wc w = end_wait(a, RECVS);
+		check(w.wr_id == 2 && w.status == IBV_WC_WR_FLUSH_ERR, "the receive is flushed (is %d: %s)", (int)w.wr_id, ibv_wc_status_str(w.status));
+		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the QP's state");
+	}
 	/* The victim's pipe is its own to remove. */
 	end_close(a);
 	if (ibv_close_device(ctx))

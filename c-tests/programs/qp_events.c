@@ -41,7 +41,7 @@ static void to_rtr(struct ibv_qp *qp, struct address to)
 				  .rq_psn = to.psn,
 				  .max_dest_rd_atomic = 1,
 				  .min_rnr_timer = 1,
-				  .ah_attr = { .is_global = 1, .grh = { .dgid = to.gid, .hop_limit = 1 }, .port_num = 1 } };
+				  .ah_attr = { .is_global = 1, .grh = { .dgid = to.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } };
 	int mask = IBV_QP_STATE;
 	if (qp->qp_type != IBV_QPT_UD)
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -192,7 +192,7 @@ static void local_error(struct end *e, enum ibv_qp_type type)
 	to_rtr(qp, peer);
 	to_rts(qp);
 	end_connect(e, address_of(qp));
-	struct ibv_ah_attr aa = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 };
+	struct ibv_ah_attr aa = { .is_global = 1, .grh = { .dgid = peer.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 };
 	struct ibv_ah *ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &aa) : NULL;
 	struct ibv_wc w;
 	end_recv(e, one_piece(IBV_WR_SEND, 10, 0, 4096));
@@ -368,7 +368,7 @@ int main(int argc, char **argv)
 	buf = mmap(NULL, 2 * BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	mr = ibv_reg_mr(pd, buf, 2 * BIG, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	cq = ibv_create_cq(ctx, 64, NULL, NULL, 0);
-	if (!pd || !mr || !cq || ibv_query_gid(ctx, 1, 0, &gid) || ibv_query_port(ctx, 1, &port))
+	if (!pd || !mr || !cq || ibv_query_gid(ctx, 1, hosts_differ(), &gid) || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	drain(e);
 	local_error(e, IBV_QPT_UD);

@@ -327,18 +327,18 @@ static void states(void)
 	check_eq(post_either(), EINVAL, "%s: a request in INIT", s.name);
 	if (!has_rig() || s.type == IBV_QPT_UD) {
 		struct ibv_qp_attr at = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = s.qpn, .ah_attr = { .port_num = 1, .is_global = 1,
-					  .grh = { .dgid = aa.gid, .hop_limit = 1 } } };
+					  .grh = { .dgid = aa.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } } };
 		check_eq(ibv_modify_qp(s.qp, &at, IBV_QP_STATE | (s.type == IBV_QPT_XRC_SEND ? IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN : 0)), 0, "to RTR");
 	} else {
 		struct ibv_qp_attr at = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = ba.qpn, .max_dest_rd_atomic = 1,
-					  .ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = ba.gid, .hop_limit = 1 } } };
+					  .ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = ba.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } } };
 		check_eq(ibv_modify_qp(s.qp, &at, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 							  (s.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)), 0, "to RTR");
 	}
 	check_eq(post_either(), EINVAL, "%s: a request in RTR", s.name);
 	/* There is no other path: as the kernel says of RoCE. */
 	if (s.type != IBV_QPT_UD && s.type != IBV_QPT_RAW_PACKET) {
-		struct ibv_qp_attr at = { .alt_ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = aa.gid, .hop_limit = 1 } }, .alt_port_num = 1, .qp_state = IBV_QPS_RTS,
+		struct ibv_qp_attr at = { .alt_ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = aa.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } }, .alt_port_num = 1, .qp_state = IBV_QPS_RTS,
 					  .path_mig_state = IBV_MIG_REARM };
 		int mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_ALT_PATH | (s.type == IBV_QPT_UC ? 0 : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
 		check_eq(ibv_modify_qp(s.qp, &at, mask), EINVAL, "%s: an alternate path", s.name);
@@ -412,7 +412,7 @@ static void with_rig(enum ibv_qp_type type, const char *name, uint64_t offered, 
 	end_connect(b, aa);
 	s = (struct subject){ .name = name, .type = type, .offered = offered, .built = built, .qpn = ba.qpn, .qkey = ba.qkey, .raddr = ba.addr, .rkey = ba.rkey };
 	end_run(a, parts_of, NULL, 0);
-	struct ibv_ah_attr to_b = { .is_global = 1, .port_num = 1, .grh = { .dgid = ba.gid, .hop_limit = 1 } };
+	struct ibv_ah_attr to_b = { .is_global = 1, .port_num = 1, .grh = { .dgid = ba.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } };
 	s.ah = ibv_create_ah(s.pd, &to_b);
 	all();
 	check_eq(ibv_destroy_ah(s.ah), 0, "ibv_destroy_ah");
@@ -424,7 +424,7 @@ static void connect_xrc(struct ibv_qp *qp, uint32_t peer, int sends)
 	struct ibv_qp_attr at = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 	int err = ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 4, .min_rnr_timer = 1,
-				   .ah_attr = { .is_global = 1, .grh = { .dgid = aa.gid, .hop_limit = 1 }, .port_num = 1 } };
+				   .ah_attr = { .is_global = 1, .grh = { .dgid = aa.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() }, .port_num = 1 } };
 	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 	err = err ? err : ibv_modify_qp(qp, &at, mask | (sends ? 0 : IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	at = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4 };

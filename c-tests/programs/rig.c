@@ -108,6 +108,11 @@ int hosts_differ(void)
 	return getenv("TEST_HOST") != NULL;
 }
 
+uint8_t short_timeout(void)
+{
+	return hosts_differ() ? 15 : 4;
+}
+
 void go_to_host(void)
 {
 	const char *host = getenv("TEST_HOST"), *folder = getenv("TEST_HOST_FABRIC");

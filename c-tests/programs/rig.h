@@ -70,6 +70,8 @@ int keys_differ(void);
  * are of two hosts. Ends have the address of GID 1 then, which is an interface's.
  */
 int hosts_differ(void);
+/* For ibv_qp_attr: a timeout that is over soon, and yet longer than an answer takes. */
+uint8_t short_timeout(void);
 /* Goes there, before any verb. */
 void go_to_host(void);
 

@@ -161,6 +161,9 @@ impl Qp {
                 connection.transport.answer(answer);
             }
             Step::Ask(ask) => {
+                if !connection.established {
+                    self.establish(connection);
+                }
                 let verdict = self.serve_patiently(inbound, &ask, packet);
                 let (reply, failed) = self.reply(verdict);
                 if let (Ask::Read { read, .. }, Kind::XrcRecv) = (&ask, self.kind) {
@@ -174,6 +177,16 @@ impl Qp {
             }
         }
         false
+    }
+
+    /// The first request arrives: an event if the application has not taken the QP to RTS yet, since it may wait for that (IBTA vol 1,
+    /// 11.6.3.1).
+    #[cold]
+    fn establish(&self, connection: &mut Connection) {
+        connection.established = true;
+        if self.state() == State::Rtr {
+            self.event(IBV_EVENT_COMM_EST);
+        }
     }
 
     /// What the peer is told; and whether the QP went to error.

@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     pub(super) alarm: Option<Time>,
     /// The wire has the QP in its list of those that owe an acknowledgement.
     pub(super) owing: bool,
+    /// A request of the other end arrived.
+    pub(super) established: bool,
 }
 
 /// READs of a peer that are remembered: `max_dest_rd_atomic` is a byte.
@@ -112,6 +114,7 @@ impl Connection {
             local: None,
             alarm: None,
             owing: false,
+            established: false,
         }
     }
 

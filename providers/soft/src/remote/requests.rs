@@ -103,6 +103,10 @@ impl Requester {
             request.what,
             What::FetchAdd { .. } | What::CompareSwap { .. } | What::Store { word: None, .. }
         );
+        // On purpose (`engine::faulty`). A packet that has any other end say so is not to be had.
+        if let What::Refused(nak) = request.what {
+            return Err(nak.requester_status());
+        }
         let mut len = entry.len;
         if !request.what.is_local() && !matches!(request.what, What::Store { word: Some(_), .. }) {
             let need = if writes { LOCAL_WRITE } else { 0 };

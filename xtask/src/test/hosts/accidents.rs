@@ -31,7 +31,7 @@ pub(super) const BESIDE: (&str, &[&str]) =
 const RETRY_EXCEEDED: &str = "Failed status 12";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
-    let kills = std::env::var(KILLS_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let kills = asked();
     let place = Place::wired(bench, hosts, "")?;
     let mut beside = Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?);
     for round in 0..kills.unwrap_or(KILLS) {
@@ -52,6 +52,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
     tally.record("a cable pulled for a second under ib_write_bw", pull(bench, hosts));
     // Whatever became of it.
     hosts.plug(true)
+}
+
+/// How many kills somebody asked for.
+pub(super) fn asked() -> Option<u64> {
+    std::env::var(KILLS_VARIABLE).ok()?.parse().ok()
 }
 
 /// Waits until `happened`, or says what did not.
