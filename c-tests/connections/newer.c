@@ -146,7 +146,7 @@ static void child(struct rdma_event_channel *channel)
 /* Families and spaces of ports that few use. */
 static void families(struct rdma_event_channel *channel)
 {
-	struct sockaddr_in any = { .sin_family = AF_INET };
+	struct sockaddr_in any = { .sin_family = AF_INET }, nobodys = any;
 	struct sockaddr_ib infiniband = { .sib_family = AF_IB, .sib_addr.sib_addr32[3] = htonl(1) };
 	struct sockaddr other = { .sa_family = AF_UNIX };
 	struct rdma_cm_id *id;
@@ -156,10 +156,12 @@ static void families(struct rdma_event_channel *channel)
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&infiniband) == -1 && errno == ENODEV);
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&infiniband, 1000) == -1 && errno == ENODEV);
 	CHECK(rdma_bind_addr(id, &other) == -1 && errno == EINVAL);
+	/* 198.51.100.1 is for documentation (RFC 5737): no interface has it. */
+	nobodys.sin_addr.s_addr = htonl(0xc6336401);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&nobodys) == -1 && errno == EADDRNOTAVAIL);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == 0 && rdma_listen(id, 1) == 0);
 	/* It has an address; that no device has this one is not asked any more. */
-	any.sin_addr.s_addr = htonl(0xc6336401);
-	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == -1 && errno == EINVAL);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&nobodys) == -1 && errno == EINVAL);
 	CHECK(rdma_destroy_id(id) == 0);
 }
 

@@ -36,6 +36,13 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
     }
 }
 
+/// Why nothing can be bound to an address that no device has: `EADDRNOTAVAIL` where no interface has it either, as the kernel says
+/// (`rdma_translate_ip`).
+pub(crate) fn refusal(ip: IpAddr) -> Option<Errno> {
+    let why = UdpSocket::bind((ip, 0)).err()?.raw_os_error()?;
+    (why == libc::EADDRNOTAVAIL).then(|| Errno::from_raw(why))
+}
+
 /// Writes an address where C code keeps one; returns its bytes.
 ///
 /// # Safety

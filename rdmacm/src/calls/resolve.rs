@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Binds an id to an address, and to a port.
 ///
 /// # Errors
-/// `EINVAL` it is bound already; `ENODEV` no device has the address; `EADDRINUSE`; `EACCES` a port of the system's.
+/// `EINVAL` it is bound already; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; `EADDRINUSE`; `EACCES` a port of the system's.
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
     let mut state = id.lock();
@@ -43,7 +43,10 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
 
 /// Where an address is; nowhere if it is the wildcard or loopback's.
 fn place_of(ip: IpAddr) -> Result<Option<Place>, Errno> {
-    if address::is_any(ip) { Ok(None) } else { device::with_address(ip).map(Some) }
+    if address::is_any(ip) {
+        return Ok(None);
+    }
+    device::with_address(ip).map(Some).map_err(|why| address::refusal(ip).unwrap_or(why))
 }
 
 /// Finds the device that leads to the destination.
