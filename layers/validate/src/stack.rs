@@ -119,9 +119,12 @@ pub(crate) fn lines(stack: &Stack) -> Vec<String> {
         if lines.len() == before {
             lines.push(nameless(address));
         }
-        // What calls main is of no use to anybody.
+        // What calls main is of no use to anybody, and has no name where the C library's symbols are not installed.
         if lines[before].starts_with("__libc_start") || lines[before].starts_with("_start") {
             lines.truncate(before);
+            break;
+        }
+        if lines.last().is_some_and(|line| line == "main" || line.starts_with("main (")) {
             break;
         }
     }
