@@ -40,6 +40,14 @@ impl Adapter {
         self.order(Order::PortEvent(IBV_EVENT_GID_CHANGE));
     }
 
+    /// What will be told is how things are now, whoever says that they changed.
+    pub(crate) fn read_interfaces(&self) {
+        let now = Gids::of_this_host(self.identity, 0);
+        if let Some(told) = &mut *self.interfaces.told.lock() {
+            *told = now;
+        }
+    }
+
     /// Looks whether other hosts can still be reached, or again.
     fn look_at_cables(&self) {
         let Interfaces { cabled, cut, .. } = &self.interfaces;

@@ -1,6 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
-use crate::gid_places::Places;
+use crate::engine::objects::port::Interfaces;
 use crate::guid::{DEVICES, Identity};
 use parking_lot::Mutex;
 use std::ffi::CStr;
@@ -27,8 +27,9 @@ pub(crate) struct Gids {
     entries: Vec<Gid>,
 }
 
-/// The GID table of a context: as the host was when the device was opened, or when it was said last that it changed
-/// (`interfaces`, or a person by `gid-change`), so that it changes only where an event says so.
+/// The GID table of a context: as the host was when it was said last that it changed (`interfaces`, or a person by `gid-change`), so that
+/// it changes only where an event says so. Not as it is when the table is asked for: what came by then and is gone before it is looked
+/// at would stay in the table for ever.
 #[derive(Debug)]
 pub(crate) struct GidTable {
     identity: Identity,
@@ -38,28 +39,31 @@ pub(crate) struct GidTable {
 }
 
 impl GidTable {
-    /// The host as it is now, after `changes` were told, with device number `device` of an adapter whose addresses have `places`.
+    /// The host after `changes` were told, with device number `device` of an adapter that knows this of its interfaces.
     pub(crate) fn new(
         changes: u32,
         identity: Identity,
         device: usize,
-        places: &Mutex<Places>,
+        interfaces: &Interfaces,
     ) -> Self {
-        let now = Self::read(identity, device, places);
+        let now = Self::read(identity, device, interfaces);
         Self { identity, device, known: Mutex::new((changes, now)) }
     }
 
     /// The table after `changes` were told.
-    pub(crate) fn after(&self, changes: u32, places: &Mutex<Places>) -> Arc<Gids> {
+    pub(crate) fn after(&self, changes: u32, interfaces: &Interfaces) -> Arc<Gids> {
         let mut known = self.known.lock();
         if known.0 != changes {
-            *known = (changes, Self::read(self.identity, self.device, places));
+            *known = (changes, Self::read(self.identity, self.device, interfaces));
         }
         Arc::clone(&known.1)
     }
 
-    fn read(identity: Identity, device: usize, places: &Mutex<Places>) -> Arc<Gids> {
-        Arc::new(places.lock().arrange(&Gids::of_this_host(identity, device)))
+    fn read(identity: Identity, device: usize, interfaces: &Interfaces) -> Arc<Gids> {
+        let told = interfaces.told.lock().clone();
+        // Where nobody follows the interfaces they are looked at.
+        let told = told.unwrap_or_else(|| Gids::of_this_host(identity, device));
+        Arc::new(interfaces.places.lock().arrange(&told.of_device(device)))
     }
 }
 
@@ -117,6 +121,14 @@ impl Gids {
             add(raw, index);
         }
         Self { identity, entries: gids }
+    }
+
+    /// The same of device number `device` of the adapter.
+    fn of_device(mut self, device: usize) -> Self {
+        if let Some(first) = self.entries.first_mut() {
+            first.raw = link_local(self.identity.guid(device));
+        }
+        self
     }
 
     /// Entry `index`, if it is in use.
@@ -263,6 +275,7 @@ fn interfaces() -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gid_places::Places;
     use soft_local::fabric::FabricConfig;
 
     fn identity() -> Identity {
@@ -298,13 +311,24 @@ mod tests {
 
     #[test]
     fn a_context_keeps_its_table_until_a_change_is_told() {
-        let places = Mutex::default();
-        let table = GidTable::new(3, identity(), 0, &places);
-        let first = table.after(3, &places);
-        assert!(Arc::ptr_eq(&first, &table.after(3, &places)));
-        let second = table.after(4, &places);
+        let interfaces = Interfaces::default();
+        let table = GidTable::new(3, identity(), 0, &interfaces);
+        let first = table.after(3, &interfaces);
+        assert!(Arc::ptr_eq(&first, &table.after(3, &interfaces)));
+        let second = table.after(4, &interfaces);
         assert!(!Arc::ptr_eq(&first, &second), "read again");
-        assert!(Arc::ptr_eq(&second, &table.after(4, &places)));
+        assert!(Arc::ptr_eq(&second, &table.after(4, &interfaces)));
+    }
+
+    #[test]
+    fn a_table_has_what_was_told_and_not_what_came_since() {
+        let interfaces = Interfaces::default();
+        let address = interface(2, Address::V4(Ipv4Addr::new(192, 0, 2, 7)));
+        *interfaces.told.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
+        let gids = GidTable::new(1, identity(), 3, &interfaces).after(2, &interfaces);
+        assert_eq!(gids.get(0).map(|gid| gid.raw), Some(link_local(identity().guid(3))));
+        assert_eq!(gids.get(1).map(|gid| gid.raw[12..] == [192, 0, 2, 7]), Some(true));
+        assert_eq!(gids.get(2), None, "whatever this host has");
     }
 
     /// The tables of a host whose interfaces have these addresses (10.0.0.x), one after the other.

@@ -134,6 +134,7 @@ impl Adapter {
             Order::PortUp => self.show_port(false, None),
             Order::PortEvent(event) => {
                 if event == IBV_EVENT_GID_CHANGE {
+                    self.read_interfaces();
                     self.publish_addresses();
                     self.wire.take_part_again(self);
                     // Who hears of it and looks finds the new table.

@@ -202,8 +202,8 @@ unsafe fn open(
         }
     };
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let places = &adapter.interfaces.places;
-    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, places);
+    let interfaces = &adapter.interfaces;
+    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, interfaces);
     let inner =
         Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
     // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the

@@ -42,7 +42,7 @@ impl Context {
 
     /// Addresses of the host as the application knows them.
     pub(super) fn gids(&self) -> Arc<Gids> {
-        self.gids.after(self.adapter.port.gid_changes(), &self.adapter.interfaces.places)
+        self.gids.after(self.adapter.port.gid_changes(), &self.adapter.interfaces)
     }
 
     /// The channel whose reading end is `fd`.

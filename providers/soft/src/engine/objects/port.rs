@@ -41,7 +41,7 @@ pub(crate) struct Port {
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
-    /// The table that was told last; nothing is taken while it is held.
+    /// The table that was told last, or is about to be; nothing is taken while it is held.
     pub(crate) told: Mutex<Option<Gids>>,
     /// Which index each address has; taken under the lock of a context's table, and nothing is taken while it is held.
     pub(crate) places: Mutex<Places>,
