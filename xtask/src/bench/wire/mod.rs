@@ -4,6 +4,7 @@
 //! for latency only: Debian has `fi_pingpong` and not its other programs (fabtests).
 
 mod ask;
+mod guest;
 mod questions;
 mod report;
 
@@ -49,8 +50,12 @@ pub(super) fn main(
         }
     }
     let picture = if write { Some(plot::svg(&curves(&hosts, &answers, progress)?)?) } else { None };
+    let mut text = answers.text(rounds, "`FERROVERBS_SOFT_WEATHER`");
+    match guest::measure(paths, progress) {
+        Ok(beside) => text.push_str(&beside),
+        Err(why) => progress.note(&format!("not beside rxe: {}", why.trim_end())),
+    }
     progress.clear();
-    let text = answers.text(rounds, "`FERROVERBS_SOFT_WEATHER`");
     print!("{text}");
     if let Some(picture) = picture {
         let page = paths.root.join("docs/benchmarks.md");
