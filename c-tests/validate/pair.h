@@ -122,6 +122,31 @@ static inline void ok(struct ibv_cq *from)
 	want(done(from).status == IBV_WC_SUCCESS, "a completion");
 }
 
+/* A pair whose `b` has a shared receive queue with as many receives as its limit. */
+static inline struct ibv_srq *limited(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_attr attr = { .srq_limit = 2 };
+	struct ibv_sge sge = piece(64);
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	want(srq != NULL, "ibv_create_srq");
+	for (uint32_t i = 0; i < attr.srq_limit; i++)
+		want(!ibv_post_srq_recv(srq, &wr, &bad), "ibv_post_srq_recv");
+	want(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), "ibv_modify_srq");
+	couple(IBV_QPT_RC, cq, srq, 0);
+	return srq;
+}
+
+/* A message for it: IBV_EVENT_SRQ_LIMIT_REACHED comes. Every device has that event; rxe has no IBV_EVENT_QP_LAST_WQE_REACHED. */
+static inline void below_limit(void)
+{
+	struct ibv_sge sge = piece(64);
+	want(!post(a, request(IBV_WR_SEND, &sge, 1)), "ibv_post_send");
+	ok(cq);
+	ok(cq);
+}
+
 /* Posts; polls what was accepted. */
 static inline void post_and_poll(struct ibv_send_wr wr)
 {
