@@ -8,6 +8,7 @@ use super::{Bench, Tally, vm};
 use crate::process::Job;
 use crate::scratch;
 use crate::vm::{Machine, Request, Stream};
+use std::path::Path;
 use std::time::Duration;
 
 /// Ten minutes are usual.
@@ -15,6 +16,10 @@ const LIMIT: Duration = Duration::from_secs(2400);
 
 /// The release of Debian whose kernel is tried beside this one's.
 const NEXT: &str = "trixie";
+
+/// Programs of ours among the lines, with their libraries.
+const PROGRAMS: &[(&str, &[&str])] =
+    &[("tools/messages.c", &["-libverbs"]), ("bench/connect.c", &["-lrdmacm", "-libverbs"])];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
@@ -39,10 +44,13 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate::Result<()
     // Below a folder that the guest sees as it is, whatever becomes of this one meanwhile.
     let stage = folder.join("stage");
     scratch::copy_tree(bench.prefix()?, &stage)?;
-    let job = Job::new("cc").args(["-O2", "-o"]).arg(folder.join("messages"));
-    let made = job.arg(source("tools/messages.c")).arg("-libverbs").run(&bench.scratch, LIMIT)?;
-    if !made.ok() {
-        return Err(made.report("cc"));
+    for (file, libraries) in PROGRAMS {
+        let program = Path::new(file).file_stem().unwrap_or_default();
+        let job = Job::new("cc").args(["-O2", "-o"]).arg(folder.join(program));
+        let made = job.arg(source(file)).args(*libraries).run(&bench.scratch, LIMIT)?;
+        if !made.ok() {
+            return Err(made.report("cc"));
+        }
     }
     let capture = folder.join("packets.pcapng");
     let has = |program: &str| Job::new(program).arg("-v").run(&bench.scratch, LIMIT).is_ok();
@@ -81,7 +89,7 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate::Result<()
         tally.record(&format!("{kernel}: all was run"), Err(report));
     }
     for line in lines.lines() {
-        for from in ["soft", "rxe"] {
+        for from in ["soft", "rxe"].into_iter().filter(|from| is_from(line, from)) {
             let name = format!("{kernel}: {line}, from {from}");
             tally.record(&name, verdict(&out, &format!("{from} {line}")));
         }
@@ -102,6 +110,12 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate::Result<()
     Ok(())
 }
 
+/// Whether a line has this side's client.
+fn is_from(line: &str, side: &str) -> bool {
+    let only = line.split(' ').find_map(|word| word.strip_prefix("from="));
+    only.is_none_or(|only| only == side)
+}
+
 /// What the guest printed of a line.
 fn verdict(out: &str, line: &str) -> Result<(), String> {
     if out.lines().any(|l| l.strip_prefix("good ") == Some(line)) {
@@ -114,6 +128,13 @@ fn verdict(out: &str, line: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_may_be_of_one_side() {
+        assert!(is_from("rping -s ; rping -c", "soft") && is_from("rping -s ; rping -c", "rxe"));
+        assert!(is_from("from=rxe udaddy ; udaddy", "rxe"));
+        assert!(!is_from("from=rxe udaddy ; udaddy", "soft"));
+    }
 
     #[test]
     fn a_line_that_was_not_run_is_no_success() {
