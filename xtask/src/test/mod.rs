@@ -82,6 +82,7 @@ impl Group {
                 packages::VM,
                 packages::RDMACM,
                 packages::QPERF,
+                packages::LIBFABRIC,
                 packages::CONNECTED,
                 packages::CAPTURE,
             ],
