@@ -1,6 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
-use crate::engine::objects::port::Interfaces;
+use crate::gid_places::Places;
 use crate::guid::{DEVICES, Identity};
 use parking_lot::Mutex;
 use std::ffi::CStr;
@@ -27,6 +27,9 @@ pub(crate) struct Gids {
     entries: Vec<Gid>,
 }
 
+/// The table of device 0 that applications were told of last; `None`: nobody follows the interfaces.
+pub(crate) type Told = Mutex<Option<Gids>>;
+
 /// The GID table of a context: as the host was when it was said last that it changed (`interfaces`, or a person by `gid-change`), so that
 /// it changes only where an event says so. Not as it is when the table is asked for: what came by then and is gone before it is looked
 /// at would stay in the table for ever.
@@ -39,31 +42,32 @@ pub(crate) struct GidTable {
 }
 
 impl GidTable {
-    /// The host after `changes` were told, with device number `device` of an adapter that knows this of its interfaces.
+    /// The host after `changes` were told, with device number `device` of an adapter that told this last, and whose addresses have `places`.
     pub(crate) fn new(
         changes: u32,
         identity: Identity,
         device: usize,
-        interfaces: &Interfaces,
+        told: &Told,
+        places: &Mutex<Places>,
     ) -> Self {
-        let now = Self::read(identity, device, interfaces);
+        let now = Self::read(identity, device, told, places);
         Self { identity, device, known: Mutex::new((changes, now)) }
     }
 
     /// The table after `changes` were told.
-    pub(crate) fn after(&self, changes: u32, interfaces: &Interfaces) -> Arc<Gids> {
+    pub(crate) fn after(&self, changes: u32, told: &Told, places: &Mutex<Places>) -> Arc<Gids> {
         let mut known = self.known.lock();
         if known.0 != changes {
-            *known = (changes, Self::read(self.identity, self.device, interfaces));
+            *known = (changes, Self::read(self.identity, self.device, told, places));
         }
         Arc::clone(&known.1)
     }
 
-    fn read(identity: Identity, device: usize, interfaces: &Interfaces) -> Arc<Gids> {
-        let told = interfaces.told.lock().clone();
+    fn read(identity: Identity, device: usize, told: &Told, places: &Mutex<Places>) -> Arc<Gids> {
+        let told = told.lock().clone();
         // Where nobody follows the interfaces they are looked at.
         let told = told.unwrap_or_else(|| Gids::of_this_host(identity, device));
-        Arc::new(interfaces.places.lock().arrange(&told.of_device(device)))
+        Arc::new(places.lock().arrange(&told.of_device(device)))
     }
 }
 
@@ -275,7 +279,6 @@ fn interfaces() -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gid_places::Places;
     use soft_local::fabric::FabricConfig;
 
     fn identity() -> Identity {
@@ -311,21 +314,21 @@ mod tests {
 
     #[test]
     fn a_context_keeps_its_table_until_a_change_is_told() {
-        let interfaces = Interfaces::default();
-        let table = GidTable::new(3, identity(), 0, &interfaces);
-        let first = table.after(3, &interfaces);
-        assert!(Arc::ptr_eq(&first, &table.after(3, &interfaces)));
-        let second = table.after(4, &interfaces);
+        let (told, places) = (Told::default(), Mutex::default());
+        let table = GidTable::new(3, identity(), 0, &told, &places);
+        let first = table.after(3, &told, &places);
+        assert!(Arc::ptr_eq(&first, &table.after(3, &told, &places)));
+        let second = table.after(4, &told, &places);
         assert!(!Arc::ptr_eq(&first, &second), "read again");
-        assert!(Arc::ptr_eq(&second, &table.after(4, &interfaces)));
+        assert!(Arc::ptr_eq(&second, &table.after(4, &told, &places)));
     }
 
     #[test]
     fn a_table_has_what_was_told_and_not_what_came_since() {
-        let interfaces = Interfaces::default();
+        let (told, places) = (Told::default(), Mutex::default());
         let address = interface(2, Address::V4(Ipv4Addr::new(192, 0, 2, 7)));
-        *interfaces.told.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
-        let gids = GidTable::new(1, identity(), 3, &interfaces).after(2, &interfaces);
+        *told.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
+        let gids = GidTable::new(1, identity(), 3, &told, &places).after(2, &told, &places);
         assert_eq!(gids.get(0).map(|gid| gid.raw), Some(link_local(identity().guid(3))));
         assert_eq!(gids.get(1).map(|gid| gid.raw[12..] == [192, 0, 2, 7]), Some(true));
         assert_eq!(gids.get(2), None, "whatever this host has");

@@ -11,6 +11,7 @@ use crate::engine::alarm;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
 use crate::engine::objects::helping::Helping;
+use crate::engine::objects::port::Interfaces;
 use crate::net::GidTable;
 use crate::{config, control};
 use abi::*;
@@ -202,8 +203,8 @@ unsafe fn open(
         }
     };
     adapter.channels.lock().push(Arc::downgrade(&events));
-    let interfaces = &adapter.interfaces;
-    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, interfaces);
+    let Interfaces { told, places, .. } = &adapter.interfaces;
+    let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, told, places);
     let inner =
         Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
     // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the

@@ -3,6 +3,7 @@
 use super::badge::Badge;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::channel::{Channel, Reporter};
+use crate::engine::objects::port::Interfaces;
 use crate::net::{GidTable, Gids};
 use abi::*;
 use parking_lot::Mutex;
@@ -42,7 +43,8 @@ impl Context {
 
     /// Addresses of the host as the application knows them.
     pub(super) fn gids(&self) -> Arc<Gids> {
-        self.gids.after(self.adapter.port.gid_changes(), &self.adapter.interfaces)
+        let Interfaces { told, places, .. } = &self.adapter.interfaces;
+        self.gids.after(self.adapter.port.gid_changes(), told, places)
     }
 
     /// The channel whose reading end is `fd`.

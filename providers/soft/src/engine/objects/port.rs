@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use crate::gid_places::Places;
-use crate::net::Gids;
+use crate::net::Told;
 use parking_lot::Mutex;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
@@ -42,7 +42,7 @@ pub(crate) struct Port {
 pub(crate) struct Interfaces {
     pub(crate) news: OnceLock<AddressNews>,
     /// The table that was told last, or is about to be; nothing is taken while it is held.
-    pub(crate) told: Mutex<Option<Gids>>,
+    pub(crate) told: Told,
     /// Which index each address has; taken under the lock of a context's table, and nothing is taken while it is held.
     pub(crate) places: Mutex<Places>,
     /// A cable led to other hosts when that was looked at last.
