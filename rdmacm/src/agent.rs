@@ -54,8 +54,8 @@ pub(crate) struct Agent {
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
+    mr: *mut ibv_mr,
     memory: *mut u8,
-    lkey: u32,
     /// The thread sleeps at it.
     bell: i32,
     /// And at this, which is readable when a neighbour has ended.
@@ -116,27 +116,52 @@ impl Agent {
         if bell < 0 {
             return Err(Errno::last());
         }
-        let bytes = SLOT * (RECEIVES + SENDS);
-        let memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
-        // SAFETY: context and domain are never closed; the objects are made here and never destroyed; `memory` has as many bytes, and stays.
+        let mut agent = Self {
+            device,
+            qp: null_mut(),
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            channel: null_mut(),
+            mr: null_mut(),
+            memory: null_mut(),
+            bell,
+            neighbours: state.neighbours.fd(),
+            owner,
+            begun: Instant::now(),
+            state: Mutex::new(state),
+        };
+        // SAFETY: nobody else has the agent, and nothing of it was made before.
         unsafe {
-            memory.write_bytes(0, bytes);
-            let context = device.context;
-            let mr = made(verbs::ibv_reg_mr(
-                device.pd,
-                memory.cast(),
-                bytes,
-                IBV_ACCESS_LOCAL_WRITE.cast_signed(),
-            ))?;
-            let channel = made(verbs::ibv_create_comp_channel(context))?;
+            agent.make()?;
+            agent.connect()?;
+        }
+        start(device)?;
+        Ok(agent)
+    }
+
+    /// Makes what it sends and receives by. What was made when something fails is taken back with the agent.
+    ///
+    /// # Safety
+    /// Nothing of that was made before.
+    unsafe fn make(&mut self) -> Result<(), Errno> {
+        let bytes = SLOT * (RECEIVES + SENDS);
+        let (context, pd) = (self.device.context, self.device.pd);
+        self.memory = mem::alloc_pages(bytes)?.cast::<u8>().as_ptr();
+        // SAFETY: context and domain are never closed; `memory` has as many bytes, and stays as long as the region.
+        unsafe {
+            self.memory.write_bytes(0, bytes);
+            let access = IBV_ACCESS_LOCAL_WRITE.cast_signed();
+            self.mr = made(verbs::ibv_reg_mr(pd, self.memory.cast(), bytes, access))?;
+            self.channel = made(verbs::ibv_create_comp_channel(context))?;
             let cq = |most: usize, channel| {
                 made(verbs::ibv_create_cq(context, most as i32, null_mut(), channel, 0))
             };
-            let (send_cq, recv_cq) = (cq(SENDS, null_mut())?, cq(RECEIVES, channel)?);
+            self.send_cq = cq(SENDS, null_mut())?;
+            self.recv_cq = cq(RECEIVES, self.channel)?;
             let mut init = ibv_qp_init_attr {
                 qp_context: null_mut(),
-                send_cq,
-                recv_cq,
+                send_cq: self.send_cq,
+                recv_cq: self.recv_cq,
                 srq: null_mut(),
                 cap: ibv_qp_cap {
                     max_send_wr: SENDS as u32,
@@ -148,25 +173,9 @@ impl Agent {
                 qp_type: IBV_QPT_UD,
                 sq_sig_all: 1,
             };
-            let qp = made(verbs::ibv_create_qp(device.pd, &raw mut init))?;
-            let agent = Self {
-                device,
-                qp,
-                send_cq,
-                recv_cq,
-                channel,
-                memory,
-                lkey: (*mr).lkey,
-                bell,
-                neighbours: state.neighbours.fd(),
-                owner,
-                begun: Instant::now(),
-                state: Mutex::new(state),
-            };
-            agent.connect()?;
-            start(device)?;
-            Ok(agent)
+            self.qp = made(verbs::ibv_create_qp(pd, &raw mut init))?;
         }
+        Ok(())
     }
 
     /// Brings the QP to where it sends and receives.
@@ -202,13 +211,18 @@ impl Agent {
         }
     }
 
+    fn lkey(&self) -> u32 {
+        // SAFETY: the region is there as long as the agent.
+        unsafe { (*self.mr).lkey }
+    }
+
     const fn slot(&self, number: usize) -> *mut u8 {
         self.memory.wrapping_add(number * SLOT)
     }
 
     fn post_receive(&self, number: usize) -> Result<(), Errno> {
         let mut place =
-            ibv_sge { addr: self.slot(number) as u64, length: SLOT as u32, lkey: self.lkey };
+            ibv_sge { addr: self.slot(number) as u64, length: SLOT as u32, lkey: self.lkey() };
         let mut request = ibv_recv_wr {
             wr_id: number as u64,
             next: null_mut(),
@@ -311,7 +325,7 @@ impl Agent {
         let Some(ah) = self.handle(state, peer) else { return true };
         let Some(number) = state.free.pop() else { return false };
         let slot = self.slot(RECEIVES + number);
-        let mut place = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey };
+        let mut place = ibv_sge { addr: slot as u64, length: MAD_LEN as u32, lkey: self.lkey() };
         let mut request = ibv_send_wr {
             wr_id: number as u64,
             next: null_mut(),
@@ -520,6 +534,32 @@ impl Agent {
                 let mut count = 0_u64;
                 libc::read(self.bell, (&raw mut count).cast(), 8);
             }
+        }
+    }
+}
+
+/// One that could not begin. Those that did stay as long as their process.
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // SAFETY: each object is NULL or made by `make`, and nobody else has it: there is no thread yet. The queue pair goes before what it uses.
+        unsafe {
+            if !self.qp.is_null() {
+                let group = ibv_gid { raw: GSI_GROUP };
+                // Refused where it did not come that far.
+                let _never_attached = verbs::ibv_detach_mcast(self.qp, &raw const group, 0);
+                verbs::ibv_destroy_qp(self.qp);
+            }
+            for cq in [self.send_cq, self.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+                verbs::ibv_destroy_cq(cq);
+            }
+            if !self.channel.is_null() {
+                verbs::ibv_destroy_comp_channel(self.channel);
+            }
+            if !self.mr.is_null() {
+                verbs::ibv_dereg_mr(self.mr);
+            }
+            mem::free(self.memory.cast());
+            libc::close(self.bell);
         }
     }
 }

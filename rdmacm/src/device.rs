@@ -22,7 +22,9 @@ pub(crate) struct Device {
     pub(crate) most_initiator_depth: u8,
     /// Who opened it.
     process: i32,
-    agent: OnceLock<Result<Agent, Errno>>,
+    agent: OnceLock<Agent>,
+    /// Held by who begins that.
+    beginning: Mutex<()>,
 }
 
 // SAFETY: context and domain may be used by any thread (verbs are thread safe), and are never closed.
@@ -191,6 +193,7 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
             most_initiator_depth: byte(attr.max_qp_init_rd_atom),
             process: process(),
             agent: OnceLock::new(),
+            beginning: Mutex::new(()),
         })
     }
 }
@@ -253,17 +256,22 @@ impl Device {
         own.map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
     }
 
-    /// What carries its messages; begun by the first who needs it.
+    /// What carries its messages; begun by the first who needs it. Who could not may try again, since what was lacking may be there by then.
     ///
     /// # Errors
     /// `ENODEV` it is a parent's; the device's, or the system's.
     pub(crate) fn agent(&'static self) -> Result<&'static Agent, Errno> {
         refuse_parents(self.process)?;
-        let begin = || {
-            take_leave_at_exit();
-            Agent::begin(self)
-        };
-        self.agent.get_or_init(begin).as_ref().map_err(|why| *why)
+        if let Some(agent) = self.agent.get() {
+            return Ok(agent);
+        }
+        let _alone = self.beginning.lock();
+        if let Some(agent) = self.agent.get() {
+            return Ok(agent);
+        }
+        take_leave_at_exit();
+        let agent = Agent::begin(self)?;
+        Ok(self.agent.get_or_init(|| agent))
     }
 
     /// The path MTU that its port can have now.
@@ -284,7 +292,7 @@ fn take_leave_at_exit() {
         let own = known.filter(|known| known.process == process());
         let Some(devices) = own.and_then(|known| *known.devices.try_lock()?) else { return };
         for device in devices.soft {
-            if let Some(Ok(agent)) = device.agent.get() {
+            if let Some(agent) = device.agent.get() {
                 agent.leave();
             }
         }

@@ -429,12 +429,8 @@ impl Id {
             state.port = None;
             (state.listening.take(), state.connection.take(), state.place)
         };
-        for (device, listener) in listening.iter().flat_map(|listening| &listening.at) {
-            if let Ok(agent) = device.agent() {
-                let mut carried = agent.lock();
-                carried.manager.unlisten(*listener);
-                carried.listeners.remove(listener);
-            }
+        if let Some(listening) = listening {
+            self.unlisten(&listening);
         }
         if let Some(connection) = connection {
             // Whether there is an agent: the connection is of one.
@@ -444,6 +440,22 @@ impl Id {
                 Ok(())
             });
         }
+        self.take_back_events();
+    }
+
+    /// No agent has `listening` any more, and nobody hears of its requests.
+    pub(crate) fn unlisten(self: &Arc<Self>, listening: &Listening) {
+        for (device, listener) in &listening.at {
+            if let Ok(agent) = device.agent() {
+                let mut carried = agent.lock();
+                carried.manager.unlisten(*listener);
+                carried.listeners.remove(listener);
+            }
+        }
+        self.take_back_events();
+    }
+
+    fn take_back_events(self: &Arc<Self>) {
         let channel = Arc::clone(&self.lock().channel);
         // Among them new ids, which end in turn.
         drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));

@@ -53,12 +53,17 @@ impl Strays {
         if is_known || !self.are_ours() {
             return;
         }
-        if ports::is_listened_to(service) {
-            self.others.truncate(MOST - 1);
-            self.others.push_front(asked);
-        } else if self.doubted.len() < MOST {
-            let until = now.saturating_add(BETWEEN_LISTENERS);
-            self.doubted.push_back(Doubted { until, service, asked, mad: *mad });
+        match ports::is_listened_to(service) {
+            Ok(true) => {
+                self.others.truncate(MOST - 1);
+                self.others.push_front(asked);
+            }
+            Ok(false) if self.doubted.len() < MOST => {
+                let until = now.saturating_add(BETWEEN_LISTENERS);
+                self.doubted.push_back(Doubted { until, service, asked, mad: *mad });
+            }
+            // It comes again.
+            Ok(false) | Err(_) => {}
         }
     }
 
@@ -67,11 +72,11 @@ impl Strays {
         self.doubted.front().map(|doubted| doubted.until)
     }
 
-    /// A request whose time has come, and that still has no listener. One that has comes again.
+    /// A request whose time has come, and that still has no listener. One that has, or of which that cannot be seen, comes again.
     pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
         while self.next().is_some_and(|until| until <= now) {
             let doubted = self.doubted.pop_front()?;
-            if !ports::is_listened_to(doubted.service) {
+            if ports::is_listened_to(doubted.service) == Ok(false) {
                 return Some((doubted.asked.0, doubted.mad));
             }
         }

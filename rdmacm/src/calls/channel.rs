@@ -6,7 +6,6 @@ use crate::id::{Id, Side, Stage};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
-use ferroverbs_cm::wire::{Information, Private, Reason};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -265,21 +264,7 @@ fn ready(id: &Arc<Id>, event: &mut Event) {
         Err(why) => {
             event.verbs.event = RDMA_CM_EVENT_CONNECT_ERROR;
             event.verbs.status = -why.raw();
-            let state = id.lock();
-            let (place, connection) = (state.place, state.connection);
-            drop(state);
-            // The peer has given up already, at worst.
-            let _gone = Id::carried(place, |agent, carried| {
-                if let Some(connection) = connection {
-                    let nothing = (Information::default(), Private::NONE);
-                    let (information, private) = nothing;
-                    let now = agent.now();
-                    let manager = &mut carried.manager;
-                    let _gone =
-                        manager.reject(now, connection, Reason::CONSUMER, information, private);
-                }
-                Ok(())
-            });
+            super::connect::turn_down(id);
             qp::fail(id);
         }
     }

@@ -4,7 +4,7 @@ use super::{complete, qp, resolve};
 use crate::agent::Peer;
 use crate::arrivals::transport;
 use crate::channel::Event;
-use crate::device;
+use crate::device::{self, Place};
 use crate::id::{Id, Link, Listening, Side, Stage, State};
 use crate::kernel;
 use crate::stray::BETWEEN_LISTENERS;
@@ -105,7 +105,7 @@ fn asked_for<const N: usize>(
 }
 
 fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
-    let is_for_nobody = is_for_nobody(id);
+    let is_for_nobody = is_for_nobody(id)?;
     let mut state = id.lock();
     if state.stage != Stage::Routed {
         return Err(Errno::EINVAL);
@@ -126,13 +126,14 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         let request = DatagramRequest { pkey: 0xffff, service, private, ..Default::default() };
         state.stage = Stage::Connecting;
         drop(state);
-        return Id::carried(Some(place), |agent, carried| {
+        let asked = Id::carried(Some(place), |agent, carried| {
             let now = agent.now();
             let asked =
                 carried.manager.ask(now, &mut random::number, peer, request, RESPONSE, RETRIES);
             begun(id, carried, asked.map_err(errno)?);
             Ok(())
         });
+        return asked.inspect_err(|_| go_back(id, Stage::Routed));
     }
     let (service, private) = asked_for::<92>(id, &state, data)?;
     if is_for_nobody {
@@ -191,34 +192,44 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
     state.link = link;
     state.stage = Stage::Connecting;
     drop(state);
-    Id::carried(Some(place), |agent, carried| {
+    let asked = Id::carried(Some(place), |agent, carried| {
         let now = agent.now();
         let asked = carried.manager.connect(now, &mut random::number, peer, request);
         begun(id, carried, asked.map_err(errno)?);
         Ok(())
-    })
+    });
+    asked.inspect_err(|_| go_back(id, Stage::Routed))
+}
+
+/// Nothing came of what an id was about to do: it may try again, as with the kernel (`rdma_connect_locked` and `rdma_listen` in Linux'
+/// `drivers/infiniband/core/cma.c`).
+fn go_back(id: &Id, stage: Stage) {
+    id.lock().stage = stage;
 }
 
 /// Whether a service is one of this host's, and no process has it: not even after a moment, since a server that has its client may be about to
 /// listen anew (perftest's does), and a client that came between the two was rejected. No lock is held meanwhile.
-fn is_for_nobody(id: &Id) -> bool {
-    let Ok(space) = id.space() else { return false };
+///
+/// # Errors
+/// The system's: it cannot be seen.
+fn is_for_nobody(id: &Id) -> Result<bool, Errno> {
+    let space = id.space()?;
     let state = id.lock();
     let target = (state.place, Id::peer_gid(&state), state.destination);
     drop(state);
-    let (Some(place), Some(remote), Some(destination)) = target else { return false };
+    let (Some(place), Some(remote), Some(destination)) = target else { return Ok(false) };
     if !place.device.gids().iter().any(|(_, gid)| *gid == remote) {
-        return false;
+        return Ok(false);
     }
     let service = space.service(destination.port());
     let end = Instant::now() + BETWEEN_LISTENERS;
-    while !ports::is_listened_to(service) {
+    while !ports::is_listened_to(service)? {
         if Instant::now() >= end {
-            return true;
+            return Ok(true);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    false
+    Ok(false)
 }
 
 /// Tells the program what a peer answers for whom nobody listens.
@@ -264,63 +275,122 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     let place = state.place;
     state.stage = Stage::Listening;
     drop(state);
+    let mut listening = Listening { service, at: vec![], _name: name };
+    let done = listen_at(id, place, backlog, &mut listening);
+    if done.is_err() {
+        go_back(id, Stage::Bound);
+        id.unlisten(&listening);
+        return done;
+    }
+    id.lock().listening = Some(listening);
+    Ok(())
+}
+
+/// Takes back what [`listen`] did.
+fn stop_listening(id: &Arc<Id>) {
+    let listening = id.lock().listening.take();
+    if let Some(listening) = listening {
+        go_back(id, Stage::Bound);
+        id.unlisten(&listening);
+    }
+}
+
+/// Listens at the device of `place`, else at all.
+fn listen_at(
+    id: &Arc<Id>,
+    place: Option<Place>,
+    backlog: c_int,
+    listening: &mut Listening,
+) -> Result<(), Errno> {
     let kind = if id.is_datagram() { Kind::Datagrams } else { Kind::Connections };
     // The kernel's limit where none is given (rdma_ucm: max_backlog).
     let backlog = usize::try_from(backlog).ok().filter(|&most| most > 0).unwrap_or(1024).min(1024);
-    let mut at = vec![];
     for device in device::all()? {
         if place.is_some_and(|place| !std::ptr::eq(place.device, device)) {
             continue;
         }
         let agent = device.agent()?;
         let mut carried = agent.lock();
-        let listener = carried.manager.listen(kind, service, backlog).map_err(errno)?;
+        let listener = carried.manager.listen(kind, listening.service, backlog).map_err(errno)?;
         carried.listeners.insert(listener, Arc::clone(id));
-        at.push((device, listener));
+        listening.at.push((device, listener));
     }
-    id.lock().listening = Some(Listening { service, at, _name: name });
     Ok(())
 }
 
 fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
-    let mut state = id.lock();
+    let state = id.lock();
     let (Stage::Asked, Some(connection)) = (state.stage, state.connection) else {
         return Err(Errno::EINVAL);
     };
-    let place = state.place;
+    let asked = state.link;
+    drop(state);
     let data = wanted.as_ref().map_or(&[][..], |wanted| &wanted.data);
     let conn = wanted.as_ref().map(|wanted| &wanted.conn);
-    let (qpn, srq) = own_qp(id, conn);
     if id.is_datagram() {
-        let service = id.space()?.service(state.source.map_or(0, |source| source.port()));
-        let reply = DatagramReply {
-            status: DatagramStatus::SUCCESS,
-            ece: ece(state.ece),
-            qpn,
-            service,
-            qkey: state.qkey,
-            private: Private::new(data).map_err(too_long)?,
-            ..DatagramReply::default()
-        };
-        state.stage = Stage::Connected;
-        drop(state);
-        return Id::carried(place, |agent, carried| {
-            carried.manager.answer(agent.now(), connection, reply).map_err(errno)
-        });
+        return answer(id, connection, conn, data).inspect_err(|_| turn_down(id));
     }
-    let most = state.link;
+    id.lock().link = granted(id, conn, asked);
+    // As upstream's: where the queue pair cannot be set up the peer does not hear of it, and the program may try again.
+    qp::set_up(id).inspect_err(|_| id.lock().link = asked)?;
+    grant(id, connection, conn, data).inspect_err(|_| {
+        qp::fail(id);
+        turn_down(id);
+    })
+}
+
+/// Tells who asked for the queue pair of datagrams which it is.
+fn answer(
+    id: &Arc<Id>,
+    connection: Connection,
+    conn: Option<&rdma_conn_param>,
+    data: &[u8],
+) -> Result<(), Errno> {
+    let space = id.space()?;
+    let state = id.lock();
+    let reply = DatagramReply {
+        status: DatagramStatus::SUCCESS,
+        ece: ece(state.ece),
+        qpn: own_qp(id, conn).0,
+        service: space.service(state.source.map_or(0, |source| source.port())),
+        qkey: state.qkey,
+        private: Private::new(data).map_err(too_long)?,
+        ..DatagramReply::default()
+    };
+    let place = state.place;
+    drop(state);
+    Id::carried(place, |agent, carried| {
+        carried.manager.answer(agent.now(), connection, reply).map_err(errno)?;
+        id.lock().stage = Stage::Connected;
+        Ok(())
+    })
+}
+
+/// Of what a peer asked for, what the program and the device grant.
+fn granted(id: &Id, conn: Option<&rdma_conn_param>, asked: Link) -> Link {
+    let mut link = asked;
     if let Some(conn) = conn {
-        state.link.responder_resources = least(conn.responder_resources, most.responder_resources);
-        state.link.initiator_depth = least(conn.initiator_depth, most.initiator_depth);
+        link.responder_resources = least(conn.responder_resources, asked.responder_resources);
+        link.initiator_depth = least(conn.initiator_depth, asked.initiator_depth);
     }
-    if let Some(device) = place.map(|place| place.device) {
-        let link = &mut state.link;
+    if let Some(Place { device, .. }) = id.lock().place {
         link.responder_resources = least(link.responder_resources, device.most_responder_resources);
         link.initiator_depth = least(link.initiator_depth, device.most_initiator_depth);
         link.mtu = least(link.mtu, device.mtu() as u8);
     }
-    let link = state.link;
-    let rnr_retry = conn.map_or(7, |conn| conn.rnr_retry_count.min(7));
+    link
+}
+
+/// The queue pair is set up: tells who asked.
+fn grant(
+    id: &Arc<Id>,
+    connection: Connection,
+    conn: Option<&rdma_conn_param>,
+    data: &[u8],
+) -> Result<(), Errno> {
+    let state = id.lock();
+    let (place, link) = (state.place, state.link);
+    let (qpn, srq) = own_qp(id, conn);
     // XRC has its number elsewhere, and always receives by a shared queue.
     let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
     let nothing = Qpn::new(0);
@@ -332,17 +402,26 @@ fn accept(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         responder_resources: link.responder_resources,
         initiator_depth: link.initiator_depth,
         flow_control: conn.is_some_and(|conn| conn.flow_control != 0),
-        rnr_retry: Bits::new(rnr_retry.into()),
+        rnr_retry: Bits::new(conn.map_or(7, |conn| conn.rnr_retry_count.min(7)).into()),
         srq: srq || extended,
         private: Private::new(data).map_err(too_long)?,
         ..Reply::default()
     };
     drop(state);
-    qp::set_up(id)?;
-    id.lock().stage = Stage::Connected;
     Id::carried(place, |agent, carried| {
-        carried.manager.accept(agent.now(), connection, reply).map_err(errno)
+        carried.manager.accept(agent.now(), connection, reply).map_err(errno)?;
+        // Before the peer can say that it is ready, which comes by the lock that is held here.
+        id.lock().stage = Stage::Connected;
+        Ok(())
     })
+}
+
+/// A request that could not be granted, or a grant that could not be taken, is rejected, as the kernel does (`rdma_accept` and `cma_ib_handler` in Linux'
+/// `drivers/infiniband/core/cma.c`).
+pub(crate) fn turn_down(id: &Id) {
+    // The peer has given up already, at worst.
+    let _gone = reject(id, Reason::CONSUMER, &[]);
+    id.lock().stage = Stage::Over;
 }
 
 /// Accepts what the kernel brought.
@@ -354,24 +433,26 @@ fn accept_by_kernel(id: &Arc<Id>, wanted: Option<&Wanted>) -> Result<(), Errno> 
     kernel::connect::accept(id, wanted).inspect_err(|_| qp::fail(id))
 }
 
-fn reject(id: &Arc<Id>, reason: Reason, data: &[u8]) -> Result<(), Errno> {
-    let mut state = id.lock();
-    let connection = state.connection.ok_or(Errno::EINVAL)?;
-    let place = state.place;
-    state.stage = Stage::Over;
+fn reject(id: &Id, reason: Reason, data: &[u8]) -> Result<(), Errno> {
+    let state = id.lock();
+    let (place, connection) = (state.place, state.connection.ok_or(Errno::EINVAL)?);
     drop(state);
     if id.is_datagram() {
         let private = Private::new(data).map_err(too_long)?;
         let status = DatagramStatus::REJECTED;
         let reply = DatagramReply { status, private, ..DatagramReply::default() };
         return Id::carried(place, |agent, carried| {
-            carried.manager.answer(agent.now(), connection, reply).map_err(errno)
+            carried.manager.answer(agent.now(), connection, reply).map_err(errno)?;
+            id.lock().stage = Stage::Over;
+            Ok(())
         });
     }
     let private = Private::new(data).map_err(too_long)?;
     Id::carried(place, |agent, carried| {
         let (now, nothing) = (agent.now(), Information::default());
-        carried.manager.reject(now, connection, reason, nothing, private).map_err(errno)
+        carried.manager.reject(now, connection, reason, nothing, private).map_err(errno)?;
+        id.lock().stage = Stage::Over;
+        Ok(())
     })
 }
 
@@ -402,11 +483,12 @@ verb! {
             // To all addresses of both, by the same port.
             resolve::bind_both_if_idle(&id)?;
         }
-        if side != Side::Soft {
-            kernel::connect::listen(&id, backlog)?;
-        }
+        // The kernel's part cannot be taken back, so it is the last.
         if side != Side::Kernel {
             listen(&id, backlog)?;
+        }
+        if side != Side::Soft {
+            kernel::connect::listen(&id, backlog).inspect_err(|_| stop_listening(&id))?;
         }
         Ok(MinusOne(0))
     }

@@ -1,0 +1,159 @@
+/*
+ * Who is refused may try again: an id whose listening, connecting or rejecting came to nothing is where it was before, as with the kernel's manager. Only a request that
+ * could not be granted is over: the kernel rejects it.
+ *
+ * What is lacking are descriptors. Each try has one more, so that each of those which the connection manager needs is refused once.
+ */
+#include "checks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <rdma/rdma_cma.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Private data that no answer has room for, nor a request. */
+static const char much[255];
+
+/* What the process has from now on: `free` descriptors more, or as many as it may. */
+enum { ALL = -1 };
+
+static void leave(int free)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = limit.rlim_max;
+	if (free != ALL) {
+		int next = fcntl(0, F_DUPFD, 0);
+
+		close(next);
+		limit.rlim_cur = (rlim_t)(next + free);
+	}
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Calls with ever more descriptors left, until `enough` are; then with all. */
+#define AGAIN(call, enough)                                 \
+	do {                                                \
+		for (int left = 0; left < (enough); left++) { \
+			int done, why;                      \
+			leave(left);                        \
+			done = call;                        \
+			why = errno;                        \
+			leave(ALL);                         \
+			check(done == -1 && why == EMFILE, #call " without descriptors"); \
+		}                                           \
+		check(!call, #call " with descriptors");    \
+	} while (0)
+
+/* What the connection manager of a process has: a name, a socket by which its end is seen, an epoll and an eventfd. */
+enum { FIRST = 4, LATER = 1 };
+
+/* The id of the next event, which has to be of a type. */
+static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+
+	if (rdma_get_cm_event(channel, &event))
+		abort();
+	if (event->event != type)
+		printf("FAILED: %s, %d came\n", rdma_event_str(event->event), event->status);
+	check(event->event == type, rdma_event_str(type));
+	struct rdma_cm_id *id = event->id;
+
+	rdma_ack_cm_event(event);
+	return id;
+}
+
+static struct rdma_cm_id *routed(struct rdma_event_channel *channel, enum rdma_port_space ps, struct sockaddr_in *to)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_create_id(channel, &id, NULL, ps));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)to, 2000));
+	next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(id, 2000));
+	next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return id;
+}
+
+/* What a refused request looks like to who asked. */
+static enum rdma_cm_event_type no(enum rdma_port_space ps)
+{
+	return ps == RDMA_PS_UDP ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED;
+}
+
+/* The other process: nothing of it was there before it connects. */
+static int ask(enum rdma_port_space ps, struct sockaddr_in *to)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_conn_param param = { .qp_num = 0x800001, .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_conn_param long_param = { .private_data = much, .private_data_len = sizeof(much) };
+	struct rdma_cm_id *id = routed(channel, ps, to);
+
+	REFUSED(rdma_connect(id, &long_param), EINVAL);
+	AGAIN(rdma_connect(id, &param), FIRST);
+	REFUSED(rdma_connect(id, &param), EINVAL);
+	next(channel, ps == RDMA_PS_UDP ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE);
+	id = routed(channel, ps, to);
+	param.qp_num++;
+	CHECK(!rdma_connect(id, &param));
+	next(channel, no(ps));
+	return failures != 0;
+}
+
+static void serve(enum rdma_port_space ps, int enough, const char *self)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct rdma_conn_param param = { .qp_num = 0x800002 };
+	struct rdma_conn_param long_param = { .private_data = much, .private_data_len = sizeof(much) };
+	struct rdma_cm_id *first, *listener, *server;
+	char port[8], space[8];
+	int one = 1, status;
+
+	CHECK(!rdma_create_id(channel, &first, NULL, ps));
+	CHECK(!rdma_bind_addr(first, (struct sockaddr *)&at));
+	at.sin_port = rdma_get_src_port(first);
+	CHECK(!rdma_create_id(channel, &listener, NULL, ps));
+	CHECK(!rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)));
+	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at));
+
+	AGAIN(rdma_listen(first, 1), enough);
+	REFUSED(rdma_listen(first, 1), EINVAL);
+	REFUSED(rdma_listen(listener, 1), EADDRINUSE);
+	CHECK(!rdma_destroy_id(first));
+	CHECK(!rdma_listen(listener, 8));
+
+	snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
+	snprintf(space, sizeof(space), "%d", ps);
+	fflush(stdout);
+	if (!fork()) {
+		execl(self, self, space, port, NULL);
+		_exit(127);
+	}
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	REFUSED(rdma_reject(server, much, sizeof(much)), EINVAL);
+	CHECK(!rdma_accept(server, &param));
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	REFUSED(rdma_accept(server, &long_param), EINVAL);
+	REFUSED(rdma_accept(server, &param), EINVAL);
+	wait(&status);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3) {
+		struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+
+		to.sin_port = htons((unsigned short)atoi(argv[2]));
+		return ask((enum rdma_port_space)atoi(argv[1]), &to);
+	}
+	serve(RDMA_PS_TCP, FIRST, argv[0]);
+	serve(RDMA_PS_UDP, LATER, argv[0]);
+	return failures != 0;
+}
