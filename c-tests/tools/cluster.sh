@@ -128,6 +128,11 @@ gids) # PROGRAM ADDRESS: the program hears of an address that comes and goes
     done
     wait $program && cat "out.$own"
     ;;
+plugged) # the cable is plugged in before the command begins
+    state=$(cat /sys/class/net/eth0/operstate)
+    [ $state = up ] || { echo "the cable of $own is $state"; exit 1; }
+    echo "$own is plugged in"
+    ;;
 apart) # what hosts do not share
     [ "$own" = "host$FERROVERBS_HOST" ] || { echo "this is $own"; exit 1; }
     grep -q " host$FERROVERBS_HOSTS\$" /etc/hosts || { echo "/etc/hosts"; exit 1; }

@@ -38,6 +38,7 @@ pub(super) fn keep(args: &Args, host: u8, go: File, mut report: Report) -> crate
         return Ok(ExitCode::SUCCESS);
     }
     if args.runs_in(host) {
+        network::await_plug();
         match Running::start(args, host, &keepers)? {
             Started::Here(code) => return Ok(code),
             Started::There(command) => {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// What the cable between a host and the switch is like.
 #[derive(Clone, Debug, clap::Args)]
@@ -126,9 +127,39 @@ pub(super) fn make_interface(host: u8, cable: &Cable) -> crate::Result<()> {
     Err(format!("{missing}tc netem {}: {}", netem.join(" "), said.trim()))
 }
 
-/// In the switch's namespace: plugs the hosts in.
+/// In the switch's namespace: plugs the hosts in. It passes their packets on when this returns.
 pub(super) fn plug_in(hosts: impl Iterator<Item = u8>) -> crate::Result<()> {
-    ip(&hosts.map(|host| format!("link set port{host} master switch up\n")).collect::<String>())
+    ip(&hosts.map(|host| format!("link set port{host} master switch up\n")).collect::<String>())?;
+    await_cables(&["master", "switch"]);
+    Ok(())
+}
+
+/// In a host's namespace: waits until the other end of its cable is plugged in.
+pub(super) fn await_plug() {
+    await_cables(&["dev", INTERFACE]);
+}
+
+/// The kernel finds out that a cable leads somewhere when it gets to it, once a second at the latest, and a switch drops what comes by a port of which it does not
+/// know that yet. Most programs send again what is lost; a datagram to a group is gone.
+const CABLES_WAIT: Duration = Duration::from_secs(5);
+
+/// Waits until the interfaces that `which` selects (ip-link(8)) are up. One that does not come up is no reason not to begin.
+fn await_cables(which: &[&str]) {
+    let deadline = Instant::now() + CABLES_WAIT;
+    loop {
+        let asked = Command::new("ip").args(["-brief", "link", "show"]).args(which).output();
+        let Ok(shown) = asked else { return };
+        if are_up(&String::from_utf8_lossy(&shown.stdout)) || Instant::now() > deadline {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether all interfaces of `ip -brief link` are up, or do not say.
+fn are_up(shown: &str) -> bool {
+    let is_up = |line: &str| matches!(line.split_whitespace().nth(1), Some("UP" | "UNKNOWN"));
+    shown.lines().all(is_up)
 }
 
 /// Has `ip` carry out lines.
@@ -169,6 +200,15 @@ mod tests {
             cable(Some("1%"), Some("1ms  200us"), Some("duplicate 1%")).netem(),
             ["loss", "1%", "delay", "1ms", "200us", "duplicate", "1%"]
         );
+    }
+
+    #[test]
+    fn one_cable_that_is_down_is_waited_for() {
+        let up = "port1@if2  UP  aa:bb <BROADCAST,UP,LOWER_UP>\n";
+        let down = "port2@if2  DOWN  aa:bc <BROADCAST,UP,LOWER_UP>\n";
+        assert!(are_up(up) && are_up("") && are_up("lo  UNKNOWN  00:00 <LOOPBACK>\n"));
+        assert!(!are_up(&[up, down].concat()));
+        assert!(!are_up(&down.replace("DOWN", "LOWERLAYERDOWN")));
     }
 
     #[test]

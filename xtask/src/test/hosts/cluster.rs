@@ -16,6 +16,8 @@ const HPCC_SIZE: u32 = 200;
 
 /// Options of `cluster`, what of `cluster.sh` runs in the hosts, and the lines that it prints.
 const WITHIN: &[(&[&str], &str, &[&str])] = &[
+    (&["3"], "plugged", &["[host1] host1 is plugged in", "[host3] host3 is plugged in"]),
+    (&["4"], "plugged", &["[host1] host1 is plugged in", "[host4] host4 is plugged in"]),
     (&["4"], "apart", &["[host1] host1 is a host", "[host4] host4 is a host"]),
     (&["4"], "ring", &["[host1] host1 is between", "[host4] host4 is between"]),
     (
