@@ -63,9 +63,11 @@ static void mr_06(void)
 	pair();
 	struct ibv_mr *more = ibv_reg_mr(pd, buf, SIZE, ALL);
 	want(more != NULL, "ibv_reg_mr");
-	struct ibv_sge sge = piece(64);
-	sge.lkey = more->lkey;
+	struct ibv_sge sge = piece(64), empty = piece(0);
+	sge.lkey = empty.lkey = more->lkey;
 	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+	/* One without bytes uses nothing, whatever its key. */
+	want(!receive(b, empty), "ibv_post_recv");
 	if (!wrong)
 		ok(cq);
 	want(!ibv_dereg_mr(more), "ibv_dereg_mr");

@@ -17,6 +17,7 @@ use crate::objects::{context, live_pd, root_of};
 use crate::report::{Message, tell, wanted};
 use crate::stack;
 use crate::state::{Cache, Ctx, EPOCH, Mr, Mw, QPS, Qp, REGIONS, REMEMBERED, beneath};
+use crate::transitions;
 
 /// MR-05, before the call.
 fn check_access(call: &str, access: u32) {
@@ -226,8 +227,9 @@ fn check_in_flight(call: &str, region: &Mr) {
                     call,
                     object: format!("mr {:#x} (lkey {:#x})", region.at, region.lkey),
                     text: format!(
-                        "{count} {what} requests of {} still use it, the first with wr_id {:#x}",
+                        "{count} {what} requests of {} ({}) still use it, the first with wr_id {:#x}",
                         qp.name(),
+                        transitions::kind_name(qp.kind),
                         first.wr_id
                     ),
                     remedy: "poll their completions, or destroy the QP, before the region goes"

@@ -327,9 +327,10 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
 
 fn flight_of(send: &Send<'_>, due: bool, site: Site) -> Flight {
     let sges = send.sges.unwrap_or(&[]);
-    let mut keys = [0; KEYS];
-    for (key, sge) in keys.iter_mut().zip(sges) {
-        *key = sge.lkey;
+    let (mut keys, mut count) = ([0; KEYS], 0);
+    // Of an element without bytes nobody looks at the key.
+    for (key, sge) in keys.iter_mut().zip(sges.iter().filter(|sge| sge.length != 0)) {
+        (*key, count) = (sge.lkey, count + 1);
     }
     Flight {
         wr_id: send.wr_id,
@@ -340,7 +341,7 @@ fn flight_of(send: &Send<'_>, due: bool, site: Site) -> Flight {
         rkey: send.rkey,
         bytes: sges.iter().fold(0, |sum: u32, sge| sum.saturating_add(sge.length)),
         opcode: send.opcode as u8,
-        count: sges.len().min(KEYS) as u8,
+        count,
         due,
     }
 }
