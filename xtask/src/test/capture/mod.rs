@@ -2,6 +2,7 @@
 //! comments, ICRCs, cut packets, several files, filters; packets of a wire between two hosts; forks, kills, a full disk.
 
 pub(super) mod icrc;
+mod many;
 mod operations;
 mod wire;
 
@@ -171,16 +172,16 @@ fn tshark(
     Ok(lines.map(|line| line.split('|').map(str::to_owned).collect()).collect())
 }
 
-/// How many packets a file has, none of which is malformed. What a program sends by a RAW_PACKET queue pair is its own affair. XRC's operations are unknown
-/// to Wireshark 4.0, which takes one of them that is cut for a packet without an end.
+/// Packets that are wrong. What a program sends by a RAW_PACKET queue pair is its own affair. XRC's operations are unknown to Wireshark 4.0, which takes one of
+/// them that is cut for a packet without an end.
+const MALFORMED: &str = "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\" \
+     and not (infiniband.bth.opcode >= 160 and infiniband.bth.opcode < 192)";
+
+/// How many packets a file has, none of which is malformed.
 fn sound(bench: &Bench, file: &Path) -> crate::Result<usize> {
-    let bad = tshark(
-        bench,
-        file,
-        "(_ws.malformed or _ws.short or _ws.unreassembled) and not frame.comment contains \"a frame as it was\" \
-         and not (infiniband.bth.opcode >= 160 and infiniband.bth.opcode < 192)",
-        &["frame.number", "infiniband.bth.opcode", "frame.cap_len", "frame.len", "frame.comment"],
-    )?;
+    let fields =
+        ["frame.number", "infiniband.bth.opcode", "frame.cap_len", "frame.len", "frame.comment"];
+    let bad = tshark(bench, file, MALFORMED, &fields)?;
     if !bad.is_empty() {
         return Err(format!("{}: malformed: {bad:?}", file.display()));
     }
@@ -217,7 +218,7 @@ fn files(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> 
     let name = "all packets are there where all files are";
     bench.step(name);
     let captured = run_program(bench, program, &["many", "400"], "size=100K:files=100")?;
-    let count: crate::Result<usize> = captured.files.iter().map(|file| sound(bench, file)).sum();
+    let count = many::all_sound(bench, &captured.files).map(|counts| counts.iter().sum::<usize>());
     let result = count.and_then(|count| {
         // A SEND that goes and one that comes, an acknowledgement that goes and one that comes.
         let right = count == 1600 && captured.files.len() > 3;
@@ -386,12 +387,13 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     result?;
     let files = files_in(&folder);
     bench.step("what was written of them");
-    let counts: crate::Result<Vec<usize>> = files.iter().map(|file| sound(bench, file)).collect();
+    let counts = many::all_sound(bench, &files);
     let result = counts.and_then(|counts| {
         let right = files.len() > 20 && counts.iter().sum::<usize>() > 5000;
         right.then_some(()).ok_or_else(|| format!("{} files: {counts:?}", files.len()))
     });
     tally.record("what was written of all of them is sound", result);
+    tally.record("one that is damaged is named", many::names_the_damaged(bench, &files));
     tally.record("segments have their header, XRC its receiver's queue", heads(&files));
     Ok(())
 }
