@@ -1,11 +1,12 @@
 /*
  * fork(2) after the device is open, as ibv_fork_init(3) promises: the parent goes on with its QPs and its registered memory
  * whatever the child does; the child's exit (its destructors, too) takes nothing away; and the child may open the device
- * itself and talk with its parent. Also while other threads of the parent list, open and close devices.
+ * itself and talk with its parent. Also while other threads of the parent list, open and close devices, and while they send and poll: what the child calls of
+ * what it was left is refused or does nothing.
  */
 #include "rig.h"
 
-enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50 };
+enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50, BUSY = 2 };
 
 /* What one process has of a connection. */
 struct side {
@@ -60,9 +61,14 @@ static void side_connect(struct side *s, struct name to)
 		die("ibv_modify_qp: %s", strerror(err));
 }
 
+static int side_end(struct side *s)
+{
+	return !!ibv_destroy_qp(s->qp) + !!ibv_destroy_cq(s->cq) + !!ibv_dereg_mr(s->mr);
+}
+
 static int side_close(struct side *s)
 {
-	int bad = !!ibv_destroy_qp(s->qp) + !!ibv_destroy_cq(s->cq) + !!ibv_dereg_mr(s->mr) + !!ibv_dealloc_pd(s->pd) + !!ibv_close_device(s->ctx);
+	int bad = side_end(s) + !!ibv_dealloc_pd(s->pd) + !!ibv_close_device(s->ctx);
 	munmap(s->buf, 2 * LEN);
 	return bad;
 }
@@ -328,6 +334,68 @@ static void while_threads_open_and_close(int held)
 	check_eq(bad, 0, "mistakes with %d children, forked while threads open and close%s", CHILDREN, held ? " a device that is open" : "");
 }
 
+/* Connections in each of which a thread sends and polls, of the first also registers, for as long as it may. */
+static struct side busy[BUSY][2];
+
+static void *works(void *of)
+{
+	struct side *s = of;
+	for (uint32_t i = 0; !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); i++) {
+		struct ibv_mr *more = s == busy[0] ? ibv_reg_mr(s->pd, s->buf, LEN, IBV_ACCESS_LOCAL_WRITE) : NULL;
+		if (exchange(&s[0], &s[1], i) || (more && ibv_dereg_mr(more)))
+			die("a thread that works");
+	}
+	return NULL;
+}
+
+/* What a child calls of what it was left, which is its parent's: it is refused, without harm to the parent; ending it succeeds, as destructors that know of no
+ * fork want it. The number of other answers. */
+static int leaves_alone(void)
+{
+	int bad = 0;
+	for (int i = 0; i < BUSY; i++)
+		for (int k = 0; k < 2; k++) {
+			struct side *s = &busy[i][k];
+			struct ibv_sge sg = { (uintptr_t)s->buf, LEN, s->mr->lkey };
+			struct ibv_recv_wr receive = { .wr_id = 3, .sg_list = &sg, .num_sge = 1 }, *bad_receive;
+			struct ibv_send_wr send = { .wr_id = 4, .sg_list = &sg, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
+			struct ibv_wc wc;
+			struct ibv_port_attr port;
+			bad += ibv_post_recv(s->qp, &receive, &bad_receive) != ENODEV;
+			bad += ibv_post_send(s->qp, &send, &bad_send) != ENODEV;
+			bad += ibv_poll_cq(s->cq, 1, &wc) >= 0;
+			bad += ibv_req_notify_cq(s->cq, 0) != ENODEV;
+			bad += ibv_query_port(s->ctx, 1, &port) != ENODEV;
+			bad += ibv_reg_mr(s->pd, s->buf, LEN, 0) != NULL || errno != ENODEV;
+			bad += i ? side_close(s) : side_end(s);
+		}
+	return bad;
+}
+
+static void while_threads_work(void)
+{
+	pthread_t t[BUSY];
+	int bad = 0;
+	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+	for (int i = 0; i < BUSY; i++) {
+		struct name first = side_open(&busy[i][0]), second = side_open(&busy[i][1]);
+		side_connect(&busy[i][0], second);
+		side_connect(&busy[i][1], first);
+		if (pthread_create(&t[i], NULL, works, busy[i]))
+			die("pthread_create");
+	}
+	for (int i = 0; i < CHILDREN && !bad; i++) {
+		pid_t pid = new_child();
+		if (pid == 0)
+			exit(leaves_alone() || own_device() ? 1 : 0);
+		bad += went_wrong(i, pid);
+	}
+	end_threads(t);
+	check_eq(bad, 0, "mistakes with %d children that end what they were left, forked while threads work with it", CHILDREN);
+	for (int i = 0; i < BUSY; i++)
+		check_eq(side_close(&busy[i][0]) + side_close(&busy[i][1]), 0, "failures to destroy and to close");
+}
+
 int main(void)
 {
 	check_eq(ibv_fork_init(), 0, "ibv_fork_init");
@@ -347,5 +415,6 @@ int main(void)
 	check_eq(exchange(&a, &b, 11), 0, "mistakes in two messages after all of them");
 	check_eq(side_close(&a) + side_close(&b), 0, "failures to destroy and to close");
 	while_threads_open_and_close(0);
+	while_threads_work();
 	return finish();
 }

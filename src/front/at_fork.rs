@@ -4,13 +4,14 @@
 
 use core::cell::{Cell, RefCell};
 
-use super::{ext, fork, list, registry};
+use super::{ext, fork, layers, list, registry};
 use crate::sys::log::notice;
 use cface::lock::Guard;
 
 /// What a thread that forks holds meanwhile. The list's lock is the outermost one; the others are innermost.
 #[derive(Debug)]
 struct All {
+    _chains: Guard,
     _ranges: Guard,
     _devices: Guard,
     _drivers: Guard,
@@ -59,6 +60,7 @@ extern "C" fn before() {
         _drivers: registry::hold(),
         _devices: ext::hold(),
         _ranges: fork::hold(),
+        _chains: layers::hold(),
     };
     // A thread that forks while it ends has no place for them any more: they are given back at once.
     let _ = HELD.try_with(|held| held.replace(Some(all)));

@@ -10,6 +10,8 @@ use core::mem::offset_of;
 
 use abi::{CM_LAYER_SYMBOL, LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
 use cface::dl;
+use cface::lock::Guard;
+use cface::shared::Shared;
 use once_cell::sync::OnceCell;
 use provider_loader::layers::{self, SETTING};
 
@@ -23,8 +25,14 @@ use crate::sys::log::notice;
 #[derive(Debug)]
 pub(crate) struct Chain {
     levels: Vec<Level>,
-    /// Providers install one operation at a time.
-    lock: std::sync::Mutex<()>,
+}
+
+/// Operations are installed one at a time, in whatever context. One lock for all chains is one that a fork can hold.
+static INSTALLING: Shared<()> = Shared::new(());
+
+/// To fork: no operation is half installed until the result is dropped.
+pub(super) fn hold() -> Guard {
+    INSTALLING.hold()
 }
 
 #[derive(Debug)]
@@ -70,13 +78,12 @@ impl Chain {
         let level = |layer| Level { layer, next: Table::empty(), mine: Table::empty() };
         // The list begins at the program's end, we at the provider's.
         let levels = layers.iter().rev().map(|layer| level(*layer)).collect();
-        Self { levels, lock: std::sync::Mutex::new(()) }
+        Self { levels }
     }
 
     /// Puts what a provider installs under all layers; `top` is called with what the program is to call, if that changed.
     pub(super) fn install(&self, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
-        // Nothing is left half done by a panic: each word is complete.
-        let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _guard = INSTALLING.lock();
         self.raise(0, op, function, top);
     }
 
@@ -108,7 +115,7 @@ impl Chain {
                 }
                 continue;
             }
-            let _guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let _guard = INSTALLING.lock();
             for op in 0..OP_COUNT {
                 let mine = level.mine.get(op);
                 if !mine.is_null() {

@@ -47,7 +47,7 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    life::begin(life::Life { at_exit: writer::at_exit, hold, in_child });
+    life::begin(life::Life { at_exit: writer::at_exit, objects, hold, in_child });
     // SAFETY: what lies beneath us, complete.
     let is_told = unsafe {
         wire::begin(next);
@@ -57,6 +57,12 @@ unsafe extern "C" fn attach(
     // SAFETY: what the front-end gives us.
     unsafe { layer_tap::attach::<Capture>(context, next, mine) };
     0
+}
+
+fn objects(all: &mut life::Objects) {
+    layer_tap::objects(all);
+    all.add(&QPS);
+    all.add(&SRQS);
 }
 
 fn hold() -> Vec<Guard> {

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use abi::{IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND};
 use layer_records::names;
 use layer_records::pcapng::{Direction, Link};
+use layer_tap::life::{Inside, Lock};
 use layer_tap::spin::Spin;
 use layer_tap::{Call, Post, Qp};
 use roce::wire::{Bth, Packet, Psn, Qpn};
@@ -131,6 +132,22 @@ pub(crate) struct Srq {
     receives: Spin<Receives>,
     /// Since when it is one.
     pub(crate) born: u64,
+}
+
+impl Inside for Known {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
+        if turn == 1 {
+            act(&self.state);
+        }
+    }
+}
+
+impl Inside for Srq {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
+        if turn == 2 {
+            act(&self.receives);
+        }
+    }
 }
 
 impl Srq {

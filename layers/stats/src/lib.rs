@@ -42,10 +42,23 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    life::begin(life::Life { at_exit: page::at_exit, hold, in_child });
+    life::begin(life::Life { at_exit: page::at_exit, objects, hold, in_child });
     // SAFETY: what the front-end gives us.
     unsafe { layer_tap::attach::<Stats>(context, next, mine) };
     0
+}
+
+fn objects(all: &mut life::Objects) {
+    layer_tap::objects(all);
+    all.add(&QPS);
+}
+
+impl life::Inside for QueuePair {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn life::Lock)) {
+        if turn == 1 {
+            act(&self.flights);
+        }
+    }
 }
 
 fn hold() -> Vec<Guard> {

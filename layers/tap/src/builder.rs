@@ -48,6 +48,11 @@ impl Builder {
         }
     }
 
+    /// For a fork.
+    pub(crate) fn lock(&self) -> &dyn crate::life::Lock {
+        &self.work
+    }
+
     /// The pointers that are there now.
     ///
     /// # Safety

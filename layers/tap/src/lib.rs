@@ -379,6 +379,19 @@ pub unsafe fn attach<W: Watch>(
     W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
 }
 
+/// What has locks in it, for [`life::Life`].
+pub fn objects(all: &mut life::Objects) {
+    all.add(&QPS);
+}
+
+impl life::Inside for Qp {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn life::Lock)) {
+        if let (0, Some(builder)) = (turn, &self.builder) {
+            act(builder.lock());
+        }
+    }
+}
+
 /// What a thread that forks holds meanwhile: the child has nobody else who could give these locks back.
 #[must_use]
 pub fn hold() -> Vec<cface::lock::Guard> {

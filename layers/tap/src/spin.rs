@@ -38,6 +38,14 @@ impl<T> Spin<T> {
         }
         Held(self)
     }
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// Whoever took it has forgotten the result of [`lock`](Self::lock).
+    pub(crate) unsafe fn unlock(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
 }
 
 /// The value, while it is locked.

@@ -29,6 +29,8 @@ struct Slot<T> {
 pub struct Table<T: 'static> {
     current: AtomicPtr<Slots<T>>,
     writer: Shared<Writer<T>>,
+    /// How many objects ever came. Changed with the writer's lock held.
+    came: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,11 @@ impl<T: Send + Sync> Table<T> {
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         let writer = Writer { used: 0, graves: VecDeque::new() };
-        Self { current: AtomicPtr::new(ptr::null_mut()), writer: Shared::new(writer) }
+        Self {
+            current: AtomicPtr::new(ptr::null_mut()),
+            writer: Shared::new(writer),
+            came: AtomicUsize::new(0),
+        }
     }
 
     /// What is known about an object, as long as it lives.
@@ -74,6 +80,7 @@ impl<T: Send + Sync> Table<T> {
     /// From now on the object at `key` is this one.
     pub fn insert(&'static self, key: usize, value: Arc<T>) {
         let mut writer = self.writer.lock();
+        self.came.fetch_add(1, Ordering::Relaxed);
         // SAFETY: NULL, or made by `grow` and never freed.
         let slots = unsafe { self.current.load(Ordering::Acquire).as_ref() };
         let slots = match slots {
@@ -107,6 +114,11 @@ impl<T: Send + Sync> Table<T> {
         };
         let keys = slots.slots.iter().map(|slot| slot.key.load(Ordering::Acquire));
         keys.filter(|key| *key != 0).filter_map(|key| self.share(key)).collect()
+    }
+
+    /// How many ever came: it stays as it is while the table is held.
+    pub(crate) fn came(&'static self) -> &'static AtomicUsize {
+        &self.came
     }
 
     /// To fork: nobody changes the table until the result is dropped.

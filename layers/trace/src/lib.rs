@@ -60,7 +60,12 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::Life { at_exit: recorder::at_exit, hold, in_child }) {
+    if life::begin(life::Life {
+        at_exit: recorder::at_exit,
+        objects: layer_tap::objects,
+        hold,
+        in_child,
+    }) {
         POSTS_ARE_TIMED.store(settings::settings().posts, Ordering::Relaxed);
     }
 }

@@ -63,6 +63,11 @@ impl Builder {
         Self { work: Spin::new(work), owner: AtomicU32::new(0) }
     }
 
+    /// For a fork.
+    pub(crate) fn lock(&self) -> &dyn layer_tap::life::Lock {
+        &self.work
+    }
+
     /// Puts ours in place of the provider's.
     ///
     /// # Safety

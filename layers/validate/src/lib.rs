@@ -105,7 +105,7 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::Life { at_exit: report::at_exit, hold, in_child: || {} }) {
+    if life::begin(life::Life { at_exit: report::at_exit, objects, hold, in_child: || {} }) {
         let _ = settings::settings();
     }
 }
@@ -185,6 +185,12 @@ unsafe fn limits(
         }
         (Some(attr.orig_attr), ports)
     }
+}
+
+fn objects(all: &mut life::Objects) {
+    all.add(&QPS);
+    all.add(&CQS);
+    all.add(&SRQS);
 }
 
 fn hold() -> Vec<Guard> {

@@ -9,6 +9,7 @@ use abi::{
     verbs_context_ops,
 };
 use cface::shared::Shared;
+use layer_tap::life::{Inside, Lock};
 
 use crate::spin::Spin;
 use crate::stack::{Site, Stack};
@@ -162,6 +163,39 @@ impl Qp {
 
     pub(crate) fn extended(&self) -> *mut ibv_qp_ex {
         core::ptr::with_exposed_provenance_mut(self.at)
+    }
+}
+
+impl Inside for Qp {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
+        match (turn, &self.builder) {
+            (0, Some(builder)) => act(builder.lock()),
+            (2, _) => {
+                act(&self.send);
+                act(&self.recv);
+            }
+            (3, _) => {
+                act(&self.attr);
+                act(&self.digests);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Inside for Cq {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
+        if turn == 1 {
+            act(&self.qps);
+        }
+    }
+}
+
+impl Inside for Srq {
+    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
+        if turn == 2 {
+            act(&self.cache);
+        }
     }
 }
 

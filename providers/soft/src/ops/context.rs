@@ -4,8 +4,8 @@ use super::badge::Badge;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::state::{Context, SoftContext};
 use super::{
-    ah, buf, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, pd, post, qp, query, srq,
-    tags, xrcd,
+    ah, buf, cq, cq_ex, dm, domain, mcast, mr, mr_import, mw, object, orphaned, pd, post, qp,
+    query, srq, tags, xrcd,
 };
 use crate::engine::alarm;
 use crate::engine::objects::adapter::Adapter;
@@ -23,7 +23,7 @@ use soft_sys::{Errno, futex};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
 
 /// The adapter of this process while devices are open, and how many are.
@@ -33,6 +33,13 @@ use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
 static ADAPTER: sync::Mutex<Current> = sync::Mutex::new((0, None));
 
 type Current = (usize, Option<Arc<Adapter>>);
+
+/// Contexts that are open in this process, by their addresses. A leaf.
+static CONTEXTS: sync::Mutex<Vec<usize>> = sync::Mutex::new(vec![]);
+
+fn contexts() -> MutexGuard<'static, Vec<usize>> {
+    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn adapter_now() -> MutexGuard<'static, Current> {
     ADAPTER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,7 +53,7 @@ fn outlive_forks() {
         // SAFETY: functions of this library, which stays loaded once a device was opened; glibc forgets them if
         // it is unloaded after all.
         let result = unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork))
+            libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child))
         };
         if result != 0 {
             // ENOMEM: as without it, only a fork at a bad moment is at risk.
@@ -60,8 +67,9 @@ fn outlive_forks() {
 /// What a thread that forks holds meanwhile.
 struct Held {
     // Given back in this order.
+    contexts: MutexGuard<'static, Vec<usize>>,
     _registry: RegistryHold,
-    _adapter: MutexGuard<'static, Current>,
+    adapter: MutexGuard<'static, Current>,
 }
 
 thread_local! {
@@ -70,13 +78,29 @@ thread_local! {
 
 extern "C" fn before_fork() {
     let adapter = adapter_now();
-    let held = Held { _registry: hold_registry(), _adapter: adapter };
+    let registry = hold_registry();
+    let held = Held { contexts: contexts(), _registry: registry, adapter };
     let _ = HELD.try_with(|place| place.replace(Some(held)));
 }
 
-/// In the parent and in the child.
-extern "C" fn after_fork() {
+extern "C" fn in_parent() {
     let _ = HELD.try_with(RefCell::take);
+}
+
+/// What the child has of its parent's is memory that the parent goes on with, and locks that threads of the parent may have had: nothing of it is used
+/// any more, whatever is called.
+extern "C" fn in_child() {
+    let Ok(Some(mut held)) = HELD.try_with(RefCell::take) else { return };
+    for context in held.contexts.drain(..) {
+        let soft: *mut SoftContext = std::ptr::with_exposed_provenance_mut(context);
+        // SAFETY: it was open when the process forked, and the child has this thread only.
+        unsafe {
+            (*(*soft).inner).orphaned.store(true, Ordering::Relaxed);
+            verbs_set_ops(&raw mut (*soft).vctx, &raw const orphaned::OPS);
+        }
+    }
+    // The contexts have references of their own, so that this is not the last one.
+    *held.adapter = (0, None);
 }
 
 /// The adapter, joined when the first device of the process is opened. A forked child is another process:
@@ -205,8 +229,14 @@ unsafe fn open(
     adapter.channels.lock().push(Arc::downgrade(&events));
     let Interfaces { told, places, .. } = &adapter.interfaces;
     let gids = GidTable::new(adapter.port.gid_changes(), adapter.identity, number, told, places);
-    let inner =
-        Context { adapter, gids, report: Reporter(events), badge, channels: Mutex::default() };
+    let inner = Context {
+        adapter,
+        gids,
+        report: Reporter(events),
+        badge,
+        channels: Mutex::default(),
+        orphaned: AtomicBool::new(false),
+    };
     // SAFETY: `device` is this provider's, and the size is that of a SoftContext, whose first member is the
     // verbs_context that libibverbs fills in; the memory is fresh, and ours until `free_context`.
     let soft: *mut SoftContext = unsafe {
@@ -230,6 +260,7 @@ unsafe fn open(
         (*soft).vctx.context.async_fd = async_fd.into_raw_fd();
         (*soft).vctx.context.num_comp_vectors = 1;
         verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
+        contexts().push(soft.expose_provenance());
         Ok(&raw mut (*soft).vctx)
     }
 }
@@ -264,9 +295,24 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // async_fd, and leaves the memory, which it had from calloc, to us.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
+        contexts().retain(|one| *one != soft.addr());
         let inner = Box::from_raw((*soft).inner);
         close_adapter(&inner.adapter);
         drop(inner);
+        verbs_uninit_context(&raw mut (*soft).vctx);
+        libc::free(soft.cast());
+    }
+}
+
+/// ibv_close_device(3) of a context that the process has from its parent.
+///
+/// # Safety
+/// As [`free_context`].
+pub(super) unsafe extern "C" fn forget_context(context: *mut ibv_context) {
+    let offset = std::mem::offset_of!(verbs_context, context);
+    // SAFETY: as in `free_context`, but that `inner`, which objects refer to, stays.
+    unsafe {
+        let soft: *mut SoftContext = context.byte_sub(offset).cast();
         verbs_uninit_context(&raw mut (*soft).vctx);
         libc::free(soft.cast());
     }
@@ -279,6 +325,9 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller's context is open for the whole call.
     let context = unsafe { Context::of(context) };
+    if context.orphaned.load(Ordering::Relaxed) {
+        return -Errno::ENODEV.raw();
+    }
     match Channel::of_completions(&context.adapter) {
         Ok(channel) => {
             let channel = Arc::new(channel);
@@ -301,8 +350,10 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(
 ) -> c_int {
     // SAFETY: the caller's context is open for the whole call.
     let context = unsafe { Context::of(context) };
-    let gone = context.channels.lock().remove(&fd);
-    drop(gone);
+    if !context.orphaned.load(Ordering::Relaxed) {
+        let gone = context.channels.lock().remove(&fd);
+        drop(gone);
+    }
     0
 }
 
@@ -317,6 +368,9 @@ pub(super) unsafe extern "C-unwind" fn await_comp_event(
     // SAFETY: the caller's context is open for the whole call: the application does not close it while a thread waits
     // for its events.
     let context = unsafe { Context::of(context) };
+    if context.orphaned.load(Ordering::Relaxed) {
+        return Errno::ENODEV.raw();
+    }
     let mut woken = false;
     loop {
         let (word, expected) = match prepare(context, fd, woken) {
@@ -433,4 +487,4 @@ static OPS: verbs_context_ops = verbs_context_ops {
 };
 
 // SAFETY: all fields are nullable function pointers: zero is None for each.
-const NO_OPS: verbs_context_ops = unsafe { std::mem::zeroed() };
+pub(super) const NO_OPS: verbs_context_ops = unsafe { std::mem::zeroed() };

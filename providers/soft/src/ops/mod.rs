@@ -17,6 +17,7 @@ mod mcast;
 mod mr;
 mod mr_import;
 mod mw;
+mod orphaned;
 mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// An open device, in memory that libibverbs allocated.
 #[repr(C)]
@@ -28,6 +29,8 @@ pub(crate) struct Context {
     pub(super) badge: Badge,
     /// By the descriptor that the application has.
     pub(super) channels: Mutex<HashMap<c_int, Arc<Channel>>>,
+    /// The process has it from its parent ([`super::orphaned`]).
+    pub(super) orphaned: AtomicBool,
 }
 
 impl Context {

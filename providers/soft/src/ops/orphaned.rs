@@ -1,0 +1,155 @@
+//! What a child of fork(2) calls of the contexts that were its parent's. The fabric, and what lies in it, is the parent's alone: whatever ends something is
+//! said to be done, so that destructors which know of no fork run through, and touches nothing; everything else is refused with `ENODEV`.
+
+use super::context;
+use abi::{ibv_cq, ibv_wc, verbs_context_ops};
+use soft_sys::Errno;
+use std::ffi::c_int;
+
+/// An operation as it is in the child.
+trait Gone: Sized {
+    /// It does nothing, and says that it is done.
+    const DONE: Self;
+    /// It does nothing, and says so.
+    const REFUSED: Self;
+}
+
+/// What an operation returns.
+trait Answer {
+    fn done() -> Self;
+    fn refused() -> Self;
+}
+
+impl Answer for () {
+    fn done() {}
+    fn refused() {}
+}
+
+impl Answer for c_int {
+    fn done() -> Self {
+        0
+    }
+
+    fn refused() -> Self {
+        cface::Ret::fail(Errno::ENODEV)
+    }
+}
+
+impl<T> Answer for *mut T {
+    fn done() -> Self {
+        std::ptr::null_mut()
+    }
+
+    fn refused() -> Self {
+        cface::Ret::fail(Errno::ENODEV)
+    }
+}
+
+macro_rules! gone {
+    ($($($arg:ident)+;)+) => {$(
+        impl<R: Answer, $($arg),+> Gone for Option<unsafe extern "C" fn($($arg),+) -> R> {
+            const DONE: Self = {
+                unsafe extern "C" fn done<R: Answer, $($arg),+>($(_: $arg),+) -> R {
+                    R::done()
+                }
+                Some(done::<R, $($arg),+>)
+            };
+            const REFUSED: Self = {
+                unsafe extern "C" fn refused<R: Answer, $($arg),+>($(_: $arg),+) -> R {
+                    R::refused()
+                }
+                Some(refused::<R, $($arg),+>)
+            };
+        }
+    )+};
+}
+
+gone! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+}
+
+/// ibv_poll_cq(3), whose errors are negative.
+unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    Errno::ENODEV.set();
+    -1
+}
+
+/// Those that a context has otherwise.
+pub(super) static OPS: verbs_context_ops = verbs_context_ops {
+    advise_mr: Gone::REFUSED,
+    alloc_buf: Gone::REFUSED,
+    alloc_dm: Gone::REFUSED,
+    alloc_mw: Gone::REFUSED,
+    alloc_null_mr: Gone::REFUSED,
+    alloc_parent_domain: Gone::REFUSED,
+    alloc_pd: Gone::REFUSED,
+    alloc_td: Gone::REFUSED,
+    attach_counters_point_flow: Gone::REFUSED,
+    attach_mcast: Gone::REFUSED,
+    bind_mw: Gone::REFUSED,
+    close_xrcd: Gone::DONE,
+    create_ah: Gone::REFUSED,
+    create_counters: Gone::REFUSED,
+    create_cq: Gone::REFUSED,
+    create_cq_ex: Gone::REFUSED,
+    create_flow: Gone::REFUSED,
+    create_qp: Gone::REFUSED,
+    create_qp_ex: Gone::REFUSED,
+    create_rwq_ind_table: Gone::REFUSED,
+    create_srq: Gone::REFUSED,
+    create_srq_ex: Gone::REFUSED,
+    create_wq: Gone::REFUSED,
+    dealloc_mw: Gone::DONE,
+    dealloc_pd: Gone::DONE,
+    dealloc_td: Gone::DONE,
+    dereg_mr: Gone::DONE,
+    destroy_ah: Gone::DONE,
+    destroy_counters: Gone::DONE,
+    destroy_cq: Gone::DONE,
+    destroy_flow: Gone::DONE,
+    destroy_qp: Gone::DONE,
+    destroy_rwq_ind_table: Gone::DONE,
+    destroy_srq: Gone::DONE,
+    destroy_wq: Gone::DONE,
+    detach_mcast: Gone::DONE,
+    free_buf: Gone::DONE,
+    free_dm: Gone::DONE,
+    free_context: Some(context::forget_context),
+    import_dm: Gone::REFUSED,
+    import_mr: Gone::REFUSED,
+    import_pd: Gone::REFUSED,
+    modify_cq: Gone::REFUSED,
+    get_srq_num: Gone::REFUSED,
+    modify_qp: Gone::REFUSED,
+    modify_srq: Gone::REFUSED,
+    open_qp: Gone::REFUSED,
+    open_xrcd: Gone::REFUSED,
+    modify_wq: Gone::REFUSED,
+    cq_event: Gone::DONE,
+    poll_cq: Some(poll_cq),
+    post_recv: Gone::REFUSED,
+    post_send: Gone::REFUSED,
+    post_srq_ops: Gone::REFUSED,
+    post_srq_recv: Gone::REFUSED,
+    query_device_ex: Gone::REFUSED,
+    query_port: Gone::REFUSED,
+    query_port_speed: Gone::REFUSED,
+    query_qp: Gone::REFUSED,
+    query_rt_values: Gone::REFUSED,
+    query_srq: Gone::REFUSED,
+    reg_dm_mr: Gone::REFUSED,
+    read_counters: Gone::REFUSED,
+    reg_mr: Gone::REFUSED,
+    req_notify_cq: Gone::REFUSED,
+    rereg_mr: Gone::REFUSED,
+    resize_cq: Gone::REFUSED,
+    unimport_dm: Gone::DONE,
+    unimport_mr: Gone::DONE,
+    unimport_pd: Gone::DONE,
+    ..context::NO_OPS
+};
