@@ -18,8 +18,11 @@ const LIMIT: Duration = Duration::from_secs(2400);
 const NEXT: &str = "trixie";
 
 /// Programs of ours among the lines, with their libraries.
-const PROGRAMS: &[(&str, &[&str])] =
-    &[("tools/messages.c", &["-libverbs"]), ("bench/connect.c", &["-lrdmacm", "-libverbs"])];
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("tools/messages.c", &["-libverbs"]),
+    ("tools/group.c", &["-libverbs"]),
+    ("bench/connect.c", &["-lrdmacm", "-libverbs"]),
+];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
