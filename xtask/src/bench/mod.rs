@@ -73,6 +73,9 @@ enum Only {
         /// Write the section of docs/benchmarks.md, and docs/benchmarks-wire.svg
         #[arg(long)]
         write: bool,
+        /// Only what is measured in a virtual machine, beside the kernel's rxe
+        #[arg(long)]
+        guest: bool,
     },
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
@@ -112,9 +115,12 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         stage::ensure(&paths, &progress)?;
         return connections::main(&paths, &progress);
     }
-    if let Some(Only::Wire { rounds, write }) = &args.only {
+    if let Some(Only::Wire { rounds, write, guest }) = &args.only {
         packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
         stage::ensure(&paths, &progress)?;
+        if *guest {
+            return wire::beside_rxe(&paths, *write, &progress);
+        }
         return wire::main(&paths, rounds.get(), *write, &progress);
     }
     packages::ensure(&[packages::DEMO, packages::BENCH], &progress)?;

@@ -17,6 +17,7 @@ use crate::progress::Progress;
 use ask::Hosts;
 use questions::{CABLES, JUMBO, Question, TCP, UDP_OFFLOADS, What};
 use report::Answers;
+use std::fmt::Write;
 use std::fs;
 use std::process::ExitCode;
 
@@ -52,7 +53,9 @@ pub(super) fn main(
     let picture = if write { Some(plot::svg(&curves(&hosts, &answers, progress)?)?) } else { None };
     let mut text = answers.text(rounds, "`FERROVERBS_SOFT_WEATHER`");
     match guest::measure(paths, progress) {
-        Ok(beside) => text.push_str(&beside),
+        Ok(beside) => {
+            let _ = write!(text, "\n{}{beside}", guest::HEAD);
+        }
         Err(why) => progress.note(&format!("not beside rxe: {}", why.trim_end())),
     }
     progress.clear();
@@ -72,6 +75,32 @@ pub(super) fn main(
             ExitCode::FAILURE
         }
     })
+}
+
+/// The part in the virtual machine alone; with `write` it takes the place of the old one.
+pub(super) fn beside_rxe(
+    paths: &Paths,
+    write: bool,
+    progress: &Progress,
+) -> crate::Result<ExitCode> {
+    let text = guest::measure(paths, progress)?;
+    progress.clear();
+    print!("{}{text}", guest::HEAD);
+    if write {
+        let page = paths.root.join("docs/benchmarks.md");
+        let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
+        let old = fs::read_to_string(&page).map_err(fail)?;
+        if !old.contains(guest::HEAD) {
+            let page = page.display();
+            return Err(format!(
+                "{page} has no \"{}\": `bench wire --write` makes it",
+                guest::HEAD.trim()
+            ));
+        }
+        fs::write(&page, with_section(&old, guest::HEAD, text.trim_start())).map_err(fail)?;
+        println!("\nwritten: docs/benchmarks.md");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Latency and bandwidth over message size; streams without messages are level lines.
