@@ -8,44 +8,18 @@ case ${2:-} in
 cm) way="iwarp true" ;;
 *) way="ib false" ;;
 esac
-here=$(pwd)
-CEPH_CONF=$here/ceph.conf
-export CEPH_CONF
 case ${3:-} in
 "") address="[v2:127.0.0.1:$port]" clients=env ;;
 *) address="[v2:$(getent ahostsv4 host1 | sed -n '1s/ .*//p'):$port]" clients="ssh $3" ;;
 esac
-cat > ceph.conf << EOC
-[global]
-fsid = 00000000-0000-4000-8000-000000000001
-mon host = $address
-ms type = async+rdma
-ms async rdma device name = soft0
-ms async rdma type = ${way% *}
-ms async rdma cm = ${way#* }
-# Otherwise each process registers a gigabyte.
-ms async rdma send buffers = 256
-ms async rdma receive buffers = 512
-ms async rdma receive queue len = 256
-auth cluster required = none
-auth service required = none
-auth client required = none
-run dir = $here
-admin socket = $here/\$name.asok
-log file = $here/\$name.log
-mon cluster log file = $here/cluster.log
-mon data = $here/mon
-mon data avail crit = 0
-mon data avail warn = 0
-EOC
 fail() {
 	echo "$1" >&2
 	tail -n 20 ./*.log >&2
 	[ -z "$monitor" ] || kill "$monitor"
 	exit 1
 }
-monmaptool --create --fsid 00000000-0000-4000-8000-000000000001 --addv a "$address" monmap > made.log 2>&1 || fail "no map of monitors"
-ceph-mon --mkfs -i a --monmap monmap >> made.log 2>&1 || fail "no store"
+. "${0%/*}/ceph_store.sh"
+store "$address" soft0 $way
 ceph-mon -i a -f --public-addrv "$address" > monitor.log 2>&1 &
 monitor=$!
 wrong=0

@@ -2,7 +2,7 @@
 # libraries are Debian's; words before the server change that: `ours`: librdmacm is ours on the kernel's side, too; `endless`: the server serves until it is killed;
 # `again`: the client comes again until the server has enough; `from=SIDE`: the client is that one only; `port=N`: the port that the program knows; `rejected`: the client asks where nobody listens, and has to hear so; `lost=KIND`: the first of every two MADs of that kind,
 # such as REQ, is lost, which is seen to have happened; `kill=client,KIND` or `kill=server,KIND`: all of that kind are lost until one was, whereupon that program is killed, and others have
-# to be served. Words in capitals stand for what differs: SERVER, SERVER6 and CLIENT for addresses, PORT, and DEVICE.
+# to be served. Words in capitals stand for what differs: SERVER, SERVER6 and CLIENT for addresses, PORT, DEVICE, and TOOLS for this folder.
 
 # What is in front of a command in the namespace of a side.
 within() {
@@ -88,6 +88,7 @@ try() {
     command=${command//SERVER/${address[$to]}}
     command=${command//CLIENT/${address[$from]}}
     command=${command//PORT/$port}
+    command=${command//TOOLS/${0%/*}}
     server=${command% ; *} client=${command#* ; }
     server="${!to} ${server//DEVICE/${to}0}" client="${!from} ${client//DEVICE/${from}0}"
     serve

@@ -84,6 +84,7 @@ impl Group {
                 packages::QPERF,
                 packages::LIBFABRIC,
                 packages::CONNECTED,
+                packages::CEPH,
                 packages::CAPTURE,
             ],
             "layers-rxe" => &[packages::VM, packages::CAPTURE],

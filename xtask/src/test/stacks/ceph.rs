@@ -10,6 +10,7 @@ impl Stacks<'_> {
             let name = format!("Ceph, a monitor and its clients ({})", path.name());
             self.bench.step(&name);
             let fabric = self.bench.over(path)?;
+            script(self.bench, "ceph_store.sh")?;
             let script = script(self.bench, "ceph_mon.sh")?;
             let job = fabric.over.job("sh").arg(script).arg(pair::free_port()?.to_string());
             let done = self.finish(&fabric, job)?;
