@@ -91,20 +91,8 @@ report "Open MPI over verbs;ofi_rxm" $? client
 
 [ -z "$some" ] || exit 0
 
-next_port
-vm="timeout -k 1 90 qemu-system-x86_64 -accel tcg -nodefaults -display none -m 64"
-$vm -qmp unix:to,server=on,wait=off -incoming rdma:$at:$port > server 2>&1 &
-to=$!
-far "$vm -qmp unix:from,server=on,wait=off" > other 2>&1 &
-from=$!
-until listens && [ -S from ] && [ -S to ]; do
-    kill -0 $to 2> /dev/null && kill -0 $from 2> /dev/null || break
-    sleep 0.05
-done
-python3 "$tools/migrate.py" from to rdma:$at:$port > client 2>&1
-report "QEMU's live migration" $? client server other
-kill $to $from 2> /dev/null
-wait $to $from
+live="sh $tools/live_migration.sh"
+pair "QEMU's live migration" "$live server live $at PORT" "$live client live ADDRESS PORT"
 
 next_port
 mkdir -p ceph && (cd ceph && timeout -k 1 200 sh "$tools/ceph_mon.sh" $port cm ${between:+host2}) > client 2>&1 && grep -q "4 values, 0 wrong" client

@@ -84,6 +84,7 @@ impl Group {
                 packages::QPERF,
                 packages::LIBFABRIC,
                 packages::CONNECTED,
+                packages::LARGE,
                 packages::CEPH,
                 packages::CAPTURE,
             ],
