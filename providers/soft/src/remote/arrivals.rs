@@ -378,12 +378,18 @@ impl Requester {
     }
 }
 
+/// Bytes of a packet behind which another one of its message is to be expected.
+pub(super) const LARGE: usize = 1024;
+
 /// Bytes of a packet that are part of a SEND.
 struct Payload<'a>(&'a [u8]);
 
 impl Source for Payload<'_> {
     fn bring(&self, ranges: &Ranges, offset: usize, _total: usize) -> Result<usize, Errno> {
         let placed = ranges.scatter_bytes(offset, self.0);
+        if self.0.len() >= LARGE {
+            ranges.expect(offset + self.0.len(), self.0.len());
+        }
         if placed { Ok(self.0.len()) } else { Err(Errno::EFAULT) }
     }
 

@@ -8,7 +8,7 @@ use crate::told;
 use abi::*;
 use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
-use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service};
+use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
 use soft_sys::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -48,6 +48,8 @@ pub(crate) struct Connection {
 
 /// READs of a peer that are remembered: `max_dest_rd_atomic` is a byte.
 const READS: usize = 256;
+/// Most bytes under way: eight datagrams.
+const WINDOW_MAX: u32 = 512 << 10;
 
 impl Far {
     /// The way to the host that `route` names, on packets of QP `qpn`.
@@ -75,7 +77,7 @@ impl Far {
 
 impl Connection {
     /// The transport of QP `qpn` with the attributes `attr` and packets of `mtu` (`ibv_mtu`), ready to receive; `far` is its other end, if
-    /// it has one.
+    /// it has one. `buffer` is how many bytes our own receiving socket holds, which the other end's is taken to hold, too.
     pub(super) fn new(
         kind: Kind,
         qpn: u32,
@@ -83,6 +85,7 @@ impl Connection {
         attr: &ibv_qp_attr,
         mtu: u32,
         far: Option<Far>,
+        buffer: usize,
     ) -> Self {
         let service = match kind {
             Kind::Uc => Service::Uc,
@@ -102,6 +105,7 @@ impl Connection {
         config.responder_resources = attr.max_dest_rd_atomic;
         config.rnr_timer = RnrTimer::new(attr.min_rnr_timer);
         config.shared_receive_queue = shares_receives;
+        config.tuning.window = window(buffer, config.pmtu, &config.tuning);
         // Who is told of packets is to find in them what the specification has.
         config.tuning.along = told::wanted().is_none();
         Self {
@@ -169,7 +173,34 @@ const fn pmtu(mtu: u32) -> Pmtu {
     }
 }
 
+/// Bytes that may be under way. More than usual where the socket at the other end has room for it, which is not known but as our own: both ends are at
+/// work all the time then, as one datagram is made, one waits and one is taken. No more packets than an end keeps behind a gap.
+fn window(buffer: usize, pmtu: Pmtu, tuning: &Tuning) -> u32 {
+    let room = u32::try_from(buffer / 4).unwrap_or(u32::MAX);
+    let kept = u32::from(tuning.hold) * pmtu.bytes();
+    tuning.window.max(WINDOW_MAX.min(room).min(kept))
+}
+
 /// What the system said.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_larger_only_where_sockets_have_room_and_a_gap_does_not_cost_what_is_behind() {
+        let of = |buffer, pmtu| window(buffer, pmtu, &Tuning::default());
+        let usual = Tuning::default().window;
+        // What a user may have by default, and what one with privileges has.
+        let (small, large) = (425_984, 16 << 20);
+        assert_eq!(of(small, Pmtu::B4096), usual);
+        assert_eq!(of(0, Pmtu::B4096), usual, "the port is another user's");
+        assert_eq!(of(large, Pmtu::B4096), WINDOW_MAX);
+        assert_eq!(of(1_600_000, Pmtu::B4096), 400_000);
+        assert_eq!(of(large, Pmtu::B1024), 256 * 1024);
+        assert_eq!(of(large, Pmtu::B256), usual);
+    }
 }

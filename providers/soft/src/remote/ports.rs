@@ -29,6 +29,8 @@ pub(super) struct Ports {
     waits: AtomicBool,
     /// When, by the device's clock: it is asked at each look, and has no fractions to carry.
     begun: u64,
+    /// Bytes of the receiving sockets' buffers, as the kernel counts them; 0: the port is another user's.
+    buffer: usize,
     pub(super) counts: Counts,
     /// When to look next, in nanoseconds, whether the port is free; `u64::MAX`: it is ours.
     looks: AtomicU64,
@@ -95,9 +97,9 @@ struct Packet {
 
 /// Room for packets that wait to be sent together, and for those that the weather holds back.
 const STORE: usize = 1 << 20;
-/// Bytes of packets that go though more follow: two datagrams, half of what a connection may have under way. While the peer takes one half
-/// the next is made; with all of it in one piece each end waits for the other.
-const FULL: usize = 2 * DATAGRAM;
+/// Bytes of packets that go though more follow: a datagram, as a connection may have some of them under way. While the peer takes one the next is
+/// made; with all of it in one piece each end waits for the other.
+const FULL: usize = DATAGRAM;
 /// Packets that wait at most.
 const PACKETS: usize = 256;
 /// How often a process whose packets another user gets looks whether that one is gone.
@@ -130,6 +132,8 @@ impl Ports {
         };
         // A host without IPv6 is none the worse.
         let v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
+        let sizes = [&v4, &v6].into_iter().flatten().map(|socket| socket.buffer().unwrap_or(0));
+        let buffer = sizes.min().unwrap_or(0);
         let outbox = Outbox {
             sender: Sender::new(true),
             store: vec![0; STORE].into(),
@@ -146,6 +150,7 @@ impl Ports {
             outbox: Mutex::new(outbox),
             waits: AtomicBool::new(false),
             begun: clock::device_ns(),
+            buffer,
             counts,
             looks,
         })
@@ -153,6 +158,11 @@ impl Ports {
 
     pub(super) fn now(&self) -> Time {
         Time::from_ns(clock::device_ns().saturating_sub(self.begun))
+    }
+
+    /// Bytes of the receiving sockets' buffers; 0: they are another user's.
+    pub(super) fn buffer(&self) -> usize {
+        self.buffer
     }
 
     /// Whether the port is another user's, who passes packets on to us.

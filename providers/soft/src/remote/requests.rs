@@ -1,5 +1,6 @@
 //! From a send queue to packets, and from what the transport says of them to completions.
 
+use super::arrivals::LARGE;
 use super::connection::{Connection, Far};
 use super::ports::{Outbox, Ports};
 use crate::engine::inbound::read_region_bytes;
@@ -292,7 +293,11 @@ impl Requester {
             return false;
         }
         ranges.take_care(careful);
-        ranges.scatter_bytes(offset, bytes)
+        let placed = ranges.scatter_bytes(offset, bytes);
+        if bytes.len() >= LARGE {
+            ranges.expect(offset + bytes.len(), bytes.len());
+        }
+        placed
     }
 }
 

@@ -548,8 +548,10 @@ impl Qp {
             None => V4 | V6,
         };
         self.adapter.wire.use_families(&self.adapter, families);
+        let buffer = self.adapter.wire.ports().map_or(0, Ports::buffer);
+        let shares = self.srq().is_some();
         let connection =
-            Box::new(Connection::new(self.kind, self.qpn, self.srq().is_some(), attr, mtu, far));
+            Box::new(Connection::new(self.kind, self.qpn, shares, attr, mtu, far, buffer));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
             Some(before) => self.adapter.wire.forget(self, &before),
