@@ -39,7 +39,7 @@ const KNOWN: &[&[&str]] = &[
     // uDAPL's ucm: both regions go before the queue pair that has receives posted.
     &["\"program\":\"dtestsrq\"", "\"id\":\"MR-06\"", "ibv_dereg_mr", "libdaploucm"],
     // UCX's datagrams: their peer's acknowledgement counts for it, and it gives the region back before it polls its own completion.
-    &["\"id\":\"MR-06\"", "send requests of qp", "(UD) still use it", "ucp_request_memory_dereg"],
+    &["\"id\":\"MR-06\"", "send requests of qp", "(UD) still use it", "uct_ib_dereg_mr"],
     // Ceph with rdma_cm closes the device while connections are there.
     &["\"id\":\"OB-02\"", "these are left: qp", "Infiniband"],
     // libfabric looks for the largest `max_inline_data` by trying, and posts receives until that is refused.
