@@ -12,6 +12,9 @@ pub(crate) struct Namespaces {
 /// Address of the server's namespace.
 pub(crate) const SERVER: &str = "10.99.0.1";
 
+/// Addresses at the two ends of a second cable.
+pub(crate) const SECOND: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
+
 impl Namespaces {
     /// Both, joined.
     ///
@@ -58,6 +61,51 @@ impl Namespaces {
             }
         }
         Ok(())
+    }
+
+    /// Lays a second cable, whose ends have addresses of their own.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn lay_second(&self) -> crate::Result<()> {
+        let ([a, b], [x, y]) = (&self.names, self.second());
+        ip(&format!("link add {x} netns {a} type veth peer name {y} netns {b}"))?;
+        for side in 0..2 {
+            self.address_second(side, true)?;
+            self.plug_second(side, true)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the interface of the second cable down on a side, or up.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn plug_second(&self, side: usize, up: bool) -> crate::Result<()> {
+        let (name, device) = (&self.names[side], &self.second()[side]);
+        ip(&format!("-n {name} link set {device} {}", if up { "up" } else { "down" }))
+    }
+
+    /// Takes the address of the second cable away on a side, or gives it.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn address_second(&self, side: usize, there: bool) -> crate::Result<()> {
+        let (name, device) = (&self.names[side], &self.second()[side]);
+        let what = if there { "add" } else { "delete" };
+        ip(&format!("-n {name} address {what} {}/24 dev {device}", SECOND[side]))
+    }
+
+    /// Takes the second cable away.
+    ///
+    /// # Errors
+    /// It cannot: for people.
+    pub(crate) fn remove_second(&self) -> crate::Result<()> {
+        ip(&format!("-n {} link delete {}", self.names[0], self.second()[0]))
+    }
+
+    fn second(&self) -> [String; 2] {
+        self.devices.clone().map(|device| format!("{device}s"))
     }
 
     /// Pulls the plug of the server's end of the cable, or puts it in.

@@ -1,6 +1,7 @@
 //! Unmodified programs of two hosts, by RoCE v2: two network namespaces with a cable between them, and processes that share nothing else.
 
 mod accidents;
+mod cables;
 mod cluster;
 mod losses;
 mod sharing;

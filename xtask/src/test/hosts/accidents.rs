@@ -2,6 +2,7 @@
 
 use super::super::meeting::Place;
 use super::super::{Bench, Tally};
+use super::cables;
 use crate::namespaces::Namespaces;
 use crate::process::{End, Job, PAUSE, Running};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub(super) const BESIDE: (&str, &[&str]) =
     ("ibv_rc_pingpong", &["-g", "1", "-e", "-n", "2000000000"]);
 
 /// What perftest says of `IBV_WC_RETRY_EXC_ERR`.
-const RETRY_EXCEEDED: &str = "Failed status 12";
+pub(super) const RETRY_EXCEEDED: &str = "Failed status 12";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     let kills = asked();
@@ -48,6 +49,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
         }
     }
     beside.end();
+    cables::run(bench, tally, hosts)?;
     bench.step("hosts: a cable pulled for a second");
     tally.record("a cable pulled for a second under ib_write_bw", pull(bench, hosts));
     // Whatever became of it.

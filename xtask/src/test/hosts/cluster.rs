@@ -267,7 +267,7 @@ impl<'a> Cluster<'a> {
 }
 
 /// A program of c-tests/tools.
-fn compiled(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
+pub(super) fn compiled(bench: &Bench, name: &str) -> crate::Result<PathBuf> {
     let program = bench.scratch.path().join(name);
     let source = bench.paths.root.join("c-tests/tools").join(name).with_extension("c");
     let made = compile("cc", &program, &source).arg("-libverbs").run(&bench.scratch, LIMIT)?;
