@@ -17,7 +17,8 @@ rm -f from
 head -c 4194304 /dev/urandom > bytes
 $machine -device loader,file=bytes,addr=0x100000,force-raw=on -qmp unix:from,server=on,wait=off > here 2>&1 &
 here=$!
-until [ -S from ]; do
+# On a busy machine the server may be later than whoever started it waited.
+until [ -S from ] && [ -S to ]; do
 	kill -0 $here || break
 	sleep 0.1
 done
