@@ -77,7 +77,8 @@ unsafe impl Sync for Agent {}
 pub(crate) struct State {
     pub(crate) manager: Manager<Peer>,
     pub(crate) connections: HashMap<Connection, Arc<Id>>,
-    pub(crate) listeners: HashMap<Listener, Arc<Id>>,
+    /// Those that listen to one service are of different families.
+    pub(crate) listeners: HashMap<Listener, Vec<Arc<Id>>>,
     handles: HashMap<Peer, *mut ibv_ah>,
     own: Vec<(u32, Gid)>,
     free: Vec<usize>,
@@ -402,12 +403,13 @@ impl Agent {
         let from = Peer { remote, local };
         let is_ours = match sorting::whose(mad) {
             For::Anyone => true,
-            For::Service(service) => {
-                let is_listener = state.listeners.values().any(|id| id.listens_to(service));
+            For::Service(service, family) => {
+                let mut all = state.listeners.values().flatten();
+                let is_listener = all.any(|id| id.listens_to(service, family));
                 // Where nobody listens, who asks from this host has seen it before it asked. Who looks now may be late: a server that has its
                 // client may listen no more.
                 if !is_listener && !is_own(state, remote) {
-                    state.strays.take(self.now(), from, service, mad);
+                    state.strays.take(self.now(), from, (service, family), mad);
                 }
                 is_listener
             }

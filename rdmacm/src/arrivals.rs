@@ -5,6 +5,7 @@ use crate::agent::{Peer, State as Carried};
 use crate::channel::{Deed, Event};
 use crate::device::{Device, Place};
 use crate::id::{Held, Id, Link, Stage};
+use crate::ports::Families;
 use abi::*;
 use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Event as Said, Listener};
@@ -20,8 +21,9 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             let place = place(device, from);
             // As the kernel, which rejects what the listener's queue pairs cannot be connected with.
             let fits = |id: &Arc<Id>| transport(id.qp_type()) == request.transport;
-            let is_fit = carried.listeners.get(&listener).is_none_or(fits);
-            let asked = asked(request.service, &request.private).filter(|_| is_fit);
+            let asked = asked(request.service, &request.private);
+            let asked =
+                asked.filter(|(ends, _)| taker(carried, listener, ends.1).is_some_and(fits));
             let Some((ends, data)) = asked else {
                 return carried.manager.destroy(now(device), connection);
             };
@@ -54,15 +56,17 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             state.type_of_service = link.traffic_class;
             state.peer_ece = ece(request.ece);
             drop(state);
-            ask(carried, listener, id, |event| event.connected(conn, &data));
+            ask(carried, (listener, ends.1), id, |event| event.connected(conn, &data));
         }
         Said::DatagramRequest { listener, from, request, .. } => {
             let place = place(device, from);
             let Some((ends, data)) = asked(request.service, &request.private) else {
                 return carried.manager.destroy(now(device), connection);
             };
-            let Some(id) = new_id(carried, listener, connection, place, ends) else { return };
-            ask(carried, listener, id, |event| event.datagram(UD, &data));
+            let Some(id) = new_id(carried, listener, connection, place, ends) else {
+                return carried.manager.destroy(now(device), connection);
+            };
+            ask(carried, (listener, ends.1), id, |event| event.datagram(UD, &data));
         }
         Said::Reply { reply, .. } => {
             let Some(id) = id else { return };
@@ -190,6 +194,12 @@ fn asked<const N: usize>(
     Some((address::ends(header, port), data.to_vec()))
 }
 
+/// Whose a request to an address is, of those that listen to its service.
+fn taker(carried: &Carried, listener: Listener, to: SocketAddr) -> Option<&Arc<Id>> {
+    let family = if to.is_ipv4() { Families::FOUR } else { Families::SIX };
+    carried.listeners.get(&listener)?.iter().find(|id| id.lock().families().meet(family))
+}
+
 /// The id of a request.
 fn new_id(
     carried: &mut Carried,
@@ -198,7 +208,7 @@ fn new_id(
     place: Place,
     (source, destination): (SocketAddr, SocketAddr),
 ) -> Option<Arc<Id>> {
-    let owner = carried.listeners.get(&listener)?;
+    let owner = taker(carried, listener, destination)?;
     let state = owner.lock();
     // SAFETY: the listener is live, and these do not change while it listens.
     let (context, ps, qp_type) = unsafe {
@@ -227,11 +237,11 @@ fn new_id(
 /// Tells a listener of a request.
 fn ask(
     carried: &Carried,
-    listener: Listener,
+    (listener, to): (Listener, SocketAddr),
     id: Arc<Id>,
     with: impl FnOnce(Box<Event>) -> Box<Event>,
 ) {
-    let Some(owner) = carried.listeners.get(&listener) else { return };
+    let Some(owner) = taker(carried, listener, to) else { return };
     let mut event = with(Event::new(owner, RDMA_CM_EVENT_CONNECT_REQUEST, 0));
     event.verbs.listen_id = owner.as_c();
     event.verbs.id = id.as_c();

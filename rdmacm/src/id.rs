@@ -6,7 +6,7 @@ use crate::calls::info::Found;
 use crate::channel::{Channel, Event};
 use crate::device::{Device, PORT, Place};
 use crate::kernel::{self, Kernel};
-use crate::ports::{Name, Port};
+use crate::ports::{Families, Name, Port};
 use abi::*;
 use cface::Errno;
 use ferroverbs_cm::wire::{PortSpace, Psn, ServiceId, Transport};
@@ -111,6 +111,8 @@ pub(crate) struct State {
     pub(crate) qkey: u32,
     pub(crate) type_of_service: u8,
     pub(crate) shares_address: bool,
+    /// An IPv6 wildcard is not IPv4's.
+    pub(crate) only_own_family: bool,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) ece: ibv_ece,
     pub(crate) peer_ece: ibv_ece,
@@ -128,6 +130,14 @@ pub(crate) struct State {
     pub(crate) acknowledged: u64,
     /// The process of the peer was killed: it has not said that there is nothing more to come.
     pub(crate) peer_was_killed: bool,
+}
+
+impl State {
+    /// Whose requests the id would take.
+    pub(crate) fn families(&self) -> Families {
+        let of = |source: SocketAddr| Families::of(source.ip(), self.only_own_family);
+        self.source.map_or(Families::BOTH, of)
+    }
 }
 
 /// A domain of the program's, as a number.
@@ -158,7 +168,7 @@ pub(crate) struct Group {
 pub(crate) struct Listening {
     pub(crate) service: ServiceId,
     pub(crate) at: Vec<(&'static Device, Listener)>,
-    pub(crate) _name: Name,
+    pub(crate) _names: Vec<Name>,
 }
 
 /// An id that nobody has yet. Dropped, it is destroyed.
@@ -240,6 +250,7 @@ impl Id {
             qkey: RDMA_UDP_QKEY,
             type_of_service: 0,
             shares_address: false,
+            only_own_family: false,
             ack_timeout: None,
             ece: ibv_ece::zeroed(),
             peer_ece: ibv_ece::zeroed(),
@@ -342,8 +353,10 @@ impl Id {
     }
 
     /// Whether requests for `service` are its. Asked under the agent's lock: nothing of an agent is done under the id's.
-    pub(crate) fn listens_to(&self, service: ServiceId) -> bool {
-        self.lock().listening.as_ref().is_some_and(|listening| listening.service == service)
+    pub(crate) fn listens_to(&self, service: ServiceId, family: Families) -> bool {
+        let state = self.lock();
+        let is_its = |listening: &Listening| listening.service == service;
+        state.families().meet(family) && state.listening.as_ref().is_some_and(is_its)
     }
 
     /// Shows the program where the id is: device, port, addresses.
@@ -448,8 +461,12 @@ impl Id {
         for (device, listener) in &listening.at {
             if let Ok(agent) = device.agent() {
                 let mut carried = agent.lock();
-                carried.manager.unlisten(*listener);
-                carried.listeners.remove(listener);
+                let Some(all) = carried.listeners.get_mut(listener) else { continue };
+                all.retain(|id| !Arc::ptr_eq(id, self));
+                if all.is_empty() {
+                    carried.listeners.remove(listener);
+                    carried.manager.unlisten(*listener);
+                }
             }
         }
         self.take_back_events();

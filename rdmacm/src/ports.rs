@@ -7,11 +7,44 @@ use cface::Errno;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Of which families' addresses something is. An IPv6 wildcard is IPv4's, too, unless its id wants its own family only (`RDMA_OPTION_ID_AFONLY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Families {
+    pub(crate) four: bool,
+    pub(crate) six: bool,
+}
+
+impl Families {
+    pub(crate) const FOUR: Self = Self { four: true, six: false };
+    pub(crate) const SIX: Self = Self { four: false, six: true };
+    pub(crate) const BOTH: Self = Self { four: true, six: true };
+
+    /// Whose requests an id takes that is bound to `address`.
+    pub(crate) const fn of(address: IpAddr, only_own: bool) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::FOUR,
+            IpAddr::V6(address) if address.is_unspecified() && !only_own => Self::BOTH,
+            IpAddr::V6(_) => Self::SIX,
+        }
+    }
+
+    /// Whether one of them is one of `other`'s.
+    pub(crate) const fn meet(self, other: Self) -> bool {
+        self.four && other.four || self.six && other.six
+    }
+
+    /// What ends the name of each of them.
+    fn ends(self) -> impl Iterator<Item = &'static str> {
+        [(self.four, ""), (self.six, "/6")].into_iter().filter_map(|(is, end)| is.then_some(end))
+    }
+}
 
 /// A name that is ours until it is dropped.
 #[derive(Debug)]
@@ -49,11 +82,26 @@ fn is_taken(name: &str) -> Result<bool, Errno> {
     }
 }
 
+/// Takes a name in each family.
+fn take_all(name: &str, families: Families) -> Result<Vec<Name>, Errno> {
+    families.ends().map(|end| take(&format!("{name}{end}"))).collect()
+}
+
+/// Whether somebody has a name in any of the families.
+fn is_any_taken(name: &str, families: Families) -> Result<bool, Errno> {
+    for end in families.ends() {
+        if is_taken(&format!("{name}{end}"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A port of a space, reserved.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u16,
-    _name: Option<Name>,
+    _names: Vec<Name>,
     block: Option<Arc<Block>>,
 }
 
@@ -89,10 +137,10 @@ impl Block {
         for offset in 0..Self::LEN {
             let number = self.first + offset;
             let is_free = self.used.load(Ordering::Relaxed) & 1 << offset == 0;
-            if is_free && !is_taken(&name(self.space, number))? {
+            if is_free && !is_any_taken(&name(self.space, number), Families::BOTH)? {
                 self.used.fetch_or(1 << offset, Ordering::Relaxed);
                 let block = Some(Arc::clone(self));
-                return Ok(Some(Port { number, _name: None, block }));
+                return Ok(Some(Port { number, _names: vec![], block }));
             }
         }
         Ok(None)
@@ -161,6 +209,7 @@ impl Port {
         blocks: &Mutex<Blocks>,
         space: PortSpace,
         port: u16,
+        families: Families,
         shared: bool,
         random: u64,
     ) -> Result<Self, Errno> {
@@ -171,11 +220,11 @@ impl Port {
         let taken = if blocks.have(space, port) {
             Err(Errno::from_raw(libc::EADDRINUSE))
         } else {
-            take(&name(space, port))
+            take_all(&name(space, port), families)
         };
         match taken {
-            Ok(name) => Ok(Self { number: port, _name: Some(name), block: None }),
-            Err(_) if shared => Ok(Self { number: port, _name: None, block: None }),
+            Ok(names) => Ok(Self { number: port, _names: names, block: None }),
+            Err(_) if shared => Ok(Self { number: port, _names: vec![], block: None }),
             Err(why) => Err(why),
         }
     }
@@ -185,16 +234,16 @@ impl Port {
 ///
 /// # Errors
 /// `EADDRINUSE` another process does.
-pub(crate) fn listen(service: ServiceId) -> Result<Name, Errno> {
-    take(&format!("listen/{:#x}", service.0))
+pub(crate) fn listen(service: ServiceId, families: Families) -> Result<Vec<Name>, Errno> {
+    take_all(&format!("listen/{:#x}", service.0), families)
 }
 
 /// Whether any process of this host takes requests for a service.
 ///
 /// # Errors
 /// The system's: it cannot be seen.
-pub(crate) fn is_listened_to(service: ServiceId) -> Result<bool, Errno> {
-    is_taken(&format!("listen/{:#x}", service.0))
+pub(crate) fn is_listened_to(service: ServiceId, families: Families) -> Result<bool, Errno> {
+    is_any_taken(&format!("listen/{:#x}", service.0), families)
 }
 
 /// Upper bits of the names of connections: which process of the host they are of.
@@ -281,7 +330,8 @@ mod tests {
     #[test]
     fn a_port_is_one_owners_until_it_is_dropped() {
         let blocks = Mutex::default();
-        let reserve = |port, shared| Port::reserve(&blocks, PortSpace::Tcp, port, shared, 1);
+        let all = Families::BOTH;
+        let reserve = |port, shared| Port::reserve(&blocks, PortSpace::Tcp, port, all, shared, 1);
         let any = reserve(0, false).expect("one is free");
         let chosen = any.number;
         for first in [any, reserve(chosen + 1, false).expect("nobody has it")] {
@@ -297,7 +347,9 @@ mod tests {
     #[test]
     fn thousands_of_ports_need_few_descriptors_and_are_all_different() {
         let blocks = Mutex::default();
-        let reserve = |port| Port::reserve(&blocks, PortSpace::Udp, port, false, 5).expect("free");
+        let all = Families::BOTH;
+        let any = |port| Port::reserve(&blocks, PortSpace::Udp, port, all, false, 5);
+        let reserve = |port| any(port).expect("free");
         let first = reserve(0);
         // One in the middle is somebody's who asked for it.
         let second = reserve(first.number + 1);
@@ -331,10 +383,13 @@ mod tests {
     #[test]
     fn a_listener_is_seen_while_it_listens() {
         let service = ServiceId(0xfeed_0000_0000_0000 | u64::from(std::process::id()));
-        assert_eq!(is_listened_to(service), Ok(false));
-        let name = listen(service).expect("nobody does");
-        assert!(is_listened_to(service) == Ok(true) && listen(service).is_err());
-        drop(name);
-        assert_eq!(is_listened_to(service), Ok(false));
+        let both = Families::BOTH;
+        assert_eq!(is_listened_to(service, both), Ok(false));
+        let name = listen(service, Families::FOUR).expect("nobody does");
+        assert_eq!(is_listened_to(service, both), Ok(true));
+        assert_eq!(is_listened_to(service, Families::SIX), Ok(false));
+        assert!(listen(service, both).is_err() && listen(service, Families::FOUR).is_err());
+        drop((listen(service, Families::SIX).expect("nobody does"), name));
+        assert_eq!(is_listened_to(service, both), Ok(false));
     }
 }

@@ -1,13 +1,13 @@
 //! Whom a message is for, of the processes of a host.
 
-use crate::ports::OWNER_BITS;
+use crate::ports::{Families, OWNER_BITS};
 use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Whoever listens to the service.
-    Service(ServiceId),
+    /// Whoever listens to the service, at an address of this family.
+    Service(ServiceId, Families),
     /// The process of that number.
     Owner(u32),
     /// It does not say.
@@ -23,6 +23,9 @@ const ATTRIBUTE: usize = 16;
 const BODY: usize = 24;
 const SERVICE: usize = BODY + 8;
 const RECEIVER: usize = BODY + 4;
+/// Where requests have their private data.
+const REQUEST_PRIVATE: usize = BODY + 140;
+const DATAGRAM_PRIVATE: usize = BODY + 16;
 
 /// Whom a message is for.
 pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
@@ -32,7 +35,11 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
         REQUEST | DATAGRAM_REQUEST => {
             let service =
                 chunk(SERVICE).first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-            return For::Service(ServiceId(service));
+            let private_at = if attribute == REQUEST { REQUEST_PRIVATE } else { DATAGRAM_PRIVATE };
+            // The version of IP, in the header of who asks by addresses.
+            let is_six = chunk(private_at).get(1).is_some_and(|byte| byte >> 4 == 6);
+            let family = if is_six { Families::SIX } else { Families::FOUR };
+            return For::Service(ServiceId(service), family);
         }
         DATAGRAM_REPLY => BODY,
         _ => RECEIVER,
@@ -72,7 +79,9 @@ pub(crate) fn asker(mad: &[u8; MAD_LEN]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroverbs_cm::wire::{CommId, DatagramReply, Mad, Message, Ready, Request};
+    use ferroverbs_cm::wire::{
+        CommId, DatagramReply, DatagramRequest, Mad, Message, Private, Ready, Request,
+    };
 
     fn mad(message: Message) -> [u8; MAD_LEN] {
         Mad { transaction: 1, message }.emit()
@@ -81,8 +90,17 @@ mod tests {
     #[test]
     fn requests_are_for_a_service_and_all_else_for_the_owner_of_a_name() {
         let service = ServiceId(0x0106_1bb3);
-        let request = Request { service, ..Request::default() };
-        assert_eq!(whose(&mad(Message::Request(Box::new(request)))), For::Service(service));
+        let (four, six) = (Families::FOUR, Families::SIX);
+        for (version, family) in [(0x40, four), (0x60, six)] {
+            let private = Private::new(&[0, version]).expect("short");
+            let request = Request { service, private, ..Request::default() };
+            let request = Message::Request(Box::new(request));
+            assert_eq!(whose(&mad(request)), For::Service(service, family));
+            let private = Private::new(&[0, version]).expect("short");
+            let request = DatagramRequest { service, private, ..DatagramRequest::default() };
+            let request = Message::DatagramRequest(Box::new(request));
+            assert_eq!(whose(&mad(request)), For::Service(service, family));
+        }
         let name = CommId(0x0030_0001);
         let ready = Ready { remote_id: name, local_id: CommId(0x00f0_0000), ..Ready::default() };
         assert_eq!(whose(&mad(Message::Ready(ready))), For::Owner(3));

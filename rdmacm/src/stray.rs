@@ -2,7 +2,7 @@
 //! its end whoever needs it next.
 
 use crate::agent::Peer;
-use crate::ports::{self, Name};
+use crate::ports::{self, Families, Name};
 use crate::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
@@ -32,6 +32,7 @@ pub(crate) struct Strays {
 struct Doubted {
     until: Time,
     service: ServiceId,
+    family: Families,
     asked: Asked,
     mad: [u8; MAD_LEN],
 }
@@ -46,21 +47,27 @@ impl Strays {
     }
 
     /// A request came, for a service that this process does not have.
-    pub(crate) fn take(&mut self, now: Time, from: Peer, service: ServiceId, mad: &[u8; MAD_LEN]) {
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        from: Peer,
+        (service, family): (ServiceId, Families),
+        mad: &[u8; MAD_LEN],
+    ) {
         let asked = (from, sorting::asker(mad));
         let is_known = self.others.contains(&asked)
             || self.doubted.iter().any(|doubted| doubted.asked == asked);
         if is_known || !self.are_ours() {
             return;
         }
-        match ports::is_listened_to(service) {
+        match ports::is_listened_to(service, family) {
             Ok(true) => {
                 self.others.truncate(MOST - 1);
                 self.others.push_front(asked);
             }
             Ok(false) if self.doubted.len() < MOST => {
                 let until = now.saturating_add(BETWEEN_LISTENERS);
-                self.doubted.push_back(Doubted { until, service, asked, mad: *mad });
+                self.doubted.push_back(Doubted { until, service, family, asked, mad: *mad });
             }
             // It comes again.
             Ok(false) | Err(_) => {}
@@ -76,7 +83,7 @@ impl Strays {
     pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
         while self.next().is_some_and(|until| until <= now) {
             let doubted = self.doubted.pop_front()?;
-            if ports::is_listened_to(doubted.service) == Ok(false) {
+            if ports::is_listened_to(doubted.service, doubted.family) == Ok(false) {
                 return Some((doubted.asked.0, doubted.mad));
             }
         }
@@ -93,7 +100,8 @@ mod tests {
         let mut strays = Strays::default();
         let nobodys = ServiceId(0xfeed_0001_0000_0000 | u64::from(std::process::id()));
         let somebodys = ServiceId(nobodys.0 + (1 << 32));
-        let listener = ports::listen(somebodys).expect("nobody does");
+        let four = Families::FOUR;
+        let listener = ports::listen(somebodys, four).expect("nobody does");
         let from = Peer { remote: [1; 16], local: [2; 16] };
         let mad = |name: u8| {
             let mut mad = [0; MAD_LEN];
@@ -106,12 +114,12 @@ mod tests {
             return;
         }
         let start = Time::ZERO;
-        strays.take(start, from, nobodys, &mad(1));
-        strays.take(start, from, nobodys, &mad(1));
-        strays.take(start, from, somebodys, &mad(2));
+        strays.take(start, from, (nobodys, four), &mad(1));
+        strays.take(start, from, (nobodys, four), &mad(1));
+        strays.take(start, from, (somebodys, four), &mad(2));
         // Its listener goes; what it took is not ours for that.
         drop(listener);
-        strays.take(start, from, somebodys, &mad(2));
+        strays.take(start, from, (somebodys, four), &mad(2));
         assert_eq!((strays.next(), strays.due(start)), (Some(BETWEEN_LISTENERS), None));
         assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(1))));
         assert_eq!((strays.next(), strays.due(BETWEEN_LISTENERS)), (None, None));

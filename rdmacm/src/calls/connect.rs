@@ -7,8 +7,9 @@ use crate::channel::Event;
 use crate::device::{self, Place};
 use crate::id::{Id, Link, Listening, Side, Stage, State};
 use crate::kernel;
+use crate::ports::{self, Families};
 use crate::stray::BETWEEN_LISTENERS;
-use crate::{address, ports, random};
+use crate::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::wire::{
@@ -222,8 +223,9 @@ fn is_for_nobody(id: &Id) -> Result<bool, Errno> {
         return Ok(false);
     }
     let service = space.service(destination.port());
+    let family = if destination.is_ipv4() { Families::FOUR } else { Families::SIX };
     let end = Instant::now() + BETWEEN_LISTENERS;
-    while !ports::is_listened_to(service)? {
+    while !ports::is_listened_to(service, family)? {
         if Instant::now() >= end {
             return Ok(true);
         }
@@ -271,11 +273,11 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     };
     let service = space.service(source.port());
-    let name = ports::listen(service)?;
+    let names = ports::listen(service, state.families())?;
     let place = state.place;
     state.stage = Stage::Listening;
     drop(state);
-    let mut listening = Listening { service, at: vec![], _name: name };
+    let mut listening = Listening { service, at: vec![], _names: names };
     let done = listen_at(id, place, backlog, &mut listening);
     if done.is_err() {
         go_back(id, Stage::Bound);
@@ -311,8 +313,12 @@ fn listen_at(
         }
         let agent = device.agent()?;
         let mut carried = agent.lock();
-        let listener = carried.manager.listen(kind, listening.service, backlog).map_err(errno)?;
-        carried.listeners.insert(listener, Arc::clone(id));
+        // Another id's of this process is of another family, since its names are.
+        let listener = match carried.manager.listener(kind, listening.service) {
+            Some(listener) => listener,
+            None => carried.manager.listen(kind, listening.service, backlog).map_err(errno)?,
+        };
+        carried.listeners.entry(listener).or_default().push(Arc::clone(id));
         listening.at.push((device, listener));
     }
     Ok(())

@@ -53,8 +53,9 @@ verb! {
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
                     state.shares_address = value::<c_int>(option, len)? != 0;
                 }
-                // Each family has its own GIDs: there is no other mode.
-                (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => drop(value::<c_int>(option, len)?),
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+                    state.only_own_family = value::<c_int>(option, len)? != 0;
+                }
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
                     state.ack_timeout = Some(value::<u8>(option, len)?.min(31));
                 }

@@ -6,7 +6,7 @@ use crate::device::{self, Place};
 use crate::id::{Id, Side, Stage, State};
 use crate::kernel;
 use crate::kernel::id::Bytes;
-use crate::ports::Port;
+use crate::ports::{Families, Port};
 use crate::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
@@ -30,7 +30,8 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
         return Err(Errno::EACCES);
     }
     let (number, shared) = (address.port(), state.shares_address);
-    let port = Port::reserve(device::ports(), space, number, shared, random::number())?;
+    let families = Families::of(address.ip(), state.only_own_family);
+    let port = Port::reserve(device::ports(), space, number, families, shared, random::number())?;
     let mut address = address;
     address.set_port(port.number);
     state.port = Some(port);

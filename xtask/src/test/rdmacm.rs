@@ -240,12 +240,13 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
     ("numbers", "a connection's first packet numbers, as the kernel's manager has them"),
     ("again", "who was refused tries again"),
+    ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
 ];
 

@@ -218,6 +218,12 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(listener)
     }
 
+    /// Who takes requests for `service`.
+    #[must_use]
+    pub fn listener(&self, kind: Kind, service: ServiceId) -> Option<Listener> {
+        Some(self.services.get(&(kind, service))?.listener)
+    }
+
     /// Requests are not wanted any more. Those that were reported stay until they are answered.
     pub fn unlisten(&mut self, listener: Listener) {
         if let Some(key) = self.by_listener.remove(&listener) {

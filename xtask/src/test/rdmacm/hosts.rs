@@ -21,12 +21,13 @@ const CASES6: &[Case] = &[
         ..PLAIN
     },
     Case {
-        server: &["ucmatose", "-c", "8", "-C", "20", "-S", "1000", "-f", "ipv6"],
+        // Without an address it is at IPv4's wildcard.
+        server: &["ucmatose", "-c", "8", "-C", "20", "-S", "1000", "-f", "ipv6", "-b", "::"],
         client: &["ucmatose", "-c", "8", "-C", "20", "-S", "1000", "-f", "ipv6", "-s", ADDRESS],
         ..PLAIN
     },
     Case {
-        server: &["rdma_server"],
+        server: &["rdma_server", "-s", "::"],
         client: &["rdma_client", "-s", ADDRESS],
         says: "rdma_client: end 0",
         ..PLAIN
