@@ -33,8 +33,15 @@ pub struct ferroverbs_layer {
             mine: *mut verbs_context_ops,
         ) -> c_int,
     >,
+    /// NULL, or called by `ibv_get_cq_event(3)` before it reads `fd`, the descriptor of a completion channel of this context, and maybe sleeps there:
+    /// of all layers in their order, whose device's `attach` returned 0. 0: go on; an errno is what the call fails with, `EINTR` for example. The
+    /// thread cannot be cancelled in it.
+    pub awaits: Option<unsafe extern "C" fn(context: *mut ibv_context, fd: c_int) -> c_int>,
 }
-layout!(ferroverbs_layer: 32 { size @ 0, generation @ 8, reserved @ 12, name @ 16, attach @ 24 });
+layout!(ferroverbs_layer: 40 { size @ 0, generation @ 8, reserved @ 12, name @ 16, attach @ 24, awaits @ 32 });
+
+/// Bytes that the first version of it had: all up to `attach`.
+pub const LAYER_SIZE_LEAST: usize = 32;
 
 // SAFETY: constant data of a layer that is never unloaded, and it points at such data.
 unsafe impl Sync for ferroverbs_layer {}

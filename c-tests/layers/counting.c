@@ -1,9 +1,14 @@
-/* A layer in C: counts what is posted and polled, and says so when the device is closed. Compiled with -DNAME, once for each place in the chain. */
+/*
+ * A layer in C: counts what is posted, polled and waited for, and says so when the device is closed. Compiled with -DNAME, once for each place in the chain;
+ * with -DOLDER it is one that knows nothing of waits, and ends before that member.
+ */
 #include <infiniband-provider/ferroverbs_layer.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const struct verbs_context_ops *next;
-static unsigned posted, polled;
+static unsigned posted, polled, awaited;
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
@@ -23,8 +28,17 @@ static void free_context(struct ibv_context *context)
 {
 	/* The table is gone when this returns. */
 	next->free_context(context);
-	printf("%s: %u posted, %u polled\n", NAME, posted, polled);
+	printf("%s: %u posted, %u polled, %u awaited\n", NAME, posted, polled, awaited);
 }
+
+#ifndef OLDER
+static int awaits(struct ibv_context *context, int fd)
+{
+	/* REFUSED is the errno that a wait ends with. */
+	awaited += context != NULL && fd >= 0;
+	return getenv("REFUSED") ? atoi(getenv("REFUSED")) : 0;
+}
+#endif
 
 static int attach(struct ibv_context *context, const struct verbs_context_ops *beneath, struct verbs_context_ops *mine)
 {
@@ -37,7 +51,12 @@ static int attach(struct ibv_context *context, const struct verbs_context_ops *b
 }
 
 const struct ferroverbs_layer ferroverbs_layer_v1 = {
+#ifdef OLDER
+	.size = offsetof(struct ferroverbs_layer, awaits),
+#else
 	.size = sizeof(struct ferroverbs_layer),
+	.awaits = awaits,
+#endif
 #ifdef WRONG_GENERATION
 	.generation = 12,
 #else

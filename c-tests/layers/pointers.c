@@ -1,4 +1,4 @@
-/* Prints which file each operation is in that inline functions call, sends one message to itself, and closes the device. */
+/* Prints which file each operation is in that inline functions call, sends one message to itself, waits for its event, and closes the device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -43,8 +43,10 @@ int main(void)
 	show("query_device_ex", (void *)verbs_get_ctx(context)->query_device_ex);
 
 	struct ibv_pd *pd = ibv_alloc_pd(context);
-	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *cq = channel ? ibv_create_cq(context, 4, NULL, channel, 0) : NULL;
 	want(pd && cq, "a PD and a CQ");
+	want(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 2, 2, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	want(qp != NULL, "ibv_create_qp");
@@ -60,12 +62,18 @@ int main(void)
 	want(ah != NULL, "ibv_create_ah");
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .wr.ud = { ah, qp->qp_num, 7 } }, *bad;
 	want(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	struct ibv_cq *found;
+	void *mine;
+	if (ibv_get_cq_event(channel, &found, &mine))
+		perror("ibv_get_cq_event");
+	else
+		ibv_ack_cq_events(found, 1);
 	struct ibv_wc wc;
 	int n;
 	while (!(n = ibv_poll_cq(cq, 1, &wc)))
 		;
 	want(n == 1 && wc.status == IBV_WC_SUCCESS, "the completion");
-	want(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd), "destroying");
+	want(!ibv_destroy_ah(ah) && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dealloc_pd(pd), "destroying");
 	want(!ibv_close_device(context), "ibv_close_device");
 	ibv_free_device_list(list);
 	return 0;

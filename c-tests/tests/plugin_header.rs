@@ -20,9 +20,10 @@ int main(void)
 		&& AT(ferroverbs_plugin_ext, query_gid, 24) && AT(ferroverbs_plugin_ext, query_pkey, 32)
 		&& AT(ferroverbs_plugin_ext, create_comp_channel, 40)
 		&& AT(ferroverbs_plugin_ext, destroy_comp_channel, 48)
-		&& sizeof(struct ferroverbs_layer) == 32
+		&& sizeof(struct ferroverbs_layer) == 40
 		&& AT(ferroverbs_layer, generation, 8) && AT(ferroverbs_layer, reserved, 12)
 		&& AT(ferroverbs_layer, name, 16) && AT(ferroverbs_layer, attach, 24)
+		&& AT(ferroverbs_layer, awaits, 32)
 		&& sizeof(struct verbs_context_ops) == 744
 		&& sizeof(struct ferroverbs_cm_layer) == 32
 		&& AT(ferroverbs_cm_layer, calls, 8) && AT(ferroverbs_cm_layer, name, 16)

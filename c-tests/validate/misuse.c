@@ -487,6 +487,28 @@ static void finish(struct ibv_comp_channel *channel)
 	a = NULL;
 }
 
+static void arm_and_write(void)
+{
+	struct ibv_sge sge = piece(64);
+	want(!ibv_req_notify_cq(evented, 0), "ibv_req_notify_cq");
+	want(!post(a, request(IBV_WR_RDMA_WRITE, &sge, 1)), "ibv_post_send");
+}
+
+/* Another thread may arm it while this one waits. */
+static void cq_05(void)
+{
+	struct ibv_comp_channel *channel = event(0);
+	pthread_t helper;
+	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)arm_and_write), "pthread_create");
+	struct ibv_cq *found;
+	void *mine;
+	want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");
+	pthread_join(helper, NULL);
+	ok(evented);
+	ibv_ack_cq_events(evented, 2);
+	finish(channel);
+}
+
 static void cq_06(void)
 {
 	struct ibv_comp_channel *channel = event(0);
@@ -667,7 +689,7 @@ static const struct misuse cases[] = {
 	{ "MR-11", mr_11 }, { "MR-12", mr_12 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 }, { "QP-09", qp_09 },
 	{ "QP-12", qp_12 }, { "QP-13", qp_13 }, { "QP-15", qp_15 }, { "WR-01", wr_01 }, { "WR-02", wr_02 }, { "WR-03", wr_03 },
 	{ "WR-04", wr_04 }, { "WR-05", wr_05 }, { "WR-07", wr_07 }, { "WR-08", wr_08 }, { "WR-09", wr_09 }, { "WR-11", wr_11 },
-	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-02", cq_02 }, { "CQ-03", cq_03 }, { "CQ-06", cq_06 },
+	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-02", cq_02 }, { "CQ-03", cq_03 }, { "CQ-05", cq_05 }, { "CQ-06", cq_06 },
 	{ "CQ-07", cq_07 }, { "CQ-08", cq_08 }, { "CQ-11", cq_11 }, { "CQ-12", cq_12 }, { "CQ-13", cq_13 }, { "OB-01", ob_01 },
 	{ "OB-02", ob_02 }, { "OB-03", ob_03 }, { "OB-05", ob_05 },
 };

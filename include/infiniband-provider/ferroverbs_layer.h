@@ -27,6 +27,11 @@ struct ferroverbs_layer {
 	 * Both tables live until free_context of next was called. 0, or an errno: the layer is left out of this context.
 	 */
 	int (*attach)(struct ibv_context *context, const struct verbs_context_ops *next, struct verbs_context_ops *mine);
+	/*
+	 * NULL, or called by ibv_get_cq_event before it reads fd, the descriptor of a completion channel of this context, and maybe
+	 * sleeps there. 0: go on; an errno is what the call fails with, EINTR for example. The thread cannot be cancelled in it.
+	 */
+	int (*awaits)(struct ibv_context *context, int fd);
 };
 
 /* Defined by the layer, as data that never changes. */

@@ -57,13 +57,43 @@ fn find(name: &str, library: Option<&Path>) -> Result<PathBuf, String> {
 /// # Errors
 /// It is smaller than what the caller knows.
 pub fn table<T>(plugin: &Plugin, symbol: &CStr) -> Option<Result<&'static T, String>> {
+    let found = sized::<T>(plugin, symbol, size_of::<T>())?;
+    // SAFETY: as large as `T` (checked), constant, never unloaded.
+    Some(found.map(|(table, _)| unsafe { &*table }))
+}
+
+/// As `table`, of one that has grown since its first version, which had `least` bytes. What an older layer does not have is as in `absent`.
+///
+/// # Errors
+/// It is smaller than the first version.
+pub fn grown<T: Copy>(
+    plugin: &Plugin,
+    symbol: &CStr,
+    least: usize,
+    absent: T,
+) -> Option<Result<T, String>> {
+    let found = sized::<T>(plugin, symbol, least)?;
+    Some(found.map(|(table, size)| {
+        let mut known = absent;
+        let length = size.min(size_of::<T>());
+        // SAFETY: as many bytes of a `T` as the layer has, which are constant data, over one of ours.
+        unsafe { (&raw mut known).cast::<u8>().copy_from_nonoverlapping(table.cast(), length) };
+        known
+    }))
+}
+
+/// A data symbol that begins with its own size, and that size.
+fn sized<T>(
+    plugin: &Plugin,
+    symbol: &CStr,
+    least: usize,
+) -> Option<Result<(*const T, usize), String>> {
     let table = plugin.data::<T>(symbol)?;
     // SAFETY: constant data of an object that is never closed; each version of it begins with `size`.
     let size = unsafe { table.cast::<usize>().read() };
-    if size < size_of::<T>() {
+    if size < least {
         let file = plugin.file().display();
         return Some(Err(format!("{} in {file} has {size} bytes", symbol.to_string_lossy())));
     }
-    // SAFETY: as large as `T` (checked), constant, never unloaded.
-    Some(Ok(unsafe { &*table }))
+    Some(Ok((table, size)))
 }

@@ -5,7 +5,7 @@
 //! it, and that ends with the `ibv_context`. The one fixed point is the `ibv_context`; all else is at a
 //! constant distance from it (see [`super::generation`]).
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -42,7 +42,12 @@ pub(crate) struct Private {
     ops: core::cell::UnsafeCell<verbs_context_ops>,
     /// What stands between the table above and the provider; set while the context is opened, if ever.
     chain: OnceCell<Chain>,
+    /// What `ibv_get_cq_event(3)` calls before it reads; the plugin's own (`await_comp_event`), unless a layer stands before it.
+    awaits: AtomicPtr<c_void>,
 }
+
+/// What may sleep until a completion channel has a record: 0 or an errno.
+pub(crate) type Await = unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int;
 
 // SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`); all else is atomic or constant.
 unsafe impl Sync for Private {}
@@ -63,7 +68,24 @@ impl Private {
             unsupported: [const { AtomicU64::new(0) }; OP_COUNT.div_ceil(64)],
             ops: core::cell::UnsafeCell::new(verbs_context_ops::zeroed()),
             chain: OnceCell::new(),
+            awaits: AtomicPtr::new(
+                ext.and_then(|ext| ext.await_comp_event)
+                    .map_or(core::ptr::null_mut(), |function: Await| function as *mut c_void),
+            ),
         }
+    }
+
+    /// What to call before a completion channel is read, with the context and its descriptor.
+    pub(crate) fn awaits(&self) -> Option<Await> {
+        // Relaxed: it is set while the context is opened.
+        let function = self.awaits.load(Ordering::Relaxed);
+        // SAFETY: NULL, which is `None`, or a function of that type: nothing else is stored.
+        unsafe { core::mem::transmute::<*mut c_void, Option<Await>>(function) }
+    }
+
+    /// Has `function` called instead, while the context is opened.
+    pub(crate) fn replace_await(&self, function: Await) {
+        self.awaits.store(function as *mut c_void, Ordering::Relaxed);
     }
 
     /// The layers of the context; unset when there are none.
@@ -230,7 +252,7 @@ impl Context {
     pub(crate) unsafe fn init(
         context: NonNull<ibv_context>,
         device: *mut verbs_device,
-        cmd_fd: core::ffi::c_int,
+        cmd_fd: c_int,
         private: Box<Private>,
     ) -> Self {
         let this = Self(context);

@@ -5,10 +5,15 @@
 //! call, and without layers nothing is different at all. What a provider installs while a chain is there goes under it.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::{CM_LAYER_SYMBOL, LAYER_SYMBOL, Zeroed, ferroverbs_layer, verbs_context_ops};
+use abi::{
+    CM_LAYER_SYMBOL, LAYER_SIZE_LEAST, LAYER_SYMBOL, Zeroed, ferroverbs_layer, ibv_context,
+    verbs_context_ops,
+};
+use cface::cancel::Uncancelled;
 use cface::dl;
 use cface::lock::Guard;
 use cface::shared::Shared;
@@ -40,6 +45,8 @@ struct Level {
     layer: &'static ferroverbs_layer,
     next: Box<Table>,
     mine: Box<Table>,
+    /// It goes with this device.
+    attached: AtomicBool,
 }
 
 /// A table that a layer reads or writes. Only touched entry by entry.
@@ -75,7 +82,12 @@ impl Table {
 
 impl Chain {
     fn new(layers: &[&'static ferroverbs_layer]) -> Self {
-        let level = |layer| Level { layer, next: Table::empty(), mine: Table::empty() };
+        let level = |layer| Level {
+            layer,
+            next: Table::empty(),
+            mine: Table::empty(),
+            attached: AtomicBool::new(false),
+        };
         // The list begins at the program's end, we at the provider's.
         let levels = layers.iter().rev().map(|layer| level(*layer)).collect();
         Self { levels }
@@ -115,6 +127,11 @@ impl Chain {
                 }
                 continue;
             }
+            // Relaxed: the program has the context later, by whatever gives it to its threads.
+            level.attached.store(true, Ordering::Relaxed);
+            if level.layer.awaits.is_some() {
+                context.private().replace_await(tell_and_await);
+            }
             let _guard = INSTALLING.lock();
             for op in 0..OP_COUNT {
                 let mine = level.mine.get(op);
@@ -123,6 +140,34 @@ impl Chain {
                 }
             }
         }
+    }
+}
+
+/// What `ibv_get_cq_event(3)` calls where a layer wants to know of it: tells them, then sleeps as the provider does it.
+///
+/// # Safety
+/// `context` is open; `fd` is the descriptor of a completion channel of it.
+unsafe extern "C-unwind" fn tell_and_await(context: *mut ibv_context, fd: c_int) -> c_int {
+    // SAFETY: `context` is open, by the contract above.
+    let Ok(known) = (unsafe { Context::new(context) }) else { return libc::EINVAL };
+    let private = known.private();
+    {
+        // Layers have locks and write messages.
+        let _whole = Uncancelled::begin();
+        let levels = private.chain().get().map_or(&[][..], |chain| &chain.levels);
+        for level in levels.iter().rev().filter(|level| level.attached.load(Ordering::Relaxed)) {
+            let Some(awaits) = level.layer.awaits else { continue };
+            // SAFETY: a layer's function, with an open context that it is attached to and one of its descriptors.
+            let error = unsafe { awaits(context, fd) };
+            if error != 0 {
+                return error.wrapping_abs();
+            }
+        }
+    }
+    match private.ext.and_then(|ext| ext.await_comp_event) {
+        // SAFETY: the plugin's own function with its open context and the descriptor that it made.
+        Some(sleep) => unsafe { sleep(context, fd) },
+        None => 0,
     }
 }
 
@@ -181,13 +226,14 @@ fn active() -> &'static [&'static ferroverbs_layer] {
 fn open(name: &str) -> Result<Option<&'static ferroverbs_layer>, String> {
     let plugin = layers::open(name, dl::file_of(open as *const c_void).as_deref())?;
     let file = plugin.file().display();
-    let Some(table) = layers::table::<ferroverbs_layer>(&plugin, LAYER_SYMBOL) else {
+    let absent = ferroverbs_layer::zeroed();
+    let Some(table) = layers::grown(&plugin, LAYER_SYMBOL, LAYER_SIZE_LEAST, absent) else {
         if plugin.data::<c_void>(CM_LAYER_SYMBOL).is_some() {
             return Ok(None);
         }
         return Err(format!("{file} has no symbol {}", LAYER_SYMBOL.to_string_lossy()));
     };
-    let layer = table?;
+    let layer: &'static ferroverbs_layer = Box::leak(Box::new(table?));
     if layer.generation != NEWEST.pabi {
         return Err(format!(
             "{file} was built for tables of generation {}, this library has {}: build it again",
@@ -274,6 +320,7 @@ mod tests {
             reserved: 0,
             name: c"test".as_ptr(),
             attach: Some(attach),
+            awaits: None,
         }
     }
     static FIRST: ferroverbs_layer = layer(first);
@@ -353,6 +400,28 @@ mod tests {
         let alone = TestContext::new(NEWEST);
         chained(&alone, &[&REFUSING]);
         assert_eq!(seen(&alone, POST), (dummy(POST), Some(dummy(POST))));
+    }
+
+    unsafe extern "C" fn awaits(_: *mut ibv_context, fd: c_int) -> c_int {
+        if fd == 7 { libc::EINTR } else { 0 }
+    }
+
+    #[test]
+    fn only_a_layer_that_wants_to_know_of_waits_stands_before_them() {
+        static WAITING: ferroverbs_layer =
+            ferroverbs_layer { awaits: Some(awaits), ..layer(first) };
+        static REFUSING_TO_WAIT: ferroverbs_layer =
+            ferroverbs_layer { awaits: Some(awaits), ..layer(refusing) };
+        let without = TestContext::new(NEWEST);
+        chained(&without, &[&FIRST, &REFUSING_TO_WAIT]);
+        assert!(without.context().private().awaits().is_none());
+        let with = TestContext::new(NEWEST);
+        chained(&with, &[&FIRST, &WAITING]);
+        let awaits = with.context().private().awaits().expect("the layer's");
+        for (fd, result) in [(6, 0), (7, libc::EINTR)] {
+            // SAFETY: an open context; the layer only looks at the number.
+            assert_eq!(unsafe { awaits(with.context().as_ptr(), fd) }, result);
+        }
     }
 
     #[test]

@@ -147,8 +147,8 @@ unsafe fn next_event(
     }
     // SAFETY: not NULL (checked above), so a live channel, whose context is open.
     let (context, fd) = unsafe { (context_of(channel)?, (*channel).fd) };
-    if let Some(sleep) = context.private().ext.and_then(|ext| ext.await_comp_event) {
-        // SAFETY: the plugin's own function with its open context and the descriptor that it made.
+    if let Some(sleep) = context.private().awaits() {
+        // SAFETY: the plugin's own function, or that of the context's layers, with the open context and a descriptor of its channels.
         let error = unsafe { sleep(context.as_ptr(), fd) };
         if error != 0 {
             return Err(Errno::from_raw(error));

@@ -35,6 +35,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     reserved: 0,
     name: c"stats".as_ptr(),
     attach: Some(attach),
+    awaits: None,
 };
 
 unsafe extern "C" fn attach(

@@ -26,6 +26,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     reserved: 0,
     name: c"trace".as_ptr(),
     attach: Some(attach),
+    awaits: None,
 };
 
 unsafe extern "C" fn attach(

@@ -91,6 +91,7 @@ checks! {
     Cq02 "CQ-02" Error;
     Cq03 "CQ-03" Warning;
     Cq04 "CQ-04" Warning optional;
+    Cq05 "CQ-05" Warning;
     Cq06 "CQ-06" Error;
     Cq07 "CQ-07" Error;
     Cq08 "CQ-08" Error;

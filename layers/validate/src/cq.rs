@@ -22,6 +22,7 @@ use crate::report::{Message, tell, wanted};
 use crate::spin::Spin;
 use crate::stack;
 use crate::state::{CQS, Cq, Ctx, Flight, PDS, QPS, Qp, SRQS, beneath, gone, thread};
+use crate::waits;
 
 /// While it lives the thread is in an object that was made for one thread at a time.
 pub(crate) struct Entered<'a>(Option<&'a AtomicU32>);
@@ -56,7 +57,15 @@ impl Drop for Entered<'_> {
     }
 }
 
-fn remember(ctx: Arc<Ctx>, cq: *mut ibv_cq, single: bool, extended: Option<Extended>) {
+/// # Safety
+/// Just made by the provider; its channel is NULL or live.
+unsafe fn remember(
+    ctx: Arc<Ctx>,
+    cq: *mut ibv_cq,
+    channel: *const ibv_comp_channel,
+    single: bool,
+    extended: Option<Extended>,
+) {
     let at = cq.expose_provenance();
     // SAFETY: the provider has just made it.
     let cqe = unsafe { (*cq).cqe };
@@ -68,6 +77,9 @@ fn remember(ctx: Arc<Ctx>, cq: *mut ibv_cq, single: bool, extended: Option<Exten
         user: AtomicU32::new(0),
         qps: Spin::new(Vec::new()),
         got: AtomicU32::new(0),
+        // SAFETY: per the caller.
+        channel: unsafe { waits::channel_of(channel) },
+        arms: AtomicU32::new(0),
         armed_again: AtomicBool::new(false),
         async_got: AtomicU32::new(0),
         extended,
@@ -86,7 +98,8 @@ pub(crate) unsafe extern "C" fn create_cq(
     // SAFETY: the caller's arguments, passed on.
     let cq = unsafe { beneath!(ctx, create_cq)(at, cqe, channel, vector) };
     if !cq.is_null() {
-        remember(ctx, cq, false, None);
+        // SAFETY: just made, with this channel.
+        unsafe { remember(ctx, cq, channel, false, None) };
     }
     cq
 }
@@ -110,7 +123,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     if !cq.is_null() {
         // SAFETY: just made, and nobody else knows it.
         let extended = unsafe { Extended::replace(cq) };
-        remember(ctx, cq.cast(), single, Some(extended));
+        // SAFETY: just made, by these attributes.
+        unsafe { remember(ctx, cq.cast(), (*attr).channel, single, Some(extended)) };
     }
     cq
 }
@@ -131,15 +145,21 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller's CQ is live.
     let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
-    if let Some(known) = CQS.get(cq as usize) {
+    let known = CQS.get(cq as usize);
+    if let Some(known) = known {
         crate::advice::armed(known);
+        waits::arming(known);
     }
     // SAFETY: the caller's arguments, passed on.
-    unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) }
+    let result = unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) };
+    if let (true, Some(known)) = (result != 0, known) {
+        waits::disarmed(known);
+    }
+    result
 }
 
 /// How long an object that goes waits for an acknowledgement before that is told: a thread that reads events may be just about to give it.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What `left` tells of, if somebody still waits for it after a while. The call that follows would wait here just so.
 pub(crate) fn in_vain<T>(left: impl Fn() -> Option<T>) -> Option<T> {
@@ -251,7 +271,12 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             crate::qp::still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
             CQS.insert(at, known);
         }
-        _ => gone("cq", at),
+        known => {
+            if let Some(known) = known {
+                waits::gone(&known);
+            }
+            gone("cq", at);
+        }
     }
     result
 }
@@ -284,6 +309,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
         check_acks("ibv_get_cq_event", known, unsafe { (*cq).comp_events_completed });
         known.got.fetch_add(1, Ordering::Relaxed);
         crate::advice::woken(known);
+        waits::disarmed(known);
     }
     // SAFETY: the front-end's argument, passed on.
     unsafe { beneath!(ctx, cq_event)(cq) };

@@ -23,6 +23,7 @@ mod settings;
 mod stack;
 mod state;
 mod transitions;
+mod waits;
 mod wr;
 
 use core::ffi::c_int;
@@ -47,6 +48,7 @@ pub static ferroverbs_layer_v1: ferroverbs_layer = ferroverbs_layer {
     reserved: 0,
     name: c"validate".as_ptr(),
     attach: Some(attach),
+    awaits: Some(waits::awaits),
 };
 
 /// What librdmacm looks for.
@@ -195,8 +197,11 @@ fn objects(all: &mut life::Objects) {
 
 fn hold() -> Vec<Guard> {
     advice::forks();
+    let [changing, channels] = waits::hold();
     vec![
         cm::hold(),
+        changing,
+        channels,
         CONTEXTS.hold(),
         PDS.hold(),
         SRQS.hold(),

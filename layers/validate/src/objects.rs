@@ -191,6 +191,7 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
         names.push(format!("cq {:#x}", cq.at));
         also = also.or(Some(("that CQ was created", cq.made)));
         CQS.remove(cq.at);
+        crate::waits::gone(cq);
     }
     for srq in SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at) {
         names.push(format!("srq {:#x}", srq.at));

@@ -92,6 +92,9 @@ pub(crate) struct Cq {
     /// Those that complete here, by their numbers.
     pub(crate) qps: Spin<Vec<Arc<Qp>>>,
     pub(crate) got: AtomicU32,
+    /// Where its events come, and how much of that channel's `arms` is its.
+    pub(crate) channel: Option<Arc<crate::waits::Channel>>,
+    pub(crate) arms: AtomicU32,
     /// Armed after an event was got, and not polled since; only if somebody wants to know.
     pub(crate) armed_again: AtomicBool,
     pub(crate) async_got: AtomicU32,

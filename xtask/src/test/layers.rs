@@ -13,14 +13,18 @@ const PROVIDER: &str = "libsoft-rdmav65.so";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let files = Files::compile(bench)?;
-    let run = |layers: Option<&str>| -> crate::Result<Finished> {
+    let run_with = |layers: Option<&str>, refused: Option<&str>| -> crate::Result<Finished> {
         let fabric = bench.over(DataPath::Default)?;
         let mut job = fabric.over.own_job(&files.program);
         if let Some(layers) = layers {
             job = job.env(SETTING, layers);
         }
+        if let Some(refused) = refused {
+            job = job.env("REFUSED", refused);
+        }
         job.dir(&fabric.work).run(&bench.scratch, LIMIT)
     };
+    let run = |layers: Option<&str>| run_with(layers, None);
     let path = |file: &Path| file.to_string_lossy().into_owned();
 
     let bare = run(None)?;
@@ -30,6 +34,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
     let two = run(Some(&format!("{}, {}", path(&files.first), path(&files.second))))?;
     tally.record("two layers are called in turn, and only for what they want", chained(&two));
+
+    let refused = run_with(Some(&path(&files.first)), Some("4"))?;
+    tally.record("a wait ends with what a layer returns", interrupted(&refused));
 
     for (name, value, part) in [
         ("one that is not there", "/not/there/layer.so".to_owned(), "/not/there/layer.so"),
@@ -95,7 +102,7 @@ impl Files {
         Ok(Self {
             program: compile("pointers.c", "pointers", &[])?,
             first: layer("first", &[])?,
-            second: layer("second", &[])?,
+            second: layer("second", &["-DOLDER"])?,
             wrong: layer("wrong", &["-DWRONG_GENERATION"])?,
         })
     }
@@ -127,7 +134,9 @@ fn chained(done: &Finished) -> Result<(), String> {
     };
     let owners = owners(done);
     // What is nearest to the provider closes first.
-    let said = done.stdout.ends_with("second: 1 posted, 1 polled\nfirst: 1 posted, 1 polled\n");
+    let said = done
+        .stdout
+        .ends_with("second: 1 posted, 1 polled, 0 awaited\nfirst: 1 posted, 1 polled, 1 awaited\n");
     let all = owners.len() == 8 && owners.iter().all(right);
     if done.ok() && done.stderr.is_empty() && all && said {
         Ok(())
@@ -136,12 +145,19 @@ fn chained(done: &Finished) -> Result<(), String> {
     }
 }
 
+/// `ibv_get_cq_event` failed, and the rest works.
+fn interrupted(done: &Finished) -> Result<(), String> {
+    let one = done.stderr == "ibv_get_cq_event: Interrupted system call\n";
+    let rest = done.stdout.ends_with("first: 1 posted, 1 polled, 1 awaited\n");
+    if done.ok() && one && rest { Ok(()) } else { Err(done.report("the program")) }
+}
+
 /// One line that says what is wrong, and the rest works.
 fn told(done: &Finished, part: &str) -> Result<(), String> {
     let one = done.stderr.lines().count() == 1
         && done.stderr.contains(part)
         && done.stderr.contains(SETTING);
-    let rest = done.stdout.ends_with("first: 1 posted, 1 polled\n");
+    let rest = done.stdout.ends_with("first: 1 posted, 1 polled, 1 awaited\n");
     if done.ok() && one && rest { Ok(()) } else { Err(done.report("the program")) }
 }
 

@@ -49,6 +49,7 @@ use crate::scratch::{self, Scratch};
 use crate::stage;
 use crate::table::{Align, Table};
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -270,6 +271,8 @@ struct Bench {
     user: Option<User>,
     installed: OnceCell<PathBuf>,
     launcher: OnceCell<PathBuf>,
+    /// What the tests of several groups have compiled for the layer `validate`, by its file's name.
+    misusing: RefCell<BTreeMap<&'static str, PathBuf>>,
     /// Where the layer `validate` writes, while programs run under it.
     told: RefCell<Option<PathBuf>>,
     /// Where the layer `trace` records, while programs run under it.
@@ -447,6 +450,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         user: process::is_root().then_some(NOBODY),
         installed: OnceCell::new(),
         launcher: OnceCell::new(),
+        misusing: RefCell::default(),
         told: RefCell::new(None),
         traced: RefCell::new(None),
         counted: RefCell::new(None),

@@ -122,9 +122,10 @@ fn right(program: &Program) -> Option<Program> {
 }
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    cases(bench, tally)?;
-    settings(bench, tally)?;
-    pages::run(bench, tally, &compile(bench)?.liar)?;
+    let files = compile(bench)?;
+    cases(bench, tally, &files)?;
+    settings(bench, tally, &files)?;
+    pages::run(bench, tally, &files)?;
     unharmed(bench, tally, "C programs", |bench, tally| {
         c_programs::run_these(bench, tally, PROGRAMS.iter().filter_map(right))
     })?;
@@ -142,34 +143,47 @@ pub(super) struct Files {
 
 /// The program that misuses verbs.
 pub(super) fn misuse(bench: &Bench) -> crate::Result<PathBuf> {
-    Ok(compile(bench)?.misuse)
+    compiled(bench, "validate/misuse.c", "misuse", &[])
 }
 
 pub(super) fn compile(bench: &Bench) -> crate::Result<Files> {
-    let prefix = bench.prefix()?;
-    let folder = bench.scratch.folder("validate", 0o755)?;
-    let compile = |source: &str, output: &str, options: &[&str]| -> crate::Result<PathBuf> {
-        let file = folder.join(output);
-        let done = Job::new("gcc")
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
-            .arg(prefix.join("include"))
-            .arg(bench.paths.root.join("c-tests").join(source))
-            .arg("-o")
-            .arg(&file)
-            .args(options)
-            .arg("-L")
-            .arg(prefix.join("lib"))
-            .args(["-lrdmacm", "-libverbs", "-lpthread"])
-            .run(&bench.scratch, LIMIT)?;
-        if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
-    };
     Ok(Files {
-        misuse: compile("validate/misuse.c", "misuse", &[])?,
-        cm: compile("validate/cm.c", "cm", &[])?,
+        misuse: misuse(bench)?,
+        cm: compiled(bench, "validate/cm.c", "cm", &[])?,
         // The layer finds a function of it.
-        advice: compile("validate/advice.c", "advice", &["-rdynamic"])?,
-        liar: compile("layers/liar.c", "liar.so", &["-shared"])?,
+        advice: compiled(bench, "validate/advice.c", "advice", &["-rdynamic"])?,
+        liar: compiled(bench, "layers/liar.c", "liar.so", &["-shared"])?,
     })
+}
+
+/// A program or a layer of c-tests, compiled once in a run. Not optimized: the stacks that pages show are those of `gcc -g`.
+fn compiled(
+    bench: &Bench,
+    source: &str,
+    output: &'static str,
+    options: &[&str],
+) -> crate::Result<PathBuf> {
+    if let Some(file) = bench.misusing.borrow().get(output) {
+        return Ok(file.clone());
+    }
+    let prefix = bench.prefix()?;
+    let file = bench.scratch.folder(output, 0o755)?.join(output);
+    let done = Job::new("gcc")
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
+        .arg(prefix.join("include"))
+        .arg(bench.paths.root.join("c-tests").join(source))
+        .arg("-o")
+        .arg(&file)
+        .args(options)
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .args(["-lrdmacm", "-libverbs", "-lpthread"])
+        .run(&bench.scratch, LIMIT)?;
+    if !done.ok() {
+        return Err(done.report("the compiler"));
+    }
+    bench.misusing.borrow_mut().insert(output, file.clone());
+    Ok(file)
 }
 
 /// The ids of a file of JSON lines.
@@ -188,8 +202,7 @@ pub(super) fn ids_of(bench: &Bench, program: &Path) -> crate::Result<Vec<String>
     Ok(all.stdout.lines().map(str::to_owned).collect())
 }
 
-fn cases(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let files = compile(bench)?;
+fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     let layers = format!("validate,{}", files.liar.display());
     let mut count = 0;
     for program in [&files.misuse, &files.cm, &files.advice] {
@@ -227,8 +240,7 @@ fn cases(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 }
 
 /// What the settings do to one misuse.
-fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let files = compile(bench)?;
+fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     for (settings, status, part) in [
         ("", 0, "MR-05 error: ibv_reg_mr"),
         ("exitcode=66", 66, "IBV_ACCESS_LOCAL_WRITE"),

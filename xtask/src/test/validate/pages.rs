@@ -1,31 +1,15 @@
 //! What pages say that the layer prints is what it prints.
 
-use super::{LIMIT, Tally};
+use super::{Files, LIMIT, Tally};
 use crate::over::DataPath;
-use crate::process::Job;
 use crate::test::Bench;
 use std::fs;
-use std::path::Path;
 
 /// The pages, and how many messages with a place in the program they show.
 const PAGES: &[(&str, usize)] =
     &[("docs/debugging.md", 6), ("docs/validate.md", 1), ("README.md", 1)];
 
-pub(super) fn run(bench: &Bench, tally: &mut Tally, liar: &Path) -> crate::Result<()> {
-    let program = bench.scratch.folder("pages", 0o755)?.join("misuse");
-    let done = Job::new("gcc")
-        .args(["-std=gnu11", "-g", "-I"])
-        .arg(bench.prefix()?.join("include"))
-        .arg(bench.paths.root.join("c-tests/validate/misuse.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(bench.prefix()?.join("lib"))
-        .args(["-libverbs", "-lpthread"])
-        .run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("the compiler"));
-    }
+pub(super) fn run(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     for (page, wanted) in PAGES {
         let text = fs::read_to_string(bench.paths.root.join(page)).map_err(|e| e.to_string())?;
         let shown = messages(&text);
@@ -34,8 +18,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, liar: &Path) -> crate::Resul
         tally.record(&format!("{page} shows {wanted} messages with places"), all);
         for (id, lines) in shown {
             let fabric = bench.over(DataPath::Default)?;
-            let layers = format!("validate,{}", liar.display());
-            let job = fabric.over.own_job(&program).args([id, "wrong"]);
+            let layers = format!("validate,{}", files.liar.display());
+            let job = fabric.over.own_job(&files.misuse).args([id, "wrong"]);
             let json = fabric.work.join("told.json");
             let job = job.env("FERROVERBS_LAYERS", layers).env("JSON", &json);
             let job = job.env("FERROVERBS_VALIDATE", format!("json={}", json.display()));
