@@ -14,7 +14,9 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::{be64, ibv_ah, ibv_context, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops};
+use crate::{
+    be64, ibv_ah, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops,
+};
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
 /// [`ferroverbs_plugin_ext::size`].
@@ -136,11 +138,13 @@ pub struct ferroverbs_plugin_ext {
     pub tell_packets: Option<unsafe extern "C" fn(sink: ferroverbs_packet_sink) -> c_int>,
     /// For layers: whether what this queue pair sends goes over such a wire, to `ah` where that says it: 1 or 0. From RTR on.
     pub is_wired: Option<unsafe extern "C" fn(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_int>,
+    /// For layers: how many completions `ibv_poll_cq(3)` would find now.
+    pub waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
 }
-layout!(ferroverbs_plugin_ext: 88 {
+layout!(ferroverbs_plugin_ext: 96 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
-    is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80,
+    is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88,
 });
 
 // SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.

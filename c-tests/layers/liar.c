@@ -1,6 +1,6 @@
 /*
- * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, and a region of 66 * 512 bytes
- * exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is not there yet, as with plugins of the kernel's
+ * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, there is no room for a request of wr_id 68 but as
+ * the first of a list, and a region of 66 * 512 bytes exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is not there yet, as with plugins of the kernel's
  * devices.
  */
 #include <errno.h>
@@ -15,6 +15,22 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		if (wc[i].wr_id == 66)
 			wc[i].wr_id = 67;
 	return found;
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	for (struct ibv_send_wr *last = wr; last; last = last->next) {
+		struct ibv_send_wr *rest = last->next;
+		if (rest && rest->wr_id == 68) {
+			last->next = NULL;
+			int result = next->post_send(qp, wr, bad);
+			last->next = rest;
+			if (!result)
+				*bad = rest;
+			return result ? result : ENOMEM;
+		}
+	}
+	return next->post_send(qp, wr, bad);
 }
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
@@ -48,6 +64,7 @@ static int attach(struct ibv_context *context, const struct verbs_context_ops *b
 	(void)context;
 	next = beneath;
 	mine->poll_cq = poll_cq;
+	mine->post_send = post_send;
 	mine->reg_mr = reg_mr;
 	mine->create_ah = create_ah;
 	return 0;

@@ -4,6 +4,7 @@
 #include "pair.h"
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -210,6 +211,49 @@ static void cq_04(void)
 	a = NULL;
 }
 
+static struct ibv_cq *evented;
+
+static void arm_and_send(void)
+{
+	struct ibv_sge sge = piece(64);
+	want(!ibv_req_notify_cq(evented, 0) && !receive(b, sge), "ibv_req_notify_cq, and a receive");
+	want(!post(a, request(IBV_WR_SEND, &sge, 1)), "ibv_post_send");
+}
+
+/* A queue that is armed for solicited completions, and a send that completes in it; with RECEIVES a message that is not solicited. */
+static void cq_10(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_cq *plain = cq;
+	int receives = getenv("RECEIVES") != NULL;
+	evented = channel ? ibv_create_cq(ctx, DEPTH, NULL, channel, 0) : NULL;
+	want(evented != NULL, "a CQ with a channel");
+	if (receives)
+		cq = evented;
+	couple(IBV_QPT_RC, receives ? plain : evented, NULL, 0);
+	struct ibv_sge sge = piece(64);
+	struct ibv_send_wr wr = request(receives ? IBV_WR_SEND : IBV_WR_RDMA_WRITE, &sge, 1);
+	if (receives) {
+		want(!receive(b, piece(64)), "a receive");
+		if (!wrong)
+			wr.send_flags |= IBV_SEND_SOLICITED;
+	}
+	want(!ibv_req_notify_cq(evented, wrong || receives), "ibv_req_notify_cq");
+	want(!post(a, wr), "ibv_post_send");
+	pthread_t helper;
+	if (wrong)
+		want(!pthread_create(&helper, NULL, when_told, (void *)arm_and_send), "pthread_create");
+	struct ibv_cq *found;
+	void *mine;
+	want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");
+	ibv_ack_cq_events(evented, 1);
+	if (wrong)
+		pthread_join(helper, NULL);
+	cq = plain;
+	want(!ibv_destroy_qp(a) && !ibv_destroy_qp(b) && !ibv_destroy_cq(evented) && !ibv_destroy_comp_channel(channel), "destroying");
+	a = b = NULL;
+}
+
 static void ob_04(void)
 {
 	shared = limited();
@@ -231,7 +275,7 @@ static void ob_06(void)
 
 static const struct misuse cases[] = {
 	{ "MR-07", mr_07 }, { "MR-08", mr_08 }, { "MR-09", mr_09 }, { "MR-14", mr_14 }, { "QP-05", qp_05 }, { "QP-06", qp_06 }, { "QP-07", qp_07 }, { "QP-10", qp_10 }, { "QP-11", qp_11 }, { "QP-14", qp_14 },
-	{ "QP-16", qp_16 }, { "WR-06", wr_06 }, { "WR-10", wr_10 }, { "CQ-04", cq_04 }, { "CQ-09", cq_09 }, { "OB-04", ob_04 }, { "OB-06", ob_06 },
+	{ "QP-16", qp_16 }, { "WR-06", wr_06 }, { "WR-10", wr_10 }, { "CQ-04", cq_04 }, { "CQ-09", cq_09 }, { "CQ-10", cq_10 }, { "OB-04", ob_04 }, { "OB-06", ob_06 },
 };
 
 int main(int argc, char **argv)

@@ -285,6 +285,26 @@ static void wr_07(void)
 	post_and_poll(wr);
 }
 
+/* A layer beneath, c-tests/layers/liar.c, has no room for the wr_id 68 in a list. */
+static void wr_13(void)
+{
+	pair();
+	struct ibv_sge sge = piece(64);
+	struct ibv_send_wr list[4], *bad;
+	for (unsigned i = 0; i < 4; i++) {
+		list[i] = request(IBV_WR_RDMA_WRITE, &sge, 1);
+		list[i].wr_id = i == 2 ? 68 : i;
+		list[i].next = i < 3 ? &list[i + 1] : NULL;
+	}
+	want(ibv_post_send(a, list, &bad) == ENOMEM && bad == &list[2], "a list that is refused in its middle");
+	if (wrong)
+		want(ibv_post_send(a, list, &bad) == ENOMEM, "the list once more");
+	else
+		want(!ibv_post_send(a, bad, &bad), "the rest");
+	for (unsigned i = 0; i < 4; i++)
+		ok(cq);
+}
+
 static struct ibv_ah *handle(void)
 {
 	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
@@ -453,6 +473,9 @@ static void cq_03(void)
 		want(!receive(b, piece(64)), "a receive");
 	struct ibv_sge sge = piece(64);
 	post_and_poll(request(IBV_WR_SEND, &sge, 1));
+	/* The receive's, or the send's after it. */
+	if (!wrong)
+		done(cq);
 }
 
 static struct ibv_cq *evented;
@@ -637,6 +660,25 @@ static void cq_13(void)
 
 /* ---- objects ---- */
 
+/* Two regions of a context that is closed. */
+static void mr_13(void)
+{
+	struct ibv_context *other = ibv_open_device(ctx->device);
+	struct ibv_pd *theirs = other ? ibv_alloc_pd(other) : NULL;
+	struct ibv_mr *left[2];
+	want(theirs != NULL, "another context");
+	for (int i = 0; i < 2; i++) {
+		left[i] = ibv_reg_mr(theirs, buf, SIZE, 0);
+		want(left[i] != NULL, "ibv_reg_mr");
+	}
+	/* For the setting leaks. */
+	if (getenv("EXIT"))
+		exit(0);
+	if (!wrong)
+		want(!ibv_dereg_mr(left[0]) && !ibv_dereg_mr(left[1]) && !ibv_dealloc_pd(theirs), "destroying");
+	want(!ibv_close_device(other), "ibv_close_device");
+}
+
 static void ob_01(void)
 {
 	struct ibv_context *other = ibv_open_device(ctx->device);
@@ -686,10 +728,10 @@ static void ob_05(void)
 
 static const struct misuse cases[] = {
 	{ "MR-01", mr_01 }, { "MR-02", mr_02 }, { "MR-03", mr_03 }, { "MR-04", mr_04 }, { "MR-05", mr_05 }, { "MR-06", mr_06 },
-	{ "MR-11", mr_11 }, { "MR-12", mr_12 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 }, { "QP-09", qp_09 },
+	{ "MR-11", mr_11 }, { "MR-12", mr_12 }, { "MR-13", mr_13 }, { "MR-15", mr_15 }, { "QP-01", qp_01 }, { "QP-02", qp_02 }, { "QP-03", qp_03 }, { "QP-04", qp_04 }, { "QP-08", qp_08 }, { "QP-09", qp_09 },
 	{ "QP-12", qp_12 }, { "QP-13", qp_13 }, { "QP-15", qp_15 }, { "WR-01", wr_01 }, { "WR-02", wr_02 }, { "WR-03", wr_03 },
 	{ "WR-04", wr_04 }, { "WR-05", wr_05 }, { "WR-07", wr_07 }, { "WR-08", wr_08 }, { "WR-09", wr_09 }, { "WR-11", wr_11 },
-	{ "WR-12", wr_12 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-02", cq_02 }, { "CQ-03", cq_03 }, { "CQ-05", cq_05 }, { "CQ-06", cq_06 },
+	{ "WR-12", wr_12 }, { "WR-13", wr_13 }, { "WR-14", wr_14 }, { "WR-15", wr_15 }, { "WR-16", wr_16 }, { "WR-17", wr_17 }, { "CQ-01", cq_01 }, { "CQ-02", cq_02 }, { "CQ-03", cq_03 }, { "CQ-05", cq_05 }, { "CQ-06", cq_06 },
 	{ "CQ-07", cq_07 }, { "CQ-08", cq_08 }, { "CQ-11", cq_11 }, { "CQ-12", cq_12 }, { "CQ-13", cq_13 }, { "OB-01", ob_01 },
 	{ "OB-02", ob_02 }, { "OB-03", ob_03 }, { "OB-05", ob_05 },
 };

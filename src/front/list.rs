@@ -315,6 +315,7 @@ mod tests {
         await_comp_event: None,
         tell_packets: None,
         is_wired: None,
+        waiting: None,
     };
 
     #[test]

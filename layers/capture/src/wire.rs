@@ -1,7 +1,7 @@
 //! Packets of a wire between hosts, where a plugin tells of them (`ferroverbs_plugin_ext.tell_packets`): these are written as they are, with what is known
 //! of the requests that they are of.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +10,7 @@ use abi::{ferroverbs_packet, ferroverbs_plugin_ext, ibv_ah, ibv_qp, verbs_contex
 use cface::lock::Guard;
 use cface::shared::Shared;
 use layer_records::pcapng::{Direction, Link};
+use layer_tap::plugin;
 use roce::wire::{ICRC_LEN, Message, Packet};
 
 use crate::frames::{self, About, Way};
@@ -43,53 +44,13 @@ pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
     if !EXT.load(Ordering::Relaxed).is_null() {
         return;
     }
-    let entries = ops.cast::<*const c_void>();
-    let mut last = core::ptr::null_mut();
-    for index in 0..size_of::<verbs_context_ops>() / size_of::<*const c_void>() {
-        // SAFETY: an entry of the table.
-        let entry = unsafe { entries.add(index).read() };
-        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: dladdr accepts any address.
-        let found = unsafe { libc::dladdr(entry, info.as_mut_ptr()) };
-        // SAFETY: zeroed, or filled by dladdr.
-        let info = unsafe { info.assume_init() };
-        if found == 0 || info.dli_fbase == last || info.dli_fname.is_null() {
-            continue;
-        }
-        last = info.dli_fbase;
-        // SAFETY: a file that is loaded already, by a name that the loader owns.
-        if unsafe { ask(info.dli_fname) } {
-            return;
-        }
-    }
-}
-
-/// # Safety
-/// `file` ends with a NUL.
-unsafe fn ask(file: *const libc::c_char) -> bool {
-    // SAFETY: per the caller; nothing is loaded that is not there.
-    let handle = unsafe { libc::dlopen(file, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return false;
-    }
-    // SAFETY: a handle of this process. It is not closed: plugins stay.
-    let table = unsafe { libc::dlsym(handle, abi::PLUGIN_EXT_SYMBOL.as_ptr()) };
-    let table = table.cast::<ferroverbs_plugin_ext>();
-    if table.is_null() {
-        return false;
-    }
-    // SAFETY: every plugin knows the first member.
-    if unsafe { (*table).size } < size_of::<ferroverbs_plugin_ext>() {
-        return false;
-    }
-    // SAFETY: as large as ours, constant, never unloaded.
-    let Some(tell) = (unsafe { (*table).tell_packets }) else { return false };
+    // SAFETY: per the caller.
+    let Some(ext) = (unsafe { plugin::ext_of(ops) }) else { return };
+    let Some(tell) = ext.tell_packets else { return };
     // SAFETY: `came` can be called at any time.
-    if unsafe { tell(told) } != 0 {
-        return false;
+    if unsafe { tell(told) } == 0 {
+        EXT.store(core::ptr::from_ref(ext).cast_mut(), Ordering::Release);
     }
-    EXT.store(table, Ordering::Release);
-    true
 }
 
 /// Whether packets of this queue pair, to this address handle if there is one, are of a wire.
@@ -246,7 +207,7 @@ fn interface() -> u32 {
 pub(crate) fn gid(context: usize, port: u8, index: u8) -> [u8; 16] {
     type Query = unsafe extern "C" fn(usize, u8, i32, *mut [u8; 16]) -> i32;
     static QUERY: OnceLock<Option<Query>> = OnceLock::new();
-    const LIBRARY: &CStr = c"libibverbs.so.1";
+    const LIBRARY: &core::ffi::CStr = c"libibverbs.so.1";
     let query = QUERY.get_or_init(|| {
         // SAFETY: the library that has loaded us; nothing is loaded that is not there.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

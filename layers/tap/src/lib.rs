@@ -11,6 +11,7 @@ mod cq_ex;
 mod data;
 pub mod file;
 pub mod life;
+pub mod plugin;
 mod qp;
 pub mod settings;
 pub mod spin;

@@ -399,7 +399,7 @@ unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: be32) {
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: the caller's QP is live.
-    let old = unsafe { begin(qp, "ibv_wr_send_inv", IBV_WR_SEND_WITH_INV, 0, 0) };
+    let old = unsafe { begin(qp, "ibv_wr_send_inv", IBV_WR_SEND_WITH_INV, 0, rkey) };
     if let Some(operation) = old.and_then(|old| old.wr_send_inv) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
         unsafe { operation(qp, rkey) };

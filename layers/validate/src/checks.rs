@@ -53,6 +53,7 @@ checks! {
     Mr09 "MR-09" Warning optional;
     Mr11 "MR-11" Warning;
     Mr12 "MR-12" Warning;
+    Mr13 "MR-13" Warning;
     Mr14 "MR-14" Warning optional;
     Mr15 "MR-15" Error;
     Qp01 "QP-01" Error;
@@ -83,6 +84,7 @@ checks! {
     Wr10 "WR-10" Warning optional;
     Wr11 "WR-11" Error;
     Wr12 "WR-12" Warning;
+    Wr13 "WR-13" Warning;
     Wr14 "WR-14" Warning;
     Wr15 "WR-15" Error;
     Wr16 "WR-16" Warning;
@@ -96,6 +98,7 @@ checks! {
     Cq07 "CQ-07" Error;
     Cq08 "CQ-08" Error;
     Cq09 "CQ-09" Warning optional;
+    Cq10 "CQ-10" Warning optional;
     Cq11 "CQ-11" Error;
     Cq12 "CQ-12" Error;
     Cq13 "CQ-13" Warning;

@@ -80,6 +80,7 @@ unsafe fn remember(
         // SAFETY: per the caller.
         channel: unsafe { waits::channel_of(channel) },
         arms: AtomicU32::new(0),
+        solicited: AtomicBool::new(false),
         armed_again: AtomicBool::new(false),
         async_got: AtomicU32::new(0),
         extended,
@@ -148,7 +149,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     let known = CQS.get(cq as usize);
     if let Some(known) = known {
         crate::advice::armed(known);
-        waits::arming(known);
+        waits::arming(known, solicited_only != 0);
     }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { beneath!(ctx, req_notify_cq)(cq, solicited_only) };
@@ -262,7 +263,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             }
         }
     }
-    CQS.remove(at);
+    waits::leaves(at);
     // SAFETY: the caller's argument, passed on.
     let result = unsafe { beneath!(ctx, destroy_cq)(cq) };
     match known {

@@ -7,7 +7,7 @@ use abi::{
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
     IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-    ibv_wc_status,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_wc_status,
 };
 
 use crate::checks::Id;
@@ -136,14 +136,39 @@ fn peer(qp: &Qp) -> Option<Arc<Qp>> {
     })
 }
 
+/// What `IBV_WC_REM_ACCESS_ERR` means for a request; of a SEND the peer says where the bytes go.
+fn refused_memory(flight: Option<&Flight>) -> (String, &'static str) {
+    let Some(flight) = flight else {
+        return (
+            "the peer has no such memory, or it may not be used so".to_owned(),
+            "compare with the peer's mr->rkey, addr and length",
+        );
+    };
+    let Flight { remote, bytes, rkey, .. } = *flight;
+    match u32::from(flight.opcode) {
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (
+            format!(
+                "it has {bytes} bytes and names no memory of the peer, so that it is the peer's receive that has no such region or right"
+            ),
+            "look at the receive that the peer posted, and at its completions",
+        ),
+        IBV_WR_SEND_WITH_INV => (
+            format!(
+                "the peer has no rkey {rkey:#x} that may be invalidated, or its receive has no such region or right"
+            ),
+            "send the peer's own mw->rkey back to it, of a window that is bound now",
+        ),
+        _ => (
+            format!(
+                "remote address {remote:#x}, {bytes} bytes, rkey {rkey:#x}: the peer has no such key, the range leaves its region, or its region or QP lacks the right"
+            ),
+            "compare with the peer's mr->rkey, addr and length; register with IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC, and set these in qp_access_flags",
+        ),
+    }
+}
+
 fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String, String) {
     let attr = *qp.attr.lock();
-    let target = flight.map_or_else(String::new, |flight| {
-        format!(
-            "remote address {:#x}, {} bytes, rkey {:#x}",
-            flight.remote, flight.bytes, flight.rkey
-        )
-    });
     let (text, remedy) = match done.status {
         IBV_WC_RETRY_EXC_ERR => {
             let wait = 4.096e-3 * f64::from(1_u32 << attr.timeout.min(31)) * f64::from(attr.retry_cnt + 1);
@@ -164,12 +189,7 @@ fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String,
                 "post receives at the peer before sending; rnr_retry 7 waits for ever".into(),
             );
         }
-        IBV_WC_REM_ACCESS_ERR => {
-            (
-                format!("{target}: the peer has no such key, the range leaves its region, or its region or QP lacks the right"),
-                "compare with the peer's mr->rkey, addr and length; register with IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC, and set these in qp_access_flags",
-            )
-        }
+        IBV_WC_REM_ACCESS_ERR => refused_memory(flight),
         IBV_WC_REM_INV_REQ_ERR => (
             "the peer's QP cannot take it: the message is longer than its receive, or the operation is not in its qp_access_flags".to_owned(),
             "compare lengths; set qp_access_flags and max_dest_rd_atomic at the peer",

@@ -5,6 +5,7 @@
 //! check.
 
 mod advice;
+mod again;
 mod builder;
 mod checks;
 mod cm;
@@ -35,7 +36,7 @@ use abi::{
     verbs_context_ops,
 };
 use cface::lock::Guard;
-use layer_tap::{life, spin, table};
+use layer_tap::{life, plugin, spin, table};
 
 use state::{AHS, CONTEXTS, CQS, Ctx, GONE, PDS, QPS, REGIONS, SRQS};
 
@@ -90,7 +91,10 @@ unsafe extern "C" fn attach(
     unsafe {
         let (device, ports) = limits(context, next);
         let at = context as usize;
-        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, ports }));
+        // Nobody looks at it but CQ-10.
+        let ext = report::wanted(checks::Id::Cq10).then(|| plugin::ext_of(next)).flatten();
+        let waiting = ext.and_then(|ext| ext.waiting);
+        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, waiting, ports }));
         fill(&mut *mine);
     }
     0
@@ -107,7 +111,8 @@ unsafe extern "C" fn attach_cm(
 }
 
 fn begin() {
-    if life::begin(life::Life { at_exit: report::at_exit, objects, hold, in_child: || {} }) {
+    if life::begin(life::Life { at_exit: report::at_exit, objects, hold, in_child: waits::forked })
+    {
         let _ = settings::settings();
     }
 }

@@ -1,4 +1,4 @@
-//! Memory: MR-01 to MR-06, MR-12 and MR-15. Registrations are remembered; what requests say is compared with them.
+//! Memory: MR-01 to MR-06, MR-12, MR-13 and MR-15. Registrations are remembered; what requests say is compared with them.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
@@ -569,4 +569,30 @@ pub(crate) fn of_context(ctx: usize, forget: bool) -> (Vec<Mr>, usize) {
         EPOCH.fetch_add(1, Ordering::Release);
     }
     (of, windows)
+}
+
+/// MR-13: regions that were left when their device was closed.
+pub(crate) fn left(call: &str, ctx: &Ctx, regions: &[Mr]) {
+    let Some(first) = regions.first() else { return };
+    let bytes: u64 = regions.iter().filter_map(|mr| mr.range).map(|(start, end)| end - start).sum();
+    let mut places: Vec<_> = regions.iter().map(|mr| mr.made).collect();
+    places.sort_unstable();
+    places.dedup();
+    let places = match places.len() {
+        1 => String::new(),
+        more => format!(", registered at {more} places"),
+    };
+    let message = Message {
+        id: Id::Mr13,
+        call,
+        object: format!("context {:#x}", ctx.at),
+        text: format!(
+            "{} regions of {bytes} bytes were never deregistered{places}; the first has lkey {:#x}",
+            regions.len(),
+            first.lkey
+        ),
+        remedy: "ibv_dereg_mr each of them, and then ibv_dealloc_pd".into(),
+        also: Some(("that region was registered", first.made)),
+    };
+    tell(&message, None);
 }

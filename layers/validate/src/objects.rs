@@ -177,7 +177,23 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
     let Some(ctx) = shared(at) else { return };
     // SAFETY: the caller's context is open.
     unsafe { crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), at) };
+    left(&ctx, "ibv_close_device");
+    CONTEXTS.remove(ctx.at);
+    // SAFETY: the caller's argument, passed on. The table is not touched any more after it.
+    unsafe { beneath!(ctx, free_context)(at) };
+}
+
+/// When the process ends, if somebody asked for that: what is left in contexts that were not closed.
+pub(crate) fn left_at_exit() {
+    for ctx in CONTEXTS.all() {
+        left(&ctx, "exit");
+    }
+}
+
+/// MR-13 and OB-02: what is left in a context. It is forgotten.
+fn left(ctx: &Ctx, call: &str) {
     let (regions, windows) = crate::mr::of_context(ctx.at, true);
+    crate::mr::left(call, ctx, &regions);
     let mut names: Vec<String> = Vec::new();
     let mut also = None;
     for qp in QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at) {
@@ -185,8 +201,6 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
         also = also.or(Some(("that QP was created", qp.made)));
         QPS.remove(qp.at);
     }
-    names.extend(regions.iter().map(|mr| format!("mr {:#x} (lkey {:#x})", mr.at, mr.lkey)));
-    also = also.or(regions.first().map(|mr| ("that region was registered", mr.made)));
     for cq in CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at) {
         names.push(format!("cq {:#x}", cq.at));
         also = also.or(Some(("that CQ was created", cq.made)));
@@ -202,7 +216,10 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
         AHS.remove(ah.at);
     }
     for pd in PDS.all().iter().filter(|pd| pd.ctx == ctx.at) {
-        names.push(format!("pd {:#x}", pd.at));
+        // One that has a region cannot go before it.
+        if regions.iter().all(|mr| mr.pd != pd.root) {
+            names.push(format!("pd {:#x}", pd.at));
+        }
         PDS.remove(pd.at);
     }
     if windows > 0 {
@@ -212,18 +229,15 @@ pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
         tell(
             &Message {
                 id: Id::Ob02,
-                call: "ibv_close_device",
+                call,
                 object: format!("context {:#x}", ctx.at),
                 text: format!("these are left: {}", list(&names)),
-                remedy: "destroy them first: the call does not, and their memory and numbers may stay taken".into(),
+                remedy: "destroy them before ibv_close_device, which does not: their memory and numbers may stay taken".into(),
                 also,
             },
             None,
         );
     }
-    CONTEXTS.remove(ctx.at);
-    // SAFETY: the caller's argument, passed on. The table is not touched any more after it.
-    unsafe { beneath!(ctx, free_context)(at) };
 }
 
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {

@@ -68,6 +68,8 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     // Completions of all requests are polled in one place: of these it is the QP that counts.
     let whose = match message.id {
         Id::Cq03 | Id::Mr11 | Id::Mr15 | Id::Qp09 | Id::Wr16 => qp.map_or(0, |qp| qp.at),
+        // One call closes several devices.
+        Id::Mr13 => message.also.map_or(0, |(_, made)| made[1]),
         _ => stack[1],
     };
     let place = (message.id, stack[0], whose);
@@ -198,6 +200,9 @@ fn quoted(text: &str) -> String {
 /// Runs when the process exits: says what was not shown, and makes the exit status what the settings want.
 pub(crate) extern "C" fn at_exit() {
     let settings = settings();
+    if settings.leaks {
+        crate::objects::left_at_exit();
+    }
     let told = TOLD.lock();
     let mut out = String::new();
     for (id, (shown, all)) in &told.counts {

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) max: u32,
     /// Whether a place is told each time.
     pub(crate) repeat: bool,
+    /// Whether what is left when the process ends is told, as it is when a device is closed.
+    pub(crate) leaks: bool,
     /// Whether stacks are printed.
     pub(crate) stack: bool,
     /// Where JSON lines go besides.
@@ -38,6 +40,7 @@ impl Default for Settings {
             exitcode: 0,
             max: 10,
             repeat: false,
+            leaks: false,
             stack: true,
             json: None,
             log: None,
@@ -73,13 +76,14 @@ impl Settings {
             "abort" => self.abort = switch()?,
             "stack" => self.stack = switch()?,
             "repeat" => self.repeat = switch()?,
+            "leaks" => self.leaks = switch()?,
             "exitcode" => self.exitcode = number(255)?.cast_signed(),
             "max" => self.max = number(u32::MAX)?,
             "json" => self.json = Some(value.into()),
             "log" => self.log = Some(value.into()),
             _ => {
                 return Err(
-                    "there is off, on, only, abort, exitcode, json, log, max, repeat and stack"
+                    "there is off, on, only, abort, exitcode, json, leaks, log, max, repeat and stack"
                         .into(),
                 );
             }
@@ -143,13 +147,13 @@ mod tests {
     #[test]
     fn words_are_read_as_the_sanitizers_read_theirs() {
         let (settings, wrong) = Settings::parse(
-            "off=MR-04,QP-*:abort=1:exitcode=66:json=/tmp/x:stack=0:max=3:repeat=1",
+            "off=MR-04,QP-*:abort=1:exitcode=66:json=/tmp/x:stack=0:max=3:repeat=1:leaks=1",
         );
         assert!(wrong.is_empty(), "{wrong:?}");
         assert!(
             !is_on(&settings, "MR-04") && !is_on(&settings, "QP-02") && is_on(&settings, "MR-01")
         );
-        assert!(settings.abort && !settings.stack && settings.repeat);
+        assert!(settings.abort && !settings.stack && settings.repeat && settings.leaks);
         assert_eq!((settings.exitcode, settings.max), (66, 3));
         assert_eq!(settings.json.as_deref(), Some(std::path::Path::new("/tmp/x")));
         let (only, wrong) = Settings::parse("only=CQ-03");

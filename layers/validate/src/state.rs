@@ -1,11 +1,12 @@
 //! What is known about the objects of a program. Made when they are made; objects that other ways made are unknown, and nothing is said about them.
 
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QPS_RESET, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    IBV_QPS_RESET, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     verbs_context_ops,
 };
 use cface::shared::Shared;
@@ -20,6 +21,8 @@ pub(crate) struct Ctx {
     pub(crate) at: usize,
     pub(crate) next: *const verbs_context_ops,
     pub(crate) device: Option<ibv_device_attr>,
+    /// How many completions wait in a queue, where somebody knows that and somebody wants to.
+    pub(crate) waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
     /// From port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
 }
@@ -95,6 +98,8 @@ pub(crate) struct Cq {
     /// Where its events come, and how much of that channel's `arms` is its.
     pub(crate) channel: Option<Arc<crate::waits::Channel>>,
     pub(crate) arms: AtomicU32,
+    /// All of these for solicited completions only.
+    pub(crate) solicited: AtomicBool,
     /// Armed after an event was got, and not polled since; only if somebody wants to know.
     pub(crate) armed_again: AtomicBool,
     pub(crate) async_got: AtomicU32,
@@ -214,6 +219,8 @@ pub(crate) struct Queue {
     /// READs and atomics of them.
     pub(crate) sinks: crate::overlap::Sinks,
     pub(crate) cache: Cache,
+    /// The list that was refused in its middle, until the next one comes.
+    pub(crate) refused: Option<Box<crate::again::Refused>>,
 }
 
 impl Queue {
@@ -222,7 +229,7 @@ impl Queue {
         let most = 2 * (length as usize).min(1 << 16) + 64;
         let flights = VecDeque::with_capacity(most);
         let sinks = crate::overlap::Sinks::new();
-        Self { flights, most, sinks, unsignaled: 0, due: 0, cache: Cache::default() }
+        Self { flights, most, sinks, unsignaled: 0, due: 0, cache: Cache::default(), refused: None }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::objects::context;
 use crate::report::{Message, tell};
 use crate::stack::{self, Site};
 use crate::state::{AHS, Ctx, Flight, KEYS, QPS, Qp, Queue, SRQS, beneath, where_gone};
-use crate::{overlap, transitions};
+use crate::{again, overlap, transitions};
 
 /// The opcode of a receive among those of requests: `IBV_WC_RECV`.
 pub(crate) const RECEIVE: u32 = 128;
@@ -373,12 +373,15 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
         // SAFETY: the program's list.
         unsafe { core::slice::from_raw_parts(wr.sg_list, most) }
     });
-    // SAFETY: both views have only integers.
+    // SAFETY: all views have only integers.
     let (remote, rkey) = unsafe {
         match wr.opcode {
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey)
             }
+            IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey),
+            // What is there was left by another request, or by nobody.
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (0, 0),
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
         }
     };
@@ -464,6 +467,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
             let send = unsafe { read(known, this) };
             if count == 1 {
                 check_send_state(known, CALL, send.wr_id);
+                again::begins(known, CALL, &mut queue, &send);
             }
             check_send(known, CALL, &mut queue, &send);
             push(known, CALL, &mut queue, &send, site);
@@ -476,6 +480,12 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
         // SAFETY: `bad` was filled; the list is as it was.
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         not_posted(known, CALL, result, &ids);
+        // SAFETY: NULL, or the first of the program's list.
+        if let Some(first) = unsafe { wr.as_ref() } {
+            // SAFETY: live, per the caller.
+            let first = unsafe { read(known, first) };
+            again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
+        }
     }
     result
 }
@@ -601,17 +611,10 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
                 }
                 known.failed.store(true, Ordering::Relaxed);
             }
-            let send = Send {
-                wr_id: this.wr_id,
-                opcode: RECEIVE,
-                flags: 0,
-                sges: Some(sges),
-                count: 0,
-                inline: None,
-                remote: 0,
-                rkey: 0,
-                ah: 0,
-            };
+            let send = as_send(this.wr_id, sges);
+            if count == 1 {
+                again::begins(known, CALL, &mut queue, &send);
+            }
             let flight = flight_of(&send, true, site);
             queue.flights.push_back(flight);
             overlap::receives(known, CALL, &mut queue, this.wr_id, sges, site);
@@ -625,6 +628,14 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
         let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
         let mut queue = known.recv.lock();
         take_back(&mut queue, &ids);
+        // SAFETY: NULL, or the first of the program's list.
+        if let Some(first) = unsafe { wr.as_ref() } {
+            let most = known.cap.max_recv_sge;
+            // SAFETY: live, per the caller.
+            let sges = unsafe { elements(first, most) };
+            let first = as_send(first.wr_id, sges.unwrap_or(&[]));
+            again::refused(&mut queue, &first, &ids, count, result, site);
+        }
         let all = queue.flights.len();
         drop(queue);
         if result == libc::ENOMEM && all >= known.cap.max_recv_wr as usize {
@@ -643,11 +654,11 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
 /// # Safety
 /// `wr` is live, and its list is as long as it says.
 unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ibv_sge] {
-    let count = i64::from(wr.num_sge);
-    if count < 0 || count > i64::from(most) || (count > 0 && wr.sg_list.is_null()) {
+    // SAFETY: per the caller.
+    unsafe { elements(wr, most) }.unwrap_or_else(|| {
         let text = format!(
-            "num_sge {count} (sg_list {:#x}), the queue was made for {most}",
-            wr.sg_list as usize
+            "num_sge {} (sg_list {:#x}), the queue was made for {most}",
+            wr.num_sge, wr.sg_list as usize
         );
         let remedy = "raise max_recv_sge (max_sge of an SRQ), or use fewer elements".into();
         tell(
@@ -661,13 +672,37 @@ unsafe fn receive<'a>(wr: &'a ibv_recv_wr, most: u32, what: &Use<'_>) -> &'a [ib
             },
             what.qp,
         );
-        return &[];
+        &[]
+    })
+}
+
+/// The elements of a receive; `None` if there are more than the queue takes, or no list of them.
+///
+/// # Safety
+/// `wr` is live, and its list is as long as it says.
+unsafe fn elements(wr: &ibv_recv_wr, most: u32) -> Option<&[ibv_sge]> {
+    let count = usize::try_from(wr.num_sge).ok()?;
+    match count {
+        0 => Some(&[]),
+        _ if count > most as usize || wr.sg_list.is_null() => None,
+        // SAFETY: the program's list.
+        _ => Some(unsafe { core::slice::from_raw_parts(wr.sg_list, count) }),
     }
-    if count == 0 {
-        return &[];
+}
+
+/// A receive among requests.
+fn as_send(wr_id: u64, sges: &[ibv_sge]) -> Send<'_> {
+    Send {
+        wr_id,
+        opcode: RECEIVE,
+        flags: 0,
+        sges: Some(sges),
+        count: 0,
+        inline: None,
+        remote: 0,
+        rkey: 0,
+        ah: 0,
     }
-    // SAFETY: the program's list.
-    unsafe { core::slice::from_raw_parts(wr.sg_list, count as usize) }
 }
 
 #[unsafe(no_mangle)]

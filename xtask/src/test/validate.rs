@@ -125,6 +125,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let files = compile(bench)?;
     cases(bench, tally, &files)?;
     settings(bench, tally, &files)?;
+    variants(bench, tally, &files)?;
     pages::run(bench, tally, &files)?;
     unharmed(bench, tally, "C programs", |bench, tally| {
         c_programs::run_these(bench, tally, PROGRAMS.iter().filter_map(right))
@@ -234,7 +235,7 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
             }
         }
     }
-    let all = (count >= 70).then_some(()).ok_or_else(|| format!("only {count} have one"));
+    let all = (count >= 74).then_some(()).ok_or_else(|| format!("only {count} have one"));
     tally.record("all checks have a case", all);
     Ok(())
 }
@@ -259,6 +260,77 @@ fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         tally.record(
             &format!("setting {settings:?}"),
             right.then_some(()).ok_or_else(|| done.report("misuse")),
+        );
+    }
+    Ok(())
+}
+
+/// Another way to come to what a check tells of, or to hear nothing.
+struct Variant {
+    id: &'static str,
+    how: &'static str,
+    variable: (&'static str, &'static str),
+    settings: &'static str,
+    /// How many messages there are, and what is in them.
+    told: (usize, &'static [&'static str]),
+}
+
+const VARIANTS: &[Variant] = &[
+    Variant {
+        id: "CQ-10",
+        how: "wrong",
+        variable: ("RECEIVES", "1"),
+        settings: "on=CQ-10",
+        told: (1, &["1 completions wait in it"]),
+    },
+    Variant {
+        id: "CQ-10",
+        how: "right",
+        variable: ("RECEIVES", "1"),
+        settings: "on=CQ-10",
+        told: (0, &[]),
+    },
+    Variant {
+        id: "MR-13",
+        how: "right",
+        variable: ("EXIT", "1"),
+        settings: "leaks=0",
+        told: (0, &[]),
+    },
+    Variant {
+        id: "MR-13",
+        how: "right",
+        variable: ("EXIT", "1"),
+        settings: "leaks=1:off=OB-02",
+        told: (2, &["exit, context ", ": 1 regions of 65536 bytes", ": 2 regions of 131072 bytes"]),
+    },
+    Variant {
+        id: "CQ-03",
+        how: "right",
+        variable: ("FERROVERBS_SOFT_FAULTS", "access-error nth=1"),
+        settings: "",
+        told: (
+            1,
+            &["SEND failed with IBV_WC_REM_ACCESS_ERR", "64 bytes and names no memory of the peer"],
+        ),
+    },
+];
+
+fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
+    for Variant { id, how, variable: (variable, value), settings, told: (count, parts) } in VARIANTS
+    {
+        let fabric = bench.over(DataPath::Default)?;
+        let json = fabric.work.join("told.json");
+        let program = if *id == "CQ-10" { &files.advice } else { &files.misuse };
+        let job = fabric.over.own_job(program).args([id, how]).env(variable, value);
+        let job = job.env("FERROVERBS_LAYERS", "validate").env("JSON", &json);
+        let job = job.env("FERROVERBS_VALIDATE", format!("{settings}:json={}", json.display()));
+        let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+        let said = parts.iter().all(|part| done.stderr.contains(part));
+        let right = done.ok() && said && ids(&json).len() == *count;
+        tally.record(
+            &format!("{id} {how} with {variable} and {settings:?}"),
+            right.then_some(()).ok_or_else(|| done.report("the program")),
         );
     }
     Ok(())

@@ -217,6 +217,12 @@ impl Cq {
         self.sweep(ServedBy::Application);
     }
 
+    /// Completions there are, with those whose messages lie in the rings by now.
+    pub(crate) fn available(&self) -> usize {
+        self.sweep(ServedBy::Application);
+        self.ring.lock().len()
+    }
+
     /// By which who polls it is told from who polls another queue, nearly always.
     #[inline]
     pub(crate) fn tag(&self) -> u16 {

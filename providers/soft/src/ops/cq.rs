@@ -237,6 +237,15 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     0
 }
 
+/// `ferroverbs_plugin_ext.waiting`.
+///
+/// # Safety
+/// `cq` is a live queue of this provider.
+pub(super) unsafe extern "C" fn waiting(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: `cq` is a live queue of this provider: the application does not destroy it while a layer looks at it.
+    c_int::try_from(unsafe { Cq::of(cq) }.available()).unwrap_or(c_int::MAX)
+}
+
 /// By ibv_get_cq_event(3), for the queue whose event it got.
 ///
 /// # Safety

@@ -46,6 +46,7 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     await_comp_event: Some(context::await_comp_event),
     tell_packets: Some(super::wire::tell_packets),
     is_wired: Some(super::wire::is_wired),
+    waiting: Some(super::cq::waiting),
 };
 
 extern "C" fn register() {
