@@ -51,6 +51,7 @@ checks! {
     Mr07 "MR-07" Warning optional;
     Mr08 "MR-08" Error optional;
     Mr09 "MR-09" Warning optional;
+    Mr10 "MR-10" Warning optional;
     Mr11 "MR-11" Warning;
     Mr12 "MR-12" Warning;
     Mr13 "MR-13" Warning;

@@ -6,6 +6,7 @@
 
 mod advice;
 mod again;
+mod asan;
 mod builder;
 mod checks;
 mod cm;
@@ -91,8 +92,11 @@ unsafe extern "C" fn attach(
     unsafe {
         let (device, ports) = limits(context, next);
         let at = context as usize;
-        // Nobody looks at it but CQ-10.
-        let ext = report::wanted(checks::Id::Cq10).then(|| plugin::ext_of(next)).flatten();
+        // Nobody looks at it but these.
+        let looks = report::wanted(checks::Id::Cq10) || report::wanted(checks::Id::Mr10);
+        let ext = looks.then(|| plugin::ext_of(next)).flatten();
+        asan::begin(ext.is_some());
+        overlap::begin();
         let waiting = ext.and_then(|ext| ext.waiting);
         CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, waiting, ports }));
         fill(&mut *mine);

@@ -245,12 +245,16 @@ fn check_in_flight(call: &str, region: &Mr) {
 fn forget(ctx: &Ctx, lkey: u32) {
     let stack = stack::here();
     let mut regions = REGIONS.lock();
-    regions.live.remove(&(ctx.at, lkey));
+    let region = regions.live.remove(&(ctx.at, lkey));
     regions.gone.push_back((ctx.at, lkey, stack));
     if regions.gone.len() > REMEMBERED {
         regions.gone.pop_front();
     }
     EPOCH.fetch_add(1, Ordering::Release);
+    drop(regions);
+    if let Some((shift, (start, end))) = region.and_then(|mr| mr.shift.zip(mr.range)) {
+        crate::overlap::unregistered(&(start.wrapping_add(shift)..end.wrapping_add(shift)));
+    }
 }
 
 fn known(ctx: &Ctx, lkey: u32) -> Option<Mr> {

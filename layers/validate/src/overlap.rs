@@ -1,7 +1,8 @@
 //! Memory that requests in flight still write: WR-14, a send of what an earlier READ of its queue brings, and MR-09, two requests that write the same bytes.
-//! For WR-14 a queue remembers its READs and atomics only; MR-09 remembers all receives of the process besides, so that it is off unless somebody asks.
+//! For WR-14 a queue remembers its READs and atomics only; MR-09 and MR-10 (`asan`) remember all receives of the process besides, so that they are off unless somebody asks.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
 use abi::{
@@ -10,6 +11,7 @@ use abi::{
 };
 use cface::shared::Shared;
 
+use crate::asan;
 use crate::checks::Id;
 use crate::report::{Message, tell, wanted};
 use crate::stack::{self, Site};
@@ -20,6 +22,9 @@ use crate::wr::{self, Send};
 #[derive(Clone, Debug)]
 pub(crate) struct Sink {
     wr_id: u64,
+    /// Whose it is: the number of a QP, or an SRQ.
+    qp: Option<u32>,
+    is_receive: bool,
     site: Site,
     spans: [Range<u64>; KEYS],
 }
@@ -35,13 +40,33 @@ pub(crate) fn hold() -> cface::lock::Guard {
     WRITTEN.hold()
 }
 
+/// Whether what is written in the process is remembered.
+static KEPT: AtomicBool = AtomicBool::new(false);
+
+/// A device was opened: who wants to know of its buffers is known by now.
+pub(crate) fn begin() {
+    KEPT.store(wanted(Id::Mr09) || asan::is_on(), Ordering::Relaxed);
+}
+
+#[inline]
+fn is_kept() -> bool {
+    KEPT.load(Ordering::Relaxed)
+}
+
 impl Sink {
-    fn new(ctx: &Ctx, cache: &mut Cache, wr_id: u64, site: Site, sges: &[ibv_sge]) -> Self {
+    fn new(
+        ctx: &Ctx,
+        cache: &mut Cache,
+        (qp, is_receive): (Option<u32>, bool),
+        wr_id: u64,
+        site: Site,
+        sges: &[ibv_sge],
+    ) -> Self {
         let mut spans = [const { 0..0 }; KEYS];
         for (span, sge) in spans.iter_mut().zip(sges) {
             *span = memory(ctx, cache, sge);
         }
-        Self { wr_id, site, spans }
+        Self { wr_id, qp, is_receive, site, spans }
     }
 
     /// Bytes of it that are also in `other`.
@@ -93,8 +118,9 @@ fn look(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, inline:
         queue.sinks.clear();
     }
     if brings(send.opcode) {
-        let sink = Sink::new(&qp.ctx, &mut queue.cache, send.wr_id, site, sges);
-        if wanted(Id::Mr09) {
+        let whose = (Some(qp.number), false);
+        let sink = Sink::new(&qp.ctx, &mut queue.cache, whose, send.wr_id, site, sges);
+        if is_kept() {
             let object = || format!("{} wr_id {:#x}", qp.name(), send.wr_id);
             write(address(queue), sink.clone(), call, &object, Some(qp));
         }
@@ -156,8 +182,9 @@ pub(crate) fn receives(
     sges: &[ibv_sge],
     site: Site,
 ) {
-    if wanted(Id::Mr09) {
-        let sink = Sink::new(&qp.ctx, &mut queue.cache, wr_id, site, sges);
+    if is_kept() {
+        let whose = (Some(qp.number), true);
+        let sink = Sink::new(&qp.ctx, &mut queue.cache, whose, wr_id, site, sges);
         let object = || format!("{} wr_id {wr_id:#x}", qp.name());
         write(address(queue), sink, call, &object, Some(qp));
     }
@@ -172,9 +199,9 @@ pub(crate) fn shared_receives(
     wr_id: u64,
     sges: &[ibv_sge],
 ) {
-    if wanted(Id::Mr09) {
+    if is_kept() {
         let object = || format!("srq {srq:#x} wr_id {wr_id:#x}");
-        write(srq, Sink::new(ctx, cache, wr_id, 0, sges), call, &object, None);
+        write(srq, Sink::new(ctx, cache, (None, true), wr_id, 0, sges), call, &object, None);
     }
 }
 
@@ -190,10 +217,12 @@ fn write(
     let found = {
         let mut all = WRITTEN.lock();
         let mut others = all.values().flatten();
-        let found = others.find_map(|other| {
+        let common = |other: &Sink| {
             let common = sink.spans.iter().find_map(|span| other.common(span))?;
             Some((other.wr_id, other.site, common))
-        });
+        };
+        let found = wanted(Id::Mr09).then(|| others.find_map(common)).flatten();
+        sink.spans.iter().for_each(asan::poison);
         all.entry(owner).or_default().push_back(sink);
         found
     };
@@ -220,24 +249,76 @@ pub(crate) fn over(queue: &mut Queue, flight: &Flight) {
         return;
     }
     remove(&mut queue.sinks, flight.wr_id);
-    if wanted(Id::Mr09) {
+    if is_kept() {
         shared_over(address(queue), flight.wr_id);
     }
 }
 
 /// As `over`, of a shared queue.
 pub(crate) fn shared_over(owner: usize, wr_id: u64) {
-    if wanted(Id::Mr09)
-        && let Some(sinks) = WRITTEN.lock().get_mut(&owner)
-    {
-        remove(sinks, wr_id);
+    if is_kept() {
+        let mut all = WRITTEN.lock();
+        let gone = all.get_mut(&owner).and_then(|sinks| remove(sinks, wr_id));
+        give_back(&all, gone);
     }
 }
 
-fn remove(sinks: &mut Sinks, wr_id: u64) {
-    if let Some(place) = sinks.iter().position(|sink| sink.wr_id == wr_id) {
-        sinks.remove(place);
+fn remove(sinks: &mut Sinks, wr_id: u64) -> Option<Sink> {
+    let place = sinks.iter().position(|sink| sink.wr_id == wr_id)?;
+    sinks.remove(place)
+}
+
+/// MR-10: buffers that are not in flight any more are the program's, but for what others that are write, too.
+fn give_back(all: &BTreeMap<usize, Sinks>, gone: impl IntoIterator<Item = Sink>) {
+    if !asan::is_on() {
+        return;
     }
+    for span in gone.into_iter().flat_map(|sink| sink.spans) {
+        asan::unpoison(&span);
+        all.values()
+            .flatten()
+            .filter_map(|other| other.common(&span))
+            .for_each(|s| asan::poison(&s));
+    }
+}
+
+/// MR-10: memory is registered no more, or nothing is to be told of it.
+pub(crate) fn unregistered(memory: &Range<u64>) {
+    if !wanted(Id::Mr10) {
+        return;
+    }
+    for sink in WRITTEN.lock().values_mut().flatten() {
+        for span in &mut sink.spans {
+            if span.start >= memory.start && span.end <= memory.end {
+                asan::unpoison(span);
+                *span = 0..0;
+            }
+        }
+    }
+}
+
+/// A request in flight, for MR-10.
+pub(crate) struct InFlight {
+    /// The queue's name.
+    pub(crate) queue: String,
+    pub(crate) wr_id: u64,
+    pub(crate) what: &'static str,
+    pub(crate) posted: Option<stack::Stack>,
+}
+
+/// The one whose buffer the byte at an address is of.
+pub(crate) fn in_flight_at(at: u64) -> Option<InFlight> {
+    let all = WRITTEN.lock();
+    let (owner, sink) = all.iter().find_map(|(owner, sinks)| {
+        let sink = sinks.iter().find(|sink| sink.spans.iter().any(|span| span.contains(&at)))?;
+        Some((owner, sink))
+    })?;
+    Some(InFlight {
+        queue: sink.qp.map_or_else(|| format!("srq {owner:#x}"), |qp| format!("qp {qp:#x}")),
+        wr_id: sink.wr_id,
+        what: if sink.is_receive { "a receive" } else { "a READ or an atomic" },
+        posted: stack::of(sink.site),
+    })
 }
 
 /// Nothing of a queue is in flight any more.
@@ -248,8 +329,10 @@ pub(crate) fn clear(queue: &mut Queue) {
 
 /// As `clear`, of a shared queue.
 pub(crate) fn shared_clear(owner: usize) {
-    if wanted(Id::Mr09) {
-        WRITTEN.lock().remove(&owner);
+    if is_kept() {
+        let mut all = WRITTEN.lock();
+        let gone = all.remove(&owner);
+        give_back(&all, gone.into_iter().flatten());
     }
 }
 

@@ -126,6 +126,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     cases(bench, tally, &files)?;
     settings(bench, tally, &files)?;
     variants(bench, tally, &files)?;
+    poisoned(bench, tally)?;
     pages::run(bench, tally, &files)?;
     unharmed(bench, tally, "C programs", |bench, tally| {
         c_programs::run_these(bench, tally, PROGRAMS.iter().filter_map(right))
@@ -330,6 +331,48 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         let right = done.ok() && said && ids(&json).len() == *count;
         tally.record(
             &format!("{id} {how} with {variable} and {settings:?}"),
+            right.then_some(()).ok_or_else(|| done.report("the program")),
+        );
+    }
+    Ok(())
+}
+
+/// MR-10: a program of `-fsanitize=address`, by itself and with the software device's own writes suppressed or not.
+fn poisoned(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let options = ["-fsanitize=address"];
+    let program = match compiled(bench, "validate/poisoned.c", "poisoned", &options) {
+        Ok(program) => program,
+        Err(why) => {
+            tally.skip("MR-10", &format!("no program for AddressSanitizer: {}", why.trim()));
+            return Ok(());
+        }
+    };
+    let suppressions = bench.private_folder("suppressions")?.join("suppressions");
+    fs::write(&suppressions, "interceptor_via_lib:libsoft\n").map_err(|e| e.to_string())?;
+    let suppressed = format!("suppressions={}:detect_leaks=0", suppressions.display());
+    let report = "MR-10 warning: ";
+    for (how, setting, sanitizer, is_told, parts) in [
+        ("wrong", "on=MR-10", &*suppressed, true, &["use-after-poison", "in mr_10 ", report][..]),
+        ("right", "on=MR-10", &suppressed, false, &[]),
+        ("right", "on=MR-10,MR-09", &suppressed, false, &[]),
+        ("wrong", "off=MR-10", &suppressed, false, &[]),
+        ("wrong", "on=MR-10", "detect_leaks=0", false, &["MR-10 tells nothing: suppressions"]),
+    ] {
+        let fabric = bench.over(DataPath::Default)?;
+        let json = fabric.work.join("told.json");
+        let job = fabric.over.own_job(&program).args(["MR-10", how]).env("FERROVERBS_QUIET", "1");
+        let job = job.env("FERROVERBS_LAYERS", "validate").env("ASAN_OPTIONS", sanitizer);
+        let job = job.env("FERROVERBS_VALIDATE", format!("{setting}:json={}", json.display()));
+        let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+        let told: &[&str] = if is_told { &["MR-10"] } else { &[] };
+        let said = parts.iter().all(|part| done.stderr.contains(part));
+        let quiet = !parts.is_empty() || done.stderr.is_empty();
+        let right = said && quiet && done.ok() != is_told && ids(&json) == told;
+        tally.record(
+            &format!(
+                "MR-10 {how} with {setting:?} and ASAN_OPTIONS={}",
+                sanitizer.split('=').next().unwrap_or_default()
+            ),
             right.then_some(()).ok_or_else(|| done.report("the program")),
         );
     }
