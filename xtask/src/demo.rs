@@ -130,7 +130,7 @@ const MEASUREMENTS: &[Measurement] = &[
     bandwidth(
         "ib_send_bw",
         S64K_BY_ADDRESS,
-        "send bandwidth, by librdmacm",
+        "ib_send_bw -R, one host",
         KIB64,
         &["copied_twice_64K"],
     ),
@@ -297,7 +297,7 @@ impl Demo {
 
     /// rping, whose ends find each other by IP address and check every byte.
     fn connection(&mut self) {
-        let what = "rping, by librdmacm";
+        let what = "rping, one host";
         if self.give_up(what) {
             return;
         }
@@ -350,7 +350,7 @@ impl Demo {
         let line = "ib_send_bw -R -F -s 65536 -n 5000".to_owned();
         let ends = [line.clone(), line + " host1"];
         let bytes = KIB64.to_string();
-        self.hosts(paths, "send bandwidth, between two hosts", &bytes, &ends, &bandwidth);
+        self.hosts(paths, "ib_send_bw -R, between two hosts", &bytes, &ends, &bandwidth);
     }
 
     /// A server in one host, and its client, whose output has the result, in another one.
