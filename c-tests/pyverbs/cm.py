@@ -39,8 +39,8 @@ def server_info(service, address=ADDRESS):
     return AddrInfo(src=address, src_service=service, port_space=ce.RDMA_PS_TCP, flags=ce.RAI_PASSIVE)
 
 
-def client_info(service):
-    return AddrInfo(src=ADDRESS, dst=ADDRESS, dst_service=service, port_space=ce.RDMA_PS_TCP)
+def client_info(service, address=ADDRESS):
+    return AddrInfo(src=address, dst=address, dst_service=service, port_space=ce.RDMA_PS_TCP)
 
 
 class Messages:
@@ -172,7 +172,7 @@ def asynchronous_server(service, ready):
 def asynchronous_client(service):
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=ce.RDMA_PS_TCP)
-    cmid.resolve_addr(client_info(service), 2000)
+    cmid.resolve_addr(client_info(service, device_address()), 2000)
     next_event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED, 'client').ack_cm_event()
     cmid.resolve_route(2000)
     next_event(channel, ce.RDMA_CM_EVENT_ROUTE_RESOLVED, 'client').ack_cm_event()
