@@ -79,7 +79,8 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int 
     -1
 }
 
-/// Those that a context has otherwise. `alloc_dm` and `free_dm` stay what they are: rdma-core's tests make device memory in children.
+/// Those that a context has otherwise. What the device is can still be asked, and `alloc_dm` and `free_dm` stay what they are: rdma-core's tests make device memory in
+/// children.
 pub(super) static OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Gone::REFUSED,
     alloc_buf: Gone::REFUSED,
@@ -134,7 +135,6 @@ pub(super) static OPS: verbs_context_ops = verbs_context_ops {
     post_send: Gone::REFUSED,
     post_srq_ops: Gone::REFUSED,
     post_srq_recv: Gone::REFUSED,
-    query_device_ex: Gone::REFUSED,
     query_port: Gone::REFUSED,
     query_port_speed: Gone::REFUSED,
     query_qp: Gone::REFUSED,
