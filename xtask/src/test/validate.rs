@@ -51,8 +51,8 @@ const KNOWN: &[&[&str]] = &[
     &["\"program\":\"storm\"", "\"id\":\"MR-15\""],
     &["\"program\":\"storm\"", "\"id\":\"OB-02\"", "renew_region"],
     // A program of ours that has a call refused on purpose, and scripts.
-    &["\"program\":\"again.", "\"id\":\"CM-04\"", "rdma_connect"],
-    &["\"program\":\"again.", "\"id\":\"CM-03\"", "rdma_connect"],
+    &["\"program\":\"again.", "\"id\":\"CM-04\""],
+    &["\"program\":\"again.", "\"id\":\"CM-03\""],
     &["pyverbs", "rc.py", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
     &["pyverbs", "rc.py", "\"id\":\"QP-01\"", "ibv_post_send"],
     &["pyverbs pair.py", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
