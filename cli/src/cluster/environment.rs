@@ -54,14 +54,14 @@ fn script() -> crate::Result<String> {
     Ok(format!("#!/bin/sh\nexec '{quoted}' cluster-shell \"$@\"\n"))
 }
 
-/// /etc/hosts.
+/// /etc/hosts. Each family has names of its own: of a name with both a program takes the first address, IPv6's, at which a server of IPv4's wildcard hears nothing.
 fn names(hosts: u8) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     for n in 1..=hosts {
         let _ = writeln!(text, "{} {}", address(n), host_name(n));
     }
     for n in 1..=hosts {
-        let _ = writeln!(text, "{} {}", address6(n), host_name(n));
+        let _ = writeln!(text, "{} {}-6", address6(n), host_name(n));
     }
     text
 }
@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn all_hosts_have_names_for_both_families() {
         let text = names(2);
-        for line in ["127.0.0.1 localhost", "10.76.0.1 host1", "10.76.0.2 host2", "fd76::2 host2"] {
+        for line in ["127.0.0.1 localhost", "10.76.0.1 host1", "10.76.0.2 host2", "fd76::2 host2-6"]
+        {
             assert!(text.lines().any(|l| l == line), "{line}");
         }
         assert!(!text.contains("host3"));

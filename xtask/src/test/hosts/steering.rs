@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Far more iterations than anybody waits for.
 const PROGRAM: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
 const PAIRS: usize = 3;
-/// Packets before places are known, and after.
+/// Packets that each side gets before places are known, when a window of them may be under way, and those of all after.
 const BEFORE: u64 = 3_000;
 const AFTER: u64 = 30_000;
 const SWITCH: &str = "FERROVERBS_SOFT_STEERING";
@@ -52,25 +52,29 @@ fn passed_on(bench: &Bench, hosts: &Namespaces, steering: &str) -> Result<u64, S
 fn measure(bench: &Bench, sides: &mut [Running]) -> Result<u64, String> {
     let count = |sides: &mut [Running]| {
         let mut sum = [0; 2];
+        let mut fewest = u64::MAX;
         for side in sides {
             if side.ended() {
                 return Err("ended by itself".to_owned());
             }
-            for (sum, name) in sum.iter_mut().zip(["rcvd_pkts", "forwarded_pkts"]) {
-                *sum += counted(bench, side, &[name])?;
+            let came = ["rcvd_pkts", "forwarded_pkts"].map(|name| counted(bench, side, &[name]));
+            for (sum, came) in sum.iter_mut().zip(&came) {
+                *sum += came.clone()?;
             }
+            fewest = fewest.min(came[0].clone()?);
         }
-        Ok(sum)
+        Ok((sum, fewest))
     };
     let mut last = [0; 2];
-    let mut until = |least| {
+    let mut until = |of_each, of_all| {
         wait("packets", || {
-            last = count(sides)?;
-            Ok(last[0] > least)
+            let (sum, fewest) = count(sides)?;
+            last = sum;
+            Ok(fewest > of_each && sum[0] > of_all)
         })?;
         Ok::<_, String>(last)
     };
-    let first = until(BEFORE)?;
-    let after = until(first[0] + AFTER)?;
+    let first = until(BEFORE, 0)?;
+    let after = until(0, first[0] + AFTER)?;
     Ok(1000 * (after[1] - first[1]) / (after[0] - first[0]))
 }
