@@ -42,6 +42,7 @@ const KNOWN: &[&[&str]] = &[
     &["\"id\":\"MR-06\"", "send requests of qp", "(UD) still use it", "uct_ib_dereg_mr"],
     // Ceph with rdma_cm closes the device while connections are there.
     &["\"id\":\"OB-02\"", "these are left: qp", "Infiniband"],
+    &["\"id\":\"MR-13\"", "Infiniband"],
     // libfabric looks for the largest `max_inline_data` by trying, and posts receives until that is refused.
     &["\"id\":\"QP-15\"", "cap.max_inline_data", "libfabric"],
     &["\"id\":\"WR-05\"", "ibv_post_recv", "libfabric"],
