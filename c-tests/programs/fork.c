@@ -6,7 +6,7 @@
  */
 #include "rig.h"
 
-enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50, BUSY = 2 };
+enum { CHILDREN = 30, LISTERS = 100, LEN = 3000, ROUNDS = 50, BUSY = 2, MEETERS = 100 };
 
 /* What one process has of a connection. */
 struct side {
@@ -268,11 +268,11 @@ static int lists_once(void)
 }
 
 /* Two threads that do something until they are stopped. */
-static void begin_threads(pthread_t t[2], void *(*body)(void *))
+static void begin_threads(pthread_t t[2], void *(*body)(void *), void *of)
 {
 	__atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
 	for (int i = 0; i < 2; i++)
-		if (pthread_create(&t[i], NULL, body, NULL))
+		if (pthread_create(&t[i], NULL, body, of))
 			die("pthread_create");
 }
 
@@ -296,7 +296,7 @@ static void while_threads_list(void)
 {
 	pthread_t t[2];
 	int bad = 0;
-	begin_threads(t, lists);
+	begin_threads(t, lists, NULL);
 	for (int i = 0; i < LISTERS && !bad; i++) {
 		pid_t pid = new_child();
 		if (pid == 0) {
@@ -321,7 +321,7 @@ static void while_threads_open_and_close(int held)
 {
 	pthread_t t[2];
 	int bad = 0;
-	begin_threads(t, opens_and_closes);
+	begin_threads(t, opens_and_closes, NULL);
 	for (int i = 0; i < CHILDREN && !bad; i++) {
 		pid_t pid = new_child();
 		if (pid == 0)
@@ -398,6 +398,85 @@ static void while_threads_work(void)
 		check_eq(side_close(&busy[i][0]) + side_close(&busy[i][1]), 0, "failures to destroy and to close");
 }
 
+/* Asks what a QP is, until it is stopped: threads that do so of one QP wait for each other. */
+static void *asks(void *of)
+{
+	struct side *s = of;
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
+		if (ibv_query_qp(s->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN, &init))
+			die("ibv_query_qp: %m");
+	return NULL;
+}
+
+/* Threads of a child that wait for each other, for a moment; `of` is a connection of the child's own. */
+static void meet(struct side *of)
+{
+	pthread_t t[2][2];
+	begin_threads(t[0], asks, of);
+	begin_threads(t[1], asks, of);
+	usleep(3000);
+	end_threads(t[0]);
+	end_threads(t[1]);
+}
+
+static int meets_in_its_own(void)
+{
+	struct side c, d;
+	struct name cn = side_open(&c), dn = side_open(&d);
+	side_connect(&c, dn);
+	side_connect(&d, cn);
+	meet(&c);
+	return side_close(&c) + side_close(&d);
+}
+
+/* What threads of the parent do to its locks when it forks is nothing to a child that has its own. */
+static void while_threads_meet(void)
+{
+	struct side c, d;
+	struct name cn = side_open(&c), dn = side_open(&d);
+	pthread_t t[2][2];
+	int bad = 0;
+	side_connect(&c, dn);
+	side_connect(&d, cn);
+	begin_threads(t[0], asks, &c);
+	begin_threads(t[1], asks, &c);
+	for (int i = 0; i < MEETERS && !bad; i++) {
+		pid_t pid = new_child();
+		if (pid == 0)
+			exit(meets_in_its_own() ? 1 : 0);
+		bad += went_wrong(i, pid);
+	}
+	end_threads(t[0]);
+	end_threads(t[1]);
+	check_eq(bad, 0, "mistakes with %d children whose threads wait for each other, forked while threads do", MEETERS);
+	check_eq(side_close(&c) + side_close(&d), 0, "failures to destroy and to close");
+}
+
+/* Why is said in one line, however much is refused. */
+static void is_told_why(void)
+{
+	char line[512] = "";
+	int said[2], status;
+	if (pipe(said))
+		die("pipe: %m");
+	pid_t pid = new_child();
+	if (pid == 0) {
+		struct ibv_wc wc;
+		setenv("FERROVERBS_QUIET", "0", 1);
+		dup2(said[1], STDERR_FILENO);
+		int bad = ibv_poll_cq(a.cq, 1, &wc) >= 0;
+		bad += ibv_req_notify_cq(a.cq, 0) != ENODEV;
+		exit(bad + (ibv_poll_cq(a.cq, 1, &wc) >= 0));
+	}
+	close(said[1]);
+	status = outcome(pid);
+	ssize_t length = read(said[0], line, sizeof line - 1);
+	close(said[0]);
+	check(status == 0 && length > 0 && strstr(line, "is a fork") && strchr(line, '\n') == line + length - 1, "a child that is refused something reads: %s", line);
+}
+
 int main(void)
 {
 	check_eq(ibv_fork_init(), 0, "ibv_fork_init");
@@ -412,11 +491,13 @@ int main(void)
 	if (pid == 0)
 		exit(own_device() ? 1 : 0);
 	check_eq(outcome(pid), 0, "a child that opens the device for itself");
+	is_told_why();
 	while_threads_list();
 	while_threads_open_and_close(1);
 	check_eq(exchange(&a, &b, 11), 0, "mistakes in two messages after all of them");
 	check_eq(side_close(&a) + side_close(&b), 0, "failures to destroy and to close");
 	while_threads_open_and_close(0);
 	while_threads_work();
+	while_threads_meet();
 	return finish();
 }

@@ -9,6 +9,8 @@
 //! - [`cancel`]: what a thread that is cancelled must not leave half done.
 //! - [`dl`], [`mod@env`]: which file an address is in, and what the environment may say about files.
 //! - [`mem`], [`lock`], [`shared`], [`chars`]: memory, locks and strings as C code expects them.
+//! - [`say!`]: a line for people, whatever forks and whoever has stopped to listen.
+//! - [`sync`]: locks of our own at which threads sleep, whatever forks.
 
 pub mod cancel;
 pub mod chars;
@@ -19,9 +21,11 @@ mod export;
 pub mod generations;
 pub mod lock;
 pub mod mem;
+pub mod notice;
 mod ret;
 pub mod shared;
 pub mod stand_in;
+pub mod sync;
 pub mod version_map;
 
 pub use errno::Errno;

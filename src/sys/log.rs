@@ -16,7 +16,7 @@ pub(crate) use notice;
 
 /// Behind [`notice!`].
 pub(crate) fn notice_line(text: core::fmt::Arguments<'_>) {
-    let _ = std::io::stderr().write_all(format!("libibverbs: {text}\n").as_bytes());
+    cface::say!("libibverbs: {text}");
 }
 
 #[derive(Debug)]

@@ -278,7 +278,7 @@ fn copy(pieces: &mut [(u64, usize)], to: &mut [u8]) -> Option<()> {
         && !REFUSED.swap(true, Ordering::Relaxed)
         && std::env::var_os("FERROVERBS_QUIET").is_none_or(|value| value != "1")
     {
-        eprintln!(
+        cface::say!(
             "ferroverbs capture: packets come without payload: process_vm_readv is refused here"
         );
     }

@@ -288,6 +288,6 @@ impl State {
         if let Some(rest) = self.rest.take() {
             rest.remove();
         }
-        eprintln!("ferroverbs capture: no more packets are captured: {why}");
+        cface::say!("ferroverbs capture: no more packets are captured: {why}");
     }
 }

@@ -280,7 +280,7 @@ fn make(state: &mut State) {
             // The first entry is that of the process.
             let _ = take(state, Kind::Process, u64::from(std::process::id()), 0, layer_tap::now());
         }
-        Err(why) => eprintln!("ferroverbs stats: nothing is counted: {why}"),
+        Err(why) => cface::say!("ferroverbs stats: nothing is counted: {why}"),
     }
 }
 

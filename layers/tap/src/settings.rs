@@ -14,6 +14,6 @@ pub fn words(text: &str, mut set: impl FnMut(&str, &str) -> Result<(), String>) 
 /// As [`words`], of environment variable `variable`; what is not understood is told on standard error, as of layer `layer`.
 pub fn read(variable: &str, layer: &str, set: impl FnMut(&str, &str) -> Result<(), String>) {
     for why in words(&std::env::var(variable).unwrap_or_default(), set) {
-        eprintln!("ferroverbs {layer}: {variable}: {why}; ignored");
+        cface::say!("ferroverbs {layer}: {variable}: {why}; ignored");
     }
 }

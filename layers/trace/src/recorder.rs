@@ -204,7 +204,7 @@ fn make() -> *mut u64 {
             base
         }
         Err(why) => {
-            eprintln!("ferroverbs trace: nothing is recorded: {why}");
+            cface::say!("ferroverbs trace: nothing is recorded: {why}");
             core::ptr::null_mut()
         }
     }
@@ -257,11 +257,11 @@ pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
         .and_then(|mut file| std::io::Write::write_all(&mut file, lines.join("\n").as_bytes()));
     let status = names::status(status).unwrap_or("an unknown status");
     match written {
-        Ok(()) => eprintln!(
+        Ok(()) => cface::say!(
             "ferroverbs trace: qp {qp:#x} wr_id {wr_id:#x}: {status}; what came before it is in {}",
             file.display()
         ),
-        Err(e) => eprintln!("ferroverbs trace: cannot write {}: {e}", file.display()),
+        Err(e) => cface::say!("ferroverbs trace: cannot write {}: {e}", file.display()),
     }
 }
 

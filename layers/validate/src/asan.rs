@@ -53,7 +53,7 @@ pub(crate) fn begin(writes_itself: bool) {
 }
 
 fn say(why: &str) {
-    eprintln!("ferroverbs validate: MR-10 tells nothing: {why}");
+    cface::say!("ferroverbs validate: MR-10 tells nothing: {why}");
 }
 
 /// Whether buffers are poisoned.

@@ -140,9 +140,7 @@ fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
     );
     match &settings.log {
         Some(path) => append(path, &out),
-        None => {
-            let _ = std::io::stderr().write_all(out.as_bytes());
-        }
+        None => cface::notice::lines(&out),
     }
 }
 
@@ -214,9 +212,7 @@ pub(crate) extern "C" fn at_exit() {
     }
     match &settings.log {
         Some(path) if !out.is_empty() => append(path, &out),
-        _ => {
-            let _ = std::io::stderr().write_all(out.as_bytes());
-        }
+        _ => cface::notice::lines(&out),
     }
     if settings.exitcode != 0 && ANY_ERROR.load(Ordering::Relaxed) {
         // SAFETY: flushes what stdio holds; the process ends at once after it, as it would have.

@@ -122,11 +122,11 @@ pub(crate) fn settings() -> &'static Settings {
             (settings.json, settings.log) = (None, None);
         }
         for why in wrong {
-            eprintln!("ferroverbs validate: {VARIABLE}: {why}; ignored");
+            cface::say!("ferroverbs validate: {VARIABLE}: {why}; ignored");
         }
         for path in [&settings.json, &settings.log].into_iter().flatten() {
             if let Err(error) = File::options().create(true).append(true).open(path) {
-                eprintln!(
+                cface::say!(
                     "ferroverbs validate: {VARIABLE}: cannot write {}: {error}",
                     path.display()
                 );

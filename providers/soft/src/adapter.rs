@@ -24,7 +24,7 @@ use crate::engine::windows::{Bind, Done, Windows};
 use crate::guid::Identity;
 use crate::remote::state::Network;
 use crate::table::{Places, Table};
-use parking_lot::{Mutex, RwLock};
+use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use soft_local::shm::chunks::Chunks;
 use soft_local::shm::layout::{

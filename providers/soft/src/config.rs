@@ -1,7 +1,7 @@
 //! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
 use crate::guid::DEVICES;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
 use soft_semantics::faults::{Statement, parse};
 use soft_semantics::weather::Weather;

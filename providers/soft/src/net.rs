@@ -2,7 +2,7 @@
 
 use crate::gid_places::Places;
 use crate::guid::{DEVICES, Identity};
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::ffi::CStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -178,7 +178,7 @@ impl AtomicUsize {
 
 numbers!(AtomicU32(u32), AtomicU64(u64), AtomicUsize(usize));
 
-/// A mutex with the interface of parking_lot's.
+/// A mutex with the interface of `cface::sync`'s.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 

@@ -4,7 +4,7 @@ use super::alarm;
 use super::objects::adapter::Adapter;
 use super::objects::channel::{Alarm, Channel, Reporter};
 use cface::cancel::Uncancelled;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_sys::errno::Errno;
 use soft_sys::poll;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Counters of steering rules (ibv_create_counters(3)).
 
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use super::objects::elsewhere::Elsewhere;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use super::state::Kind;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::sync::Arc;

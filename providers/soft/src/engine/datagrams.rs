@@ -13,7 +13,7 @@ use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
 use crate::remote::take_forwarded;
 use arrayvec::ArrayVec;
-use parking_lot::{Mutex, MutexGuard};
+use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{Peer, PeerError};
 use soft_local::shm::layout::{ATTENTION_ACKS, ATTENTION_REQUESTS, RING_SLOTS, SLOTS};
 use soft_local::shm::protocol;

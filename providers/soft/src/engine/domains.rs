@@ -1,7 +1,7 @@
 //! The protection domains of this process: their numbers, which the whole fabric knows them by, and who uses them.
 #![forbid(unsafe_code)]
 
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::{BORROWED, PD_SLOT_SHIFT, PDS, split_pd};
 use soft_local::shm::tenure;
 use soft_local::shm::view::View;

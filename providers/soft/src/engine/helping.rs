@@ -20,7 +20,7 @@ use super::objects::adapter::Adapter;
 use super::objects::connection::Link;
 use super::objects::helping::{Helping, LEAVING, Partner, RESTING, Stuck, Work};
 use super::request::RemoteAddress;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job};
 use soft_local::shm::protocol::{self, JobProgress};

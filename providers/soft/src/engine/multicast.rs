@@ -4,7 +4,7 @@
 
 use super::objects::adapter::{Group, Groups};
 use super::objects::qp::Qp;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::{GROUPS, GroupEntry};
 use soft_local::shm::view::View;
 use soft_sys::Errno;

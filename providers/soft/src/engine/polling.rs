@@ -15,7 +15,7 @@ use super::objects::places::HOT;
 use super::objects::qp::{Qp, Tagging};
 use super::objects::served_by::ServedBy;
 use super::state::Kind;
-use parking_lot::MutexGuard;
+use cface::sync::MutexGuard;
 use soft_sys::spin_lock::SpinLockGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -18,7 +18,7 @@ use super::state::{Kind, State};
 use super::tso::Segmenter;
 use super::{opened, ud};
 use abi::*;
-use parking_lot::{Mutex, MutexGuard};
+use cface::sync::{Mutex, MutexGuard};
 use soft_local::shm::layout::{Life, QpEntry, RING_SLOTS};
 use soft_local::shm::protocol::Quiet;
 use soft_local::shm::tenure;

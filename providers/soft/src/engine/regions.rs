@@ -6,7 +6,7 @@
 use super::imported::Imported;
 use crate::table::Places;
 use abi::{IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, ibv_sge};
-use parking_lot::{Mutex, RwLock};
+use cface::sync::{Mutex, RwLock};
 use soft_local::shm::layout::{MRS, MWS, MrEntry};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;

@@ -10,7 +10,7 @@ use super::objects::xrc::DomainId;
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
 use abi::ibv_sge;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;

@@ -10,7 +10,7 @@ use super::objects::srq::{TagMatching, Tags};
 use super::tags::wire::Tagged;
 use super::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use abi::*;
-use parking_lot::{Mutex, MutexGuard};
+use cface::sync::{Mutex, MutexGuard};
 use soft_sys::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;

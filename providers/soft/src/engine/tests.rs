@@ -14,7 +14,7 @@ use super::srq::WantedSrq;
 use super::state::Kind;
 use crate::net::Gids;
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::fabric::FabricConfig;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};

@@ -7,7 +7,7 @@
 
 use super::regions::{FIRST_WINDOW, INDEX_SHIFT, ON_DEMAND, entry_of};
 use crate::table::Places;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::{MRS, MWS};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;

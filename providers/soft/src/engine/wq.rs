@@ -10,7 +10,7 @@ use super::objects::wq::{Rss, Wq};
 use super::receive::{Receive, ReceiveQueue};
 use super::refused::errno;
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
 use std::sync::Arc;

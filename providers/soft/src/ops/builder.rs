@@ -12,7 +12,7 @@ use crate::engine::quick_send::Quick;
 use crate::engine::request::{RemoteAddress, Request, Segments, What};
 use crate::engine::state::{Kind, State};
 use abi::*;
-use parking_lot::lock_api::RawMutex as _;
+use lock_api::RawMutex as _;
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 

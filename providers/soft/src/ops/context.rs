@@ -16,7 +16,7 @@ use crate::net::GidTable;
 use crate::{config, control};
 use abi::*;
 use cface::cancel::Uncancelled;
-use parking_lot::Mutex;
+use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{RegistryHold, hold_registry};
 use soft_sys::notice;
 use soft_sys::{Errno, futex};
@@ -24,26 +24,15 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{self, Arc, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Once};
 
 /// The adapter of this process while devices are open, and how many are.
-///
-/// A lock of the standard library: one that is taken when the process forks can be given back in the child, whatever
-/// threads waited for it in the parent. (parking_lot would look for them.)
-static ADAPTER: sync::Mutex<Current> = sync::Mutex::new((0, None));
+static ADAPTER: Mutex<Current> = Mutex::new((0, None));
 
 type Current = (usize, Option<Arc<Adapter>>);
 
 /// Contexts that are open in this process, by their addresses. A leaf.
-static CONTEXTS: sync::Mutex<Vec<usize>> = sync::Mutex::new(vec![]);
-
-fn contexts() -> MutexGuard<'static, Vec<usize>> {
-    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn adapter_now() -> MutexGuard<'static, Current> {
-    ADAPTER.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(vec![]);
 
 /// Forking waits until no other thread is opening or closing a device: the child would inherit locks that nobody in
 /// it gives back, here and in the fabric, whose registry is only used below this lock or for a moment.
@@ -77,9 +66,9 @@ thread_local! {
 }
 
 extern "C" fn before_fork() {
-    let adapter = adapter_now();
+    let adapter = ADAPTER.lock();
     let registry = hold_registry();
-    let held = Held { contexts: contexts(), _registry: registry, adapter };
+    let held = Held { contexts: CONTEXTS.lock(), _registry: registry, adapter };
     let _ = HELD.try_with(|place| place.replace(Some(held)));
 }
 
@@ -107,7 +96,7 @@ extern "C" fn in_child() {
 /// it joins anew.
 fn open_adapter() -> Result<Arc<Adapter>, Errno> {
     outlive_forks();
-    let mut current = adapter_now();
+    let mut current = ADAPTER.lock();
     if let (count, Some(adapter)) = &mut *current
         && !adapter.fabric.is_foreign()
     {
@@ -126,7 +115,7 @@ fn open_adapter() -> Result<Arc<Adapter>, Errno> {
 
 /// A device is closed. With the last one, the process leaves the fabric before this returns.
 fn close_adapter(adapter: &Arc<Adapter>) {
-    let mut current = adapter_now();
+    let mut current = ADAPTER.lock();
     let (count, held) = &mut *current;
     // A device that was opened before a fork belongs to the parent's adapter, which is not the one held now.
     if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, adapter)) {
@@ -151,7 +140,7 @@ fn leave(adapter: &Adapter) {
 
 extern "C" fn leave_at_exit() {
     // A process that ends without closing its devices leaves nothing behind either.
-    if let Ok(current) = ADAPTER.try_lock()
+    if let Some(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
         leave(adapter);
@@ -260,7 +249,7 @@ unsafe fn open(
         (*soft).vctx.context.async_fd = async_fd.into_raw_fd();
         (*soft).vctx.context.num_comp_vectors = 1;
         verbs_set_ops(&raw mut (*soft).vctx, &raw const OPS);
-        contexts().push(soft.expose_provenance());
+        CONTEXTS.lock().push(soft.expose_provenance());
         Ok(&raw mut (*soft).vctx)
     }
 }
@@ -295,7 +284,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // async_fd, and leaves the memory, which it had from calloc, to us.
     unsafe {
         let soft: *mut SoftContext = context.byte_sub(offset).cast();
-        contexts().retain(|one| *one != soft.addr());
+        CONTEXTS.lock().retain(|one| *one != soft.addr());
         let inner = Box::from_raw((*soft).inner);
         close_adapter(&inner.adapter);
         drop(inner);

@@ -1,10 +1,13 @@
 //! What a child of fork(2) calls of the contexts that were its parent's. The fabric, and what lies in it, is the parent's alone: whatever ends something is
-//! said to be done, so that destructors which know of no fork run through, and touches nothing; everything else is refused with `ENODEV`.
+//! said to be done, so that destructors which know of no fork run through, and touches nothing; everything else is refused with `ENODEV`, which a line explains
+//! the first time.
 
 use super::context;
+use crate::config;
 use abi::{ibv_cq, ibv_wc, verbs_context_ops};
-use soft_sys::Errno;
+use soft_sys::{Errno, notice};
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An operation as it is in the child.
 trait Gone: Sized {
@@ -31,6 +34,7 @@ impl Answer for c_int {
     }
 
     fn refused() -> Self {
+        explain();
         cface::Ret::fail(Errno::ENODEV)
     }
 }
@@ -41,7 +45,20 @@ impl<T> Answer for *mut T {
     }
 
     fn refused() -> Self {
+        explain();
         cface::Ret::fail(Errno::ENODEV)
+    }
+}
+
+/// Why, once in each process.
+#[cold]
+fn explain() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id();
+    if TOLD.swap(own, Ordering::Relaxed) != own && !config::is_quiet() {
+        notice!(
+            "process {own} is a fork, and cannot use what its parent made of the device; it may open the device itself"
+        );
     }
 }
 
@@ -75,6 +92,7 @@ gone! {
 
 /// ibv_poll_cq(3), whose errors are negative.
 unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    explain();
     Errno::ENODEV.set();
     -1
 }

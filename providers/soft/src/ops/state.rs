@@ -6,7 +6,7 @@ use crate::engine::objects::channel::{Channel, Reporter};
 use crate::engine::objects::port::Interfaces;
 use crate::net::{GidTable, Gids};
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! When the kernel is told anew which process gets which packets (`steer`).
 
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 

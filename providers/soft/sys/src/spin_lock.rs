@@ -5,7 +5,7 @@
 //! without: letting go is a plain store, and who finds the lock taken tries again. Nothing else may be guarded so: nobody is given his
 //! turn. (An event that was held back is sent under one, rarely: docs/locking.md.)
 
-use parking_lot::lock_api::{GuardSend, RawMutex};
+use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ const SLEEP: Duration = Duration::from_micros(50);
 pub struct RawSpinLock(AtomicBool);
 
 /// A mutex that is only held briefly.
-pub type SpinLock<T> = parking_lot::lock_api::Mutex<RawSpinLock, T>;
+pub type SpinLock<T> = lock_api::Mutex<RawSpinLock, T>;
 /// Who holds it.
-pub type SpinLockGuard<'a, T> = parking_lot::lock_api::MutexGuard<'a, RawSpinLock, T>;
+pub type SpinLockGuard<'a, T> = lock_api::MutexGuard<'a, RawSpinLock, T>;
 
 // SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the swap that changes the word from
 // false to true is the only way in. It acquires what `unlock` released.

@@ -8,7 +8,7 @@ use crate::engine::objects::adapter::{Adapter, Rule, Segment};
 use crate::engine::objects::datagrams::Receivers;
 use crate::engine::objects::qp::Qp;
 use arrayvec::ArrayVec;
-use parking_lot::RwLock;
+use cface::sync::RwLock;
 use soft_local::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use soft_local::shm::view::View;
 use soft_semantics::frames::KEY_WORDS;

@@ -20,7 +20,7 @@ use crate::engine::windows::Windows;
 use crate::guid::Identity;
 use crate::remote::state::Network;
 use crate::table::Table;
-use parking_lot::{Mutex, RwLock};
+use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Fabric;
 use soft_local::shm::chunks::Chunks;
 use soft_local::shm::view::View;

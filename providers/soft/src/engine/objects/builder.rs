@@ -3,8 +3,8 @@
 use crate::engine::request::Request;
 use abi::*;
 use arrayvec::ArrayVec;
-use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
+use cface::sync::RawMutex;
+use lock_api::RawMutex as _;
 use soft_memory::MAX_SGE;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;

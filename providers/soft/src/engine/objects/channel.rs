@@ -1,7 +1,7 @@
 //! Event channels, and the alarms by which peers wake those who sleep on them.
 
 use super::adapter::Adapter;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::CHANNELS;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -8,7 +8,7 @@ use super::elsewhere::Elsewhere;
 use super::places::Places;
 use super::qp::Qp;
 use crate::engine::completion::{CompletionRing, Reads};
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::places::Places;
 use arrayvec::ArrayVec;
-use parking_lot::{Mutex, RwLock};
+use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::SLOTS;
 use soft_local::shm::ring::Ring;

@@ -1,6 +1,6 @@
 //! Long operations that two processes share: the initiator's side, and the target's.
 
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
 use std::collections::HashMap;

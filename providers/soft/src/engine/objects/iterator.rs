@@ -2,8 +2,8 @@
 
 use crate::engine::completion::{Cqe, Stamped};
 use abi::*;
-use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
+use cface::sync::RawMutex;
+use lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
 

@@ -3,7 +3,7 @@
 use super::plan::Plan;
 use crate::gid_places::Places;
 use crate::net::Told;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_semantics::faults::Order;
 use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;

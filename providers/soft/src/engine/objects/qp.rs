@@ -14,7 +14,7 @@ use crate::engine::receive::ReceiveQueue;
 use crate::engine::state::Kind;
 use crate::engine::tags::wire::{Offer, Tagged};
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::protocol::Quiet;
 use soft_local::shm::ring::Ring;
 use soft_sys::spin_lock::SpinLock;

@@ -7,7 +7,7 @@ use super::qp::Qp;
 use super::xrc::DomainId;
 use crate::engine::receive::{Receive, ReceiveQueue};
 use crate::engine::tags::TagList;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};

@@ -7,7 +7,7 @@ use super::datagrams::Dry;
 use crate::engine::ethernet::toeplitz::Hash;
 use crate::engine::receive::ReceiveQueue;
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};

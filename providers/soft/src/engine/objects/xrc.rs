@@ -4,7 +4,7 @@
 use super::cq::Hot;
 use super::qp::Qp;
 use abi::*;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
 use soft_semantics::xrc;
 use std::collections::{BTreeMap, HashMap};

@@ -1,0 +1,267 @@
+//! Locks at which threads sleep, with the interface of `lock_api`.
+//!
+//! They have no state but their own words, and the kernel's queues belong to these (`futex(2)`). So what threads of a parent did with its locks when it
+//! forked is nothing to a child that has locks of its own. A library that keeps its sleepers in a table of the process (`parking_lot`) is no choice
+//! for us: the table's locks may be taken at a fork, and a child then hangs at the first lock for which two of its threads meet.
+
+use lock_api::{GuardNoSend, RawMutex as _};
+use std::hint::spin_loop;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+/// A mutex; a panic of who holds it gives it back.
+pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
+/// Who holds it.
+pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
+
+/// The word of a [`Mutex`].
+#[derive(Debug)]
+pub struct RawMutex(AtomicU32);
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+/// Taken, and somebody may sleep until it is free.
+const AWAITED: u32 = 2;
+
+/// Rounds in which who waits looks again, at first after longer and longer pauses, then after others ran; then it sleeps.
+const PAUSES: u32 = 3;
+const ROUNDS: u32 = 10;
+
+// SAFETY: `lock` and `try_lock` succeed for one thread only between two calls of `unlock`: the exchanges that find the word FREE and leave it taken
+// are the only way in. They acquire what `unlock` released.
+unsafe impl lock_api::RawMutex for RawMutex {
+    const INIT: Self = Self(AtomicU32::new(FREE));
+    type GuardMarker = GuardNoSend;
+
+    #[inline]
+    fn lock(&self) {
+        if self.0.compare_exchange_weak(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            self.lock_by(None);
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::Release) == AWAITED {
+            wake(&self.0, 1);
+        }
+    }
+
+    #[inline]
+    fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != FREE
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawMutexTimed for RawMutex {
+    type Duration = Duration;
+    type Instant = Instant;
+
+    fn try_lock_for(&self, patience: Duration) -> bool {
+        self.try_lock_until(Instant::now() + patience)
+    }
+
+    fn try_lock_until(&self, end: Instant) -> bool {
+        self.try_lock() || self.lock_by(Some(end))
+    }
+}
+
+impl RawMutex {
+    /// Waits until the lock is taken, or until `end`. Whether it is taken.
+    #[cold]
+    fn lock_by(&self, end: Option<Instant>) -> bool {
+        for round in 0..ROUNDS {
+            match self.0.load(Ordering::Relaxed) {
+                FREE if self.try_lock() => return true,
+                // Others sleep: it takes as long as that.
+                AWAITED => break,
+                _ if round < PAUSES => (0..2 << round).for_each(|_| spin_loop()),
+                _ => yield_now(),
+            }
+        }
+        // Whoever slept cannot know whether others still do.
+        while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            sleep(&self.0, AWAITED, left);
+        }
+        true
+    }
+}
+
+/// Where threads that hold a [`Mutex`] wait for others to change what it guards.
+#[derive(Debug, Default)]
+pub struct Condvar(AtomicU32);
+
+impl Condvar {
+    /// Nobody waits.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Lets go of the mutex until somebody notifies, or for no reason.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        // Read while the mutex is held: who changes what it guards afterwards changes this number after that.
+        let before = self.0.load(Ordering::Relaxed);
+        MutexGuard::unlocked(guard, || sleep(&self.0, before, None));
+    }
+
+    /// Wakes all who wait. What was changed was changed under the mutex.
+    pub fn notify_all(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        wake(&self.0, i32::MAX);
+    }
+}
+
+/// The standard library's, of which a panic under it does not take the value away.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// Nobody has it.
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::RwLock::new(value))
+    }
+
+    /// To read, beside others who do.
+    #[inline]
+    pub fn read(&self) -> std::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To change it, alone.
+    #[inline]
+    pub fn write(&self) -> std::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sleeps while `word` is `value`, until woken, for `patience` at most, or shorter for no reason.
+fn sleep(word: &AtomicU32, value: u32, patience: Option<Duration>) {
+    let time = patience.map(|patience| libc::timespec {
+        tv_sec: patience.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: patience.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word and the time outlive the call, which writes neither. However it ends, the caller looks at the word again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            time,
+        )
+    };
+}
+
+/// Wakes `most` threads that sleep at `word`.
+#[cold]
+fn wake(word: &AtomicU32, most: i32) {
+    // SAFETY: the address only says where they sleep; it may be another object's by now, whose sleepers look at their word again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            most,
+        )
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    #[test]
+    fn one_thread_at_a_time_has_the_value() {
+        let count = Mutex::new(0_u64);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for i in 0..2000 {
+                        let mut count = count.lock();
+                        let before = *count;
+                        if i % 500 == 0 {
+                            // Long enough for the others to fall asleep.
+                            thread::sleep(Duration::from_millis(2));
+                        }
+                        *count = before + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*count.lock(), 8000);
+    }
+
+    #[test]
+    fn whoever_has_it_is_seen_to() {
+        let value = Mutex::new(1);
+        let guard = value.lock();
+        assert!(value.is_locked() && value.try_lock().is_none());
+        assert!(value.try_lock_for(Duration::from_millis(5)).is_none());
+        drop(guard);
+        assert!(!value.is_locked());
+        assert_eq!(value.try_lock_for(Duration::ZERO).as_deref(), Some(&1));
+    }
+
+    #[test]
+    fn who_gives_up_leaves_others_their_turn() {
+        let value = Arc::new(Mutex::new(()));
+        let guard = value.lock();
+        let other = thread::spawn({
+            let value = Arc::clone(&value);
+            move || drop(value.lock())
+        });
+        assert!(value.try_lock_for(Duration::from_millis(20)).is_none());
+        drop(guard);
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn whoever_waits_is_notified() {
+        let (count, changed) = (Mutex::new(0), Condvar::new());
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut count = count.lock();
+                    while *count < 100 {
+                        changed.wait(&mut count);
+                    }
+                });
+            }
+            for _ in 0..100 {
+                *count.lock() += 1;
+                changed.notify_all();
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_takes_nothing_away() {
+        let (one, two) = (Mutex::new(1), RwLock::new(2));
+        let panicked = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let _both = (one.lock(), two.write());
+                    panic!("on purpose");
+                })
+                .join()
+        });
+        assert!(panicked.is_err());
+        assert_eq!((*one.lock(), *two.read()), (1, 2));
+    }
+}
