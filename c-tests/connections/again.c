@@ -2,11 +2,12 @@
  * Who is refused may try again: an id whose listening, connecting or rejecting came to nothing is where it was before, as with the kernel's manager. Only a request that
  * could not be granted is over: the kernel rejects it.
  *
- * What is lacking are descriptors. Each try has one more, so that each of those which the connection manager needs is refused once.
+ * What is lacking are descriptors. Each try has one more, so that each of those which the connection manager needs, and soft for its wire, is refused once.
  */
 #include "checks.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
@@ -35,22 +36,65 @@ static void leave(int free)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Calls with ever more descriptors left, until `enough` are; then with all. */
-#define AGAIN(call, enough)                                 \
-	do {                                                \
-		for (int left = 0; left < (enough); left++) { \
-			int done, why;                      \
-			leave(left);                        \
-			done = call;                        \
-			why = errno;                        \
-			leave(ALL);                         \
-			check(done == -1 && why == EMFILE, #call " without descriptors"); \
-		}                                           \
-		check(!call, #call " with descriptors");    \
+/* Calls with ever more descriptors left, until they are enough: that is `least` of them, or more, as some are needed for a moment only. */
+#define AGAIN(call, least)                                                             \
+	do {                                                                           \
+		int done = -1, left = 0;                                               \
+		for (; done && left < (least) + 12; left++) {                           \
+			int why;                                                       \
+			leave(left);                                                   \
+			done = call;                                                   \
+			why = errno;                                                   \
+			leave(ALL);                                                    \
+			check(!done || (done == -1 && why == EMFILE), #call " with few descriptors"); \
+		}                                                                      \
+		check(!done && left > (least), #call " with descriptors enough");      \
 	} while (0)
 
-/* What the connection manager of a process has: a name, a socket by which its end is seen, an epoll and an eventfd. */
-enum { FIRST = 4, LATER = 1 };
+/* What a listener's port has of its own. */
+enum { LATER = 1 };
+/* What soft does without: a completion channel without a description of its own. */
+enum { SPARED = 1 };
+
+static int descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	int there = 0;
+
+	while (readdir(all))
+		there++;
+	closedir(all);
+	return there;
+}
+
+/* How many descriptors the first listener of a process brings, where none are lacking: its connection manager's, and those of soft's wire, if that can be had. */
+static int first_needs(void)
+{
+	int needs[2], said = -1;
+
+	if (pipe(needs) || fflush(stdout))
+		abort();
+	if (!fork()) {
+		struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+		struct rdma_event_channel *channel = rdma_create_event_channel();
+		struct rdma_cm_id *id;
+
+		if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) || rdma_bind_addr(id, (struct sockaddr *)&at))
+			abort();
+		int before = descriptors();
+
+		if (rdma_listen(id, 1))
+			abort();
+		said = descriptors() - before;
+		_exit(write(needs[1], &said, sizeof(said)) != sizeof(said));
+	}
+	check(read(needs[0], &said, sizeof(said)) == sizeof(said) && said > LATER, "what a first listener needs");
+	close(needs[0]);
+	close(needs[1]);
+	wait(NULL);
+	printf("ok: the first listener of a process brings %d descriptors\n", said);
+	return said;
+}
 
 /* The id of the next event, which has to be of a type. */
 static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
@@ -87,7 +131,7 @@ static enum rdma_cm_event_type no(enum rdma_port_space ps)
 }
 
 /* The other process: nothing of it was there before it connects. */
-static int ask(enum rdma_port_space ps, struct sockaddr_in *to)
+static int ask(enum rdma_port_space ps, struct sockaddr_in *to, int first)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_conn_param param = { .qp_num = 0x800001, .retry_count = 7, .rnr_retry_count = 7 };
@@ -95,7 +139,7 @@ static int ask(enum rdma_port_space ps, struct sockaddr_in *to)
 	struct rdma_cm_id *id = routed(channel, ps, to);
 
 	REFUSED(rdma_connect(id, &long_param), EINVAL);
-	AGAIN(rdma_connect(id, &param), FIRST);
+	AGAIN(rdma_connect(id, &param), first - LATER - SPARED);
 	REFUSED(rdma_connect(id, &param), EINVAL);
 	next(channel, ps == RDMA_PS_UDP ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_RESPONSE);
 	id = routed(channel, ps, to);
@@ -105,34 +149,35 @@ static int ask(enum rdma_port_space ps, struct sockaddr_in *to)
 	return failures != 0;
 }
 
-static void serve(enum rdma_port_space ps, int enough, const char *self)
+static void serve(enum rdma_port_space ps, int least, int first, const char *self)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
 	struct rdma_conn_param param = { .qp_num = 0x800002 };
 	struct rdma_conn_param long_param = { .private_data = much, .private_data_len = sizeof(much) };
-	struct rdma_cm_id *first, *listener, *server;
-	char port[8], space[8];
+	struct rdma_cm_id *listener, *other, *server;
+	char port[8], space[8], needs[16];
 	int one = 1, status;
 
-	CHECK(!rdma_create_id(channel, &first, NULL, ps));
-	CHECK(!rdma_bind_addr(first, (struct sockaddr *)&at));
-	at.sin_port = rdma_get_src_port(first);
 	CHECK(!rdma_create_id(channel, &listener, NULL, ps));
-	CHECK(!rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)));
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at));
+	at.sin_port = rdma_get_src_port(listener);
+	CHECK(!rdma_create_id(channel, &other, NULL, ps));
+	CHECK(!rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)));
 
-	AGAIN(rdma_listen(first, 1), enough);
-	REFUSED(rdma_listen(first, 1), EINVAL);
-	REFUSED(rdma_listen(listener, 1), EADDRINUSE);
-	CHECK(!rdma_destroy_id(first));
-	CHECK(!rdma_listen(listener, 8));
+	AGAIN(rdma_listen(listener, 1), least);
+	REFUSED(rdma_listen(listener, 1), EINVAL);
+	REFUSED(rdma_bind_addr(other, (struct sockaddr *)&at), EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(listener));
+	CHECK(!rdma_bind_addr(other, (struct sockaddr *)&at));
+	CHECK(!rdma_listen(other, 8));
 
 	snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
 	snprintf(space, sizeof(space), "%d", ps);
+	snprintf(needs, sizeof(needs), "%d", first);
 	fflush(stdout);
 	if (!fork()) {
-		execl(self, self, space, port, NULL);
+		execl(self, self, space, port, needs, NULL);
 		_exit(127);
 	}
 	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -147,13 +192,15 @@ static void serve(enum rdma_port_space ps, int enough, const char *self)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3) {
+	if (argc == 4) {
 		struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
 
 		to.sin_port = htons((unsigned short)atoi(argv[2]));
-		return ask((enum rdma_port_space)atoi(argv[1]), &to);
+		return ask((enum rdma_port_space)atoi(argv[1]), &to, atoi(argv[3]));
 	}
-	serve(RDMA_PS_TCP, FIRST, argv[0]);
-	serve(RDMA_PS_UDP, LATER, argv[0]);
+	int first = first_needs();
+
+	serve(RDMA_PS_TCP, first - SPARED, first, argv[0]);
+	serve(RDMA_PS_UDP, LATER, first, argv[0]);
 	return failures != 0;
 }

@@ -25,7 +25,7 @@ far() {
 
 # Whether anybody listens at the port, by librdmacm or by TCP.
 listens() {
-    grep -q "/listen/$(printf 0x106%04x $port)\$" /proc/net/unix ||
+    grep -q "/listen/$(printf 0x106%04x $port)/" /proc/net/unix ||
         grep -qi ":$(printf %04X $port) .* 0A " /proc/net/tcp /proc/net/tcp6
 }
 
@@ -88,6 +88,18 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mpicc.openmpi -O1 -o ring "$tools/mpi_ring.c" > client 2>&1 &&
     timeout -k 1 100 mpirun.openmpi --oversubscribe --map-by node -n 4 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca osc pt2pt ./ring > client 2>&1
 report "Open MPI over verbs;ofi_rxm" $? client
+
+# It binds to the address of a device, which loopback's is not (docs/rdmacm.md), and has ports of its own.
+if [ -n "$between" ]; then
+    udapl() {
+        echo "soft-c u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$2 0\" \"\"" > "$1.conf"
+        echo "env DAT_OVERRIDE=$PWD/$1.conf"
+    }
+    own=$(udapl server "$at") theirs=$(udapl client "$(getent ahostsv4 host2 | sed -n '1s/ .*//p')")
+    port=15827
+    pair "uDAPL by rdma_cm" "$own dtest -P soft-c -b 100000" "$theirs dtest -P soft-c -b 100000 -h ADDRESS"
+    grep -q "DAPL Test Complete. PASSED" client || report "uDAPL's test" 1 client server
+fi
 
 [ -z "$some" ] || exit 0
 

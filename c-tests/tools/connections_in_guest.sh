@@ -14,7 +14,7 @@ soft="env LD_LIBRARY_PATH=$stage/lib FERROVERBS_SOFT=on FERROVERBS_FABRIC_DIR=/r
 
 listens() {
     { grep -i " 0A " /proc/net/tcp | grep ":$(printf %04X $port) "
-      grep -i "/listen/0x.*$(printf %04X $port)\$" /proc/net/unix
+      grep -i "/listen/0x.*$(printf %04X $port)/" /proc/net/unix
       rdma resource show cm_id | grep "LISTEN.*:$port "; } | grep -q .
 }
 

@@ -17,7 +17,7 @@ is_expected() {
     {
         $in cat /proc/self/net/tcp /proc/self/net/tcp6 | grep ":$hex .* 0A "
         $in cat /proc/self/net/udp /proc/self/net/udp6 | grep ":$hex .* 07 "
-        $in grep -i "/listen/0x.*$hex\$" /proc/self/net/unix
+        $in grep -i "/listen/0x.*$hex/" /proc/self/net/unix
         [ "$1" = soft ] || rdma resource show cm_id | grep "LISTEN.*:$2 "
     } | grep -q .
 }

@@ -27,7 +27,7 @@ rxe() {
 listens() {
     {
         { cat /proc/net/tcp; ip netns exec a cat /proc/net/tcp; } | grep -i ":$(printf %04X $port) .* 0A "
-        ip netns exec a grep -i "/listen/0x.*$(printf %04X $port)\$" /proc/net/unix
+        ip netns exec a grep -i "/listen/0x.*$(printf %04X $port)/" /proc/net/unix
         rdma resource show cm_id | grep "LISTEN.*:$port "
     } | grep -q .
 }

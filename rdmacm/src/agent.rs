@@ -12,10 +12,10 @@ use crate::stray::Strays;
 use crate::wills::Wills;
 use crate::{ports, random, verbs};
 use abi::*;
+use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
 use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ unsafe impl Sync for Agent {}
 pub(crate) struct State {
     pub(crate) manager: Manager<Peer>,
     pub(crate) connections: HashMap<Connection, Arc<Id>>,
-    /// Those that listen to one service are of different families.
+    /// Those that listen to one service are at different addresses.
     pub(crate) listeners: HashMap<Listener, Vec<Arc<Id>>>,
     handles: HashMap<Peer, *mut ibv_ah>,
     own: Vec<(u32, Gid)>,
@@ -403,13 +403,13 @@ impl Agent {
         let from = Peer { remote, local };
         let is_ours = match sorting::whose(mad) {
             For::Anyone => true,
-            For::Service(service, family) => {
+            For::Service(service, to) => {
                 let mut all = state.listeners.values().flatten();
-                let is_listener = all.any(|id| id.listens_to(service, family));
+                let is_listener = all.any(|id| id.listens_to(service, to));
                 // Where nobody listens, who asks from this host has seen it before it asked. Who looks now may be late: a server that has its
                 // client may listen no more.
                 if !is_listener && !is_own(state, remote) {
-                    state.strays.take(self.now(), from, (service, family), mad);
+                    state.strays.take(self.now(), from, (service, to), mad);
                 }
                 is_listener
             }

@@ -5,7 +5,6 @@ use crate::agent::{Peer, State as Carried};
 use crate::channel::{Deed, Event};
 use crate::device::{Device, Place};
 use crate::id::{Held, Id, Link, Stage};
-use crate::ports::Families;
 use abi::*;
 use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Event as Said, Listener};
@@ -196,8 +195,7 @@ fn asked<const N: usize>(
 
 /// Whose a request to an address is, of those that listen to its service.
 fn taker(carried: &Carried, listener: Listener, to: SocketAddr) -> Option<&Arc<Id>> {
-    let family = if to.is_ipv4() { Families::FOUR } else { Families::SIX };
-    carried.listeners.get(&listener)?.iter().find(|id| id.lock().families().meet(family))
+    carried.listeners.get(&listener)?.iter().find(|id| id.lock().takes(to.ip()))
 }
 
 /// The id of a request.

@@ -8,7 +8,7 @@ use crate::kernel::multicast::Group;
 use crate::{device, kernel};
 use abi::*;
 use cface::Errno;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Channel {
     fn with(fd: i32, ends: Ends) -> Arc<Self> {
         let (queue, acknowledged) = (Mutex::default(), Mutex::default());
         let verbs = rdma_event_channel { fd };
-        Arc::new(Self { verbs, ends, process: device::process(), queue, acknowledged })
+        Arc::new(Self { verbs, ends, process: crate::anew::process(), queue, acknowledged })
     }
 
     /// Refuses a parent's in a child of fork(2), since only its descriptor is shared; the kernel's is all there is.

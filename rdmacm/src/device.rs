@@ -1,15 +1,16 @@
 //! Devices: opened once, and never closed, as ids and programs keep their contexts.
 
 use crate::agent::Agent;
+use crate::anew::{Anew, process};
 use crate::ports::Blocks;
 use crate::{kernel, verbs};
 use abi::*;
 use cface::Errno;
+use cface::sync::Mutex;
 use ferroverbs_cm::wire::Gid;
-use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// An open device, which the kernel does not have.
 #[derive(Debug)]
@@ -45,49 +46,18 @@ pub(crate) struct Present {
 }
 
 /// What a process knows of its devices.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
-    process: i32,
     devices: Mutex<Option<Present>>,
     ports: Mutex<Blocks>,
 }
 
-/// What this process knows, and until a child made by fork(2) asks, what its parent knew. Stored with Release, as what it points to is new.
-static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
-
-/// The number of this process.
-pub(crate) fn process() -> i32 {
-    // SAFETY: getpid has no requirements.
-    unsafe { libc::getpid() }
-}
-
-/// What this process knows. A child made by fork(2) begins anew: it has neither the threads nor the queue pairs of its parent, and a thread of
-/// the parent may have held the lock.
-fn known() -> &'static Known {
-    let own = process();
-    let mut at = KNOWN.load(Ordering::Acquire);
-    loop {
-        // SAFETY: NULL, or from below and never given back.
-        if let Some(known) = unsafe { at.as_ref() }.filter(|known| known.process == own) {
-            return known;
-        }
-        let (devices, ports) = (Mutex::new(None), Mutex::default());
-        let new = Box::into_raw(Box::new(Known { process: own, devices, ports }));
-        match KNOWN.compare_exchange(at, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: made just before, and never given back.
-            Ok(_) => return unsafe { &*new },
-            Err(other) => {
-                // SAFETY: made just before, and nobody else has it.
-                drop(unsafe { Box::from_raw(new) });
-                at = other;
-            }
-        }
-    }
-}
+/// A child begins anew: it has neither the threads nor the queue pairs of its parent.
+static KNOWN: Anew<Known> = Anew::new();
 
 /// The ports of this process.
 pub(crate) fn ports() -> &'static Mutex<Blocks> {
-    &known().ports
+    &KNOWN.get().ports
 }
 
 /// Refuses what a parent made, in a child of fork(2): `ENODEV`, and a line the first time. Before any lock, since a thread of the parent may
@@ -102,8 +72,8 @@ pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
         return Ok(());
     }
     if TOLD.swap(own, Ordering::Relaxed) != own {
-        eprintln!(
-            "ferroverbs: librdmacm: process {own} is a fork of {of}, and cannot use its ids and event channels; it may make its own"
+        cface::say!(
+            "ferroverbs: librdmacm: process {own} is a fork of {of}, and cannot use its ids, event channels and rsockets; it may make its own"
         );
     }
     Err(Errno::ENODEV)
@@ -114,7 +84,7 @@ pub(crate) fn refuse_parents(of: i32) -> Result<(), Errno> {
 /// # Errors
 /// `ENODEV` there are none.
 pub(crate) fn present() -> Result<Present, Errno> {
-    let mut devices = known().devices.lock();
+    let mut devices = KNOWN.get().devices.lock();
     if let Some(known) = *devices {
         return Ok(known);
     }
@@ -207,8 +177,8 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
 /// `context` is one of an id's, which is never closed.
 pub(crate) unsafe fn xrc_domain(context: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     /// Addresses of contexts and of their domains.
-    static DOMAINS: Mutex<Vec<(usize, usize)>> = Mutex::new(vec![]);
-    let mut domains = DOMAINS.lock();
+    static DOMAINS: Anew<Mutex<Vec<(usize, usize)>>> = Anew::new();
+    let mut domains = DOMAINS.get().lock();
     if let Some(&(_, known)) = domains.iter().find(|(of, _)| *of == context.addr()) {
         return Ok(std::ptr::with_exposed_provenance_mut(known));
     }
@@ -287,10 +257,9 @@ impl Device {
 fn take_leave_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     extern "C" fn leave() {
-        // SAFETY: NULL, or from `known` and never given back.
-        let known = unsafe { KNOWN.load(Ordering::Acquire).as_ref() };
-        let own = known.filter(|known| known.process == process());
-        let Some(devices) = own.and_then(|known| *known.devices.try_lock()?) else { return };
+        let Some(devices) = KNOWN.get().devices.try_lock().and_then(|devices| *devices) else {
+            return;
+        };
         for device in devices.soft {
             if let Some(agent) = device.agent.get() {
                 agent.leave();

@@ -6,14 +6,14 @@ use crate::calls::info::Found;
 use crate::channel::{Channel, Event};
 use crate::device::{Device, PORT, Place};
 use crate::kernel::{self, Kernel};
-use crate::ports::{Families, Name, Port};
+use crate::ports::{Claim, Name, Port};
 use abi::*;
 use cface::Errno;
+use cface::sync::{Condvar, Mutex, MutexGuard};
 use ferroverbs_cm::wire::{PortSpace, Psn, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Listener};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::UnsafeCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -133,10 +133,15 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Whose requests the id would take.
-    pub(crate) fn families(&self) -> Families {
-        let of = |source: SocketAddr| Families::of(source.ip(), self.only_own_family);
-        self.source.map_or(Families::BOTH, of)
+    /// To what the id is bound.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        let source = self.source?;
+        Some(Claim::of(source.ip(), self.only_own_family, self.shares_address))
+    }
+
+    /// Whether it would take requests to an address.
+    pub(crate) fn takes(&self, to: IpAddr) -> bool {
+        self.claim().is_some_and(|claim| claim.takes(to))
     }
 }
 
@@ -352,11 +357,11 @@ impl Id {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// Whether requests for `service` are its. Asked under the agent's lock: nothing of an agent is done under the id's.
-    pub(crate) fn listens_to(&self, service: ServiceId, family: Families) -> bool {
+    /// Whether requests for `service` at an address are its. Asked under the agent's lock: nothing of an agent is done under the id's.
+    pub(crate) fn listens_to(&self, service: ServiceId, to: IpAddr) -> bool {
         let state = self.lock();
         let is_its = |listening: &Listening| listening.service == service;
-        state.families().meet(family) && state.listening.as_ref().is_some_and(is_its)
+        state.takes(to) && state.listening.as_ref().is_some_and(is_its)
     }
 
     /// Shows the program where the id is: device, port, addresses.

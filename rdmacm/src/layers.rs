@@ -324,8 +324,7 @@ fn check(layer: &'static ferroverbs_cm_layer) -> Result<&'static ferroverbs_cm_l
 
 /// A line for a person.
 fn notice(text: &str) {
-    use std::io::Write as _;
-    let _ = std::io::stderr().write_all(format!("librdmacm: {text}\n").as_bytes());
+    cface::say!("librdmacm: {text}");
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
 //! | `ports`, `neighbours` | who has which port, among the processes of a host; and which of those that we are connected with have ended |
 //! | `device`, `address` | devices and their addresses |
+//! | `anew` | what the child of a fork begins anew |
 //! | `rsocket` | sockets over queue pairs |
 //! | `kernel` | ids on devices of the kernel, by its own connection manager |
 //! | `layers` | shared objects between a program and the library |
@@ -17,6 +18,7 @@
 
 mod address;
 mod agent;
+mod anew;
 mod arrivals;
 mod calls;
 mod channel;

@@ -2,47 +2,91 @@
 //!
 //! A port is an abstract Unix socket of that name: the kernel gives a name to one socket of a network namespace only, anybody can see whether
 //! it is taken, and it is free when its owner is gone, however that came. Users do not share names: they do not meet over the adapter, either.
+//!
+//! Several may have one port, at different addresses. So its names say what their owners want, and who wants it reads them all.
 
+use crate::address::is_any;
 use cface::Errno;
+use cface::sync::Mutex;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
-use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-/// Of which families' addresses something is. An IPv6 wildcard is IPv4's, too, unless its id wants its own family only (`RDMA_OPTION_ID_AFONLY`).
+/// To what an id is bound beside its port. The rules are the kernel's (`cma_check_port` and `cma_match_private_data` in Linux'
+/// `drivers/infiniband/core/cma.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Families {
-    pub(crate) four: bool,
-    pub(crate) six: bool,
+pub(crate) struct Claim {
+    address: IpAddr,
+    /// An IPv6 wildcard is IPv4's, too, unless its id wants its own family only (`RDMA_OPTION_ID_AFONLY`).
+    only_own: bool,
+    /// Others that say so, too, may be bound to the same (`RDMA_OPTION_ID_REUSEADDR`).
+    shared: bool,
 }
 
-impl Families {
-    pub(crate) const FOUR: Self = Self { four: true, six: false };
-    pub(crate) const SIX: Self = Self { four: false, six: true };
-    pub(crate) const BOTH: Self = Self { four: true, six: true };
+impl Claim {
+    pub(crate) const fn of(address: IpAddr, only_own: bool, shared: bool) -> Self {
+        Self { address, only_own: only_own || address.is_ipv4(), shared }
+    }
 
-    /// Whose requests an id takes that is bound to `address`.
-    pub(crate) const fn of(address: IpAddr, only_own: bool) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::FOUR,
-            IpAddr::V6(address) if address.is_unspecified() && !only_own => Self::BOTH,
-            IpAddr::V6(_) => Self::SIX,
+    /// Whether requests to an address are its.
+    pub(crate) fn takes(self, to: IpAddr) -> bool {
+        let is_own_family = self.address.is_ipv4() == to.is_ipv4();
+        if is_any(self.address) { is_own_family || !self.only_own } else { self.address == to }
+    }
+
+    /// Why it cannot be beside another one at one port; `None`: it can.
+    fn refusal(self, other: Self) -> Option<Errno> {
+        let other_family = self.address.is_ipv4() != other.address.is_ipv4();
+        if self.shared && other.shared || other_family && self.only_own && other.only_own {
+            return None;
         }
+        if is_any(self.address) || is_any(other.address) {
+            return Some(Errno::from_raw(libc::EADDRNOTAVAIL));
+        }
+        (self.address == other.address).then_some(Errno::from_raw(libc::EADDRINUSE))
     }
 
-    /// Whether one of them is one of `other`'s.
-    pub(crate) const fn meet(self, other: Self) -> bool {
-        self.four && other.four || self.six && other.six
+    /// How a name says it, with all of it.
+    fn word(self) -> String {
+        let only = if self.only_own { "o" } else { "" };
+        let shared = if self.shared { "s" } else { "" };
+        format!("{}/{only}{shared}", spelled(self.address))
     }
 
-    /// What ends the name of each of them.
-    fn ends(self) -> impl Iterator<Item = &'static str> {
-        [(self.four, ""), (self.six, "/6")].into_iter().filter_map(|(is, end)| is.then_some(end))
+    /// What a name says that ends with [`Claim::word`].
+    fn parse(word: &str) -> Option<Self> {
+        let (address, flags) = word.split_once('/')?;
+        let address = match address.parse::<Ipv4Addr>() {
+            Ok(v4) => v4.into(),
+            Err(_) => Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?).into(),
+        };
+        Some(Self::of(address, flags.contains('o'), flags.contains('s')))
+    }
+
+    /// What its listener is found by.
+    fn places(self) -> Vec<String> {
+        if !is_any(self.address) {
+            return vec![spelled(self.address)];
+        }
+        [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+            .into_iter()
+            .filter(|&any| self.takes(any))
+            .map(spelled)
+            .collect()
+    }
+}
+
+/// An address in a name, which may have 107 bytes in all.
+fn spelled(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("{:x}", u128::from(v6)),
     }
 }
 
@@ -82,33 +126,58 @@ fn is_taken(name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// Takes a name in each family.
-fn take_all(name: &str, families: Families) -> Result<Vec<Name>, Errno> {
-    families.ends().map(|end| take(&format!("{name}{end}"))).collect()
+/// What follows `stem` in the names that processes of this user have in this network namespace.
+///
+/// # Errors
+/// Descriptors or memory are lacking. Where the kernel shows no names, nobody has any.
+fn behind(stem: &str) -> Result<Vec<String>, Errno> {
+    // SAFETY: geteuid has no requirements.
+    let user = unsafe { libc::geteuid() };
+    let stem = format!(" @ferroverbs-rdmacm/{user}/{stem}");
+    let table = match std::fs::read("/proc/thread-self/net/unix") {
+        Ok(table) => table,
+        Err(why) => match why.raw_os_error() {
+            Some(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                return Err(Errno::from_raw(errno));
+            }
+            _ => return Ok(vec![]),
+        },
+    };
+    let table = String::from_utf8_lossy(&table);
+    Ok(table.lines().filter_map(|line| Some(line.split_once(&stem)?.1.to_owned())).collect())
 }
 
-/// Whether somebody has a name in any of the families.
-fn is_any_taken(name: &str, families: Families) -> Result<bool, Errno> {
-    for end in families.ends() {
-        if is_taken(&format!("{name}{end}"))? {
-            return Ok(true);
+/// How long another process may take to look who has a port, and to take it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The right to look who has a port and to take it, which one process has at a time, as far as that can be had.
+fn turn(what: &str) -> Result<Option<Name>, Errno> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match take(&format!("turn/{what}")) {
+            Ok(name) => return Ok(Some(name)),
+            Err(why) if why.raw() != libc::EADDRINUSE => return Err(why),
+            Err(_) if Instant::now() >= end => return Ok(None),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
-    Ok(false)
 }
 
 /// A port of a space, reserved.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u16,
-    _names: Vec<Name>,
+    space: PortSpace,
+    claim: Claim,
+    /// What it is held by, if not by a block.
+    names: Vec<Name>,
     block: Option<Arc<Block>>,
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
         if let Some(block) = &self.block {
-            block.used.fetch_and(!(1 << (self.number % Block::LEN)), Ordering::Relaxed);
+            block.set(self.number, None);
         }
     }
 }
@@ -121,8 +190,8 @@ const DYNAMIC: (u16, u16) = (49152, 16384);
 struct Block {
     space: PortSpace,
     first: u16,
-    /// A bit for each; set under the lock of `Blocks`.
-    used: AtomicU64,
+    /// Those that are in use, and by whom.
+    used: Mutex<HashMap<u16, Claim>>,
     _name: Name,
 }
 
@@ -133,17 +202,24 @@ impl Block {
     ///
     /// # Errors
     /// The system's.
-    fn reserve(self: &Arc<Self>) -> Result<Option<Port>, Errno> {
-        for offset in 0..Self::LEN {
-            let number = self.first + offset;
-            let is_free = self.used.load(Ordering::Relaxed) & 1 << offset == 0;
-            if is_free && !is_any_taken(&name(self.space, number), Families::BOTH)? {
-                self.used.fetch_or(1 << offset, Ordering::Relaxed);
-                let block = Some(Arc::clone(self));
-                return Ok(Some(Port { number, _names: vec![], block }));
+    fn reserve(self: &Arc<Self>, claim: Claim) -> Result<Option<Port>, Errno> {
+        for number in self.first..self.first + Self::LEN {
+            let is_used = self.used.lock().contains_key(&number);
+            if !is_used && !is_taken(&name(self.space, number))? {
+                self.set(number, Some(claim));
+                let (space, block) = (self.space, Some(Arc::clone(self)));
+                return Ok(Some(Port { number, space, claim, names: vec![], block }));
             }
         }
         Ok(None)
+    }
+
+    fn set(&self, number: u16, claim: Option<Claim>) {
+        let mut used = self.used.lock();
+        match claim {
+            Some(claim) => used.insert(number, claim),
+            None => used.remove(&number),
+        };
     }
 }
 
@@ -156,11 +232,11 @@ impl Blocks {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` all are in use; the system's.
-    fn reserve(&mut self, space: PortSpace, random: u64) -> Result<Port, Errno> {
+    fn reserve(&mut self, space: PortSpace, claim: Claim, random: u64) -> Result<Port, Errno> {
         self.0.retain(|block| block.strong_count() > 0);
         let own = self.0.iter().filter_map(Weak::upgrade).filter(|block| block.space == space);
         for block in own.rev() {
-            if let Some(port) = block.reserve()? {
+            if let Some(port) = block.reserve(claim)? {
                 return Ok(port);
             }
         }
@@ -174,8 +250,8 @@ impl Blocks {
                 Err(why) if why.raw() == libc::EADDRINUSE => continue,
                 Err(why) => return Err(why),
             };
-            let block = Arc::new(Block { space, first, used: AtomicU64::new(0), _name: name });
-            if let Some(port) = block.reserve()? {
+            let block = Arc::new(Block { space, first, used: Mutex::default(), _name: name });
+            if let Some(port) = block.reserve(claim)? {
                 self.0.push(Arc::downgrade(&block));
                 return Ok(port);
             }
@@ -183,67 +259,141 @@ impl Blocks {
         Err(Errno::from_raw(libc::EADDRNOTAVAIL))
     }
 
-    /// Whether a port is in use as one of those.
-    fn have(&self, space: PortSpace, port: u16) -> bool {
-        self.0.iter().filter_map(Weak::upgrade).any(|block| {
-            block.space == space
-                && port.checked_sub(block.first).is_some_and(|offset| {
-                    offset < Block::LEN && block.used.load(Ordering::Relaxed) >> offset & 1 != 0
-                })
+    /// Who has a port as one of those.
+    fn owners(&self, space: PortSpace, port: u16) -> impl Iterator<Item = Claim> {
+        let blocks = self.0.iter().filter_map(Weak::upgrade);
+        blocks.filter(move |block| block.space == space).filter_map(move |block| {
+            let used = block.used.lock();
+            used.get(&port).copied()
         })
     }
 }
 
-/// The name of a port that was asked for by its number.
+/// What the names of a port that was asked for by its number begin with, and the whole name of one in the range of blocks, for who looks for a free one.
 fn name(space: PortSpace, port: u16) -> String {
     format!("port/{:#x}/{port}", space as u16)
 }
 
 impl Port {
-    /// Reserves `port`, or any if it is 0. With `shared` it may be somebody else's already. That another process has it as one of those that nobody asked
-    /// for is not seen; two cannot listen to it.
+    /// Reserves `port` for what `claim` says, or any if it is 0. That another process has it as one of those that nobody asked for is not seen; two cannot
+    /// listen to it.
     ///
     /// # Errors
-    /// `EADDRINUSE` somebody has it; `EADDRNOTAVAIL` all are in use.
+    /// As the kernel's manager: `EADDRINUSE` somebody has it at the same address; `EADDRNOTAVAIL` somebody has it, and one of the two means all addresses; all
+    /// are in use.
     pub(crate) fn reserve(
         blocks: &Mutex<Blocks>,
         space: PortSpace,
         port: u16,
-        families: Families,
-        shared: bool,
+        claim: Claim,
         random: u64,
     ) -> Result<Self, Errno> {
         let mut blocks = blocks.lock();
         if port == 0 {
-            return blocks.reserve(space, random);
+            return blocks.reserve(space, claim, random);
         }
-        let taken = if blocks.have(space, port) {
-            Err(Errno::from_raw(libc::EADDRINUSE))
-        } else {
-            take_all(&name(space, port), families)
-        };
-        match taken {
-            Ok(names) => Ok(Self { number: port, _names: names, block: None }),
-            Err(_) if shared => Ok(Self { number: port, _names: vec![], block: None }),
-            Err(why) => Err(why),
+        let stem = name(space, port);
+        let _turn = turn(&stem)?;
+        let others = blocks.owners(space, port).chain(by_number(&stem)?);
+        if let Some(why) = others.filter_map(|other| claim.refusal(other)).next() {
+            return Err(why);
+        }
+        let mut names = vec![hold(&stem, claim, random)?];
+        if port >= DYNAMIC.0 {
+            // Somebody else's at another address, perhaps.
+            match take(&stem) {
+                Ok(name) => names.push(name),
+                Err(why) if why.raw() == libc::EADDRINUSE => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(Self { number: port, space, claim, names, block: None })
+    }
+
+    /// Who listens has the port alone, whatever was said before.
+    ///
+    /// # Errors
+    /// As [`Port::reserve`].
+    pub(crate) fn keep(&mut self, blocks: &Mutex<Blocks>, random: u64) -> Result<(), Errno> {
+        if !self.claim.shared {
+            return Ok(());
+        }
+        let blocks = blocks.lock();
+        let alone = Claim { shared: false, ..self.claim };
+        let stem = name(self.space, self.number);
+        let _turn = turn(&stem)?;
+        let others = blocks.owners(self.space, self.number).chain(by_number(&stem)?);
+        let refusals: Vec<_> = others.filter_map(|other| alone.refusal(other)).collect();
+        // One of them is its own, by the same address.
+        if refusals.len() > 1 {
+            let is_other = |why: &&Errno| why.raw() == libc::EADDRNOTAVAIL;
+            return Err(refusals
+                .iter()
+                .find(is_other)
+                .map_or(Errno::from_raw(libc::EADDRINUSE), |why| *why));
+        }
+        match (&self.block, self.names.first_mut()) {
+            (Some(block), _) => block.set(self.number, Some(alone)),
+            (None, Some(first)) => *first = hold(&stem, alone, random)?,
+            (None, None) => {}
+        }
+        self.claim = alone;
+        Ok(())
+    }
+}
+
+/// Takes a name for a port. As several may have the same to say, it ends with a number of its own.
+fn hold(stem: &str, claim: Claim, random: u64) -> Result<Name, Errno> {
+    for step in 0..u32::MAX {
+        let own = (random as u32).wrapping_add(step);
+        match take(&format!("{stem}/{}/{own:x}", claim.word())) {
+            Err(why) if why.raw() == libc::EADDRINUSE => {}
+            done => return done,
         }
     }
+    Err(Errno::from_raw(libc::EADDRINUSE))
+}
+
+/// Who has a port that was asked for by its number.
+fn by_number(stem: &str) -> Result<Vec<Claim>, Errno> {
+    let names = behind(&format!("{stem}/"))?;
+    Ok(names.iter().filter_map(|name| Claim::parse(name.rsplit_once('/')?.0)).collect())
+}
+
+fn listening(service: ServiceId) -> String {
+    format!("listen/{:#x}", service.0)
 }
 
 /// Takes requests for a service.
 ///
 /// # Errors
-/// `EADDRINUSE` another process does.
-pub(crate) fn listen(service: ServiceId, families: Families) -> Result<Vec<Name>, Errno> {
-    take_all(&format!("listen/{:#x}", service.0), families)
+/// Another process does, as for [`Port::reserve`].
+pub(crate) fn listen(service: ServiceId, claim: Claim) -> Result<Vec<Name>, Errno> {
+    let stem = listening(service);
+    let _turn = turn(&stem)?;
+    let alone = Claim { shared: false, ..claim };
+    let others = behind(&format!("{stem}/"))?;
+    // What a listener to one address thinks of others was asked when it was bound.
+    let others = others.iter().filter_map(|place| Claim::parse(&format!("{place}/o")));
+    if let Some(why) = others.filter_map(|other| alone.refusal(other)).next() {
+        return Err(why);
+    }
+    claim.places().iter().map(|place| take(&format!("{stem}/{place}"))).collect()
 }
 
-/// Whether any process of this host takes requests for a service.
+/// Whether any process of this host takes requests for a service at an address.
 ///
 /// # Errors
 /// The system's: it cannot be seen.
-pub(crate) fn is_listened_to(service: ServiceId, families: Families) -> Result<bool, Errno> {
-    is_any_taken(&format!("listen/{:#x}", service.0), families)
+pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Errno> {
+    let any =
+        if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    for place in [any, to] {
+        if is_taken(&format!("{}/{}", listening(service), spelled(place)))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Upper bits of the names of connections: which process of the host they are of.
@@ -327,28 +477,80 @@ pub(crate) fn lives(number: u32) -> bool {
 mod tests {
     use super::*;
 
+    const IN_USE: Result<u16, Errno> = Err(Errno::from_raw(libc::EADDRINUSE));
+    const NOT_AVAILABLE: Result<u16, Errno> = Err(Errno::from_raw(libc::EADDRNOTAVAIL));
+
+    fn claim(address: &str) -> Claim {
+        Claim::of(address.parse().expect("an address"), false, false)
+    }
+
     #[test]
     fn a_port_is_one_owners_until_it_is_dropped() {
         let blocks = Mutex::default();
-        let all = Families::BOTH;
-        let reserve = |port, shared| Port::reserve(&blocks, PortSpace::Tcp, port, all, shared, 1);
-        let any = reserve(0, false).expect("one is free");
+        let reserve = |port| Port::reserve(&blocks, PortSpace::Tcp, port, claim("::"), 1);
+        let any = reserve(0).expect("one is free");
         let chosen = any.number;
-        for first in [any, reserve(chosen + 1, false).expect("nobody has it")] {
-            let again = reserve(first.number, false).map(|port| port.number);
-            assert_eq!(again, Err(Errno::from_raw(libc::EADDRINUSE)));
-            assert!(reserve(first.number, true).is_ok(), "shared");
+        for first in [any, reserve(chosen + 1).expect("nobody has it")] {
+            let again = reserve(first.number).map(|port| port.number);
+            assert_eq!(again, NOT_AVAILABLE);
             let number = first.number;
             drop(first);
-            assert!(reserve(number, false).is_ok());
+            assert!(reserve(number).is_ok());
         }
+    }
+
+    #[test]
+    fn ids_at_different_addresses_have_one_port_and_those_that_meet_have_not() {
+        // As two processes, whose blocks are their own.
+        let (blocks, others) = (Mutex::default(), Mutex::default());
+        let space = PortSpace::Ib;
+        let number = {
+            let any = Port::reserve(&blocks, space, 0, claim("10.0.0.1"), 3).expect("free");
+            any.number
+        };
+        let first = Port::reserve(&blocks, space, number, claim("10.0.0.1"), 3).expect("free");
+        let only = |address: &str| Claim { only_own: true, ..claim(address) };
+        for blocks in [&blocks, &others] {
+            let reserve =
+                |claim| Port::reserve(blocks, space, number, claim, 3).map(|port| port.number);
+            for address in ["10.0.0.2", "fe80::1"] {
+                assert_eq!(reserve(claim(address)), Ok(number), "{address}");
+            }
+            assert_eq!(reserve(claim("10.0.0.1")), IN_USE);
+            for address in ["0.0.0.0", "127.0.0.1", "::"] {
+                assert_eq!(reserve(claim(address)), NOT_AVAILABLE, "{address}");
+            }
+            assert_eq!(reserve(only("::")), Ok(number));
+        }
+        drop(first);
+        let six = Port::reserve(&blocks, space, number, only("::"), 3).expect("free");
+        let reserve =
+            |claim| Port::reserve(&others, space, number, claim, 3).map(|port| port.number);
+        assert_eq!(reserve(claim("0.0.0.0")), Ok(number));
+        assert_eq!(reserve(claim("fe80::1")), NOT_AVAILABLE);
+        drop(six);
+        assert_eq!(reserve(claim("fe80::1")), Ok(number));
+    }
+
+    #[test]
+    fn those_who_share_an_address_share_it_until_one_listens() {
+        let blocks = Mutex::default();
+        let shared = Claim { shared: true, ..claim("10.0.0.1") };
+        let reserve = |port, claim| Port::reserve(&blocks, PortSpace::Udp, port, claim, 9);
+        let number = reserve(0, shared).expect("free").number;
+        let mut first = reserve(number, shared).expect("free");
+        assert_eq!(reserve(number, claim("10.0.0.1")).map(|port| port.number), IN_USE);
+        let second = reserve(number, shared).expect("both share");
+        assert_eq!(first.keep(&blocks, 9), Err(Errno::from_raw(libc::EADDRINUSE)));
+        drop(second);
+        assert_eq!(first.keep(&blocks, 9), Ok(()));
+        assert_eq!(reserve(number, shared).map(|port| port.number), IN_USE, "it listens");
     }
 
     #[test]
     fn thousands_of_ports_need_few_descriptors_and_are_all_different() {
         let blocks = Mutex::default();
-        let all = Families::BOTH;
-        let any = |port| Port::reserve(&blocks, PortSpace::Udp, port, all, false, 5);
+        let any = |port| Port::reserve(&blocks, PortSpace::Udp, port, claim("::"), 5);
         let reserve = |port| any(port).expect("free");
         let first = reserve(0);
         // One in the middle is somebody's who asked for it.
@@ -383,13 +585,24 @@ mod tests {
     #[test]
     fn a_listener_is_seen_while_it_listens() {
         let service = ServiceId(0xfeed_0000_0000_0000 | u64::from(std::process::id()));
-        let both = Families::BOTH;
-        assert_eq!(is_listened_to(service, both), Ok(false));
-        let name = listen(service, Families::FOUR).expect("nobody does");
-        assert_eq!(is_listened_to(service, both), Ok(true));
-        assert_eq!(is_listened_to(service, Families::SIX), Ok(false));
-        assert!(listen(service, both).is_err() && listen(service, Families::FOUR).is_err());
-        drop((listen(service, Families::SIX).expect("nobody does"), name));
-        assert_eq!(is_listened_to(service, both), Ok(false));
+        let seen = |address: &str| is_listened_to(service, address.parse().expect("an address"));
+        assert_eq!(seen("10.0.0.1"), Ok(false));
+        let name = listen(service, claim("10.0.0.1")).expect("nobody does");
+        assert_eq!(
+            (seen("10.0.0.1"), seen("10.0.0.2"), seen("::1")),
+            (Ok(true), Ok(false), Ok(false))
+        );
+        assert!(
+            listen(service, claim("10.0.0.1")).is_err() && listen(service, claim("::")).is_err()
+        );
+        let six = Claim { only_own: true, ..claim("::") };
+        let beside =
+            [claim("10.0.0.2"), six].map(|claim| listen(service, claim).expect("nobody does"));
+        assert_eq!((seen("10.0.0.2"), seen("fe80::1")), (Ok(true), Ok(true)));
+        drop((name, beside));
+        let both = listen(service, claim("::")).expect("nobody does");
+        assert_eq!((seen("10.0.0.1"), seen("fe80::1")), (Ok(true), Ok(true)));
+        drop(both);
+        assert_eq!((seen("10.0.0.1"), seen("::1")), (Ok(false), Ok(false)));
     }
 }

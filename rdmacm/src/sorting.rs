@@ -1,13 +1,14 @@
 //! Whom a message is for, of the processes of a host.
 
-use crate::ports::{Families, OWNER_BITS};
+use crate::ports::OWNER_BITS;
 use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Whoever listens to the service, at an address of this family.
-    Service(ServiceId, Families),
+    /// Whoever listens to the service at this address.
+    Service(ServiceId, IpAddr),
     /// The process of that number.
     Owner(u32),
     /// It does not say.
@@ -36,10 +37,7 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
             let service =
                 chunk(SERVICE).first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
             let private_at = if attribute == REQUEST { REQUEST_PRIVATE } else { DATAGRAM_PRIVATE };
-            // The version of IP, in the header of who asks by addresses.
-            let is_six = chunk(private_at).get(1).is_some_and(|byte| byte >> 4 == 6);
-            let family = if is_six { Families::SIX } else { Families::FOUR };
-            return For::Service(ServiceId(service), family);
+            return For::Service(ServiceId(service), asked_for(chunk(private_at)));
         }
         DATAGRAM_REPLY => BODY,
         _ => RECEIVER,
@@ -48,6 +46,20 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     match owner(CommId(name)) {
         0 => For::Anyone,
         owner => For::Owner(owner),
+    }
+}
+
+/// Where in the header of who asks by addresses the destination is; an IPv4 address is in the last bytes of its place.
+const DESTINATION: usize = 20;
+
+/// Which address is asked for, by private data; `0.0.0.0`, which is nobody's own, where they do not say.
+fn asked_for(private: &[u8]) -> IpAddr {
+    let is_six = private.get(1).is_some_and(|byte| byte >> 4 == 6);
+    let place = private.get(DESTINATION..).and_then(|rest| rest.first_chunk::<16>());
+    match place {
+        Some(&whole) if is_six => Ipv6Addr::from(whole).into(),
+        Some(&[.., a, b, c, d]) => Ipv4Addr::new(a, b, c, d).into(),
+        None => Ipv4Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -65,7 +77,7 @@ pub(crate) fn ends(header: &[u8; 40]) -> Option<(Gid, Gid)> {
     }
     let gid = |at: usize| {
         let &[a, b, c, d] = header.get(at..)?.first_chunk()?;
-        Some(std::net::Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets())
+        Some(Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets())
     };
     Some((gid(32)?, gid(36)?))
 }
@@ -80,7 +92,7 @@ pub(crate) fn asker(mad: &[u8; MAD_LEN]) -> u32 {
 mod tests {
     use super::*;
     use ferroverbs_cm::wire::{
-        CommId, DatagramReply, DatagramRequest, Mad, Message, Private, Ready, Request,
+        CommId, DatagramReply, DatagramRequest, IpHeader, Mad, Message, Ready, Request,
     };
 
     fn mad(message: Message) -> [u8; MAD_LEN] {
@@ -90,16 +102,18 @@ mod tests {
     #[test]
     fn requests_are_for_a_service_and_all_else_for_the_owner_of_a_name() {
         let service = ServiceId(0x0106_1bb3);
-        let (four, six) = (Families::FOUR, Families::SIX);
-        for (version, family) in [(0x40, four), (0x60, six)] {
-            let private = Private::new(&[0, version]).expect("short");
+        let (v4, v6) = (Ipv4Addr::new(10, 0, 0, 2), Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, 4));
+        let four = IpHeader::V4 { source: Ipv4Addr::LOCALHOST, port: 7, destination: v4 };
+        let six = IpHeader::V6 { source: Ipv6Addr::LOCALHOST, port: 7, destination: v6 };
+        for (header, to) in [(four, IpAddr::from(v4)), (six, v6.into())] {
+            let private = header.emit(&[1]).expect("short");
             let request = Request { service, private, ..Request::default() };
             let request = Message::Request(Box::new(request));
-            assert_eq!(whose(&mad(request)), For::Service(service, family));
-            let private = Private::new(&[0, version]).expect("short");
+            assert_eq!(whose(&mad(request)), For::Service(service, to));
+            let private = header.emit(&[1]).expect("short");
             let request = DatagramRequest { service, private, ..DatagramRequest::default() };
             let request = Message::DatagramRequest(Box::new(request));
-            assert_eq!(whose(&mad(request)), For::Service(service, family));
+            assert_eq!(whose(&mad(request)), For::Service(service, to));
         }
         let name = CommId(0x0030_0001);
         let ready = Ready { remote_id: name, local_id: CommId(0x00f0_0000), ..Ready::default() };
@@ -116,7 +130,7 @@ mod tests {
         header[20] = 0x45;
         header[32..36].copy_from_slice(&[10, 0, 0, 1]);
         header[36..].copy_from_slice(&[10, 0, 0, 2]);
-        let gid = |last| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
+        let gid = |last| Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
         assert_eq!(ends(&header), Some((gid(1), gid(2))));
         header[0] = 0x60;
         header[8..24].fill(7);

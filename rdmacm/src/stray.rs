@@ -2,11 +2,12 @@
 //! its end whoever needs it next.
 
 use crate::agent::Peer;
-use crate::ports::{self, Families, Name};
+use crate::ports::{self, Name};
 use crate::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// How long a service may have no listener before its client hears that: a server that has its client may be about to listen anew.
@@ -32,7 +33,7 @@ pub(crate) struct Strays {
 struct Doubted {
     until: Time,
     service: ServiceId,
-    family: Families,
+    to: IpAddr,
     asked: Asked,
     mad: [u8; MAD_LEN],
 }
@@ -51,7 +52,7 @@ impl Strays {
         &mut self,
         now: Time,
         from: Peer,
-        (service, family): (ServiceId, Families),
+        (service, to): (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
     ) {
         let asked = (from, sorting::asker(mad));
@@ -60,14 +61,14 @@ impl Strays {
         if is_known || !self.are_ours() {
             return;
         }
-        match ports::is_listened_to(service, family) {
+        match ports::is_listened_to(service, to) {
             Ok(true) => {
                 self.others.truncate(MOST - 1);
                 self.others.push_front(asked);
             }
             Ok(false) if self.doubted.len() < MOST => {
                 let until = now.saturating_add(BETWEEN_LISTENERS);
-                self.doubted.push_back(Doubted { until, service, family, asked, mad: *mad });
+                self.doubted.push_back(Doubted { until, service, to, asked, mad: *mad });
             }
             // It comes again.
             Ok(false) | Err(_) => {}
@@ -83,7 +84,7 @@ impl Strays {
     pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
         while self.next().is_some_and(|until| until <= now) {
             let doubted = self.doubted.pop_front()?;
-            if ports::is_listened_to(doubted.service, doubted.family) == Ok(false) {
+            if ports::is_listened_to(doubted.service, doubted.to) == Ok(false) {
                 return Some((doubted.asked.0, doubted.mad));
             }
         }
@@ -94,14 +95,15 @@ impl Strays {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::Claim;
 
     #[test]
     fn who_asks_for_nobody_hears_it_later_and_who_asks_for_somebody_hears_nothing() {
         let mut strays = Strays::default();
         let nobodys = ServiceId(0xfeed_0001_0000_0000 | u64::from(std::process::id()));
         let somebodys = ServiceId(nobodys.0 + (1 << 32));
-        let four = Families::FOUR;
-        let listener = ports::listen(somebodys, four).expect("nobody does");
+        let four = IpAddr::from([10, 0, 0, 1]);
+        let listener = ports::listen(somebodys, Claim::of(four, true, false)).expect("nobody does");
         let from = Peer { remote: [1; 16], local: [2; 16] };
         let mad = |name: u8| {
             let mut mad = [0; MAD_LEN];

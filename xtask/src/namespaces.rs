@@ -47,6 +47,16 @@ impl Namespaces {
         Ok(made)
     }
 
+    /// Gives the server's namespace another address, and says which.
+    ///
+    /// # Errors
+    /// It cannot be given: for people.
+    pub(crate) fn add_address(&self) -> crate::Result<&'static str> {
+        const OTHER: &str = "10.99.0.3";
+        ip(&format!("-n {} address add {OTHER}/24 dev {}", self.names[0], self.devices[0]))?;
+        Ok(OTHER)
+    }
+
     /// Has the cable carry packets of `mtu` bytes, and lose, delay or reorder them by `netem` (tc-netem(8)); empty: it does not.
     ///
     /// # Errors

@@ -179,8 +179,9 @@ pub(crate) const TCP_SPACE: u64 = 0x0106;
 
 /// Whether, by the text of /proc/net/unix, a process takes requests of our librdmacm's clients for a port: such a one has a socket of that name.
 pub(crate) fn serves(sockets: &str, space: u64, port: u16) -> bool {
-    let name = format!("/listen/{:#x}", space << 16 | u64::from(port));
-    sockets.lines().any(|line| line.ends_with(&name))
+    // The address follows.
+    let name = format!("/listen/{:#x}/", space << 16 | u64::from(port));
+    sockets.lines().any(|line| line.contains(&name))
 }
 
 /// As `listening`, in the network namespace with these tables.

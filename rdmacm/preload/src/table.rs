@@ -2,9 +2,10 @@
 
 use crate::choice::Choice;
 use crate::{rdma, real};
+use cface::lock::Guard;
+use cface::shared::Shared;
 use libc::*;
-use parking_lot::RwLock;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +23,8 @@ impl Drop for Own {
     }
 }
 
-static KNOWN: RwLock<Option<HashMap<c_int, Arc<Own>>>> = RwLock::new(None);
+/// Its lock is taken by who forks and given back in both processes: a child looks here at each call, whatever the descriptor.
+static KNOWN: Shared<Option<HashMap<c_int, Arc<Own>>>> = Shared::new(None);
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
@@ -40,12 +42,12 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
     if INSIDE.get() {
         return None;
     }
-    KNOWN.read().as_ref()?.get(&fd).cloned()
+    KNOWN.lock().as_ref()?.get(&fd).cloned()
 }
 
 /// A descriptor of the program is an rsocket from now on.
 pub(crate) fn enter(fd: c_int, own: Arc<Own>) {
-    let before = KNOWN.write().get_or_insert_default().insert(fd, own);
+    let before = KNOWN.lock().get_or_insert_default().insert(fd, own);
     // Closed without the lock.
     drop(before);
 }
@@ -57,7 +59,7 @@ pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
     }
     // Most are not: no lock that others wait for.
     find(fd)?;
-    let mut known = KNOWN.write();
+    let mut known = KNOWN.lock();
     known.as_mut()?.remove(&fd)
 }
 
@@ -124,4 +126,26 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Own) -> c_int {
         }
         done
     }
+}
+
+thread_local!(static HELD: RefCell<Option<Guard>> = const { RefCell::new(None) });
+
+extern "C" fn before_fork() {
+    let guard = KNOWN.hold();
+    // A thread that forks while it ends has no place for it any more: it is given back at once.
+    let _ = HELD.try_with(|held| held.replace(Some(guard)));
+}
+
+extern "C" fn after_fork() {
+    let _ = HELD.try_with(RefCell::take);
+}
+
+/// When the library is loaded, before anybody can look.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    // SAFETY: functions of this library, which is never unloaded. Without memory for them a child is at risk, and nothing else.
+    unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
 }

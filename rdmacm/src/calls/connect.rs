@@ -7,7 +7,7 @@ use crate::channel::Event;
 use crate::device::{self, Place};
 use crate::id::{Id, Link, Listening, Side, Stage, State};
 use crate::kernel;
-use crate::ports::{self, Families};
+use crate::ports;
 use crate::stray::BETWEEN_LISTENERS;
 use crate::{address, random};
 use abi::*;
@@ -223,9 +223,8 @@ fn is_for_nobody(id: &Id) -> Result<bool, Errno> {
         return Ok(false);
     }
     let service = space.service(destination.port());
-    let family = if destination.is_ipv4() { Families::FOUR } else { Families::SIX };
     let end = Instant::now() + BETWEEN_LISTENERS;
-    while !ports::is_listened_to(service, family)? {
+    while !ports::is_listened_to(service, destination.ip())? {
         if Instant::now() >= end {
             return Ok(true);
         }
@@ -273,7 +272,11 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     };
     let service = space.service(source.port());
-    let names = ports::listen(service, state.families())?;
+    if let Some(port) = &mut state.port {
+        port.keep(device::ports(), random::number())?;
+    }
+    let claim = state.claim().ok_or(Errno::EINVAL)?;
+    let names = ports::listen(service, claim)?;
     let place = state.place;
     state.stage = Stage::Listening;
     drop(state);
@@ -313,7 +316,7 @@ fn listen_at(
         }
         let agent = device.agent()?;
         let mut carried = agent.lock();
-        // Another id's of this process is of another family, since its names are.
+        // Another id's of this process is of another address, since its names are.
         let listener = match carried.manager.listener(kind, listening.service) {
             Some(listener) => listener,
             None => carried.manager.listen(kind, listening.service, backlog).map_err(errno)?,

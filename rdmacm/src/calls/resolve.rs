@@ -6,7 +6,7 @@ use crate::device::{self, Place};
 use crate::id::{Id, Side, Stage, State};
 use crate::kernel;
 use crate::kernel::id::Bytes;
-use crate::ports::{Families, Port};
+use crate::ports::{Claim, Port};
 use crate::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Binds an id to an address, and to a port.
 ///
 /// # Errors
-/// `EINVAL` it is bound already; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; `EADDRINUSE`; `EACCES` a port of the system's.
+/// `EINVAL` it is bound already; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; as [`Port::reserve`]; `EACCES` a port of the system's.
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
     let mut state = id.lock();
@@ -29,9 +29,8 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     if (1..1024).contains(&address.port()) && unsafe { libc::geteuid() } != 0 {
         return Err(Errno::EACCES);
     }
-    let (number, shared) = (address.port(), state.shares_address);
-    let families = Families::of(address.ip(), state.only_own_family);
-    let port = Port::reserve(device::ports(), space, number, families, shared, random::number())?;
+    let claim = Claim::of(address.ip(), state.only_own_family, state.shares_address);
+    let port = Port::reserve(device::ports(), space, address.port(), claim, random::number())?;
     let mut address = address;
     address.set_port(port.number);
     state.port = Some(port);

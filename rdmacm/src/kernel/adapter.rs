@@ -1,9 +1,10 @@
 //! Devices of the kernel: opened when the kernel's connection manager first says that an id is on one.
 
+use crate::anew::Anew;
 use crate::{device, verbs};
 use abi::*;
 use cface::Errno;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 
 /// An open device of the kernel. It is never closed: ids and programs keep its context.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ unsafe impl Send for Adapter {}
 unsafe impl Sync for Adapter {}
 
 /// Those that were opened.
-static OPEN: Mutex<Vec<&'static Adapter>> = Mutex::new(vec![]);
+static OPEN: Anew<Mutex<Vec<&'static Adapter>>> = Anew::new();
 
 impl Adapter {
     /// # Safety
@@ -83,7 +84,7 @@ fn is_it(guid: u64, index: i32, (wanted, at): (u64, i32)) -> bool {
 /// `ENODEV` there is none; the device's.
 pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
     let wanted = (guid, index);
-    let mut open = OPEN.lock();
+    let mut open = OPEN.get().lock();
     if let Some(known) = open.iter().find(|known| is_it(known.guid, known.index, wanted)) {
         return Ok(known);
     }

@@ -28,8 +28,8 @@ use crate::id::Id;
 use abi::*;
 use adapter::Adapter;
 use cface::Errno;
+use cface::sync::Mutex;
 use multicast::Group;
-use parking_lot::Mutex;
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -124,7 +124,7 @@ fn explain(why: Errno) {
         }
         _ => format!("/dev/infiniband/rdma_cm: {why}"),
     };
-    eprintln!("ferroverbs: {name} is a device of the kernel, and makes no connections: {reason}");
+    cface::say!("ferroverbs: {name} is a device of the kernel, and makes no connections: {reason}");
 }
 
 /// Whether the kernel takes addresses of the family `AF_IB`, and with it the commands that came then. Asked once, by an id of its own, as upstream's

@@ -7,7 +7,7 @@ use crate::id::Id;
 use crate::verbs;
 use abi::*;
 use cface::Errno;
-use parking_lot::Mutex;
+use cface::sync::Mutex;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -1,12 +1,19 @@
 //! What wakes a thread that waits for a socket: a descriptor of its own, which other threads ring when they took news that it may wait for.
 
+use super::numbers;
 use cface::Errno;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// An eventfd.
 #[derive(Debug)]
-pub(super) struct Bell(c_int);
+pub(super) struct Bell {
+    fd: c_int,
+    /// Whose it is: a child has a copy, whose rings would be its parent's.
+    process: i32,
+}
 
 impl Bell {
     /// # Errors
@@ -14,26 +21,26 @@ impl Bell {
     fn new() -> Result<Self, Errno> {
         // SAFETY: eventfd has no requirements.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 { Err(Errno::last()) } else { Ok(Self(fd)) }
+        if fd < 0 { Err(Errno::last()) } else { Ok(Self { fd, process: numbers::process() }) }
     }
 
     /// The number of the descriptor.
     pub(super) const fn fd(&self) -> c_int {
-        self.0
+        self.fd
     }
 
     /// Nobody rang.
     pub(super) fn still(&self) {
         let mut count = 0_u64;
         // SAFETY: the eight bytes of `count` are writable; the descriptor does not block.
-        unsafe { libc::syscall(libc::SYS_read, self.0, &raw mut count, 8_usize) };
+        unsafe { libc::syscall(libc::SYS_read, self.fd, &raw mut count, 8_usize) };
     }
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
         // SAFETY: ours, and nobody else closes it.
-        unsafe { libc::close(self.0) };
+        unsafe { libc::close(self.fd) };
     }
 }
 
@@ -49,14 +56,17 @@ pub(super) fn ring(fd: c_int) {
 /// # Errors
 /// The system's; those of `f`.
 pub(super) fn with<T>(f: impl FnOnce(&Bell) -> Result<T, Errno>) -> Result<T, Errno> {
-    thread_local!(static OWN: std::cell::OnceCell<Bell> = const { std::cell::OnceCell::new() });
-    OWN.with(|own| {
-        if let Some(bell) = own.get() {
-            return f(bell);
+    thread_local!(static OWN: RefCell<Option<Rc<Bell>>> = const { RefCell::new(None) });
+    let known = OWN.with_borrow(Clone::clone);
+    let bell = match known.filter(|bell| bell.process == numbers::process()) {
+        Some(bell) => bell,
+        None => {
+            let bell = Rc::new(Bell::new()?);
+            OWN.set(Some(Rc::clone(&bell)));
+            bell
         }
-        let bell = Bell::new()?;
-        f(own.get_or_init(|| bell))
-    })
+    };
+    f(&bell)
 }
 
 /// poll(2), which is no place where a thread is cancelled here. `None`: for ever. Tells how many are ready.

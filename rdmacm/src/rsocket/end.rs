@@ -1,9 +1,10 @@
 //! `rshutdown`, `rclose`: as shutdown(2) and close(2).
 
 use super::datagrams::Datagrams;
-use super::socket::{Phase, Socket, State, find, forget, tell};
+use super::numbers::Parents;
+use super::socket::{Phase, SOCKETS, Socket, State, find, forget, tell};
+use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
-use parking_lot::MutexGuard;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
@@ -79,12 +80,12 @@ verb! {
         Ok(MinusOne(0))
     }
 
-    /// `rclose(3)`: waits until the peer has what was sent; until datagrams have left.
+    /// `rclose(3)`: waits until the peer has what was sent; until datagrams have left. Of a parent's, closes what this process has.
     ///
     /// # Safety
     /// Nothing is asked.
     pub(crate) fn rclose(socket: c_int) -> MinusOne {
-        if super::set::close(socket) {
+        if super::set::close(socket) || SOCKETS.close_parents(socket) == Parents::Closed {
             return Ok(MinusOne(0));
         }
         let socket = find(socket)?;

@@ -4,9 +4,9 @@ use super::socket::{Phase, Socket, State, find};
 use super::vector::Vector;
 use crate::verbs;
 use abi::*;
+use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, MinusOneLong, verb};
 use ferroverbs_cm::stream::{Area, Mapping, Message};
-use parking_lot::MutexGuard;
 use std::ffi::{c_int, c_void};
 
 /// A buffer of the application.

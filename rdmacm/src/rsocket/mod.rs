@@ -10,6 +10,7 @@
 //! | `connect` | `rsocket`, `rbind`, `rlisten`, `raccept`, `rconnect`, names |
 //! | `transfer`, `vector` | sending and receiving |
 //! | `mapping` | `riomap`, `riowrite` |
+//! | `numbers` | which numbers are of what |
 //! | `poll`, `set` | `rpoll`, `rselect`; `repoll_create` and its kin |
 //! | `end` | `rshutdown`, `rclose` |
 //! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
@@ -27,6 +28,7 @@ pub(crate) mod end;
 mod endpoint;
 pub(crate) mod mapping;
 mod memory;
+mod numbers;
 pub(crate) mod options;
 pub(crate) mod poll;
 mod queue;

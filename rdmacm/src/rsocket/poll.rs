@@ -107,9 +107,13 @@ impl Asked<'_> {
 /// poll(2) for both kinds; `None`: for ever. Tells of how many entries something is true.
 ///
 /// # Errors
-/// `EINTR`, and the system's.
+/// `EINTR`; `ENODEV` a socket is a parent's; the system's.
 pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
-    let sockets = entries.iter().map(|entry| find(entry.fd).ok()).collect();
+    let found = |entry: &libc::pollfd| match find(entry.fd) {
+        Err(Errno::EBADF) => Ok(None),
+        socket => socket.map(Some),
+    };
+    let sockets = entries.iter().map(found).collect::<Result<_, _>>()?;
     let mut asked = Asked { entries, sockets };
     let begun = Instant::now();
     let mut probed = begun;

@@ -1,9 +1,9 @@
 //! `repoll_create`, `repoll_ctl`, `repoll_wait`: as epoll(7), for rsockets and other descriptors together. What is ready is told as long as it is.
 
+use super::numbers::{Numbers, Parents};
 use super::poll::poll;
+use cface::sync::Mutex;
 use cface::{Errno, MinusOne, verb};
-use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,18 +34,21 @@ struct State {
     closed: bool,
 }
 
-static SETS: RwLock<Option<HashMap<c_int, Arc<Set>>>> = RwLock::new(None);
+pub(super) static SETS: Numbers<Set> = Numbers::new();
 
 /// What poll(2) and epoll(7) call alike.
 const KNOWN: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP) as u32;
 
 fn find(fd: c_int) -> Result<Arc<Set>, Errno> {
-    SETS.read().as_ref().and_then(|known| known.get(&fd)).cloned().ok_or(Errno::EBADF)
+    SETS.find(fd)
 }
 
 /// Closes a set; `false`: there is none of that number.
 pub(super) fn close(fd: c_int) -> bool {
-    let Some(set) = SETS.write().as_mut().and_then(|known| known.remove(&fd)) else { return false };
+    if SETS.close_parents(fd) == Parents::Closed {
+        return true;
+    }
+    let Some(set) = SETS.forget(fd) else { return false };
     let mut state = set.state.lock();
     state.closed = true;
     set.tell(&mut state);
@@ -141,7 +144,7 @@ verb! {
             return Err(Errno::last());
         }
         let set = Arc::new(Set { fd, state: Mutex::default() });
-        SETS.write().get_or_insert_default().insert(fd, set);
+        SETS.enter(fd, set);
         Ok(MinusOne(fd))
     }
 

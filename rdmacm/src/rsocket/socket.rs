@@ -2,6 +2,7 @@
 
 use super::datagrams::Datagrams;
 use super::endpoint::{Endpoint, News};
+use super::numbers::Numbers;
 use super::options::Options;
 use super::settings::defaults;
 use super::{bell, connect};
@@ -10,9 +11,8 @@ use crate::channel::Channel;
 use crate::id::Id;
 use abi::*;
 use cface::Errno;
+use cface::sync::{Mutex, MutexGuard};
 use ferroverbs_cm::stream::{Done, Hello, Life, Settings, Stream, Targets, Update, unscale};
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -81,20 +81,19 @@ pub(super) struct State {
     news: Vec<News>,
 }
 
-static SOCKETS: RwLock<Option<HashMap<c_int, Arc<Socket>>>> = RwLock::new(None);
+pub(super) static SOCKETS: Numbers<Socket> = Numbers::new();
 
 /// The socket of a number.
 ///
 /// # Errors
-/// `EBADF` it is of none.
+/// `EBADF` it is of none; `ENODEV` of a parent's.
 pub(super) fn find(fd: c_int) -> Result<Arc<Socket>, Errno> {
-    let sockets = SOCKETS.read();
-    sockets.as_ref().and_then(|known| known.get(&fd)).cloned().ok_or(Errno::EBADF)
+    SOCKETS.find(fd)
 }
 
 /// No call finds the socket any more; `None`: it is gone already.
 pub(super) fn forget(fd: c_int) -> Option<Arc<Socket>> {
-    SOCKETS.write().as_mut()?.remove(&fd)
+    SOCKETS.forget(fd)
 }
 
 impl Socket {
@@ -135,7 +134,7 @@ impl Socket {
         state.channel.stay_awake();
         let socket = Arc::new(Self { fd, domain, state: Mutex::new(state) });
         socket.watch(events)?;
-        SOCKETS.write().get_or_insert_default().insert(fd, Arc::clone(&socket));
+        SOCKETS.enter(fd, Arc::clone(&socket));
         Ok(socket)
     }
 

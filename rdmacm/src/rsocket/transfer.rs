@@ -4,9 +4,9 @@ use super::connect::told;
 use super::datagrams;
 use super::socket::{Phase, Socket, State, find};
 use super::vector::Vector;
+use cface::sync::MutexGuard;
 use cface::{Errno, MinusOneLong, verb};
 use ferroverbs_cm::stream::{Life, Message};
-use parking_lot::MutexGuard;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 

@@ -19,11 +19,18 @@ pub(super) const PACKAGES: &[&[Package]] = &[
     packages::UCX,
     packages::OPEN_MPI,
     packages::CEPH,
+    packages::DAPL,
 ];
 
 /// Those of [`some_between_hosts`].
-const SOME: &[&[Package]] =
-    &[packages::CONNECTED, packages::QPERF, packages::LIBFABRIC, packages::UCX, packages::OPEN_MPI];
+const SOME: &[&[Package]] = &[
+    packages::CONNECTED,
+    packages::QPERF,
+    packages::LIBFABRIC,
+    packages::UCX,
+    packages::OPEN_MPI,
+    packages::DAPL,
+];
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.over(DataPath::Default)?;

@@ -29,7 +29,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let mut lines: Vec<_> = done.stdout.lines().filter(|l| l.contains('\t')).collect();
     lines.sort_unstable();
     lines.dedup();
-    for line in lines {
+    for line in &lines {
         let (name, licence) = line.split_once('\t').unwrap_or((line, ""));
         let package = name.split(' ').next().unwrap_or_default();
         let mut allowed = allowed.clone();
@@ -40,6 +40,17 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             None => Err(format!("licence expression {licence:?} cannot be read")),
         };
         tally.record(name, result);
+    }
+    let banned = banned(&settings);
+    if banned.is_empty() {
+        return Err(format!("{} bans nothing", path.display()));
+    }
+    for name in banned {
+        let found = lines.iter().find(|line| line.split(' ').next() == Some(name));
+        tally.record(
+            &format!("without {name}"),
+            found.map_or(Ok(()), |line| Err(format!("{line}: deny.toml bans it, and says why; who depends on it: cargo tree -i {name}"))),
+        );
     }
     tally.skip("advisories", "cargo-deny is not installed (cargo install cargo-deny)");
     Ok(())
@@ -90,6 +101,15 @@ fn exceptions(settings: &str, package: &str) -> Vec<String> {
         .filter_map(|line| line.split("allow").nth(1)?.split(']').next())
         .flat_map(|list| list.split('"').skip(1).step_by(2).map(str::to_string))
         .collect()
+}
+
+/// The packages of `deny = [...]` in the section `[bans]`.
+fn banned(settings: &str) -> Vec<&str> {
+    let section = settings.split("[bans]").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let list =
+        section.split("deny = [").nth(1).and_then(|s| s.split(']').next()).unwrap_or_default();
+    list.split('"').skip(1).step_by(2).collect()
 }
 
 /// Whether an SPDX expression can be satisfied with the allowed licences; `None` if it is none.
@@ -171,6 +191,13 @@ mod tests {
         let text = "exceptions = [\n  { crate = \"a\", allow = [\"X\", \"Y\"] },\n]\n";
         assert_eq!(exceptions(text, "a"), ["X", "Y"]);
         assert!(exceptions(text, "b").is_empty());
+    }
+
+    #[test]
+    fn bans_are_read_from_their_section() {
+        let text = "[licenses]\ndeny = [\"no\"]\n[bans]\nwildcards = \"deny\"\n# why\ndeny = [{ crate = \"a\" }]\n[sources]\n";
+        assert_eq!(banned(text), ["a"]);
+        assert!(banned("[licenses]\n").is_empty());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Debian's rdmacm-utils, and perftest with `-R`, unmodified: connections by our librdmacm.so.1 between two processes, of one host and of two.
 
+#[cfg(test)]
+mod documented;
 mod hosts;
 mod rsockets;
 
@@ -239,19 +241,31 @@ impl Site<'_> {
     }
 }
 
-/// Programs of ours, since none of Debian's does what they do.
-const PROGRAMS: [(&str, &str); 7] = [
+/// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
+const PROGRAMS: [(&str, &str); 9] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
     ("numbers", "a connection's first packet numbers, as the kernel's manager has them"),
     ("again", "who was refused tries again"),
+    ("forks", "children of a process whose threads use rsockets"),
+    ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
     ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
 ];
 
 /// Compiles a program of ours, and runs it.
 fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String> {
+    let exe = compiled(bench, name)?;
+    let mut job = fabric.over.own_job(&exe).dir(bench.scratch.path());
+    if name.ends_with("_tcp") {
+        job = job.env("LD_PRELOAD", bench.prefix()?.join(crate::stage::PRELOAD));
+    }
+    all_ok(bench, job)
+}
+
+/// Compiles a program of ours.
+fn compiled(bench: &Bench, name: &str) -> Result<PathBuf, String> {
     let prefix = bench.prefix()?;
     let exe = bench.scratch.fresh(name);
     let compiled = Job::new("gcc")
@@ -267,7 +281,12 @@ fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String>
     if !compiled.ok() {
         return Err(compiled.report("the compiler"));
     }
-    let done = fabric.over.own_job(&exe).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
+    Ok(exe)
+}
+
+/// Runs a program of ours.
+fn all_ok(bench: &Bench, job: Job) -> Result<(), String> {
+    let done = job.run(&bench.scratch, LIMIT)?;
     let all = done.stdout.lines().filter(|line| line.starts_with("ok: ")).count();
     if done.ok() && done.stderr.is_empty() && all > 1 {
         return Ok(());

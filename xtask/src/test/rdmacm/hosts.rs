@@ -94,6 +94,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
+    for others in [SERVER6, hosts.add_address()?] {
+        let name = format!("listeners at {SERVER} and {others} have one port");
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, addresses(bench, &hosts, others));
+    }
     rsockets::files(bench, tally, &site(bench, &hosts, SERVER)?, " between two hosts");
     let at = site(bench, &hosts, SERVER)?;
     let listener = ["rping", "-s", "-a", "0.0.0.0"];
@@ -144,6 +149,14 @@ fn site<'a>(
         Ok::<_, String>((over, dir))
     };
     Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })
+}
+
+/// Two ids of a host at different addresses.
+fn addresses(bench: &Bench, hosts: &Namespaces, other: &str) -> Result<(), String> {
+    let exe = super::compiled(bench, "addresses")?;
+    let site = site(bench, hosts, SERVER)?;
+    let exe = exe.to_str().ok_or("the program's path is no text")?;
+    super::all_ok(bench, site.job(0, &[exe, SERVER, other], None)?)
 }
 
 /// One host sends datagrams to a group, and the other one, a member, gets them all.

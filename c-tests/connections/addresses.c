@@ -1,0 +1,172 @@
+/*
+ * Two listeners at one port, each at an address of its own, as the kernel's manager allows: each gets its address's requests, and neither may be beside one to all addresses.
+ * Called with two addresses of this host.
+ */
+#include "checks.h"
+
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct rdma_event_channel *channel;
+
+/* An address as text, with a port in network order. */
+static struct sockaddr_storage at(const char *ip, in_port_t port)
+{
+	struct sockaddr_storage address = { 0 };
+	struct sockaddr_in *four = (struct sockaddr_in *)&address;
+	struct sockaddr_in6 *six = (struct sockaddr_in6 *)&address;
+
+	if (inet_pton(AF_INET, ip, &four->sin_addr) == 1) {
+		four->sin_family = AF_INET;
+		four->sin_port = port;
+	} else {
+		CHECK(inet_pton(AF_INET6, ip, &six->sin6_addr) == 1);
+		six->sin6_family = AF_INET6;
+		six->sin6_port = port;
+	}
+	return address;
+}
+
+static struct rdma_cm_id *make(void)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	return id;
+}
+
+/* 0, or the errno with which an id is not bound to an address. */
+static int bound(struct rdma_cm_id *id, const char *ip, in_port_t port)
+{
+	struct sockaddr_storage address = at(ip, port);
+
+	return rdma_bind_addr(id, (struct sockaddr *)&address) ? errno : 0;
+}
+
+/* The same for an id that is there for that only. */
+static int tried(const char *ip, in_port_t port)
+{
+	struct rdma_cm_id *id = make();
+	int why = bound(id, ip, port);
+
+	CHECK(!rdma_destroy_id(id));
+	return why;
+}
+
+/* The next event, which has to be of a type; whom it is for, or who listens. */
+static struct rdma_cm_id *next(enum rdma_cm_event_type type, struct rdma_cm_id **id)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(!rdma_get_cm_event(channel, &event));
+	if (event->event != type)
+		printf("FAILED: %s, %d came\n", rdma_event_str(event->event), event->status);
+	check(event->event == type, rdma_event_str(type));
+	struct rdma_cm_id *listener = event->listen_id;
+
+	*id = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+	return listener;
+}
+
+/* Asks for a connection with an address; the client's id. */
+static struct rdma_cm_id *ask(const char *ip, in_port_t port)
+{
+	static unsigned qpn = 0x800001;
+	struct rdma_conn_param param = { .qp_num = qpn++, .retry_count = 7 };
+	struct sockaddr_storage address = at(ip, port);
+	struct rdma_cm_id *id = make(), *its;
+
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000));
+	next(RDMA_CM_EVENT_ADDR_RESOLVED, &its);
+	CHECK(!rdma_resolve_route(id, 2000));
+	next(RDMA_CM_EVENT_ROUTE_RESOLVED, &its);
+	CHECK(!rdma_connect(id, &param));
+	return id;
+}
+
+/* A client's request comes to `listener`; NULL: to nobody. */
+static void comes_to(struct rdma_cm_id *listener, const char *ip, in_port_t port)
+{
+	struct rdma_cm_id *client = ask(ip, port), *server, *its;
+
+	if (listener) {
+		CHECK(next(RDMA_CM_EVENT_CONNECT_REQUEST, &server) == listener);
+		CHECK(!rdma_reject(server, NULL, 0));
+		CHECK(!rdma_destroy_id(server));
+	}
+	next(RDMA_CM_EVENT_REJECTED, &its);
+	CHECK(its == client);
+	CHECK(!rdma_destroy_id(client));
+}
+
+/* Who may not have a port that an id at `one` has. */
+static void refusals(const char *one, in_port_t port)
+{
+	CHECK(tried(one, port) == EADDRINUSE);
+	CHECK(tried("0.0.0.0", port) == EADDRNOTAVAIL);
+	CHECK(tried("127.0.0.1", port) == EADDRNOTAVAIL);
+	CHECK(tried("::", port) == EADDRNOTAVAIL);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 3) {
+		fprintf(stderr, "usage: %s ADDRESS ADDRESS\n", argv[0]);
+		return 2;
+	}
+	const char *one = argv[1], *two = argv[2];
+	int status;
+
+	channel = rdma_create_event_channel();
+	struct rdma_cm_id *first = make(), *second = make(), *all = make();
+
+	CHECK(!bound(first, one, 0));
+	in_port_t port = rdma_get_src_port(first);
+	refusals(one, port);
+	CHECK(!bound(second, two, port));
+	CHECK(rdma_get_src_port(second) == port);
+	refusals(two, port);
+	CHECK(!rdma_listen(first, 4));
+	comes_to(first, one, port);
+	comes_to(NULL, two, port);
+	CHECK(!rdma_listen(second, 4));
+	comes_to(first, one, port);
+	comes_to(second, two, port);
+
+	/* Once more with the second in another process, which asks for its port by the number, as the first does. */
+	CHECK(!rdma_destroy_id(second));
+	CHECK(!rdma_destroy_id(first));
+	first = make();
+	CHECK(!bound(first, one, port));
+	CHECK(!rdma_listen(first, 4));
+	fflush(stdout);
+	if (!fork()) {
+		channel = rdma_create_event_channel();
+		refusals(one, port);
+		second = make();
+		CHECK(!bound(second, two, port));
+		CHECK(!rdma_listen(second, 4));
+		comes_to(second, two, port);
+		CHECK(!rdma_destroy_id(second));
+		fflush(stdout);
+		_exit(failures != 0);
+	}
+	wait(&status);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+	comes_to(first, one, port);
+	comes_to(NULL, two, port);
+	CHECK(bound(all, "::", port) == EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(first));
+	CHECK(!bound(all, "::", port));
+	CHECK(tried(two, port) == EADDRNOTAVAIL);
+	CHECK(!rdma_listen(all, 4));
+	comes_to(all, one, port);
+	comes_to(all, two, port);
+	return failures != 0;
+}
