@@ -15,7 +15,7 @@
 use core::ffi::{c_char, c_int};
 
 use crate::{
-    be64, ibv_ah, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops,
+    Zeroed, be64, ibv_ah, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_device_ops,
 };
 
 /// Name of the data symbol; the number changes only with an incompatible layout, growth is told by
@@ -147,5 +147,25 @@ layout!(ferroverbs_plugin_ext: 96 {
     is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88,
 });
 
+impl ferroverbs_plugin_ext {
+    /// A whole copy of a plugin's table: what is beyond the size that the plugin knows is absent.
+    ///
+    /// # Safety
+    /// `table` points to constant data of a plugin that is never unloaded, as long as its `size` says.
+    #[must_use]
+    pub unsafe fn adopt(table: *const Self) -> Self {
+        let mut copy = Self::zeroed();
+        // SAFETY: every plugin knows the first field.
+        let known = unsafe { (&raw const (*table).size).read() }.min(size_of::<Self>());
+        // SAFETY: the plugin has at least that many bytes, and so have we. Whole fields are copied, as its structure is a prefix of ours.
+        unsafe {
+            core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut copy).cast::<u8>(), known);
+        }
+        copy
+    }
+}
+
 // SAFETY: the table is constant data of a plugin that is never unloaded, and it points at such data.
 unsafe impl Sync for ferroverbs_plugin_ext {}
+// SAFETY: as above.
+unsafe impl Send for ferroverbs_plugin_ext {}

@@ -1,8 +1,9 @@
 /*
  * Does each operation once, between queue pairs of this process, with wr_ids and PSNs that the test knows; prints the numbers of its queue pairs. "killed":
  * is killed then; "killed-now": at once. "child": a child does the same. "many N": sends N messages of 1000 bytes. "small N": the same, with a limit of 200000 bytes for
- * files; "tiny N": of 50000.
+ * files; "tiny N": of 50000. "xrc": messages to shared receive queues of XRC, of which one is a child's; prints its queue pairs and those queues.
  */
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,6 +49,8 @@ static union ibv_gid own_gid(void)
 static void connect_to(struct ibv_qp *qp, uint32_t peer)
 {
 	int rc = qp->qp_type == IBV_QPT_RC, ud = qp->qp_type == IBV_QPT_UD;
+	/* Each queue pair of XRC is half of one of RC. */
+	int sends = rc || qp->qp_type == IBV_QPT_XRC_SEND, receives = rc || qp->qp_type == IBV_QPT_XRC_RECV;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x1111,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
@@ -62,10 +65,11 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer)
 	attr.retry_cnt = attr.rnr_retry = 7;
 	attr.ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = 1, .grh = { .dgid = own_gid(), .sgid_index = 1, .hop_limit = 9 } };
 	mask = IBV_QP_STATE | (ud ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN) |
-	       (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
+	       (receives ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
 	want(!ibv_modify_qp(qp, &attr, mask), "RTR");
 	attr.qp_state = IBV_QPS_RTS;
-	mask = IBV_QP_STATE | IBV_QP_SQ_PSN | (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0);
+	mask = IBV_QP_STATE | IBV_QP_SQ_PSN | (sends || receives ? IBV_QP_TIMEOUT : 0) |
+	       (sends ? IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0);
 	want(!ibv_modify_qp(qp, &attr, mask), "RTS");
 }
 
@@ -212,13 +216,98 @@ static void many(int count, rlim_t most)
 	fflush(stdout);
 }
 
+static struct ibv_xrcd *domain(int file)
+{
+	struct ibv_xrcd_init_attr attr = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = file, .oflags = O_CREAT };
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &attr);
+	want(xrcd != NULL, "ibv_open_xrcd");
+	return xrcd;
+}
+
+static struct ibv_srq *shared_queue(struct ibv_xrcd *xrcd, uint32_t *number)
+{
+	struct ibv_srq_init_attr_ex attr = { .attr = { .max_wr = 8, .max_sge = 1 },
+					     .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+							  IBV_SRQ_INIT_ATTR_CQ,
+					     .srq_type = IBV_SRQT_XRC,
+					     .pd = pd,
+					     .xrcd = xrcd,
+					     .cq = cq };
+	struct ibv_srq *srq = ibv_create_srq_ex(context, &attr);
+	want(srq && !ibv_get_srq_num(srq, number), "a shared receive queue of XRC");
+	return srq;
+}
+
+static void receive_shared(struct ibv_srq *srq, uint64_t id, uint32_t length)
+{
+	struct ibv_sge sge = { (uintptr_t)REMOTE, length, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	want(!ibv_post_srq_recv(srq, &wr, &bad), "ibv_post_srq_recv");
+}
+
+static void send_to(struct ibv_qp *qp, uint32_t srq, uint64_t id, enum ibv_wr_opcode opcode, uint32_t length)
+{
+	struct ibv_send_wr wr = { .wr_id = id, .opcode = opcode, .imm_data = htobe32(0x01020304) };
+	wr.qp_type.xrc.remote_srqn = srq;
+	wr.wr.rdma.remote_addr = (uintptr_t)REMOTE;
+	wr.wr.rdma.rkey = mr->rkey;
+	post(qp, &wr, buffer, length);
+}
+
+/* A child with a queue of its own, which knows nothing of the queue pair that its message comes by. */
+static void child_of_xrc(int file, int to_parent)
+{
+	uint32_t number;
+	struct ibv_srq *srq = shared_queue(domain(file), &number);
+	receive_shared(srq, 0x801, 64);
+	want(write(to_parent, &number, sizeof(number)) == sizeof(number), "write");
+	await(1);
+}
+
+static void xrc(int file, int from_child)
+{
+	uint32_t number[3];
+	struct ibv_xrcd *xrcd = domain(file);
+	struct ibv_srq *first = shared_queue(xrcd, &number[0]), *second = shared_queue(xrcd, &number[1]);
+	struct ibv_qp *a = make(IBV_QPT_XRC_SEND);
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd };
+	struct ibv_qp *b = ibv_create_qp_ex(context, &init);
+	want(b != NULL, "ibv_create_qp_ex");
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	memcpy(buffer, "hello", 5);
+
+	receive_shared(first, 0x201, 64);
+	receive_shared(second, 0x202, 4096);
+	send_to(a, number[1], 0x101, IBV_WR_SEND_WITH_IMM, 2500);
+	await(2);
+	send_to(a, number[0], 0x102, IBV_WR_SEND, 5);
+	await(2);
+	receive_shared(first, 0x203, 64);
+	send_to(a, number[0], 0x103, IBV_WR_RDMA_WRITE_WITH_IMM, 5);
+	await(2);
+	/* Two wait for the same wr_id: nobody can say whose it was. */
+	receive_shared(first, 0x204, 64);
+	receive_shared(second, 0x204, 64);
+	send_to(a, number[0], 0x104, IBV_WR_SEND, 5);
+	await(2);
+	want(read(from_child, &number[2], sizeof(number[2])) == sizeof(number[2]), "read");
+	send_to(a, number[2], 0x105, IBV_WR_SEND, 5);
+	await(1);
+	printf("%u %u %u %u %u\n", a->qp_num, b->qp_num, number[0], number[1], number[2]);
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	want(list && list[0], "a device");
-	pid_t child = 0;
-	if (!strcmp(how, "child")) {
+	pid_t child = -1;
+	int pipes[2] = { -1, -1 }, is_xrc = !strcmp(how, "xrc");
+	FILE *file = is_xrc ? tmpfile() : NULL;
+	want(!is_xrc || (file && !pipe(pipes)), "a file and a pipe");
+	if (!strcmp(how, "child") || is_xrc) {
 		/* Both have the layer and its file before they part. */
 		struct ibv_context *first = ibv_open_device(list[0]);
 		want(first != NULL, "ibv_open_device");
@@ -235,6 +324,10 @@ int main(int argc, char **argv)
 	want(mr != NULL, "ibv_reg_mr");
 	if (!strcmp(how, "many") || !strcmp(how, "small") || !strcmp(how, "tiny"))
 		many(argc > 2 ? atoi(argv[2]) : 1, *how == 's' ? 200000 : *how == 't' ? 50000 : 0);
+	else if (is_xrc && child == 0)
+		child_of_xrc(fileno(file), pipes[1]);
+	else if (is_xrc)
+		xrc(fileno(file), pipes[0]);
 	else
 		each_operation();
 	if (child > 0) {
@@ -247,11 +340,14 @@ int main(int argc, char **argv)
 		/* What docs/capture.md promises: whoever polls in vain for so long has all of it in the file. */
 		struct timespec now, begin;
 		struct ibv_wc wc;
+		long long waited;
 		clock_gettime(CLOCK_MONOTONIC, &begin);
 		do {
 			want(ibv_poll_cq(cq, 1, &wc) == 0, "ibv_poll_cq");
 			clock_gettime(CLOCK_MONOTONIC, &now);
-		} while (now.tv_sec - begin.tv_sec < 1);
+			/* Seconds by themselves would make a whole one of the last millisecond before the next. */
+			waited = (now.tv_sec - begin.tv_sec) * 1000LL + (now.tv_nsec - begin.tv_nsec) / 1000000;
+		} while (waited < 1000);
 		raise(SIGKILL);
 	}
 	return 0;

@@ -1,13 +1,13 @@
 #!/bin/bash
 # In the virtual machine: layers over the kernel's devices rxe0 and rxe1. layers_rxe.sh FOLDER: where the programs misuse, advice and cm of c-tests/validate are and the
-# layer liar.so of c-tests/layers, and where all goes that is found out. Of each pair of twins ID.HOW.json has what `validate` told, ID.HOW.said what the program printed, and its
+# layer liar.so of c-tests/layers (and poisoned, where the compiler has AddressSanitizer), and where all goes that is found out. Of each pair of twins ID.HOW.json has what `validate` told, ID.HOW.said what the program printed, and its
 # exit status last. The folders trace, capture, stats and killed have what these layers leave of a ping-pong, which prints NAME.said; told.text and told.json are what `ferroverbs trace`
 # says of another, and packets.d and packets.said are those of c-tests/layers/packets.c under `capture`.
 set -u
 given=$1
 # In the guest's memory: each file that is opened in the host's folder costs a round trip, and every program here opens dozens.
 folder=/run/layers
-mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm packets liar.so $folder && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
+mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm packets liar.so $folder && { [ ! -e poisoned ] || cp -a poisoned $folder; } && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
 export LD_LIBRARY_PATH=$folder/stage/lib
 # The address is that of a device: to the kernel's rdma_cm 127.0.0.1 is of none.
 export FERROVERBS_QUIET=1 CM_ADDRESS=10.77.0.1
@@ -77,5 +77,12 @@ for program in advice misuse cm; do
         echo "$id"
     done
 done
+if [ -e poisoned ]; then
+    export ASAN_OPTIONS=detect_leaks=0
+    twin poisoned MR-10 wrong &
+    twin poisoned MR-10 right
+    wait
+    echo MR-10
+fi
 rm -r stage
 cp -r . "$given"

@@ -88,20 +88,11 @@ pub(crate) fn announced(
     devices
 }
 
-/// A complete copy of a plugin's table, for the life of the process: functions beyond the size that the
-/// plugin knows are NULL.
+/// A complete copy of a plugin's table, for the life of the process.
 ///
 /// # Safety
-/// `table` points to constant data of a plugin that is never unloaded, as long as its `size` says.
+/// As of [`ferroverbs_plugin_ext::adopt`].
 pub(crate) unsafe fn adopt(table: *const ferroverbs_plugin_ext) -> &'static ferroverbs_plugin_ext {
-    let mut copy = Box::new(ferroverbs_plugin_ext::zeroed());
-    // SAFETY: every plugin knows the first field.
-    let known =
-        unsafe { (&raw const (*table).size).read() }.min(size_of::<ferroverbs_plugin_ext>());
-    // SAFETY: the plugin has at least that many bytes, and so have we. Whole fields are copied, as its
-    // structure is a prefix of ours.
-    unsafe {
-        core::ptr::copy_nonoverlapping(table.cast::<u8>(), (&raw mut *copy).cast::<u8>(), known);
-    }
-    Box::leak(copy)
+    // SAFETY: per the caller.
+    Box::leak(Box::new(unsafe { ferroverbs_plugin_ext::adopt(table) }))
 }

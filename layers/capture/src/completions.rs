@@ -3,8 +3,9 @@
 use core::sync::atomic::Ordering;
 
 use abi::{
-    IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_WC_GENERAL_ERR, IBV_WC_REM_ACCESS_ERR,
-    IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS,
+    IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, IBV_WC_GENERAL_ERR,
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
+    IBV_WC_SUCCESS,
 };
 use layer_records::names;
 use layer_records::pcapng::Direction;
@@ -17,10 +18,14 @@ use roce::wire::{
 use crate::frames::{self, About, Way};
 use crate::line::Line;
 use crate::memory::{Kind, Source};
-use crate::qp::{Flight, Known, Srq, State, kept};
+use crate::qp::{Flight, Known, State, kept};
 use crate::request;
 use crate::settings::{Class, settings};
+use crate::srq::Srq;
 use crate::writer;
+
+/// Wireshark does not show whom a packet of XRC names.
+const BY_SRQ: &str = " by shared receive queue ";
 
 impl Known {
     /// A completion was polled.
@@ -37,7 +42,7 @@ impl Known {
                 None => state.receives.take(done.wr_id),
             };
             let source = source.unwrap_or_default();
-            self.received(state, done, time, &source, &begin);
+            self.received(state, (done, time), &source, srq, &begin);
             state.receives.give_back(source);
             return;
         }
@@ -170,30 +175,41 @@ impl Known {
     }
 
     /// Writes what a peer would have sent to a receive, and our acknowledgement.
-    fn received(&self, state: &mut State, done: &Done, time: u64, source: &Source, begin: &Line) {
+    fn received(
+        &self,
+        state: &mut State,
+        (done, time): (&Done, u64),
+        source: &Source,
+        srq: Option<&Srq>,
+        begin: &Line,
+    ) {
         let is_write = done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM;
-        let class = if is_write { Class::Write } else { Class::Send };
+        let class = class_of(done);
         let from = state.heard.iter().position(|number| *number == done.src_qp);
         if let Some(at) = from {
             state.heard.remove(at);
         }
         let is_wired = self.wired.load(Ordering::Relaxed) || from.is_some();
+        let is_acknowledged = matches!(self.kind, IBV_QPT_RC | IBV_QPT_XRC_RECV);
         let is_datagram = self.kind == IBV_QPT_UD;
         if !settings().wants_class(class) {
             return;
         }
+        let xrc = srq.and_then(|srq| srq.xrc.as_ref());
         let has_packets = is_datagram
             || matches!(self.kind, abi::IBV_QPT_UC) && !is_write
-            || self.kind == IBV_QPT_RC && !is_write;
+            || self.kind == IBV_QPT_RC && !is_write
+            // Of one that another process connected nobody here knows the addresses.
+            || self.kind == IBV_QPT_XRC_RECV && !is_write && xrc.is_some() && state.peer != 0;
         if is_wired || !has_packets && !self.is_frame() {
-            let text = format!("{begin} received {} bytes{}", done.bytes, immediate_of(done));
-            self.event(time, Direction::In, &text, false);
+            self.event(time, Direction::In, &received_text(begin, done, srq), false);
             return;
         }
+        // A shared queue of XRC may be another context's than the queue pair.
+        let context = xrc.map_or(self.context, |xrc| xrc.context);
         if self.is_frame() {
             let mut bytes = Vec::new();
-            let _ =
-                source.read(self.context, Kind::Regions, 0, kept(done.bytes as usize), &mut bytes);
+            let _ = source.read(context, Kind::Regions, 0, kept(done.bytes as usize), &mut bytes);
             let comment = format!("{begin}; a frame as it was received");
             let about = About {
                 interface: self.packets,
@@ -210,7 +226,7 @@ impl Known {
         if is_datagram {
             skip = roce::wire::GRH_LEN;
             let mut grh = Vec::new();
-            let _ = source.read(self.context, Kind::Regions, 0, skip, &mut grh);
+            let _ = source.read(context, Kind::Regions, 0, skip, &mut grh);
             (way.source, way.destination) = ends_of(&grh).unwrap_or_default();
         }
         way.source_port = frames::source_port(if is_datagram { done.src_qp } else { state.peer });
@@ -236,17 +252,25 @@ impl Known {
                         }
                         None => Tail::Plain,
                     };
-                    Message::Rc(Request::Send(request::part(is_first, is_last, tail)))
+                    let request = Request::Send(request::part(is_first, is_last, tail));
+                    match xrc {
+                        Some(xrc) => Message::Xrc(Number::new(xrc.number), request),
+                        None => Message::Rc(request),
+                    }
                 }
             };
             let (offset, length) = request::piece(index, bytes, state.mtu);
             payload.clear();
             let known = kept(length);
-            let read = source.read(self.context, Kind::Regions, skip + offset, known, &mut payload);
+            let read = source.read(context, Kind::Regions, skip + offset, known, &mut payload);
             let mut bth = Bth::new(Qpn::new(self.number), state.expected.add(index));
-            bth.ack_request = is_last && self.kind == IBV_QPT_RC;
+            bth.ack_request = is_last && is_acknowledged;
             let mut comment = begin.clone();
-            comment.text(" received ").dec(bytes).text(" bytes; packet ");
+            comment.text(" received ").dec(bytes).text(" bytes");
+            if let Some(xrc) = xrc {
+                comment.text(BY_SRQ).hex(xrc.number.into());
+            }
+            comment.text("; packet ");
             comment.dec(u64::from(index) + 1).text(" of ").dec(count.into());
             if read.is_none() {
                 comment.text("; its bytes cannot be read");
@@ -258,11 +282,15 @@ impl Known {
         state.bytes = payload;
         let last = state.expected.add(count - 1);
         state.expected = last.add(1);
-        if self.kind == IBV_QPT_RC {
+        if is_acknowledged {
             state.done = state.done.wrapping_add(1);
             let aeth =
                 Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(state.done) };
-            let message = Message::RcResponse(Response::Acknowledge(aeth));
+            let response = Response::Acknowledge(aeth);
+            let message = match xrc {
+                Some(_) => Message::XrcResponse(response),
+                None => Message::RcResponse(response),
+            };
             let packet = Packet { bth: Bth::new(Qpn::new(state.peer), last), message };
             let mut comment = begin.clone();
             comment.text("; acknowledged; synthesised from the completion");
@@ -270,6 +298,42 @@ impl Known {
             self.synthesise((time, Direction::Out, &comment), &way, &packet, &[], 0);
         }
     }
+}
+
+/// A completion of a queue pair that another process has: a message came by XRC. It did by this shared receive queue if that `is_sure`; otherwise by any
+/// of those whose completions come where this one's do.
+pub(crate) fn of_a_stranger(srq: &Srq, is_sure: bool, done: &Done, time: u64) {
+    let Some(xrc) = &srq.xrc else { return };
+    if !settings().wants(&xrc.device, done.qp) || !settings().wants_class(class_of(done)) {
+        return;
+    }
+    let mut begin = Line::new(done.qp, done.wr_id);
+    begin.text(" status ").text(names::status(done.status).unwrap_or("an unknown status"));
+    let ok = done.status == IBV_WC_SUCCESS;
+    let text = match ok {
+        true => received_text(&begin, done, is_sure.then_some(srq)),
+        false => format!("{} vendor_err {:#x}", &*begin, done.vendor),
+    };
+    let about = About {
+        interface: xrc.events(),
+        time,
+        direction: Direction::In,
+        comment: &text,
+        at_once: !ok,
+    };
+    frames::event(&about);
+}
+
+/// What a receive was of.
+fn class_of(done: &Done) -> Class {
+    if done.opcode == abi::IBV_WC_RECV_RDMA_WITH_IMM { Class::Write } else { Class::Send }
+}
+
+/// The text of what was received and has no packet.
+fn received_text(begin: &Line, done: &Done, srq: Option<&Srq>) -> String {
+    let xrc = srq.and_then(|srq| srq.xrc.as_ref());
+    let by = xrc.map_or(String::new(), |xrc| format!("{BY_SRQ}{:#x}", xrc.number));
+    format!("{} received {} bytes{}{by}", &**begin, done.bytes, immediate_of(done))
 }
 
 fn immediate_of(done: &Done) -> String {

@@ -9,6 +9,7 @@ mod qp;
 mod request;
 mod rest;
 mod settings;
+mod srq;
 mod wire;
 mod writer;
 
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use abi::{
     IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_PATH_MTU, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RQ_PSN,
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD,
-    IBV_WC_SUCCESS, ferroverbs_layer, ibv_ah, ibv_context, ibv_mr, ibv_qp, verbs_context_ops,
+    IBV_QPT_XRC_RECV, IBV_SRQT_XRC, IBV_WC_SUCCESS, ferroverbs_layer, ibv_ah, ibv_context, ibv_mr,
+    ibv_qp, ibv_srq, verbs_context_ops,
 };
 use cface::lock::Guard;
 use layer_tap::table::Table;
@@ -29,7 +31,8 @@ use roce::wire::Psn;
 
 use frames::Way;
 use memory::Source;
-use qp::{Known, Srq};
+use qp::Known;
+use srq::{Srq, Xrc};
 
 /// What the front-end looks for.
 #[unsafe(no_mangle)]
@@ -70,7 +73,7 @@ fn hold() -> Vec<Guard> {
     let mut all = layer_tap::hold();
     all.extend([CONTEXTS.hold(), QPS.hold(), SRQS.hold(), HANDLES.hold()]);
     all.extend(memory::hold());
-    all.extend([wire::hold(), writer::hold()]);
+    all.extend([wire::hold(), srq::hold(), writer::hold()]);
     all
 }
 
@@ -227,7 +230,9 @@ impl Watch for Capture {
                 }
             }
             Call::create_srq | Call::create_srq_ex if result != 0 => {
-                SRQS.insert(result as usize, Arc::new(Srq::new(times.end)));
+                let xrc =
+                    if call == Call::create_srq_ex { xrc_of(result as usize, args) } else { None };
+                SRQS.insert(result as usize, Srq::make(times.end, xrc));
             }
             Call::create_ah if result != 0 => {
                 let small = arg(1);
@@ -247,8 +252,9 @@ impl Watch for Capture {
             }
             Call::destroy_srq if error == 0 => {
                 let known = SRQS.share(arg(0) as usize);
-                if known.is_some_and(|srq| srq.born < times.start) {
+                if let Some(srq) = known.filter(|srq| srq.born < times.start) {
                     SRQS.remove(arg(0) as usize);
+                    srq.forget();
                 }
             }
             Call::reg_mr if result != 0 => {
@@ -336,8 +342,13 @@ impl Watch for Capture {
         }
     }
 
-    fn completed(_cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
-        let Some(known) = qp.and_then(|qp| QPS.get(key_of(qp))) else { return };
+    fn completed(cq: usize, qp: Option<&Qp>, done: &Done, at: u64) {
+        let known = qp.and_then(|qp| QPS.get(key_of(qp)));
+        if known.is_none_or(|known| known.kind == IBV_QPT_XRC_RECV) {
+            completed_by_xrc(cq, known, done, at);
+            return;
+        }
+        let Some(known) = known else { return };
         let srq = SRQS.get(known.srq);
         if known.wanted {
             known.completed(done, at, srq);
@@ -370,6 +381,33 @@ impl Watch for Capture {
             QPS.remove(key_of(qp));
             wire::remove(&known);
         }
+    }
+}
+
+/// What a shared receive queue of XRC is known by, which was just made so.
+fn xrc_of(srq: usize, args: &[u64]) -> Option<Xrc> {
+    let &[context, _, _, kind, cq] = args else { return None };
+    let ctx = layer_tap::device(context as usize).filter(|_| kind == IBV_SRQT_XRC.into())?;
+    // SAFETY: the program does not know it yet.
+    let number = unsafe { ctx.srq_number(srq as *mut ibv_srq) }?;
+    Some(Xrc { number, context: ctx.at, cq: cq as usize, device: ctx.device.clone() })
+}
+
+/// A completion of a queue pair that receives by XRC: of one of this process, or of another's that this process knows only the queue of.
+#[cold]
+fn completed_by_xrc(cq: usize, known: Option<&Known>, done: &Done, at: u64) {
+    let of = srq::of_completion(cq, done.wr_id);
+    let one = of.as_ref().filter(|(_, is_sure)| *is_sure).map(|(srq, _)| &**srq);
+    match (known, &of) {
+        (Some(known), _) if known.wanted => known.completed(done, at, one),
+        (None, Some((srq, _))) => completions::of_a_stranger(srq, one.is_some(), done, at),
+        _ => {}
+    }
+    // What is told of it took it already.
+    if let Some(srq) = one
+        && known.is_none_or(|known| !known.wanted)
+    {
+        srq.refuse(done.wr_id);
     }
 }
 

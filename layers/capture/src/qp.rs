@@ -16,15 +16,15 @@ use crate::line::Line;
 use crate::memory::{Kind, Source};
 use crate::request;
 use crate::settings::{Class, settings};
+use crate::srq::{LONG, Receives};
 use crate::writer;
 
 /// Of interfaces.
 const SYNTHESISED: &str =
     "synthesised from verbs calls: what requests and completions say, no packet of a wire";
-const EVENTS: &str = "requests and completions that have no packet of their own, as text";
+pub(crate) const EVENTS: &str =
+    "requests and completions that have no packet of their own, as text";
 
-/// Receives and requests that are kept of a queue whose length is not known.
-const LONG: usize = 1 << 14;
 /// Datagrams of the wire that a completion is expected for.
 const HEARD: usize = 1024;
 /// Flights that are kept to be used again.
@@ -90,81 +90,11 @@ pub(crate) struct Flight {
     pub(crate) is_broken: bool,
 }
 
-/// Receives of a queue.
-#[derive(Default)]
-pub(crate) struct Receives {
-    waiting: VecDeque<(u64, Source)>,
-    spare: Vec<Source>,
-}
-
-impl Receives {
-    /// A receive is about to be posted. `source` gets what another one had.
-    pub(crate) fn push(&mut self, wr_id: u64, source: &mut Source, most: usize) {
-        if self.waiting.len() >= most {
-            self.waiting.pop_front();
-        }
-        let mut fresh = self.spare.pop().unwrap_or_default();
-        fresh.clear();
-        self.waiting.push_back((wr_id, std::mem::replace(source, fresh)));
-    }
-
-    /// It was refused.
-    pub(crate) fn refuse(&mut self, wr_id: u64) {
-        if let Some(at) = self.waiting.iter().rposition(|(id, _)| *id == wr_id) {
-            self.waiting.remove(at);
-        }
-    }
-
-    pub(crate) fn take(&mut self, wr_id: u64) -> Option<Source> {
-        let at = self.waiting.iter().position(|(id, _)| *id == wr_id)?;
-        self.waiting.remove(at).map(|(_, source)| source)
-    }
-
-    pub(crate) fn give_back(&mut self, source: Source) {
-        if self.spare.len() < SPARE {
-            self.spare.push(source);
-        }
-    }
-}
-
-/// A shared receive queue.
-pub(crate) struct Srq {
-    receives: Spin<Receives>,
-    /// Since when it is one.
-    pub(crate) born: u64,
-}
-
 impl Inside for Known {
     fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
         if turn == 1 {
             act(&self.state);
         }
-    }
-}
-
-impl Inside for Srq {
-    fn each(&self, turn: usize, act: &mut dyn FnMut(&dyn Lock)) {
-        if turn == 2 {
-            act(&self.receives);
-        }
-    }
-}
-
-impl Srq {
-    pub(crate) fn new(born: u64) -> Self {
-        Self { receives: Spin::new(Receives::default()), born }
-    }
-
-    pub(crate) fn push(&self, wr_id: u64, source: &mut Source) {
-        self.receives.lock().push(wr_id, source, LONG);
-    }
-
-    pub(crate) fn refuse(&self, wr_id: u64) {
-        self.receives.lock().refuse(wr_id);
-    }
-
-    pub(crate) fn take(&self, wr_id: u64) -> Option<Source> {
-        self.receives.lock().take(wr_id)
     }
 }
 
@@ -338,6 +268,9 @@ impl Known {
             return;
         }
         begin.text(", ").dec(post.bytes).text(" bytes");
+        if self.kind == IBV_QPT_XRC_SEND && post.remote_srq != 0 {
+            begin.text(" to shared receive queue ").hex(post.remote_srq.into());
+        }
         if flight.wired || count == 0 {
             self.event(time, Direction::Out, &begin, false);
             return;
@@ -450,22 +383,5 @@ pub(crate) fn kept(length: usize) -> usize {
     match settings().snap {
         0 => length,
         snap => length.min(snap),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn receives_are_taken_by_their_wr_id_and_no_more_are_kept_than_fit() {
-        let mut receives = Receives::default();
-        for wr_id in 0..5 {
-            receives.push(wr_id, &mut Source::default(), 4);
-        }
-        assert!(receives.take(0).is_none(), "the queue has four");
-        assert!(receives.take(3).is_some() && receives.take(3).is_none());
-        receives.refuse(4);
-        assert!(receives.take(4).is_none() && receives.take(1).is_some());
     }
 }

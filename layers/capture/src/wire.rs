@@ -2,7 +2,7 @@
 //! of the requests that they are of.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -23,8 +23,8 @@ use crate::writer;
 /// What the interface says.
 const WIRE: &str = "packets of the RoCE wire, as the software adapter sent and took them";
 
-/// The plugin's table; NULL: nobody tells of packets.
-static EXT: AtomicPtr<ferroverbs_plugin_ext> = AtomicPtr::new(core::ptr::null_mut());
+/// The table of the plugin that tells of packets.
+static EXT: OnceLock<ferroverbs_plugin_ext> = OnceLock::new();
 /// Queue pairs of a wire. Order: a leaf.
 static WIRED: Shared<Option<Wired>> = Shared::new(None);
 
@@ -41,7 +41,7 @@ struct Wired {
 /// # Safety
 /// A table of operations, complete.
 pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
-    if !EXT.load(Ordering::Relaxed).is_null() {
+    if EXT.get().is_some() {
         return;
     }
     // SAFETY: per the caller.
@@ -49,7 +49,7 @@ pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
     let Some(tell) = ext.tell_packets else { return };
     // SAFETY: `came` can be called at any time.
     if unsafe { tell(told) } == 0 {
-        EXT.store(core::ptr::from_ref(ext).cast_mut(), Ordering::Release);
+        let _ = EXT.set(ext);
     }
 }
 
@@ -58,9 +58,7 @@ pub(crate) unsafe fn begin(ops: *const verbs_context_ops) {
 /// # Safety
 /// Both are live, or the handle is NULL.
 pub(crate) unsafe fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> bool {
-    // SAFETY: NULL, or a table that stays.
-    let ext = unsafe { EXT.load(Ordering::Acquire).as_ref() };
-    let Some(ask) = ext.and_then(|ext| ext.is_wired) else { return false };
+    let Some(ask) = EXT.get().and_then(|ext| ext.is_wired) else { return false };
     // SAFETY: the function of a plugin, with an object that is its own (`is_of_plugin`).
     unsafe { ask(qp, ah) == 1 }
 }
@@ -70,7 +68,7 @@ pub(crate) unsafe fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> bool {
 /// # Safety
 /// A table of operations, complete.
 pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
-    let ext = EXT.load(Ordering::Acquire);
+    let Some(tell) = EXT.get().and_then(|ext| ext.tell_packets) else { return false };
     let base = |at: *const c_void| {
         let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: dladdr accepts any address.
@@ -78,10 +76,7 @@ pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
         // SAFETY: zeroed, or filled by dladdr.
         (found != 0).then(|| unsafe { info.assume_init() }.dli_fbase)
     };
-    if ext.is_null() {
-        return false;
-    }
-    let plugin = base(ext.cast());
+    let plugin = base(tell as *const c_void);
     let entries = ops.cast::<*const c_void>();
     // SAFETY: entries of the table.
     let mut all = (0..size_of::<verbs_context_ops>() / 8).map(|i| unsafe { entries.add(i).read() });

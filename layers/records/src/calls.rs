@@ -246,7 +246,7 @@ calls! {
     ];
     destroy_ah "ibv_destroy_ah" words!("ah" Hex);
     create_srq "ibv_create_srq" words!("pd" Hex, "max_wr" Dec, "max_sge" Dec);
-    create_srq_ex "ibv_create_srq_ex" words!("context" Hex, "max_wr" Dec, "max_sge" Dec);
+    create_srq_ex "ibv_create_srq_ex" words!("context" Hex, "max_wr" Dec, "max_sge" Dec, "srq_type" Dec, "cq" Hex);
     modify_srq "ibv_modify_srq" words!("srq" Hex, "srq_attr_mask" Hex, "max_wr" Dec, "srq_limit" Dec);
     query_srq "ibv_query_srq" words!("srq" Hex);
     destroy_srq "ibv_destroy_srq" words!("srq" Hex);

@@ -4,13 +4,14 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use abi::{
-    ibv_advise_mr_advice, ibv_ah, ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex,
-    ibv_dm, ibv_flow, ibv_flow_attr, ibv_gid, ibv_modify_cq_attr, ibv_mr, ibv_mr_init_attr, ibv_mw,
-    ibv_mw_bind, ibv_mw_type, ibv_ops_wr, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr,
-    ibv_qp, ibv_query_device_ex_input, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wq, ibv_wq_attr,
-    ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, verbs_context_ops, verbs_mr,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_advise_mr_advice, ibv_ah,
+    ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm, ibv_flow, ibv_flow_attr, ibv_gid,
+    ibv_modify_cq_attr, ibv_mr, ibv_mr_init_attr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_ops_wr,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_query_device_ex_input, ibv_sge,
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr,
+    ibv_values_ex, ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
+    verbs_context_ops, verbs_mr,
 };
 
 use crate::{CONTEXTS, CQS, Call, Ctx, Times, Watch, beneath, now};
@@ -144,7 +145,7 @@ control! {
     async_event(at: *mut ibv_context, event: *mut ibv_async_event), of at, [at, (*event).event_type, (*event).element.cq];
     destroy_ah(ah: *mut ibv_ah) -> c_int, of (*ah).context, [ah];
     create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq, of (*pd).context, [pd, (*attr).attr.max_wr, (*attr).attr.max_sge];
-    create_srq_ex(at: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq, of at, [at, (*attr).attr.max_wr, (*attr).attr.max_sge];
+    create_srq_ex(at: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq, of at, [at, (*attr).attr.max_wr, (*attr).attr.max_sge, if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC }, if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_CQ != 0 { (*attr).cq } else { core::ptr::null_mut() }];
     modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int, of (*srq).context, [srq, mask, (*attr).max_wr, (*attr).srq_limit];
     query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int, of (*srq).context, [srq];
     destroy_srq(srq: *mut ibv_srq) -> c_int, of (*srq).context, [srq];

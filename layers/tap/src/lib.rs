@@ -286,6 +286,20 @@ pub struct Ctx {
     pub(crate) next: *const verbs_context_ops,
 }
 
+impl Ctx {
+    /// The number that requests of XRC name a shared receive queue by (`ibv_get_srq_num(3)`); `None` for one that has none.
+    ///
+    /// # Safety
+    /// A live queue of this device.
+    #[must_use]
+    pub unsafe fn srq_number(&self, srq: *mut abi::ibv_srq) -> Option<u32> {
+        let mut number = 0;
+        // SAFETY: the caller's word.
+        let error = unsafe { beneath!(self.next, get_srq_num)(srq, &raw mut number) };
+        (error == 0).then_some(number)
+    }
+}
+
 // SAFETY: the table lives as long as the context and is only read, entry by entry.
 unsafe impl Send for Ctx {}
 // SAFETY: any thread may read the table, each entry of which is a word that is read and written at once.
@@ -342,6 +356,12 @@ pub(crate) fn key(ctx: usize, number: u32) -> usize {
 pub fn by_number(ctx: usize, number: u32) -> Option<&'static Qp> {
     // Contexts that differ in high bits only have the same keys.
     NUMBERS.get(key(ctx, number)).filter(|qp| qp.ctx.at == ctx && qp.number == number)
+}
+
+/// The open device whose `ibv_context` is at this address.
+#[must_use]
+pub fn device(context: usize) -> Option<&'static Ctx> {
+    CONTEXTS.get(context)
 }
 
 /// The QP at this address.

@@ -4,11 +4,11 @@ use core::ffi::{CStr, c_void};
 
 use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext, verbs_context_ops};
 
-/// The table of the plugin that serves these operations, if it has one with all that we know of. Where other layers lie beneath, some entries are theirs.
+/// The table of the plugin that serves these operations, if it has one; what a plugin of an older library does not know is absent. Where other layers lie beneath, some entries are theirs.
 ///
 /// # Safety
 /// A table of operations, complete.
-pub unsafe fn ext_of(ops: *const verbs_context_ops) -> Option<&'static ferroverbs_plugin_ext> {
+pub unsafe fn ext_of(ops: *const verbs_context_ops) -> Option<ferroverbs_plugin_ext> {
     let entries = ops.cast::<*const c_void>();
     let mut last = core::ptr::null_mut();
     for index in 0..size_of::<verbs_context_ops>() / size_of::<*const c_void>() {
@@ -34,7 +34,7 @@ pub unsafe fn ext_of(ops: *const verbs_context_ops) -> Option<&'static ferroverb
 
 /// # Safety
 /// If `file` is loaded, it stays.
-unsafe fn ext_in(file: &CStr) -> Option<&'static ferroverbs_plugin_ext> {
+unsafe fn ext_in(file: &CStr) -> Option<ferroverbs_plugin_ext> {
     // SAFETY: nothing is loaded that is not there.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
@@ -46,10 +46,6 @@ unsafe fn ext_in(file: &CStr) -> Option<&'static ferroverbs_plugin_ext> {
     if table.is_null() {
         return None;
     }
-    // SAFETY: every plugin knows the first member.
-    if unsafe { (*table).size } < size_of::<ferroverbs_plugin_ext>() {
-        return None;
-    }
-    // SAFETY: as large as ours, constant, never unloaded.
-    Some(unsafe { &*table })
+    // SAFETY: constant, never unloaded, as large as it says.
+    Some(unsafe { ferroverbs_plugin_ext::adopt(table) })
 }

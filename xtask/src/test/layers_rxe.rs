@@ -32,7 +32,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ids.extend(validate::ids_of(bench, twins)?);
     }
     let packets = capture::packets(bench)?;
-    for file in [&files.misuse, &files.cm, &files.advice, &files.liar, &packets] {
+    let sanitized = validate::sanitized(bench, tally);
+    let programs = [&files.misuse, &files.cm, &files.advice, &files.liar, &packets];
+    for file in programs.into_iter().chain(&sanitized) {
         let name = file.file_name().unwrap_or_default();
         fs::copy(file, folder.join(name)).map_err(|e| format!("{}: {e}", file.display()))?;
     }
@@ -71,6 +73,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for id in &ids {
         twins(&folder, id, tally);
     }
+    if sanitized.is_some() {
+        for (name, result) in ["wrong", "right"].map(|how| (how, poisoned(&folder, how))) {
+            tally.record(&format!("MR-10 {name}"), result);
+        }
+    }
     tally.record("a misuse is told with its place", placed(&folder));
     tally.record("trace of a ping-pong", traced(bench, &folder));
     tally.record("trace tells a ping-pong in text and in JSON", in_words(&folder));
@@ -106,6 +113,20 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
     if let Some((_, why)) = otherwise {
         tally.skip(&format!("{id} over rxe"), why);
     }
+}
+
+/// A buffer that is read too early ends the program, by AddressSanitizer's report; a device of the kernel needs no suppression to write there.
+fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
+    let told = validate::ids(&folder.join(format!("MR-10.{how}.json")));
+    let said = said(folder, &format!("MR-10.{how}"));
+    let right = match how {
+        "wrong" => {
+            let parts = ["use-after-poison", "in mr_10 ", "MR-10 warning: "];
+            told == ["MR-10"] && parts.iter().all(|part| said.contains(part))
+        }
+        _ => told.is_empty() && said == "0\n",
+    };
+    right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}"))
 }
 
 /// Of one misuse the lines of the program are told, and not those of the device's plugin.

@@ -339,16 +339,20 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
     Ok(())
 }
 
+/// The program that MR-10 is for, if the compiler has AddressSanitizer.
+pub(super) fn sanitized(bench: &Bench, tally: &mut Tally) -> Option<PathBuf> {
+    let program = compiled(bench, "validate/poisoned.c", "poisoned", &["-fsanitize=address"]);
+    let why = match program {
+        Ok(program) => return Some(program),
+        Err(why) => why,
+    };
+    tally.skip("MR-10", &format!("no program for AddressSanitizer: {}", why.trim()));
+    None
+}
+
 /// MR-10: a program of `-fsanitize=address`, by itself and with the software device's own writes suppressed or not.
 fn poisoned(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let options = ["-fsanitize=address"];
-    let program = match compiled(bench, "validate/poisoned.c", "poisoned", &options) {
-        Ok(program) => program,
-        Err(why) => {
-            tally.skip("MR-10", &format!("no program for AddressSanitizer: {}", why.trim()));
-            return Ok(());
-        }
-    };
+    let Some(program) = sanitized(bench, tally) else { return Ok(()) };
     let suppressions = bench.private_folder("suppressions")?.join("suppressions");
     fs::write(&suppressions, "interceptor_via_lib:libsoft\n").map_err(|e| e.to_string())?;
     let suppressed = format!("suppressions={}:detect_leaks=0", suppressions.display());

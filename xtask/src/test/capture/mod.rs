@@ -5,6 +5,7 @@ pub(super) mod icrc;
 mod many;
 mod operations;
 mod wire;
+mod xrc;
 
 use super::{Bench, Fabric, Tally, c_programs, layers};
 use crate::over::DataPath;
@@ -59,6 +60,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     packages::ensure(&[packages::CAPTURE], &bench.progress)?;
     let program = packets(bench)?;
     operations::run(bench, tally, &program)?;
+    xrc::run(bench, tally, &program)?;
     files(bench, tally, &program)?;
     ends(bench, tally, &program)?;
     command(bench, tally, &program)?;

@@ -211,7 +211,7 @@ fn seen(bench: &Bench, file: &Path, numbers: &[u64]) -> Result<(), String> {
     same(&wanted, &got)
 }
 
-fn same(wanted: &[String], got: &[String]) -> Result<(), String> {
+pub(super) fn same(wanted: &[String], got: &[String]) -> Result<(), String> {
     let missing: Vec<_> = wanted.iter().filter(|line| !got.contains(line)).collect();
     let extra: Vec<_> = got.iter().filter(|line| !wanted.contains(line)).collect();
     if missing.is_empty() && extra.is_empty() && wanted.len() == got.len() {

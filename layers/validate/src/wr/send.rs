@@ -1,0 +1,143 @@
+//! `ibv_post_send`, and WR-03.
+
+use core::ffi::{c_int, c_void};
+
+use abi::{
+    IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
+};
+
+use super::check::{check_send, check_send_state};
+use super::flight::{push, take_back};
+use super::list::{LONG, is_ring, refused, ring};
+use super::request::{Say, Send};
+use crate::again;
+use crate::checks::Id;
+use crate::objects::context;
+use crate::stack;
+use crate::state::{QPS, Qp, beneath};
+
+/// The request as the program wrote it.
+///
+/// # Safety
+/// `wr` is live, and its list is as long as it says.
+unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
+    let count = wr.num_sge;
+    let sges = (!wr.sg_list.is_null() && count >= 0).then(|| {
+        // More than the QP takes is not looked at.
+        let most = (count as usize).min(qp.cap.max_send_sge as usize);
+        // SAFETY: the program's list.
+        unsafe { core::slice::from_raw_parts(wr.sg_list, most) }
+    });
+    // SAFETY: all views have only integers.
+    let (remote, rkey) = unsafe {
+        match wr.opcode {
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey)
+            }
+            IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey),
+            // What is there was left by another request, or by nobody.
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (0, 0),
+            _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
+        }
+    };
+    // SAFETY: a request on a UD queue pair has this member of the union; for any other it is not read.
+    let ah = if qp.kind == IBV_QPT_UD { unsafe { wr.wr.ud.ah as usize } } else { 0 };
+    Send {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.send_flags,
+        sges,
+        count: count.into(),
+        inline: None,
+        remote,
+        rkey,
+        ah,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferroverbs_validate_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+    caller: *mut c_void,
+    frame: *mut c_void,
+) -> c_int {
+    const CALL: &str = "ibv_post_send";
+    let Some(known) = QPS.get(qp as usize) else {
+        // SAFETY: the caller's QP is live.
+        let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { beneath!(ctx, post_send)(qp, wr, bad) };
+    };
+    let site = stack::site(caller as usize, frame as usize);
+    let _user = known.single.then(|| crate::cq::enter(&known.user, CALL, known.name()));
+    let mut count = 0;
+    {
+        let mut queue = known.send.lock();
+        let mut at = wr;
+        // SAFETY: the program's list of live requests.
+        while let Some(this) = unsafe { at.as_ref() } {
+            count += 1;
+            // SAFETY: the requests of the program's list are live for the whole call.
+            if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
+                ring(CALL, Some(known), known.name());
+                break;
+            }
+            // SAFETY: live, per the caller.
+            let send = unsafe { read(known, this) };
+            if count == 1 {
+                check_send_state(known, CALL, send.wr_id);
+                again::begins(known, CALL, &mut queue, &send);
+            }
+            check_send(known, CALL, &mut queue, &send);
+            push(known, CALL, &mut queue, &send, site);
+            at = this.next;
+        }
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { beneath!(known.ctx, post_send)(qp, wr, bad) };
+    if result != 0 {
+        // SAFETY: `bad` was filled; the list is as it was.
+        let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
+        not_posted(known, CALL, result, &ids);
+        // SAFETY: NULL, or the first of the program's list.
+        if let Some(first) = unsafe { wr.as_ref() } {
+            // SAFETY: live, per the caller.
+            let first = unsafe { read(known, first) };
+            again::refused(&mut known.send.lock(), &first, &ids, count, result, site);
+        }
+    }
+    result
+}
+
+/// WR-03, and the rest of a list that was refused.
+#[cold]
+pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64]) {
+    let mut queue = qp.send.lock();
+    let wr_id = ids.first().copied().unwrap_or(0);
+    take_back(&mut queue, ids);
+    crate::digest::take_back(qp, ids);
+    let (all, due) = (queue.flights.len(), queue.due);
+    drop(queue);
+    if error != libc::ENOMEM || all < qp.cap.max_send_wr as usize {
+        return;
+    }
+    let (why, remedy) = if due == 0 {
+        (
+            "none of them signaled",
+            "set IBV_SEND_SIGNALED on every n-th request and poll its completion",
+        )
+    } else {
+        (
+            "their completions not polled",
+            "poll the send CQ before posting more, or raise cap.max_send_wr",
+        )
+    };
+    Say { qp, call, wr_id }.say(
+        Id::Wr03,
+        format!("the send queue is full: {all} requests outstanding ({due} signaled), {why}"),
+        remedy,
+    );
+}
