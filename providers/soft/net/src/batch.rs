@@ -151,6 +151,20 @@ impl Sender {
         self.segments > 1
     }
 
+    /// Sends one packet, ICRC included, whose IPv4 header has identification 0. What does not go may go in a batch, which tries again where that helps.
+    ///
+    /// # Errors
+    /// The socket's; the lane is another sender's.
+    #[inline]
+    pub fn send_one(&self, path: &Path, ecn: Ecn, packet: &[u8]) -> io::Result<()> {
+        let socket = self.lanes.socket(path.lane).ok_or_else(foreign_lane)?;
+        let fd = sys::fd(socket);
+        if path.traffic_class | ecn as u8 == TRAFFIC_CLASS {
+            return sys::send_piece(fd, &path.name, &path.control, packet);
+        }
+        sys::send_piece(fd, &path.name, &path.control_of(ecn), packet)
+    }
+
     /// An empty batch of packets whose payloads live for `'p`.
     pub fn batch<'p>(&mut self) -> Batch<'_, 'p> {
         let parts = recycle(std::mem::take(&mut self.store.parts));
@@ -233,8 +247,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         while let Some(message) = self.sender.store.messages.get(done) {
             let Some(socket) = self.sender.lanes.socket(message.lane) else {
-                let why = io::Error::new(io::ErrorKind::InvalidInput, "a lane of another sender");
-                (sent.refused, sent.error) = (sent.refused + message.packets, Some(why));
+                (sent.refused, sent.error) = (sent.refused + message.packets, Some(foreign_lane()));
                 done += 1;
                 continue;
             };
@@ -304,6 +317,11 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 }
 
+#[cold]
+fn foreign_lane() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "a lane of another sender")
+}
+
 /// Whether a send failed because the kernel, or the interface, does not cut datagrams.
 fn cannot_segment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
@@ -329,7 +347,8 @@ impl<'p> Place<'_, '_, 'p> {
     pub fn put(self, head: &[u8], payload: &[Bytes<'p>], trailer: &[u8]) -> Result<(), Misfit> {
         let Self { batch, path, ecn, len, joins, .. } = self;
         let came = head.len() + payload.iter().map(Bytes::len).sum::<usize>() + trailer.len();
-        let count = payload.len() + 2;
+        let around = [head, trailer].into_iter().filter(|own| !own.is_empty()).count();
+        let count = payload.len() + around;
         let misfit = Misfit { announced: len, came };
         let first = batch.parts.len();
         let own = head.len() + trailer.len();
@@ -344,11 +363,15 @@ impl<'p> Place<'_, '_, 'p> {
         let index = store.packets.len();
         let joins =
             joins && store.messages.last().is_some_and(|m| m.parts + count <= MESSAGE_PARTS);
-        batch.parts.push(Part::Own(batch.used as u32, head.len() as u32));
+        if !head.is_empty() {
+            batch.parts.push(Part::Own(batch.used as u32, head.len() as u32));
+            batch.used += head.len();
+        }
         batch.parts.extend(payload.iter().map(|&bytes| Part::Outside(bytes)));
-        batch.used += head.len();
-        batch.parts.push(Part::Own(batch.used as u32, trailer.len() as u32));
-        batch.used += trailer.len();
+        if !trailer.is_empty() {
+            batch.parts.push(Part::Own(batch.used as u32, trailer.len() as u32));
+            batch.used += trailer.len();
+        }
         store.packets.push(Packet { first, parts: count });
         match store.messages.last_mut().filter(|_| joins) {
             Some(message) => {

@@ -95,10 +95,15 @@ fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
             put(&mut batch, &path, ecn, &bytes);
             assert_eq!(batch.send().packets, 1);
             drop(batch);
-            let came = &ends.receive(1)[0];
             let hops = if hop_limit == 0 { 64 } else { hop_limit };
             let class = traffic_class | ecn as u8;
+            let came = ends.receive(1).remove(0);
             assert_eq!((came.hop_limit, came.traffic_class), (hops, class), "{address}");
+            // One that goes by itself is the same.
+            ends.sender.send_one(&path, ecn, &came.bytes).expect("it goes");
+            let again = ends.receive(1).remove(0);
+            assert_eq!((again.hop_limit, again.traffic_class), (hops, class), "{address}");
+            assert_eq!((again.bytes, again.from, again.to), (came.bytes, came.from, came.to));
         }
     }
 }
@@ -154,13 +159,35 @@ fn what_comes_after_many_that_came_alone_is_merged_from_its_second_time_on() {
 fn a_payload_may_be_scattered() {
     let mut ends = Ends::new("::1", true, true);
     let bytes = body(7, 1000);
-    let parts: Vec<Bytes<'_>> = bytes.chunks(37).map(Bytes::from).collect();
+    // Such that lie one behind the other are one for the kernel.
+    let adjacent: Vec<&[u8]> = bytes.chunks(37).collect();
+    let apart: Vec<&[u8]> = bytes.chunks(37).rev().collect();
+    for parts in [adjacent, apart] {
+        let wanted = parts.concat();
+        let parts: Vec<Bytes<'_>> = parts.into_iter().map(Bytes::from).collect();
+        let mut batch = ends.sender.batch();
+        let place = batch.place(&ends.path, Ecn::Capable, 12 + 1000 + 4).expect("room");
+        place.put(&[4; 12], &parts, &[0; 4]).expect("as long as said");
+        assert_eq!(batch.send().packets, 1);
+        drop(batch);
+        assert_eq!(ends.receive(1)[0].bytes[12..1012], wanted);
+    }
+}
+
+#[test]
+fn packets_without_anything_around_them_go_together_too() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let wanted: Vec<Vec<u8>> = (0..70).map(|i| body(i, 512)).collect();
+    let all = wanted.concat();
     let mut batch = ends.sender.batch();
-    let place = batch.place(&ends.path, Ecn::Capable, 12 + 1000 + 4).expect("room");
-    place.put(&[4; 12], &parts, &[0; 4]).expect("as long as said");
-    assert_eq!(batch.send().packets, 1);
+    for bytes in all.chunks(512) {
+        let place = batch.place(&ends.path, Ecn::Capable, 512).expect("room");
+        place.put(&[], &[Bytes::from(bytes)], &[]).expect("as long as said");
+    }
+    assert_eq!(batch.send().packets, 70);
     drop(batch);
-    assert_eq!(ends.receive(1)[0].bytes[12..1012], bytes);
+    let came: Vec<_> = ends.receive(70).into_iter().map(|came| came.bytes).collect();
+    assert_eq!(came, wanted);
 }
 
 #[test]
@@ -187,6 +214,8 @@ fn what_cannot_be_is_refused_and_the_rest_goes() {
     assert!(batch.is_empty());
     drop(batch);
     assert_eq!(ends.receive(1).len(), 1);
+    let why = ends.sender.send_one(&astray, Ecn::Capable, &bytes).expect_err("not its lane");
+    assert_eq!(why.kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[test]

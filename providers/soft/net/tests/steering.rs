@@ -56,7 +56,9 @@ fn came(group: &mut [Receiver]) -> Vec<Vec<Vec<u8>>> {
 fn places(group: &mut [Receiver]) -> Vec<u16> {
     let port = group[0].port().expect("bound");
     let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-    assert_eq!(sharers(any, port).expect("a list"), group.len());
+    // The kernel writes its list piece by piece: one may be left out while other tests open and close sockets.
+    let listed = || sharers(any, port).expect("a list") == group.len();
+    assert!((0..1000).any(|_| listed()), "{} sockets", group.len());
     ask(any, port, group.len() as u16).expect("probes");
     let places = came(group).into_iter().map(|came| {
         assert_eq!(came.len(), 1, "one probe each");

@@ -52,8 +52,8 @@
 //! again when [`release`](engine::Qp::release) says so), and tells the requester which packets it has; only the missing ones
 //! go again. Nothing is executed out of order.
 //!
-//! It is agreed upon like this: a requester says [`Hello`](wire::Ours::Hello) before its first packet, and again (four times
-//! in all) after a plain NAK. A responder that was greeted answers gaps with [`Selective`](wire::Ours::Selective) instead of
+//! It is agreed upon like this: a requester says [`Hello`](wire::Ours::Hello) before its first packet, and again after a plain NAK: after
+//! the first three of them, and then whenever there were twice as many. A responder that was greeted answers gaps with [`Selective`](wire::Ours::Selective) instead of
 //! a NAK. Both are packets under an opcode that is left to manufacturers and belongs to no transport, which any other peer
 //! has to drop silently. Nobody answers a Hello, so nothing can be amplified by it; if it is lost, or the peer is another's,
 //! all goes on in the plain way.

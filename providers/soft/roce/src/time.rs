@@ -28,6 +28,12 @@ impl Time {
     /// `duration` later.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        self.after_ns(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// `ns` nanoseconds later.
+    #[must_use]
+    pub const fn after_ns(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
     }
 }

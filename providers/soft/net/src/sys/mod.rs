@@ -6,7 +6,7 @@ mod outgoing;
 
 pub(crate) use incoming::{Incoming, Received, error_queue};
 pub use outgoing::Bytes;
-pub(crate) use outgoing::{DatagramParts, Outgoing, Part};
+pub(crate) use outgoing::{DatagramParts, Outgoing, Part, send_piece};
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -104,7 +104,8 @@ impl Outgoing {
                 break;
             }
             let first = self.iovecs.len();
-            self.iovecs.extend(datagram.parts.iter().map(|part| {
+            let mut end = std::ptr::null();
+            for part in datagram.parts {
                 let (start, len) = match *part {
                     Part::Own(at, len) => {
                         let bytes = own.get(at as usize..).and_then(|own| own.get(..len as usize));
@@ -113,8 +114,15 @@ impl Outgoing {
                     }
                     Part::Outside(bytes) => (bytes.start, bytes.len),
                 };
-                iovec { iov_base: start.cast_mut().cast(), iov_len: len }
-            }));
+                match self.iovecs.last_mut() {
+                    // Packets that lie one behind the other are one piece for the kernel.
+                    Some(last) if end == start => last.iov_len += len,
+                    _ => {
+                        self.iovecs.push(iovec { iov_base: start.cast_mut().cast(), iov_len: len })
+                    }
+                }
+                end = start.wrapping_add(len);
+            }
             // SAFETY: a structure of integers and pointers, for which zeroes are values.
             let mut header: mmsghdr = unsafe { std::mem::zeroed() };
             header.msg_hdr.msg_name = datagram.name.bytes.as_ptr().cast_mut().cast();
@@ -123,7 +131,7 @@ impl Outgoing {
             header.msg_hdr.msg_controllen = datagram.control.len as _;
             // The vector has room for all of it, so what is in it does not move.
             header.msg_hdr.msg_iov = self.iovecs.as_mut_ptr().wrapping_add(first);
-            header.msg_hdr.msg_iovlen = datagram.parts.len() as _;
+            header.msg_hdr.msg_iovlen = (self.iovecs.len() - first) as _;
             self.headers.push(header);
         }
         let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
@@ -142,6 +150,32 @@ impl Outgoing {
         };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
+}
+
+/// sendmsg(2) of a datagram that is one piece.
+///
+/// # Errors
+/// The socket's.
+pub(crate) fn send_piece(
+    fd: BorrowedFd<'_>,
+    name: &Name,
+    control: &Control,
+    piece: &[u8],
+) -> io::Result<()> {
+    let mut iovec = iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+    // SAFETY: a structure of integers and pointers, for which zeroes are values.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = name.bytes.as_ptr().cast_mut().cast();
+    header.msg_namelen = name.len as u32;
+    header.msg_control = control.bytes.as_ptr().cast_mut().cast();
+    header.msg_controllen = control.len as _;
+    header.msg_iov = &raw mut iovec;
+    header.msg_iovlen = 1;
+    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
+    // By its number, as in `Outgoing::send`.
+    // SAFETY: all that the header names is borrowed until the end of this function. The call only reads it.
+    let taken = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw mut header, flags) };
+    usize::try_from(taken).map(drop).map_err(|_| io::Error::last_os_error())
 }
 
 impl fmt::Debug for Outgoing {

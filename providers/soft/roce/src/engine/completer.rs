@@ -137,9 +137,7 @@ impl Requester {
                 self.flight.refused_from(psn);
                 shared.congestion.missed(1);
                 self.lost(now, false, shared);
-                if let Some(left) = self.hellos.checked_sub(1) {
-                    (self.hellos, self.hello_due) = (left, true);
-                }
+                self.plainly_refused();
             }
             Syndrome::Nak(nak) => {
                 if !self.reached(now, psn, shared) {

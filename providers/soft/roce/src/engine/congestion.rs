@@ -133,6 +133,9 @@ impl Congestion {
         if let Some(sample) = round_trip {
             self.way.round_trip(now, sample);
         }
+        if self.window >= self.most {
+            return;
+        }
         let grown = match self.window < self.threshold {
             true => self.window + bytes,
             false if self.way.is_free() => self.window + bytes / SHARE,

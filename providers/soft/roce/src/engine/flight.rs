@@ -135,9 +135,14 @@ impl Flight {
         self.flying_bytes += u64::from(count) * u64::from(bytes);
     }
 
+    /// Whether any PSN is to go again.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost != 0
+    }
+
     /// The first PSN that is to go again.
     pub(super) fn first_lost(&self) -> Option<Psn> {
-        if self.lost == 0 {
+        if !self.has_lost() {
             return None;
         }
         let index = self.slots.iter().position(|slot| slot.state == State::Lost)?;
@@ -321,10 +326,12 @@ impl Flight {
 
     /// Forgets what is answered at the base. Says whether anything was.
     pub(super) fn advance(&mut self) -> bool {
-        let count = self.slots.iter().take_while(|slot| slot.state == State::Done).count();
-        self.slots.drain(..count);
-        self.base = self.base.add(count as u32);
-        count != 0
+        let before = self.base;
+        while self.slots.front().is_some_and(|slot| slot.state == State::Done) {
+            self.slots.pop_front();
+            self.base = self.base.add(1);
+        }
+        self.base != before
     }
 
     /// Whether something arrived that went later than what is not answered: [`infer_lost`](Self::infer_lost) may find

@@ -287,6 +287,26 @@ impl Qp {
         self.poll(now, true)
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) has no packet, now or later, unless something else happens first. `false` says nothing. With
+    /// `keeps_acknowledgement` the same of [`poll_transmit_before_acknowledgement`](Self::poll_transmit_before_acknowledgement).
+    #[must_use]
+    pub fn has_nothing_to_send(&self, keeps_acknowledgement: bool) -> bool {
+        let answers = match &self.receiving {
+            ReceiveSide::Reliable(responder) => {
+                let stays = keeps_acknowledgement && self.before_ack < BEFORE_ACK;
+                responder.answers.is_empty()
+                    || (stays && responder.answers.is_only_an_acknowledgement())
+            }
+            _ => true,
+        };
+        let requests = match &self.sending {
+            SendSide::NotYet => true,
+            SendSide::Reliable(requester) => requester.has_nothing_to_send(),
+            SendSide::Unreliable(sender) => !sender.wants_to_send(),
+        };
+        answers && requests && !self.cnp_due && !self.shared.error
+    }
+
     /// Whether nothing waits to be said to the peer but an acknowledgement.
     #[must_use]
     pub fn owes_acknowledgement(&self) -> bool {
@@ -362,19 +382,29 @@ impl Qp {
     /// nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let (timer, wants_to_send) = match &self.sending {
-            SendSide::NotYet => (None, false),
-            SendSide::Reliable(requester) => {
-                (requester.timers.next(), requester.wants_to_send(&self.shared))
-            }
-            SendSide::Unreliable(sender) => (None, sender.wants_to_send()),
+        let timer = match &self.sending {
+            SendSide::Reliable(requester) => requester.timers.next(),
+            SendSide::NotYet | SendSide::Unreliable(_) => None,
+        };
+        let ready = self.shared.congestion.ready_at().filter(|_| self.waits_for_its_rate());
+        match (timer, ready) {
+            (Some(timer), Some(ready)) => Some(timer.min(ready)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Whether something would go if the rate allowed it.
+    fn waits_for_its_rate(&self) -> bool {
+        let wants_to_send = match &self.sending {
+            SendSide::NotYet => false,
+            SendSide::Reliable(requester) => requester.wants_to_send(&self.shared),
+            SendSide::Unreliable(sender) => sender.wants_to_send(),
         };
         let answers = match &self.receiving {
             ReceiveSide::Reliable(responder) => responder.answers.has_data(),
             _ => false,
         };
-        let ready = self.shared.congestion.ready_at().filter(|_| wants_to_send || answers);
-        [timer, ready].into_iter().flatten().min()
+        wants_to_send || answers
     }
 
     /// Time has passed.

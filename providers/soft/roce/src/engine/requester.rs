@@ -30,9 +30,9 @@ pub(super) struct Requester {
     pub(super) last_nak: Option<Psn>,
     /// The peer keeps what comes behind a gap, and says so.
     pub(super) selects: bool,
-    /// How often the peer may still be greeted.
-    pub(super) hellos: u8,
-    pub(super) hello_due: bool,
+    /// Plain refusals of a sequence number by a peer that may be one of ours, and did not hear a greeting.
+    strangeness: Option<u32>,
+    hello_due: bool,
     /// Packets since the last that asked for an acknowledgement.
     unasked: u32,
     /// Messages that began.
@@ -76,8 +76,9 @@ const READ_PIECE: u32 = 64;
 const READ_CRUMB: u32 = 16;
 /// What a packet costs besides its payload, in bytes of a window.
 pub(super) const OVERHEAD: u32 = 64;
-/// How often a silent peer is greeted.
-const HELLOS: u8 = 4;
+/// So many refusals bring a greeting each. Then each time that there were twice as many: where many packets are lost all of the first greetings may be,
+/// and another's end hears only of a few.
+const HELLOS: u32 = 3;
 
 impl Requester {
     pub(super) fn new(sending: Sending, shared: &Shared) -> Self {
@@ -94,7 +95,7 @@ impl Requester {
             recovery: sending.first_psn,
             last_nak: None,
             selects: false,
-            hellos: if hello { HELLOS - 1 } else { 0 },
+            strangeness: hello.then_some(0),
             hello_due: hello,
             unasked: 0,
             messages: 0,
@@ -148,6 +149,19 @@ impl Requester {
         let room = bytes == 0 || bytes < shared.congestion.window();
         let more = self.flight.first_lost().is_some() || self.may_send_new(shared);
         more && (room || self.timers.is_probing())
+    }
+
+    /// Whether all that is posted went, and nothing of it is to go again.
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        let greets = self.hello_due && !self.queue.is_empty();
+        self.queue.len() == self.cursor && !self.flight.has_lost() && !greets
+    }
+
+    /// The peer refused a sequence number as any peer does.
+    pub(super) fn plainly_refused(&mut self) {
+        let Some(times) = self.strangeness.as_mut().filter(|_| !self.selects) else { return };
+        *times = times.saturating_add(1);
+        self.hello_due |= *times <= HELLOS || times.is_power_of_two();
     }
 
     /// Whether all that could go is one packet of a new request.

@@ -8,11 +8,11 @@ use super::{Sending, Tuning};
 use crate::Time;
 use std::time::Duration;
 
-/// The timers of a requester.
+/// The timers of a requester. How long something takes is in nanoseconds here: this is asked with each packet, and seconds need not be told apart.
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
-    ack_timeout: Option<Duration>,
-    probe_after: Option<Duration>,
+    ack_timeout: Option<u64>,
+    probe_after: Option<u64>,
     deadline: Option<Time>,
     probe: Option<Time>,
     rnr_until: Option<Time>,
@@ -29,22 +29,22 @@ pub(super) struct Timers {
     /// That was done, without progress.
     asked_early: bool,
     /// Smoothed round trip time and its variation (RFC 6298).
-    round_trip: Option<(Duration, Duration)>,
+    round_trip: Option<(u64, u64)>,
 }
 
 /// An adapter may wait four times the local ACK timeout (IBTA vol 1, 9.7.6.1.3), so backing off ends there.
 const MOST_BACKOFF: u32 = 2;
 /// Parts of a wait.
-const SHARES: u32 = 256;
+const SHARES: u64 = 256;
 /// The first probe, while no round trip is known, waits so many times longer.
-const UNKNOWN: u32 = 16;
+const UNKNOWN: u64 = 16;
 /// The first probe goes after this part of the local ACK timeout, if two round trips are less: so that several go before it ends.
-const EARLY: u32 = 16;
+const EARLY: u64 = 16;
 /// Packets overtake each other by more than this only if the way has other round trips.
-const OVERTAKING: Duration = Duration::from_micros(50);
+const OVERTAKING: u64 = 50_000;
 
 /// Of an answer that is missing one packet is asked for so much sooner than the first probe goes.
-const SOONER: u32 = 5;
+const SOONER: u64 = 5;
 
 /// A question about the oldest packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Timers {
     pub(super) fn new(sending: &Sending, tuning: &Tuning, spread: u32) -> Self {
         let cap = tuning.timeout_cap.unwrap_or(Duration::MAX);
         Self {
-            ack_timeout: sending.ack_timeout().map(|timeout| timeout.min(cap)),
-            probe_after: tuning.probe_after,
+            ack_timeout: sending.ack_timeout().map(|timeout| ns_of(timeout.min(cap))),
+            probe_after: tuning.probe_after.map(ns_of),
             deadline: None,
             probe: None,
             rnr_until: None,
@@ -82,29 +82,32 @@ impl Timers {
     /// A packet is under way, and none was before.
     pub(super) fn arm(&mut self, now: Time) {
         let backoff = 1 << self.attempts.min(MOST_BACKOFF);
-        self.deadline = self.ack_timeout.map(|timeout| now.after(timeout * backoff));
+        self.deadline =
+            self.ack_timeout.map(|timeout| now.after_ns(timeout.saturating_mul(backoff)));
         self.arm_probe(now);
     }
 
     fn arm_probe(&mut self, now: Time) {
-        self.probe = self.probe_after.map(|least| {
-            if let Some((smooth, variation)) = self.round_trip.filter(|_| self.may_ask_early()) {
-                return now.after(smooth + (least / SOONER).max(variation * 4));
+        let Some(least) = self.probe_after else { return self.probe = None };
+        if let Some((smooth, variation)) = self.round_trip.filter(|_| self.may_ask_early()) {
+            let wait = smooth.saturating_add((least / SOONER).max(variation.saturating_mul(4)));
+            return self.probe = Some(now.after_ns(wait));
+        }
+        let wait = match self.round_trip {
+            Some((smooth, variation)) => {
+                let early = self.ack_timeout.map_or(u64::MAX, |timeout| timeout / EARLY);
+                let usual = smooth.saturating_add(least.max(variation.saturating_mul(4)));
+                usual.min(early.max(smooth.saturating_mul(2).saturating_add(least)))
             }
-            let wait = match self.round_trip {
-                Some((smooth, variation)) => {
-                    let early = self.ack_timeout.map_or(Duration::MAX, |timeout| timeout / EARLY);
-                    (smooth + least.max(variation * 4)).min(early.max(smooth * 2 + least))
-                }
-                None => least * UNKNOWN,
-            };
-            let wait = wait * (1 << self.probes.min(10));
-            // Many that began together would ask together, and lose that as well.
-            match self.round_trip.is_some() && self.probes == 0 {
-                true => now.after(wait),
-                false => now.after(wait + wait * self.share() / SHARES),
-            }
-        });
+            None => least.saturating_mul(UNKNOWN),
+        };
+        let wait = wait.saturating_mul(1 << self.probes.min(10));
+        // Many that began together would ask together, and lose that as well.
+        let more = match self.round_trip.is_some() && self.probes == 0 {
+            true => 0,
+            false => wait.saturating_mul(u64::from(self.share())) / SHARES,
+        };
+        self.probe = Some(now.after_ns(wait.saturating_add(more)));
     }
 
     /// Whether one missing answer is asked for before all of them are.
@@ -203,20 +206,28 @@ impl Timers {
 
     /// A packet that was sent so much earlier than one that arrived is lost.
     pub(super) fn patience(&self) -> Duration {
-        self.round_trip.map_or(Duration::MAX, |(smooth, _)| smooth.max(OVERTAKING))
+        let longest = |(smooth, _): (u64, _)| Duration::from_nanos(smooth.max(OVERTAKING));
+        self.round_trip.map_or(Duration::MAX, longest)
     }
 
     /// A packet that was sent once was answered after `sample`.
     pub(super) fn round_trip(&mut self, sample: Option<Duration>) {
-        let Some(sample) = sample else { return };
+        let Some(sample) = sample.map(ns_of) else { return };
         self.round_trip = Some(match self.round_trip {
             None => (sample, sample / 2),
             Some((smooth, variation)) => {
                 let difference = sample.abs_diff(smooth);
-                ((smooth * 7 + sample) / 8, (variation * 3 + difference) / 4)
+                let eighths = smooth.saturating_mul(7).saturating_add(sample);
+                let quarters = variation.saturating_mul(3).saturating_add(difference);
+                (eighths / 8, quarters / 4)
             }
         });
     }
+}
+
+/// Nanoseconds of what no clock here tells from for ever if it is longer.
+fn ns_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{
     Aeth, Atomic, Deth, Feth, Immediate, Malformed, Number, Ours, Reth, headers, packet::HeadBytes,
-    take,
+    packet::append, take,
 };
 
 /// What a packet says. The transport is part of it.
@@ -208,15 +208,15 @@ impl Message {
             Self::Rc(request) => request.emit(head),
             Self::Uc(one_way) => Request::from(*one_way).emit(head),
             Self::Xrc(srq, request) => {
-                head.extend(headers::emit_srq(*srq));
+                append(head, headers::emit_srq(*srq));
                 request.emit(head);
             }
             Self::RcResponse(response) | Self::XrcResponse(response) => response.emit(head),
             Self::Ud(deth, immediate) => {
-                head.extend(deth.emit());
+                append(head, deth.emit());
                 head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
-            Self::Cnp => head.extend(CNP_RESERVED),
+            Self::Cnp => append(head, CNP_RESERVED),
             Self::Ours(ours) => ours.emit(head),
         }
     }
@@ -332,23 +332,23 @@ impl Request {
             Self::Send(Send::First | Send::Middle) => {}
             Self::Send(Send::Last(tail) | Send::Only(tail)) => match tail {
                 Tail::Plain => {}
-                Tail::Immediate(immediate) => head.extend(immediate.bytes()),
-                Tail::Invalidate(key) => head.extend(key.to_be_bytes()),
+                Tail::Immediate(immediate) => append(head, immediate.bytes()),
+                Tail::Invalidate(key) => append(head, key.to_be_bytes()),
             },
-            Self::Write(Write::First(reth)) => head.extend(reth.emit()),
+            Self::Write(Write::First(reth)) => append(head, reth.emit()),
             Self::Write(Write::Middle) => {}
             Self::Write(Write::Last(immediate)) => {
                 head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
             Self::Write(Write::Only(reth, immediate)) => {
-                head.extend(reth.emit());
+                append(head, reth.emit());
                 head.extend(immediate.iter().flat_map(|immediate| immediate.bytes()));
             }
-            Self::Read(reth) | Self::AtomicWrite(reth) => head.extend(reth.emit()),
-            Self::Atomic(atomic) => head.extend(atomic.emit()),
+            Self::Read(reth) | Self::AtomicWrite(reth) => append(head, reth.emit()),
+            Self::Atomic(atomic) => append(head, atomic.emit()),
             Self::Flush(feth, reth) => {
-                head.extend(feth.emit());
-                head.extend(reth.emit());
+                append(head, feth.emit());
+                append(head, reth.emit());
             }
         }
     }
@@ -391,10 +391,10 @@ impl Response {
             Self::Acknowledge(aeth)
             | Self::Read(
                 ReadResponse::First(aeth) | ReadResponse::Last(aeth) | ReadResponse::Only(aeth),
-            ) => head.extend(aeth.emit()),
+            ) => append(head, aeth.emit()),
             Self::Atomic(aeth, original) => {
-                head.extend(aeth.emit());
-                head.extend(original.to_be_bytes());
+                append(head, aeth.emit());
+                append(head, original.to_be_bytes());
             }
         }
     }

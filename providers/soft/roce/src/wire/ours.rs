@@ -4,7 +4,8 @@
 //! 9.2.1, 9.6.1). The body begins with a mark, so that another manufacturer's packets are not taken for ours.
 
 use super::{
-    Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, packet::HeadBytes, take,
+    Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, packet::HeadBytes,
+    packet::append, take,
 };
 
 /// Packets that a [`Held`] can speak of.
@@ -122,18 +123,18 @@ impl Ours {
     }
 
     pub(super) fn emit(&self, head: &mut HeadBytes) {
-        head.extend(MARK);
+        append(head, MARK);
         match self {
-            Self::Hello => head.extend([HELLO, 0, 0, 0]),
+            Self::Hello => append(head, [HELLO, 0, 0, 0]),
             Self::Selective(held) => {
-                head.extend([SELECTIVE, 0, 0, 0]);
+                append(head, [SELECTIVE, 0, 0, 0]);
                 head.extend(held.0.iter().flat_map(|word| word.to_be_bytes()));
             }
             Self::Along(Along { psn, credits, msn }, one_way) => {
                 let request = Request::from(*one_way);
                 let [p2, p1, p0] = psn.to_bytes();
-                head.extend([ALONG, request.operation(), 0, 0, 0, p2, p1, p0]);
-                head.extend(Aeth { syndrome: Syndrome::Ack(*credits), msn: *msn }.emit());
+                append(head, [ALONG, request.operation(), 0, 0, 0, p2, p1, p0]);
+                append(head, Aeth { syndrome: Syndrome::Ack(*credits), msn: *msn }.emit());
                 request.emit(head);
             }
         }

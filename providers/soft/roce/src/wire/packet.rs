@@ -18,11 +18,19 @@ pub const HEAD_MAX: usize = BTH_LEN + 40;
 /// The headers of a packet, as they are sent.
 pub type HeadBytes = ArrayVec<u8, HEAD_MAX>;
 
+/// Adds a header, for which there is room: no packet has more than the longest.
+#[inline]
+pub(super) fn append<const N: usize>(head: &mut HeadBytes, header: [u8; N]) {
+    let fits = head.try_extend_from_slice(&header).is_ok();
+    debug_assert!(fits, "headers are longer than {HEAD_MAX} bytes");
+}
+
 impl Packet {
     /// The packet and its payload, without padding, from the bytes between UDP header and ICRC.
     ///
     /// # Errors
     /// Why these are no packet. Nothing else is known about it then.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (bth, opcode, pad, rest) = Bth::parse(bytes)?;
         let (message, rest) = Message::parse(opcode, rest)?;
@@ -43,7 +51,7 @@ impl Packet {
         let pad = Self::padding(payload_len);
         let mut head = HeadBytes::new();
         #[expect(clippy::cast_possible_truncation, reason = "it is at most 3")]
-        head.extend(self.bth.emit(self.message.opcode(), pad as u8));
+        append(&mut head, self.bth.emit(self.message.opcode(), pad as u8));
         self.message.emit(&mut head);
         head
     }

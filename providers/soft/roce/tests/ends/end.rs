@@ -1,9 +1,11 @@
 //! The plainest semantics that a transport can serve: one region of memory, receives that are only counted.
 
+use crate::Random;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Bytes that peers may write, from 0 on.
 pub(crate) const MEMORY: usize = 16 << 10;
@@ -33,6 +35,58 @@ pub(crate) struct Reader {
     pub(crate) placed: usize,
 }
 
+/// Answers that somebody else gives, who is asked and says them later.
+pub(crate) struct Deferral {
+    /// How long that takes.
+    pub(crate) delay: Duration,
+    /// Questions, and what is said to them, that are lost, of a thousand.
+    pub(crate) lose: u64,
+    pub(crate) random: Random,
+    asked: Option<Asked>,
+    /// Packets that came since.
+    later: VecDeque<Vec<u8>>,
+    /// Questions that were asked again.
+    pub(crate) again: u64,
+}
+
+/// A question without an answer.
+struct Asked {
+    ask: Ask,
+    packet: Vec<u8>,
+    /// When it is answered; `None`: it was lost.
+    due: Option<Time>,
+}
+
+/// Packets that are kept while a question is not answered.
+const LATER: usize = 256;
+
+impl Deferral {
+    pub(crate) fn new(delay: Duration, lose: u64, seed: u64) -> Self {
+        let random = Random::new(seed);
+        Self { delay, lose, random, asked: None, later: VecDeque::new(), again: 0 }
+    }
+
+    fn due(&mut self, now: Time) -> Option<Time> {
+        (!self.random.thousandths(self.lose)).then(|| now.after(self.delay))
+    }
+
+    /// A packet came while a question waits.
+    fn keep(&mut self, now: Time, packet: &[u8]) {
+        let due = self.due(now);
+        let Some(asked) = &mut self.asked else { return };
+        if self.later.len() < LATER {
+            self.later.push_back(packet.to_vec());
+        }
+        let psn =
+            |packet: &[u8]| Psn::new(u32::from_be_bytes([0, packet[9], packet[10], packet[11]]));
+        // The sender repeats what it heard nothing of: this one, or one before it. Who was asked twice says the same, once more.
+        if psn(packet).since(psn(&asked.packet)) <= 0 {
+            self.again += 1;
+            asked.due = asked.due.or(due);
+        }
+    }
+}
+
 /// One end.
 pub(crate) struct End {
     pub(crate) qp: Qp,
@@ -54,6 +108,8 @@ pub(crate) struct End {
     pub(crate) drops: Vec<Drop>,
     /// Answers READs so, if not well.
     pub(crate) read_answer: Option<Answer>,
+    /// Has somebody else answer.
+    pub(crate) deferral: Option<Deferral>,
 }
 
 /// The bytes of message `id`.
@@ -82,6 +138,7 @@ impl End {
             damaged: 0,
             drops: Vec::new(),
             read_answer: None,
+            deferral: None,
         }
     }
 
@@ -100,7 +157,9 @@ impl End {
 
     /// The next datagram, whole.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let nothing = self.qp.has_nothing_to_send(false);
         let transmit = self.qp.poll_transmit(now);
+        assert!(!nothing || transmit.is_none(), "it had nothing to send");
         self.events();
         let transmit = transmit?;
         let payload = match transmit.payload {
@@ -125,9 +184,38 @@ impl End {
             _ => return self.damaged += 1,
         };
         self.packet(now, packet, congested);
+        self.release(now);
+        self.events();
+    }
+
+    fn release(&mut self, now: Time) {
         while let Some(place) = self.qp.release() {
             let Some(packet) = self.held.remove(&place) else { continue };
             self.packet(now, &packet, false);
+        }
+    }
+
+    /// When a question is answered that waits.
+    pub(crate) fn answers_at(&self) -> Option<Time> {
+        self.deferral.as_ref()?.asked.as_ref()?.due
+    }
+
+    /// Answers the question that waits, if its time has come, and takes what came meanwhile.
+    pub(crate) fn answer_later(&mut self, now: Time) {
+        if self.answers_at().is_none_or(|due| due > now) {
+            return;
+        }
+        let asked = self.deferral.as_mut().and_then(|deferral| deferral.asked.take());
+        let Asked { ask, packet, .. } = asked.expect("it is due");
+        let answer = self.answer(ask, &packet);
+        self.qp.answer(answer);
+        self.release(now);
+        loop {
+            let deferral = self.deferral.as_mut().expect("as above");
+            let next = if deferral.asked.is_none() { deferral.later.pop_front() } else { None };
+            let Some(packet) = next else { break };
+            self.packet(now, &packet, false);
+            self.release(now);
         }
         self.events();
     }
@@ -136,7 +224,12 @@ impl End {
         let arrival = Arrival { addresses: self.addresses.reversed(), congested, packet };
         match self.qp.receive(now, &arrival) {
             Step::Done => {}
-            Step::Dropped(drop) => self.drops.push(drop),
+            Step::Dropped(drop) => {
+                if let (Drop::Busy, Some(deferral)) = (drop, &mut self.deferral) {
+                    deferral.keep(now, packet);
+                }
+                self.drops.push(drop);
+            }
             Step::Place { work, offset, payload } => {
                 let reader = self.readers.get_mut(&work).expect("a READ");
                 reader.placed += payload.len();
@@ -148,6 +241,15 @@ impl End {
             }
             Step::Hold(place) => {
                 self.held.insert(place, packet.to_vec());
+            }
+            // What was allowed once is not asked of others again: behind it, the requester may ask for something else.
+            Step::Ask(ask)
+                if self.deferral.is_some() && !matches!(ask, Ask::Read { again: true, .. }) =>
+            {
+                let deferral = self.deferral.as_mut().expect("as above");
+                let due = deferral.due(now);
+                let before = deferral.asked.replace(Asked { ask, packet: packet.to_vec(), due });
+                assert!(before.is_none(), "one question at a time");
             }
             Step::Ask(ask) => {
                 let answer = self.answer(ask, packet);

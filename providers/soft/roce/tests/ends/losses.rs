@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A kind of request, as many bytes as fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Send,
     SendImmediate,
     Write,
@@ -19,7 +19,7 @@ enum Kind {
     AtomicWrite,
 }
 
-const KINDS: [Kind; 8] = [
+pub(crate) const KINDS: [Kind; 8] = [
     Kind::Send,
     Kind::SendImmediate,
     Kind::Write,
@@ -33,7 +33,7 @@ const KINDS: [Kind; 8] = [
 /// Bytes of a message: 64 packets.
 const LEN: usize = MEMORY;
 /// In each run.
-const REQUESTS: u64 = 40;
+pub(crate) const REQUESTS: u64 = 40;
 
 /// The other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    fn work(self, id: u64) -> Work {
+    pub(crate) fn work(self, id: u64) -> Work {
         let immediate = Immediate::new((id as u32).to_be_bytes());
         let op = match self {
             Self::Send => Op::Send(Tail::Plain),
@@ -74,7 +74,7 @@ impl Kind {
     }
 
     /// What this must have come to.
-    fn check(self, world: &World) {
+    pub(crate) fn check(self, world: &World) {
         let [me, peer] = &world.ends;
         let wanted: Vec<_> = (0..REQUESTS).map(|id| (id, Status::Success)).collect();
         assert_eq!(me.completions, wanted);

@@ -1,5 +1,6 @@
 //! Two ends on a virtual clock and a network between them that loses, repeats, reorders and damages datagrams.
 
+mod deferred;
 mod end;
 mod halves;
 mod losses;
@@ -9,7 +10,7 @@ mod reliable;
 mod rules;
 mod unreliable;
 
-pub(crate) use end::{End, MEMORY, RKEY, Received, SOURCE, WORDS, pattern};
+pub(crate) use end::{Deferral, End, MEMORY, RKEY, Received, SOURCE, WORDS, pattern};
 pub(crate) use random::Random;
 
 use ferroverbs_roce::Time;
@@ -157,7 +158,9 @@ impl World {
         self.flush();
         let arrival = self.network.keys().next().map(|&(at, _)| at);
         let timers = self.ends.iter().filter_map(|end| end.qp.poll_timeout()).min();
-        let Some(next) = arrival.into_iter().chain(timers).min() else { return false };
+        let answers = self.ends.iter().filter_map(End::answers_at).min();
+        let due = arrival.into_iter().chain(timers).chain(answers);
+        let Some(next) = due.min() else { return false };
         self.now = self.now.max(next);
         while let Some(entry) = self.network.first_entry().filter(|entry| entry.key().0 <= self.now)
         {
@@ -165,6 +168,7 @@ impl World {
             self.ends[to].receive(self.now, &datagram, marked);
         }
         for end in &mut self.ends {
+            end.answer_later(self.now);
             if end.qp.poll_timeout().is_some_and(|at| at <= self.now) {
                 end.qp.handle_timeout(self.now);
             }

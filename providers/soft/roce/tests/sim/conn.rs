@@ -126,7 +126,9 @@ impl Conn {
 
     /// The next packet.
     pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let nothing = self.qp.has_nothing_to_send(false);
         let transmit = self.qp.poll_transmit(now)?;
+        assert!(!nothing, "it had nothing to send");
         let mut bytes = transmit.head.to_vec();
         bytes.resize(bytes.len() + transmit.payload.len() as usize + transmit.padding, 0);
         Some(bytes)
