@@ -26,13 +26,15 @@ static inline void control(const char *line)
 		die("%s: %s", control_path(), strerror(errno));
 }
 
-/* Whether the next event of `ctx` is this one, of its port. */
+/* Whether the next event of `ctx` is this one, of its port. That an interface of the host got or lost an address is nothing to the port's state. */
 static inline int next_of_port(struct ibv_context *ctx, enum ibv_event_type wanted)
 {
 	struct ibv_async_event ev = { .event_type = -1 };
-	if (!readable(ctx->async_fd, 10000) || ibv_get_async_event(ctx, &ev))
-		return 0;
-	ibv_ack_async_event(&ev);
+	do {
+		if (!readable(ctx->async_fd, 10000) || ibv_get_async_event(ctx, &ev))
+			return 0;
+		ibv_ack_async_event(&ev);
+	} while (ev.event_type == IBV_EVENT_GID_CHANGE && wanted != IBV_EVENT_GID_CHANGE);
 	return ev.event_type == wanted && ev.element.port_num == 1;
 }
 

@@ -3,7 +3,8 @@
  * ibv_open_xrcd(3), ibv_create_srq_ex(3), ibv_get_srq_num(3), ibv_create_qp_ex(3), ibv_wr_post(3).
  *
  * Three nodes: SENDER, HOME (which has the receiving QP and a queue) and OTHER (a queue only). "one": all in this process; "two": the
- * sender is this process; "three": a process each, and this one only asks.
+ * sender is this process; "three": a process each, and this one only asks. With TEST_HOST (rig.h), of "three", the sender is alone on its host: the
+ * receiving QP's process has the transport then, and has OTHER serve what is for its queue.
  */
 #include "control.h"
 #include <arpa/inet.h>
@@ -13,7 +14,7 @@ enum { SENDER, HOME, OTHER, NODES };
 enum { SIZE = 1 << 20, DEPTH = 64 };
 enum op {
 	OPEN, CLOSE, SRQ_NUM, RECEIVER, SEND_QP, RTR, RTS, POST, SEND, WAIT, TRY, FILL, VERIFY, WORD, SET_WORD, ADDR, RKEY, ASYNC, STATE, STATE_SOON,
-	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, PORT, NOTHING
+	DESTROY_QPS, DESTROY_SRQ, LIMIT, OPEN_QP, CLOSE_QP, OPENED_STATE, XRCD, CLOSE_XRCD, DESTROY_SRQ_ONLY, FOREIGN_SRQ, PORT, GID, NOTHING
 };
 
 struct call {
@@ -193,12 +194,14 @@ static struct reply perform(struct call c)
 	case RTR: {
 		union ibv_gid gid;
 		ibv_query_gid(n->ctx, 1, 0, &gid);
+		if (hosts_differ())
+			memcpy(&gid, &a[1], sizeof gid);
 		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTR,
 					 .path_mtu = IBV_MTU_1024,
 					 .dest_qp_num = a[0],
 					 .max_dest_rd_atomic = 4,
 					 .min_rnr_timer = 1,
-					 .ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 } };
+					 .ah_attr = { .is_global = 1, .grh = { .dgid = gid, .sgid_index = hosts_differ(), .hop_limit = 1 }, .port_num = 1 } };
 		int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 		if (c.node == SENDER)
 			r.v = ibv_modify_qp(n->sender, &q, mask);
@@ -207,7 +210,7 @@ static struct reply perform(struct call c)
 		break;
 	}
 	case RTS: {
-		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTS, .timeout = a[1] ? a[1] : 8, .retry_cnt = 1, .rnr_retry = a[0], .max_rd_atomic = 4 };
+		struct ibv_qp_attr q = { .qp_state = IBV_QPS_RTS, .timeout = a[1] ? a[1] : hosts_differ() ? 15 : 8, .retry_cnt = hosts_differ() ? 2 : 1, .rnr_retry = a[0], .max_rd_atomic = 4 };
 		if (c.node == SENDER)
 			r.v = ibv_modify_qp(n->sender, &q,
 					    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -308,6 +311,12 @@ static struct reply perform(struct call c)
 	case PORT:
 		r.v = port(a[0]);
 		break;
+	case GID: {
+		union ibv_gid gid;
+		ibv_query_gid(n->ctx, 1, hosts_differ(), &gid);
+		memcpy(&r.v, gid.raw + 8 * a[0], 8);
+		break;
+	}
 	case NOTHING:
 		break;
 	}
@@ -356,6 +365,8 @@ static void begin(int processes)
 			for (int j = 0; j < i; j++)
 				close(channel[j]);
 			close(fds[0]);
+			if (i == SENDER)
+				go_to_host();
 			serve(fds[1]);
 		}
 		close(fds[1]);
@@ -390,7 +401,10 @@ static void connect_patiently(unsigned rnr_retry, unsigned timeout)
 {
 	receiver = on(HOME, RECEIVER).v;
 	sender = on(SENDER, SEND_QP).v;
-	long long bad = on(HOME, RTR, sender).v | on(SENDER, RTR, receiver).v | on(HOME, RTS).v | on(SENDER, RTS, rnr_retry, timeout).v;
+	unsigned long long gid[2][2];
+	for (int i = 0; i < 4; i++)
+		gid[i / 2][i % 2] = on(i / 2, GID, i % 2).v;
+	long long bad = on(HOME, RTR, sender, gid[SENDER][0], gid[SENDER][1]).v | on(SENDER, RTR, receiver, gid[HOME][0], gid[HOME][1]).v | on(HOME, RTS).v | on(SENDER, RTS, rnr_retry, timeout).v;
 	check_eq(bad, 0, "an XRC connection to RTS");
 }
 
@@ -402,6 +416,12 @@ static void connect_all(unsigned rnr_retry)
 static void disconnect(void)
 {
 	check_eq(on(SENDER, DESTROY_QPS).v | on(HOME, DESTROY_QPS).v, 0, "destroying both QPs");
+}
+
+/* What a request hears that names no queue: RoCE has no word of its own for it. */
+static int no_queue(void)
+{
+	return hosts_differ() ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_INV_RD_REQ_ERR;
 }
 
 static int status_of_send(unsigned op, uint64_t id, uint64_t offset, uint64_t len, uint32_t srqn, uint64_t to, uint32_t key, uint64_t operand)
@@ -542,7 +562,7 @@ static void errors(int to)
 	uint32_t nobody[] = { queue[to] + 77, 0, 0xffffff, on(to, FOREIGN_SRQ).v };
 	for (unsigned i = 0; i < 4; i++) {
 		connect_all(7);
-		check_eq(status_of_send(i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, 5, 0, 8, nobody[i], addr[to], rkey[to], 0), IBV_WC_REM_INV_RD_REQ_ERR, "no queue %06x of the domain", nobody[i]);
+		check_eq(status_of_send(i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, 5, 0, 8, nobody[i], addr[to], rkey[to], 0), no_queue(), "no queue %06x of the domain", nobody[i]);
 		check_eq(on(SENDER, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender's state");
 		check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the receiver's state");
 		check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
@@ -589,7 +609,7 @@ static void errors(int to)
 
 	/* The queue goes away under the connection. */
 	check_eq(on(to, DESTROY_SRQ).v, 0, "destroying a queue of a domain that a QP receives for");
-	check_eq(status_of_send(IBV_WR_SEND, 10, 0, 8, queue[to], 0, 0, 0), IBV_WC_REM_INV_RD_REQ_ERR, "a queue that is gone %s", where);
+	check_eq(status_of_send(IBV_WR_SEND, 10, 0, 8, queue[to], 0, 0, 0), no_queue(), "a queue that is gone %s", where);
 	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
 	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
 	disconnect();
@@ -621,7 +641,7 @@ static int send_to(int to)
 /* The port of `at` goes down while requests for the queue of `to` are under way, and comes up again: waited for, then not. */
 static void ports(int at, int to)
 {
-	connect_patiently(7, 20);
+	connect_patiently(7, hosts_differ() ? 17 : 20);
 	check_eq(send_to(to), IBV_WC_SUCCESS, "sending to node %d", to);
 	check_eq(on(at, PORT, 1).v, 0, "the port of node %d goes down", at);
 	on(to, POST, 20, 0, 100);
@@ -676,7 +696,7 @@ static void opened(void)
 
 	connect_all(7);
 	check_eq(on(OTHER, OPEN_QP, receiver).v, 0, "ibv_open_qp");
-	check_eq(status_of_send(IBV_WR_SEND, 5, 0, 8, 0xffffff, 0, 0, 0), IBV_WC_REM_INV_RD_REQ_ERR, "an error of it");
+	check_eq(status_of_send(IBV_WR_SEND, 5, 0, 8, 0xffffff, 0, 0, 0), no_queue(), "an error of it");
 	for (int i = HOME; i <= OTHER; i++) {
 		check_eq(on(i, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event at node %d", i);
 		check_eq(on(i, ASYNC).v, IBV_EVENT_QP_LAST_WQE_REACHED, "and the last");
@@ -721,11 +741,63 @@ static void deaths(void)
 		check(!on(SENDER, TRY, QUIET_US).v, "a message waits");
 		kill_node(victim);
 		if (victim == SENDER) {
-			check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender dies: the receiver's state");
+			/* Nobody tells another host, and what had left the sender when it died still arrives. */
+			if (!hosts_differ())
+				check_eq(on(HOME, STATE_SOON, IBV_QPS_ERR).v, IBV_QPS_ERR, "the sender dies: the receiver's state");
 			on(OTHER, POST, 3, 0, 100);
-			check(!on(OTHER, TRY, QUIET_US).v, "what it had not finished is not received");
+			struct reply r = on(OTHER, TRY, QUIET_US);
+			if (hosts_differ() && r.v)
+				check(!r.wc.status && r.wc.wr_id == 3 && r.wc.byte_len == 8, "what had left it is received as a whole");
+			else
+				check(!r.v, "what it had not finished is not received");
 		} else {
-			check_eq(on(SENDER, WAIT).wc.status, IBV_WC_RETRY_EXC_ERR, victim == HOME ? "the receiving QP's process dies" : "the queue's process dies");
+			int status = victim == OTHER && hosts_differ() ? no_queue() : IBV_WC_RETRY_EXC_ERR;
+			check_eq(on(SENDER, WAIT).wc.status, status, victim == HOME ? "the receiving QP's process dies" : "the queue's process dies");
+		}
+		for (int i = 0; i < NODES; i++)
+			if (i != victim) {
+				check_eq(on(i, DESTROY_QPS).v, 0, "destroying the QPs of node %d", i);
+				check_eq(on(i, CLOSE).v, 0, "closing node %d", i);
+			}
+		end();
+	}
+}
+
+/* Each process dies in turn in the middle of messages to a queue of OTHER: what is complete is complete, in order, and the rest ends. */
+static void deaths_in_the_middle(void)
+{
+	enum { COUNT = 16, LEN = 60000 };
+	for (int victim = 0; victim < NODES; victim++) {
+		begin(3);
+		set_up();
+		connect_all(7);
+		for (int i = 0; i < COUNT; i++)
+			on(OTHER, POST, i, i * LEN, LEN);
+		on(SENDER, FILL, 0, LEN, 5);
+		for (int i = 0; i < COUNT; i++)
+			check_eq(on(SENDER, SEND, IBV_WR_SEND, i, 0, LEN, queue[OTHER]).v, 0, "posting message %d", i);
+		/* Some are there, and others under way. */
+		int got = 0;
+		for (; got < COUNT / 4; got++)
+			check_eq(on(OTHER, WAIT).wc.wr_id, got, "message %d is there", got);
+		kill_node(victim);
+		int done = 0, failed = 0;
+		for (int i = 0; i < COUNT && victim != SENDER; i++) {
+			struct ibv_wc wc = on(SENDER, WAIT).wc;
+			check(wc.wr_id == (uint64_t)i && (!wc.status || !failed || wc.status == IBV_WC_WR_FLUSH_ERR), "request %d: %s", i, ibv_wc_status_str(wc.status));
+			done += !wc.status;
+			failed += !!wc.status;
+			check(!wc.status || failed == i - done + 1, "none is done behind one that failed");
+		}
+		if (victim != OTHER) {
+			struct reply r;
+			while (r = on(OTHER, TRY, QUIET_US), r.v) {
+				check(!r.wc.status && r.wc.wr_id == (uint64_t)got && r.wc.byte_len == LEN, "message %d is whole", got);
+				got++;
+			}
+			check(victim == SENDER || got >= done, "%d are there and %d done", got, done);
+			for (int i = 0; i < got; i++)
+				check(on(OTHER, VERIFY, i * LEN, LEN, 5).v == -1, "its bytes");
 		}
 		for (int i = 0; i < NODES; i++)
 			if (i != victim) {
@@ -752,7 +824,10 @@ static void deaths_of_an_open_qp(void)
 		if (victim == OTHER)
 			check_eq(send_to(HOME), IBV_WC_SUCCESS, "it goes on");
 		kill_node(victim);
-		if (victim == HOME) {
+		if (victim == HOME && hosts_differ()) {
+			check_eq(send_to(OTHER), IBV_WC_RETRY_EXC_ERR, "its creator dies, and with it the way to the other host");
+			check_eq(on(OTHER, CLOSE_QP).v, 0, "the last closes it");
+		} else if (victim == HOME) {
 			for (int i = 0; i < 3; i++)
 				check_eq(send_to(OTHER), IBV_WC_SUCCESS, "its creator dies: it goes on");
 			check_eq(on(OTHER, OPENED_STATE).v, IBV_QPS_RTS, "its state");
@@ -794,6 +869,7 @@ int main(int argc, char **argv)
 	end();
 	if (processes == 3) {
 		deaths();
+		deaths_in_the_middle();
 		deaths_of_an_open_qp();
 	}
 	return finish();

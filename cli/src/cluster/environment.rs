@@ -58,10 +58,8 @@ fn script() -> crate::Result<String> {
 fn names(hosts: u8) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
     for n in 1..=hosts {
-        let _ = writeln!(text, "{} {}", address(n), host_name(n));
-    }
-    for n in 1..=hosts {
-        let _ = writeln!(text, "{} {}-6", address6(n), host_name(n));
+        let name = host_name(n);
+        let _ = writeln!(text, "{} {name}\n{} {name}-6", address(n), address6(n));
     }
     text
 }

@@ -50,7 +50,7 @@ impl Unreachable {
         if self.is_first(WIRE) {
             let taken = "it is taken, by the kernel's rxe or by a process of another user";
             match (adapter.wire.holder(), why) {
-                (Some(holder), _) => notice!("{}", told_of(holder, &adapter.fabric.config().dir)),
+                (Some(holder), _) => notice!("{}", told_of(&holder, &adapter.fabric.config().dir)),
                 (None, Errno::EADDRINUSE) => notice!(
                     "UDP port 4791: {taken}; other hosts are not reached (ss -ulpn 'sport = 4791')"
                 ),

@@ -71,6 +71,7 @@ const MORE: &[(&str, &[&str])] = &[
     ("dm", &["two"]),
     ("mr", &["two"]),
     ("runs", &["two"]),
+    ("xrc", &["three"]),
 ];
 
 /// More of them, in which lengths are made for the largest packets.
@@ -92,7 +93,6 @@ const OF_ONE_HOST: &[(&str, &str)] = &[
     ("mw", "asks that a message which nobody answers fails within 20 s"),
     ("mapped", "asks that memory of the peer is mapped"),
     ("ud", "asks that an address handle needs no GRH"),
-    ("xrc", "has three processes that share a domain"),
 ];
 
 /// How long one of them may take.
@@ -146,6 +146,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         // Of those that were killed it is told that they are gone, which is no news here.
         tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     }
+    let weather = "loss=2% duplicate=1% reorder=5% seed=5";
+    let name = format!("xrc three {weather}");
+    bench.step(&format!("hosts: {name}"));
+    let place = Place::wired(bench, &hosts, weather)?;
+    let job = own(bench, &place, &hosts, "xrc", &["three"])?;
+    tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     losses::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     bench.step("hosts: four pairs at once");

@@ -143,26 +143,28 @@ impl Ranges {
         unsafe { self.scatter_at(offset, from.base(), from.len()) }
     }
 
-    /// Says that `len` bytes at `offset` are what will be written next: the processor may fetch these lines meanwhile. Its own guesses end at the end of
-    /// a page, and a packet is about one page, so that each would begin with lines that are far away.
-    #[inline]
-    pub fn expect(&self, offset: usize, len: usize) {
-        if self.abroad.is_some() {
-            return;
-        }
-        self.walk(offset, len, |_, base, n, _| {
-            for line in (0..n).step_by(LINE) {
-                fetch_to_write(base.wrapping_add(line));
-            }
-        });
-    }
-
     /// As [`Ranges::scatter`], of bytes of our own.
     #[inline]
     #[must_use]
     pub fn scatter_bytes(&self, offset: usize, from: &[u8]) -> bool {
         // SAFETY: a slice is readable.
         unsafe { self.scatter_at(offset, from.as_ptr(), from.len()) }
+    }
+
+    /// As [`Ranges::scatter_bytes`], of the data of a packet, behind which as much again is to be expected: the processor may fetch these lines meanwhile.
+    /// Its own guesses end at the end of a page, and a packet is about one page, so that each would begin with lines that are far away.
+    #[inline]
+    #[must_use]
+    pub fn scatter_packet(&self, offset: usize, from: &[u8]) -> bool {
+        let placed = self.scatter_bytes(offset, from);
+        if from.len() >= LARGE && !self.is_abroad() {
+            self.walk(offset + from.len(), from.len(), |_, base, n, _| {
+                for line in (0..n).step_by(LINE) {
+                    fetch_to_write(base.wrapping_add(line));
+                }
+            });
+        }
+        placed
     }
 
     /// Fills `to` from `offset` of the list. `false`: memory of an imported region is gone.
@@ -300,6 +302,8 @@ impl Ranges {
     }
 }
 
+/// Bytes of a packet behind which another one of its message is to be expected.
+const LARGE: usize = 1024;
 /// Bytes that the processor fetches at once.
 const LINE: usize = 64;
 

@@ -61,9 +61,12 @@ impl Channel {
         }
     }
 
-    /// Has one queue that was armed with completions in it send its event, unless there is an event.
-    fn remind(&self, remind: impl Fn(usize) -> bool) {
-        while !self.left.lock().is_empty() && !self.is_readable() {
+    /// Has one queue that was armed with completions in it send its event, unless there is an event. Returns whether there is one, as far as it looked.
+    fn remind(&self, remind: impl Fn(usize) -> bool) -> bool {
+        while !self.left.lock().is_empty() {
+            if self.is_readable() {
+                return true;
+            }
             let mut left = self.left.lock();
             if left.is_empty() {
                 break;
@@ -71,9 +74,10 @@ impl Channel {
             let key = left.swap_remove(0);
             drop(left);
             if remind(key) {
-                break;
+                return true;
             }
         }
+        false
     }
 
     /// For a thread that is about to sleep until there is a record: counts it among the sleepers, and returns what it sleeps on and with
@@ -89,7 +93,10 @@ impl Channel {
         if !ours || !self.blocks() {
             return None;
         }
-        self.remind(remind);
+        // Who need not sleep asks the kernel no second time.
+        if self.remind(remind) {
+            return None;
+        }
         alarm::begin_sleep(self)
     }
 

@@ -11,6 +11,7 @@ use super::objects::datagrams::{
 use super::objects::places::Place;
 use super::objects::served_by::ServedBy;
 use super::{ethernet, ud};
+use crate::remote::state::is_for_now;
 use crate::remote::take_forwarded;
 use arrayvec::ArrayVec;
 use cface::sync::{Mutex, MutexGuard};
@@ -156,24 +157,39 @@ impl Datagrams {
 
     /// Meets all processes of the fabric, the first time. Whoever wants to receive what is for many, or to send it, calls this:
     /// of two that did so, each knows the other.
-    pub(crate) fn meet_everyone(&self, adapter: &Adapter) {
-        self.introduced.0.call_once(|| {
-            let own = adapter.fabric.slot();
-            let identity = adapter.fabric.identity();
-            let deadline = Instant::now() + INTRODUCTION;
-            for slot in 1..adapter.fabric.config().slots {
-                let Ok(peer) = adapter.fabric.peer(slot) else { continue };
-                // SAFETY: fabric segments have the lengths of shm::layout; `peer` is held for the rest of this pass,
-                // and `note` keeps the view with an Arc of it beside.
-                let view = unsafe { View::of(&peer) };
-                self.note(&peer, view);
-                let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
-                while !ready() && !peer.is_dead() && Instant::now() < deadline {
-                    peer.kick();
-                    std::thread::sleep(Duration::from_micros(50));
-                }
+    ///
+    /// # Errors
+    /// This process lacks something for now. The next call goes round again, as those who were left out would hear nothing of what is for many.
+    pub(crate) fn meet_everyone(&self, adapter: &Adapter) -> Result<(), Errno> {
+        // Pairs with the Release below: who was met is known.
+        if self.introduced.done.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _alone = self.introduced.going.lock();
+        if self.introduced.done.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let own = adapter.fabric.slot();
+        let identity = adapter.fabric.identity();
+        let deadline = Instant::now() + INTRODUCTION;
+        for slot in 1..adapter.fabric.config().slots {
+            let peer = match adapter.fabric.peer(slot) {
+                Ok(peer) => peer,
+                Err(PeerError::System(why)) if is_for_now(why) => return Err(why),
+                Err(_) => continue,
+            };
+            // SAFETY: fabric segments have the lengths of shm::layout; `peer` is held for the rest of this pass,
+            // and `note` keeps the view with an Arc of it beside.
+            let view = unsafe { View::of(&peer) };
+            self.note(&peer, view);
+            let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
+            while !ready() && !peer.is_dead() && Instant::now() < deadline {
+                peer.kick();
+                std::thread::sleep(Duration::from_micros(50));
             }
-        });
+        }
+        self.introduced.done.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The living processes whose tables satisfy `wants`.
@@ -467,7 +483,7 @@ mod tests {
         let [a, b] = pair("everyone");
         // The service thread of `b` comes no further than here.
         let from = b.datagrams.from.lock();
-        b.datagrams.meet_everyone(&b);
+        b.datagrams.meet_everyone(&b).expect("nothing is lacking");
         let mut known = 0;
         b.datagrams.for_everyone(|_| known += 1);
         drop(from);

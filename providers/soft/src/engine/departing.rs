@@ -170,8 +170,8 @@ impl Qp {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
             requester.reset();
-            if let Some(connection) = requester.set_remote(None, self.kind) {
-                self.adapter.wire.forget(self, &connection);
+            if let Some(mut connection) = requester.set_remote(None, self.kind) {
+                self.adapter.wire.forget(self, &mut connection);
                 self.count_remote(false);
             }
             self.sends_outstanding(false);

@@ -59,6 +59,7 @@ impl Inbound {
         self.written = 0;
         self.skipping = false;
         self.srq = None;
+        self.elsewhere = 0;
     }
 
     /// A receive was taken for a message that does not count: the next one gets it.

@@ -8,11 +8,13 @@ use super::objects::connection::Link;
 use super::objects::helping::Helping;
 use super::objects::holder::Reach;
 use super::objects::maps::Maps;
+use super::objects::qp::Qp;
 use super::objects::xrc::{DomainId, names};
 use super::regions::{Found, IMPORTED, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, right_to_flush};
 use super::request::RemoteAddress;
 use soft_local::shm::layout::{QpEntry, split_qpn};
 use soft_memory::{Range, Ranges};
+use soft_semantics::inbound::Nak;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
@@ -242,6 +244,38 @@ impl Target<'_> {
             Reach::No => Err(Fault::Refused),
         }
     }
+}
+
+/// Fills `to` with bytes at `remote` that the peer of XRC receive QP `qp` reads, which are in the process of shared receive queue `number`: checked
+/// by the tables of that process, and fetched without its help.
+///
+/// # Errors
+/// What the request is refused with: also where the region is one that its owner imported, or the kernel lets nobody attach.
+#[cold]
+pub(crate) fn read_elsewhere(
+    qp: &Qp,
+    number: u32,
+    remote: RemoteAddress,
+    to: &mut [u8],
+) -> Result<(), Nak> {
+    let adapter = &qp.adapter;
+    let (slot, index) = split_qpn(number);
+    let outlet = adapter.datagrams.outlet_soon(adapter, slot).ok().flatten();
+    let outlet = outlet.ok_or(Nak::Operation)?;
+    let (peer, view) = (&outlet.peer, &outlet.view);
+    let domain = qp.role.domain().ok_or(Nak::InvalidRd)?;
+    let pd = names(view.srq(index), domain).ok_or(Nak::InvalidRd)?;
+    let rights = qp.entry().rights.load(Ordering::Relaxed);
+    let rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
+    let _in_flight = adapter.in_flight.announce(slot, remote.rkey);
+    let found = admit(view, qp.qpn, rights, remote, to.len() as u64, REMOTE_READ);
+    let found = found.ok_or(Nak::Access)?;
+    if found.access & IMPORTED != 0 || peer.is_self || !peer.can_attach() {
+        return Err(Nak::Operation);
+    }
+    // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
+    let to = Ranges::of(unsafe { Range::new(to.as_mut_ptr(), to.len()) });
+    attach_all(peer.pid, &to, found.va, Direction::Read).map_err(|_| Nak::Operation)
 }
 
 /// Bytes of the buffer between two other processes' memory.

@@ -193,7 +193,12 @@ impl Cq {
         }
         if self.adapter.xrc.is_receiving() {
             self.adapter.xrc.look(who);
-            if self.adapter.wire.is_everybodys() {
+            let everybodys = self.adapter.wire.is_everybodys();
+            if everybodys || self.adapter.xrc.has_guests() {
+                // What other processes ask of ours, or say to what ours asked.
+                self.adapter.datagrams.look(&self.adapter, who);
+            }
+            if everybodys {
                 self.adapter.wire.drive(&self.adapter, who);
             }
         }

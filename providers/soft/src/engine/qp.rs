@@ -16,6 +16,7 @@ use super::rendezvous::OWN_REQUESTS;
 use super::request::SendQueue;
 use super::state::{Kind, State};
 use super::tso::Segmenter;
+use super::xrc::FAR;
 use super::{opened, ud};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
@@ -231,9 +232,20 @@ impl Qp {
     /// Whether somebody sends to this QP that stands for another.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
-        self.stand().is_some_and(Stand::stays)
-            && self.is_receiving()
-            && responder.link.as_ref().is_some_and(|l| l.may_send(self.qpn) && !l.peer.is_dead())
+        let sends = |l: &Link| l.may_send(self.qpn) && !l.peer.is_dead();
+        let has_sender = || self.is_for_far() || responder.link.as_deref().is_some_and(sends);
+        self.stand().is_some_and(Stand::stays) && self.is_receiving() && has_sender()
+    }
+
+    /// Whether it stands for another QP where one of another host sends: it has no sender in the fabric.
+    fn is_for_far(&self) -> bool {
+        self.stand().is_some_and(|stand| stand.by == FAR)
+    }
+
+    /// Whether it serves what another host sends in this incarnation of the connection of the QP that it stands for.
+    pub(crate) fn is_guest(&self, generation: u16) -> bool {
+        let fits = |stand: &Stand| stand.by == FAR && stand.generation == generation;
+        self.stand().is_some_and(fits) && self.is_receiving() && self.is_stand_valid()
     }
 
     /// Whether it refused a request in the place of another QP, whose owner does not know of it yet, and would not believe it if this
@@ -323,6 +335,10 @@ impl Qp {
         if before && !self.is_receiving() && self.kind.is_connected() {
             // Nobody acknowledges what the other end has under way: it shall count the time.
             self.adapter.nudge(dest_qpn);
+            if self.kind == Kind::XrcRecv && dest_qpn == FAR && self.stand().is_none() {
+                // Whoever stands for it, unknown here, gives back what it took.
+                self.adapter.fabric.for_each_peer(|peer| peer.kick());
+            }
         }
         true
     }

@@ -26,6 +26,7 @@ mod differential;
 mod early;
 mod ending;
 mod forged;
+mod guests;
 mod helped;
 mod inline;
 mod queueless;

@@ -320,7 +320,8 @@ fn send_to_group(
     request: &Request,
 ) -> Sent {
     let adapter = &qp.adapter;
-    adapter.datagrams.meet_everyone(adapter);
+    // Whom it could not meet for now hears nothing, as on a wire, until it could.
+    let _lost = adapter.datagrams.meet_everyone(adapter);
     let receivers =
         adapter.datagrams.receivers(adapter, |view| super::multicast::has_members(view, group));
     if requester.is_patient() {

@@ -14,9 +14,11 @@ use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Task, Xrc};
 use super::opened::is_held;
 use super::qp::Wanted;
 use super::state::Kind;
+use crate::remote::{Question, serve_guest};
 use soft_local::shm::layout::{Life, QPS, qpn, split_qpn};
 use soft_local::shm::slot::{Head, Op, halves, high, low};
 use soft_local::shm::trust::Claim;
+use soft_semantics::inbound::{Nak, Verdict};
 use soft_sys::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -28,7 +30,8 @@ impl Stand {
         match self.home.peer_state(self.by) {
             PeerState::Serving(generation) => generation == self.generation,
             PeerState::Silent => false,
-            PeerState::Dead => self.held.load(Ordering::Acquire),
+            // What another host sends goes with the process that had it.
+            PeerState::Dead => self.by != FAR && self.held.load(Ordering::Acquire),
         }
     }
 
@@ -51,12 +54,54 @@ impl Stand {
 const HEARD_MOST: usize = 1 << 12;
 /// QPs that stand for others' at most, so that enough of the table is left for the application.
 const STAND_INS_MOST: usize = QPS / 2;
+/// Questions that wait for a stand-in at most: each is as long as a packet.
+const QUESTIONS_MOST: usize = 64;
+/// As who sends to a QP whose other end is on another host is known in the fabric (`Qp::set_connected`).
+pub(super) const FAR: u32 = 0;
 
 impl Xrc {
     /// Whether whoever polls looks here, and at the wire where one of ours receives by it.
     #[inline]
     pub(crate) fn is_receiving(&self) -> bool {
         self.receiving.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether whoever polls looks for what other processes ask, too: requests of other hosts for queues of ours.
+    #[inline]
+    pub(crate) fn has_guests(&self) -> bool {
+        self.has_guests.load(Ordering::Relaxed)
+    }
+
+    /// Who stands for QP `of` of another process, for requests of other hosts.
+    pub(crate) fn guest(&self, of: u32) -> Option<Arc<Qp>> {
+        self.guests.lock().get(&of).map(Arc::clone)
+    }
+
+    /// Has a question served once there is somebody to serve it; `false`: it comes with too many others.
+    pub(crate) fn welcome(&self, adapter: &Adapter, question: Question, frame: &[u8]) -> bool {
+        let mut tasks = self.tasks.lock();
+        let waiting = tasks.iter().filter(|task| matches!(task, Task::Serve { .. })).count();
+        if waiting >= QUESTIONS_MOST || tasks.len() >= HEARD_MOST {
+            return false;
+        }
+        tasks.push(Task::Serve { question, frame: frame.into() });
+        drop(tasks);
+        adapter.fabric.wake_self();
+        true
+    }
+
+    /// Serves a question by a stand-in that is made for it, unless it is there by now.
+    fn receive_guest(&self, adapter: &Arc<Adapter>, question: &Question, frame: &[u8]) {
+        let number = self.stand(adapter, question.of, FAR);
+        let there = number.and_then(|number| adapter.qp(split_qpn(number).1));
+        let there = match &there {
+            Some(guest) if guest.is_guest(question.generation) => Ok(&**guest),
+            // Of a connection that is no more.
+            Some(_) => return,
+            None if self.stand_ins.lock().len() >= STAND_INS_MOST => Err(Verdict::NotReady),
+            None => Err(Verdict::Refuse(Nak::InvalidRd)),
+        };
+        serve_guest(adapter, there, question, frame, ServedBy::Library);
     }
 
     /// By whoever polls: serves what arrived.
@@ -243,6 +288,7 @@ impl Xrc {
                     let word = halves(of, event);
                     adapter.datagrams.tell(adapter, slot, Op::XrcBroke, by, word);
                 }
+                Task::Serve { question, frame } => self.receive_guest(adapter, &question, &frame),
                 Task::Heard { by, of, event } => {
                     if split_qpn(of).0 == adapter.fabric.slot() {
                         self.fail_as(adapter, by, of, event);
@@ -265,10 +311,18 @@ impl Xrc {
             }
             let needed = qp.is_stand_in_needed() || qp.is_refusal_awaited();
             if !needed {
+                self.dismiss(qp);
                 qp.retire();
             }
             needed
         });
+    }
+
+    /// Nobody is to be served by `qp` any more.
+    fn dismiss(&self, qp: &Arc<Qp>) {
+        let mut guests = self.guests.lock();
+        guests.retain(|_, guest| !Arc::ptr_eq(guest, qp));
+        self.has_guests.store(!guests.is_empty(), Ordering::Relaxed);
     }
 
     /// Begins to stand for QP `of` where `by` sends, or goes on with it; returns our number for that.
@@ -289,11 +343,13 @@ impl Xrc {
         let home = home.filter(|link| link.connection(by).is_some());
         // A home that died is known where the QP is open.
         let home = home.or_else(|| self.home_of(adapter, of))?;
-        let (_, sender) = adapter.link(by)?;
+        let is_far = by == FAR;
+        let sender = if is_far { None } else { Some(adapter.link(by)?.1) };
         let generation = home.connection(by)?;
         let held = home.peer.is_dead();
         let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
-        if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sender.may_send(of) {
+        let sends = sender.as_ref().map_or(!held, |sender| sender.may_send(of));
+        if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sends {
             return None;
         }
         let domain = DomainId::load(&home.entry().domain);
@@ -303,7 +359,11 @@ impl Xrc {
         let wanted = Wanted::receiver(Role::StandIn(stand), srq.report.clone());
         let qp = Qp::new(adapter, wanted).ok()?;
         qp.responder.lock().min_rnr_timer = min_rnr_timer;
-        qp.connect_receiver(Some(sender), by);
+        qp.connect_receiver(sender, by);
+        if is_far {
+            self.guests.lock().insert(of, Arc::clone(&qp));
+            self.has_guests.store(true, Ordering::Relaxed);
+        }
         let number = qpn(adapter.fabric.slot(), qp.index);
         stand_ins.push(qp);
         Some(number)

@@ -278,8 +278,16 @@ impl Attacker {
     }
 
     fn datagram(&mut self, victim: &Victim, seq: u32) -> ([u64; 2], [u64; BODY_WORDS]) {
-        let ops = [Op::Datagram, Op::Frame, Op::Frame, Op::XrcAsk, Op::XrcAnswer, Op::XrcBroke];
-        let op = if self.random.one_in(10) { Op::Send } else { ops[self.random.below(6)] };
+        let ops = [
+            Op::Datagram,
+            Op::Frame,
+            Op::Frame,
+            Op::Packet,
+            Op::XrcAsk,
+            Op::XrcAnswer,
+            Op::XrcBroke,
+        ];
+        let op = if self.random.one_in(10) { Op::Send } else { ops[self.random.below(7)] };
         let carrier = CARRIERS[self.random.below(4)];
         let flags = self.random.below(64) as u8;
         let src_qpn = match self.random.below(4) {
@@ -305,6 +313,13 @@ impl Attacker {
                 if carrier != Carrier::Inline {
                     body[2] = halves(self.own_chunk(victim), 0);
                 }
+            }
+            Op::Packet => {
+                let chunk = self.own_chunk(victim);
+                self.question(victim, chunk);
+                // As long as what is said to a question, or as any.
+                body[0] = halves(if self.random.one_in(4) { 25 } else { len }, 0);
+                body[2] = halves(chunk, 0);
             }
             // Of connections that we have a part in: of those between others is the business of xrc.rs.
             _ => body[0] = halves(to, src_qpn),
@@ -349,6 +364,33 @@ impl Attacker {
             }
         }
         index
+    }
+
+    /// Has a chunk of ours hold what a process asks another one for a queue of XRC, or says to that; some of it is none.
+    fn question(&mut self, victim: &Victim, index: u32) {
+        let Some(chunk) = self.view.chunk(index) else { return };
+        let own = qpn(self.slot(), self.some_index(victim));
+        let srqn = victim.qpn(self.random.below(8));
+        let kind = self.random.below(4) as u64;
+        let [generation, asks, flags] = [4, 9, 256].map(|n| self.random.below(n) as u64);
+        let what = generation | asks << 16 | flags << 24;
+        // As `remote::question` has it, behind what stands before a packet.
+        let words = [
+            0,
+            0,
+            0,
+            0,
+            kind << 24 | self.random.next() << 32,
+            u64::from(own) << 32 | self.random.next() >> 32,
+            u64::from(srqn) | what << 32,
+            self.random.nasty(),
+            self.address(victim),
+            self.random.nasty(),
+        ];
+        for (at, word) in words.into_iter().enumerate() {
+            // SAFETY: ten words lie within a chunk of ours, whose alignment is theirs.
+            unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
+        }
     }
 
     /// An address in the attacker, in the victim, or nowhere.

@@ -8,6 +8,7 @@ use crate::adapter::count_up;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
+use crate::remote::state::is_for_now;
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -80,6 +81,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
             let adapter = &domain.adapter;
             match why {
                 Errno::EADDRINUSE => adapter.unreachable.note_wire(adapter, why),
+                _ if is_for_now(why) => return Err(why),
                 _ => adapter.unreachable.note_address(adapter, &route.dgid),
             }
         }

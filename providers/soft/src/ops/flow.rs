@@ -113,13 +113,13 @@ pub(super) unsafe extern "C" fn create_flow(
             counting.map(|spec| unsafe { counters_of(spec) }).collect::<Result<_, _>>()?;
         let adapter = &queue.adapter;
         let shared = queue.me().upgrade().ok_or(Errno::EINVAL)?;
+        // Those who send frames must know us.
+        adapter.datagrams.meet_everyone(adapter)?;
         let rule = adapter.segment.add(queue, &wanted, counters.clone())?;
         for c in &counters {
             c.users.fetch_add(1, Ordering::AcqRel);
         }
         queue.flows.fetch_add(1, Ordering::AcqRel);
-        // Those who send frames must know us.
-        adapter.datagrams.meet_everyone(adapter);
         // SAFETY: a live QP has its context.
         let context = unsafe { (*qp).context };
         let verbs = ibv_flow { comp_mask: 0, context, handle: 0 };

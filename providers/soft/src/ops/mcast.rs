@@ -25,8 +25,8 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
     Ok((queue, gid))
 }
 
-/// ibv_attach_mcast(3): EINVAL for a GID that is no group's or a QP that is not UD; ENOMEM beyond the device's limits. The LID
-/// means nothing on an Ethernet port (RoCE annex A16.4.6), whatever it is. Attaching twice is attaching once.
+/// ibv_attach_mcast(3): EINVAL for a GID that is no group's or a QP that is not UD; ENOMEM beyond the device's limits, and what this process lacks to
+/// meet those who may send. The LID means nothing on an Ethernet port (RoCE annex A16.4.6), whatever it is. Attaching twice is attaching once.
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
@@ -38,10 +38,10 @@ pub(super) unsafe extern "C" fn attach_mcast(
     status(|| {
         // SAFETY: `qp` is a live QP and `gid` NULL or readable during this call, which is what `named` asks for.
         let (queue, gid) = unsafe { named(qp, gid)? };
+        // Those who send to groups must know us.
+        queue.adapter.datagrams.meet_everyone(&queue.adapter)?;
         queue.adapter.groups.attach(queue, &gid)?;
         queue.adapter.wire.take_part(&queue.adapter, &gid, true);
-        // Those who send to groups must know us.
-        queue.adapter.datagrams.meet_everyone(&queue.adapter);
         Ok(())
     })
 }

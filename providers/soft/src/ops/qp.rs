@@ -20,6 +20,7 @@ use crate::engine::request::Route;
 use crate::engine::state::{Kind, State};
 use crate::engine::tso::MAX_TSO_HEADER;
 use crate::net::{Gids, is_multicast};
+use crate::remote::state::is_for_now;
 use abi::*;
 use soft_local::shm::layout::Life;
 use soft_semantics::modify::{self, Limits, Step};
@@ -510,8 +511,13 @@ fn connect(
 ) -> Result<(), Errno> {
     if !qp.kind.is_connected() {
         // Datagrams of other hosts come, too, unless the wire cannot be had.
-        if has_wire(qp.kind) && qp.adapter.wire.begin(&qp.adapter).is_ok() {
-            qp.connect_far(gids, attr, None);
+        if has_wire(qp.kind) {
+            match qp.adapter.wire.begin(&qp.adapter) {
+                Ok(()) => qp.connect_far(gids, attr, None),
+                // It would hear nothing of other hosts for as long as it is there, and nobody would know.
+                Err(why) if is_for_now(why) => return Err(why),
+                Err(_) => {}
+            }
         }
         qp.set_connected(0);
         return Ok(());

@@ -1,8 +1,9 @@
 //! From a packet to a receive or to memory: what the transport asks is done by `engine::inbound`, as for a piece that came through a
 //! ring of this host.
 
-use super::connection::Connection;
+use super::connection::{Connection, Whose};
 use super::ports::Ports;
+use super::question::Served;
 use super::requests::{Outcome, Owed, refusal_of};
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};
@@ -13,8 +14,9 @@ use crate::engine::request::RemoteAddress;
 use crate::engine::state::{Kind, State};
 use abi::*;
 use ferroverbs_roce::Time;
-use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status, Step};
-use ferroverbs_roce::wire::{Atomic, Reth, Tail};
+use ferroverbs_roce::engine::{Answer, Arrival, Ask, Drop, Refusal, Status, Step};
+use ferroverbs_roce::wire::{Addresses, Atomic, Reth, Tail};
+use soft_local::shm::layout::split_qpn;
 use soft_memory::Ranges;
 use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_sys::Errno;
@@ -23,7 +25,7 @@ use soft_sys::Errno;
 const ATTEMPTS: usize = 1000;
 
 /// What became of a question.
-enum Reply {
+pub(super) enum Reply {
     Answer(Answer),
     /// The peer hears nothing, and the QP is in error.
     Silence,
@@ -45,15 +47,26 @@ impl Qp {
             let mut outcome = Outcome::default();
             for arrival in arrivals {
                 failed |= self.take_packet(inbound, requester, connection, now, &arrival);
-                if connection.transport.owes_answer() {
-                    // Of what memory has now, not after the next packet.
-                    let pumped =
-                        requester.pump(self, connection, &mut ports.outbox(), now, Owed::Stays);
-                    outcome = outcome.and(pumped);
-                }
+                outcome = outcome.and(self.pump_answers(ports, requester, connection, now));
             }
             (failed, outcome)
         });
+    }
+
+    /// Sends answers of what memory has now, not after the next packet.
+    #[inline]
+    pub(super) fn pump_answers(
+        &self,
+        ports: &Ports,
+        requester: &mut Requester,
+        connection: &mut Connection,
+        now: Time,
+    ) -> Outcome {
+        if connection.transport.owes_answer() {
+            requester.pump(self, connection, &mut ports.lazy_outbox(), now, Owed::Stays)
+        } else {
+            Outcome::default()
+        }
     }
 
     /// The time has come at which the transport wanted to be looked at.
@@ -66,7 +79,7 @@ impl Qp {
     }
 
     /// Has `happen` tell the transport something, and does what that comes to. `happen` says whether the QP went to error.
-    fn turn(
+    pub(super) fn turn(
         &self,
         ports: &Ports,
         now: Time,
@@ -85,16 +98,18 @@ impl Qp {
             connection.transport.fail();
         }
         let (mut failed, before) = happen(&mut requester, &mut connection, &mut responder.inbound);
-        let mut outbox = ports.outbox();
+        let mut outbox = ports.lazy_outbox();
         let outcome = before.and(requester.pump(self, &mut connection, &mut outbox, now, owed));
         drop(outbox);
         if outcome.cut {
             responder.inbound.abandon(self);
         }
-        ports.counts.add(&mut connection);
         self.adapter.wire.set_alarm(self, &mut connection);
         if connection.transport.owes_acknowledgement() {
+            // Whoever pays counts: the application may be about to answer.
             self.adapter.wire.owe(self, &mut connection);
+        } else {
+            ports.counts.add(&mut connection);
         }
         requester.remote = Some(connection);
         requester.finish_remote(self);
@@ -112,7 +127,7 @@ impl Qp {
     }
 
     /// Does what a packet comes to, and what others come to that waited for it. Returns whether the QP went to error.
-    fn take_packet(
+    pub(super) fn take_packet(
         &self,
         inbound: &mut Inbound,
         requester: &mut Requester,
@@ -121,10 +136,24 @@ impl Qp {
         arrival: &Arrival<'_>,
     ) -> bool {
         let step = connection.transport.receive(now, arrival);
-        let mut failed = self.take_step(inbound, requester, connection, step, arrival.packet);
+        let failed = self.take_step(inbound, requester, connection, step, arrival.packet);
+        failed | self.release(inbound, requester, connection, now, arrival.addresses)
+    }
+
+    /// Does what packets come to that waited for another one.
+    #[inline]
+    pub(super) fn release(
+        &self,
+        inbound: &mut Inbound,
+        requester: &mut Requester,
+        connection: &mut Connection,
+        now: Time,
+        addresses: Addresses,
+    ) -> bool {
+        let mut failed = false;
         while let Some(place) = connection.transport.release() {
             let Some(packet) = connection.kept.remove(&place) else { continue };
-            let again = Arrival { packet: &packet, congested: false, ..*arrival };
+            let again = Arrival { packet: &packet, congested: false, addresses };
             let step = connection.transport.receive(now, &again);
             failed |= self.take_step(inbound, requester, connection, step, &packet);
         }
@@ -141,6 +170,7 @@ impl Qp {
     ) -> bool {
         let careful = inbound.careful;
         match step {
+            Step::Dropped(Drop::Busy) => return self.came_meanwhile(connection, packet),
             Step::Done | Step::Dropped(_) => {}
             Step::Hold(place) => {
                 connection.kept.insert(place, packet.into());
@@ -164,10 +194,20 @@ impl Qp {
                 if !connection.established {
                     self.establish(connection);
                 }
-                let verdict = self.serve_patiently(inbound, &ask, packet);
+                let verdict = match self.address(inbound, &ask, packet) {
+                    Addressed::Here => self.serve_patiently(inbound, &ask, packet),
+                    Addressed::Nowhere => Served::Verdict(Verdict::Refuse(Nak::InvalidRd)),
+                    Addressed::Nobody => {
+                        connection.transport.fail();
+                        return false;
+                    }
+                    Addressed::Elsewhere(srqn) => {
+                        return self.ask_elsewhere(connection, srqn, &ask, packet);
+                    }
+                };
                 let (reply, failed) = self.reply(verdict);
                 if let (Ask::Read { read, .. }, Kind::XrcRecv) = (&ask, self.kind) {
-                    connection.note_read(*read, inbound.domain(self));
+                    connection.note_read(*read, Whose::Domain(inbound.domain(self)));
                 }
                 match reply {
                     Reply::Answer(answer) => connection.transport.answer(answer),
@@ -190,7 +230,7 @@ impl Qp {
     }
 
     /// What the peer is told; and whether the QP went to error.
-    fn reply(&self, served: Served) -> (Reply, bool) {
+    pub(super) fn reply(&self, served: Served) -> (Reply, bool) {
         let refusal = match served {
             Served::Original(value) => return (Reply::Answer(Answer::Original(value)), false),
             Served::Verdict(Verdict::Done) => return (Reply::Answer(Answer::Accepted), false),
@@ -236,8 +276,14 @@ impl Qp {
         packet: &[u8],
     ) -> Answer {
         let allowed = if self.kind == Kind::XrcRecv {
-            inbound.aside(self, shared_queue_of(packet), |inbound| {
-                connection.note_read(read, inbound.domain(self));
+            let number = shared_queue_of(packet);
+            if self.is_elsewhere(number) {
+                connection.note_read(read, Whose::Queue(number));
+                // It was allowed; each part is looked at again as it goes.
+                return Answer::Accepted;
+            }
+            inbound.aside(self, number, |inbound| {
+                connection.note_read(read, Whose::Domain(inbound.domain(self)));
                 self.may_be_read(inbound, region)
             })
         } else {
@@ -266,15 +312,52 @@ impl Qp {
         Served::Verdict(Verdict::Busy)
     }
 
-    fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
-        if self.kind == Kind::XrcRecv {
-            if begins(ask) {
-                inbound.address(self, shared_queue_of(packet));
-            }
-            if !inbound.is_addressed(self) {
-                return Served::Verdict(Verdict::Refuse(Nak::InvalidRd));
-            }
+    /// Who is to serve what a packet asks for.
+    #[inline]
+    fn address(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Addressed {
+        if self.kind != Kind::XrcRecv {
+            return Addressed::Here;
         }
+        if !self.is_stand_valid() {
+            return Addressed::Nobody;
+        }
+        if begins(ask) {
+            let number = shared_queue_of(packet);
+            inbound.address(self, number);
+            inbound.elsewhere = if self.is_elsewhere(number) { number } else { 0 };
+        }
+        match inbound.elsewhere {
+            0 if inbound.is_addressed(self) => Addressed::Here,
+            0 => Addressed::Nowhere,
+            number => Addressed::Elsewhere(number),
+        }
+    }
+
+    /// Whether shared receive queue `number` would be one of another process.
+    fn is_elsewhere(&self, number: u32) -> bool {
+        let (slot, _) = split_qpn(number);
+        slot != 0 && slot != self.adapter.fabric.slot()
+    }
+
+    /// Serves a guest's part of a request for shared receive queue `srqn`, one of ours: `frame` has the bytes.
+    pub(super) fn serve_for(
+        &self,
+        inbound: &mut Inbound,
+        srqn: u32,
+        ask: &Ask,
+        frame: &[u8],
+    ) -> Served {
+        if begins(ask) {
+            inbound.address(self, srqn);
+        }
+        if inbound.is_addressed(self) {
+            self.serve_patiently(inbound, ask, frame)
+        } else {
+            Served::Verdict(Verdict::Refuse(Nak::InvalidRd))
+        }
+    }
+
+    fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Served {
         let verdict = match ask {
             Ask::Deliver { offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
@@ -363,11 +446,15 @@ fn shared_queue_of(packet: &[u8]) -> u32 {
     }
 }
 
-/// How a question was served.
-enum Served {
-    Verdict(Verdict),
-    /// An atomic was done; what was there.
-    Original(u64),
+/// Who is to serve a request.
+enum Addressed {
+    Here,
+    /// XRC: the last who had the QP open has closed it, and the service thread has not destroyed it yet.
+    Nobody,
+    /// XRC: it names no queue.
+    Nowhere,
+    /// XRC: the process of this queue.
+    Elsewhere(u32),
 }
 
 impl Requester {
@@ -378,18 +465,12 @@ impl Requester {
     }
 }
 
-/// Bytes of a packet behind which another one of its message is to be expected.
-pub(super) const LARGE: usize = 1024;
-
 /// Bytes of a packet that are part of a SEND.
 struct Payload<'a>(&'a [u8]);
 
 impl Source for Payload<'_> {
     fn bring(&self, ranges: &Ranges, offset: usize, _total: usize) -> Result<usize, Errno> {
-        let placed = ranges.scatter_bytes(offset, self.0);
-        if self.0.len() >= LARGE {
-            ranges.expect(offset + self.0.len(), self.0.len());
-        }
+        let placed = ranges.scatter_packet(offset, self.0);
         if placed { Ok(self.0.len()) } else { Err(Errno::EFAULT) }
     }
 

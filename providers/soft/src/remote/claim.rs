@@ -4,8 +4,10 @@
 //! what is the other's. So whoever opens the port says of which fabric it is, by the name of an abstract Unix socket (`unix(7)`): such names are of a
 //! network namespace, as the port is, anybody can read them, and the kernel forgets them with their owner, however that ends.
 
+use super::connection::errno_of;
+use super::state::NoWire;
 use soft_local::fabric::Fabric;
-use soft_sys::process;
+use soft_sys::{Errno, process};
 use std::fmt;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -49,14 +51,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Opening {
     /// One process at a time comes here, as far as that can be had.
-    pub(super) fn begin() -> Self {
+    ///
+    /// # Errors
+    /// What is lacking for now.
+    pub(super) fn begin() -> Result<Self, NoWire> {
         let until = Instant::now() + PATIENCE;
         loop {
             match bind(&format!("{STEM}{OPENING}")) {
                 Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                name => return Self(name.ok()),
+                name => return Ok(Self(had(name)?)),
             }
         }
     }
@@ -64,18 +69,32 @@ impl Opening {
     /// Says that this process has the port for `fabric`.
     ///
     /// # Errors
-    /// Who has it for another one.
-    pub(super) fn claim(&self, fabric: &Fabric) -> Result<Option<Claim>, Holder> {
+    /// `EADDRINUSE`: who has it for another one. What is lacking for now.
+    pub(super) fn claim(&self, fabric: &Fabric) -> Result<Option<Claim>, NoWire> {
         // Where nobody can be asked, or told, it is as if nobody were there.
-        let Ok(own) = identity(fabric.directory()) else { return Ok(None) };
-        let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+        let Some(own) = had(identity(fabric.directory()))? else { return Ok(None) };
+        let table = had(std::fs::read("/proc/thread-self/net/unix"))?.unwrap_or_default();
         let table = String::from_utf8_lossy(&table);
         if let Some(other) = holders(&table).find(|holder| holder.fabric != own) {
-            return Err(other);
+            return Err(NoWire { errno: Errno::EADDRINUSE, holder: Some(other) });
         }
         let has_company = holders(&table).next().is_some();
         let name = name(&own, &fabric.config().dir);
-        Ok(bind(&name).ok().map(|socket| Claim { _name: socket, has_company }))
+        Ok(had(bind(&name))?.map(|socket| Claim { _name: socket, has_company }))
+    }
+}
+
+/// What could be had, unless the system never gives it here.
+///
+/// # Errors
+/// Something is lacking for now: who went on without it would do so for as long as there is a process.
+pub(super) fn had<T>(done: io::Result<T>) -> Result<Option<T>, NoWire> {
+    match done {
+        Ok(it) => Ok(Some(it)),
+        Err(why) => {
+            let why = NoWire::from(errno_of(&why));
+            if why.is_for_now() { Err(why) } else { Ok(None) }
+        }
     }
 }
 

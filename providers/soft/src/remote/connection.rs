@@ -1,5 +1,6 @@
 //! The transport of one QP whose other end is on another host.
 
+use super::elsewhere::Elsewhere;
 use super::ports::Ports;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
@@ -34,8 +35,10 @@ pub(crate) struct Connection {
     pub(super) last: Option<(Route, Arc<Far>)>,
     /// Packets that came too early, by the place that the transport gave them.
     pub(super) kept: HashMap<u16, Box<[u8]>>,
-    /// XRC: the protection domains of what the peer reads, by the name of the READ; as many as it can have under way, and more.
-    pub(super) read_in: VecDeque<(u64, u32)>,
+    /// XRC: whose it is what the peer reads, by the name of the READ; as many as it can have under way, and more.
+    pub(super) read_in: VecDeque<(u64, Whose)>,
+    /// XRC: what is asked of other processes, once something was.
+    pub(super) elsewhere: Option<Box<Elsewhere>>,
     /// Work on our own windows whose turn it is, and that has to wait.
     pub(super) local: Option<u64>,
     /// When the wire looks at the QP next though nothing comes.
@@ -44,6 +47,15 @@ pub(crate) struct Connection {
     pub(super) owing: bool,
     /// A request of the other end arrived.
     pub(super) established: bool,
+}
+
+/// XRC: whose it is what a peer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// This protection domain of our process.
+    Domain(u32),
+    /// That of this shared receive queue, which is another process's.
+    Queue(u32),
 }
 
 /// READs of a peer that are remembered: `max_dest_rd_atomic` is a byte.
@@ -115,6 +127,7 @@ impl Connection {
             last: None,
             kept: HashMap::new(),
             read_in: VecDeque::new(),
+            elsewhere: None,
             local: None,
             alarm: None,
             owing: false,
@@ -133,17 +146,17 @@ impl Connection {
         });
     }
 
-    /// XRC: what READ `read` is of belongs to protection domain `pd`.
-    pub(super) fn note_read(&mut self, read: u64, pd: u32) {
+    /// XRC: whose it is what READ `read` is of.
+    pub(super) fn note_read(&mut self, read: u64, whose: Whose) {
         if self.read_in.len() == READS {
             self.read_in.pop_front();
         }
-        self.read_in.push_back((read, pd));
+        self.read_in.push_back((read, whose));
     }
 
-    /// The protection domain of what a READ is of, if the QP's own does not say it.
-    pub(super) fn domain_of_read(&self, read: u64) -> Option<u32> {
-        self.read_in.iter().rev().find(|(of, _)| *of == read).map(|(_, pd)| *pd)
+    /// Whose it is what a READ is of, if the QP's own protection domain does not say it.
+    pub(super) fn origin_of_read(&self, read: u64) -> Option<Whose> {
+        self.read_in.iter().rev().find(|(of, _)| *of == read).map(|(_, whose)| *whose)
     }
 
     /// The Q_Key of the QP changed.

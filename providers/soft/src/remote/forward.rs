@@ -2,15 +2,20 @@
 //!
 //! All processes of a host share port 4791, and the kernel chooses one of them for each packet. The one that a packet is for is told by
 //! its QP number; it gets it by its datagram ring, in a bounce buffer, as a datagram of this host.
+//!
+//! In the same way goes what XRC asks a process and what that one says (`question`).
 
 use super::counts::{Counts, Own};
 use super::groups::deliver_to_own_managers;
+use super::guests;
 use super::ports::Ports;
+use super::question::{FIELDS, Question, SAYING, Saying};
 use super::state::{Came, Network};
 use super::waiting::Passed;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, Sent};
 use crate::engine::objects::served_by::ServedBy;
+use crate::engine::state::Kind;
 use crate::told::{self, Beside};
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
@@ -20,11 +25,19 @@ use std::net::Ipv6Addr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What stands before a packet: sender, receiver, traffic class, hop limit, whether a switch marked it, and a byte that is 0.
+/// What stands before a packet: sender, receiver, traffic class, hop limit, whether a switch marked it, and what follows: a packet, or one of
+/// the next two, before which all else is 0.
 const BEFORE: usize = 16 + 16 + 4;
+const PACKET: u8 = 0;
+const QUESTION: u8 = 1;
+const SAID: u8 = 2;
+/// What may follow.
+#[cfg(test)]
+pub(crate) const FRAME_KINDS: [u8; 3] = [PACKET, QUESTION, SAID];
 /// Bytes of the longest packet that is passed on: headers, 4096 bytes, padding.
 const LONGEST: usize = 4096 + 128;
 const _: () = assert!(BEFORE + LONGEST <= CHUNK_BYTES);
+const _: () = assert!(FIELDS + 4096 <= LONGEST && SAYING <= LONGEST);
 
 impl Network {
     /// Passes a packet on to process `slot`, now or, if that process has just come or has too much to do, soon; `false`: it is lost.
@@ -37,22 +50,40 @@ impl Network {
         let (from, to) = ends(came.arrival.addresses);
         before[..16].copy_from_slice(&from.octets());
         before[16..32].copy_from_slice(&to.octets());
-        before[32..35].copy_from_slice(&[
+        before[32..].copy_from_slice(&[
             came.traffic_class,
             came.hop_limit,
             u8::from(came.arrival.congested),
+            PACKET,
         ]);
+        self.pass_on(adapter, slot, &before, packet) == Passed::Yes
+    }
+
+    /// Asks process `slot`, now or soon; `false`: nobody is there. It is lost where there is no room.
+    pub(super) fn ask(&self, adapter: &Adapter, slot: u16, question: &[u8]) -> bool {
+        self.pass_on(adapter, slot, &before(QUESTION), question) != Passed::Never
+    }
+
+    /// Says something to process `slot`, now or soon. It is lost where nobody is there, or no room.
+    pub(super) fn say(&self, adapter: &Adapter, slot: u16, saying: &Saying) {
+        self.pass_on(adapter, slot, &before(SAID), &saying.emit());
+    }
+
+    /// `Passed::Yes`: it goes, now or soon. `Passed::NotYet`: it is lost.
+    fn pass_on(&self, adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
         let mut waiting = self.waiting.lock();
         if !waiting.has(slot) {
-            match pass(adapter, slot, &before, packet) {
-                Passed::Yes => return true,
-                Passed::Never => return false,
+            match pass(adapter, slot, before, packet) {
                 Passed::NotYet => {}
+                passed => return passed,
             }
         }
-        let kept = waiting.keep(slot, &before, packet, Instant::now());
-        self.passes_later.store(true, Ordering::Relaxed);
-        kept
+        let kept = waiting.keep(slot, before, packet, Instant::now());
+        if !self.passes_later.swap(true, Ordering::Relaxed) {
+            // Nobody looks where no packet wakes it.
+            adapter.fabric.wake_self();
+        }
+        if kept { Passed::Yes } else { Passed::NotYet }
     }
 
     /// Tries again what could not be passed on when it came.
@@ -73,6 +104,13 @@ impl Network {
         self.passes_later.store(!waiting.is_empty(), Ordering::Relaxed);
         Counts::of(adapter.view).own(Own::Unknown).fetch_add(lost, Ordering::Relaxed);
     }
+}
+
+/// What stands before something that is no packet.
+const fn before(kind: u8) -> [u8; BEFORE] {
+    let mut before = [0; BEFORE];
+    before[BEFORE - 1] = kind;
+    before
 }
 
 /// Puts a packet into the ring of process `slot`.
@@ -104,13 +142,14 @@ fn pass(adapter: &Adapter, slot: u16, before: &[u8], packet: &[u8]) -> Passed {
         outlet.kick();
         return Passed::NotYet;
     }
-    Counts::of(adapter.view).own(Own::Forwarded).fetch_add(1, Ordering::Relaxed);
+    if before.last() == Some(&PACKET) {
+        Counts::of(adapter.view).own(Own::Forwarded).fetch_add(1, Ordering::Relaxed);
+    }
     Passed::Yes
 }
 
 /// A packet came that another process passed on; `false`: it is dropped.
 pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> bool {
-    let Some(ports) = adapter.wire.ports() else { return false };
     if head.carrier != Carrier::Chunk {
         return false;
     }
@@ -120,11 +159,38 @@ pub(crate) fn take(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Bod
     inlet.frame.resize(BEFORE + len, 0);
     chunk.get(&mut inlet.frame);
     let who = if inlet.careful { ServedBy::Library } else { ServedBy::Application };
-    serve(adapter, ports, &inlet.frame, who)
+    let Some((before, packet)) = inlet.frame.split_first_chunk::<BEFORE>() else { return false };
+    match before[BEFORE - 1] {
+        QUESTION => match Question::parse(&inlet.frame, BEFORE) {
+            Some(question) => guests::ask(adapter, inlet.peer.slot, question, &inlet.frame, who),
+            None => false,
+        },
+        SAID => match (Saying::parse(packet), adapter.wire.ports()) {
+            (Some(said), Some(ports)) => heard(adapter, ports, inlet.peer.slot, &said, who),
+            _ => false,
+        },
+        PACKET => match adapter.wire.ports() {
+            Some(ports) => serve(adapter, ports, before, packet, who),
+            None => false,
+        },
+        _ => false,
+    }
 }
 
-fn serve(adapter: &Adapter, ports: &Ports, frame: &[u8], who: ServedBy) -> bool {
-    let Some((before, packet)) = frame.split_first_chunk::<BEFORE>() else { return false };
+/// Process `slot` says something to a question of ours.
+fn heard(adapter: &Adapter, ports: &Ports, slot: u16, said: &Saying, who: ServedBy) -> bool {
+    let (_, index) = split_qpn(said.of);
+    let qp = adapter.qp(index).filter(|qp| qp.qpn == said.of && qp.kind == Kind::XrcRecv);
+    qp.is_some_and(|qp| qp.told(ports, slot, said, who))
+}
+
+fn serve(
+    adapter: &Adapter,
+    ports: &Ports,
+    before: &[u8; BEFORE],
+    packet: &[u8],
+    who: ServedBy,
+) -> bool {
     let (from, rest) = before.split_at(16);
     let (to, rest) = rest.split_at(16);
     let address = |octets: &[u8]| <[u8; 16]>::try_from(octets).ok().map(Ipv6Addr::from);

@@ -71,7 +71,8 @@ impl Network {
         now: Time,
         who: ServedBy,
     ) -> bool {
-        adapter.datagrams.meet_everyone(adapter);
+        // Whom it could not meet for now hears nothing, as on a wire, until it could.
+        let _lost = adapter.datagrams.meet_everyone(adapter);
         let own = adapter.fabric.slot();
         let others = adapter.datagrams.receivers(adapter, |view| has_members(view, &GSI_GROUP));
         let others = others.iter().map(|outlet| outlet.slot()).filter(|slot| *slot != own);

@@ -13,6 +13,7 @@
 //! | `groups` | multicast |
 //! | `claim` | which fabric has the port |
 //! | `counts` | what is counted, for whoever wants to know |
+//! | `asking`, `guests`, `question`, `elsewhere` | XRC: what is for a shared receive queue of another process: who asks, who serves, in which words, and what is open |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `waiting` | and had to wait there |
@@ -25,14 +26,18 @@
 //! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
 
 mod arrivals;
+mod asking;
 mod astray;
 mod claim;
 pub(crate) mod connection;
 mod counts;
 mod datagrams;
+mod elsewhere;
 mod forward;
 mod groups;
+mod guests;
 mod ports;
+mod question;
 mod requests;
 pub(crate) mod state;
 mod steer;
@@ -42,5 +47,11 @@ mod wire;
 
 pub(crate) use claim::Holder;
 pub(crate) use connection::{Connection, Far};
+#[cfg(test)]
+pub(crate) use forward::FRAME_KINDS;
 pub(crate) use forward::take as take_forwarded;
+#[cfg(test)]
+pub(crate) use guests::ask as ask_guest;
+pub(crate) use guests::serve as serve_guest;
+pub(crate) use question::{Question, Served};
 pub(crate) use wire::{active_mtu, is_forced};

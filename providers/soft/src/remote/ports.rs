@@ -1,6 +1,6 @@
 //! The sockets of a process, and packets on their way out.
 
-use super::claim::{Claim, Opening};
+use super::claim::{Claim, Opening, had};
 use super::connection::{Far, errno_of};
 use super::counts::{Counts, Own};
 use super::state::{NoWire, V4, V6};
@@ -11,10 +11,10 @@ use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
 use soft_local::fabric::Fabric;
 use soft_semantics::weather::{Passage, Passages};
-use soft_sys::{Errno, clock};
+use soft_sys::clock;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -65,6 +65,8 @@ pub(super) struct Outbox {
 struct Storm {
     passages: Passages,
     late: Vec<Late>,
+    /// Room for what goes, as the outbox has it.
+    spare: Box<[u8]>,
 }
 
 /// A packet that goes behind the next ones.
@@ -72,8 +74,6 @@ struct Storm {
 struct Late {
     far: Arc<Far>,
     ecn: Ecn,
-    /// Bytes of its headers.
-    head: usize,
     bytes: Box<[u8]>,
 }
 
@@ -84,14 +84,20 @@ pub(super) struct OpenOutbox<'a> {
     waits: &'a AtomicBool,
 }
 
+/// The outbox, locked once somebody needs it: what comes mostly has nothing to go at once.
+#[derive(Debug)]
+pub(super) struct LazyOutbox<'a> {
+    ports: &'a Ports,
+    open: Option<OpenOutbox<'a>>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     /// Place among the ways.
     way: usize,
     ecn: Ecn,
-    /// Where it begins in the store, the bytes of its headers, and all of them.
+    /// Where it begins in the store, and its bytes; its ICRC has room behind them.
     start: usize,
-    head: usize,
     len: usize,
 }
 
@@ -114,12 +120,10 @@ impl Ports {
     /// from that one, as it would get those that came to the wrong process.
     ///
     /// # Errors
-    /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets.
+    /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets. What is lacking for now.
     pub(super) fn open(fabric: &Fabric, counts: Counts) -> Result<Self, NoWire> {
-        let opening = Opening::begin();
-        let claim = opening
-            .claim(fabric)
-            .map_err(|holder| NoWire { errno: Errno::EADDRINUSE, holder: Some(holder) })?;
+        let opening = Opening::begin()?;
+        let claim = opening.claim(fabric)?;
         let v4 = match receiver(Ipv4Addr::UNSPECIFIED.into()) {
             Ok(v4) => Some(v4),
             Err(why)
@@ -131,7 +135,7 @@ impl Ports {
             Err(why) => return Err(errno_of(&why).into()),
         };
         // A host without IPv6 is none the worse.
-        let v6 = receiver(Ipv6Addr::UNSPECIFIED.into()).ok();
+        let v6 = had(receiver(Ipv6Addr::UNSPECIFIED.into()))?;
         let sizes = [&v4, &v6].into_iter().flatten().map(|socket| socket.buffer().unwrap_or(0));
         let buffer = sizes.min().unwrap_or(0);
         let outbox = Outbox {
@@ -141,8 +145,10 @@ impl Ports {
             packets: Vec::with_capacity(PACKETS),
             ways: Vec::with_capacity(PACKETS),
             counts,
-            weather: crate::config::weather()
-                .map(|weather| Box::new(Storm { passages: weather.passages(), late: vec![] })),
+            weather: crate::config::weather().map(|weather| {
+                let (passages, spare) = (weather.passages(), vec![0; STORE].into());
+                Box::new(Storm { passages, late: vec![], spare })
+            }),
         };
         let looks = AtomicU64::new(if v4.is_some() { u64::MAX } else { 0 });
         Ok(Self {
@@ -187,6 +193,11 @@ impl Ports {
 
     pub(super) fn outbox(&self) -> OpenOutbox<'_> {
         OpenOutbox { outbox: self.outbox.lock(), waits: &self.waits }
+    }
+
+    /// The outbox, locked by who puts something into it.
+    pub(super) const fn lazy_outbox(&self) -> LazyOutbox<'_> {
+        LazyOutbox { ports: self, open: None }
     }
 
     /// Sends what waits, if anything does.
@@ -236,6 +247,23 @@ fn receiver(address: IpAddr) -> io::Result<Receiver> {
     Receiver::bind(Bind { share: true, ..Bind::new(address) })
 }
 
+impl<'a> LazyOutbox<'a> {
+    /// The outbox; locked from now on.
+    #[inline]
+    pub(super) fn open(&mut self) -> &mut OpenOutbox<'a> {
+        self.open.get_or_insert_with(|| self.ports.outbox())
+    }
+
+    /// Sends what waits, if anything does.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        match &mut self.open {
+            Some(outbox) => outbox.flush(),
+            None => self.ports.flush(),
+        }
+    }
+}
+
 impl Deref for OpenOutbox<'_> {
     type Target = Outbox;
 
@@ -276,9 +304,11 @@ impl Outbox {
         }
         let start = self.used;
         let Some(room) = self.store.get_mut(start..start + whole) else { return true };
-        room[..head.len()].copy_from_slice(head);
-        room[head.len() + len..].fill(0);
-        if len > 0 && !fill(&mut room[head.len()..head.len() + len]) {
+        let (headers, rest) = room.split_at_mut(head.len());
+        headers.copy_from_slice(head);
+        let (payload, zeroes) = rest.split_at_mut(len);
+        zeroes.fill(0);
+        if len > 0 && !fill(payload) {
             return false;
         }
         let ecn = if ecn_capable { Ecn::Capable } else { Ecn::NotCapable };
@@ -286,7 +316,7 @@ impl Outbox {
             self.ways.push(Arc::clone(far));
         }
         let way = self.ways.len() - 1;
-        self.packets.push(Packet { way, ecn, start, head: head.len(), len: whole });
+        self.packets.push(Packet { way, ecn, start, len: whole });
         self.used += whole + ICRC_LEN;
         true
     }
@@ -299,32 +329,48 @@ impl Outbox {
         if self.weather.is_some() {
             self.suffer();
         }
-        let told = told::wanted();
+        if !self.send_one() {
+            self.send_all();
+        }
+        self.packets.clear();
+        self.ways.clear();
+        self.used = 0;
+    }
+
+    /// Sends what there is if it is one packet: who waits for the answer to it does not pay for what many need. `false`: there are more, or it did not go.
+    fn send_one(&mut self) -> bool {
+        let [packet] = self.packets.as_slice() else { return false };
+        let far = &self.ways[packet.way];
+        let Some(bytes) = self.store.get_mut(packet.with_icrc()) else { return false };
+        seal(bytes, far, 0);
+        self.sender.send_one(&far.path, packet.ecn, bytes).is_ok()
+    }
+
+    /// Sends what there is, as far as the kernel takes it.
+    fn send_all(&mut self) {
         let mut batch = self.sender.batch();
         let mut attempts = 0;
         let mut rest = self.packets.as_slice();
+        // The packets stand in the store in their order.
+        let (mut store, mut passed) = (&mut *self.store, 0);
         while !(rest.is_empty() && batch.is_empty()) {
             while let Some((packet, behind)) = rest.split_first() {
                 let far = &self.ways[packet.way];
                 let Some(place) = batch.place(&far.path, packet.ecn, packet.len + ICRC_LEN) else {
                     break;
                 };
-                let envelope = Envelope {
-                    addresses: far.addresses,
-                    source_port: far.path.source_port(),
-                    identification: place.identification(),
-                };
-                let bytes = &self.store[packet.start..packet.start + packet.len];
-                let icrc = envelope.icrc(bytes, &[]);
-                if let Some(told) = told {
-                    let Target { traffic_class, hop_limit, .. } = *far.path.target();
-                    let beside = Beside { envelope, traffic_class, hop_limit, is_sent: true };
-                    told.tell(bytes, icrc, &beside);
-                }
-                let (head, payload) = bytes.split_at(packet.head);
-                // What does not fit has a length that no packet has.
-                let _ = place.put(head, &[payload.into()], &icrc);
                 rest = behind;
+                let Range { start, end } = packet.with_icrc();
+                let Some((before, after)) =
+                    std::mem::take(&mut store).split_at_mut_checked(end - passed)
+                else {
+                    break;
+                };
+                let Some(bytes) = before.get_mut(start - passed..) else { break };
+                (store, passed) = (after, end);
+                seal(bytes, far, place.identification());
+                // What does not fit has a length that no packet has.
+                let _ = place.put(&[], &[(&*bytes).into()], &[]);
             }
             let sent = batch.send();
             if sent.refused > 0 {
@@ -339,45 +385,64 @@ impl Outbox {
                 std::thread::yield_now();
             }
         }
-        drop(batch);
-        self.packets.clear();
-        self.ways.clear();
-        self.used = 0;
     }
 
-    /// Has the weather at the packets that are to go.
+    /// Has the weather at the packets that are to go, which are laid out anew.
     #[cold]
     fn suffer(&mut self) {
-        let Some(storm) = &mut self.weather else { return };
+        let Some(mut storm) = self.weather.take() else { return };
         let late = std::mem::take(&mut storm.late);
-        for packet in std::mem::take(&mut self.packets) {
+        let before = std::mem::replace(&mut self.store, std::mem::take(&mut storm.spare));
+        self.used = 0;
+        for Packet { way, ecn, start, len } in std::mem::take(&mut self.packets) {
+            let bytes = &before[start..start + len];
             match storm.passages.draw() {
-                Passage::Through => self.packets.push(packet),
-                Passage::Twice => self.packets.extend([packet; 2]),
+                Passage::Through => self.put_again(way, ecn, bytes),
+                Passage::Twice => (0..2).for_each(|_| self.put_again(way, ecn, bytes)),
                 Passage::Late => {
-                    let bytes = &self.store[packet.start..packet.start + packet.len];
-                    let far = Arc::clone(&self.ways[packet.way]);
-                    storm.late.push(Late {
-                        far,
-                        ecn: packet.ecn,
-                        head: packet.head,
-                        bytes: bytes.into(),
-                    });
+                    let far = Arc::clone(&self.ways[way]);
+                    storm.late.push(Late { far, ecn, bytes: bytes.into() });
                 }
                 Passage::Lost => {
                     self.counts.own(Own::Lost).fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
-        for Late { far, ecn, head, bytes } in late {
-            let (start, len) = (self.used, bytes.len());
-            // Where there is no room it is lost, as on any wire.
-            let Some(room) = self.store.get_mut(start..start + len) else { continue };
-            room.copy_from_slice(&bytes);
+        for Late { far, ecn, bytes } in late {
             self.ways.push(far);
-            let way = self.ways.len() - 1;
-            self.packets.push(Packet { way, ecn, start, head, len });
-            self.used += len;
+            self.put_again(self.ways.len() - 1, ecn, &bytes);
         }
+        storm.spare = before;
+        self.weather = Some(storm);
+    }
+
+    /// A packet that was put before.
+    fn put_again(&mut self, way: usize, ecn: Ecn, bytes: &[u8]) {
+        let packet = Packet { way, ecn, start: self.used, len: bytes.len() };
+        // Where there is no room it is lost, as on any wire.
+        let Some(room) = self.store.get_mut(packet.with_icrc()) else { return };
+        room[..bytes.len()].copy_from_slice(bytes);
+        self.used += room.len();
+        self.packets.push(packet);
+    }
+}
+
+impl Packet {
+    /// Where its bytes are, and behind them the room for its ICRC.
+    fn with_icrc(self) -> Range<usize> {
+        self.start..self.start + self.len + ICRC_LEN
+    }
+}
+
+/// Makes the ICRC at the end of a packet that goes to `far`, and tells who is to be told.
+fn seal(bytes: &mut [u8], far: &Far, identification: u16) {
+    let Some((packet, icrc)) = bytes.split_last_chunk_mut::<ICRC_LEN>() else { return };
+    let (addresses, source_port) = (far.addresses, far.path.source_port());
+    let envelope = Envelope { addresses, source_port, identification };
+    *icrc = envelope.icrc(packet, &[]);
+    if let Some(told) = told::wanted() {
+        let Target { traffic_class, hop_limit, .. } = *far.path.target();
+        let beside = Beside { envelope, traffic_class, hop_limit, is_sent: true };
+        told.tell(packet, *icrc, &beside);
     }
 }

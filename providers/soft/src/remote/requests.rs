@@ -1,11 +1,11 @@
 //! From a send queue to packets, and from what the transport says of them to completions.
 
-use super::arrivals::LARGE;
-use super::connection::{Connection, Far};
-use super::ports::{Outbox, Ports};
+use super::connection::{Connection, Far, Whose};
+use super::ports::{LazyOutbox, Ports};
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
+use crate::engine::onesided::read_elsewhere;
 use crate::engine::regions::LOCAL_WRITE;
 use crate::engine::request::{Phase, RemoteAddress, Request, What};
 use abi::*;
@@ -61,7 +61,7 @@ impl Requester {
                 Err(status) => self.fail(n, status),
             }
         }
-        let mut outbox = ports.outbox();
+        let mut outbox = ports.lazy_outbox();
         let now = ports.now();
         // Nothing came: what fails now fails with a request.
         let _ = self.pump(qp, &mut connection, &mut outbox, now, Owed::Goes);
@@ -77,10 +77,11 @@ impl Requester {
         let Some(mut connection) = self.remote.take() else { return };
         connection.owing = false;
         if connection.transport.owes_acknowledgement() {
-            let _ = self.pump(qp, &mut connection, &mut ports.outbox(), now, Owed::Goes);
-            ports.counts.add(&mut connection);
+            let _ = self.pump(qp, &mut connection, &mut ports.lazy_outbox(), now, Owed::Goes);
             qp.adapter.wire.set_alarm(qp, &mut connection);
         }
+        // What came before it was left for later, too.
+        ports.counts.add(&mut connection);
         self.remote = Some(connection);
     }
 
@@ -94,8 +95,8 @@ impl Requester {
     /// # Errors
     /// The status with which it completes instead.
     fn work(&mut self, qp: &Qp, n: u64) -> Result<Work, u32> {
-        let entry = *self.queue.entry(n);
-        let request = &entry.request;
+        let entry = self.queue.entry(n);
+        let (request, mut len) = (&entry.request, entry.len);
         let writes = matches!(
             request.what,
             What::Read(_) | What::Fetch(..) | What::FetchAdd { .. } | What::CompareSwap { .. }
@@ -108,8 +109,8 @@ impl Requester {
         if let What::Refused(nak) = request.what {
             return Err(nak.requester_status());
         }
-        let mut len = entry.len;
-        if !request.what.is_local() && !matches!(request.what, What::Store { word: Some(_), .. }) {
+        let has_own_word = matches!(request.what, What::Store { word: Some(_), .. });
+        if !request.what.is_local() && !has_own_word {
             let need = if writes { LOCAL_WRITE } else { 0 };
             let mut ranges = Ranges::new();
             if !self.ranges_into(&mut ranges, qp, n, need) {
@@ -120,11 +121,12 @@ impl Requester {
         if is_word && len != 8 {
             return Err(IBV_WC_LOC_LEN_ERR);
         }
-        let (op, len) = operation(request, len).ok_or(IBV_WC_LOC_QP_OP_ERR)?;
+        let entry = self.queue.entry(n);
+        let (op, len) = operation(&entry.request, len).ok_or(IBV_WC_LOC_QP_OP_ERR)?;
         Ok(Work {
             solicited: entry.has(IBV_SEND_SOLICITED),
             fence: entry.has(IBV_SEND_FENCE),
-            srq: Number::new(request.srqn),
+            srq: Number::new(entry.request.srqn),
             ..Work::new(n, op, len)
         })
     }
@@ -134,7 +136,7 @@ impl Requester {
         &mut self,
         qp: &Qp,
         connection: &mut Connection,
-        outbox: &mut Outbox,
+        outbox: &mut LazyOutbox<'_>,
         now: Time,
         owed: Owed,
     ) -> Outcome {
@@ -150,7 +152,7 @@ impl Requester {
         qp: &Qp,
         far: &Arc<Far>,
         connection: &mut Connection,
-        outbox: &mut Outbox,
+        outbox: &mut LazyOutbox<'_>,
         now: Time,
         owed: Owed,
     ) -> Outcome {
@@ -161,6 +163,9 @@ impl Requester {
                 self.take_event(qp, connection, event, &mut outcome);
             }
             let transport = &mut connection.transport;
+            if transport.has_nothing_to_send(owed == Owed::Stays) {
+                return outcome;
+            }
             let transmit = match owed {
                 Owed::Goes => transport.poll_transmit(now),
                 Owed::Stays => transport.poll_transmit_before_acknowledgement(now),
@@ -229,7 +234,7 @@ impl Requester {
         qp: &Qp,
         connection: &mut Connection,
         far: &Arc<Far>,
-        outbox: &mut Outbox,
+        outbox: &mut LazyOutbox<'_>,
         transmit: &Transmit,
     ) {
         if qp.adapter.port.is_down() {
@@ -238,7 +243,7 @@ impl Requester {
         }
         let Transmit { head, payload, padding, ecn_capable } = transmit;
         let mut put = |len: usize, fill: &mut dyn FnMut(&mut [u8]) -> bool| {
-            outbox.put(far, head, len, *padding, *ecn_capable, fill)
+            outbox.open().put(far, head, len, *padding, *ecn_capable, fill)
         };
         match *payload {
             Payload::None => {
@@ -252,10 +257,10 @@ impl Requester {
             }
             Payload::Region { read, part } => {
                 let len = part.len as usize;
-                let pd = connection.domain_of_read(read);
+                let whose = connection.origin_of_read(read);
                 let mut outcome = Ok(());
                 put(len, &mut |to| {
-                    outcome = qp.read_region(pd, part.va, part.rkey, to);
+                    outcome = qp.read_region(whose, part.va, part.rkey, to);
                     outcome.is_ok()
                 });
                 if let Err(nak) = outcome {
@@ -293,11 +298,7 @@ impl Requester {
             return false;
         }
         ranges.take_care(careful);
-        let placed = ranges.scatter_bytes(offset, bytes);
-        if bytes.len() >= LARGE {
-            ranges.expect(offset + bytes.len(), bytes.len());
-        }
-        placed
+        ranges.scatter_packet(offset, bytes)
     }
 }
 
@@ -373,17 +374,28 @@ pub(super) const fn refusal_of(nak: Nak) -> Refusal {
 }
 
 impl Qp {
-    /// Fills `to` with bytes that a peer reads, of protection domain `pd` if it is not the QP's.
+    /// Fills `to` with bytes that a peer reads, and `whose` if the QP's own protection domain does not say it.
     ///
     /// # Errors
     /// It may not, or they are gone.
-    fn read_region(&self, pd: Option<u32>, va: u64, rkey: u32, to: &mut [u8]) -> Result<(), Nak> {
+    fn read_region(
+        &self,
+        whose: Option<Whose>,
+        va: u64,
+        rkey: u32,
+        to: &mut [u8],
+    ) -> Result<(), Nak> {
         // Whoever drives the wire may be the service thread.
         let careful = true;
         let mut rights = self.entry().rights.load(Ordering::Relaxed);
-        if let Some(pd) = pd {
-            rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
+        let remote = RemoteAddress { addr: va, rkey };
+        match whose {
+            None => {}
+            Some(Whose::Domain(pd)) => {
+                rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
+            }
+            Some(Whose::Queue(number)) => return read_elsewhere(self, number, remote, to),
         }
-        read_region_bytes(self, (rights, careful), RemoteAddress { addr: va, rkey }, to)
+        read_region_bytes(self, (rights, careful), remote, to)
     }
 }

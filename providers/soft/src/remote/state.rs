@@ -19,7 +19,9 @@ pub(super) const V6: u8 = 1 << 1;
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    pub(super) ports: OnceLock<Result<Ports, NoWire>>,
+    pub(super) ports: OnceLock<Ports>,
+    /// Why they were not opened when it was tried last. Held by who tries.
+    pub(super) refused: Mutex<Option<NoWire>>,
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
     pub(super) next: AtomicU64,
@@ -51,6 +53,18 @@ pub(crate) struct NoWire {
     pub(crate) errno: Errno,
     /// Who of another fabric has the port, if that is why.
     pub(crate) holder: Option<Holder>,
+}
+
+impl NoWire {
+    /// Whether it may be had when it is tried again.
+    pub(super) fn is_for_now(&self) -> bool {
+        is_for_now(self.errno)
+    }
+}
+
+/// Whether what refused the wire is something that is lacking, and comes back: descriptors or memory.
+pub(crate) fn is_for_now(why: Errno) -> bool {
+    [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS].contains(&why.raw())
 }
 
 impl From<Errno> for NoWire {

@@ -5,7 +5,7 @@ use super::claim::Holder;
 use super::connection::{Connection, Far};
 use super::counts::{Counts, Own};
 use super::ports::{LOOK_AGAIN, Ports};
-use super::state::{Came, Network, V4, V6};
+use super::state::{Came, Network, NoWire, V4, V6};
 use super::steer;
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
@@ -48,7 +48,7 @@ impl Network {
     /// The sockets, if they are open.
     #[inline]
     pub(super) fn ports(&self) -> Option<&Ports> {
-        self.ports.get()?.as_ref().ok()
+        self.ports.get()
     }
 
     /// The way to the host that `route` leads to, for packets of QP `qpn`; opens the sockets if they are not.
@@ -75,36 +75,55 @@ impl Network {
     }
 
     fn open_sockets(&self, adapter: &Adapter) -> Result<&Ports, Errno> {
-        let mut first = false;
-        let opened = self.ports.get_or_init(|| {
-            first = true;
-            self.next.store(u64::MAX, Ordering::Relaxed);
-            let counts = Counts::of(adapter.view);
-            let ports = Ports::open(&adapter.fabric, counts)?;
-            counts.begin();
-            let bell = Epoll::new()?;
-            adapter.fabric.watch(bell.as_fd())?;
-            let _ = self.bell.set(bell);
-            Ok(ports)
-        });
-        if first {
-            // The service thread listens from now on, unless somebody polls.
-            adapter.fabric.wake_self();
+        if let Some(ports) = self.ports.get() {
+            return Ok(ports);
         }
-        opened.as_ref().map_err(|why| why.errno)
+        let mut refused = self.refused.lock();
+        // Somebody may have opened them while this one waited.
+        if let Some(ports) = self.ports.get() {
+            return Ok(ports);
+        }
+        if let Some(why) = refused.as_ref()
+            && !why.is_for_now()
+        {
+            return Err(why.errno);
+        }
+        match self.make(adapter) {
+            Ok(ports) => {
+                *refused = None;
+                let ports = self.ports.get_or_init(|| ports);
+                // The service thread listens from now on, unless somebody polls.
+                adapter.fabric.wake_self();
+                Ok(ports)
+            }
+            Err(why) => Err(refused.insert(why).errno),
+        }
+    }
+
+    /// Opens the sockets; whoever calls has `refused`. Nothing is left of a try that fails.
+    fn make(&self, adapter: &Adapter) -> Result<Ports, NoWire> {
+        self.next.store(u64::MAX, Ordering::Relaxed);
+        let counts = Counts::of(adapter.view);
+        let ports = Ports::open(&adapter.fabric, counts)?;
+        let bell = Epoll::new()?;
+        adapter.fabric.watch(bell.as_fd())?;
+        counts.begin();
+        let _ = self.bell.set(bell);
+        Ok(ports)
     }
 
     /// Who of another fabric has the port, so that the sockets could not be opened.
-    pub(crate) fn holder(&self) -> Option<&Holder> {
-        self.ports.get()?.as_ref().err()?.holder.as_ref()
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        self.refused.lock().as_ref()?.holder.clone()
     }
 
     /// Takes what came, and looks at QPs whose time has come.
     pub(crate) fn drive(&self, adapter: &Adapter, who: ServedBy) {
+        // Also what is said to others, by a process that has no sockets.
+        self.forward_waiting(adapter);
         let Some(ports) = self.ports() else { return };
         // Whoever left an acknowledgement to go along with a request had the time to post one.
         self.pay(adapter);
-        self.forward_waiting(adapter);
         // Whoever has it does what we would.
         let Some(mut inbox) = ports.inbox.try_lock() else { return ports.flush() };
         let now = ports.now();
@@ -352,13 +371,19 @@ impl Network {
     }
 
     /// The transport of `qp` goes.
-    pub(crate) fn forget(&self, qp: &Qp, connection: &Connection) {
+    pub(crate) fn forget(&self, qp: &Qp, connection: &mut Connection) {
+        if let Some(ports) = self.ports() {
+            ports.counts.add(connection);
+        }
         self.timers.lock().forget(qp.index, connection.alarm);
     }
 
     /// By the service thread: does what is to be done if nobody polls; says when to look again.
     pub(crate) fn settle(&self, adapter: &Adapter) -> Option<Duration> {
-        let ports = self.ports()?;
+        let Some(ports) = self.ports() else {
+            self.forward_waiting(adapter);
+            return self.passes_later.load(Ordering::Relaxed).then_some(AGAIN);
+        };
         if ports.is_guest() && ports.looks_again() {
             self.take_over(adapter, ports);
         }
@@ -554,7 +579,7 @@ impl Qp {
             Box::new(Connection::new(self.kind, self.qpn, shares, attr, mtu, far, buffer));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
-            Some(before) => self.adapter.wire.forget(self, &before),
+            Some(mut before) => self.adapter.wire.forget(self, &mut before),
             None => self.count_remote(true),
         }
     }

@@ -57,11 +57,10 @@ fn measure(bench: &Bench, sides: &mut [Running]) -> Result<u64, String> {
             if side.ended() {
                 return Err("ended by itself".to_owned());
             }
-            let came = ["rcvd_pkts", "forwarded_pkts"].map(|name| counted(bench, side, &[name]));
-            for (sum, came) in sum.iter_mut().zip(&came) {
-                *sum += came.clone()?;
-            }
-            fewest = fewest.min(came[0].clone()?);
+            let came = counted(bench, side, &["rcvd_pkts"])?;
+            sum[0] += came;
+            sum[1] += counted(bench, side, &["forwarded_pkts"])?;
+            fewest = fewest.min(came);
         }
         Ok((sum, fewest))
     };

@@ -154,7 +154,7 @@ impl Core {
         let hello = self.introduce(socket, HandshakeMessage::Hello(self.introduction(false)));
         hello.map_err(|errno| self.unsent(slot, errno))?;
         let (said, fds) = loop {
-            match receive(socket).map_err(PeerError::Refused)? {
+            match receive(socket).map_err(|why| lacking(why, Errno::EMFILE))? {
                 FromSocket::Message(HandshakeMessage::Welcome(said), fds) if said.slot == slot => {
                     break (said, fds);
                 }
@@ -181,11 +181,7 @@ impl Core {
                 return Ok(None);
             }
         };
-        let parts = self.examine(&said, fds, who).map_err(|why| match why {
-            // Nobody but this process is to blame, and nobody else will do something about it.
-            Refusal::Resources => PeerError::System(Errno::ENOMEM),
-            why => PeerError::Refused(why),
-        })?;
+        let parts = self.examine(&said, fds, who).map_err(|why| lacking(why, Errno::ENOMEM))?;
         let confirm = HandshakeMessage::Confirm { attached: parts.can_attach }.emit();
         socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))
@@ -212,6 +208,14 @@ impl Core {
     fn pause(&self) {
         thread::sleep(PAUSE);
         self.drive_acceptor();
+    }
+}
+
+/// What this process found itself while it called. Where it lacks something, nobody else is to blame, and nobody else will do something about it.
+fn lacking(why: Refusal, errno: Errno) -> PeerError {
+    match why {
+        Refusal::Resources => PeerError::System(errno),
+        why => PeerError::Refused(why),
     }
 }
 

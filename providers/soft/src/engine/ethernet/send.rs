@@ -22,7 +22,8 @@ pub(crate) fn check(opcode: u32, len: u64) -> Result<(), Errno> {
 
 /// Sends waiting requests of a RAW_PACKET QP, in order, until one finds a ring full.
 pub(crate) fn issue_waiting(requester: &mut Requester, qp: &Qp) {
-    qp.adapter.datagrams.meet_everyone(&qp.adapter);
+    // Whom it could not meet for now hears nothing, as on a wire, until it could.
+    let _lost = qp.adapter.datagrams.meet_everyone(&qp.adapter);
     requester.datagrams_wait = false;
     let mut frame = std::mem::take(&mut requester.segmenter.frame);
     while requester.queue.issued != requester.queue.posted && requester.fate.is_going() {

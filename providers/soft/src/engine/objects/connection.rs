@@ -12,6 +12,7 @@ use crate::engine::request::SendQueue;
 use crate::engine::tags::wire::Tagged;
 use crate::engine::tso::Segmenter;
 use crate::engine::waiting::Waiting;
+use crate::remote::Served;
 use crate::remote::connection::Connection;
 use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
@@ -101,6 +102,10 @@ pub(crate) struct Inbound {
     pub(in crate::engine) taken: bool,
     /// XRC: the shared queue that requests name from here on.
     pub(in crate::engine) srq: Option<Arc<Srq>>,
+    /// XRC, by the wire between hosts: the queue that they name is this one of another process; 0: it is not.
+    pub(crate) elsewhere: u32,
+    /// XRC, for a receiving QP of another process: the last question, and what was said to it.
+    pub(crate) said: Option<(u64, Served)>,
     /// Tag matching: what the message under way is, and the receive of the entry that it matched.
     pub(in crate::engine) tag_match: TagMatch,
     pub(in crate::engine) matched: Option<Box<Receive>>,

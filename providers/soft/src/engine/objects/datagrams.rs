@@ -10,8 +10,8 @@ use soft_local::shm::slot::*;
 use soft_local::shm::view::View;
 use soft_sys::clock;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// How long a frame waits for a receive that is not there: time for a process to be scheduled.
@@ -43,13 +43,11 @@ pub(in crate::engine) struct Met {
 }
 
 /// Whether we went round and met everyone.
-#[derive(Debug)]
-pub(in crate::engine) struct Introduced(pub(in crate::engine) Once);
-
-impl Default for Introduced {
-    fn default() -> Self {
-        Self(Once::new())
-    }
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Introduced {
+    pub(in crate::engine) done: AtomicBool,
+    /// Held by who goes round.
+    pub(in crate::engine) going: Mutex<()>,
 }
 
 /// Where we put datagrams for one process.
@@ -82,7 +80,7 @@ pub(in crate::engine) struct Inlets {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Inlet {
-    pub(in crate::engine) peer: Arc<Peer>,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) view: View,
     pub(in crate::engine) ring: Ring,
     pub(in crate::engine) next: u32,

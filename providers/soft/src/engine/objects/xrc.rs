@@ -3,6 +3,7 @@
 
 use super::cq::Hot;
 use super::qp::Qp;
+use crate::remote::Question;
 use abi::*;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
@@ -70,6 +71,8 @@ pub(crate) fn names(entry: &SrqEntry, domain: DomainId) -> Option<u32> {
 pub(in crate::engine) enum Task {
     /// Stand for QP `of` where QP `by` of process `slot` sends.
     Answer { slot: u16, of: u32, by: u32 },
+    /// Serve this question, which came in that frame.
+    Serve { question: Question, frame: Box<[u8]> },
     /// Something happened to QP `of`, as somebody says in the name of QP `by`: ours, for which that one stands; or one that we
     /// have open there.
     Heard { by: u32, of: u32, event: QpEvent },
@@ -101,7 +104,7 @@ impl QpEvent {
 
 /// The XRC side of an adapter.
 ///
-/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`; `stand_ins` > everything, since
+/// Locks, outer first: a completion queue's list > `hot` > QP responder > QP requester > `requesters`; QP responder > `tasks`, `guests`; `stand_ins` > everything, since
 /// stand-ins are retired under it: only the service thread takes it, with no other lock (docs/locking.md).
 #[derive(Debug, Default)]
 pub(crate) struct Xrc {
@@ -111,6 +114,10 @@ pub(crate) struct Xrc {
     pub(in crate::engine) hot: Mutex<Hot>,
     pub(in crate::engine) tasks: Mutex<Vec<Task>>,
     pub(in crate::engine) stand_ins: Mutex<Vec<Arc<Qp>>>,
+    /// Those of them that serve requests of other hosts, by the QP that they stand for.
+    pub(in crate::engine) guests: Mutex<HashMap<u32, Arc<Qp>>>,
+    /// There are some: whoever polls looks for their requests. Written under that lock.
+    pub(in crate::engine) has_guests: AtomicBool,
     pub(in crate::engine) requesters: Requesters,
     /// By process slot and our QP, where we asked: who stands for its other end there, once somebody said so. To be checked: anybody may
     /// have.

@@ -7,7 +7,7 @@ use crate::engine::objects::xrc::DomainId;
 pub(super) struct End {
     pub(super) send: Side,
     pub(super) recv: Side,
-    srq: Arc<Srq>,
+    pub(super) srq: Arc<Srq>,
 }
 
 impl End {

@@ -1,0 +1,231 @@
+//! What another process asks for an XRC receive QP of its own whose other end is on another host: served once, and no further than the QP's peer might go.
+
+use super::answers::End;
+use super::*;
+use crate::engine::objects::datagrams::OutgoingDatagram;
+use crate::remote::{FRAME_KINDS, Question, ask_guest};
+use ferroverbs_roce::engine::Ask;
+use ferroverbs_roce::wire::{Number, Reth, Tail};
+use soft_local::shm::slot::{BODY_WORDS, Op, halves};
+
+/// The process that has the receiving QP, and the one that has the queue.
+struct Both {
+    home: End,
+    other: End,
+}
+
+impl Both {
+    fn new() -> Self {
+        let [of_home, of_other] = adapters();
+        let domain = of_home.xrc.open_domain(&of_home, None, true, false).expect("a domain");
+        let (home, other) = (End::new(&of_home, domain), End::new(&of_other, domain));
+        let pair = Self { home, other };
+        pair.connect();
+        pair
+    }
+
+    /// As to an end on another host.
+    fn connect(&self) {
+        let attr = ibv_qp_attr { port_num: 1, qp_access_flags: ALL, ..Zeroed::zeroed() };
+        let given = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        self.home.recv.modify(IBV_QPS_INIT, given, attr);
+        self.home.recv.qp.set_connected(0);
+    }
+
+    fn generation(&self) -> u16 {
+        self.home.recv.qp.incarnation.lock().generation
+    }
+
+    fn question(&self, number: u64, ask: Ask) -> Question {
+        let (of, srqn) = (self.home.recv.qp.qpn, self.other.srq.number);
+        Question { number, of, generation: self.generation(), srqn, ask }
+    }
+
+    /// Asks, as the process in `slot`.
+    fn ask(&self, slot: u16, question: Question) -> bool {
+        let adapter = &self.other.recv.qp.adapter;
+        let asked = ask_guest(adapter, slot, question, &[7; 64], ServedBy::Application);
+        looked(adapter);
+        asked
+    }
+
+    fn home_slot(&self) -> u16 {
+        self.home.recv.qp.adapter.fabric.slot()
+    }
+
+    fn post(&self, id: u64) {
+        self.other.srq.post(id, &[self.other.recv.sge(0, 64)]).expect("room");
+        self.other.srq.posted();
+    }
+
+    fn polled(&self) -> Option<Cqe> {
+        self.other.recv.cq.pop_stamped().map(|(cqe, _)| cqe)
+    }
+}
+
+fn piece(first: bool, last: bool) -> Ask {
+    Ask::Deliver {
+        srq: Some(Number::new(0)),
+        offset: if first { 0 } else { 8 },
+        payload: 0..8,
+        first,
+        last: last.then_some(Tail::Plain),
+        solicited: false,
+    }
+}
+
+#[test]
+fn a_question_is_served_once_however_often_it_is_asked() {
+    let pair = Both::new();
+    let slot = pair.home_slot();
+    pair.post(1);
+    pair.post(2);
+    for number in [10, 10, 10, 11, 11] {
+        assert!(pair.ask(slot, pair.question(number, piece(true, true))));
+    }
+    for id in [1, 2] {
+        let cqe = pair.polled().expect("received");
+        let got = (cqe.wr_id, cqe.status, cqe.byte_len, cqe.qp_num);
+        assert_eq!(got, (id, IBV_WC_SUCCESS, 8, pair.home.recv.qp.qpn));
+    }
+    assert!(pair.polled().is_none());
+    // A connection that begins anew begins with nothing, also with such a number.
+    pair.home.recv.qp.reset();
+    pair.connect();
+    pair.post(3);
+    assert!(pair.ask(slot, pair.question(11, piece(true, true))));
+    assert_eq!(pair.polled().map(|cqe| cqe.wr_id), Some(3));
+}
+
+#[test]
+fn a_message_that_will_not_end_gives_its_receive_back() {
+    let pair = Both::new();
+    pair.post(1);
+    assert!(pair.ask(pair.home_slot(), pair.question(1, piece(true, false))));
+    assert!(!pair.other.srq.has_receive(), "it was taken");
+    // The process of the queue is woken by that.
+    pair.home.recv.qp.reset();
+    until("the receive is back", || pair.other.srq.has_receive());
+    until("nobody stands for it", || {
+        pair.other.recv.qp.adapter.xrc.guest(pair.home.recv.qp.qpn).is_none()
+    });
+    pair.connect();
+    assert!(pair.ask(pair.home_slot(), pair.question(2, piece(true, true))));
+    assert_eq!(pair.polled().map(|cqe| (cqe.wr_id, cqe.byte_len)), Some((1, 8)));
+}
+
+#[test]
+fn what_does_not_begin_or_is_not_allowed_moves_nothing() {
+    let mut pair = Both::new();
+    pair.other.recv.memory.fill(0x55);
+    pair.post(1);
+    let slot = pair.home_slot();
+    let keys = pair.other.recv.keys;
+    let va = pair.other.recv.memory.as_ptr() as u64;
+    let place = |rkey, va, len, first| Ask::Place {
+        srq: Some(Number::new(0)),
+        region: Reth { va, rkey, len },
+        offset: if first { 0 } else { 1 },
+        payload: 0..8,
+        first,
+        last: Some(None),
+        solicited: false,
+    };
+    let asks = [
+        piece(false, true),
+        place(keys.rkey ^ 0x100, va, 8, true),
+        place(keys.rkey, va + 60, 8, true),
+        place(keys.rkey, va + 56, 8, false),
+        place(keys.rkey, va, u32::MAX, true),
+    ];
+    for (number, ask) in (1..).zip(asks) {
+        assert!(pair.ask(slot, pair.question(number, ask)));
+    }
+    assert!(pair.other.recv.memory.iter().all(|byte| *byte == 0x55));
+    assert!(pair.polled().is_none() && pair.other.srq.has_receive());
+    assert!(pair.ask(slot, pair.question(9, place(keys.rkey, va, 8, true))));
+    assert_eq!(pair.other.recv.memory[..9], [7, 7, 7, 7, 7, 7, 7, 7, 0x55], "what is allowed");
+}
+
+#[test]
+fn nobody_is_served_in_the_name_of_another_or_for_a_connection_that_is_none() {
+    let pair = Both::new();
+    let slot = pair.home_slot();
+    pair.post(1);
+    let question = || pair.question(1, piece(true, true));
+    let own = pair.other.recv.qp.adapter.fabric.slot();
+    for forger in [own, 99] {
+        assert!(!pair.ask(forger, question()), "{forger} has no such queue pair");
+    }
+    let ours = Question { of: pair.other.recv.qp.qpn, ..question() };
+    assert!(!pair.ask(own, ours), "our own");
+    let generation = pair.generation().wrapping_sub(1);
+    let stale = Question { generation, ..question() };
+    let sender = Question { of: pair.home.send.qp.qpn, ..question() };
+    let nothing = Question { of: soft_local::shm::layout::qpn(slot, 77), ..question() };
+    let nowhere = Question { srqn: pair.other.srq.number + 5, ..question() };
+    for question in [stale, sender, nothing, nowhere] {
+        pair.ask(slot, question);
+    }
+    assert!(pair.polled().is_none() && pair.other.srq.has_receive());
+    pair.home.recv.qp.fail();
+    pair.ask(slot, question());
+    assert!(pair.polled().is_none() && pair.other.srq.has_receive(), "it is in error");
+}
+
+#[test]
+fn questions_that_wait_for_a_stand_in_are_not_kept_without_end() {
+    let pair = Both::new();
+    let adapter = &pair.other.recv.qp.adapter;
+    // The service thread may be at it.
+    let lost = (0..1_000_000).any(|number| {
+        let question =
+            Question { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
+        !ask_guest(adapter, pair.home_slot(), question, &[0; 64], ServedBy::Application)
+    });
+    assert!(lost);
+}
+
+#[test]
+fn frames_of_no_sense_are_dropped_and_counted() {
+    let pair = Both::new();
+    let (from, to) = (&pair.home.recv.qp.adapter, &pair.other.recv.qp.adapter);
+    let outlet = from.datagrams.outlet(from, to.fabric.slot()).expect("it is there");
+    let mut word = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    let mut put = 0;
+    pair.post(1);
+    while put < 20_000 {
+        let mut frame = [0u8; 256];
+        frame.fill_with(|| random() as u8);
+        frame[35] = FRAME_KINDS[random() as usize % FRAME_KINDS.len()];
+        if random() % 2 == 0 {
+            // Somebody whom it might be about.
+            frame[44..48].copy_from_slice(&pair.home.recv.qp.qpn.to_ne_bytes());
+            frame[48..52].copy_from_slice(&pair.other.srq.number.to_ne_bytes());
+            frame[52..54].copy_from_slice(&pair.generation().to_ne_bytes());
+            // No SEND that begins, and no immediate data, which take a receive: they would be as good as any.
+            frame[54] = [0, 2, 3, 4, 5, 6, 7, 8, 255][random() as usize % 9];
+            frame[55] &= !8;
+        }
+        let mut body = [0; BODY_WORDS];
+        body[0] = halves((random() % 300) as u32, 0);
+        let (op, src_qpn) = (Op::Packet, soft_local::shm::layout::qpn(from.fabric.slot(), 0));
+        let datagram =
+            OutgoingDatagram { op, flags: 0, imm: 0, src_qpn, to: None, body, inline: None };
+        outlet.put(from, &datagram, |chunk| chunk.put(&frame));
+        outlet.publish();
+        to.datagrams.attend(to);
+        put += 1;
+    }
+    looked(to);
+    assert!(to.datagrams.dropped.load(Ordering::Relaxed) > 1000, "most of it");
+    assert!(pair.polled().is_none() && pair.other.srq.has_receive());
+    assert!(pair.ask(pair.home_slot(), pair.question(u64::MAX, piece(true, true))));
+    assert_eq!(pair.polled().map(|cqe| cqe.status), Some(IBV_WC_SUCCESS), "and it goes on");
+}
