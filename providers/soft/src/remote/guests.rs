@@ -33,7 +33,7 @@ pub(crate) fn ask(
     }
 }
 
-/// Serves a question by `guest`, or says what is to be said where there is none.
+/// Serves a question by `guest`, or says what is to be said where there is none. One that is over is told nothing.
 pub(crate) fn serve(
     adapter: &Adapter,
     guest: Result<&Qp, Verdict>,
@@ -43,25 +43,27 @@ pub(crate) fn serve(
 ) {
     let served = match guest {
         Ok(guest) => guest.serve_guest(question, frame, who),
-        Err(verdict) => Served::Verdict(verdict),
+        Err(verdict) => Some(Served::Verdict(verdict)),
     };
+    let Some(served) = served else { return };
     let saying = Saying { number: question.number, of: question.of, served };
     adapter.wire.say(adapter, split_qpn(question.of).0, &saying);
 }
 
 impl Qp {
-    /// Serves a question, unless it is the last one once more: that one is only said again.
-    fn serve_guest(&self, question: &Question, frame: &[u8], who: ServedBy) -> Served {
+    /// Serves a question, unless it is the last one once more: that one is only said again. `None`: it is one from before that, of which a copy waited for a
+    /// stand-in while the answer to another made who asks go on. Numbers grow, and who asks has one question at a time.
+    fn serve_guest(&self, question: &Question, frame: &[u8], who: ServedBy) -> Option<Served> {
         let mut responder = self.responder.lock();
         let inbound = &mut responder.inbound;
-        if let Some((number, served)) = inbound.said
-            && number == question.number
+        if let Some((last, served)) = inbound.said
+            && question.number <= last
         {
-            return served;
+            return (question.number == last).then_some(served);
         }
         inbound.careful = who == ServedBy::Library;
         let served = self.serve_for(inbound, question.srqn, &question.ask, frame);
         inbound.said = Some((question.number, served));
-        served
+        Some(served)
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// A part of a request for a queue of another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// No other question of the process that asks has it.
+    /// No other question of the process that asks has it, and later ones have greater ones.
     pub(crate) number: u64,
     /// The receiving QP, and the incarnation of its connection.
     pub(crate) of: u32,

@@ -80,7 +80,9 @@ fn a_question_is_served_once_however_often_it_is_asked() {
     let slot = pair.home_slot();
     pair.post(1);
     pair.post(2);
-    for number in [10, 10, 10, 11, 11] {
+    pair.post(3);
+    // Copies of a question may wait for a stand-in while the next one is asked.
+    for number in [10, 10, 10, 11, 11, 10] {
         assert!(pair.ask(slot, pair.question(number, piece(true, true))));
     }
     for id in [1, 2] {
@@ -92,8 +94,7 @@ fn a_question_is_served_once_however_often_it_is_asked() {
     // A connection that begins anew begins with nothing, also with such a number.
     pair.home.recv.qp.reset();
     pair.connect();
-    pair.post(3);
-    assert!(pair.ask(slot, pair.question(11, piece(true, true))));
+    assert!(pair.ask(slot, pair.question(10, piece(true, true))));
     assert_eq!(pair.polled().map(|cqe| cqe.wr_id), Some(3));
 }
 
