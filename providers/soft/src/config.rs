@@ -1,7 +1,9 @@
 //! Settings, read from the environment: every variable that there is. One that makes no sense is told in a line.
 
 use crate::guid::DEVICES;
+use crate::limits::{Limits, Names, parse_networks};
 use cface::sync::Mutex;
+use ipnet::IpNet;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
 use soft_semantics::faults::{Statement, parse};
 use soft_semantics::weather::Weather;
@@ -143,6 +145,36 @@ pub(crate) fn wire() -> Wiring {
     *WIRING.get_or_init(|| WIRE.get().unwrap_or(Wiring::Auto))
 }
 
+/// Whose addresses the adapter has. A set-user-id program heeds limits, too: without them it would talk with more.
+const INTERFACES: Setting<Names> = Setting {
+    name: "FERROVERBS_SOFT_INTERFACES",
+    allowed: "names of interfaces such as 'eth0,ens*'",
+    otherwise: "with none",
+    harmless: true,
+    parse: Names::parse,
+};
+
+/// Who may be spoken with.
+pub(crate) const PEERS: Setting<Vec<IpNet>> = Setting {
+    name: "FERROVERBS_SOFT_PEERS",
+    allowed: "addresses and networks such as '10.1.0.0/16,fd00::/8'",
+    otherwise: "with nobody",
+    harmless: true,
+    parse: parse_networks,
+};
+
+/// Who may talk over the wire, by `FERROVERBS_SOFT_INTERFACES` and `FERROVERBS_SOFT_PEERS`.
+pub(crate) fn limits() -> &'static Limits {
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    LIMITS.get_or_init(|| Limits { interfaces: limit(&INTERFACES), peers: limit(&PEERS) })
+}
+
+/// A limit that makes no sense lets nobody through.
+fn limit<T: Default>(setting: &Setting<T>) -> Option<T> {
+    let value = std::env::var_os(setting.name).filter(|value| !value.is_empty())?;
+    Some(setting.understand(Some(value)).unwrap_or_default())
+}
+
 /// Whether the kernel is told which process gets which packets.
 const STEERING: Setting<bool> = Setting {
     name: "FERROVERBS_SOFT_STEERING",
@@ -174,7 +206,7 @@ pub(crate) fn weather() -> Option<Weather> {
 
 /// Every variable that the adapter reads, as the pages tell them.
 #[cfg(test)]
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     DEVICES_ASKED.name,
     DIR_VARIABLE,
     GROUP_VARIABLE,
@@ -183,6 +215,8 @@ const NAMES: [&str; 12] = [
     EAGER.name,
     KEYS.name,
     WIRE.name,
+    INTERFACES.name,
+    PEERS.name,
     STEERING.name,
     WEATHER.name,
     FAULTS_VARIABLE,

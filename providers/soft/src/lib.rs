@@ -17,6 +17,7 @@ mod guid;
 #[cfg(test)]
 mod hostile;
 mod interfaces;
+mod limits;
 mod net;
 mod ops;
 mod port;

@@ -1,5 +1,6 @@
 //! Addresses of this host as GIDs (RoCE v2, IBTA annex A17): what the adapter is reached by.
 
+use crate::config;
 use crate::gid_places::Places;
 use crate::guid::{DEVICES, Identity};
 use cface::sync::Mutex;
@@ -220,7 +221,12 @@ fn link_local(guid: [u8; 8]) -> [u8; 16] {
     raw
 }
 
-/// All addresses of interfaces that are up (getifaddrs(3)).
+/// The interface's name in that of an address, which may have one of its own (eth0:1).
+fn label_of(name: &CStr) -> &[u8] {
+    name.to_bytes().split(|letter| *letter == b':').next().unwrap_or_default()
+}
+
+/// All addresses of interfaces that are up and may be used (getifaddrs(3)).
 fn interfaces() -> Vec<Interface> {
     let mut first = std::ptr::null_mut();
     // SAFETY: getifaddrs fills in the head of a list that we free below.
@@ -240,6 +246,10 @@ fn interfaces() -> Vec<Interface> {
         }
         // SAFETY: a NUL-terminated name, by getifaddrs(3).
         let name = unsafe { CStr::from_ptr(node.ifa_name) };
+        let is_loopback = flags & libc::IFF_LOOPBACK != 0;
+        if !is_loopback && !config::limits().has_interface(label_of(name)) {
+            continue;
+        }
         // SAFETY: every socket address begins with its family.
         let address = match i32::from(unsafe { (*node.ifa_addr).sa_family }) {
             libc::AF_INET => {
@@ -267,9 +277,8 @@ fn interfaces() -> Vec<Interface> {
         // An address may have a name of its own (eth0:1), which only the kernel can tell.
         // SAFETY: a NUL-terminated name.
         let index = known.unwrap_or_else(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
-        let [loopback, running] =
-            [libc::IFF_LOOPBACK, libc::IFF_RUNNING].map(|flag| flags & flag != 0);
-        all.push(Interface { index, loopback, running, address });
+        let running = flags & libc::IFF_RUNNING != 0;
+        all.push(Interface { index, loopback: is_loopback, running, address });
     }
     // SAFETY: the list from getifaddrs, not used any more.
     unsafe { libc::freeifaddrs(first) };

@@ -5,7 +5,7 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Unreachable;
-use crate::remote::Holder;
+use crate::remote::{Holder, may_send_to};
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;
@@ -25,6 +25,8 @@ const REFUSAL: u8 = 1 << 2;
 const RESOURCES: u8 = 1 << 3;
 /// The wire to other hosts could not be had.
 const WIRE: u8 = 1 << 4;
+/// There was a host that this process may not talk with.
+const PEER: u8 = 1 << 5;
 
 impl Unreachable {
     fn is_first(&self, kind: u8) -> bool {
@@ -35,6 +37,13 @@ impl Unreachable {
     /// A route leads to `gid`, which is no address of this host.
     #[cold]
     pub(crate) fn note_address(&self, adapter: &Adapter, gid: &[u8; 16]) {
+        if !may_send_to(gid) {
+            if self.is_first(PEER) {
+                let name = config::PEERS.name;
+                notice!("{} is none of those that {name} names, and is not reached", address(gid));
+            }
+            return;
+        }
         if self.is_first(ADDRESS) {
             notice!(
                 "{} is another host or network namespace{}",

@@ -3,6 +3,7 @@
 mod accidents;
 mod cables;
 mod cluster;
+mod limits;
 mod losses;
 mod sharing;
 mod steering;
@@ -159,6 +160,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
     steering::run(bench, tally, &hosts);
     sharing::run(bench, tally, &hosts);
+    limits::run(bench, tally, &hosts);
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)

@@ -8,6 +8,7 @@ use crate::adapter::count_up;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::request::Route;
 use crate::net::{Gids, is_multicast};
+use crate::remote::may_send_to;
 use crate::remote::state::is_for_now;
 use abi::*;
 use soft_sys::Errno;
@@ -75,13 +76,12 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: a live domain's context is open.
         let gids = unsafe { Context::of(context) }.gids();
         let (route, elsewhere) = resolve(&domain.adapter, &gids, attr)?;
-        if let (Some(route), true) = (&route, elsewhere)
-            && let Err(why) = domain.adapter.wire.begin(&domain.adapter)
-        {
+        if let (Some(route), true) = (&route, elsewhere) {
             let adapter = &domain.adapter;
-            match why {
-                Errno::EADDRINUSE => adapter.unreachable.note_wire(adapter, why),
-                _ if is_for_now(why) => return Err(why),
+            match adapter.wire.begin(adapter) {
+                Ok(()) if may_send_to(&route.dgid) => {}
+                Err(why @ Errno::EADDRINUSE) => adapter.unreachable.note_wire(adapter, why),
+                Err(why) if is_for_now(why) => return Err(why),
                 _ => adapter.unreachable.note_address(adapter, &route.dgid),
             }
         }

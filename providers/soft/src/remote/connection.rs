@@ -1,5 +1,6 @@
 //! The transport of one QP whose other end is on another host.
 
+use super::admission::may_send_to;
 use super::elsewhere::Elsewhere;
 use super::ports::Ports;
 use crate::engine::request::Route;
@@ -67,8 +68,11 @@ impl Far {
     /// The way to the host that `route` names, on packets of QP `qpn`.
     ///
     /// # Errors
-    /// `EINVAL` both addresses are not of one family, or one is none of a host; the socket's.
+    /// `EINVAL` both addresses are not of one family, or one is none of a host; `EHOSTUNREACH` nobody may send there; the socket's.
     pub(super) fn new(ports: &Ports, route: &Route, qpn: u32) -> Result<Self, Errno> {
+        if !may_send_to(&route.dgid) {
+            return Err(Errno::from_raw(libc::EHOSTUNREACH));
+        }
         let [from, to] = [route.sgid, route.dgid].map(|gid| IpAddr::V6(Ipv6Addr::from(gid)));
         let addresses = Addresses::new(from, to).ok_or(Errno::EINVAL)?;
         let is_local =

@@ -26,9 +26,11 @@ pub(super) enum Own {
     Steered,
     /// How often it did not want to know.
     Unsteered,
+    /// Packets of hosts, or to addresses, with which this process does not talk (`limits`).
+    Refused,
 }
 
-const OWN: [(Own, &str); 8] = [
+const OWN: [(Own, &str); 9] = [
     (Own::Damaged, "rx_icrc_encapsulated"),
     (Own::Unknown, "rx_unknown_pkts"),
     (Own::Forwarded, "forwarded_pkts"),
@@ -37,6 +39,7 @@ const OWN: [(Own, &str); 8] = [
     (Own::Lost, "lost_on_purpose_pkts"),
     (Own::Steered, "steered"),
     (Own::Unsteered, "steer_err"),
+    (Own::Refused, "rx_refused_pkts"),
 ];
 
 /// Those of the queue pairs stand behind our own.

@@ -210,6 +210,10 @@ fn serve(
         if qpn == Qpn::GSI {
             return deliver_to_own_managers(adapter, &came, ports.now(), who);
         }
+        if !adapter.admits(addresses) {
+            ports.counts.own(Own::Refused).fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
         let (_, index) = split_qpn(qpn.get());
         let qp = adapter.qp(index).filter(|qp| qp.qpn == qpn.get());
         qp.is_some_and(|qp| {

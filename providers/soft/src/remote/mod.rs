@@ -11,6 +11,7 @@
 //! | `arrivals` | from a packet to a receive or to memory |
 //! | `datagrams` | UD, where each request says where it goes |
 //! | `groups` | multicast |
+//! | `admission` | with whom this process talks at all |
 //! | `claim` | which fabric has the port |
 //! | `counts` | what is counted, for whoever wants to know |
 //! | `asking`, `guests`, `question`, `elsewhere` | XRC: what is for a shared receive queue of another process: who asks, who serves, in which words, and what is open |
@@ -25,6 +26,7 @@
 //!
 //! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
 
+mod admission;
 mod arrivals;
 mod asking;
 mod astray;
@@ -45,6 +47,7 @@ mod timers;
 mod waiting;
 mod wire;
 
+pub(crate) use admission::may_send_to;
 pub(crate) use claim::Holder;
 pub(crate) use connection::{Connection, Far};
 #[cfg(test)]

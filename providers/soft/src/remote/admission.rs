@@ -1,0 +1,79 @@
+//! Which packets are for this process at all, by the limits that were set. Others are dropped and counted before anything looks at them.
+#![forbid(unsafe_code)]
+
+use crate::config;
+use crate::engine::objects::adapter::Adapter;
+use crate::limits::Limits;
+use crate::net::{Gids, is_multicast};
+use ferroverbs_roce::wire::Addresses;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Whether something may be sent to `gid`, another host's or a group's.
+pub(crate) fn may_send_to(gid: &[u8; 16]) -> bool {
+    is_multicast(gid) || config::limits().may_meet(IpAddr::V6(Ipv6Addr::from(*gid)))
+}
+
+impl Adapter {
+    /// Whether a packet between these addresses is for this process. (Groups are only joined on interfaces that may be used.)
+    #[inline]
+    pub(super) fn admits(&self, addresses: Addresses) -> bool {
+        let limits = config::limits();
+        limits.interfaces.is_none() && limits.peers.is_none() || self.admits_by(limits, addresses)
+    }
+
+    #[cold]
+    fn admits_by(&self, limits: &Limits, addresses: Addresses) -> bool {
+        let (from, to): (IpAddr, IpAddr) = match addresses {
+            Addresses::V4 { src, dst } => (src.into(), dst.into()),
+            Addresses::V6 { src, dst } => (src.into(), dst.into()),
+        };
+        limits.may_meet(from)
+            && (limits.interfaces.is_none() || to.is_multicast() || self.has_address(to))
+    }
+
+    /// Whether an address is in the GID table, as it was told last.
+    fn has_address(&self, address: IpAddr) -> bool {
+        let raw = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let told = self.interfaces.told.lock();
+        // Where nobody follows the interfaces they are looked at.
+        let look = || Gids::of_this_host(self.identity, 0).has(&raw);
+        told.as_ref().map_or_else(look, |gids| gids.has(&raw))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{Names, parse_networks};
+    use soft_local::fabric::FabricConfig;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn what_is_for_an_address_that_the_adapter_has_not_is_not_admitted() {
+        let name = format!("ferroverbs-limits-{}", std::process::id());
+        let mut config = FabricConfig::new(std::env::temp_dir().join(name));
+        config.dir_is_ours = true;
+        let adapter = Adapter::join(config).expect("a fabric in the temporary directory");
+        let own = Gids::of_this_host(adapter.identity, 0);
+        let own = own.get(1).map_or(Ipv6Addr::LOCALHOST, |gid| gid.raw.into());
+        let from = IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
+        let from =
+            if own.to_ipv4_mapped().is_some() { Ipv4Addr::new(10, 0, 0, 1).into() } else { from };
+        let to = |address: IpAddr| Addresses::new(from, address).expect("of one family");
+        let family =
+            |v4: Ipv4Addr, v6: Ipv6Addr| if from.is_ipv4() { IpAddr::V4(v4) } else { v6.into() };
+        let other =
+            family(Ipv4Addr::new(192, 0, 2, 1), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+        let group = family(Ipv4Addr::new(239, 1, 2, 3), Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1));
+        let limits = Limits { interfaces: Names::parse("*"), ..Limits::default() };
+        assert!(adapter.admits_by(&limits, to(own.into())));
+        assert!(adapter.admits_by(&limits, to(group)));
+        assert!(!adapter.admits_by(&limits, to(other)));
+        assert!(adapter.admits_by(&Limits::default(), to(other)), "no limit");
+        let limits = Limits { peers: parse_networks("198.51.100.1"), ..Limits::default() };
+        assert!(!adapter.admits_by(&limits, to(own.into())), "of a stranger");
+    }
+}
