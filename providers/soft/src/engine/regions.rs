@@ -14,7 +14,7 @@ use soft_memory::pages::{Void, populate};
 use soft_memory::{Range, Ranges};
 use soft_semantics::keys::{self, Access};
 use soft_sys::Errno;
-use soft_sys::process;
+use soft_sys::unguessable::Unguessable;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -111,16 +111,17 @@ struct Free {
     returned: VecDeque<usize>,
     /// Which entries come first. Entry 0 is never given out, and has no place.
     places: Places,
-    /// Generation that an entry begins after.
-    first_generation: u32,
+    /// The generations after which entries begin: who has one key does not know those beside it.
+    first_generations: Unguessable,
     /// Generation of each entry used so far, by place.
     generations: Vec<u32>,
 }
 
 impl Free {
     /// No entry is used.
-    fn new(places: Places, first_generation: u32) -> Self {
-        Self { returned: VecDeque::new(), places, first_generation, generations: vec![] }
+    fn new(places: Places) -> Self {
+        let first_generations = Unguessable::new();
+        Self { returned: VecDeque::new(), places, first_generations, generations: vec![] }
     }
 
     /// An entry and its next generation; `None` when all are taken.
@@ -130,7 +131,7 @@ impl Free {
             n if n > REST || (full && n > 0) => self.places.place(self.returned.pop_front()? - 1),
             _ if full => return None,
             _ => {
-                self.generations.push(self.first_generation);
+                self.generations.push(u32::from(self.first_generations.draw()) % GENERATIONS);
                 self.generations.len() - 1
             }
         };
@@ -146,10 +147,7 @@ const REST: usize = 64;
 impl Regions {
     /// With keys that are `distinct`, or with one key for both uses, as every adapter has it.
     pub(crate) fn new(view: View, distinct: bool) -> Self {
-        let free = Free::new(
-            Places::anywhere(FIRST_WINDOW - 1),
-            process::random_below(GENERATIONS as usize) as u32,
-        );
+        let free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
         Self {
             view,
             local: if distinct { LOCAL_KEY } else { 0 },
@@ -514,17 +512,33 @@ mod tests {
 
     #[test]
     fn wherever_keys_begin_all_entries_are_given_out_once() {
-        let mut free = Free::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1), GENERATIONS - 1);
-        let mut seen = vec![false; FIRST_WINDOW];
-        assert_eq!(free.take(), Some((FIRST_WINDOW - 2, 0)));
-        assert_eq!(free.take(), Some((FIRST_WINDOW - 1, 0)));
-        for _ in 2..FIRST_WINDOW - 1 {
-            let (index, _) = free.take().expect("room");
-            assert!(index > 0 && !std::mem::replace(&mut seen[index], true), "{index}");
+        let mut free = Free::new(Places::from(FIRST_WINDOW - 3, FIRST_WINDOW - 1));
+        let mut generations = vec![None; FIRST_WINDOW];
+        for expected in [FIRST_WINDOW - 2, FIRST_WINDOW - 1, 1]
+            .map(Some)
+            .into_iter()
+            .chain(std::iter::repeat(None))
+            .take(FIRST_WINDOW - 1)
+        {
+            let (index, generation) = free.take().expect("room");
+            assert!(expected.is_none_or(|expected| index == expected), "{index}");
+            assert!(index > 0 && generations[index].replace(generation).is_none(), "{index}");
         }
         assert_eq!(free.take(), None);
         free.returned.push_back(1);
-        assert_eq!(free.take(), Some((1, 1)));
+        let next = generations[1].map(|generation| (1, (generation + 1) % GENERATIONS));
+        assert_eq!(free.take(), next);
+    }
+
+    #[test]
+    fn who_has_a_key_does_not_know_the_next_one() {
+        let mut free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
+        let generations: Vec<u32> = (0..100).filter_map(|_| Some(free.take()?.1)).collect();
+        let steps: std::collections::BTreeSet<_> = generations
+            .windows(2)
+            .map(|pair| pair[1].wrapping_sub(pair[0]) % GENERATIONS)
+            .collect();
+        assert!(steps.len() > 80, "{} steps", steps.len());
     }
 
     #[test]

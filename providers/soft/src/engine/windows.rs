@@ -14,7 +14,7 @@ use soft_local::shm::view::View;
 use soft_semantics::keys::Found;
 pub(crate) use soft_semantics::windows::Bind;
 use soft_semantics::windows::{self, USER_BITS};
-use soft_sys::process;
+use soft_sys::unguessable::Unguessable;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -46,8 +46,8 @@ pub(crate) struct Windows {
 struct State {
     /// Which entries come first, counted from `FIRST_WINDOW`.
     places: Places,
-    /// Generation that an entry begins after.
-    first_generation: u32,
+    /// The generations after which entries begin.
+    first_generations: Unguessable,
     /// By place.
     entries: Vec<Entry>,
     returned: VecDeque<usize>,
@@ -84,7 +84,7 @@ impl Windows {
     pub(crate) fn new(view: View) -> Self {
         let state = State {
             places: Places::anywhere(MWS),
-            first_generation: process::random_below(GENERATIONS as usize) as u32,
+            first_generations: Unguessable::new(),
             entries: vec![],
             returned: VecDeque::new(),
             on_region: HashMap::new(),
@@ -100,7 +100,7 @@ impl Windows {
             n if n > REST || (full && n > 0) => state.returned.pop_front()?,
             _ if full => return None,
             _ => {
-                let generation = state.first_generation;
+                let generation = u32::from(state.first_generations.draw()) % GENERATIONS;
                 state.entries.push(Entry { generation, window: None });
                 state.entries.len() - 1
             }

@@ -21,6 +21,7 @@ pub mod poll;
 pub mod process;
 pub mod spin_lock;
 pub mod thread;
+pub mod unguessable;
 pub mod unix;
 
 pub use errno::Errno;
