@@ -481,4 +481,40 @@ mod tests {
         assert_eq!(page_of("man7", "rbind.7"), Some("librdmacm"));
         assert_eq!(page_of("man7", "ferroverbs-soft.7"), None);
     }
+
+    const DOCKERFILE: &str = include_str!("../../packaging/containers/Dockerfile");
+    /// Each starts containers of the image that the Dockerfile says how to build.
+    const EXAMPLES: [&str; 4] = [
+        include_str!("../../packaging/containers/compose.yaml"),
+        include_str!("../../packaging/containers/compose-shared.yaml"),
+        include_str!("../../packaging/containers/kubernetes.yaml"),
+        include_str!("../../packaging/containers/kubernetes-shared.yaml"),
+    ];
+
+    #[test]
+    fn the_image_of_containers_has_packages_that_are_made() {
+        let copy = DOCKERFILE.lines().find(|line| line.starts_with("COPY ")).unwrap_or_default();
+        let named: Vec<_> =
+            copy.split_whitespace().filter_map(|word| word.strip_suffix("_*.deb")).collect();
+        assert!(named.contains(&"ferroverbs-soft"), "{copy}");
+        for name in named {
+            assert!(PACKAGES.iter().any(|package| package.name == name), "no package {name}");
+        }
+    }
+
+    #[test]
+    fn examples_of_containers_name_the_image_and_settings_that_there_are() {
+        let readme = include_str!("../../README.md");
+        let built = DOCKERFILE.split_once("docker build -t ").map_or("", |(_, rest)| rest);
+        let image = built.split_whitespace().next().unwrap_or_default();
+        for text in EXAMPLES {
+            let images: Vec<_> =
+                text.lines().filter_map(|line| line.trim_start().strip_prefix("image: ")).collect();
+            assert_eq!(images, [image; 2], "{text}");
+            let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+            for name in text.split(|c| !is_part(c)).filter(|word| word.starts_with("FERROVERBS_")) {
+                assert!(readme.contains(&format!("| `{name}` |")), "no setting {name}");
+            }
+        }
+    }
 }
