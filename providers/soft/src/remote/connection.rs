@@ -3,6 +3,7 @@
 use super::admission::may_send_to;
 use super::elsewhere::Elsewhere;
 use super::ports::Ports;
+use super::share::{Share, room};
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::{interface_of, is_multicast};
@@ -38,6 +39,8 @@ pub(crate) struct Connection {
     pub(super) kept: HashMap<u16, Box<[u8]>>,
     /// XRC: whose it is what the peer reads, by the name of the READ; as many as it can have under way, and more.
     pub(super) read_in: VecDeque<(u64, Whose)>,
+    /// What else is under way to its host; `None`: there is no one host, or nothing is acknowledged.
+    pub(super) share: Option<Share>,
     /// XRC: what is asked of other processes, once something was.
     pub(super) elsewhere: Option<Box<Elsewhere>>,
     /// Work on our own windows whose turn it is, and that has to wait.
@@ -89,6 +92,14 @@ impl Far {
         let path = Path::new(&target, lane).map_err(|_| Errno::EINVAL)?;
         Ok(Self { addresses, path })
     }
+
+    /// The host that it leads to.
+    pub(super) const fn to(&self) -> IpAddr {
+        match self.addresses {
+            Addresses::V4 { dst, .. } => IpAddr::V4(dst),
+            Addresses::V6 { dst, .. } => IpAddr::V6(dst),
+        }
+    }
 }
 
 impl Connection {
@@ -131,6 +142,7 @@ impl Connection {
             last: None,
             kept: HashMap::new(),
             read_in: VecDeque::new(),
+            share: None,
             elsewhere: None,
             local: None,
             alarm: None,
@@ -180,7 +192,7 @@ impl Connection {
 }
 
 /// `ibv_mtu` as the transport has it; what is none is the smallest, which any way carries.
-const fn pmtu(mtu: u32) -> Pmtu {
+pub(super) const fn pmtu(mtu: u32) -> Pmtu {
     match mtu {
         IBV_MTU_512 => Pmtu::B512,
         IBV_MTU_1024 => Pmtu::B1024,
@@ -191,11 +203,13 @@ const fn pmtu(mtu: u32) -> Pmtu {
 }
 
 /// Bytes that may be under way. More than usual where the socket at the other end has room for it, which is not known but as our own: both ends are at
-/// work all the time then, as one datagram is made, one waits and one is taken. No more packets than an end keeps behind a gap.
+/// work all the time then, as one datagram is made, one waits and one is taken. No more packets than an end keeps behind a gap, and no more than that socket holds.
 fn window(buffer: usize, pmtu: Pmtu, tuning: &Tuning) -> u32 {
-    let room = u32::try_from(buffer / 4).unwrap_or(u32::MAX);
+    let quarter = u32::try_from(buffer / 4).unwrap_or(u32::MAX);
     let kept = u32::from(tuning.hold) * pmtu.bytes();
-    tuning.window.max(WINDOW_MAX.min(room).min(kept))
+    let more = WINDOW_MAX.min(quarter).min(kept);
+    let most = u32::try_from(room(buffer, pmtu.bytes())).unwrap_or(u32::MAX);
+    tuning.window.max(more).min(most)
 }
 
 /// What the system said.
@@ -208,13 +222,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_larger_only_where_sockets_have_room_and_a_gap_does_not_cost_what_is_behind() {
+    fn a_window_is_as_large_as_sockets_have_room_and_a_gap_does_not_cost_what_is_behind() {
         let of = |buffer, pmtu| window(buffer, pmtu, &Tuning::default());
         let usual = Tuning::default().window;
         // What a user may have by default, and what one with privileges has.
         let (small, large) = (425_984, 16 << 20);
-        assert_eq!(of(small, Pmtu::B4096), usual);
-        assert_eq!(of(0, Pmtu::B4096), usual, "the port is another user's");
+        assert_eq!(of(small, Pmtu::B4096), 170_392, "what it surely holds");
+        assert_eq!(of(small, Pmtu::B256), 106_496);
+        assert_eq!(of(0, Pmtu::B4096), 170_392, "the port is another user's");
         assert_eq!(of(large, Pmtu::B4096), WINDOW_MAX);
         assert_eq!(of(1_600_000, Pmtu::B4096), 400_000);
         assert_eq!(of(large, Pmtu::B1024), 256 * 1024);

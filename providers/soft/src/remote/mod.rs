@@ -16,6 +16,7 @@
 //! | `counts` | what is counted, for whoever wants to know |
 //! | `asking`, `guests`, `question`, `elsewhere` | XRC: what is for a shared receive queue of another process: who asks, who serves, in which words, and what is open |
 //! | `forward` | what came to the wrong process of those that share the port |
+//! | `share` | what may be under way to one host, which has one socket for all that comes to it |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `waiting` | and had to wait there |
 //! | `steer`, `astray` | which process the kernel gives a packet to, and when that is looked at anew |
@@ -41,6 +42,7 @@ mod guests;
 mod ports;
 mod question;
 mod requests;
+mod share;
 pub(crate) mod state;
 mod steer;
 mod timers;

@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Far, Whose};
 use super::ports::{LazyOutbox, Ports};
+use super::share::Share;
 use crate::engine::inbound::read_region_bytes;
 use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
@@ -85,6 +86,25 @@ impl Requester {
         self.remote = Some(connection);
     }
 
+    /// Sends what waited for room, as far as there is some.
+    pub(super) fn feed(&mut self, qp: &Qp, ports: &Ports, now: Time) {
+        let Some(mut connection) = self.remote.take() else { return };
+        // It may have been made anew since.
+        if let Some(share) = connection.share.as_mut().filter(|share| share.waits()) {
+            share.end_to_wait();
+            let _ = self.pump(qp, &mut connection, &mut ports.lazy_outbox(), now, Owed::Stays);
+            ports.counts.add(&mut connection);
+            qp.adapter.wire.set_alarm(qp, &mut connection);
+        }
+        self.remote = Some(connection);
+    }
+
+    /// Whether it waits for room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let connection = self.remote.as_ref();
+        connection.and_then(|connection| connection.share.as_ref()).is_some_and(Share::waits)
+    }
+
     /// Whether work on our own windows is to be tried again, though nothing comes.
     pub(crate) fn waits_for_window(&self) -> bool {
         self.remote.as_ref().is_some_and(|connection| connection.local.is_some())
@@ -143,6 +163,9 @@ impl Requester {
         // Taken meanwhile: a clone would be two more writes to what all processors share.
         let Some(far) = connection.far.take() else { return Outcome::default() };
         let outcome = self.pump_to(qp, &far, connection, outbox, now, owed);
+        if let Some(share) = &mut connection.share {
+            share.tell(connection.transport.flying());
+        }
         connection.far = Some(far);
         outcome
     }
@@ -157,6 +180,8 @@ impl Requester {
         owed: Owed,
     ) -> Outcome {
         let mut outcome = Outcome::default();
+        // Once each time, as what goes is told at the end.
+        let mut allowed = false;
         self.retry_local(qp, connection);
         loop {
             while let Some(event) = connection.transport.poll_event() {
@@ -165,6 +190,15 @@ impl Requester {
             let transport = &mut connection.transport;
             if transport.has_nothing_to_send(owed == Owed::Stays) {
                 return outcome;
+            }
+            if !std::mem::replace(&mut allowed, true)
+                && let Some(share) = &mut connection.share
+            {
+                let bytes = share.allowance(transport.flying());
+                transport.allow(bytes);
+                if bytes == 0 && share.begin_to_wait() {
+                    qp.adapter.wire.wait_for_room(qp);
+                }
             }
             let transmit = match owed {
                 Owed::Goes => transport.poll_transmit(now),

@@ -3,12 +3,14 @@
 use super::astray::Steering;
 use super::claim::Holder;
 use super::ports::Ports;
+use super::share::Hosts;
 use super::timers::Timers;
 use super::waiting::Waiting;
 use cface::sync::Mutex;
 use ferroverbs_roce::engine::Arrival;
 use soft_sys::Errno;
 use soft_sys::poll::Epoll;
+use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
@@ -22,6 +24,11 @@ pub(crate) struct Network {
     pub(super) ports: OnceLock<Ports>,
     /// Why they were not opened when it was tried last. Held by who tries.
     pub(super) refused: Mutex<Option<NoWire>>,
+    /// What is under way to each host.
+    pub(super) hosts: Hosts,
+    /// Indices of QPs that wait for room there, first come first served; and whether there are any, written under that lock.
+    pub(super) crowded: Mutex<VecDeque<usize>>,
+    pub(super) is_crowded: AtomicBool,
     pub(super) timers: Mutex<Timers>,
     /// When the first timer is, in nanoseconds; `u64::MAX`: there is none.
     pub(super) next: AtomicU64,

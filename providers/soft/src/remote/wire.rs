@@ -2,7 +2,7 @@
 
 use super::astray::HEARING;
 use super::claim::Holder;
-use super::connection::{Connection, Far};
+use super::connection::{Connection, Far, pmtu};
 use super::counts::{Counts, Own};
 use super::ports::{LOOK_AGAIN, Ports};
 use super::state::{Came, Network, NoWire, V4, V6};
@@ -12,6 +12,7 @@ use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::Route;
+use crate::engine::state::Kind;
 use crate::net::Gids;
 use crate::told::{self, Beside, Told};
 use abi::*;
@@ -41,6 +42,8 @@ const CLOSE: Duration = Duration::from_micros(100);
 const STAY_MAX: Duration = Duration::from_millis(1);
 /// Bytes after which what they were answered with goes, though more is there: the peer is to send while we take the rest.
 const ANSWERED: usize = 48 << 10;
+/// Connections that find no room again before the others are left for later: their hosts differ, but hardly so much.
+const UNFED: usize = 8;
 /// Calls that one round makes at most.
 const ROUNDS: usize = 4;
 
@@ -136,6 +139,9 @@ impl Network {
                 self.take_all(adapter, ports, receiver, now, who);
             }
         }
+        if self.is_crowded.load(Ordering::Relaxed) {
+            self.feed(adapter, ports, now);
+        }
         if self.steering.is_due() {
             self.steer(adapter, inbox);
         }
@@ -183,6 +189,42 @@ impl Network {
             self.owing.lock().push(qp.index);
             self.owes.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// `qp` waits for room: too much is under way to its host.
+    pub(super) fn wait_for_room(&self, qp: &Qp) {
+        let mut waiting = self.crowded.lock();
+        waiting.push_back(qp.index);
+        self.is_crowded.store(true, Ordering::Relaxed);
+    }
+
+    /// Has those send who waited for room: something came that may have been what took it.
+    #[cold]
+    fn feed(&self, adapter: &Adapter, ports: &Ports, now: Time) {
+        let mut waiting = std::mem::take(&mut *self.crowded.lock()).into_iter();
+        let mut unfed = vec![];
+        while unfed.len() < UNFED
+            && let Some(index) = waiting.next()
+        {
+            let Some(qp) = adapter.qp(index) else { continue };
+            let mut requester = qp.requester.lock();
+            requester.feed(&qp, ports, now);
+            if requester.waits_for_room() {
+                // It keeps its place, which is not behind all others.
+                let mut crowded = self.crowded.lock();
+                if crowded.back() == Some(&index) {
+                    crowded.pop_back();
+                }
+                drop(crowded);
+                unfed.push(index);
+            }
+            qp.let_go(requester);
+        }
+        let mut crowded = self.crowded.lock();
+        for index in unfed.into_iter().chain(waiting).rev() {
+            crowded.push_front(index);
+        }
+        self.is_crowded.store(!crowded.is_empty(), Ordering::Relaxed);
     }
 
     /// Sends the acknowledgements that are still owed: nothing came that they could go with.
@@ -404,7 +446,9 @@ impl Network {
         let next = self.next.load(Ordering::Relaxed);
         let at = (next != u64::MAX).then(|| Time::from_ns(next));
         let wait = at.map(|at| at.since(ports.now()).max(Duration::from_micros(50)));
-        let later = self.passes_later.load(Ordering::Relaxed).then_some(AGAIN);
+        let later =
+            self.passes_later.load(Ordering::Relaxed) || self.is_crowded.load(Ordering::Relaxed);
+        let later = later.then_some(AGAIN);
         let steers = self.steering.is_due().then_some(HEARING);
         let looks = ports.is_guest().then_some(LOOK_AGAIN);
         [wait, later, steers, looks].into_iter().flatten().min()
@@ -581,8 +625,11 @@ impl Qp {
         self.adapter.wire.use_families(&self.adapter, families);
         let buffer = self.adapter.wire.ports().map_or(0, Ports::buffer);
         let shares = self.srq().is_some();
-        let connection =
+        let to = far.as_ref().map(|far| far.to()).filter(|_| self.kind != Kind::Uc);
+        let mut connection =
             Box::new(Connection::new(self.kind, self.qpn, shares, attr, mtu, far, buffer));
+        let hosts = &self.adapter.wire.hosts;
+        connection.share = to.map(|to| hosts.join(to, buffer, pmtu(mtu).bytes()));
         let before = self.requester.lock().set_remote(Some(connection), self.kind);
         match before {
             Some(mut before) => self.adapter.wire.forget(self, &mut before),

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(super) struct Congestion {
     pmtu: u64,
     most: u64,
+    /// What may be under way beside what others send to the same host.
+    allowance: u64,
     line_rate: u64,
     window: u64,
     /// Up to here the window doubles per round trip; from here on it grows by a packet.
@@ -71,6 +73,7 @@ impl Congestion {
         Self {
             pmtu,
             most,
+            allowance: most,
             line_rate: tuning.line_rate.max(SLOWEST),
             window: START.clamp(pmtu, most),
             threshold: most,
@@ -87,7 +90,12 @@ impl Congestion {
 
     /// Bytes that may be under way.
     pub(super) fn window(&self) -> u64 {
-        self.window
+        self.window.min(self.allowance)
+    }
+
+    /// No more than `bytes` shall be under way from now on.
+    pub(super) const fn allow(&mut self, bytes: u64) {
+        self.allowance = bytes;
     }
 
     /// Bytes per second.
@@ -133,7 +141,7 @@ impl Congestion {
         if let Some(sample) = round_trip {
             self.way.round_trip(now, sample);
         }
-        if self.window >= self.most {
+        if self.window >= self.most.min(self.allowance) {
             return;
         }
         let grown = match self.window < self.threshold {

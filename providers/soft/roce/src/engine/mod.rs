@@ -307,6 +307,21 @@ impl Qp {
         answers && requests && !self.cnp_due && !self.shared.error
     }
 
+    /// Bytes of requests, and of what they ask for, that are under way.
+    #[must_use]
+    pub fn flying(&self) -> u64 {
+        match &self.sending {
+            SendSide::Reliable(requester) => requester.flying(),
+            SendSide::NotYet | SendSide::Unreliable(_) => 0,
+        }
+    }
+
+    /// No more than `bytes` shall be under way from now on, as others may be sending to the same host; with 0 nothing of requests goes. Without this it
+    /// is the window alone ([`Tuning::window`]) that bounds it.
+    pub fn allow(&mut self, bytes: u64) {
+        self.shared.congestion.allow(bytes);
+    }
+
     /// Whether nothing waits to be said to the peer but an acknowledgement.
     #[must_use]
     pub fn owes_acknowledgement(&self) -> bool {

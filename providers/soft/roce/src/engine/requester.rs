@@ -146,9 +146,15 @@ impl Requester {
             return false;
         }
         let bytes = self.flight.bytes();
-        let room = bytes == 0 || bytes < shared.congestion.window();
+        let window = shared.congestion.window();
+        let room = bytes < window || bytes == 0 && window > 0;
         let more = self.flight.first_lost().is_some() || self.may_send_new(shared);
         more && (room || self.timers.is_probing())
+    }
+
+    /// Bytes that are under way, answers included.
+    pub(super) fn flying(&self) -> u64 {
+        self.flight.bytes()
     }
 
     /// Whether all that is posted went, and nothing of it is to go again.
