@@ -180,8 +180,28 @@ told) # FERROVERBS: a cluster that is asked to end passes that on, and ends as i
     [ "$status $(sort -u up | grep -c told)" = "9 2" ] || { echo "status $status"; cat up; exit 1; }
     echo "it was passed on"
     ;;
-refused) # FERROVERBS: where no namespaces can be had
-    exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$0" cluster 2 -- true' "$2"
+refused) # FERROVERBS: where no namespaces can be had, or too few, it says by which setting, and how that is mended
+    within() { # KIND LIMIT STARTER ...
+        kind=$1 limit=$2
+        shift 2
+        unshare -Ur sh -c 'echo "$1" > "/proc/sys/user/max_$0_namespaces" && shift && exec "$@"' "$kind" "$limit" "$@" > said 2>&1
+        [ $? = 2 ] && grep -q "hosts in a box need user and network namespaces, which are refused here" said &&
+            grep -q "user.max_${kind}_namespaces is $limit, and . are needed; as root: sysctl -w user.max_${kind}_namespaces=10000\$" said &&
+            ! grep -q container said && return
+        echo "with $limit namespaces of kind $kind:"
+        cat said
+        exit 1
+    }
+    for kind in net mnt pid; do
+        within $kind 0 "$2" cluster 2 -- true
+    done
+    # The switch gets one, and the first host another.
+    for kind in net uts ipc; do
+        within $kind 2 "$2" cluster 3 -- true
+    done
+    # Who may make namespaces needs none of users.
+    within user 0 setpriv --bounding-set=-sys_admin "$2" cluster 2 -- true
+    echo "each setting was named"
     ;;
 *)
     echo "cluster.sh: what is $1?"

@@ -1,5 +1,6 @@
 //! Who keeps a host: makes it, runs the command in it if there is one, and stays, for others may come in (`cluster-shell`).
 
+use super::apart::Limits;
 use super::signals::{Arrived, Signals};
 use super::{Args, environment, exit_status, lines, network};
 use crate::{nodes, run};
@@ -18,9 +19,15 @@ use std::process::ExitCode;
 pub(super) type Report = File;
 
 /// Keeps the host until it is killed. `go` brings the keepers' numbers when all hosts are there.
-pub(super) fn keep(args: &Args, host: u8, go: File, mut report: Report) -> crate::Result<ExitCode> {
+pub(super) fn keep(
+    args: &Args,
+    limits: &Limits,
+    host: u8,
+    go: File,
+    mut report: Report,
+) -> crate::Result<ExitCode> {
     let signals = Signals::take()?;
-    let made = make(args, host);
+    let made = make(args, limits, host);
     tell(
         &mut report,
         &match &made {
@@ -59,12 +66,12 @@ fn tell(report: &mut Report, line: &str) {
 }
 
 /// Makes the host; the number of this process in the `/proc` that the hosts see.
-fn make(args: &Args, host: u8) -> crate::Result<String> {
+fn make(args: &Args, limits: &Limits, host: u8) -> crate::Result<String> {
     let failed = |e: rustix::io::Errno| format!("cannot make a host: {e}");
     let own =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
     // SAFETY: none of the flags has an effect on descriptors or memory of this process, and it has one thread.
-    unsafe { unshare_unsafe(own) }.map_err(failed)?;
+    unsafe { unshare_unsafe(own) }.map_err(|error| limits.refused(error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).map_err(failed)?;
     rustix::system::sethostname(network::host_name(host).as_bytes()).map_err(failed)?;

@@ -9,6 +9,7 @@ mod environment;
 mod host;
 mod lines;
 mod network;
+mod progress;
 mod shell;
 mod signals;
 mod switch;
@@ -74,7 +75,8 @@ fn launches(program: &Path) -> bool {
 /// Makes the hosts, runs the command, and has its exit status: of several the first that is not 0.
 pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     network::look_for_tools(&args.cable)?;
-    apart::set_apart()?;
+    let limits = apart::Limits::read(args.hosts);
+    apart::set_apart(&limits)?;
     let signals = Signals::take()?;
     // Closed when this process ends.
     let (alive, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -83,7 +85,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     match unsafe { fork() }.map_err(|e| format!("cannot start a process: {e}"))? {
         ForkResult::Child => {
             drop(ours);
-            switch::main(args, &signals, alive)
+            switch::main(args, &limits, &signals, alive)
         }
         ForkResult::Parent { child } => {
             drop(alive);

@@ -1,5 +1,7 @@
 //! Process 1 of the hosts: the switch is in its network namespace. When it ends, for whatever reason, the kernel ends all processes of all hosts.
 
+use super::apart::Limits;
+use super::progress::Progress;
 use super::signals::Signals;
 use super::{Args, host, network};
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +10,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, mount};
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,7 +29,12 @@ struct Host {
 }
 
 /// Makes the hosts, has them run, and ends. `alive` is at its end when who started us is gone.
-pub(super) fn main(args: &Args, signals: &Signals, alive: OwnedFd) -> crate::Result<ExitCode> {
+pub(super) fn main(
+    args: &Args,
+    limits: &Limits,
+    signals: &Signals,
+    alive: OwnedFd,
+) -> crate::Result<ExitCode> {
     let failed = |e: rustix::io::Errno| format!("cannot begin: {e}");
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(failed)?;
@@ -39,18 +46,22 @@ pub(super) fn main(args: &Args, signals: &Signals, alive: OwnedFd) -> crate::Res
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let _ = mount("proc", "/proc", "proc", flags, None);
     network::make_switch(&args.cable)?;
+    let mut progress = Progress::of(args.hosts);
     let mut hosts = Vec::new();
     for number in args.numbers() {
         match add(number)? {
             Added::Here(go, report) => {
                 drop(hosts);
-                return host::keep(args, number, go, report);
+                progress.leave_to_others();
+                return host::keep(args, limits, number, go, report);
             }
             Added::There(host) => hosts.push(host),
         }
     }
-    let keepers = ready(args, &mut hosts)?;
+    let keepers = ready(&mut hosts, &mut progress)?;
+    progress.say("plugging in");
     network::plug_in(args.numbers())?;
+    drop(progress);
     for host in &mut hosts {
         if let Some(mut go) = host.go.take() {
             go.write_all(keepers.as_bytes()).map_err(|e| format!("a host is gone: {e}"))?;
@@ -87,8 +98,7 @@ fn add(number: u8) -> crate::Result<Added> {
 }
 
 /// Waits until all hosts are made; the keepers' numbers, with commas.
-fn ready(args: &Args, hosts: &mut [Host]) -> crate::Result<String> {
-    let watched = std::io::stderr().is_terminal() && args.hosts > 16;
+fn ready(hosts: &mut [Host], progress: &mut Progress) -> crate::Result<String> {
     let mut numbers = Vec::new();
     for (host, number) in hosts.iter_mut().zip(1_u8..) {
         let line = host.report()?;
@@ -97,12 +107,7 @@ fn ready(args: &Args, hosts: &mut [Host]) -> crate::Result<String> {
             Some(("failed", why)) => return Err(why.to_owned()),
             _ => return Err(format!("host {number} ended before it was made")),
         }
-        if watched {
-            eprint!("\r{number} of {} hosts", args.hosts);
-        }
-    }
-    if watched {
-        eprint!("\r\x1b[K");
+        progress.made(number);
     }
     Ok(numbers.join(","))
 }

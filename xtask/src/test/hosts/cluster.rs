@@ -32,7 +32,7 @@ const WITHIN: &[(&[&str], &str, &[&str])] = &[
 const AROUND: &[(&str, &str)] = &[
     ("killed", "nothing is left"),
     ("told", "it was passed on"),
-    ("refused", "hosts in a box need user and network namespaces, which are refused here"),
+    ("refused", "each setting was named"),
 ];
 
 struct Mpi {
