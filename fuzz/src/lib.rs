@@ -21,7 +21,8 @@ pub const TARGETS: &[(&str, Run)] = &[
     ("faults", soft::fuzzing::faults),
     ("frame", soft::fuzzing::frame),
     ("tagged", soft::fuzzing::tagged),
-    ("roce", roce),
+    ("roce", ferroverbs_roce::fuzzing::codec),
+    ("queue_pair", ferroverbs_roce::fuzzing::queue_pair),
     ("commands", kernel::run),
     ("mad", ferroverbs_cm::fuzzing::mad_again),
     ("cm", ferroverbs_cm::fuzzing::manager),
@@ -35,16 +36,4 @@ pub fn run(target: &str, data: &[u8]) {
     let found = TARGETS.iter().find(|(name, _)| *name == target);
     let (_, run) = found.unwrap_or_else(|| panic!("no such target: {target}"));
     run(data);
-}
-
-/// A packet of RoCE v2, between UDP header and ICRC.
-fn roce(data: &[u8]) {
-    use ferroverbs_roce::wire::Packet;
-    if let Ok((packet, payload)) = Packet::parse(data) {
-        let mut bytes = packet.emit(payload.len()).to_vec();
-        bytes.extend_from_slice(payload);
-        bytes.resize(bytes.len() + Packet::padding(payload.len()), 0);
-        let again = Packet::parse(&bytes).expect("what is emitted is a packet");
-        assert_eq!(again, (packet, payload));
-    }
 }

@@ -18,7 +18,8 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 /// Seconds for each target in the tests.
 const SECONDS_VARIABLE: &str = "FERROVERBS_FUZZ_SECONDS";
-const SECONDS: u64 = 40;
+/// Seconds for all targets together in the tests, of one processor: a new target takes its share from the others.
+const SECONDS_OF_ALL: u64 = 720;
 /// libFuzzer and everything else, cold, on a slow machine.
 const BUILD: Duration = Duration::from_secs(1800);
 /// What a target may take to end when its time is over.
@@ -53,12 +54,18 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<u64, String>,
 }
 
-/// The setting for tests.
-pub(crate) fn seconds_from_env() -> crate::Result<u64> {
+/// How long each of so many targets is run in the tests: as the setting says, or its share of what all have.
+pub(crate) fn seconds_of_each(targets: usize) -> crate::Result<u64> {
     match std::env::var(SECONDS_VARIABLE) {
         Ok(text) => text.parse().map_err(|_| format!("{SECONDS_VARIABLE}={text} is no number")),
-        Err(_) => Ok(SECONDS),
+        Err(_) => Ok(share(targets)),
     }
+}
+
+/// The share of one of so many targets.
+fn share(targets: usize) -> u64 {
+    // Zero seconds would be no limit for libFuzzer.
+    u64::try_from(targets).ok().and_then(|n| SECONDS_OF_ALL.checked_div(n)).unwrap_or(0).max(1)
 }
 
 impl<'a> Fuzz<'a> {
@@ -197,4 +204,45 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         println!("{report}");
     }
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn all_targets_together_take_no_longer_when_there_are_more() {
+        for targets in [1, 18, 19, 25, 700] {
+            assert!(share(targets) * targets as u64 <= SECONDS_OF_ALL);
+        }
+        assert_eq!((share(18), share(0), share(1000)), (40, 1, 1));
+    }
+
+    #[test]
+    fn each_target_has_a_program_a_corpus_and_a_row_in_the_document() {
+        let read = |file: &str| fs::read_to_string(root().join(file)).expect(file);
+        let names = |folder: &str| -> BTreeSet<String> {
+            let entries = fs::read_dir(root().join(folder)).expect(folder).flatten();
+            let stem = |e: fs::DirEntry| e.path().file_stem().map(|s| s.to_string_lossy().into());
+            entries.filter_map(stem).collect()
+        };
+        let (library, manifest) = (read("fuzz/src/lib.rs"), read("fuzz/Cargo.toml"));
+        let document = read("docs/fuzzing.md");
+        let between = |text: &str, before: &str, after: &str| -> BTreeSet<String> {
+            let lines = text.lines().filter_map(|line| line.trim().strip_prefix(before));
+            lines.filter_map(|rest| Some(rest.split_once(after)?.0.to_owned())).collect()
+        };
+        let listed = between(&library, "(\"", "\",");
+        assert!(listed.len() >= 19, "{listed:?}");
+        assert_eq!(names("fuzz/corpus"), listed);
+        assert_eq!(names("fuzz/fuzz_targets"), listed);
+        assert_eq!(between(&manifest, "path = \"fuzz_targets/", ".rs\""), listed);
+        let table = document.split("## What was run").next().unwrap_or_default();
+        assert_eq!(between(table, "| `", "` |"), listed);
+    }
+
+    fn root() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
 }

@@ -1,10 +1,9 @@
 //! Each fuzz target for a while, from the corpus that is kept. `cargo xtask fuzz` does so for as long as wanted.
 
 use super::{Bench, Tally};
-use crate::fuzz::{Fuzz, seconds_from_env};
+use crate::fuzz::{Fuzz, seconds_of_each};
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let seconds = seconds_from_env()?;
     bench.step("fuzz: building the targets");
     let fuzz = match Fuzz::build(&bench.paths, &bench.scratch) {
         Ok(fuzz) => fuzz,
@@ -14,6 +13,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     };
     let targets = fuzz.targets()?;
+    let seconds = seconds_of_each(targets.len())?;
     bench.step(&format!("fuzz: {} targets, {seconds} s each", targets.len()));
     for outcome in fuzz.run(&targets, seconds, &bench.progress)? {
         tally.record(&outcome.target, outcome.result.map(drop));

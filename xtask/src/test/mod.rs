@@ -199,7 +199,7 @@ const GROUPS: &[Group] = &[
     Group { name: "meeting", what: "programs that cannot meet say so", run: meeting::run },
     Group {
         name: "fuzz",
-        what: "fuzz targets, from their corpora (FERROVERBS_FUZZ_SECONDS each)",
+        what: "fuzz targets, from their corpora (FERROVERBS_FUZZ_SECONDS: how long each)",
         run: fuzz::run,
     },
     Group {

@@ -6,7 +6,7 @@ use crate::engine::{
     Status, Step, Tuning, Work,
 };
 use crate::wire::{
-    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Number, Packet, Psn, Qpn, Tail,
+    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Number, Packet, Psn, Qpn, Tail, Verdict,
 };
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -14,22 +14,56 @@ use std::time::Duration;
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Packets, and what checks them: what can be parsed can be emitted, and is itself again.
+/// Packets, and what checks them: what can be parsed can be emitted, and is itself again; what has an ICRC is intact, and no longer is once a
+/// bit of it is another one.
 pub fn codec(bytes: &[u8]) {
-    let addresses = Addresses::V4 { src: THERE, dst: HERE };
-    let envelope = Envelope { addresses, source_port: 0xc000, identification: 0 };
+    let v4 = Addresses::V4 { src: THERE, dst: HERE };
+    let v6 = Addresses::V6 { src: THERE.to_ipv6_mapped(), dst: HERE.to_ipv6_mapped() };
+    let envelope = |addresses| Envelope { addresses, source_port: 0xc000, identification: 7 };
     for check in [Check::Off, Check::Weak, Check::Full] {
-        let _verdict = envelope.open(bytes, check);
+        for addresses in [v4, v6] {
+            let _verdict = envelope(addresses).open(bytes, check);
+        }
     }
     let Ok((packet, payload)) = Packet::parse(bytes) else { return };
     let mut again = packet.emit(payload.len()).to_vec();
     again.extend(payload);
     again.resize(again.len() + Packet::padding(payload.len()), 0);
     assert_eq!(Packet::parse(&again), Ok((packet, payload)), "emitted, it is another packet");
+    for addresses in [v4, v6] {
+        enclosed(envelope(addresses), &again);
+    }
+}
+
+/// Seals a packet, and opens it: as it is, and with one bit that is another one.
+fn enclosed(envelope: Envelope, packet: &[u8]) {
+    let mut datagram = packet.to_vec();
+    datagram.extend(envelope.icrc(packet, &[]));
+    for check in [Check::Weak, Check::Full] {
+        assert_eq!(envelope.open(&datagram, check), Some((packet, Verdict::Intact)));
+    }
+    if let Addresses::V4 { .. } = envelope.addresses {
+        let other = Envelope { identification: envelope.identification ^ 0x1234, ..envelope };
+        let explained = Verdict::Explained(envelope.identification);
+        assert_eq!(other.open(&datagram, Check::Weak), Some((packet, explained)));
+    }
+    // Which bit it is follows from the ICRC. Byte 4 of the base header is not covered.
+    let which = datagram.iter().rfold(0, |hash: usize, b| hash.wrapping_mul(31) + usize::from(*b));
+    let at = which / 8 % datagram.len();
+    if let Some(byte) = datagram.get_mut(at).filter(|_| at != 4) {
+        *byte ^= 1 << (which % 8);
+        let opened = envelope.open(&datagram, Check::Full);
+        assert!(matches!(opened, Some((_, Verdict::Damaged))), "byte {at} is not covered");
+    }
 }
 
 /// A queue pair under a script: posts, packets of a peer who says anything, answers of any kind, and time.
 pub fn queue_pair(script: &[u8]) {
+    let _opcodes = sent_by(script);
+}
+
+/// Runs a script; the opcodes of what the queue pair sent, by number.
+fn sent_by(script: &[u8]) -> [bool; 256] {
     let mut script = Script(script);
     let service = match script.byte() % 5 {
         0 => Service::Uc,
@@ -39,7 +73,8 @@ pub fn queue_pair(script: &[u8]) {
         _ => Service::Rc,
     };
     let addresses = Addresses::V4 { src: HERE, dst: THERE };
-    let mut config = Config::new(service, Qpn::new(1), Pmtu::B256);
+    let pmtu = if script.byte().is_multiple_of(4) { Pmtu::B1024 } else { Pmtu::B256 };
+    let mut config = Config::new(service, Qpn::new(1), pmtu);
     config.peer = (service != Service::Ud).then_some(Peer { addresses, qpn: Qpn::new(2) });
     config.access = Access { write: true, read: true, atomic: true, flush: true };
     config.responder_resources = script.byte() % 4;
@@ -47,7 +82,8 @@ pub fn queue_pair(script: &[u8]) {
     config.tuning.honour_credits = script.byte().is_multiple_of(2);
     let mut qp = Qp::new(config);
     qp.ready_to_send(Sending { timeout: 8, initiator_depth: 2, ..Sending::default() });
-    let mut run = Run { qp, now: Time::from_ns(1), posted: 0, completed: 0, held: vec![None; 256] };
+    let (now, held) = (Time::from_ns(1), vec![None; 256]);
+    let mut run = Run { qp, now, posted: 0, completed: 0, held, opcodes: [false; 256] };
     while !script.0.is_empty() {
         run.act(&mut script);
         run.look();
@@ -55,6 +91,7 @@ pub fn queue_pair(script: &[u8]) {
     run.qp.fail();
     run.look();
     assert_eq!(run.posted, run.completed, "each request completes once");
+    run.opcodes
 }
 
 /// Bytes that decide what happens; zeros when there are no more.
@@ -80,6 +117,8 @@ struct Run {
     posted: u64,
     completed: u64,
     held: Vec<Option<Vec<u8>>>,
+    /// What was sent, by opcode.
+    opcodes: [bool; 256],
 }
 
 impl Run {
@@ -104,6 +143,7 @@ impl Run {
         }
     }
 
+    /// Every request of ibv_post_send(3).
     fn post(&mut self, script: &mut Script<'_>) {
         let (va, rkey) = (u64::from(script.byte()) * 8, 1);
         let tail = match script.byte() % 3 {
@@ -113,24 +153,33 @@ impl Run {
         };
         let immediate = script.byte().is_multiple_of(2).then_some(Immediate::new([2; 4]));
         let mut len = u32::from(script.byte()) * u32::from(script.byte());
-        let op = match script.byte() % 8 {
+        let op = match script.byte() % 10 {
             0 | 1 => Op::Send(tail),
             2 => Op::Write { va, rkey, immediate },
             3 => Op::Read { va, rkey },
-            4 => Op::Flush {
-                va,
-                rkey,
-                how: Feth { whole_region: true, global: true, persistent: false },
+            4 => {
+                let bits = script.byte();
+                let (whole_region, global, persistent) =
+                    (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                Op::Flush { va, rkey, how: Feth { whole_region, global, persistent } }
+            }
+            5 => Op::Datagram {
+                qpn: Qpn::new(2),
+                qkey: u32::from(tail != Tail::Plain) << 31,
+                immediate,
             },
-            5 => Op::Datagram { qpn: Qpn::new(2), qkey: 0, immediate },
             6 => Op::Local,
+            7 => Op::AtomicWrite { va, rkey },
+            8 => Op::Atomic { va, rkey, op: AtomicOp::CompareSwap { compare: va, swap: !va } },
             _ => Op::Atomic { va, rkey, op: AtomicOp::FetchAdd { add: va } },
         };
-        if matches!(op, Op::Atomic { .. }) {
+        if matches!(op, Op::Atomic { .. } | Op::AtomicWrite { .. }) {
             len = 8;
         }
-        let fence = script.byte().is_multiple_of(4);
-        let work = Work { fence, srq: Number::new(3), ..Work::new(self.posted, op, len) };
+        let flags = script.byte();
+        let (fence, solicited) = (flags.is_multiple_of(4), flags & 0x80 != 0);
+        let srq = Number::new(3);
+        let work = Work { fence, solicited, srq, ..Work::new(self.posted, op, len) };
         self.posted += u64::from(self.qp.post(work).is_ok());
     }
 
@@ -184,6 +233,8 @@ impl Run {
         while let Some(transmit) = self.qp.poll_transmit(self.now) {
             sent += 1;
             assert!(sent < 1 << 20, "it does not stop sending");
+            let opcode = transmit.head.first().copied().unwrap_or_default();
+            self.opcodes[usize::from(opcode)] = true;
             if let Payload::Work { id, .. } = transmit.payload {
                 assert!(id < self.posted);
             }
@@ -218,6 +269,7 @@ mod tests {
         let mut seed = 0x1234_5678_9abc_def1;
         let opcodes =
             [0, 2, 4, 6, 8, 0xa, 0xc, 0xd, 0xf, 0x10, 0x11, 0x12, 0x13, 0x14, 0x17, 0x1c, 0x1d];
+        let mut sent = [false; 256];
         for _ in 0..4000 {
             let len = random(&mut seed) % 2000;
             let mut script: Vec<u8> = (0..len).map(|_| random(&mut seed) as u8).collect();
@@ -228,8 +280,19 @@ mod tests {
                     script[at..at + 3].copy_from_slice(&[4, 48, opcode]);
                 }
             }
-            queue_pair(&script);
+            for (all, one) in sent.iter_mut().zip(sent_by(&script)) {
+                *all |= one;
+            }
         }
+        // IBTA vol 1, table 38: what a requester of each service sends. CNP, and what our own ends say (0xc0), is not posted.
+        let rc = 0x00..=0x0c;
+        let others = [0x13, 0x14, 0x16, 0x17, 0x1c, 0x1d];
+        let uc = 0x20..=0x2b;
+        let xrc = (0xa0..=0xac).chain([0xb3, 0xb4, 0xb6, 0xb7, 0xbc, 0xbd]);
+        let ud = [0x64, 0x65];
+        let wanted = rc.chain(others).chain(uc).chain(xrc).chain(ud);
+        let missing: Vec<_> = wanted.filter(|opcode| !sent[*opcode]).collect();
+        assert!(missing.is_empty(), "never sent: {missing:x?}");
     }
 
     #[test]

@@ -1,0 +1,3 @@
+//! See docs/fuzzing.md.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ferroverbs_fuzz::run("queue_pair", data));
