@@ -6,6 +6,7 @@
 
 mod against;
 mod connections;
+mod fabric;
 mod instructions;
 mod layers;
 mod metrics;
@@ -77,6 +78,12 @@ enum Only {
         #[arg(long)]
         guest: bool,
     },
+    /// The wire between 256 hosts on a virtual clock: congestion and losses
+    Fabric {
+        /// Write the table of docs/wire-simulation.md, and docs/wire-simulation.svg
+        #[arg(long)]
+        write: bool,
+    },
     /// From a program's start to its device, upstream's library beside ours
     StartUp,
     /// This build beside another one, in turns: what got worse by more than its noise
@@ -99,12 +106,16 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
             | Only::Against { .. }
             | Only::Layers { .. }
             | Only::Connections
+            | Only::Fabric { .. }
             | Only::Wire { .. },
         )
         | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
+    if let Some(Only::Fabric { write }) = args.only {
+        return fabric::main(&paths, write, &progress);
+    }
     if let Some(Only::Layers { rounds, write }) = &args.only {
         packages::ensure(&[packages::DEMO], &progress)?;
         stage::ensure(&paths, &progress)?;

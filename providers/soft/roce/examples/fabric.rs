@@ -1,14 +1,18 @@
 //! Hundreds of hosts and ten thousand queue pairs, as a table for `docs/wire-simulation.md`:
-//! `cargo run --release -p ferroverbs-roce --example fabric`.
+//! `cargo run --release -p ferroverbs-roce --example fabric`. With the name of a file, samples over time go there; `cargo xtask bench fabric` draws them.
 
 #[path = "../tests/sim/mod.rs"]
 mod sim;
 
 use sim::Shape;
 use sim::scenarios::*;
+use std::io::Write;
 use std::time::Instant;
 
 fn main() {
+    let mut samples = std::env::args_os().nth(1).map(|file| {
+        std::io::BufWriter::new(std::fs::File::create(file).expect("the file of the samples"))
+    });
     let shape = Shape::default();
     let unmarked = Shape { mark: false, ..shape };
     let scenarios: [&dyn Fn() -> Report; 15] = [
@@ -35,6 +39,18 @@ fn main() {
         println!("{report}");
         if !report.complete {
             println!("not complete: {report:?}");
+        }
+        if let Some(file) = &mut samples {
+            for sample in &report.samples {
+                let Sample { at, utilisation, fairness, queued } = sample;
+                let (qps, ms) = (2 * report.connections, at.as_millis());
+                writeln!(
+                    file,
+                    "{}\t{qps}\t{ms}\t{utilisation:.4}\t{fairness:.4}\t{queued}",
+                    report.name
+                )
+                .expect("a sample");
+            }
         }
         eprintln!("{:.1} s, {} packets", began.elapsed().as_secs_f64(), report.sent);
     }

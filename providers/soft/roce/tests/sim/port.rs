@@ -47,6 +47,11 @@ impl Port {
         }
     }
 
+    /// Bytes that wait.
+    pub(crate) fn waiting(&self, now: Time) -> u64 {
+        self.queued.iter().rev().take_while(|(gone, _)| *gone > now).map(|(_, bytes)| bytes).sum()
+    }
+
     /// When a packet of `size` bytes leaves, and whether it is marked; `None` if it is lost.
     pub(crate) fn pass(
         &mut self,

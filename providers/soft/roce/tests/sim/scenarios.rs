@@ -1,6 +1,6 @@
 //! What is tried, and what is measured.
 
-use super::{Fabric, Shape};
+use super::{Conn, Fabric, Shape};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::Tail;
@@ -27,7 +27,25 @@ pub(crate) struct Report {
     pub(crate) resent: u64,
     pub(crate) timeouts: u64,
     pub(crate) most_queued: u64,
+    /// From the first millisecond on until all requests were completed.
+    pub(crate) samples: Vec<Sample>,
 }
+
+/// A look at what goes on, once in [`BETWEEN`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// Since the start.
+    pub(crate) at: Duration,
+    /// Of what the receivers' links could carry since the look before.
+    pub(crate) utilisation: f64,
+    /// Jain's index of what connections got until now.
+    pub(crate) fairness: f64,
+    /// Bytes in the longest queue in front of a host.
+    pub(crate) queued: u64,
+}
+
+/// Time between samples.
+pub(crate) const BETWEEN: Duration = Duration::from_millis(1);
 
 impl Report {
     /// The head of a table of reports.
@@ -72,13 +90,8 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
     // Fairness is looked at when half could have been carried.
     let rate = receivers * fabric.shape.rate;
     let half = Duration::from_secs_f64(total as f64 / rate as f64 / 2.0);
-    fabric.run(start.after(half));
-    let got: Vec<f64> = fabric
-        .conns
-        .chunks(2)
-        .map(|ends| ends.iter().map(|conn| conn.received).sum::<u64>() as f64)
-        .collect();
-    let complete = fabric.run(start.after(Duration::from_secs(60)));
+    let (samples, fairness) = watch(&mut fabric, start, half, rate);
+    let complete = fabric.run(start.after(LONGEST));
     let finished = fabric.conns.iter().filter_map(|conn| conn.finished).max();
     let took = finished.unwrap_or(fabric.now).since(start);
     let bytes = fabric.conns.iter().map(|conn| conn.received).sum::<u64>();
@@ -97,7 +110,7 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
         bytes,
         took,
         utilisation: bytes as f64 / took.as_secs_f64() / rate as f64,
-        fairness: jain(&got),
+        fairness,
         median: Duration::from_nanos(at(50)),
         slowest_percent: Duration::from_nanos(at(99)),
         dropped: fabric.ports.iter().map(|port| port.dropped).sum(),
@@ -106,7 +119,44 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
         resent: sum(|counters| counters.resent_pkts),
         timeouts: sum(|counters| counters.local_ack_timeout_err),
         most_queued: fabric.ports[..hosts].iter().map(|port| port.most).max().unwrap_or(0),
+        samples,
     }
+}
+
+/// What is not over by then does not end.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Runs until all requests are completed; what was seen once in a while, and how fair it was after `half`.
+fn watch(fabric: &mut Fabric, start: Time, half: Duration, rate: u64) -> (Vec<Sample>, f64) {
+    let (mut samples, mut before, mut fairness) = (Vec::new(), 0.0, None);
+    let mut at = Duration::ZERO;
+    loop {
+        at += BETWEEN;
+        if fairness.is_none() && half <= at {
+            fabric.run(start.after(half));
+            fairness = Some(jain(&got(fabric)));
+        }
+        let complete = fabric.run(start.after(at));
+        let got = got(fabric);
+        let sum: f64 = got.iter().sum();
+        let hosts = fabric.ports[..fabric.shape.hosts].iter();
+        samples.push(Sample {
+            at,
+            utilisation: (sum - before) / (rate as f64 * BETWEEN.as_secs_f64()),
+            fairness: jain(&got),
+            queued: hosts.map(|port| port.waiting(start.after(at))).max().unwrap_or(0),
+        });
+        before = sum;
+        if complete && fairness.is_some() || at >= LONGEST {
+            return (samples, fairness.unwrap_or(0.0));
+        }
+    }
+}
+
+/// Bytes that each connection got.
+fn got(fabric: &Fabric) -> Vec<f64> {
+    let of_both = |ends: &[Conn]| ends.iter().map(|conn| conn.received).sum::<u64>() as f64;
+    fabric.conns.chunks(2).map(of_both).collect()
 }
 
 fn jain(got: &[f64]) -> f64 {
