@@ -2,8 +2,8 @@
 
 use crate::Time;
 use crate::engine::{
-    Access, Answer, Arrival, Config, Event, Op, Payload, Peer, Pmtu, Qp, Refusal, Sending, Service,
-    Status, Step, Tuning, Work,
+    Access, Answer, Arrival, Ask, Config, Event, Op, Payload, Peer, Pmtu, Qp, Refusal, Sending,
+    Service, Status, Step, Tuning, Work,
 };
 use crate::wire::{
     Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Number, Packet, Psn, Qpn, Tail, Verdict,
@@ -11,6 +11,8 @@ use crate::wire::{
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+/// Bytes that can be read here at most.
+const MEMORY: u32 = 1 << 20;
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
@@ -216,6 +218,10 @@ impl Run {
                 *slot = Some(bytes.to_vec());
             }
             Step::Place { payload, .. } => assert!(bytes.get(payload).is_some()),
+            // Nobody has so much memory, and all of it would be sent.
+            Step::Ask(Ask::Read { region, .. }) if region.len > MEMORY => {
+                self.qp.answer(Answer::Refused(Refusal::RemoteAccess));
+            }
             Step::Ask(_) => match answer % 16 {
                 0 => self.qp.answer(Answer::Rnr),
                 1 => self.qp.answer(Answer::Refused(Refusal::RemoteAccess)),
