@@ -37,7 +37,27 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_write_bw", &["-n", "50", "-s", "1048576"], true),
     ("ib_read_bw", &["-n", "50", "-s", "1048576"], true),
     ("ib_atomic_lat", &["-n", "200"], true),
+    ("ib_atomic_lat", &["-n", "200", "-A", "CMP_AND_SWAP"], false),
+    ("ib_atomic_bw", &["-n", "200"], false),
+    ("ib_atomic_bw", &["-n", "200", "-A", "CMP_AND_SWAP"], false),
+    ("ib_read_lat", &["-n", "200", "-s", "8"], false),
+    // What is lost is lost: no more than a socket has room for.
+    ("ib_send_bw", &["-n", "100", "-s", "2048", "-c", "UC"], false),
+    ("ib_send_lat", &["-n", "200", "-s", "64", "-c", "UC"], false),
+    ("ib_write_bw", &["-n", "100", "-s", "65536", "-c", "UC"], false),
+    ("ib_write_lat", &["-n", "200", "-s", "64", "-c", "UC"], false),
+    // The shortest, and eight thousand packets.
+    ("ib_send_bw", &["-n", "200", "-s", "1"], false),
+    ("ib_write_bw", &["-n", "200", "-s", "1"], false),
+    ("ib_read_bw", &["-n", "200", "-s", "1"], false),
+    ("ib_send_bw", &["-n", "8", "-s", "8388608"], false),
+    ("ib_write_bw", &["-n", "8", "-s", "8388608"], false),
+    ("ib_read_bw", &["-n", "8", "-s", "8388608"], false),
 ];
+
+/// More messages at once than there are receives for.
+const UNRECEIVED: (&str, &[&str]) =
+    ("ib_send_bw", &["-D", "2", "-s", "4096", "-r", "1", "-t", "8"]);
 
 /// Pairs that share the port.
 const CROWD: &[(&str, &[&str])] = &[
@@ -120,6 +140,10 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             tally.record(&name, place.together(bench, program, args));
         }
     }
+    let (program, args) = UNRECEIVED;
+    let name = format!("{program} {}", args.join(" "));
+    bench.step(&format!("hosts: {name}"));
+    tally.record(&name, unreceived(bench, &hosts));
     for (mtu, programs) in [(9000, [OWN, LONG_PACKETS]), (1500, [OWN, MORE])] {
         hosts.set_cable(mtu, "")?;
         for (program, args) in programs.concat() {
@@ -164,6 +188,20 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)
+}
+
+/// Messages for which nothing was posted come again, and in the end all have come.
+fn unreceived(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
+    let place = Place::wired(bench, hosts, "")?;
+    let (program, args) = UNRECEIVED;
+    let [server, mut client] = place.start(bench, program, args)?;
+    let refused = accidents::wait("a refusal", || {
+        if client.ended() {
+            return Err("it ended, and nothing was refused".into());
+        }
+        Ok(accidents::counted(bench, &client, &["rcvd_rnr_err"])? > 0)
+    });
+    super::meeting::both_end_well([server, client]).and(refused)
 }
 
 /// A program of ours that judges itself, with a process on each host.
