@@ -1,6 +1,7 @@
 /*
  * A process that only waits uses no CPU. The parent counts the clock ticks and the voluntary context switches of all threads of a waiting
- * child over a second, then sends the message that it waits for.
+ * child over a second, then sends the message that it waits for. With TEST_HOST the children are on another host, and what is looked at
+ * includes the port of the wire.
  */
 #include "rig.h"
 #include <dirent.h>
@@ -51,7 +52,10 @@ static struct use used(pid_t pid)
 /* Waits as told, with everything armed; ends when a message has come. */
 static int waiter(int fd, const char *how)
 {
+	if (hosts_differ())
+		go_to_host();
 	struct ibv_context *ctx = open_device();
+	int gid_index = hosts_differ();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, ch, 0), *got;
@@ -59,7 +63,7 @@ static int waiter(int fd, const char *how)
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, sizeof buf, IBV_ACCESS_LOCAL_WRITE);
 	union ibv_gid gid;
 	struct ibv_port_attr port;
-	if (!pd || !ch || !cq || !mr || ibv_query_gid(ctx, 1, 0, &gid) || ibv_query_port(ctx, 1, &port))
+	if (!pd || !ch || !cq || !mr || ibv_query_gid(ctx, 1, gid_index, &gid) || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	struct ibv_qp_init_attr qa = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 } };
 	struct ibv_qp *qp = ibv_create_qp(pd, &qa);
@@ -74,7 +78,7 @@ static int waiter(int fd, const char *how)
 				   .rq_psn = his.psn,
 				   .max_dest_rd_atomic = 1,
 				   .min_rnr_timer = 1,
-				   .ah_attr = { .is_global = 1, .grh = { .dgid = his.gid, .hop_limit = 1 }, .port_num = 1 } };
+				   .ah_attr = { .is_global = 1, .grh = { .dgid = his.gid, .hop_limit = 1, .sgid_index = (uint8_t)gid_index }, .port_num = 1 } };
 	err = err ? err
 		  : ibv_modify_qp(qp, &at,
 				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |

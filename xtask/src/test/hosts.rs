@@ -92,6 +92,7 @@ const MORE: &[(&str, &[&str])] = &[
     ("dm", &["two"]),
     ("mr", &["two"]),
     ("runs", &["two"]),
+    ("idle", &[]),
     ("xrc", &["three"]),
 ];
 
