@@ -4,6 +4,7 @@ mod accidents;
 mod cables;
 mod cluster;
 mod limits;
+mod link_local;
 mod losses;
 mod sharing;
 mod steering;
@@ -186,6 +187,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     steering::run(bench, tally, &hosts);
     sharing::run(bench, tally, &hosts);
     limits::run(bench, tally, &hosts);
+    link_local::run(bench, tally, &hosts)?;
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;
     cluster::run(bench, tally)
