@@ -12,6 +12,9 @@ pub(crate) struct Namespaces {
 /// Address of the server's namespace.
 pub(crate) const SERVER: &str = "10.99.0.1";
 
+/// And of the client's.
+pub(crate) const CLIENT: &str = "10.99.0.2";
+
 /// Addresses at the two ends of a second cable.
 pub(crate) const SECOND: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
 
@@ -32,7 +35,7 @@ impl Namespaces {
             format!("netns add {b}"),
             format!("link add {x} netns {a} type veth peer name {y} netns {b}"),
             format!("-n {a} address add {SERVER}/24 dev {x}"),
-            format!("-n {b} address add 10.99.0.2/24 dev {y}"),
+            format!("-n {b} address add {CLIENT}/24 dev {y}"),
             // Without waiting for somebody else who might have it.
             format!("-n {a} address add fd99::1/64 dev {x} nodad"),
             format!("-n {b} address add fd99::2/64 dev {y} nodad"),
@@ -47,13 +50,15 @@ impl Namespaces {
         Ok(made)
     }
 
-    /// Gives the server's namespace another address, and says which.
+    /// Gives the server's namespace another address, or takes it away, and says which.
     ///
     /// # Errors
-    /// It cannot be given: for people.
-    pub(crate) fn add_address(&self) -> crate::Result<&'static str> {
+    /// It cannot: for people.
+    pub(crate) fn other_address(&self, there: bool) -> crate::Result<&'static str> {
         const OTHER: &str = "10.99.0.3";
-        ip(&format!("-n {} address add {OTHER}/24 dev {}", self.names[0], self.devices[0]))?;
+        let ([name, _], [device, _]) = (&self.names, &self.devices);
+        let what = if there { "add" } else { "delete" };
+        ip(&format!("-n {name} address {what} {OTHER}/24 dev {device}"))?;
         Ok(OTHER)
     }
 

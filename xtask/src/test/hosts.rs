@@ -8,6 +8,7 @@ mod link_local;
 mod losses;
 mod sharing;
 mod steering;
+mod strangers;
 
 use super::meeting::Place;
 use super::{Bench, Tally};
@@ -187,6 +188,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     steering::run(bench, tally, &hosts);
     sharing::run(bench, tally, &hosts);
     limits::run(bench, tally, &hosts);
+    strangers::run(bench, tally, &hosts);
     link_local::run(bench, tally, &hosts)?;
     // Last: an interface that was down has fewer addresses.
     accidents::run(bench, tally, &hosts)?;

@@ -119,6 +119,11 @@ impl Bystanders {
         Ok(())
     }
 
+    /// Its second process.
+    pub(super) fn client(&self) -> &Running {
+        &self.0[1]
+    }
+
     pub(super) fn end(self) {
         for mut side in self.0 {
             side.kill();

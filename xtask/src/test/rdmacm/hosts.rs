@@ -94,7 +94,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
-    for others in [SERVER6, hosts.add_address()?] {
+    for others in [SERVER6, hosts.other_address(true)?] {
         let name = format!("listeners at {SERVER} and {others} have one port");
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, addresses(bench, &hosts, others));
