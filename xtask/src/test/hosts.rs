@@ -4,6 +4,7 @@ mod accidents;
 mod cables;
 mod cluster;
 mod limits;
+mod documented;
 mod link_local;
 mod losses;
 mod sharing;

@@ -35,14 +35,14 @@ const AROUND: &[(&str, &str)] = &[
     ("refused", "each setting was named"),
 ];
 
-struct Mpi {
+pub(super) struct Mpi {
     name: &'static str,
     packages: &'static [Package],
     compiler: &'static str,
     command: &'static [&'static str],
 }
 
-const MPIS: [Mpi; 2] = [
+pub(super) const MPIS: [Mpi; 2] = [
     Mpi {
         name: "Open MPI",
         packages: packages::OPEN_MPI,
@@ -125,6 +125,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let done = cluster.run(bench.user, Job::new("true"), &["2", "--loss", "1%"])?;
     let result = if done.ok() { Ok(()) } else { heard(&done, "this kernel has no netem") };
     tally.record("cluster --loss, or what is missing for it", result);
+    super::documented::run(tally, &cluster)?;
     let crowds: [(&str, &[Package], Meeting<'_>); 2] = [
         ("cluster 3: Gloo", packages::GLOO, Cluster::gloo),
         ("cluster 2: ucx_perftest", packages::UCX, Cluster::ucx),
@@ -163,21 +164,21 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 type Meeting<'a> = fn(&Cluster<'a>) -> Result<(), String>;
 
 /// What all of them need.
-struct Cluster<'a> {
-    bench: &'a Bench,
-    program: PathBuf,
+pub(super) struct Cluster<'a> {
+    pub(super) bench: &'a Bench,
+    pub(super) program: PathBuf,
     script: PathBuf,
 }
 
 impl<'a> Cluster<'a> {
-    fn new(bench: &'a Bench) -> crate::Result<Self> {
+    pub(super) fn new(bench: &'a Bench) -> crate::Result<Self> {
         let script = bench.scratch.path().join("cluster.sh");
         let source = bench.paths.root.join("c-tests/tools/cluster.sh");
         std::fs::copy(&source, &script).map_err(|e| format!("{}: {e}", source.display()))?;
         Ok(Self { bench, program: bench.prefix()?.join("bin/ferroverbs"), script })
     }
 
-    fn over(&self, user: Option<User>) -> crate::Result<Over> {
+    pub(super) fn over(&self, user: Option<User>) -> crate::Result<Over> {
         Ok(Over::new(self.bench.prefix()?, &self.bench.paths.target).user(user).wired())
     }
 
@@ -192,14 +193,14 @@ impl<'a> Cluster<'a> {
         self.finish_in(&self.work(user)?, job)
     }
 
-    fn work(&self, user: Option<User>) -> crate::Result<PathBuf> {
+    pub(super) fn work(&self, user: Option<User>) -> crate::Result<PathBuf> {
         match user {
             Some(_) => self.bench.private_folder("work"),
             None => self.bench.scratch.folder("work", 0o700),
         }
     }
 
-    fn finish_in(&self, work: &Path, job: Job) -> crate::Result<Finished> {
+    pub(super) fn finish_in(&self, work: &Path, job: Job) -> crate::Result<Finished> {
         let job = job.dir(work).env("HOME", work).env("TMPDIR", work);
         job.run(&self.bench.scratch, LIMIT)
     }
@@ -251,8 +252,8 @@ impl<'a> Cluster<'a> {
         Ok(job.args(["-n", &ranks]))
     }
 
-    /// A ring of four ranks, each in a host of its own.
-    fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
+    /// A program of MPI that sends around a ring.
+    pub(super) fn ring(&self, mpi: &Mpi) -> Result<PathBuf, String> {
         let scratch = &self.bench.scratch;
         let program = scratch.path().join(mpi.compiler).with_extension("cluster");
         let source = self.bench.paths.root.join("c-tests/tools/mpi_ring.c");
@@ -260,6 +261,12 @@ impl<'a> Cluster<'a> {
         if !made.ok() {
             return Err(made.report(mpi.compiler));
         }
+        Ok(program)
+    }
+
+    /// Four ranks, each in a host of its own.
+    fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
+        let program = self.ring(mpi)?;
         let job = self.launch(mpi, 4)?.arg(&program);
         let done = self.finish(self.bench.user, job)?;
         said(&done, &["4 ranks, 0 wrong"])
@@ -286,7 +293,7 @@ fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
 }
 
 /// It ended well and printed these.
-fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
+pub(super) fn said(done: &Finished, lines: &[&str]) -> Result<(), String> {
     let missing = lines.iter().find(|line| !done.stdout.contains(**line));
     match missing {
         None if done.ok() => Ok(()),
