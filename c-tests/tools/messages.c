@@ -1,5 +1,6 @@
-/* messages -d DEVICE -p PORT -x GID-INDEX -o send|write|read -s BYTES -n COUNT [-r RETRIES] [SERVER]: an RC connection whose client sends, writes or reads COUNT messages, two under
- * way at a time. Whoever gets the data checks each byte. Unlike those of perftest its retries end, which with 7 they never do on the kernel's rxe. Exit status: 0; the
+/* messages -d DEVICE -p PORT -x GID-INDEX -o send|invalidate|write|read -s BYTES -n COUNT [-r RETRIES] [SERVER]: an RC connection whose client sends, writes or reads COUNT messages,
+ * two under way at a time. With `invalidate` each message that is sent ends a memory window (type 2) of the server's, which binds it anew and tells its key in the answer. Whoever
+ * gets the data checks each byte. Unlike those of perftest its retries end, which with 7 they never do on the kernel's rxe. Exit status: 0; the
  * status of the completion that failed; DIFFERS; GONE, where the socket of TCP tells it. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -27,10 +28,18 @@ static unsigned long count = 100;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
+/* Of the server's slots, and their keys. */
+static struct ibv_mw *windows[SLOTS];
+static uint32_t keys[SLOTS];
 static struct end here, there;
 static unsigned char *memory;
 static unsigned outstanding;
 static int tcp;
+
+static int invalidates(void)
+{
+	return !strcmp(operation, "invalidate");
+}
 
 static unsigned char *slot(unsigned long n)
 {
@@ -102,7 +111,13 @@ static void open_end(void)
 	cq = ibv_create_cq(context, 2 * DEPTH, NULL, NULL, 0);
 	CHECK(memory && pd && cq);
 	mr = ibv_reg_mr(pd, memory, (size_t)SLOTS * size,
-			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				(invalidates() && !address ? IBV_ACCESS_MW_BIND : 0));
+	for (unsigned n = 0; invalidates() && !address && n < SLOTS; n++) {
+		windows[n] = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+		CHECK(windows[n]);
+		keys[n] = windows[n]->rkey;
+	}
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
 	qp = ibv_create_qp(pd, &init);
@@ -143,7 +158,24 @@ static void request(enum ibv_wr_opcode opcode, unsigned long n, unsigned len)
 	struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = !!len, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
 		.imm_data = htonl((uint32_t)n), .wr.rdma = { there.addr + n % SLOTS * size, there.rkey } }, *bad;
 
+	if (opcode == IBV_WR_SEND_WITH_INV)
+		wr.invalidate_rkey = keys[n % SLOTS];
+	else if (opcode == IBV_WR_SEND_WITH_IMM)
+		wr.imm_data = htonl(keys[n % SLOTS]);
 	CHECK(!ibv_post_send(qp, &wr, &bad));
+	outstanding++;
+}
+
+/* Binds the window of a slot, by another key than before. What is posted behind that finds it bound. */
+static void bind_window(unsigned long n)
+{
+	unsigned of = n % SLOTS;
+	struct ibv_send_wr wr = { .wr_id = n, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+		.bind_mw = { .mw = windows[of], .rkey = ibv_inc_rkey(keys[of]),
+			     .bind_info = { mr, (uintptr_t)slot(n), size, IBV_ACCESS_REMOTE_WRITE } } }, *bad;
+
+	CHECK(!ibv_post_send(qp, &wr, &bad));
+	keys[of] = wr.bind_mw.rkey;
 	outstanding++;
 }
 
@@ -195,6 +227,8 @@ static void client(enum ibv_wr_opcode opcode)
 		struct ibv_wc wc = next();
 		unsigned long n = wc.wr_id;
 
+		if (wc.opcode & IBV_WC_RECV && invalidates())
+			keys[n % SLOTS] = ntohl(wc.imm_data);
 		if (--missing[n % SLOTS])
 			continue;
 		if (opcode == IBV_WR_RDMA_READ)
@@ -216,10 +250,16 @@ static void server(enum ibv_wr_opcode opcode)
 
 		if (!(wc.opcode & IBV_WC_RECV))
 			continue;
-		CHECK(wc.wr_id == n && wc.byte_len == size && (opcode == IBV_WR_SEND || ntohl(wc.imm_data) == (uint32_t)n));
+		CHECK(wc.wr_id == n && wc.byte_len == size);
+		CHECK(opcode != IBV_WR_RDMA_WRITE_WITH_IMM || ntohl(wc.imm_data) == (uint32_t)n);
+		CHECK(!invalidates() || (wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == keys[n % SLOTS]));
 		verify(n, n);
-		receive(n + SLOTS, opcode == IBV_WR_SEND ? size : 0);
-		request(IBV_WR_SEND, n++, 0);
+		receive(n + SLOTS, opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : size);
+		/* Which is refused while a window is bound. */
+		if (invalidates())
+			bind_window(n);
+		request(invalidates() ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, n, 0);
+		n++;
 	}
 }
 
@@ -238,7 +278,7 @@ int main(int argc, char **argv)
 		}
 	address = argv[optind];
 	enum ibv_wr_opcode opcode = !strcmp(operation, "read") ? IBV_WR_RDMA_READ :
-		!strcmp(operation, "write") ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND;
+		!strcmp(operation, "write") ? IBV_WR_RDMA_WRITE_WITH_IMM : invalidates() ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	open_end();
 	meet();
@@ -248,9 +288,17 @@ int main(int argc, char **argv)
 		if (opcode == IBV_WR_RDMA_READ)
 			fill(n);
 		else
-			receive(n, opcode == IBV_WR_SEND ? size : 0);
+			receive(n, opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : size);
+		if (invalidates())
+			bind_window(n);
 	}
+	while (outstanding)
+		next();
 	exchange(&ready, &other, 1);
+	uint32_t theirs[SLOTS];
+	exchange(keys, theirs, sizeof(keys));
+	if (address)
+		memcpy(keys, theirs, sizeof(keys));
 	if (address)
 		client(opcode);
 	else if (opcode != IBV_WR_RDMA_READ)
