@@ -60,9 +60,15 @@ fn port(machine: &Machine, devices: &[Device]) -> Check {
         .filter_map(|file| machine.read(file))
         .find_map(|table| holder(&table).map(str::to_owned));
     let rxe: Vec<_> = devices.iter().filter(|d| d.is_rxe()).map(|d| d.name.as_str()).collect();
-    if !rxe.is_empty() {
-        let finding = format!("UDP port {ROCE_PORT} belongs to the kernel, for {}", rxe.join(", "));
-        return Check::ok("port", finding);
+    if let Some(first) = rxe.first() {
+        let finding = format!(
+            "UDP port {ROCE_PORT} belongs to the kernel, for {}: soft reaches this machine alone beside it",
+            rxe.join(", ")
+        );
+        // The adapter's own words for a port that it does not get are EADDRINUSE (ferroverbs-soft(7)).
+        return Check::note("port", finding).remedy(format!(
+            "where soft shall reach others, as root: rdma link delete {first}; or a network namespace for its programs, with an address of its own"
+        ));
     }
     match holder {
         Some(user) => Check::note(
@@ -70,13 +76,14 @@ fn port(machine: &Machine, devices: &[Device]) -> Check {
             format!("UDP port {ROCE_PORT} is in use, by a process of user {user}"),
         )
         .remedy(format!("which one: ss -ulpn 'sport = :{ROCE_PORT}'")),
-        None if !cards.is_empty() => Check::ok(
+        None if !cards.is_empty() => Check::note(
             "port",
             format!(
-                "UDP port {ROCE_PORT} is free; {} takes its packets before the kernel sees them",
+                "UDP port {ROCE_PORT} is free; {0} takes its packets before the kernel sees them, so that soft is not reached by the interfaces of {0}",
                 cards.join(", ")
             ),
-        ),
+        )
+        .remedy("where soft shall reach others: by an interface of another card, or without RoCE on this one (mlx5, as root: devlink dev param set DEV name enable_roce value false cmode driverinit; devlink dev reload DEV)"),
         None => Check::ok("port", format!("UDP port {ROCE_PORT} is free")),
     }
 }

@@ -166,9 +166,17 @@ fn the_port_is_free_or_somebodys() {
     assert!(of(&checks, "port").finding.ends_with("user 1001"));
     let rxe = "sys/class/infiniband/rxe0";
     let picture = picture.file(&format!("{rxe}/parent"), "eth0\n");
-    assert!(of(&picture.checks(nothing), "port").finding.ends_with("for rxe0"));
+    let checks = picture.checks(nothing);
+    let port = of(&checks, "port");
+    assert_eq!(port.state, State::Note, "{port:?}");
+    assert!(port.finding.contains("for rxe0: soft reaches this machine alone"), "{port:?}");
+    assert!(port.remedy.as_ref().unwrap().contains("rdma link delete rxe0"), "{port:?}");
     let card = Picture::new().with_card();
-    assert!(of(&card.checks(nothing), "port").finding.contains("mlx5_0 takes its packets"));
+    let checks = card.checks(nothing);
+    let port = of(&checks, "port");
+    assert_eq!(port.state, State::Note, "{port:?}");
+    assert!(port.finding.contains("mlx5_0 takes its packets"), "{port:?}");
+    assert!(port.remedy.as_ref().unwrap().contains("enable_roce"), "{port:?}");
 }
 
 #[test]
