@@ -111,6 +111,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
         }
     }
     checks.extend(nodes(machine));
+    checks.push(connections(machine));
     checks
 }
 
@@ -146,11 +147,25 @@ fn nodes(machine: &Machine) -> Vec<Check> {
     names.into_iter().map(|name| node(machine, name)).collect()
 }
 
+/// `/dev/infiniband/rdma_cm`, without which nothing connects by librdmacm over these devices.
+fn connections(machine: &Machine) -> Check {
+    if machine.exists("/sys/class/misc/rdma_cm") || machine.exists("/dev/infiniband/rdma_cm") {
+        return can_be_opened(machine, "rdma_cm", "/sys/class/misc/rdma_cm/dev");
+    }
+    let finding = "nothing connects by librdmacm: the kernel's module rdma_ucm is not loaded";
+    Check::missing("nodes", finding, "modprobe rdma_ucm")
+}
+
 fn node(machine: &Machine, name: &str) -> Check {
+    can_be_opened(machine, name, &format!("/sys/class/infiniband_verbs/{name}/dev"))
+}
+
+/// A node that lies beside the others, and the file that says which numbers it has.
+fn can_be_opened(machine: &Machine, name: &str, numbers: &str) -> Check {
     let node = format!("/dev/infiniband/{name}");
     let path = machine.path(&node);
     let Ok(data) = fs::metadata(&path) else {
-        let numbers = machine.read(format!("/sys/class/infiniband_verbs/{name}/dev"));
+        let numbers = machine.read(numbers);
         let numbers = numbers.map_or("MAJOR MINOR".into(), |n| n.replace(':', " "));
         let make = format!("mkdir -p /dev/infiniband; mknod -m 666 {node} c {numbers}");
         let remedy = format!("{make} (in a container: start it with --device={node})");

@@ -57,6 +57,8 @@ impl Picture {
             .file("sys/class/net/eth0/mtu", "9000\n")
             .file("sys/class/infiniband_verbs/uverbs0/dev", "231:192\n")
             .file("dev/infiniband/uverbs0", "")
+            .file("sys/class/misc/rdma_cm/dev", "10:120\n")
+            .file("dev/infiniband/rdma_cm", "")
             .file(&format!("{multiarch}/libmlx5-rdmav34.so"), "")
     }
 
@@ -141,6 +143,27 @@ fn what_a_card_lacks_is_told_with_the_command_that_mends_it() {
     fs::remove_dir_all(picture.0.join("sys/class/infiniband_verbs")).unwrap();
     let checks = picture.checks(nothing);
     assert_eq!(of(&checks, "nodes").remedy.as_deref(), Some("modprobe ib_uverbs"));
+}
+
+#[test]
+fn connections_over_devices_of_the_kernel_need_a_node_of_their_own() {
+    let picture = Picture::new().with_card();
+    let of_node = |checks: &[Check]| {
+        let speaks = |c: &&Check| c.id == "nodes" && c.finding.contains("rdma");
+        checks.iter().find(speaks).expect("the check").clone()
+    };
+    assert_eq!(
+        of_node(&picture.checks(nothing)),
+        Check::ok("nodes", "/dev/infiniband/rdma_cm can be opened")
+    );
+    fs::remove_file(picture.0.join("dev/infiniband/rdma_cm")).unwrap();
+    let check = of_node(&picture.checks(nothing));
+    assert_eq!(check.state, State::Missing);
+    assert!(check.remedy.unwrap().contains("mknod -m 666 /dev/infiniband/rdma_cm c 10 120"));
+    fs::remove_dir_all(picture.0.join("sys/class/misc")).unwrap();
+    let check = of_node(&picture.checks(nothing));
+    assert_eq!(check.state, State::Missing);
+    assert_eq!(check.remedy.as_deref(), Some("modprobe rdma_ucm"));
 }
 
 #[test]
