@@ -1,0 +1,118 @@
+//! The rules of nftables, as `nft -j list ruleset` tells them (libnftables-json(5)).
+
+use super::ROCE_PORT;
+use super::rules::{Chain, Chains, Fate, Fit, Policy, Rule, Verdict, fate};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The fate in all tables but those of `others`, by family and name; `None` if it is no list of rules.
+pub(super) fn judge(text: &str, others: &[(&str, &str)]) -> Option<Vec<Fate>> {
+    let told: Value = serde_json::from_str(text).ok()?;
+    let all = told["nftables"].as_array()?;
+    let mut sets: BTreeMap<[String; 3], Vec<Value>> = BTreeMap::new();
+    for set in all.iter().filter_map(|one| one.get("set")) {
+        let elements = set["elem"].as_array().cloned().unwrap_or_default();
+        sets.insert(["family", "table", "name"].map(|key| word(&set[key])), elements);
+    }
+    let mut tables: BTreeMap<[String; 2], Chains> = BTreeMap::new();
+    for chain in all.iter().filter_map(|one| one.get("chain")) {
+        let [family, table, name] = ["family", "table", "name"].map(|key| word(&chain[key]));
+        let comes_in = matches!(chain["hook"].as_str(), Some("input" | "prerouting" | "ingress"));
+        let policy = (comes_in && chain["type"] == "filter").then(|| Policy {
+            drops: chain["policy"] == "drop",
+            remedy: format!("nft insert rule {family} {table} {name} udp dport {ROCE_PORT} accept"),
+        });
+        let chains = tables.entry([family, table]).or_default();
+        chains.insert(name, Chain { policy, rules: Vec::new() });
+    }
+    for one in all.iter().filter_map(|one| one.get("rule")) {
+        let [family, table, name] = ["family", "table", "chain"].map(|key| word(&one[key]));
+        let named = |set: &str| sets.get(&[family.clone(), table.clone(), set.to_owned()]);
+        let made = rule(one["expr"].as_array().map_or(&[], Vec::as_slice), &named);
+        let chains = tables.get_mut(&[family.clone(), table.clone()]);
+        if let Some(chain) = chains.and_then(|chains| chains.get_mut(&name)) {
+            chain.rules.push(made);
+        }
+    }
+    let judged = tables
+        .iter()
+        .filter(|([family, table], _)| !others.contains(&(family.as_str(), table.as_str())));
+    Some(judged.map(|(_, chains)| fate(chains)).collect())
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn rule<'a>(expressions: &[Value], named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Rule {
+    let mut made = Rule { fit: Fit::Yes, verdict: Verdict::Nothing };
+    for (key, value) in expressions.iter().filter_map(Value::as_object).flatten() {
+        let target = || word(&value["target"]);
+        match key.as_str() {
+            "match" => made.fit = made.fit.min(fit(value, named)),
+            "accept" => made.verdict = Verdict::Accept,
+            "drop" | "reject" => made.verdict = Verdict::Drop,
+            "return" => made.verdict = Verdict::Return,
+            "jump" => made.verdict = Verdict::Jump(target()),
+            "goto" => made.verdict = Verdict::Goto(target()),
+            // How much there was decides.
+            "limit" | "quota" | "ct count" => made.fit = made.fit.min(Fit::Perhaps),
+            "counter" | "log" | "notrack" | "mangle" | "set" | "map" | "comment" => {}
+            _ => {
+                made.fit = made.fit.min(Fit::Perhaps);
+                made.verdict = Verdict::Anything;
+            }
+        }
+    }
+    made
+}
+
+fn fit<'a>(asked: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Fit {
+    let (left, right) = (&asked["left"], &asked["right"]);
+    let negated = asked["op"] == "!=";
+    let payload = &left["payload"];
+    let fit = match (payload["protocol"].as_str(), payload["field"].as_str()) {
+        (Some("udp" | "th"), Some("dport")) => has(right, &Value::from(ROCE_PORT), named),
+        (Some("tcp" | "sctp" | "dccp" | "icmp" | "icmpv6" | "igmp" | "esp" | "ah"), _) => {
+            return Fit::No;
+        }
+        (Some("ip"), Some("protocol")) | (Some("ip6"), Some("nexthdr")) => {
+            has(right, &Value::from("udp"), named)
+        }
+        _ => match (left["meta"]["key"].as_str(), left["ct"]["key"].as_str()) {
+            (Some("l4proto"), _) => has(right, &Value::from("udp"), named),
+            (Some("iif" | "iifname"), _) if right == "lo" => Fit::No,
+            (_, Some("state")) => has(right, &Value::from("new"), named),
+            _ => Fit::Perhaps,
+        },
+    };
+    fit.negated(negated)
+}
+
+/// Whether a value is one, or among those, that a rule names.
+fn has<'a>(right: &Value, wanted: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Fit {
+    let any =
+        |all: &[Value]| all.iter().map(|one| has(one, wanted, named)).max().unwrap_or(Fit::No);
+    if let Some(name) = right.as_str().and_then(|text| text.strip_prefix('@')) {
+        return named(name).map_or(Fit::Perhaps, |all| any(all));
+    }
+    if let Some(all) = right.as_array().or_else(|| right["set"].as_array()) {
+        return any(all);
+    }
+    if let Some(ends) = right["range"].as_array() {
+        return match (
+            ends.first().and_then(Value::as_u64),
+            ends.get(1).and_then(Value::as_u64),
+            wanted.as_u64(),
+        ) {
+            (Some(first), Some(last), Some(wanted)) => Fit::of((first..=last).contains(&wanted)),
+            _ => Fit::Perhaps,
+        };
+    }
+    match right {
+        Value::Number(_) | Value::String(_) if right.is_number() == wanted.is_number() => {
+            Fit::of(right == wanted)
+        }
+        _ => Fit::Perhaps,
+    }
+}
