@@ -1,7 +1,7 @@
 //! What else of the host decides: limits, rights, the port of RoCE v2, where the software adapter's processes meet.
 
 use super::devices::Device;
-use super::{Check, Machine, State};
+use super::{Check, Machine, State, cross_memory};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const ENOUGH_LOCKED: u64 = 64 << 20;
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     let mut checks = vec![memlock(machine, devices), port(machine, devices)];
-    checks.extend(cross_memory(machine));
+    checks.extend(cross_memory::check(machine));
     checks.extend(namespaces(machine));
     checks.extend(container(machine));
     checks.push(fabric(machine));
@@ -94,20 +94,6 @@ fn holder(table: &str) -> Option<&str> {
     table.lines().skip(1).find_map(|line| {
         let columns: Vec<_> = line.split_whitespace().collect();
         columns.get(1)?.ends_with(&port).then_some(*columns.get(7)?)
-    })
-}
-
-/// Whether processes may reach into each other's memory (`process_vm_readv(2)`), which soft does where it can.
-fn cross_memory(machine: &Machine) -> Option<Check> {
-    let scope = machine.read("/proc/sys/kernel/yama/ptrace_scope")?;
-    let finding = format!("ptrace scope {scope}");
-    Some(match scope.as_str() {
-        "0" | "1" => Check::ok("ptrace", finding),
-        _ => Check::note(
-            "ptrace",
-            format!("{finding}: soft copies data once more between processes"),
-        )
-        .remedy("as root: sysctl kernel.yama.ptrace_scope=1 (after 3, restart the machine)"),
     })
 }
 

@@ -1,6 +1,7 @@
 //! `ferroverbs doctor`: looks at this machine and says what keeps RDMA programs from working, each with the command that mends it. It changes
 //! nothing and opens no device.
 
+mod cross_memory;
 mod devices;
 mod firewall;
 mod gids;
