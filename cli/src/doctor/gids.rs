@@ -111,15 +111,23 @@ fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
         .collect()
 }
 
+/// The largest path MTU whose packets an interface carries.
+pub(super) fn fitting(mtu: u32) -> Option<u32> {
+    [4096, 2048, 1024, 512, 256].into_iter().find(|path| path + HEADERS <= mtu)
+}
+
+/// What makes packets longer.
+pub(super) fn larger(interface: &str) -> String {
+    let enough = 4096 + HEADERS + 24;
+    format!("for 4096, on all hosts and switches between: ip link set dev {interface} mtu {enough}")
+}
+
 fn path_mtu(name: &str, interface: &str, mtu: u32) -> Check {
-    let fits = [4096, 2048, 1024, 512, 256].into_iter().find(|path| path + HEADERS <= mtu);
-    match fits {
+    match fitting(mtu) {
         Some(4096) => Check::ok("mtu", format!("{name}: path MTU 4096 ({interface} has {mtu})")),
         Some(path) => {
             let finding = format!("{name}: path MTU {path} ({interface} has {mtu})");
-            let remedy = "for 4096, on all hosts and switches between:";
-            Check::note("mtu", finding)
-                .remedy(format!("{remedy} ip link set dev {interface} mtu {}", 4096 + HEADERS + 24))
+            Check::note("mtu", finding).remedy(larger(interface))
         }
         None => Check::missing(
             "mtu",

@@ -1,5 +1,6 @@
 //! What is looked at: files below a root folder, and a few facts about this process.
 
+use super::interfaces::{Address, addresses};
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
@@ -11,13 +12,17 @@ pub(super) struct Machine {
     root: PathBuf,
     /// The user whose programs are meant.
     pub(super) user: u32,
+    /// Of its interfaces; a picture of files has none.
+    pub(super) interfaces: Vec<Address>,
     variables: fn(&str) -> Option<OsString>,
 }
 
 impl Machine {
     /// As this process sees it.
     pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, user: geteuid().as_raw(), variables: |name| std::env::var_os(name) }
+        let interfaces = if root == Path::new("/") { addresses() } else { Vec::new() };
+        let user = geteuid().as_raw();
+        Self { root, user, interfaces, variables: |name| std::env::var_os(name) }
     }
 
     #[cfg(test)]
@@ -26,7 +31,7 @@ impl Machine {
         user: u32,
         variables: fn(&str) -> Option<OsString>,
     ) -> Self {
-        Self { root: root.to_owned(), user, variables }
+        Self { root: root.to_owned(), user, interfaces: Vec::new(), variables }
     }
 
     /// Whether it is the one that this process runs on, so that it may be asked more than files say.

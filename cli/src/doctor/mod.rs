@@ -6,9 +6,11 @@ mod devices;
 mod firewall;
 mod gids;
 mod host;
+mod interfaces;
 mod machine;
 mod pair;
 mod plugins;
+mod soft;
 #[cfg(test)]
 mod tests;
 
@@ -134,6 +136,7 @@ fn examine(machine: &Machine) -> Vec<Check> {
     let mut checks = devices::check(machine, &devices);
     checks.extend(plugins::check(machine, &devices));
     checks.extend(gids::check(machine, &devices));
+    checks.extend(soft::check(machine, &devices));
     checks.extend(host::check(machine, &devices));
     checks.push(firewall::check(machine, &devices));
     checks

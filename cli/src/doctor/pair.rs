@@ -5,8 +5,8 @@
 //! more than he is asked with.
 
 use super::host::ROCE_PORT;
-use super::{Check, Machine, State, devices, gids};
-use nix::ifaddrs::getifaddrs;
+use super::interfaces::addresses;
+use super::{Check, Machine, State, devices, gids, soft};
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde_json::{Value, json};
@@ -68,6 +68,7 @@ fn about(machine: &Machine, there: SocketAddr) -> Value {
     let devices = devices::find(machine);
     let own = address_to(there);
     let mut gids = own.map_or(Vec::new(), |own| gids::of_address(machine, &devices, own));
+    gids.extend(own.and_then(|own| soft::of_address(machine, &devices, own)));
     gids.truncate(GIDS);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -88,14 +89,9 @@ fn address_to(there: SocketAddr) -> Option<IpAddr> {
 /// The interface that leads there, and its MTU.
 fn interface_to(there: SocketAddr) -> Option<(String, u32)> {
     let own = address_to(there)?;
-    let of = |address: &nix::sys::socket::SockaddrStorage| {
-        let four = address.as_sockaddr_in().map(|four| IpAddr::from(four.ip()));
-        four.or_else(|| address.as_sockaddr_in6().map(|six| six.ip().into()))
-    };
-    let mut all = getifaddrs().ok()?;
-    let found = all.find(|one| one.address.as_ref().and_then(of) == Some(own))?;
-    let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", found.interface_name));
-    Some((found.interface_name, mtu.ok()?.trim().parse().ok()?))
+    let found = addresses().into_iter().find(|one| one.address == own)?;
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", found.interface));
+    Some((found.interface, mtu.ok()?.trim().parse().ok()?))
 }
 
 /// Answers until nobody can hear it any more.
@@ -291,7 +287,7 @@ fn gids(ours: &Value, theirs: &Value) -> Check {
         let all: Vec<String> = all.iter().filter_map(Value::as_str).map(plain).collect();
         Some(match side["devices"].as_u64()? {
             _ if !all.is_empty() => Ok(all.join(" or ")),
-            // The software device has all addresses of the machine.
+            // The software device has all addresses of the machine; older releases do not tell the index.
             0 => Ok("soft0".into()),
             _ => Err(address(side)),
         })

@@ -1,5 +1,6 @@
 //! Pictures of machines: folders with the files that a check reads.
 
+use super::interfaces::Address;
 use super::{Check, Machine, State, examine, json, table};
 use std::ffi::OsString;
 use std::fs;
@@ -164,6 +165,64 @@ fn connections_over_devices_of_the_kernel_need_a_node_of_their_own() {
     let check = of_node(&picture.checks(nothing));
     assert_eq!(check.state, State::Missing);
     assert_eq!(check.remedy.as_deref(), Some("modprobe rdma_ucm"));
+}
+
+#[test]
+fn soft_has_the_addresses_of_the_interfaces_from_index_one_on() {
+    let picture = Picture::new()
+        .file("sys/class/net/eth0/mtu", "1500\n")
+        .file("sys/class/net/eth1/mtu", "9000\n");
+    let address = |interface: &str, address: &str| Address {
+        interface: interface.to_owned(),
+        is_loopback: interface == "lo",
+        address: address.parse().unwrap(),
+    };
+    let look = |interfaces: Vec<Address>, variables: fn(&str) -> Option<OsString>| {
+        let mut machine = Machine::pictured(&picture.0, 1000, variables);
+        machine.interfaces = interfaces;
+        let told = examine(&machine).into_iter().filter(|c| matches!(c.id, "gids" | "mtu"));
+        told.map(|c| (c.state, c.finding)).collect::<Vec<_>>()
+    };
+    let here = || {
+        vec![
+            address("lo", "127.0.0.1"),
+            address("eth0", "10.0.0.1"),
+            address("eth1", "10.1.0.1"),
+            address("eth1", "fe80::1"),
+        ]
+    };
+    let told = look(here(), nothing);
+    let parts = [
+        "soft0: for 10.0.0.1 on eth0 use GID index 1 (ibv_rc_pingpong -g 1, ib_write_bw -x 1)",
+        "soft0: for 10.1.0.1 on eth1 use GID index 2 (",
+        "soft0: for fe80::1 on eth1 use GID index 3 (",
+        "soft0: path MTU 1024, by the least of its interfaces (eth0 has 1500)",
+    ];
+    assert_eq!(told.len(), parts.len(), "{told:?}");
+    for ((_, finding), part) in told.iter().zip(parts) {
+        assert!(finding.starts_with(part), "{finding}");
+    }
+    assert!(told[2].1.ends_with("same link only"));
+    // Loopback counts where there is nothing else, and leads to nobody.
+    let told = look(vec![address("lo", "127.0.0.1")], nothing);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, State::Note);
+    assert!(told[0].1.contains("this machine alone"), "{told:?}");
+    // Without the device there is nothing to tell, and what keeps it from the wire is told.
+    let off = |name: &str| (name == "FERROVERBS_SOFT").then(|| "off".into());
+    assert_eq!(look(here(), off), []);
+    let alone = |name: &str| (name == "FERROVERBS_SOFT_WIRE").then(|| "off".into());
+    assert_eq!(look(here(), alone).last().unwrap().0, State::Note);
+    // Beside a device of the kernel it is there for those who ask.
+    let picture = Picture::new().with_card();
+    let asked = |name: &str| (name == "FERROVERBS_SOFT").then(|| "1".into());
+    for (variables, told) in [(nothing as fn(&str) -> _, 0), (asked, 3)] {
+        let mut machine = Machine::pictured(&picture.0, 1000, variables);
+        machine.interfaces = here();
+        let checks = examine(&machine);
+        let of_soft = checks.iter().filter(|c| c.id == "gids" && c.finding.starts_with("soft0"));
+        assert_eq!(of_soft.count(), told, "{checks:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,115 @@
+//! What programs find of the software adapter: its table of GIDs, and the path MTU of its port. The rules are those of docs/hosts.md: index 0 is known on this
+//! host alone, and the addresses of the interfaces that are up follow, those of loopback only where there are no others.
+
+use super::devices::Device;
+use super::gids::{fitting, larger};
+use super::interfaces::Address;
+use super::{Check, Machine};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The first of its devices: all of them have the same addresses.
+const NAME: &str = "soft0";
+/// Entries of its table.
+const TABLE: usize = 32;
+
+/// Whether programs get the software device: where the kernel has none, or where it is asked for.
+pub(super) fn is_there(machine: &Machine, devices: &[Device]) -> bool {
+    let setting = machine.variable("FERROVERBS_SOFT");
+    match setting.as_ref().and_then(|value| value.to_str()) {
+        Some("off" | "0") => false,
+        Some("on") => true,
+        Some(count) if count.parse::<u32>().is_ok() => true,
+        _ => devices.is_empty(),
+    }
+}
+
+/// The entries behind the first, with their indices.
+fn table(machine: &Machine) -> Vec<(usize, &Address)> {
+    let of = |loopback: bool| machine.interfaces.iter().filter(move |a| a.is_loopback == loopback);
+    let mut found: Vec<&Address> = Vec::new();
+    let all: Vec<&Address> = match of(false).next() {
+        Some(_) => of(false).collect(),
+        None => of(true).collect(),
+    };
+    for address in all {
+        if !found.iter().any(|other| other.address == address.address) {
+            found.push(address);
+        }
+    }
+    found.into_iter().enumerate().map(|(at, address)| (at + 1, address)).take(TABLE - 1).collect()
+}
+
+pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
+    if !is_there(machine, devices) {
+        return Vec::new();
+    }
+    let table = table(machine);
+    let alone = table.iter().all(|(_, address)| address.is_loopback);
+    if alone {
+        let finding = format!(
+            "{NAME}: no interface has an address; it reaches this machine alone, by any GID index"
+        );
+        let check = Check::note("gids", finding);
+        return vec![check.remedy("to reach others: ip addr add ADDRESS/24 dev INTERFACE")];
+    }
+    let is_link_local = |address: &IpAddr| match address {
+        IpAddr::V4(four) => four.is_link_local(),
+        IpAddr::V6(six) => six.is_unicast_link_local(),
+    };
+    let mut checks: Vec<Check> = table
+        .iter()
+        .map(|(index, Address { interface, address, .. })| {
+            let reach = if is_link_local(address) { "; it reaches the same link only" } else { "" };
+            let finding = format!(
+                "{NAME}: for {address} on {interface} use GID index {index} (ibv_rc_pingpong -g {index}, ib_write_bw -x {index}){reach}"
+            );
+            Check::ok("gids", finding)
+        })
+        .collect();
+    checks.extend(mtu(machine, &table));
+    checks
+}
+
+/// That of the port: what the least of its interfaces carries.
+fn mtu(machine: &Machine, table: &[(usize, &Address)]) -> Option<Check> {
+    let wire = machine.variable("FERROVERBS_SOFT_WIRE");
+    if wire.is_some_and(|value| value == "off") {
+        let finding =
+            format!("{NAME}: path MTU 4096; FERROVERBS_SOFT_WIRE keeps it on this machine");
+        return Some(
+            Check::note("mtu", finding).remedy("to reach others: unset FERROVERBS_SOFT_WIRE"),
+        );
+    }
+    let of = |interface: &str| {
+        machine.read(format!("/sys/class/net/{interface}/mtu"))?.parse::<u32>().ok()
+    };
+    let all = table.iter().filter_map(|(_, a)| Some((of(&a.interface)?, a.interface.as_str())));
+    let (mtu, interface) = all.min_by_key(|(mtu, _)| *mtu)?;
+    Some(match fitting(mtu) {
+        Some(4096) => Check::ok("mtu", format!("{NAME}: path MTU 4096 ({interface} has {mtu})")),
+        Some(path) => {
+            let finding = format!(
+                "{NAME}: path MTU {path}, by the least of its interfaces ({interface} has {mtu})"
+            );
+            Check::ok("mtu", finding).remedy(larger(interface))
+        }
+        None => Check::missing(
+            "mtu",
+            format!("{NAME}: no packet fits ({interface} has {mtu})"),
+            format!("ip link set dev {interface} mtu 1500"),
+        ),
+    })
+}
+
+/// Which of its entries has an address.
+pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr) -> Option<String> {
+    let mapped = |address: IpAddr| -> Ipv6Addr {
+        match address {
+            IpAddr::V4(four) => four.to_ipv6_mapped(),
+            IpAddr::V6(six) => six,
+        }
+    };
+    let found = table(machine).into_iter().find(|(_, a)| mapped(a.address) == mapped(address));
+    let (index, _) = found.filter(|_| is_there(machine, devices))?;
+    Some(format!("{NAME} index {index}"))
+}
