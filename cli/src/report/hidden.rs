@@ -7,7 +7,8 @@ use std::fs;
 pub(super) struct Hidden(Vec<(String, &'static str)>);
 
 /// In a variable's name: its value is a secret.
-const SECRET: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH"];
+const SECRET: [&str; 8] =
+    ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "_PWD", "COOKIE"];
 
 impl Hidden {
     /// Of this user, on this machine.
@@ -48,7 +49,9 @@ impl Hidden {
             text.chars().count() < 3
                 || matches!(text, "root" | "nobody" | "localhost" | "soft" | "trace")
         };
-        let mut all: Vec<_> = found.into_iter().filter(|(text, _)| !says_nothing(text)).collect();
+        let found = found.into_iter().filter(|(text, _)| !says_nothing(text));
+        let mut all: Vec<_> = found.flat_map(|(text, i)| written(&text).map(|w| (w, i))).collect();
+        all.dedup();
         all.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Self(all)
     }
@@ -74,6 +77,13 @@ impl Hidden {
         }
         text
     }
+}
+
+/// As it stands in a report: as it is, in JSON, and among the settings.
+fn written(text: &str) -> [String; 3] {
+    let json = serde_json::Value::from(text).to_string();
+    let inner = json.get(1..json.len() - 1).unwrap_or_default().to_owned();
+    [text.to_owned(), inner, text.escape_debug().to_string()]
 }
 
 #[cfg(test)]
