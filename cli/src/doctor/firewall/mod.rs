@@ -8,6 +8,7 @@ use super::devices::Device;
 use super::host::ROCE_PORT;
 use super::{Check, Machine, State};
 use rules::Fate;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Check {
@@ -24,18 +25,21 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Check {
     }
     // A filter may be part of the kernel, and no module.
     let rules = Rules {
-        nft: ask("nft", &["-j", "list", "ruleset"]),
-        iptables: ask("iptables-save", &[]),
-        ip6tables: ask("ip6tables-save", &[]),
+        nft: ask(PROGRAMS[0], &["-j", "list", "ruleset"]),
+        iptables: ask(PROGRAMS[1], &[]),
+        ip6tables: ask(PROGRAMS[2], &[]),
     };
     match rules.fate() {
         Some(fate) => told(fate, devices.iter().any(Device::is_rxe)),
-        None if is_loaded => {
+        None if is_loaded || PROGRAMS.iter().any(|program| find(program).is_some()) => {
             let finding =
                 "there is a packet filter, whose rules only root can read (nft, iptables-save)";
             Check::new("firewall", State::Unknown, finding).remedy("sudo ferroverbs doctor")
         }
-        None => Check::ok("firewall", "no packet filter is loaded"),
+        None => {
+            let finding = "no packet filter is loaded as a module, and no program that lists rules is here (nft, iptables-save)";
+            Check::ok("firewall", finding)
+        }
     }
 }
 
@@ -95,14 +99,18 @@ impl Rules {
     }
 }
 
+/// What lists rules.
+const PROGRAMS: [&str; 3] = ["nft", "iptables-save", "ip6tables-save"];
+
+/// A program that lies where the path of an ordinary user does not lead.
+fn find(program: &str) -> Option<PathBuf> {
+    let folders = ["/usr/sbin", "/sbin", "/usr/bin"];
+    folders.iter().map(|f| Path::new(f).join(program)).find(|file| file.exists())
+}
+
 /// What a program says about the rules, if it is there and we may know.
 fn ask(program: &str, arguments: &[&str]) -> Option<String> {
-    // It lies where the path of an ordinary user does not lead.
-    let folders = ["/usr/sbin", "/sbin", "/usr/bin"];
-    let file = folders
-        .iter()
-        .map(|f| format!("{f}/{program}"))
-        .find(|f| std::path::Path::new(f).exists())?;
+    let file = find(program)?;
     let mut command = Command::new(file);
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
     let done = command.env_remove("LD_PRELOAD").output().ok()?;
