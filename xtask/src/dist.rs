@@ -153,9 +153,9 @@ impl<'a> Dist<'a> {
         copy_tree(&paths.stage(), &tree)?;
         let plugin = "lib/libibverbs/libsoft-rdmav65.so";
         let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
-        let others =
-            ["bin/ferroverbs", "lib/libibverbs.so.1", "lib/librdmacm.so.1", stage::PRELOAD, plugin];
-        for binary in others.into_iter().chain(layers.iter().map(String::as_str)) {
+        let libraries = ["lib/libibverbs.so.1", stage::INLINES, "lib/librdmacm.so.1"];
+        let others = libraries.into_iter().chain(["bin/ferroverbs", stage::PRELOAD, plugin]);
+        for binary in others.chain(layers.iter().map(String::as_str)) {
             ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
         }
         Ok(Self {
@@ -208,6 +208,7 @@ impl<'a> Dist<'a> {
 
     fn verbs(&self, root: &Path) -> crate::Result<()> {
         self.library("libibverbs", root)?;
+        self.library("libferroverbs-inlines", root)?;
         let folder = root.join("usr/lib").join(&self.multiarch);
         // Where the library looks for layers: beside the plugins.
         for name in stage::LAYERS {
@@ -303,11 +304,16 @@ impl<'a> Dist<'a> {
         write(&changelog, &self.changelog()?)?;
         self.gzip(&changelog)?;
         if let Some(library) = package.library {
-            // The name says whose place it takes; by policy it would be the other package's.
-            let text = format!("{}: package-name-doesnt-match-sonames {library}1\n", package.name);
+            // The name says whose place it takes; by policy it would be the other package's, or say each library in it.
+            let text = format!("{}: package-name-doesnt-match-sonames *\n", package.name);
             write(&root.join("usr/share/lintian/overrides").join(package.name), &text)?;
             write(&root.join("DEBIAN/triggers"), "activate-noawait ldconfig\n")?;
-            write(&root.join("DEBIAN/shlibs"), &format!("{library} 1 {library}1\n"))?;
+            let mut shlibs = format!("{library} 1 {library}1\n");
+            if library == "libibverbs" {
+                // No other package has it.
+                shlibs.push_str(&format!("libferroverbs-inlines 1 {}\n", package.name));
+            }
+            write(&root.join("DEBIAN/shlibs"), &shlibs)?;
         }
         let postinst = self.packaging().join(format!("{}.postinst", package.name));
         if postinst.exists() {

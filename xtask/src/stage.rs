@@ -58,6 +58,7 @@ const SOURCES: &[&str] = &[
     "build.rs",
     "cli",
     "include",
+    "inlines",
     "layers",
     "man",
     "provider-loader",
@@ -97,6 +98,9 @@ fn newest(path: &Path) -> Option<SystemTime> {
     Some(latest)
 }
 
+/// The inline functions of verbs.h as functions.
+pub(crate) const INLINES: &str = "lib/libferroverbs-inlines.so.1";
+
 /// What TCP programs are run over rsockets with, where upstream has it, too.
 pub(crate) const PRELOAD: &str = "lib/rsocket/librspreload.so";
 
@@ -121,6 +125,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     let release = paths.target.join("release");
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o644)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
+    tree.copy(&inlines(paths)?, INLINES, 0o644)?;
     tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
     tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
     tree.copy(&release.join("librspreload.so"), PRELOAD, 0o644)?;
@@ -146,6 +151,30 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     tree.remove_others()?;
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp(paths).display());
     File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
+}
+
+/// Compiles [`INLINES`] from our header, against our library.
+fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
+    let release = paths.target.join("release");
+    let file = release.join("libferroverbs-inlines.so.1");
+    let sources = paths.root.join("inlines");
+    let done = Job::new("cc")
+        // All of it is taken out of line, also what the header has inlined always.
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-attributes"])
+        .args(["-fPIC", "-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"])
+        .args(["-Wl,--as-needed", "-Wl,-soname,libferroverbs-inlines.so.1"])
+        .arg(format!("-Wl,--version-script={}", sources.join("inlines.map").display()))
+        .arg("-I")
+        .arg(paths.root.join("include"))
+        .arg(sources.join("inlines.c"))
+        .arg("-o")
+        .arg(&file)
+        .arg("-L")
+        .arg(&release)
+        .arg("-libverbs")
+        .dir(&paths.root)
+        .run(&Scratch::new()?, Duration::from_secs(300))?;
+    if done.ok() { Ok(file) } else { Err(done.report("the compiler")) }
 }
 
 /// Our own layers.

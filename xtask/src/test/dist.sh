@@ -81,6 +81,7 @@ check "the packages that they replace are gone" not dpkg-query -L libibverbs1
 check "dependencies on them are met" apt-get check
 check "the package database is sound" sh -c 'test -z "$(dpkg --audit)"'
 check "the linker finds the library" sh -c 'ldconfig -p | grep -q "libibverbs.so.1 "'
+check "and that of the inline functions" sh -c 'ldconfig -p | grep -q "libferroverbs-inlines.so.1 "'
 check "no device without the adapter's package" not has_soft env
 check "the adapter's package installs" dpkg -i /given/ferroverbs-soft_*.deb
 check "ibv_rc_pingpong for all users" pingpong env

@@ -4,6 +4,7 @@
 use super::{Bench, Tally};
 use crate::over::DataPath;
 use crate::process::Job;
+use crate::stage;
 use ferroverbs_c_tests::{debian, release::RELEASES};
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +42,7 @@ const UNUSED: [&str; 11] = [
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("all inline functions are used", all_used(&bench.paths.root));
+    tally.record("all of verbs.h are functions of a library, too", all_exported(bench));
     let ours = bench.paths.root.join("include");
     // The system's release, then the newest.
     let mut releases = vec![(RELEASES[0].number, None)];
@@ -144,6 +146,25 @@ fn all_used(root: &Path) -> Result<(), String> {
         missing.extend(functions.into_iter().filter(unused).map(str::to_owned));
     }
     if missing.is_empty() { Ok(()) } else { Err(format!("not used: {}", missing.join(" "))) }
+}
+
+/// Every inline function of verbs.h that programs may call is a symbol of the library for bindings, and nothing else is.
+fn all_exported(bench: &Bench) -> Result<(), String> {
+    let header = bench.paths.root.join("include/infiniband/verbs.h");
+    let text = fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))?;
+    let wanted: BTreeSet<_> =
+        inline_functions(&text).into_iter().filter(|name| name.starts_with("ibv_")).collect();
+    let library = bench.prefix()?.join(stage::INLINES);
+    let nm = Job::new("nm").args(["-D", "--defined-only", "--without-symbol-versions"]);
+    let done = nm.arg(library).run(&bench.scratch, LIMIT)?;
+    // The last word of a line; `A` is the name of the version.
+    let lines = done.stdout.lines().filter(|line| line.contains(" T "));
+    let found: BTreeSet<_> = lines.filter_map(|line| line.split_whitespace().last()).collect();
+    if done.ok() && found == wanted && wanted.len() > 90 {
+        return Ok(());
+    }
+    let differing: Vec<_> = wanted.symmetric_difference(&found).collect();
+    Err(format!("{} functions, differing: {differing:?}\n{}", wanted.len(), done.report("nm")))
 }
 
 /// Names of `static inline` functions.
