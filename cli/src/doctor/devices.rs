@@ -147,6 +147,13 @@ fn nodes(machine: &Machine) -> Vec<Check> {
     names.into_iter().map(|name| node(machine, name)).collect()
 }
 
+/// Whether there is a device that programs can open.
+pub(super) fn any_opens(machine: &Machine) -> bool {
+    let listed = machine.list("/sys/class/infiniband_verbs");
+    let nodes = listed.iter().map(|name| machine.path(format!("/dev/infiniband/{name}")));
+    nodes.into_iter().any(|node| access(node, Access::READ_OK | Access::WRITE_OK).is_ok())
+}
+
 /// `/dev/infiniband/rdma_cm`, without which nothing connects by librdmacm over these devices.
 fn connections(machine: &Machine) -> Check {
     if machine.exists("/sys/class/misc/rdma_cm") || machine.exists("/dev/infiniband/rdma_cm") {

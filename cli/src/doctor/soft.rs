@@ -1,7 +1,7 @@
 //! What programs find of the software adapter: its table of GIDs, and the path MTU of its port. The rules are those of docs/hosts.md: index 0 is known on this
 //! host alone, and the addresses of the interfaces that are up follow, those of loopback only where there are no others.
 
-use super::devices::Device;
+use super::devices::{self, Device};
 use super::gids::{fitting, larger};
 use super::interfaces::Address;
 use super::{Check, Machine};
@@ -12,14 +12,14 @@ const NAME: &str = "soft0";
 /// Entries of its table.
 const TABLE: usize = 32;
 
-/// Whether programs get the software device: where the kernel has none, or where it is asked for.
+/// Whether programs get the software device: where the kernel has none that can be opened, or where it is asked for.
 pub(super) fn is_there(machine: &Machine, devices: &[Device]) -> bool {
     let setting = machine.variable("FERROVERBS_SOFT");
     match setting.as_ref().and_then(|value| value.to_str()) {
         Some("off" | "0") => false,
         Some("on") => true,
         Some(count) if count.parse::<u32>().is_ok() => true,
-        _ => devices.is_empty(),
+        _ => devices.is_empty() || !devices::any_opens(machine),
     }
 }
 

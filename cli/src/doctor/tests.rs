@@ -223,6 +223,12 @@ fn soft_has_the_addresses_of_the_interfaces_from_index_one_on() {
         let of_soft = checks.iter().filter(|c| c.id == "gids" && c.finding.starts_with("soft0"));
         assert_eq!(of_soft.count(), told, "{checks:?}");
     }
+    // And where nobody can open that one, as in a container without its node.
+    fs::remove_file(picture.0.join("dev/infiniband/uverbs0")).unwrap();
+    let mut machine = Machine::pictured(&picture.0, 1000, nothing);
+    machine.interfaces = here();
+    let checks = examine(&machine);
+    assert!(checks.iter().any(|c| c.finding.starts_with("soft0: for 10.0.0.1")), "{checks:?}");
 }
 
 #[test]
