@@ -9,6 +9,7 @@ mod connected;
 mod development;
 mod diagnostics;
 mod dist;
+mod examples;
 mod faults;
 mod fuzz;
 mod headers;
@@ -69,7 +70,7 @@ impl Group {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
             "stats" => stats::PACKAGES,
-            "capture" => &[packages::CAPTURE],
+            "capture" | "examples" => &[packages::CAPTURE],
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[
                 packages::HOSTS,
@@ -153,6 +154,11 @@ const GROUPS: &[Group] = &[
         name: "validate",
         what: "each misuse is told as what it is; programs that are right hear nothing",
         run: validate::run,
+    },
+    Group {
+        name: "examples",
+        what: "what docs/debugging.md shows is what is printed",
+        run: examples::run,
     },
     Group {
         name: "trace",
