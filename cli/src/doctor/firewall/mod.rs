@@ -32,8 +32,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Check {
     match rules.fate() {
         Some(fate) => told(fate, devices.iter().any(Device::is_rxe)),
         None if is_loaded || PROGRAMS.iter().any(|program| find(program).is_some()) => {
-            let finding =
-                "there is a packet filter, whose rules only root can read (nft, iptables-save)";
+            let finding = "cannot tell what a packet filter drops: only root can list its rules (nft, iptables-save)";
             Check::new("firewall", State::Unknown, finding).remedy("sudo ferroverbs doctor")
         }
         None => {
@@ -179,6 +178,12 @@ mod tests {
         assert_eq!(nft("drop", "", &[&from]), Some(Fate::Unknown));
         assert_eq!(nft("accept", "", &[&from]), Some(Fate::LetIn));
         assert_eq!(nft("drop", "", &[r#"input {"xt": null}"#]), Some(Fate::Unknown));
+        // By a map of verdicts.
+        let map = r#"input {"vmap": {"key": {"ct": {"key": "state"}}, "data": {"set": [["invalid", {"drop": null}], ["established", {"accept": null}]]}}}"#;
+        assert_eq!(nft("drop", "", &[map, &accept]), Some(Fate::LetIn));
+        assert_eq!(nft("drop", "", &[map]), dropped);
+        let new = map.replace("invalid", "new");
+        assert_eq!(nft("accept", "", &[&new]), dropped);
         // A chain that calls itself ends.
         assert_eq!(nft("drop", "", &[&jump.replace("input ", "more "), jump]), Some(Fate::Unknown));
     }

@@ -47,24 +47,58 @@ fn word(value: &Value) -> String {
 fn rule<'a>(expressions: &[Value], named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Rule {
     let mut made = Rule { fit: Fit::Yes, verdict: Verdict::Nothing };
     for (key, value) in expressions.iter().filter_map(Value::as_object).flatten() {
-        let target = || word(&value["target"]);
         match key.as_str() {
             "match" => made.fit = made.fit.min(fit(value, named)),
-            "accept" => made.verdict = Verdict::Accept,
-            "drop" | "reject" => made.verdict = Verdict::Drop,
-            "return" => made.verdict = Verdict::Return,
-            "jump" => made.verdict = Verdict::Jump(target()),
-            "goto" => made.verdict = Verdict::Goto(target()),
+            "vmap" => {
+                let (fits, verdict) = mapped(value, named);
+                made.fit = made.fit.min(fits);
+                made.verdict = verdict;
+            }
             // How much there was decides.
             "limit" | "quota" | "ct count" => made.fit = made.fit.min(Fit::Perhaps),
             "counter" | "log" | "notrack" | "mangle" | "set" | "map" | "comment" => {}
-            _ => {
-                made.fit = made.fit.min(Fit::Perhaps);
-                made.verdict = Verdict::Anything;
-            }
+            _ => match verdict(key, value) {
+                Some(verdict) => made.verdict = verdict,
+                None => {
+                    made.fit = made.fit.min(Fit::Perhaps);
+                    made.verdict = Verdict::Anything;
+                }
+            },
         }
     }
     made
+}
+
+fn verdict(key: &str, value: &Value) -> Option<Verdict> {
+    let target = || word(&value["target"]);
+    Some(match key {
+        "accept" => Verdict::Accept,
+        "drop" | "reject" => Verdict::Drop,
+        "return" => Verdict::Return,
+        "continue" => Verdict::Nothing,
+        "jump" => Verdict::Jump(target()),
+        "goto" => Verdict::Goto(target()),
+        _ => return None,
+    })
+}
+
+/// What a map of verdicts has for the packet.
+fn mapped<'a>(map: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> (Fit, Verdict) {
+    let unknown = (Fit::Perhaps, Verdict::Anything);
+    let Some(all) = map["data"]["set"].as_array() else { return unknown };
+    for pair in all {
+        let asked = serde_json::json!({ "op": "==", "left": map["key"], "right": pair[0] });
+        match fit(&asked, named) {
+            Fit::No => {}
+            Fit::Perhaps => return unknown,
+            Fit::Yes => {
+                let told = pair[1].as_object().and_then(|told| told.iter().next());
+                let told = told.and_then(|(key, value)| verdict(key, value));
+                return told.map_or(unknown, |verdict| (Fit::Yes, verdict));
+            }
+        }
+    }
+    (Fit::No, Verdict::Nothing)
 }
 
 fn fit<'a>(asked: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> Fit {
