@@ -103,7 +103,7 @@ impl State {
             unmatched = bind_all(unmatched, &mut self.kernel);
         }
         if !unmatched.is_empty() {
-            plugins.explain_failures();
+            plugins.explain_missing(&unmatched);
         }
         if std::env::var_os("IBV_SHOW_WARNINGS").is_some() {
             for device in &unmatched {

@@ -63,6 +63,8 @@ pub(crate) struct Plugins {
     /// Names that were tried, with whatever result.
     tried: BTreeSet<String>,
     failures: Vec<Failure>,
+    /// Those that no device has missed so far.
+    unmissed: Vec<Failure>,
     extensions: Vec<&'static ferroverbs_plugin_ext>,
     /// Those that have nothing to announce for as long as the kernel has devices.
     postponed: Vec<String>,
@@ -167,9 +169,7 @@ impl Plugins {
     pub(crate) fn open_named(&mut self, unmatched: &[SysfsDev]) -> bool {
         let before = registry::drivers().len();
         for device in unmatched {
-            let id = device.get().driver_id;
-            if let Some((_, name)) = BY_DRIVER_ID.iter().find(|(known, _)| id != 0 && *known == id)
-            {
+            if let Some(name) = driver_of(device) {
                 self.open(name);
             }
         }
@@ -202,6 +202,19 @@ impl Plugins {
             self.open(&name);
         }
         true
+    }
+
+    /// Explains the plugins that these devices miss. Where the kernel says which they are, nobody misses others that are configured and not
+    /// installed.
+    pub(crate) fn explain_missing(&mut self, unmatched: &[SysfsDev]) {
+        let named: Option<Vec<_>> = unmatched.iter().map(driver_of).collect();
+        self.failures.append(&mut self.unmissed);
+        if let Some(named) = named {
+            let all = core::mem::take(&mut self.failures);
+            (self.failures, self.unmissed) =
+                all.into_iter().partition(|failure| is_missed(failure, &named));
+        }
+        self.explain_failures();
     }
 
     /// Explains the plugins that could not be opened, now that a device stays without a driver.
@@ -266,6 +279,37 @@ impl Plugins {
     }
 }
 
+/// The plugin that the kernel's driver id names.
+fn driver_of(device: &SysfsDev) -> Option<&'static str> {
+    let id = device.get().driver_id;
+    BY_DRIVER_ID.iter().find(|(known, _)| id != 0 && *known == id).map(|(_, name)| *name)
+}
+
+/// Whether a plugin is one of those, or is there and broken.
+fn is_missed(failure: &Failure, named: &[&str]) -> bool {
+    failure.is_broken() || named.contains(&failure.driver.as_str())
+}
+
 fn explain_ignored(ignored: &config::Ignored) {
     notice!("Warning: {ignored}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use provider_loader::Found;
+
+    #[test]
+    fn a_device_misses_its_own_plugin_and_not_all_that_are_configured() {
+        let failure = |driver: &str, found| Failure {
+            driver: driver.to_owned(),
+            folders: Vec::new(),
+            generations: Vec::new(),
+            found,
+        };
+        assert!(is_missed(&failure("rxe", Found::Nothing), &["rxe"]));
+        assert!(!is_missed(&failure("mana", Found::Nothing), &["rxe"]));
+        let broken = Found::Broken("/x/libmana-rdmav34.so".into(), "no library".into());
+        assert!(is_missed(&failure("mana", broken), &["rxe"]));
+    }
 }
