@@ -2,7 +2,7 @@
 //! nothing is wrong.
 
 use super::{Bench, Tally};
-use crate::over::Over;
+use crate::over::{DataPath, Over};
 use crate::process::Finished;
 use crate::scratch;
 use std::fs;
@@ -93,6 +93,22 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let absent = bench.scratch.path().join("not/there");
     let done = devices(&whole, &absent)?;
     tally.record("a fabric directory that cannot be made", one_line(&done, &absent));
+
+    // In a container whose filter refuses cross-memory attach, the doctor says so, and what it costs.
+    for (path, is_refused) in [(DataPath::Default, false), (DataPath::Refused, true)] {
+        let over = bench.over(path)?.over;
+        let done =
+            over.job(whole.join("bin/ferroverbs")).arg("doctor").run(&bench.scratch, LIMIT)?;
+        let line =
+            done.stdout.lines().find(|line| line.split_whitespace().nth(1) == Some("ptrace"));
+        let told = line.is_some_and(|line| {
+            // Yama may refuse it, too, which is told in other words.
+            line.contains("is refused") == is_refused || line.contains("ptrace scope 2")
+        });
+        let costs = !is_refused || done.stdout.contains("FERROVERBS_SOFT_CMA=off");
+        let result = (told && costs).then_some(()).ok_or_else(|| done.report("the doctor"));
+        tally.record(&format!("the doctor on cross-memory attach: {}", path.name()), result);
+    }
 
     let others = bench.scratch.folder("others", 0o777)?;
     scratch::set_mode(&others, 0o777)?;

@@ -93,6 +93,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "10.76.0.1 is reached by UDP port 4791",
         "10.76.0.1 reaches UDP port 4791 of this machine",
         "path MTU 1024 (MTU 1500 here, 1500 there)",
+        "for this way: soft0 index 1 here, soft0 index 1 there",
         "path MTU 512 (MTU 1500 here, 600 there)",
         "10.76.0.1 does not answer at UDP port 4791",
     ];
