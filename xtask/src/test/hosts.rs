@@ -3,8 +3,8 @@
 mod accidents;
 mod cables;
 mod cluster;
-mod limits;
 mod documented;
+mod limits;
 mod link_local;
 mod losses;
 mod sharing;
