@@ -11,7 +11,7 @@ use soft_sys::map::WINDOW;
 use soft_sys::notice;
 use soft_sys::{Errno, process};
 use std::fmt::Write;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -27,6 +27,8 @@ const RESOURCES: u8 = 1 << 3;
 const WIRE: u8 = 1 << 4;
 /// There was a host that this process may not talk with.
 const PEER: u8 = 1 << 5;
+/// There was a route that does not carry packets as long as they are to be.
+const MTU: u8 = 1 << 6;
 
 impl Unreachable {
     fn is_first(&self, kind: u8) -> bool {
@@ -49,6 +51,17 @@ impl Unreachable {
                 "{} is another host or network namespace{}",
                 address(gid),
                 reached(adapter, "soft reaches this one only")
+            );
+        }
+    }
+
+    /// Packets with `bytes` of data to `host` are longer than the route carries: `carried` bytes with all headers, so that `fits` would be right.
+    #[cold]
+    pub(crate) fn note_mtu(&self, host: IpAddr, bytes: u32, carried: u32, fits: Option<u32>) {
+        if self.is_first(MTU) {
+            let remedy = fits.map_or_else(String::new, |fits| format!(" (path_mtu {fits} fits)"));
+            notice!(
+                "packets with {bytes} bytes do not fit the route to {host}, which carries {carried}: requests with such end with IBV_WC_RETRY_EXC_ERR{remedy}"
             );
         }
     }

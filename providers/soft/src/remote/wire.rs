@@ -16,7 +16,7 @@ use crate::engine::state::Kind;
 use crate::net::Gids;
 use crate::told::{self, Beside, Told};
 use abi::*;
-use ferroverbs_net::{Datagram, Ecn, Receiver};
+use ferroverbs_net::{Datagram, Ecn, Receiver, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Check, Envelope, ICRC_LEN, Qpn, Verdict, dest_qpn};
@@ -625,6 +625,9 @@ impl Qp {
         self.adapter.wire.use_families(&self.adapter, families);
         let buffer = self.adapter.wire.ports().map_or(0, Ports::buffer);
         let shares = self.srq().is_some();
+        if let Some(far) = &far {
+            self.note_route(far, pmtu(mtu).bytes());
+        }
         let to = far.as_ref().map(|far| far.to()).filter(|_| self.kind != Kind::Uc);
         let mut connection =
             Box::new(Connection::new(self.kind, self.qpn, shares, attr, mtu, far, buffer));
@@ -634,6 +637,17 @@ impl Qp {
         match before {
             Some(mut before) => self.adapter.wire.forget(self, &mut before),
             None => self.count_remote(true),
+        }
+    }
+
+    /// People are told where packets with `bytes` of data do not fit the route: nothing is cut, so that requests with one end by a timeout.
+    fn note_route(&self, far: &Far, bytes: u32) {
+        let Target { interface, .. } = *far.path.target();
+        // Where there is no route now there may be one later.
+        let Ok(carried) = ferroverbs_net::route_mtu(far.to(), interface) else { return };
+        let fits = ferroverbs_net::roce_mtu(carried);
+        if fits.is_none_or(|most| most < bytes) {
+            self.adapter.unreachable.note_mtu(far.to(), bytes, carried, fits);
         }
     }
 

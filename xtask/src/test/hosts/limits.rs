@@ -14,6 +14,8 @@ const NETWORK: &str = "10.99.0.0/24,fd99::/64";
 const STRANGERS: &str = "192.0.2.0/24";
 /// What is said of a host with which a process does not talk.
 const LINE: &str = "is none of those that FERROVERBS_SOFT_PEERS names";
+/// What is said of packets that do not fit.
+const TOO_LONG: &str = "do not fit the route to 10.99.0.";
 /// How long is waited for the first packet that is refused.
 const UNHEARD: Duration = Duration::from_secs(20);
 
@@ -28,6 +30,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
         "what a host that is not named sends is dropped and counted",
         unheard(bench, hosts),
     );
+    tally.record("a path MTU that the route does not carry is told of", too_long(bench, hosts));
     tally.record(
         "an interface that is not named has no address of the device",
         interface(bench, hosts),
@@ -73,6 +76,12 @@ fn unheard(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{refused} refused\n{}{}", server.report("server"), client.report("client")))
+}
+
+/// The cable carries 1500 bytes.
+fn too_long(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
+    let place = Place::wired(bench, hosts, "")?;
+    place.fail(bench, "ibv_rc_pingpong", &["-g", "1", "-m", "4096", "-s", "65536"], TOO_LONG)
 }
 
 fn interface(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
