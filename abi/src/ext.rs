@@ -83,6 +83,66 @@ layout!(ferroverbs_packet: 64 {
 /// Who is told of packets. It is called under locks of the plugin by any of its threads, and calls no verbs.
 pub type ferroverbs_packet_sink = unsafe extern "C" fn(packet: *const ferroverbs_packet);
 
+/// What a plugin knows of the other end of a connection (`other_end`): what the process there publishes, as it is at this moment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ferroverbs_other_end {
+    /// Bytes of this struct that who asks knows; no more are written.
+    pub size: usize,
+    /// Where it is: one of [`OTHER_END_WIRE`] and the like.
+    pub place: u32,
+    /// Its process, as this one numbers processes; 0: not known.
+    pub pid: c_int,
+    /// [`ibv_qp_state`](crate::ibv_qp_state) of the QP there, as that process said last; -1: there is no such QP, or that is not known.
+    pub qp_state: c_int,
+    /// The QP that it is connected to; 0: none.
+    pub dest_qp_num: u32,
+    /// Its `qp_access_flags`.
+    pub access: u32,
+    /// What the key is there: one of [`OTHER_KEY_GOOD`] and the like.
+    pub key: u32,
+    /// `IBV_ACCESS_*` flags of what the key names, where it names anything.
+    pub key_access: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The first address that it covers.
+    pub key_addr: u64,
+    /// Bytes.
+    pub key_length: u64,
+}
+layout!(ferroverbs_other_end: 56 {
+    size @ 0, place @ 8, pid @ 12, qp_state @ 16, dest_qp_num @ 20, access @ 24, key @ 28, key_access @ 32, reserved @ 36,
+    key_addr @ 40, key_length @ 48,
+});
+
+/// Of `place`: nothing is known.
+pub const OTHER_END_UNKNOWN: u32 = 0;
+/// Of `place`: a QP of this process.
+pub const OTHER_END_HERE: u32 = 1;
+/// Of `place`: another process of this host.
+pub const OTHER_END_PROCESS: u32 = 2;
+/// Of `place`: another process of this host that this one has not met, or that does not let it look.
+pub const OTHER_END_CLOSED: u32 = 3;
+/// Of `place`: a process that has ended. What it said before is still there.
+pub const OTHER_END_GONE: u32 = 4;
+/// Of `place`: no process of this host has QPs of such numbers.
+pub const OTHER_END_NOBODY: u32 = 5;
+/// Of `place`: it is reached by the wire between hosts, which tells nothing.
+pub const OTHER_END_WIRE: u32 = 6;
+
+/// Of `key`: not asked, or nothing is known.
+pub const OTHER_KEY_UNKNOWN: u32 = 0;
+/// Of `key`: the rkey of a region or window that the QP there may use.
+pub const OTHER_KEY_GOOD: u32 = 1;
+/// Of `key`: no region or window has it now.
+pub const OTHER_KEY_NONE: u32 = 2;
+/// Of `key`: an lkey.
+pub const OTHER_KEY_LOCAL: u32 = 3;
+/// Of `key`: of a region or window in another protection domain than the QP's.
+pub const OTHER_KEY_DOMAIN: u32 = 4;
+/// Of `key`: of a window that is bound to another QP.
+pub const OTHER_KEY_QP: u32 = 5;
+
 /// The extension table. A NULL function means that the front-end gives its answer for a device that
 /// has nothing of the kind.
 #[repr(C)]
@@ -140,11 +200,16 @@ pub struct ferroverbs_plugin_ext {
     pub is_wired: Option<unsafe extern "C" fn(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_int>,
     /// For layers: how many completions `ibv_poll_cq(3)` would find now.
     pub waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
+    /// For layers: what is known of the other end of this connected queue pair, and of `rkey` there (0: nothing is asked of a key). It never waits for
+    /// the other end. 0 or an errno: `EINVAL` for a queue pair that has none.
+    pub other_end: Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
+    >,
 }
-layout!(ferroverbs_plugin_ext: 96 {
+layout!(ferroverbs_plugin_ext: 104 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
-    is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88,
+    is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88, other_end @ 96,
 });
 
 impl ferroverbs_plugin_ext {

@@ -6,12 +6,12 @@ use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
 
-/// A table without its last member, and behind it what would be taken for that.
+/// A table without its last two members, and behind it what would be taken for that.
 const PLUGIN: &str = "
 #include <stddef.h>
 int asked(void);
 int asked(void) { return 1; }
-const void *const ferroverbs_plugin_ext_v1[12] = { (const void *) (size_t) 88, [9] = asked, [10] = asked, [11] = asked };
+const void *const ferroverbs_plugin_ext_v1[13] = { (const void *) (size_t) 88, [9] = asked, [10] = asked, [11] = asked, [12] = asked };
 ";
 
 #[test]
@@ -39,5 +39,5 @@ fn what_an_older_plugin_has_is_used_and_no_more() {
     // SAFETY: a whole table, whose entries are only looked up.
     let ext = unsafe { layer_tap::plugin::ext_of(&raw const ops) }.expect("its table");
     assert_eq!(ext.tell_packets.map(|f| f as *const c_void), Some(asked.cast_const()));
-    assert!(ext.is_wired.is_some() && ext.waiting.is_none());
+    assert!(ext.is_wired.is_some() && ext.waiting.is_none() && ext.other_end.is_none());
 }

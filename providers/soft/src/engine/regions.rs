@@ -422,6 +422,39 @@ pub(super) fn entry_of(entry: &MrEntry) -> keys::Entry {
     }
 }
 
+/// What a key is in a table, to somebody who looks (`ops::other_end`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// That of something which the QP may use.
+    Good,
+    /// Of nothing, or of nothing any more.
+    Nothing,
+    /// An lkey.
+    Local,
+    /// Of another protection domain.
+    Domain,
+    /// Of a window that is bound to another QP.
+    Qp,
+}
+
+/// What `rkey` is in the table of `view` for its owner's QP `qpn`, which is of domain `pd`, and what it names there, without the marks that are ours.
+/// The owner may change the entry meanwhile: it is for people, and nothing is accessed by it.
+pub(crate) fn seen(view: &View, rkey: u32, qpn: u32, pd: u32) -> (Seen, keys::Entry) {
+    let index = (rkey >> INDEX_SHIFT) as usize % MRS;
+    let mut entry = entry_of(view.mr(index));
+    entry.access &= !UNUSUAL | ON_DEMAND;
+    let is_key = index != 0 && entry.rkey == rkey;
+    let seen = match () {
+        () if is_key && entry.pd != u64::from(pd) => Seen::Domain,
+        () if is_key && entry.qpn != 0 && entry.qpn != qpn => Seen::Qp,
+        () if is_key => Seen::Good,
+        // Only where the two differ has a key that bit.
+        () if index != 0 && !is_window(rkey) && entry.rkey | LOCAL_KEY == rkey => Seen::Local,
+        () => Seen::Nothing,
+    };
+    (seen, entry)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -629,5 +662,26 @@ mod tests {
         assert!(regions.resolve(1, &[sge(0, 8, keys.lkey)], 0).is_none(), "nothing is at 0");
         assert_eq!(regions.described(keys.lkey).map(|e| e.len), Some(u64::MAX));
         assert!(regions.described(keys.rkey).is_none());
+    }
+
+    #[test]
+    fn who_looks_is_told_what_a_key_is() {
+        let view = mock::view();
+        let regions = Regions::new(view, true);
+        let keys = regions.register(&extent(0x1000, 64, LOCAL_WRITE)).expect("room");
+        assert_ne!(keys.lkey, keys.rkey);
+        let (kind, entry) = seen(&view, keys.rkey, 5, 1);
+        assert_eq!((kind, entry.iova, entry.len), (Seen::Good, 0x1000, 64));
+        assert_eq!(seen(&view, keys.lkey, 5, 1).0, Seen::Local);
+        assert_eq!(seen(&view, keys.rkey, 5, 2).0, Seen::Domain);
+        assert_eq!(seen(&view, keys.rkey + 2, 5, 1).0, Seen::Nothing, "another generation");
+        assert_eq!(seen(&view, 0, 5, 1).0, Seen::Nothing, "entry 0 is never given out");
+        let window = (FIRST_WINDOW as u32) << INDEX_SHIFT | 3;
+        let entry = view.mr(FIRST_WINDOW);
+        entry.pd.store(1, Ordering::Relaxed);
+        entry.qpn.store(9, Ordering::Relaxed);
+        protocol::validate(&entry.key, u64::from(window));
+        assert_eq!(seen(&view, window, 9, 1).0, Seen::Good);
+        assert_eq!(seen(&view, window, 5, 1).0, Seen::Qp);
     }
 }

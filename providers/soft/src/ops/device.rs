@@ -47,6 +47,7 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
     tell_packets: Some(super::wire::tell_packets),
     is_wired: Some(super::wire::is_wired),
     waiting: Some(super::cq::waiting),
+    other_end: Some(super::other_end::other_end),
 };
 
 extern "C" fn register() {

@@ -18,6 +18,7 @@ mod mr;
 mod mr_import;
 mod mw;
 mod orphaned;
+mod other_end;
 mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;

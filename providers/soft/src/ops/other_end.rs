@@ -1,0 +1,123 @@
+//! What layers ask about the other end of a connection (`ferroverbs_plugin_ext`): what its process publishes in its tables, which every process of the
+//! fabric may read. Where it is on another host, nothing is asked of it.
+
+use super::status;
+use crate::engine::life::from_shared;
+use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::qp::Qp;
+use crate::engine::regions::{self, Seen};
+use crate::engine::state::Kind;
+use abi::*;
+use soft_local::fabric::Peer;
+use soft_local::shm::layout::{Life, split_qpn};
+use soft_local::shm::view::View;
+use soft_sys::Errno;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// # Safety
+/// `qp` is a live QP of this provider; the first member of `end` says how many bytes of it may be written.
+pub(super) unsafe extern "C" fn other_end(
+    qp: *mut ibv_qp,
+    rkey: u32,
+    end: *mut ferroverbs_other_end,
+) -> c_int {
+    status(|| {
+        // SAFETY: per the caller.
+        let known = found(unsafe { Qp::of(qp) }, rkey)?;
+        // SAFETY: every caller knows the first member.
+        let size = unsafe { (&raw const (*end).size).read() };
+        let known = ferroverbs_other_end { size, ..known };
+        let length = size.min(size_of::<ferroverbs_other_end>());
+        // SAFETY: as many bytes as the caller has, and as ours has.
+        unsafe { end.cast::<u8>().copy_from_nonoverlapping((&raw const known).cast(), length) };
+        Ok(())
+    })
+}
+
+/// Where the process of a QP number is.
+enum Place {
+    Met(u32, Arc<Peer>),
+    Without(u32),
+}
+
+fn place(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> Place {
+    let place = |peer: &Arc<Peer>| match () {
+        () if peer.is_self => OTHER_END_HERE,
+        () if peer.is_dead() || !adapter.fabric.is_occupied(slot) => OTHER_END_GONE,
+        () => OTHER_END_PROCESS,
+    };
+    // What the connection was made with comes first: another process may have the slot by now.
+    match linked.or_else(|| adapter.fabric.known_peer(slot)) {
+        Some(peer) => Place::Met(place(&peer), peer),
+        None if adapter.fabric.is_occupied(slot) => Place::Without(OTHER_END_CLOSED),
+        None => Place::Without(OTHER_END_NOBODY),
+    }
+}
+
+fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
+    if !matches!(qp.kind, Kind::Rc | Kind::Uc | Kind::XrcSend) {
+        return Err(Errno::EINVAL);
+    }
+    let mut end = ferroverbs_other_end {
+        size: 0,
+        place: OTHER_END_UNKNOWN,
+        pid: 0,
+        qp_state: -1,
+        dest_qp_num: 0,
+        access: 0,
+        key: OTHER_KEY_UNKNOWN,
+        key_access: 0,
+        reserved: 0,
+        key_addr: 0,
+        key_length: 0,
+    };
+    let number = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
+    let (slot, index) = split_qpn(number);
+    let linked = {
+        let requester = qp.requester.lock();
+        if requester.remote.is_some() {
+            end.place = OTHER_END_WIRE;
+            return Ok(end);
+        }
+        // Of XRC it may be the link to a process of another QP.
+        requester.link.as_ref().map(|link| &link.peer).filter(|peer| peer.slot == slot).cloned()
+    };
+    if number == 0 {
+        return Ok(end);
+    }
+    let peer = match place(&qp.adapter, slot, linked) {
+        Place::Met(place, peer) => {
+            (end.place, end.pid) = (place, peer.pid);
+            peer
+        }
+        Place::Without(place) => {
+            end.place = place;
+            return Ok(end);
+        }
+    };
+    if end.place == OTHER_END_GONE {
+        return Ok(end);
+    }
+    // SAFETY: all fabric segments are made with the lengths of shm::layout; the peer is kept until this function returns.
+    let view = unsafe { View::of(&peer) };
+    let entry = view.qp(index);
+    let life = Life::unpack(entry.life.load(Ordering::Acquire));
+    let Some(state) = from_shared(life.state) else { return Ok(end) };
+    let rights = entry.rights.load(Ordering::Relaxed);
+    end.qp_state = state as c_int;
+    (end.dest_qp_num, end.access) = (life.dest_qpn, rights as u32);
+    if rkey != 0 {
+        let (kind, named) = regions::seen(&view, rkey, number, (rights >> 32) as u32);
+        end.key = match kind {
+            Seen::Good => OTHER_KEY_GOOD,
+            Seen::Nothing => OTHER_KEY_NONE,
+            Seen::Local => OTHER_KEY_LOCAL,
+            Seen::Domain => OTHER_KEY_DOMAIN,
+            Seen::Qp => OTHER_KEY_QP,
+        };
+        (end.key_access, end.key_addr, end.key_length) = (named.access, named.iova, named.len);
+    }
+    Ok(end)
+}
