@@ -12,9 +12,13 @@ use abi::{
 
 use crate::checks::Id;
 use crate::cq::Done;
+use crate::other_end::{self, OtherEnd};
 use crate::report::{Message, tell};
 use crate::state::{Flight, QPS, Qp};
 use crate::{mr, stack, wr};
+
+/// `vendor_err` of `soft`: the other process ended (`found_by::DEATH` of its crate `soft-semantics`).
+const PROCESS_ENDED: u32 = 4;
 
 const NAMES: [&str; 24] = [
     "SUCCESS",
@@ -62,17 +66,44 @@ pub(crate) fn failure(
     let also =
         flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
     let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
-    let known = flight.filter(|_| sent).and_then(|flight| cause(qp, done.status, flight));
-    let (id, text, remedy) = known.unwrap_or_else(|| {
-        let (text, remedy) = reason(qp, done, flight, sent);
+    let names_key = |flight: &&Flight| {
+        let opcode = u32::from(flight.opcode);
+        right_for(opcode).is_some() || opcode == IBV_WR_SEND_WITH_INV
+    };
+    let rkey = flight.filter(names_key).map_or(0, |flight| flight.rkey);
+    let end = if sent && is_of_both(done.status) { other_end::of(qp, rkey) } else { None };
+    let known =
+        flight.filter(|_| sent).and_then(|flight| cause(qp, done.status, flight, end.as_ref()));
+    let (id, mut text, remedy) = known.unwrap_or_else(|| {
+        let (text, remedy) = reason(qp, done, flight, sent, end.as_ref());
         (Id::Cq03, text, remedy)
     });
+    if let Some(place) = end.and_then(|end| end.place(done.status == IBV_WC_RNR_RETRY_EXC_ERR)) {
+        text = format!("{text}; {place}");
+    }
     let text = format!("{what} failed with IBV_WC_{name} (vendor_err {:#x}): {text}", done.vendor);
     tell(&Message { id, call, object, text, remedy, also }, Some(qp));
 }
 
+/// Whether the other end has a part in it.
+fn is_of_both(status: u32) -> bool {
+    matches!(
+        status,
+        IBV_WC_RETRY_EXC_ERR
+            | IBV_WC_RNR_RETRY_EXC_ERR
+            | IBV_WC_REM_ACCESS_ERR
+            | IBV_WC_REM_INV_REQ_ERR
+            | IBV_WC_REM_OP_ERR
+    )
+}
+
 /// What has an id of its own.
-fn cause(qp: &Qp, status: u32, flight: &Flight) -> Option<(Id, String, String)> {
+fn cause(
+    qp: &Qp,
+    status: u32,
+    flight: &Flight,
+    end: Option<&OtherEnd<'_>>,
+) -> Option<(Id, String, String)> {
     let Flight { rkey, .. } = *flight;
     if status == IBV_WC_REM_ACCESS_ERR {
         if let Some(now) = mr::stale(rkey) {
@@ -89,16 +120,21 @@ fn cause(qp: &Qp, status: u32, flight: &Flight) -> Option<(Id, String, String)> 
             );
             return Some((Id::Mr11, text, "send the peer mr->rkey".into()));
         }
+        if let Some(end) = end.filter(|end| end.is_lkey()) {
+            let text = format!("rkey {rkey:#x} is an lkey of {}", end.process());
+            return Some((Id::Mr11, text, "the peer must send its mr->rkey".into()));
+        }
     }
     if matches!(status, IBV_WC_REM_ACCESS_ERR | IBV_WC_REM_INV_REQ_ERR) {
         let (right, name) = right_for(flight.opcode.into())?;
-        let peer = peer(qp)?;
-        let given = peer.attr.lock().qp_access_flags;
+        let given = match peer(qp) {
+            Some(peer) => peer.attr.lock().qp_access_flags,
+            None => end?.access()?,
+        };
         if given & right.bits() == 0 {
-            let text = format!(
-                "the peer, {}, has qp_access_flags {given:#x}, without {name}",
-                peer.name()
-            );
+            let number = qp.attr.lock().dest_qp_num;
+            let text =
+                format!("the peer, qp {number:#x}, has qp_access_flags {given:#x}, without {name}");
             let remedy = format!("ibv_modify_qp the peer with {name} in qp_access_flags");
             return Some((Id::Qp09, text, remedy));
         }
@@ -129,7 +165,7 @@ fn right_for(opcode: u32) -> Option<(AccessFlags, &'static str)> {
 }
 
 /// The QP at the other end, if it is of this process: the two name each other.
-fn peer(qp: &Qp) -> Option<Arc<Qp>> {
+pub(crate) fn peer(qp: &Qp) -> Option<Arc<Qp>> {
     let number = qp.attr.lock().dest_qp_num;
     QPS.all().into_iter().find(|peer| {
         peer.number == number && peer.kind == qp.kind && peer.attr.lock().dest_qp_num == qp.number
@@ -137,7 +173,7 @@ fn peer(qp: &Qp) -> Option<Arc<Qp>> {
 }
 
 /// What `IBV_WC_REM_ACCESS_ERR` means for a request; of a SEND the peer says where the bytes go.
-fn refused_memory(flight: Option<&Flight>) -> (String, &'static str) {
+fn refused_memory(flight: Option<&Flight>, end: Option<&OtherEnd<'_>>) -> (String, &'static str) {
     let Some(flight) = flight else {
         return (
             "the peer has no such memory, or it may not be used so".to_owned(),
@@ -145,6 +181,11 @@ fn refused_memory(flight: Option<&Flight>) -> (String, &'static str) {
         );
     };
     let Flight { remote, bytes, rkey, .. } = *flight;
+    if let (Some(end), Some(right)) = (end, right_for(flight.opcode.into()))
+        && let Some(known) = end.refusal(flight, right)
+    {
+        return known;
+    }
     match u32::from(flight.opcode) {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (
             format!(
@@ -167,20 +208,38 @@ fn refused_memory(flight: Option<&Flight>) -> (String, &'static str) {
     }
 }
 
-fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String, String) {
+/// Whether the bytes of an operation go where a receive says.
+fn takes_receive(opcode: u8) -> bool {
+    matches!(u32::from(opcode), IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV)
+}
+
+fn reason(
+    qp: &Qp,
+    done: &Done,
+    flight: Option<&Flight>,
+    sent: bool,
+    end: Option<&OtherEnd<'_>>,
+) -> (String, String) {
     let attr = *qp.attr.lock();
     let (text, remedy) = match done.status {
         IBV_WC_RETRY_EXC_ERR => {
             let wait = 4.096e-3 * f64::from(1_u32 << attr.timeout.min(31)) * f64::from(attr.retry_cnt + 1);
-            return (
+            let known = end.and_then(OtherEnd::silence);
+            let number = attr.dest_qp_num;
+            let text = if end.is_some() && done.vendor == PROCESS_ENDED {
+                format!("no answer from qp {number:#x}: its process ended before one came")
+            } else {
                 format!(
                     "no answer from qp {:#x} in {} tries (timeout {}, retry_cnt {}: {wait:.0} ms or more)",
-                    attr.dest_qp_num,
+                    number,
                     attr.retry_cnt + 1,
                     attr.timeout,
                     attr.retry_cnt
-                ),
-                "is the peer alive, its QP in RTR, its number and GID right, the MTU the same, the way open (udp 4791)? ferroverbs doctor looks at this host".into(),
+                )
+            };
+            return (
+                text,
+                known.unwrap_or_else(|| "is the peer alive, its QP in RTR, its number and GID right, the MTU the same, the way open (udp 4791)? ferroverbs doctor looks at this host".into()),
             );
         }
         IBV_WC_RNR_RETRY_EXC_ERR => {
@@ -189,7 +248,11 @@ fn reason(qp: &Qp, done: &Done, flight: Option<&Flight>, sent: bool) -> (String,
                 "post receives at the peer before sending; rnr_retry 7 waits for ever".into(),
             );
         }
-        IBV_WC_REM_ACCESS_ERR => refused_memory(flight),
+        IBV_WC_REM_ACCESS_ERR => refused_memory(flight, end),
+        IBV_WC_REM_INV_REQ_ERR if flight.is_some_and(|flight| takes_receive(flight.opcode)) => (
+            format!("its {} bytes are probably more than the receive of the peer has room for", flight.map_or(0, |f| f.bytes)),
+            "post receives of the largest message at the peer, or send less",
+        ),
         IBV_WC_REM_INV_REQ_ERR => (
             "the peer's QP cannot take it: the message is longer than its receive, or the operation is not in its qp_access_flags".to_owned(),
             "compare lengths; set qp_access_flags and max_dest_rd_atomic at the peer",

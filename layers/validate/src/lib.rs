@@ -18,6 +18,7 @@ mod gid;
 mod memlock;
 mod mr;
 mod objects;
+mod other_end;
 mod overlap;
 mod qp;
 mod report;
@@ -92,13 +93,12 @@ unsafe extern "C" fn attach(
     unsafe {
         let (device, ports) = limits(context, next);
         let at = context as usize;
-        // Nobody looks at it but these.
-        let looks = report::wanted(checks::Id::Cq10) || report::wanted(checks::Id::Mr10);
-        let ext = looks.then(|| plugin::ext_of(next)).flatten();
+        let ext = plugin::ext_of(next);
         asan::begin(ext.is_some());
         overlap::begin();
         let waiting = ext.and_then(|ext| ext.waiting);
-        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, waiting, ports }));
+        let other_end = ext.and_then(|ext| ext.other_end);
+        CONTEXTS.insert(at, Arc::new(Ctx { at, next, device, waiting, other_end, ports }));
         fill(&mut *mine);
     }
     0

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QPS_RESET, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
-    verbs_context_ops,
+    IBV_QPS_RESET, ferroverbs_other_end, ibv_cq, ibv_device_attr, ibv_port_attr, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, verbs_context_ops,
 };
 use cface::shared::Shared;
 use layer_tap::life::{Inside, Lock};
@@ -23,6 +23,10 @@ pub(crate) struct Ctx {
     pub(crate) device: Option<ibv_device_attr>,
     /// How many completions wait in a queue, where somebody knows that and somebody wants to.
     pub(crate) waiting: Option<unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int>,
+    /// What is known of the other end of a queue pair, where somebody knows that.
+    pub(crate) other_end: Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp, rkey: u32, end: *mut ferroverbs_other_end) -> c_int,
+    >,
     /// From port 1.
     pub(crate) ports: Vec<ibv_port_attr>,
 }

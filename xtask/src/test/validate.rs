@@ -1,6 +1,7 @@
 //! The layer `validate`: each misuse of verbs (c-tests/validate/misuse.c) is told as what it is and as nothing else, its right twin hears nothing,
 //! and nor do programs that are right.
 
+mod other_end;
 mod pages;
 
 use super::{Bench, Tally, c_programs, perf, programs};
@@ -128,6 +129,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     cases(bench, tally, &files)?;
     settings(bench, tally, &files)?;
     variants(bench, tally, &files)?;
+    other_end::run(bench, tally)?;
     poisoned(bench, tally)?;
     pages::run(bench, tally, &files)?;
     unharmed(bench, tally, "C programs", |bench, tally| {

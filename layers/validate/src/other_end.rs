@@ -1,0 +1,202 @@
+//! What the device knows of the other end of a queue pair (`ferroverbs_plugin_ext.other_end`), in words: `soft` reads it in tables that all processes of the
+//! host share. Of adapters, and of other hosts, nothing is known.
+
+use core::net::Ipv6Addr;
+
+use abi::{
+    AccessFlags, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, OTHER_END_CLOSED, OTHER_END_GONE,
+    OTHER_END_HERE, OTHER_END_NOBODY, OTHER_END_PROCESS, OTHER_END_WIRE, OTHER_KEY_DOMAIN,
+    OTHER_KEY_GOOD, OTHER_KEY_LOCAL, OTHER_KEY_NONE, OTHER_KEY_QP, Zeroed, ferroverbs_other_end,
+};
+
+use crate::state::{Flight, Qp};
+use crate::transitions;
+
+/// Bits of `IBV_ACCESS_*` that have a name.
+const NAMED: u32 = 0x3ff;
+
+/// What is known, of which QP.
+pub(crate) struct OtherEnd<'a> {
+    qp: &'a Qp,
+    number: u32,
+    told: ferroverbs_other_end,
+}
+
+/// Asks the device of `qp`, which nobody destroys meanwhile; `rkey` is what a request names there, or 0.
+pub(crate) fn of(qp: &Qp, rkey: u32) -> Option<OtherEnd<'_>> {
+    let ask = qp.ctx.other_end?;
+    let mut told = ferroverbs_other_end::zeroed();
+    told.size = size_of::<ferroverbs_other_end>();
+    let number = qp.attr.lock().dest_qp_num;
+    let at = core::ptr::with_exposed_provenance_mut(qp.at);
+    // SAFETY: the function of the plugin that made the QP. It is live: who polls holds the list of its CQ, which it is taken off before it is destroyed.
+    let result = unsafe { ask(at, rkey, &raw mut told) };
+    (result == 0).then_some(OtherEnd { qp, number, told })
+}
+
+impl OtherEnd<'_> {
+    fn has_qp(&self) -> bool {
+        self.told.qp_state >= 0
+    }
+
+    fn state(&self) -> u32 {
+        self.told.qp_state.cast_unsigned()
+    }
+
+    /// `qp_access_flags` of the QP there.
+    pub(crate) fn access(&self) -> Option<u32> {
+        self.has_qp().then_some(self.told.access)
+    }
+
+    /// Whether the key is an lkey there.
+    pub(crate) fn is_lkey(&self) -> bool {
+        self.told.key == OTHER_KEY_LOCAL
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> String {
+        if self.told.place == OTHER_END_HERE {
+            return "this process".into();
+        }
+        let pid = self.told.pid;
+        if pid == 0 {
+            return "a process of another pid namespace".into();
+        }
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        match name.trim() {
+            "" => format!("process {pid}"),
+            name => format!("process {pid} ({name})"),
+        }
+    }
+
+    /// Where it is and how it is there, to be said behind something else; `None`: nothing is known. `counts`: it matters how many receives are posted.
+    pub(crate) fn place(&self, counts: bool) -> Option<String> {
+        let Self { qp, number, told } = self;
+        let mut text = match told.place {
+            OTHER_END_HERE | OTHER_END_PROCESS if self.has_qp() => format!(
+                "the other end is qp {number:#x} of {}, in {}",
+                self.process(),
+                transitions::name(self.state())
+            ),
+            OTHER_END_HERE | OTHER_END_PROCESS => {
+                format!("{} has no qp {number:#x} (any more)", self.process())
+            }
+            OTHER_END_CLOSED => format!(
+                "a process of this host has numbers as {number:#x}, but this one has not met it: what it publishes is not told"
+            ),
+            OTHER_END_GONE => format!("the process of qp {number:#x}, {}, has ended", told.pid),
+            OTHER_END_NOBODY => {
+                format!("no process of this host has queue pairs of numbers as {number:#x}")
+            }
+            OTHER_END_WIRE => {
+                let address = Ipv6Addr::from(qp.attr.lock().ah_attr.grh.dgid.bytes());
+                let address =
+                    address.to_ipv4_mapped().map_or(address.to_string(), |v4| v4.to_string());
+                format!(
+                    "qp {number:#x} is reached by the wire, at {address}: how it is there is not told"
+                )
+            }
+            _ => return None,
+        };
+        // Before RTR it is connected to nobody, and what failed forgets nothing.
+        if self.has_qp()
+            && !matches!(self.state(), abi::IBV_QPS_RESET | IBV_QPS_INIT)
+            && told.dest_qp_num != qp.number
+        {
+            text += &match told.dest_qp_num {
+                0 => ", connected to another host".to_owned(),
+                other => format!(", connected to qp {other:#x} and not to this one"),
+            };
+        }
+        if counts
+            && told.place == OTHER_END_HERE
+            && let Some(count) = self.receives()
+        {
+            text += &format!(", with {count} receives posted");
+        }
+        Some(text)
+    }
+
+    /// How many receives the QP there has now, where this process has it.
+    fn receives(&self) -> Option<usize> {
+        let peer = crate::explain::peer(self.qp)?;
+        // One that failed loses them, and it is not known how many are left.
+        let counts = peer.srq.is_none() && peer.state() != IBV_QPS_ERR;
+        counts.then(|| peer.recv.lock().flights.len())
+    }
+
+    /// What mends it that nobody answers, where that is known.
+    pub(crate) fn silence(&self) -> Option<String> {
+        let remedy = match self.told.place {
+            OTHER_END_GONE => "find out why that process ended: its exit status, dmesg".to_owned(),
+            OTHER_END_NOBODY => {
+                "set dest_qp_num to qp->qp_num of the peer, in the byte order of the host; is that process still there?".to_owned()
+            }
+            OTHER_END_HERE | OTHER_END_PROCESS if !self.has_qp() => {
+                "compare dest_qp_num with qp->qp_num of the peer; it must not destroy its QP before the last answer".to_owned()
+            }
+            OTHER_END_HERE | OTHER_END_PROCESS if self.state() == IBV_QPS_ERR => {
+                "look at the completions of the peer: its QP failed, or was taken to ERR".to_owned()
+            }
+            OTHER_END_HERE | OTHER_END_PROCESS if self.state() < IBV_QPS_RTR => {
+                "take the peer's QP to RTR before anything is sent to it".to_owned()
+            }
+            OTHER_END_HERE | OTHER_END_PROCESS if self.told.dest_qp_num != self.qp.number => {
+                format!("set dest_qp_num of the peer to {:#x}, the number of this QP", self.qp.number)
+            }
+            _ => return None,
+        };
+        Some(remedy)
+    }
+
+    /// Why the memory that a request names was refused to it, and what mends that; `None`: it is not known.
+    pub(crate) fn refusal(
+        &self,
+        flight: &Flight,
+        right: (AccessFlags, &str),
+    ) -> Option<(String, &'static str)> {
+        let Flight { rkey, remote, bytes, .. } = *flight;
+        let told = &self.told;
+        let process = self.process();
+        let answer = match told.key {
+            OTHER_KEY_NONE => (
+                format!("{process} has no region or window with rkey {rkey:#x} (any more)"),
+                "compare with the peer's mr->rkey; it must not deregister the region before the last access",
+            ),
+            OTHER_KEY_DOMAIN => (
+                format!(
+                    "rkey {rkey:#x} is of a region of {process} in another protection domain than that of its QP"
+                ),
+                "the peer must register the region in the PD that its QP was created in",
+            ),
+            OTHER_KEY_QP => (
+                format!("rkey {rkey:#x} is of a window of {process} that is bound to another QP"),
+                "the peer must bind the window by the QP that is to use it",
+            ),
+            OTHER_KEY_GOOD if told.key_access & right.0.bits() == 0 => (
+                format!(
+                    "rkey {rkey:#x} is of a region of {process} with access {:#x}, without {}",
+                    told.key_access & NAMED,
+                    right.1
+                ),
+                "the peer must register the region with that right",
+            ),
+            OTHER_KEY_GOOD => {
+                let end = told.key_addr.saturating_add(told.key_length);
+                let last = remote.saturating_add(bytes.into());
+                if remote >= told.key_addr && last <= end {
+                    return None;
+                }
+                (
+                    format!(
+                        "[{remote:#x}, {last:#x}) is not within [{:#x}, {end:#x}), which rkey {rkey:#x} covers at {process}",
+                        told.key_addr
+                    ),
+                    "compare remote_addr and the length with what the peer registered",
+                )
+            }
+            _ => return None,
+        };
+        Some(answer)
+    }
+}
