@@ -73,6 +73,11 @@ fn defect(entry: Option<&ibv_gid_entry>) -> Option<String> {
     }
 }
 
+/// Whether there is nothing at that place of a port's table.
+pub(crate) fn is_empty(ctx: &Ctx, port: u8, index: u8) -> bool {
+    entry(ctx, port, index).is_none_or(|entry| Ipv6Addr::from(entry.gid.bytes()).is_unspecified())
+}
+
 /// An entry that may be what is wanted, to be named.
 fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> Option<String> {
     let length = ctx.port(port)?.gid_tbl_len.clamp(0, 256);

@@ -22,6 +22,7 @@ mod other_end;
 mod overlap;
 mod qp;
 mod report;
+mod refused;
 mod settings;
 mod stack;
 mod state;

@@ -1,5 +1,6 @@
 //! Queue pairs: QP-02 to QP-15 as far as making, changing and destroying goes, and OB-03.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::builder::Builder;
 use crate::checks::Id;
 use crate::gid;
 use crate::objects::{check_argument, context, list, live_pd, root_of, shared};
+use crate::refused;
 use crate::report::{Message, tell};
 use crate::spin::Spin;
 use crate::stack;
@@ -297,8 +299,9 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let mask = M::from_bits_retain(mask.cast_unsigned());
     let known = QPS.get(qp as usize);
     if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
+    let mut explained = false;
         // SAFETY: readable where the mask says so; each member is read only then.
-        unsafe { check_modify(known, attr, mask) };
+        explained = unsafe { check_modify(known, attr, mask) };
     }
     let builder = known.and_then(|known| Some((known, known.builder.as_ref()?)));
     // SAFETY: an extended QP, which is live.
@@ -314,6 +317,10 @@ pub(crate) unsafe extern "C" fn modify_qp(
         }
     }
     result
+    if let (libc::EINVAL | libc::EHOSTUNREACH, false, Some(known)) = (result, explained, known) {
+        // SAFETY: readable where the mask says so; the QP is live.
+        unsafe { refused::explain(known, qp, attr, mask, result) };
+    }
 }
 
 /// # Safety
@@ -360,14 +367,16 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
 }
 
-/// QP-02, QP-03, QP-04, QP-08 before the call.
+/// QP-02, QP-03, QP-04, QP-08 before the call; whether one of them finds something.
 ///
 /// # Safety
 /// `attr` is readable where `mask` names a member.
-unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
+unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     let mask = mask & !transitions::ignored(qp.kind);
     let say = |id, text: String, remedy: &str| {
+    let found = Cell::new(false);
         let message = Message {
+        found.set(true);
             id,
             call: "ibv_modify_qp",
             object: qp.name(),
@@ -466,7 +475,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
             "correct the value",
         );
     }
-    let Some(known) = ctx.port(port) else { return };
+    let Some(known) = ctx.port(port) else { return found.get() };
     if let Some(index) = member!(PKEY_INDEX, pkey_index)
         && index >= known.pkey_tbl_len
     {
@@ -504,7 +513,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
             "use ibv_port_attr.active_mtu, or raise the MTU of the network device",
         );
     }
-    let Some(device) = &ctx.device else { return };
+    let Some(device) = &ctx.device else { return found.get() };
     for (name, value, most) in [
         ("max_rd_atomic", member!(MAX_QP_RD_ATOMIC, max_rd_atomic), device.max_qp_init_rd_atom),
         (
@@ -524,6 +533,7 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         }
     }
 }
+    found.get()
 
 pub(crate) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,
