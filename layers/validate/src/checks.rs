@@ -73,6 +73,7 @@ checks! {
     Qp14 "QP-14" Warning optional;
     Qp15 "QP-15" Error;
     Qp16 "QP-16" Warning optional;
+    Qp17 "QP-17" Warning optional;
     Wr01 "WR-01" Error;
     Wr02 "WR-02" Error;
     Wr03 "WR-03" Error;

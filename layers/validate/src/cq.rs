@@ -523,11 +523,17 @@ fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str
     if qp.kind != abi::IBV_QPT_UD {
         qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
     } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
+    let was = qp.state();
         qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
     }
-    // Flushed because the program took it there.
-    // And one that was told of when it was posted needs no more words.
-    if first && done.status != IBV_WC_WR_FLUSH_ERR && qp.told.load(Ordering::Relaxed) == 0 {
+    // One that was told of when it was posted needs no more words.
+    let told = qp.told.load(Ordering::Relaxed) != 0;
+    if done.status == IBV_WC_WR_FLUSH_ERR {
+        if first && !told {
+            explain::flushed(qp, done, flight, call, sent, was);
+        }
+    } else if !qp.explained.swap(true, Ordering::Relaxed) && !told {
+        // Of another queue it may be polled after those that were flushed for it.
         explain::failure(qp, done, flight, call, sent);
     }
 }

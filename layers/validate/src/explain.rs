@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abi::{
-    AccessFlags, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
+    AccessFlags, IBV_QPS_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
     IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -13,7 +13,7 @@ use abi::{
 use crate::checks::Id;
 use crate::cq::Done;
 use crate::other_end::{self, OtherEnd};
-use crate::report::{Message, tell};
+use crate::report::{Message, tell, wanted};
 use crate::state::{Flight, QPS, Qp};
 use crate::{mr, stack, wr};
 
@@ -83,6 +83,43 @@ pub(crate) fn failure(
     }
     let text = format!("{what} failed with IBV_WC_{name} (vendor_err {:#x}): {text}", done.vendor);
     tell(&Message { id, call, object, text, remedy, also }, Some(qp));
+}
+
+/// QP-17: the first completion with an error only says that the queue pair had failed before, and nobody has heard of what. `was` is the state that it was
+/// known to be in.
+pub(crate) fn flushed(
+    qp: &Qp,
+    done: &Done,
+    flight: Option<&Flight>,
+    call: &'static str,
+    sent: bool,
+    was: u32,
+) {
+    if !wanted(Id::Qp17) {
+        return;
+    }
+    let what = match flight {
+        Some(flight) if sent => wr::what(flight.opcode),
+        _ => "a receive",
+    };
+    let is_late = flight.is_some_and(|flight| flight.late);
+    let (text, remedy) = match (was == IBV_QPS_ERR, is_late) {
+        (true, true) => (
+            "it was posted when the QP was in ERR already, where nothing is carried out",
+            "take the QP through RESET to RTS first, or do not post what the program does not only wait for",
+        ),
+        // The program took it there: what was in flight is flushed as it wanted.
+        (true, false) => return,
+        (false, _) => (
+            "the QP is in ERR, where the program did not take it, and no completion polled so far says why: what the peer asked of it was refused, its process ended, or the reason is in another CQ",
+            "ibv_get_async_event has what the peer did (IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR); poll the other CQ of the QP",
+        ),
+    };
+    let also =
+        flight.and_then(|flight| stack::of(flight.site)).map(|stack| ("which was posted", stack));
+    let object = format!("{} wr_id {:#x}", qp.name(), done.wr_id);
+    let text = format!("{what} was flushed (IBV_WC_WR_FLUSH_ERR): {text}");
+    tell(&Message { id: Id::Qp17, call, object, text, remedy: remedy.into(), also }, Some(qp));
 }
 
 /// Whether the other end has a part in it.

@@ -118,6 +118,7 @@ fn remember(
         recv: Spin::new(Queue::new(cap.max_recv_wr)),
         digests: Spin::new(crate::digest::Digests::new()),
         failed: AtomicBool::new(false),
+        explained: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
         told: AtomicU32::new(0),
         groups: AtomicU32::new(0),
@@ -298,8 +299,8 @@ pub(crate) unsafe extern "C" fn modify_qp(
     let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
     let mask = M::from_bits_retain(mask.cast_unsigned());
     let known = QPS.get(qp as usize);
-    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
     let mut explained = false;
+    if let Some(known) = known.filter(|known| known.kind != IBV_QPT_DRIVER) {
         // SAFETY: readable where the mask says so; each member is read only then.
         explained = unsafe { check_modify(known, attr, mask) };
     }
@@ -316,11 +317,11 @@ pub(crate) unsafe extern "C" fn modify_qp(
             unsafe { builder.replace_again(known.extended(), before) };
         }
     }
-    result
     if let (libc::EINVAL | libc::EHOSTUNREACH, false, Some(known)) = (result, explained, known) {
         // SAFETY: readable where the mask says so; the QP is live.
         unsafe { refused::explain(known, qp, attr, mask, result) };
     }
+    result
 }
 
 /// # Safety
@@ -373,10 +374,10 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
 /// `attr` is readable where `mask` names a member.
 unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
     let mask = mask & !transitions::ignored(qp.kind);
-    let say = |id, text: String, remedy: &str| {
     let found = Cell::new(false);
-        let message = Message {
+    let say = |id, text: String, remedy: &str| {
         found.set(true);
+        let message = Message {
             id,
             call: "ibv_modify_qp",
             object: qp.name(),
@@ -532,8 +533,8 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
             );
         }
     }
-}
     found.get()
+}
 
 pub(crate) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,

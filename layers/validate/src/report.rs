@@ -67,7 +67,7 @@ pub(crate) fn tell(message: &Message<'_>, qp: Option<&Qp>) -> Option<u32> {
     let mut told = TOLD.lock();
     // Completions of all requests are polled in one place: of these it is the QP that counts.
     let whose = match message.id {
-        Id::Cq03 | Id::Mr11 | Id::Mr15 | Id::Qp09 | Id::Wr16 => qp.map_or(0, |qp| qp.at),
+        Id::Cq03 | Id::Mr11 | Id::Mr15 | Id::Qp09 | Id::Qp17 | Id::Wr16 => qp.map_or(0, |qp| qp.at),
         // One call closes several devices.
         Id::Mr13 => message.also.map_or(0, |(_, made)| made[1]),
         _ => stack[1],

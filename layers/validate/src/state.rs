@@ -138,6 +138,8 @@ pub(crate) struct Qp {
     pub(crate) digests: Spin<crate::digest::Digests>,
     /// A request completed with an error, or the counts cannot be trusted: what is in flight is not known any more.
     pub(crate) failed: AtomicBool,
+    /// A completion with another error than that it was flushed came: the first is explained.
+    pub(crate) explained: AtomicBool,
     /// It was taken back to RESET once: a thread that polled just before may still bring a completion from before.
     pub(crate) was_reset: AtomicBool,
     /// The number of the first message about it; 0 for none.
@@ -163,6 +165,7 @@ impl Qp {
         }
         self.digests.lock().clear();
         self.failed.store(false, Ordering::Relaxed);
+        self.explained.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn name(&self) -> String {
@@ -254,6 +257,8 @@ pub(crate) struct Flight {
     pub(crate) count: u8,
     /// Its completion will come: it is signaled.
     pub(crate) due: bool,
+    /// Posted when the queue pair was known to be in ERR.
+    pub(crate) late: bool,
 }
 
 /// A memory region.

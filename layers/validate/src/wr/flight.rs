@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use abi::{
-    IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPT_DRIVER, IBV_QPT_UD, IBV_WR_BIND_MW, SendFlags,
-    ibv_mw_bind, ibv_qp,
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPT_DRIVER, IBV_QPT_UD, IBV_WR_BIND_MW,
+    SendFlags, ibv_mw_bind, ibv_qp,
 };
 
 use super::request::{Say, Send};
@@ -19,7 +19,7 @@ use crate::state::{Ctx, Flight, KEYS, QPS, Qp, Queue};
 pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'_>, site: Site) {
     let due = qp.sig_all || send.flags & SendFlags::SIGNALED.bits() != 0;
     let inline = send.inline.is_some() || send.flags & SendFlags::INLINE.bits() != 0;
-    let mut flight = flight_of(send, due, site);
+    let mut flight = flight_of(qp, send, due, site);
     if inline {
         // The buffer is the program's again.
         flight.count = 0;
@@ -54,7 +54,7 @@ pub(crate) fn push(qp: &Qp, call: &'static str, queue: &mut Queue, send: &Send<'
     }
 }
 
-pub(super) fn flight_of(send: &Send<'_>, due: bool, site: Site) -> Flight {
+pub(super) fn flight_of(qp: &Qp, send: &Send<'_>, due: bool, site: Site) -> Flight {
     let sges = send.sges.unwrap_or(&[]);
     let (mut keys, mut count) = ([0; KEYS], 0);
     // Of an element without bytes nobody looks at the key.
@@ -72,6 +72,7 @@ pub(super) fn flight_of(send: &Send<'_>, due: bool, site: Site) -> Flight {
         opcode: send.opcode as u8,
         count,
         due,
+        late: qp.state() == IBV_QPS_ERR,
     }
 }
 

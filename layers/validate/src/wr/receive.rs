@@ -84,7 +84,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
             if count == 1 {
                 again::begins(known, CALL, &mut queue, &send);
             }
-            let flight = flight_of(&send, true, site);
+            let flight = flight_of(known, &send, true, site);
             queue.flights.push_back(flight);
             overlap::receives(known, CALL, &mut queue, this.wr_id, sges, site);
             at = this.next;
