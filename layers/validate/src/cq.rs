@@ -14,10 +14,11 @@ use abi::{
 };
 
 use crate::checks::Id;
-use crate::cq_ex::Extended;
+use crate::cq_ex::{Extended, is_without_rest};
 use crate::explain;
 use crate::objects::{context, shared};
 use crate::overlap;
+use crate::poison;
 use crate::report::{Message, tell, wanted};
 use crate::spin::Spin;
 use crate::stack;
@@ -372,10 +373,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     let found = unsafe { beneath!(known.ctx, poll_cq)(cq, room, wc) };
     crate::advice::polled(known);
     if found > 0 {
-        // SAFETY: the provider filled so many.
-        let all = unsafe { core::slice::from_raw_parts(wc, found.cast_unsigned() as usize) };
+        // SAFETY: the provider filled so many, and they are this thread's until the call returns.
+        let all = unsafe { core::slice::from_raw_parts_mut(wc, found.cast_unsigned() as usize) };
         let qps = known.qps.lock();
-        for wc in all {
+        for wc in all.iter() {
             let done = Done {
                 wr_id: wc.wr_id,
                 status: wc.status,
@@ -384,6 +385,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
             };
             completed(&qps, known, wc.qp_num, &done, "ibv_poll_cq");
         }
+        drop(qps);
+        all.iter_mut().filter(|wc| is_without_rest(wc.status)).for_each(poison::overwrite);
     }
     found
 }
@@ -520,10 +523,10 @@ fn failed(qp: &Arc<Qp>, done: &Done, flight: Option<&Flight>, call: &'static str
         return;
     }
     let first = !qp.failed.swap(true, Ordering::Relaxed);
+    let was = qp.state();
     if qp.kind != abi::IBV_QPT_UD {
         qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
     } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
-    let was = qp.state();
         qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
     }
     // One that was told of when it was posted needs no more words.

@@ -234,7 +234,7 @@ reads! {
 }
 
 /// Whether a completion of this status has only what all of them have. Those of tag matching say what of the message is known.
-fn is_without_rest(status: u32) -> bool {
+pub(crate) fn is_without_rest(status: u32) -> bool {
     !matches!(status, IBV_WC_SUCCESS | IBV_WC_TM_ERR | IBV_WC_TM_RNDV_INCOMPLETE)
 }
 

@@ -138,9 +138,14 @@ fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
         "    more: ferroverbs explain {id}; silence: FERROVERBS_VALIDATE=off={id}",
         id = check.id
     );
-    match &settings.log {
-        Some(path) => append(path, &out),
-        None => cface::notice::lines(&out),
+    note(&out);
+}
+
+/// Lines for people that are no message of a check.
+pub(crate) fn note(text: &str) {
+    match &settings().log {
+        Some(path) => append(path, text),
+        None => cface::notice::lines(text),
     }
 }
 

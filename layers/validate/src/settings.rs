@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::checks::CHECKS;
+use crate::checks::{CHECKS, Level};
 
 /// The variable.
 pub(crate) const VARIABLE: &str = "FERROVERBS_VALIDATE";
@@ -14,6 +14,8 @@ pub(crate) const VARIABLE: &str = "FERROVERBS_VALIDATE";
 pub(crate) struct Settings {
     /// By index in [`CHECKS`].
     pub(crate) on: Vec<bool>,
+    /// No warnings.
+    pub(crate) errors_only: bool,
     /// Stop the process at the first error.
     pub(crate) abort: bool,
     /// Exit status of a process that was told of an error; 0 leaves its own.
@@ -24,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) repeat: bool,
     /// Whether what is left when the process ends is told, as it is when a device is closed.
     pub(crate) leaks: bool,
+    /// Whether what a failed completion does not have is overwritten, so that its use shows.
+    pub(crate) poison: bool,
     /// Whether stacks are printed.
     pub(crate) stack: bool,
     /// Where JSON lines go besides.
@@ -36,11 +40,13 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             on: CHECKS.iter().map(|check| !check.optional).collect(),
+            errors_only: false,
             abort: false,
             exitcode: 0,
             max: 10,
             repeat: false,
             leaks: false,
+            poison: false,
             stack: true,
             json: None,
             log: None,
@@ -53,6 +59,10 @@ impl Settings {
     pub(crate) fn parse(text: &str) -> (Self, Vec<String>) {
         let mut settings = Self::default();
         let wrong = layer_tap::settings::words(text, |name, value| settings.set(name, value));
+        // Whatever order the words have.
+        let all = CHECKS.iter().zip(&mut settings.on);
+        all.filter(|(check, _)| settings.errors_only && check.level == Level::Warning)
+            .for_each(|(_, on)| *on = false);
         (settings, wrong)
     }
 
@@ -73,17 +83,25 @@ impl Settings {
                 self.on.fill(false);
                 self.choose(value, true)?;
             }
+            "level" => {
+                self.errors_only = match value {
+                    "error" => true,
+                    "warning" => false,
+                    _ => return Err("it takes error or warning".to_owned()),
+                };
+            }
             "abort" => self.abort = switch()?,
             "stack" => self.stack = switch()?,
             "repeat" => self.repeat = switch()?,
             "leaks" => self.leaks = switch()?,
+            "poison" => self.poison = switch()?,
             "exitcode" => self.exitcode = number(255)?.cast_signed(),
             "max" => self.max = number(u32::MAX)?,
             "json" => self.json = Some(value.into()),
             "log" => self.log = Some(value.into()),
             _ => {
                 return Err(
-                    "there is off, on, only, abort, exitcode, json, leaks, log, max, repeat and stack"
+                    "there is off, on, only, abort, exitcode, json, leaks, level, log, max, poison, repeat and stack"
                         .into(),
                 );
             }
@@ -147,13 +165,14 @@ mod tests {
     #[test]
     fn words_are_read_as_the_sanitizers_read_theirs() {
         let (settings, wrong) = Settings::parse(
-            "off=MR-04,QP-*:abort=1:exitcode=66:json=/tmp/x:stack=0:max=3:repeat=1:leaks=1",
+            "off=MR-04,QP-*:abort=1:exitcode=66:json=/tmp/x:stack=0:max=3:repeat=1:leaks=1:poison=1",
         );
         assert!(wrong.is_empty(), "{wrong:?}");
         assert!(
             !is_on(&settings, "MR-04") && !is_on(&settings, "QP-02") && is_on(&settings, "MR-01")
         );
         assert!(settings.abort && !settings.stack && settings.repeat && settings.leaks);
+        assert!(settings.poison && !Settings::default().poison);
         assert_eq!((settings.exitcode, settings.max), (66, 3));
         assert_eq!(settings.json.as_deref(), Some(std::path::Path::new("/tmp/x")));
         let (only, wrong) = Settings::parse("only=CQ-03");
@@ -162,6 +181,13 @@ mod tests {
         let optional = Settings::parse("on=CM-07").0;
         assert!(is_on(&optional, "CM-07") && !is_on(&Settings::default(), "CM-07"));
         assert!(is_on(&optional, "CM-01") && !is_on(&optional, "CM-08"));
+        for text in ["level=error:on=CM-07", "on=CM-07:level=error"] {
+            let errors = Settings::parse(text).0;
+            assert!(is_on(&errors, "CM-01") && !is_on(&errors, "CQ-03"), "{text}");
+            assert!(!is_on(&errors, "CM-07"), "a warning, whoever names it: {text}");
+        }
+        assert!(is_on(&Settings::parse("level=warning").0, "CQ-03"));
+        assert_eq!(Settings::parse("level=2").1.len(), 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod other_end;
 mod pages;
+mod said;
 
 use super::{Bench, Tally, c_programs, perf, programs};
 use crate::over::DataPath;
@@ -130,6 +131,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     settings(bench, tally, &files)?;
     variants(bench, tally, &files)?;
     other_end::run(bench, tally)?;
+    said::run(bench, tally)?;
     poisoned(bench, tally)?;
     pages::run(bench, tally, &files)?;
     unharmed(bench, tally, "C programs", |bench, tally| {
@@ -211,7 +213,8 @@ pub(super) fn ids_of(bench: &Bench, program: &Path) -> crate::Result<Vec<String>
 fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     let layers = format!("validate,{}", files.liar.display());
     let mut count = 0;
-    for program in [&files.misuse, &files.cm, &files.advice] {
+    let flushed = compiled(bench, "validate/flushed.c", "flushed", &[])?;
+    for program in [&files.misuse, &files.cm, &files.advice, &flushed] {
         for id in ids_of(bench, program)? {
             count += 1;
             for how in ["wrong", "right"] {
@@ -240,7 +243,7 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
             }
         }
     }
-    let all = (count >= 74).then_some(()).ok_or_else(|| format!("only {count} have one"));
+    let all = (count >= 75).then_some(()).ok_or_else(|| format!("only {count} have one"));
     tally.record("all checks have a case", all);
     Ok(())
 }
