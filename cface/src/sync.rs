@@ -117,6 +117,15 @@ impl Condvar {
         MutexGuard::unlocked(guard, || sleep(&self.0, before, None));
     }
 
+    /// The same for `patience` at most. Whether nobody notified within that time, as far as can be told.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        // As in `wait`.
+        let before = self.0.load(Ordering::Relaxed);
+        MutexGuard::unlocked(guard, || sleep(&self.0, before, Some(patience)));
+        Instant::now() >= end
+    }
+
     /// Wakes all who wait. What was changed was changed under the mutex.
     pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -248,6 +257,15 @@ mod tests {
                 changed.notify_all();
             }
         });
+    }
+
+    #[test]
+    fn who_is_not_notified_wakes_when_the_time_is_over() {
+        let (value, changed) = (Mutex::new(0), Condvar::new());
+        let mut value = value.lock();
+        // Sleepers may wake for no reason.
+        while !changed.wait_for(&mut value, Duration::from_millis(5)) {}
+        *value += 1;
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::address;
 use crate::agent::{Agent, State as Carried};
 use crate::calls::info::Found;
+use crate::calls::options;
 use crate::channel::{Channel, Event};
 use crate::device::{Device, PORT, Place};
 use crate::kernel::{self, Kernel};
@@ -16,6 +17,7 @@ use std::cell::UnsafeCell;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// An id. The C object comes first.
 #[repr(C)]
@@ -128,6 +130,8 @@ pub(crate) struct State {
     /// Events that the program got, and those of them that it acknowledged.
     pub(crate) reported: u64,
     pub(crate) acknowledged: u64,
+    /// Those that it did not acknowledge yet, the kernel's among them: their addresses, and what they are.
+    pub(crate) with_program: Vec<(usize, rdma_cm_event_type)>,
     /// The process of the peer was killed: it has not said that there is nothing more to come.
     pub(crate) peer_was_killed: bool,
 }
@@ -266,6 +270,7 @@ impl Id {
             groups: vec![],
             reported: 0,
             acknowledged: 0,
+            with_program: vec![],
             peer_was_killed: false,
         };
         Arc::new(Self {
@@ -483,22 +488,111 @@ impl Id {
         drop(channel.take_back(|event| Arc::ptr_eq(&event.counts_for, self)));
     }
 
-    /// Waits until the program has acknowledged all events that it got, and as many as the kernel told.
-    pub(crate) fn wait_for_acknowledgements(&self, told: u64) {
-        self.wait_until(|state| state.acknowledged >= state.reported + told);
+    /// Waits until the program has acknowledged all events that it got, and as many as the kernel told; `call` is the one of the program that waits.
+    pub(crate) fn wait_for_acknowledgements(&self, call: &str, told: u64) {
+        self.wait_until(call, |_| true, |state| state.acknowledged >= state.reported + told);
     }
 
-    /// Waits until acknowledgements have made `well` hold.
-    pub(crate) fn wait_until(&self, well: impl Fn(&State) -> bool) {
+    /// Waits until acknowledgements, of events of the kinds for which `of` holds, have made `well` hold. When that takes long, a line says what is waited for,
+    /// once: a program that has forgotten an acknowledgement waits for ever.
+    pub(crate) fn wait_until(
+        &self,
+        call: &str,
+        of: impl Fn(rdma_cm_event_type) -> bool,
+        well: impl Fn(&State) -> bool,
+    ) {
+        let end = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        while !well(&state) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.acknowledged.wait_for(&mut state, left);
+        }
+        if well(&state) {
+            return;
+        }
+        let kinds: Vec<_> = state.with_program.iter().map(|(_, kind)| *kind).collect();
+        let kinds: Vec<_> = kinds.into_iter().filter(|kind| of(*kind)).collect();
+        // Not under the lock: whoever reads stderr may be slow.
+        drop(state);
+        self.say_what_is_awaited(call, &kinds);
         let mut state = self.lock();
         while !well(&state) {
             self.acknowledged.wait(&mut state);
         }
     }
 
-    /// The program has acknowledged one.
-    pub(crate) fn acknowledge(&self) {
-        self.lock().acknowledged += 1;
+    fn say_what_is_awaited(&self, call: &str, kinds: &[rdma_cm_event_type]) {
+        if std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0") {
+            return;
+        }
+        cface::say!("ferroverbs: librdmacm: {}", awaited(call, self.as_c().addr(), kinds));
+    }
+
+    /// The program gets an event, which is at `at`.
+    pub(crate) fn hand_out(&self, at: *const rdma_cm_event, kind: rdma_cm_event_type) {
+        self.lock().with_program.push((at.addr(), kind));
+    }
+
+    /// The program has acknowledged the one at `at`; 0: one that it never got.
+    pub(crate) fn acknowledge(&self, at: usize) {
+        let mut state = self.lock();
+        state.acknowledged += 1;
+        state.with_program.retain(|(given, _)| *given != at);
+        drop(state);
         self.acknowledged.notify_all();
+    }
+}
+
+/// How long a call waits for acknowledgements before it says so; as long as the layer validate (CM-01), which looks before the call.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a call waits for: acknowledgements of events of an id.
+fn awaited(call: &str, id: usize, kinds: &[rdma_cm_event_type]) -> String {
+    let mut names: Vec<(&str, u32)> = vec![];
+    for kind in kinds {
+        let name = options::name(*kind).to_str().unwrap_or("UNKNOWN EVENT");
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, count)) => *count += 1,
+            None => names.push((name, 1)),
+        }
+    }
+    let names: Vec<_> = names
+        .iter()
+        .map(
+            |(name, count)| {
+                if *count == 1 { (*name).to_owned() } else { format!("{count} x {name}") }
+            },
+        )
+        .collect();
+    let count = kinds.len();
+    let events = if count == 1 { "event" } else { "events" };
+    format!(
+        "{call} waits: the program did not acknowledge {count} {events} of id {id:#x} ({}) by rdma_ack_cm_event; the wait goes on until it does",
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_awaited_is_said_by_call_id_and_kinds() {
+        let kinds = [
+            RDMA_CM_EVENT_CONNECT_REQUEST,
+            RDMA_CM_EVENT_ESTABLISHED,
+            RDMA_CM_EVENT_CONNECT_REQUEST,
+        ];
+        let said = awaited("rdma_destroy_id", 0x1230, &kinds);
+        for part in [
+            "rdma_destroy_id waits",
+            "3 events of id 0x1230",
+            "(2 x RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_ESTABLISHED)",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
     }
 }

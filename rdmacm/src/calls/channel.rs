@@ -213,13 +213,16 @@ pub(crate) unsafe fn give_back(event: *mut rdma_cm_event) {
     }
     let channel = Arc::clone(&event.counts_for.lock().channel);
     channel.note_acknowledged();
-    event.counts_for.acknowledge();
+    event.counts_for.acknowledge((&raw const event.verbs).addr());
 }
 
 /// Takes an event for the program, and does what is due with it.
 fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
     if let Came::Kernels(said) = came {
-        return kernel::event::take(said).map(|event| Box::into_raw(event).cast());
+        return kernel::event::take(said).map(|event| {
+            event.counts_for.hand_out(&raw const event.verbs, event.verbs.event);
+            Box::into_raw(event).cast()
+        });
     }
     let mut event = channel.pop()?;
     let id = Arc::clone(&event.counts_for);
@@ -246,6 +249,7 @@ fn take(channel: &Arc<Channel>, came: &Came) -> Option<*mut rdma_cm_event> {
         qp::fail(&id);
     }
     id.lock().reported += 1;
+    id.hand_out(&raw const event.verbs, event.verbs.event);
     Some(Box::into_raw(event).cast())
 }
 

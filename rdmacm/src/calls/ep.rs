@@ -89,7 +89,7 @@ verb! {
         unsafe {
             qp::destroy(&Id::of(id)?);
             super::srq::destroy(id);
-            ids::destroy(id);
+            ids::end(id, "rdma_destroy_ep")?;
         }
         Ok(())
     }
@@ -117,7 +117,7 @@ verb! {
             let held = Id::of(new)?;
             // The kernel's was moved when it came.
             if held.side() != Side::Kernel {
-                ids::move_to(&held, Channel::new()?, true, 0);
+                ids::move_to(&held, Channel::new()?, true, ("rdma_get_request", 0));
             }
             let template = owner.lock().template;
             if let Some((pd, mut init)) = template {

@@ -73,19 +73,8 @@ verb! {
     /// # Safety
     /// `id` is NULL or live, and used no more.
     pub(crate) fn destroy(id: *mut rdma_cm_id) -> MinusOne {
-        // SAFETY: by the contract above; the kept event is the id's own.
-        unsafe {
-            let held = Id::of(id)?;
-            let told = if kernel::event::is_there(&held) { kernel::id::destroy(&held)? } else { 0 };
-            kernel::multicast::forget_all(&held);
-            super::multicast::leave_all(&held);
-            held.end();
-            super::channel::give_back_kept(id);
-            held.wait_for_acknowledgements(told);
-            // The program's.
-            drop(Arc::from_raw(id.cast::<Id>().cast_const()));
-        }
-        Ok(MinusOne(0))
+        // SAFETY: by the contract above.
+        unsafe { end(id, "rdma_destroy_id") }
     }
 
     /// `rdma_migrate_id(3)`: events that nobody got yet go along; without a channel the id becomes synchronous.
@@ -105,14 +94,42 @@ verb! {
             to.refuse_parents()?;
             let told = if kernel::event::is_there(&held) { kernel::id::migrate(&held, &to)? } else { 0 };
             super::channel::give_back_kept(id);
-            move_to(&held, to, synchronous, told);
+            move_to(&held, to, synchronous, ("rdma_migrate_id", told));
         }
         Ok(MinusOne(0))
     }
 }
 
-/// Has the events of `id` come to `channel`; of those that the kernel brought, it told so many.
-pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool, told: u64) {
+/// Destroys an id, for a call of the program.
+///
+/// # Errors
+/// `EINVAL` NULL; the kernel's.
+///
+/// # Safety
+/// As `rdma_destroy_id(3)`.
+pub(crate) unsafe fn end(id: *mut rdma_cm_id, call: &str) -> Result<MinusOne, Errno> {
+    // SAFETY: by the contract above; the kept event is the id's own.
+    unsafe {
+        let held = Id::of(id)?;
+        let told = if kernel::event::is_there(&held) { kernel::id::destroy(&held)? } else { 0 };
+        kernel::multicast::forget_all(&held);
+        super::multicast::leave_all(&held);
+        held.end();
+        super::channel::give_back_kept(id);
+        held.wait_for_acknowledgements(call, told);
+        // The program's.
+        drop(Arc::from_raw(id.cast::<Id>().cast_const()));
+    }
+    Ok(MinusOne(0))
+}
+
+/// Has the events of `id` come to `channel`, for a call of the program; of those that the kernel brought, it told so many.
+pub(crate) fn move_to(
+    id: &Arc<Id>,
+    channel: Arc<Channel>,
+    synchronous: bool,
+    (call, told): (&str, u64),
+) {
     {
         let mut state = id.lock();
         state.synchronous = synchronous;
@@ -123,5 +140,5 @@ pub(crate) fn move_to(id: &Arc<Id>, channel: Arc<Channel>, synchronous: bool, to
         }
         state.channel = channel;
     }
-    id.wait_for_acknowledgements(told);
+    id.wait_for_acknowledgements(call, told);
 }

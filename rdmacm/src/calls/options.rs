@@ -4,7 +4,7 @@ use crate::id::{Id, Side};
 use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// A value of an option.
 ///
@@ -105,7 +105,12 @@ verb! {
 /// # Safety
 /// Nothing is asked.
 pub(crate) unsafe extern "C" fn event_str(event: rdma_cm_event_type) -> *const c_char {
-    let name = match event {
+    name(event).as_ptr()
+}
+
+/// The name of a kind of events.
+pub(crate) const fn name(event: rdma_cm_event_type) -> &'static CStr {
+    match event {
         RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
         RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
         RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -127,6 +132,5 @@ pub(crate) unsafe extern "C" fn event_str(event: rdma_cm_event_type) -> *const c
         RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
         RDMA_CM_EVENT_INTERNAL => c"RDMA_CM_EVENT_INTERNAL",
         _ => c"UNKNOWN EVENT",
-    };
-    name.as_ptr()
+    }
 }

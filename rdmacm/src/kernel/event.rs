@@ -26,7 +26,7 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
         // Of a connection that was not accepted yet, which has no name of ours. Only this is worth to be told.
         let owner = registry::by_handle(said.id)?;
         if kind != RDMA_CM_EVENT_ESTABLISHED {
-            owner.acknowledge();
+            owner.acknowledge(0);
             return None;
         }
         owner
@@ -38,7 +38,7 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
         RDMA_CM_EVENT_CONNECT_REQUEST => {
             event = with_parameters(event, &owner, said);
             if requested(&owner, &mut event, said).is_err() {
-                owner.acknowledge();
+                owner.acknowledge(0);
                 return None;
             }
         }
@@ -48,7 +48,7 @@ pub(crate) fn take(said: &rdma_ucm_event_resp) -> Option<Box<Event>> {
         }
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
             if owner.kernel.as_ref().is_some_and(|kernel| kernel.known.lock().failed) {
-                owner.acknowledge();
+                owner.acknowledge(0);
                 return None;
             }
             event = with_connection(event, said);

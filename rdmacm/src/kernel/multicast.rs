@@ -115,7 +115,11 @@ pub(crate) fn leave(id: &Arc<Id>, address: &Bytes) -> Result<(), Errno> {
     let left = unsafe { send(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, size_of_val(&said), ask) };
     if left.is_ok() {
         let told = u64::from(said.events_reported);
-        id.wait_until(|_| group.acknowledged.load(Ordering::Relaxed) >= told);
+        let is_groups =
+            |kind| [RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_MULTICAST_ERROR].contains(&kind);
+        id.wait_until("rdma_leave_multicast", is_groups, |_| {
+            group.acknowledged.load(Ordering::Relaxed) >= told
+        });
     }
     registry::remove_group(Arc::as_ptr(&group) as u64);
     left
