@@ -332,12 +332,34 @@ impl Port {
                 .find(is_other)
                 .map_or(Errno::from_raw(libc::EADDRINUSE), |why| *why));
         }
+        self.restate(alone, random)
+    }
+
+    /// Others that say so, too, may be bound to the same from now on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn share(&mut self, random: u64) -> Result<(), Errno> {
+        self.restate(Claim { shared: true, ..self.claim }, random)
+    }
+
+    /// It is its own family's only, or not. Who is there already is not asked, as by the kernel.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn keep_to_own_family(&mut self, only: bool, random: u64) -> Result<(), Errno> {
+        let only_own = only || self.claim.address.is_ipv4();
+        self.restate(Claim { only_own, ..self.claim }, random)
+    }
+
+    /// Says something else to whoever asks for it.
+    fn restate(&mut self, claim: Claim, random: u64) -> Result<(), Errno> {
         match (&self.block, self.names.first_mut()) {
-            (Some(block), _) => block.set(self.number, Some(alone)),
-            (None, Some(first)) => *first = hold(&stem, alone, random)?,
+            (Some(block), _) => block.set(self.number, Some(claim)),
+            (None, Some(first)) => *first = hold(&name(self.space, self.number), claim, random)?,
             (None, None) => {}
         }
-        self.claim = alone;
+        self.claim = claim;
         Ok(())
     }
 }

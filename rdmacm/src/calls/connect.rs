@@ -155,7 +155,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
         initiator_depth: limits.1,
         retry_count: conn.map_or(7, |conn| conn.retry_count.min(7)),
         rnr_retry: conn.map_or(7, |conn| conn.rnr_retry_count.min(7)),
-        ack_timeout: state.ack_timeout.unwrap_or(resolve::LIFETIME + 1),
+        ack_timeout: resolve::lifetime(&state) + 1,
         mtu: device.mtu() as u8,
         traffic_class: state.type_of_service,
         ..Link::default()

@@ -1,7 +1,7 @@
 //! Settings of ids, and names of events: `rdma_set_option(3)`, `rdma_event_str(3)`, ECE.
 
-use crate::id::{Id, Side};
-use crate::kernel;
+use crate::id::{Id, Side, Stage, State};
+use crate::{kernel, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -19,6 +19,37 @@ unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
     }
     // SAFETY: by the contract above; numbers have no invalid bytes.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+/// Whether others may be bound to the same address. It can be taken back only before the id is bound, and not be said of a listener, as with the kernel
+/// (`rdma_set_reuseaddr` in Linux' `drivers/infiniband/core/cma.c`).
+///
+/// # Errors
+/// `EINVAL` it is too late; the system's.
+fn share_address(state: &mut State, shares: bool) -> Result<(), Errno> {
+    if state.stage != Stage::Idle && (!shares || state.stage == Stage::Listening) {
+        return Err(Errno::EINVAL);
+    }
+    if let Some(port) = &mut state.port {
+        port.share(random::number())?;
+    }
+    state.shares_address = shares;
+    Ok(())
+}
+
+/// Whether an IPv6 wildcard leaves IPv4 alone (`rdma_set_afonly`).
+///
+/// # Errors
+/// `EINVAL` it is too late; the system's.
+fn keep_to_own_family(state: &mut State, only: bool) -> Result<(), Errno> {
+    if ![Stage::Idle, Stage::Bound].contains(&state.stage) {
+        return Err(Errno::EINVAL);
+    }
+    if let Some(port) = &mut state.port {
+        port.keep_to_own_family(only, random::number())?;
+    }
+    state.only_own_family = only;
+    Ok(())
 }
 
 verb! {
@@ -51,13 +82,18 @@ verb! {
                     state.type_of_service = value::<u8>(option, len)?;
                 }
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
-                    state.shares_address = value::<c_int>(option, len)? != 0;
+                    share_address(&mut state, value::<c_int>(option, len)? != 0)?;
                 }
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                    state.only_own_family = value::<c_int>(option, len)? != 0;
+                    keep_to_own_family(&mut state, value::<c_int>(option, len)? != 0)?;
                 }
                 (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
-                    state.ack_timeout = Some(value::<u8>(option, len)?.min(31));
+                    let timeout = value::<u8>(option, len)?;
+                    // As the kernel (`rdma_set_ack_timeout`): others do not wait for acknowledgements.
+                    if ![IBV_QPT_RC, IBV_QPT_XRC_SEND].contains(&id.qp_type()) {
+                        return Err(Errno::EINVAL);
+                    }
+                    state.ack_timeout = Some(timeout.min(31));
                 }
                 _ => return Err(Errno::ENOSYS),
             }

@@ -68,7 +68,8 @@ fn own_attributes(id: &Id, state: &State, to: ibv_qp_state) -> Result<(ibv_qp_at
             attr.sq_psn = link.send_psn.raw();
             let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
             if asks || answers {
-                attr.timeout = link.ack_timeout;
+                // The id's own, on either side, before what the request said (`rdma_init_qp_attr` in Linux' `drivers/infiniband/core/cma.c`).
+                attr.timeout = state.ack_timeout.unwrap_or(link.ack_timeout);
                 mask |= IBV_QP_TIMEOUT;
             }
             if asks {

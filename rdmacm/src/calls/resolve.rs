@@ -132,7 +132,13 @@ unsafe fn read_source(address: *const libc::sockaddr) -> Result<Option<SocketAdd
 }
 
 /// How long a packet may live, as a code (IBTA vol 1, 12.7.34): what the kernel assumes for RoCE.
-pub(crate) const LIFETIME: u8 = 18;
+const LIFETIME: u8 = 18;
+
+/// The same of an id's packets: half of what it has an acknowledgement take, if it says that, and not that it may take for ever
+/// (`cma_resolve_iboe_route`).
+pub(crate) fn lifetime(state: &State) -> u8 {
+    state.ack_timeout.and_then(|timeout| timeout.checked_sub(1)).unwrap_or(LIFETIME)
+}
 
 /// Fills in the path of an id that knows both addresses.
 pub(crate) fn show_path(id: &Id, state: &State) {
@@ -156,7 +162,7 @@ pub(crate) fn show_path(id: &Id, state: &State) {
         (*record).mtu = place.device.mtu() as u8;
         (*record).rate_selector = 2;
         (*record).packet_life_time_selector = 2;
-        (*record).packet_life_time = LIFETIME;
+        (*record).packet_life_time = lifetime(state);
         (*route).num_paths = 1;
     }
 }

@@ -242,7 +242,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -250,6 +250,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("again", "who was refused tries again"),
     ("forks", "children of a process whose threads use rsockets"),
     ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
+    ("options", "options of ids, and what they make of queue pairs"),
     ("unacknowledged", "who waits for an acknowledgement is told"),
     ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
