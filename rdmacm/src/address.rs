@@ -38,8 +38,9 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, 
 
 /// Why nothing can be bound to an address that no device has: `EADDRNOTAVAIL` where no interface has it either, as the kernel says
 /// (`rdma_translate_ip`).
-pub(crate) fn refusal(ip: IpAddr) -> Option<Errno> {
-    let why = UdpSocket::bind((ip, 0)).err()?.raw_os_error()?;
+pub(crate) fn refusal(mut address: SocketAddr) -> Option<Errno> {
+    address.set_port(0);
+    let why = UdpSocket::bind(address).err()?.raw_os_error()?;
     (why == libc::EADDRNOTAVAIL).then(|| Errno::from_raw(why))
 }
 
@@ -88,17 +89,44 @@ pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
 
-/// Which of our addresses packets to `to` have.
+/// Whether an address is link-local: it says where it is only together with an interface (RFC 4007).
+pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// The interface of a link-local address; 0 for one that needs none, or that names none.
+pub(crate) const fn interface(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    }
+}
+
+/// The same address of an interface, where it is link-local.
+pub(crate) const fn at_interface(address: SocketAddr, interface: u32) -> SocketAddr {
+    match address {
+        SocketAddr::V6(mut v6) if v6.ip().is_unicast_link_local() => {
+            v6.set_scope_id(interface);
+            SocketAddr::V6(v6)
+        }
+        _ => address,
+    }
+}
+
+/// Which of our addresses packets to `to` have; its port is 0.
 ///
 /// # Errors
-/// The system's: there is no way.
-pub(crate) fn source_for(to: IpAddr) -> Result<IpAddr, Errno> {
+/// The system's: there is no way. `EINVAL` a link-local address without its interface.
+pub(crate) fn source_for(mut to: SocketAddr) -> Result<SocketAddr, Errno> {
     let any: IpAddr =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Nothing is sent by it.
     let socket = UdpSocket::bind((any, 0))?;
-    socket.connect((to, 9))?;
-    Ok(socket.local_addr()?.ip())
+    to.set_port(9);
+    socket.connect(to)?;
+    let mut own = socket.local_addr()?;
+    own.set_port(0);
+    Ok(own)
 }
 
 /// The header of a request from one address to another.
@@ -136,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_address_is_read_as_it_was_written() {
-        for text in ["10.0.0.7:4711", "[fe80::1]:80"] {
+        for text in ["10.0.0.7:4711", "[fe80::1]:80", "[fe80::1%3]:80"] {
             let address: SocketAddr = text.parse().expect("an address");
             // SAFETY: zeros are a valid one, and it is writable and readable.
             let again = unsafe {
@@ -163,6 +191,22 @@ mod tests {
 
     #[test]
     fn loopback_leads_to_loopback() {
-        assert_eq!(source_for(Ipv4Addr::LOCALHOST.into()), Ok(Ipv4Addr::LOCALHOST.into()));
+        let loopback = |port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        assert_eq!(source_for(loopback(4711)), Ok(loopback(0)));
+    }
+
+    #[test]
+    fn a_link_local_address_has_an_interface_and_others_have_none() {
+        let local: SocketAddr = "[fe80::1%3]:80".parse().expect("an address");
+        let global: SocketAddr = "[fd99::1]:80".parse().expect("an address");
+        assert_eq!((interface(local), interface(global)), (3, 0));
+        assert_eq!(interface(at_interface(local, 7)), 7);
+        assert_eq!(at_interface(global, 7), global);
+    }
+
+    #[test]
+    fn without_its_interface_no_way_leads_to_a_link_local_address() {
+        let lost = source_for("[fe80::1]:80".parse().expect("an address"));
+        assert!(lost.is_err(), "{lost:?}");
     }
 }

@@ -219,7 +219,14 @@ fn new_id(
     state.stage = Stage::Asked;
     state.place = Some(place);
     state.connection = Some(connection);
-    // For the new id, the peer is the destination.
+    // For the new id, the peer is the destination. Messages name no interface: it is that of our address.
+    let [source, destination] = [source, destination].map(|address| {
+        if address::is_link_local(address.ip()) {
+            address::at_interface(address, place.device.interface(place.index))
+        } else {
+            address
+        }
+    });
     (state.source, state.destination) = (Some(destination), Some(source));
     id.show(&state);
     if let Some(gid) = Id::peer_gid(&state) {

@@ -8,7 +8,7 @@ use abi::*;
 use cface::Errno;
 use cface::sync::Mutex;
 use ferroverbs_cm::wire::Gid;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -203,11 +203,15 @@ pub(crate) struct Place {
 ///
 /// # Errors
 /// `ENODEV` there is none.
-pub(crate) fn with_address(ip: IpAddr) -> Result<Place, Errno> {
+pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
     let devices = all()?;
+    let (ip, interface) = (address.ip(), crate::address::interface(address));
     let gid = crate::address::gid(ip);
     for device in devices {
-        let entries = device.gids();
+        let mut entries = device.gids();
+        if interface != 0 {
+            entries.retain(|(index, _)| device.interface(*index) == interface);
+        }
         let own = entries.iter().find(|(_, known)| *known == gid);
         let own = own.or_else(|| if ip.is_loopback() { entries.first() } else { None });
         if let Some(&(index, gid)) = own {
@@ -224,6 +228,15 @@ impl Device {
         let entries = unsafe { verbs::gid_table(self.context) };
         let own = entries.iter().filter(|entry| entry.port_num == u32::from(PORT));
         own.map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
+    }
+
+    /// The interface of one of its GIDs; 0 where it has none.
+    pub(crate) fn interface(&self, index: u32) -> u32 {
+        // SAFETY: the context is never closed.
+        let entries = unsafe { verbs::gid_table(self.context) };
+        let is_it =
+            |entry: &&ibv_gid_entry| entry.port_num == u32::from(PORT) && entry.gid_index == index;
+        entries.iter().find(is_it).map_or(0, |entry| entry.ndev_ifindex)
     }
 
     /// What carries its messages; begun by the first who needs it. Who could not may try again, since what was lacking may be there by then.

@@ -140,7 +140,7 @@ impl State {
     /// To what the id is bound.
     pub(crate) fn claim(&self) -> Option<Claim> {
         let source = self.source?;
-        Some(Claim::of(source.ip(), self.only_own_family, self.shares_address))
+        Some(Claim::of(source, self.only_own_family, self.shares_address))
     }
 
     /// Whether it would take requests to an address.

@@ -5,16 +5,16 @@
 //!
 //! Several may have one port, at different addresses. So its names say what their owners want, and who wants it reads them all.
 
-use crate::address::is_any;
+use crate::address::{interface, is_any};
 use cface::Errno;
 use cface::sync::Mutex;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     address: IpAddr,
+    /// The interface of a link-local address; else 0. One such address at two interfaces is two.
+    interface: u32,
     /// An IPv6 wildcard is IPv4's, too, unless its id wants its own family only (`RDMA_OPTION_ID_AFONLY`).
     only_own: bool,
     /// Others that say so, too, may be bound to the same (`RDMA_OPTION_ID_REUSEADDR`).
@@ -30,11 +32,16 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    pub(crate) const fn of(address: IpAddr, only_own: bool, shared: bool) -> Self {
-        Self { address, only_own: only_own || address.is_ipv4(), shared }
+    pub(crate) const fn of(address: SocketAddr, only_own: bool, shared: bool) -> Self {
+        Self {
+            address: address.ip(),
+            interface: interface(address),
+            only_own: only_own || address.is_ipv4(),
+            shared,
+        }
     }
 
-    /// Whether requests to an address are its.
+    /// Whether requests to an address are its. They say no interface: a device has a link-local address once.
     pub(crate) fn takes(self, to: IpAddr) -> bool {
         let is_own_family = self.address.is_ipv4() == to.is_ipv4();
         if is_any(self.address) { is_own_family || !self.only_own } else { self.address == to }
@@ -49,22 +56,32 @@ impl Claim {
         if is_any(self.address) || is_any(other.address) {
             return Some(Errno::from_raw(libc::EADDRNOTAVAIL));
         }
-        (self.address == other.address).then_some(Errno::from_raw(libc::EADDRINUSE))
+        let is_same = (self.address, self.interface) == (other.address, other.interface);
+        is_same.then_some(Errno::from_raw(libc::EADDRINUSE))
     }
 
     /// How a name says it, with all of it.
     fn word(self) -> String {
         let only = if self.only_own { "o" } else { "" };
         let shared = if self.shared { "s" } else { "" };
-        format!("{}/{only}{shared}", spelled(self.address))
+        let interface =
+            if self.interface == 0 { String::new() } else { format!("%{}", self.interface) };
+        format!("{}{interface}/{only}{shared}", spelled(self.address))
     }
 
     /// What a name says that ends with [`Claim::word`].
     fn parse(word: &str) -> Option<Self> {
         let (address, flags) = word.split_once('/')?;
+        let (address, interface) = match address.split_once('%') {
+            Some((address, interface)) => (address, interface.parse().ok()?),
+            None => (address, 0),
+        };
         let address = match address.parse::<Ipv4Addr>() {
-            Ok(v4) => v4.into(),
-            Err(_) => Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?).into(),
+            Ok(v4) => SocketAddr::new(v4.into(), 0),
+            Err(_) => {
+                let v6 = Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?);
+                SocketAddrV6::new(v6, 0, 0, interface).into()
+            }
         };
         Some(Self::of(address, flags.contains('o'), flags.contains('s')))
     }
@@ -96,10 +113,10 @@ pub(crate) struct Name {
     _socket: UnixDatagram,
 }
 
-fn address(name: &str) -> Result<SocketAddr, Errno> {
+fn address(name: &str) -> Result<UnixAddr, Errno> {
     // SAFETY: geteuid has no requirements.
     let user = unsafe { libc::geteuid() };
-    Ok(SocketAddr::from_abstract_name(format!("ferroverbs-rdmacm/{user}/{name}"))?)
+    Ok(UnixAddr::from_abstract_name(format!("ferroverbs-rdmacm/{user}/{name}"))?)
 }
 
 /// Takes a name.
@@ -503,7 +520,28 @@ mod tests {
     const NOT_AVAILABLE: Result<u16, Errno> = Err(Errno::from_raw(libc::EADDRNOTAVAIL));
 
     fn claim(address: &str) -> Claim {
-        Claim::of(address.parse().expect("an address"), false, false)
+        let bracketed =
+            if address.contains(':') { format!("[{address}]:0") } else { format!("{address}:0") };
+        Claim::of(bracketed.parse().expect("an address"), false, false)
+    }
+
+    #[test]
+    fn a_name_says_what_its_owner_wants() {
+        for address in ["10.0.0.1", "0.0.0.0", "::", "fd99::1", "fe80::1%3"] {
+            let first = claim(address);
+            for claim in [first, Claim { only_own: true, ..first }, Claim { shared: true, ..first }]
+            {
+                assert_eq!(Claim::parse(&claim.word()), Some(claim), "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_at_two_interfaces_is_two_addresses() {
+        let [two, three] = ["fe80::1%2", "fe80::1%3"].map(claim);
+        assert_eq!(two.refusal(three), None);
+        assert_eq!(two.refusal(two), Some(Errno::from_raw(libc::EADDRINUSE)));
+        assert_eq!(two.refusal(claim("::")), Some(Errno::from_raw(libc::EADDRNOTAVAIL)));
     }
 
     #[test]

@@ -103,7 +103,8 @@ mod tests {
         let nobodys = ServiceId(0xfeed_0001_0000_0000 | u64::from(std::process::id()));
         let somebodys = ServiceId(nobodys.0 + (1 << 32));
         let four = IpAddr::from([10, 0, 0, 1]);
-        let listener = ports::listen(somebodys, Claim::of(four, true, false)).expect("nobody does");
+        let listener = ports::listen(somebodys, Claim::of((four, 0).into(), true, false))
+            .expect("nobody does");
         let from = Peer { remote: [1; 16], local: [2; 16] };
         let mad = |name: u8| {
             let mut mad = [0; MAD_LEN];

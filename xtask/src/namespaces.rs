@@ -62,6 +62,21 @@ impl Namespaces {
         Ok(OTHER)
     }
 
+    /// The link-local address that a side's end of the cable has, without its interface.
+    ///
+    /// # Errors
+    /// It has none: for people.
+    pub(crate) fn link_local(&self, side: usize) -> crate::Result<String> {
+        let (name, device) = (&self.names[side], &self.devices[side]);
+        let args = ["-n", name, "-o", "-6", "address", "show", "dev", device, "scope", "link"];
+        let shown = std::process::Command::new("ip").args(args).output();
+        let shown = shown.map_err(|why| format!("ip: {why}"))?;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let mut words = shown.split_whitespace().skip_while(|word| *word != "inet6").skip(1);
+        let address = words.next().and_then(|word| word.split('/').next());
+        Ok(address.ok_or_else(|| format!("{device} has no link-local address"))?.to_owned())
+    }
+
     /// Has the cable carry packets of `mtu` bytes, and lose, delay or reorder them by `netem` (tc-netem(8)); empty: it does not.
     ///
     /// # Errors

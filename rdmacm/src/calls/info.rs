@@ -8,7 +8,6 @@ use crate::kernel;
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
-use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 /// What getaddrinfo(3) knows of a name: the first address, as a sockaddr from calloc(3), and its length.
@@ -137,9 +136,9 @@ unsafe fn source(info: *mut rdma_addrinfo) -> Result<(), (c_int, Errno)> {
         }
         let Ok(destination) = address::read((*info).ai_dst_addr) else { return Ok(()) };
         // Where there is no way, rdma_resolve_addr(3) says so.
-        let Ok(own) = address::source_for(destination.ip()) else { return Ok(()) };
+        let Ok(own) = address::source_for(destination) else { return Ok(()) };
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-        let len = address::write(&raw mut storage, SocketAddr::new(own, 0));
+        let len = address::write(&raw mut storage, own);
         let made = copy((&raw const storage).cast(), len as libc::socklen_t);
         ((*info).ai_src_addr, (*info).ai_src_len) = made.map_err(|why| (libc::EAI_MEMORY, why))?;
         Ok(())

@@ -17,19 +17,19 @@ use std::sync::Arc;
 /// Binds an id to an address, and to a port.
 ///
 /// # Errors
-/// `EINVAL` it is bound already; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; as [`Port::reserve`]; `EACCES` a port of the system's.
+/// `EINVAL` it is bound already, or the address is link-local and names no interface; `EADDRNOTAVAIL` no interface has the address; `ENODEV` no device has it; as [`Port::reserve`]; `EACCES` a port of the system's.
 pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
     let space = id.space()?;
     let mut state = id.lock();
     if state.stage != Stage::Idle {
         return Err(Errno::EINVAL);
     }
-    let place = place_of(address.ip())?;
+    let place = place_of(address)?;
     // SAFETY: geteuid has no requirements.
     if (1..1024).contains(&address.port()) && unsafe { libc::geteuid() } != 0 {
         return Err(Errno::EACCES);
     }
-    let claim = Claim::of(address.ip(), state.only_own_family, state.shares_address);
+    let claim = Claim::of(address, state.only_own_family, state.shares_address);
     let port = Port::reserve(device::ports(), space, address.port(), claim, random::number())?;
     let mut address = address;
     address.set_port(port.number);
@@ -42,25 +42,39 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
 }
 
 /// Where an address is; nowhere if it is the wildcard or loopback's.
-fn place_of(ip: IpAddr) -> Result<Option<Place>, Errno> {
-    if address::is_any(ip) {
+fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
+    if address::is_any(address.ip()) {
         return Ok(None);
     }
-    device::with_address(ip).map(Some).map_err(|why| address::refusal(ip).unwrap_or(why))
+    // As the kernel (`cma_check_linklocal`).
+    if address::is_link_local(address.ip()) && address::interface(address) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let place = device::with_address(address);
+    place.map(Some).map_err(|why| address::refusal(address).unwrap_or(why))
+}
+
+/// A destination, where our own address says by which interface it is reached: that is the one of a link-local address (`rdma_copy_src_l2_addr` in Linux'
+/// `drivers/infiniband/core/addr.c`). On a way from loopback the destination's own counts.
+fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
+    match place.device.interface(place.index) {
+        0 => destination,
+        interface => address::at_interface(destination, interface),
+    }
 }
 
 /// Finds the device that leads to the destination.
 fn resolve(id: &Arc<Id>, destination: SocketAddr) -> Result<(), Errno> {
     let mut state = id.lock();
     let bound = state.source.filter(|source| !source.ip().is_unspecified());
-    let ip = match bound {
-        Some(source) => source.ip(),
-        None => address::source_for(destination.ip())?,
+    let mut source = match bound {
+        Some(source) => source,
+        None => address::source_for(destination)?,
     };
-    let place = device::with_address(ip)?;
-    let port = state.port.as_ref().map_or(0, |port| port.number);
-    state.source = Some(SocketAddr::new(ip, port));
-    state.destination = Some(destination);
+    let place = device::with_address(source)?;
+    source.set_port(state.port.as_ref().map_or(0, |port| port.number));
+    state.source = Some(source);
+    state.destination = Some(reached_from(&place, destination));
     state.place = Some(place);
     state.stage = Stage::Resolved;
     id.show(&state);
@@ -98,8 +112,8 @@ fn shown_port(id: &Id) -> u16 {
 }
 
 /// An id of which is not known whose its device is, is to have an address: where that is one device's, the id is on its side.
-fn choose(id: &Id, ip: IpAddr) {
-    let kernels = kernel::claims(ip);
+fn choose(id: &Id, address: SocketAddr) {
+    let kernels = kernel::claims(address);
     id.settle(if kernels { Side::Kernel } else { Side::Soft });
 }
 
@@ -107,9 +121,9 @@ fn choose(id: &Id, ip: IpAddr) {
 fn choose_way(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let given = source.filter(|source| !source.ip().is_unspecified());
     let from = match given {
-        Some(source) => source.ip(),
+        Some(source) => source,
         // Where there is no way, the kernel says so.
-        None => match address::source_for(destination.ip()) {
+        None => match address::source_for(destination) {
             Ok(from) => from,
             Err(_) => {
                 id.settle(Side::Kernel);
@@ -177,9 +191,9 @@ verb! {
         let id = unsafe { Id::of(id)? };
         if id.side() == Side::Open {
             // SAFETY: by the contract above.
-            let ip = unsafe { address::read(addr)? }.ip();
-            if !address::is_any(ip) {
-                choose(&id, ip);
+            let address = unsafe { address::read(addr)? };
+            if !address::is_any(address.ip()) {
+                choose(&id, address);
             }
         }
         // SAFETY: by the contract above.

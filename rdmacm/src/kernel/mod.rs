@@ -31,7 +31,7 @@ use cface::Errno;
 use cface::sync::Mutex;
 use multicast::Group;
 use std::ffi::{CStr, c_int};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Once, OnceLock};
@@ -135,9 +135,10 @@ pub(crate) fn takes_any_family() -> bool {
 }
 
 /// Whether an address is one of the kernel's devices: an id of its own is bound to it, for a moment.
-pub(crate) fn claims(ip: IpAddr) -> bool {
+pub(crate) fn claims(mut address: SocketAddr) -> bool {
     takes_any_family();
-    let bytes = id::Bytes::of(SocketAddr::new(ip, 0));
+    address.set_port(0);
+    let bytes = id::Bytes::of(address);
     id::probe(RDMA_PS_TCP, &bytes).is_ok_and(|found| found)
 }
 

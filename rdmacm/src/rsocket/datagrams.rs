@@ -180,7 +180,9 @@ impl Datagrams {
     fn endpoint(&mut self, to: SocketAddr, settings: Settings) -> Result<usize, Errno> {
         let mut own = self.take_port(to)?;
         if own.ip().is_unspecified() {
-            own.set_ip(address::source_for(to.ip())?);
+            let port = own.port();
+            own = address::source_for(to)?;
+            own.set_port(port);
         }
         if let Some(at) = self.endpoints.iter().position(|one| one.address == own) {
             return Ok(at);

@@ -94,6 +94,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
+    for (client, what) in [(1, "two hosts"), (0, "one host")] {
+        let name = format!("rping by link-local addresses, {what}");
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, link_local(bench, &hosts, client));
+    }
     for others in [SERVER6, hosts.other_address(true)?] {
         let name = format!("listeners at {SERVER} and {others} have one port");
         bench.step(&format!("rdmacm: {name}"));
@@ -149,6 +154,34 @@ fn site<'a>(
         Ok::<_, String>((over, dir))
     };
     Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })
+}
+
+/// A client of a side and a server, each at the link-local address of its interface: a listener at that address, and one at all.
+fn link_local(bench: &Bench, hosts: &Namespaces, client: usize) -> Result<(), String> {
+    let site = site(bench, hosts, SERVER)?;
+    let own = hosts.link_local(0)?;
+    let there = format!("{}%{}", own, hosts.devices[client]);
+    for listener in ["::", &format!("{own}%{}", hosts.devices[0])] {
+        let port = pair::free_port()?;
+        let server = ["rping", "-s", "-V", "-C", "5", "-a", listener];
+        let server = site.job(0, &server, Some(port))?;
+        let server = site.serve(bench, &server, TCP, port)?;
+        let asks = ["rping", "-c", "-V", "-v", "-C", "5", "-a", &there];
+        let asks = site.job(client, &asks, Some(port))?.run(&bench.scratch, LIMIT)?;
+        let server = server.finish(Instant::now() + LIMIT);
+        // As in `both`: rping may have met itself, when all was done.
+        let met_itself = asks.stderr.contains(super::RPING_RACE);
+        if !asks.stdout.contains("ping data: rdma-ping-4:") || !(asks.ok() || met_itself) {
+            return Err(format!("{}{}", server.report("server"), asks.report("client")));
+        }
+    }
+    // Without its interface it is no address to listen at, as with the kernel.
+    let refused = ["rping", "-s", "-C", "1", "-a", &own];
+    let refused = site.job(0, &refused, Some(pair::free_port()?))?.run(&bench.scratch, LIMIT)?;
+    if refused.stderr.contains("rdma_bind_addr: Invalid argument") {
+        return Ok(());
+    }
+    Err(refused.report("a server without an interface"))
 }
 
 /// Two ids of a host at different addresses.
