@@ -7,6 +7,7 @@
 //! | `arrivals` | what the connection manager tells, as events |
 //! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
 //! | `ports`, `neighbours` | who has which port, among the processes of a host; and which of those that we are connected with have ended |
+//! | `owner`, `range` | whose names of ports are, and which ports the host gives to whom |
 //! | `device`, `address` | devices and their addresses |
 //! | `anew` | what the child of a fork begins anew |
 //! | `rsocket` | sockets over queue pairs |
@@ -28,8 +29,10 @@ mod id;
 mod kernel;
 mod layers;
 mod neighbours;
+mod owner;
 mod ports;
 mod random;
+mod range;
 mod rsocket;
 mod sorting;
 mod stray;

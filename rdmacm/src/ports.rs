@@ -1,17 +1,21 @@
 //! Who has which port, among the processes of a host.
 //!
 //! A port is an abstract Unix socket of that name: the kernel gives a name to one socket of a network namespace only, anybody can see whether
-//! it is taken, and it is free when its owner is gone, however that came. Users do not share names: they do not meet over the adapter, either.
+//! it is taken, and it is free when its owner is gone, however that came. Users do not share names, unless they are of a group whose members meet over the adapter
+//! ([`owner`]).
 //!
 //! Several may have one port, at different addresses. So its names say what their owners want, and who wants it reads them all.
 
 use crate::address::{interface, is_any};
+use crate::owner::owner;
+use crate::range;
 use cface::Errno;
 use cface::sync::Mutex;
 use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener};
@@ -114,9 +118,7 @@ pub(crate) struct Name {
 }
 
 fn address(name: &str) -> Result<UnixAddr, Errno> {
-    // SAFETY: geteuid has no requirements.
-    let user = unsafe { libc::geteuid() };
-    Ok(UnixAddr::from_abstract_name(format!("ferroverbs-rdmacm/{user}/{name}"))?)
+    Ok(UnixAddr::from_abstract_name(format!("ferroverbs-rdmacm/{}/{name}", owner()))?)
 }
 
 /// Takes a name.
@@ -143,14 +145,12 @@ fn is_taken(name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// What follows `stem` in the names that processes of this user have in this network namespace.
+/// What follows `stem` in the names that processes with the same owner have in this network namespace.
 ///
 /// # Errors
 /// Descriptors or memory are lacking. Where the kernel shows no names, nobody has any.
 fn behind(stem: &str) -> Result<Vec<String>, Errno> {
-    // SAFETY: geteuid has no requirements.
-    let user = unsafe { libc::geteuid() };
-    let stem = format!(" @ferroverbs-rdmacm/{user}/{stem}");
+    let stem = format!(" @ferroverbs-rdmacm/{}/{stem}", owner());
     let table = match std::fs::read("/proc/thread-self/net/unix") {
         Ok(table) => table,
         Err(why) => match why.raw_os_error() {
@@ -198,9 +198,6 @@ impl Drop for Port {
         }
     }
 }
-
-/// Where ports for those who do not care begin, and how many there are (IANA's dynamic ports).
-const DYNAMIC: (u16, u16) = (49152, 16384);
 
 /// Ports in a row for those who do not care, which are one process's by one name: thousands of connections do not need thousands of descriptors.
 #[derive(Debug)]
@@ -250,6 +247,16 @@ impl Blocks {
     /// # Errors
     /// `EADDRNOTAVAIL` all are in use; the system's.
     fn reserve(&mut self, space: PortSpace, claim: Claim, random: u64) -> Result<Port, Errno> {
+        self.reserve_of(&Pieces::of(range::dynamic()), space, claim, random)
+    }
+
+    fn reserve_of(
+        &mut self,
+        pieces: &Pieces,
+        space: PortSpace,
+        claim: Claim,
+        random: u64,
+    ) -> Result<Port, Errno> {
         self.0.retain(|block| block.strong_count() > 0);
         let own = self.0.iter().filter_map(Weak::upgrade).filter(|block| block.space == space);
         for block in own.rev() {
@@ -257,12 +264,8 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        let (first, count) = (DYNAMIC.0, DYNAMIC.1 / Block::LEN);
-        for step in 0..count {
-            let [low, high, ..] = random.to_le_bytes();
-            let at = u16::from_le_bytes([low, high]).wrapping_add(step) % count;
-            let first = first + at * Block::LEN;
-            let name = match take(&format!("ports/{:#x}/{first}", space as u16)) {
+        for first in turned(&pieces.blocks, random) {
+            let name = match take(&block_name(space, first)) {
                 Ok(name) => name,
                 Err(why) if why.raw() == libc::EADDRINUSE => continue,
                 Err(why) => return Err(why),
@@ -273,7 +276,7 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        Err(Errno::from_raw(libc::EADDRNOTAVAIL))
+        single(space, claim, turned(&pieces.singles, random), random)
     }
 
     /// Who has a port as one of those.
@@ -284,6 +287,75 @@ impl Blocks {
             used.get(&port).copied()
         })
     }
+}
+
+/// What ports for those who do not care are given out by.
+#[derive(Debug)]
+struct Pieces {
+    /// The first ports of blocks. Each is a multiple of a block's length, so that no two blocks overlap, even if two processes know different ranges.
+    blocks: Vec<u16>,
+    /// Ports for one owner each. There are some for when all blocks are processes', which may need one port each.
+    singles: Vec<u16>,
+}
+
+impl Pieces {
+    /// Three quarters of a range are blocks.
+    fn of(range: RangeInclusive<u16>) -> Self {
+        let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
+        let len = u32::from(Block::LEN);
+        let end = first + (last + 1 - first) / 4 * 3;
+        let begin = first.next_multiple_of(len);
+        let count = end.saturating_sub(begin) / len;
+        let in_blocks = begin..begin + count * len;
+        let port = |number: u32| u16::try_from(number).ok();
+        Self {
+            blocks: in_blocks.clone().step_by(usize::from(Block::LEN)).filter_map(port).collect(),
+            singles: (first..=last).filter(|it| !in_blocks.contains(it)).filter_map(port).collect(),
+        }
+    }
+}
+
+/// All of `numbers`, from somewhere on.
+fn turned(numbers: &[u16], random: u64) -> impl Iterator<Item = u16> {
+    let at = usize::try_from(random).unwrap_or(usize::MAX) % numbers.len().max(1);
+    let (before, behind) = numbers.split_at(at);
+    behind.iter().chain(before).copied()
+}
+
+/// One of `numbers` that nobody has, by names of its own.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` all are in use; the system's.
+fn single(
+    space: PortSpace,
+    claim: Claim,
+    numbers: impl Iterator<Item = u16>,
+    random: u64,
+) -> Result<Port, Errno> {
+    for number in numbers {
+        let stem = name(space, number);
+        // Whoever asks for it by its number looks and takes under this right.
+        let _turn = turn(&stem)?;
+        // A block of a process that knows another range.
+        if is_taken(&block_name(space, number - number % Block::LEN))?
+            || !by_number(&stem)?.is_empty()
+        {
+            continue;
+        }
+        let whole = match take(&stem) {
+            Ok(whole) => whole,
+            Err(why) if why.raw() == libc::EADDRINUSE => continue,
+            Err(why) => return Err(why),
+        };
+        let names = vec![hold(&stem, claim, random)?, whole];
+        return Ok(Port { number, space, claim, names, block: None });
+    }
+    Err(Errno::from_raw(libc::EADDRNOTAVAIL))
+}
+
+/// The name of the block that begins with a port.
+fn block_name(space: PortSpace, first: u16) -> String {
+    format!("ports/{:#x}/{first}", space as u16)
 }
 
 /// What the names of a port that was asked for by its number begin with, and the whole name of one in the range of blocks, for who looks for a free one.
@@ -316,7 +388,7 @@ impl Port {
             return Err(why);
         }
         let mut names = vec![hold(&stem, claim, random)?];
-        if port >= DYNAMIC.0 {
+        if range::dynamic().contains(&port) {
             // Somebody else's at another address, perhaps.
             match take(&stem) {
                 Ok(name) => names.push(name),
@@ -478,9 +550,7 @@ fn life(number: u32) -> String {
 /// # Errors
 /// `ECONNREFUSED` it is gone; `EAGAIN` too many watch it; the system's.
 pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
-    // SAFETY: geteuid has no requirements.
-    let user = unsafe { libc::geteuid() };
-    let name = format!("ferroverbs-rdmacm/{user}/{}", life(number));
+    let name = format!("ferroverbs-rdmacm/{}/{}", owner(), life(number));
     let mut to = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     // An abstract name begins with a zero.
     for (place, byte) in to.sun_path.iter_mut().skip(1).zip(name.bytes()) {
@@ -623,6 +693,41 @@ mod tests {
         drop((all, first));
         reserve(0);
         assert_eq!(blocks.lock().0.len(), 1, "blocks without ports are gone");
+    }
+
+    #[test]
+    fn a_range_is_blocks_and_for_the_rest_single_ports() {
+        let kernels = Pieces::of(32768..=60999);
+        assert_eq!((kernels.blocks.len(), kernels.singles.len()), (330, 7112));
+        let all = Pieces::of(1..=u16::MAX);
+        assert_eq!(all.blocks.len() * 64 + all.singles.len(), 65535);
+        assert_eq!((all.blocks.first(), all.singles.last()), (Some(&64), Some(&65535)));
+        let few = Pieces::of(40_001..=40_010);
+        assert_eq!((few.blocks.len(), few.singles.len()), (0, 10));
+    }
+
+    #[test]
+    fn more_processes_than_there_are_blocks_have_a_port_each() {
+        // Of numbers that nobody else tries, not even this test of another checkout.
+        let first = 2048 + (std::process::id() % 100) as u16 * 256;
+        let pieces = Pieces::of(first..=first + 255);
+        let space = PortSpace::IpOverIb;
+        assert_eq!((pieces.blocks.len(), pieces.singles.len()), (3, 64));
+        let one_more = || {
+            let mut process = Blocks::default();
+            process.reserve_of(&pieces, space, claim("::"), 77)
+        };
+        let mut all: Vec<_> = (0..3 + 64).map(|_| one_more().expect("free")).collect();
+        let numbers: std::collections::BTreeSet<_> = all.iter().map(|port| port.number).collect();
+        assert_eq!(numbers.len(), all.len(), "all are different");
+        assert_eq!(one_more().map(|port| port.number), NOT_AVAILABLE);
+        let last = all.pop().expect("the last one").number;
+        assert_eq!(one_more().map(|port| port.number), Ok(last));
+        // Who asks for one by its number finds its owner.
+        let single = all.last().expect("another one").number;
+        let blocks = Mutex::default();
+        let asked = Port::reserve(&blocks, space, single, claim("::"), 77);
+        assert_eq!(asked.map(|port| port.number), NOT_AVAILABLE);
     }
 
     #[test]

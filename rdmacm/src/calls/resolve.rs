@@ -7,7 +7,7 @@ use crate::id::{Id, Side, Stage, State};
 use crate::kernel;
 use crate::kernel::id::Bytes;
 use crate::ports::{Claim, Port};
-use crate::{address, random};
+use crate::{address, random, range};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::c_int;
@@ -25,8 +25,7 @@ pub(crate) fn bind(id: &Arc<Id>, address: SocketAddr) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     let place = place_of(address)?;
-    // SAFETY: geteuid has no requirements.
-    if (1..1024).contains(&address.port()) && unsafe { libc::geteuid() } != 0 {
+    if address.port() != 0 && !range::may_have(address.port()) {
         return Err(Errno::EACCES);
     }
     let claim = Claim::of(address, state.only_own_family, state.shares_address);

@@ -144,6 +144,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: rping, {side} is killed"));
         tally.record(&format!("rping, {side} is killed"), told_of_a_kill(bench, &site, victim));
     }
+    if crate::process::is_root() {
+        tally.record("rping between two users of a group", users_of_a_group(bench));
+    } else {
+        tally.skip("rping between two users of a group", "only root becomes other users");
+    }
     rsockets::run(bench, tally)?;
     hosts::run(bench, tally)?;
     super::connected::some_between_hosts(bench, tally)
@@ -242,7 +247,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -250,11 +255,46 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("again", "who was refused tries again"),
     ("forks", "children of a process whose threads use rsockets"),
     ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
+    ("ports", "the kernel's range of ports, and who may have those of the system"),
     ("options", "options of ids, and what they make of queue pairs"),
     ("unacknowledged", "who waits for an acknowledgement is told"),
     ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
 ];
+
+/// A server of one user, and a client of another one: they meet over soft by their group, and by the names of ports, too.
+fn users_of_a_group(bench: &Bench) -> Result<(), String> {
+    /// Nobody's group, and two users that need not exist.
+    const GROUP: u32 = 65534;
+    const USERS: [u32; 2] = [64301, 64302];
+    let folder = bench.scratch.folder("group", 0o770)?;
+    std::os::unix::fs::chown(&folder, None, Some(GROUP))
+        .map_err(|why| format!("{}: {why}", folder.display()))?;
+    crate::scratch::set_mode(&folder, 0o770)?;
+    let over = Over::new(bench.prefix()?, &bench.paths.target).fabric(&folder);
+    let job = |side: usize, words: &[&str]| {
+        let ids = [format!("--reuid={}", USERS[side]), format!("--regid={GROUP}")];
+        let job = over.job("setpriv").args(ids).arg("--clear-groups").args(words);
+        job.env("FERROVERBS_FABRIC_GROUP", GROUP.to_string()).dir(std::path::Path::new("/"))
+    };
+    let site = Site {
+        sides: [0, 1].map(|_| (over.clone(), folder.clone())),
+        namespaces: None,
+        address: "127.0.0.1",
+    };
+    let port = pair::free_port()?;
+    let number = port.to_string();
+    let words = ["rping", "-C", "5", "-a", "127.0.0.1", "-p", &number, "-V"];
+    let server = site.serve(bench, &job(0, &[&words[..], &["-s"]].concat()), TCP, port)?;
+    let client = job(1, &[&words[..], &["-c", "-v"]].concat()).run(&bench.scratch, LIMIT)?;
+    let server = server.finish(Instant::now() + LIMIT);
+    // As in `both`: rping may have met itself, when all was done.
+    let met_itself = client.stderr.contains(RPING_RACE);
+    if client.stdout.contains("ping data: rdma-ping-4:") && (client.ok() || met_itself) {
+        return Ok(());
+    }
+    Err(format!("{}{}", server.report("server"), client.report("client")))
+}
 
 /// Compiles a program of ours, and runs it.
 fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String> {

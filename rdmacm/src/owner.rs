@@ -1,0 +1,58 @@
+//! Whose names of ports, listeners and processes are: those of one user, or of a group whose members meet (`FERROVERBS_FABRIC_GROUP`), as over the adapter.
+
+use std::ffi::{CString, c_char};
+use std::sync::OnceLock;
+
+/// Which part of the names says it.
+pub(crate) fn owner() -> String {
+    static GROUP: OnceLock<Option<u32>> = OnceLock::new();
+    match GROUP.get_or_init(group) {
+        Some(group) => format!("g{group}"),
+        // SAFETY: geteuid has no requirements.
+        None => unsafe { libc::geteuid() }.to_string(),
+    }
+}
+
+/// The group whose members meet; where there is none of that name the adapter says so.
+fn group() -> Option<u32> {
+    let said = cface::env::trusted("FERROVERBS_FABRIC_GROUP")?;
+    let said = said.to_str()?;
+    said.parse().ok().or_else(|| group_named(said))
+}
+
+/// The number of the group of a name (`getgrnam_r(3)`).
+fn group_named(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut text: Vec<c_char> = vec![0; 1 << 10];
+    loop {
+        let mut found = std::ptr::null_mut();
+        // SAFETY: zeros are a group of numbers and NULL; all pointers are to live locals, and the length is that of `text`, which `found` is into.
+        let (error, number) = unsafe {
+            let mut group: libc::group = std::mem::zeroed();
+            let error = libc::getgrnam_r(
+                name.as_ptr(),
+                &raw mut group,
+                text.as_mut_ptr(),
+                text.len(),
+                &raw mut found,
+            );
+            (error, group.gr_gid)
+        };
+        match error {
+            libc::ERANGE if text.len() < 1 << 20 => text.resize(text.len() * 4, 0),
+            0 if !found.is_null() => return Some(number),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_by_its_name() {
+        assert_eq!(group_named("root"), Some(0));
+        assert_eq!(group_named("no such group"), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! Which ports the kernel of this host gives to those who do not care, and to whom it gives those of the system (ip(7)).
+
+use std::ops::RangeInclusive;
+
+/// Where ports for those who do not care are; the kernel's own, unless an administrator says otherwise.
+pub(crate) fn dynamic() -> RangeInclusive<u16> {
+    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    said.ok().and_then(|said| parse(&said)).unwrap_or(32768..=60999)
+}
+
+/// What the file says: the first and the last of them.
+fn parse(said: &str) -> Option<RangeInclusive<u16>> {
+    let mut numbers = said.split_ascii_whitespace().map(str::parse);
+    let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (1..=last).contains(&first).then_some(first..=last)
+}
+
+/// Whether this process may have a port that it asks for by its number.
+pub(crate) fn may_have(port: u16) -> bool {
+    port >= first_of_all() || has_capability(CAP_NET_BIND_SERVICE)
+}
+
+/// The first port that anybody may have.
+fn first_of_all() -> u16 {
+    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(1024)
+}
+
+/// `CAP_NET_BIND_SERVICE` of `<linux/capability.h>`.
+const CAP_NET_BIND_SERVICE: u32 = 10;
+
+/// Whether a capability below 32 is in effect for the calling thread (`capget(2)`).
+fn has_capability(number: u32) -> bool {
+    /// `_LINUX_CAPABILITY_VERSION_3`, with two entries of effective, permitted and inheritable ones.
+    const VERSION: u32 = 0x2008_0522;
+    let mut header = [VERSION, 0];
+    let mut sets = [0_u32; 6];
+    // SAFETY: the header and both entries are writable, and as large as this version has them; 0 is the calling thread.
+    let error = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    error == 0 && sets.first().is_some_and(|effective| effective & (1 << number) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_read_as_the_kernel_writes_it() {
+        assert_eq!(parse("32768\t60999\n"), Some(32768..=60999));
+        for nonsense in ["", "7", "0 9", "9 7", "a b", "1 65536"] {
+            assert_eq!(parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn ports_of_the_system_are_for_those_who_have_the_capability() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a set");
+        let effective = u64::from_str_radix(line.trim(), 16).expect("bits");
+        for number in 0..32 {
+            assert_eq!(has_capability(number), effective & (1 << number) != 0, "{number}");
+        }
+        assert!(may_have(65535));
+    }
+}
