@@ -6,7 +6,7 @@ use crate::channel::{Deed, Event};
 use crate::device::{Device, Place};
 use crate::id::{Held, Id, Link, Stage};
 use abi::*;
-use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, ServiceId, Transport};
+use ferroverbs_cm::wire::{DatagramStatus, IpHeader, PortSpace, Psn, Reason, ServiceId, Transport};
 use ferroverbs_cm::{Connection, Event as Said, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,7 +114,12 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
         Said::Rejected { rejection, .. } => {
             let status = i32::from(rejection.reason.0);
             let data = rejection.private.bytes();
-            let connected = id.as_ref().is_some_and(|id| id.lock().stage == Stage::Connected);
+            let connected = id.as_ref().is_some_and(|id| match id.lock().stage {
+                Stage::Connected => true,
+                // Nobody knows the connection there: it may have been used, and its beginning and its end were lost.
+                Stage::Granted => rejection.reason == Reason::INVALID_COMM_ID,
+                _ => false,
+            });
             // Who was connected is so no more.
             let kind = if connected { RDMA_CM_EVENT_DISCONNECTED } else { RDMA_CM_EVENT_REJECTED };
             becomes(id, Stage::Over, kind, if connected { 0 } else { status }, data);

@@ -72,6 +72,8 @@ pub(crate) enum Stage {
     Connecting,
     /// A request of a peer waits for an answer.
     Asked,
+    /// We granted it, and the peer has not said that it is ready.
+    Granted,
     Connected,
     /// It ended, or came to nothing.
     Over,

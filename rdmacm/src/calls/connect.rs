@@ -420,7 +420,7 @@ fn grant(
     Id::carried(place, |agent, carried| {
         carried.manager.accept(agent.now(), connection, reply).map_err(errno)?;
         // Before the peer can say that it is ready, which comes by the lock that is held here.
-        id.lock().stage = Stage::Connected;
+        id.lock().stage = Stage::Granted;
         Ok(())
     })
 }
