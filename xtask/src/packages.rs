@@ -56,8 +56,15 @@ pub(crate) const BENCH: &[Package] = &[
 pub(crate) const BENCH_WIRE: &[Package] = &["ucx-utils", "libfabric-bin", "util-linux"];
 
 /// Programs that make their connections by librdmacm.
-pub(crate) const RDMACM: &[Package] =
-    &["rdmacm-utils", "librdmacm1|librdmacm1t64", "python3", "curl", "iperf3", "iproute2"];
+pub(crate) const RDMACM: &[Package] = &[
+    "rdmacm-utils",
+    "librdmacm1|librdmacm1t64",
+    "python3",
+    "curl",
+    "iperf3",
+    "iproute2",
+    "nftables",
+];
 
 /// Programs of others that connect by it, but for those of the stacks.
 pub(crate) const CONNECTED: &[Package] = &["fio", "libucx-dev"];

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod documented;
 mod hosts;
+mod losses;
 mod rsockets;
 
 use super::{Bench, ENOUGH, Fabric, Tally};
@@ -247,7 +248,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -260,6 +261,8 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("unacknowledged", "who waits for an acknowledgement is told"),
     ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
+    ("killed", "either side is killed, at each step of a connection"),
+    ("silent", "a server that does not answer, and a full backlog"),
 ];
 
 /// A server of one user, and a client of another one: they meet over soft by their group, and by the names of ports, too.

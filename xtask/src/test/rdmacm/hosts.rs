@@ -1,5 +1,6 @@
 //! The same programs between two hosts: two network namespaces with a cable, and QP 1 on the wire.
 
+use super::losses;
 use super::rsockets::{self, DATAGRAMS, STREAMS};
 use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, nobody, told_of_a_kill};
 use crate::namespaces::{Namespaces, SERVER};
@@ -125,6 +126,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
         drop(other);
     }
+    losses::run(bench, tally, &hosts)?;
     // It takes the adapter's retries, a minute, so that one side has to do; on one host both are tried.
     let name = format!("rstream between two hosts, {} is killed", rsockets::SIDES[0]);
     bench.step(&format!("rdmacm: {name}"));
@@ -143,7 +145,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 }
 
 /// A server and its client that share nothing but the cable.
-fn site<'a>(
+pub(super) fn site<'a>(
     bench: &Bench,
     hosts: &'a Namespaces,
     address: &'static str,

@@ -1,0 +1,316 @@
+/*
+ * What a side is told whose peer is killed, at each step of a connection: the request has come and is not answered, it is granted, the connection is there, one side ends it; and the
+ * same of a datagram's request. Who is left is told by an event, does not wait for ever, and serves or asks again.
+ *
+ * Both sides meet at a step by TCP. By that, too, who is left knows that the other one is gone. The ids have no queue pairs, so that the program says when a connection is ready.
+ *
+ * Without arguments both sides run here, step by step. With `server STEP` or `client STEP ADDRESS` it is one side, at a port of TCP that is always the same. `steps` lists the steps.
+ */
+#include "checks.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SERVER, CLIENT, PORT = 7740, LIMIT = 60 };
+
+/* Where both meet. */
+enum place { ASKED, GRANTED, UNHEARD, CONNECTED, LEAVING, LEFT };
+
+static const char *const sides[] = { "server", "client" };
+
+/* What who is left is told. Nothing for sure: it asked, or it was granted something by a host whose other processes may not have heard that it took it; or it grants a datagram's request. */
+enum told { NOTHING, REJECTED, DISCONNECTED };
+
+static const struct step {
+	const char *name;
+	enum place place;
+	int victim;
+	enum rdma_port_space ps;
+	/* By the victim's manager or its host's neighbours; and by the processes that are left on the victim's host, who end what they heard of. */
+	enum told here, between;
+} steps[] = {
+	{ "asked-server", ASKED, SERVER, RDMA_PS_TCP, NOTHING, NOTHING },
+	{ "asked-client", ASKED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "granted-server", GRANTED, SERVER, RDMA_PS_TCP, REJECTED, NOTHING },
+	{ "granted-client", GRANTED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	/* These want a cable that loses each RTU. */
+	{ "unheard-server", UNHEARD, SERVER, RDMA_PS_TCP, NOTHING, NOTHING },
+	{ "unheard-client", UNHEARD, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "connected-server", CONNECTED, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "connected-client", CONNECTED, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	/* The victim has ended the connection, or has heard that the other one did, and has not done so itself. */
+	{ "leaving-server", LEAVING, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "leaving-client", LEAVING, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "left-server", LEFT, SERVER, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "left-client", LEFT, CLIENT, RDMA_PS_TCP, DISCONNECTED, DISCONNECTED },
+	{ "datagram-server", ASKED, SERVER, RDMA_PS_UDP, NOTHING, NOTHING },
+	{ "datagram-client", ASKED, CLIENT, RDMA_PS_UDP, NOTHING, NOTHING },
+};
+
+enum { STEPS = sizeof(steps) / sizeof(steps[0]) };
+
+static const struct step *step;
+static struct rdma_event_channel *channel;
+/* By TCP, to the other side, and whether that one is on this host. */
+static int word = -1, is_here;
+static struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
+
+static void need(int ok, const char *what)
+{
+	if (ok)
+		return;
+	printf("FAILED: %s: %s, %s\n", step->name, what, strerror(errno));
+	exit(1);
+}
+
+#define NEED(condition) need((condition), #condition)
+
+/* The id of the next event, which has to be of a type. */
+static struct rdma_cm_id *next(enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+
+	need(!rdma_get_cm_event(channel, &event), rdma_event_str(type));
+	struct rdma_cm_id *id = event->id;
+
+	if (event->event != type)
+		printf("FAILED: %s: %s, %d came instead of %s\n", step->name, rdma_event_str(event->event),
+		       event->status, rdma_event_str(type));
+	failures += event->event != type;
+	NEED(!rdma_ack_cm_event(event));
+	return id;
+}
+
+/* What the next connection is made with: a queue pair that nobody has, nor had a moment ago. */
+static struct rdma_conn_param *new_queue(void)
+{
+	static unsigned made;
+
+	param.qp_num = 0x800000 | (unsigned)getpid() % 0x10000 << 4 | made++;
+	return &param;
+}
+
+/* Both are here. The victim goes no further, and who is left waits until it is gone. Whether that was so. */
+static int meet(enum place place, int self)
+{
+	char c = '.';
+
+	if (place != step->place)
+		return 0;
+	NEED(write(word, &c, 1) == 1 && read(word, &c, 1) == 1);
+	if (self == step->victim)
+		raise(SIGKILL);
+	need(read(word, &c, 1) <= 0, "the other one is gone");
+	return 1;
+}
+
+/* Whether anything more comes: it must not. */
+static int is_quiet(void)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+	return poll(&fd, 1, 0) == 0;
+}
+
+/* Both sides of what comes after the connection is there. Whether one was killed meanwhile. */
+static int end(struct rdma_cm_id *id, int self)
+{
+	if (meet(CONNECTED, self))
+		return 1;
+	if (step->place == LEAVING) {
+		if (self == step->victim)
+			NEED(!rdma_disconnect(id));
+		return meet(LEAVING, self);
+	}
+	if (self == step->victim)
+		next(RDMA_CM_EVENT_DISCONNECTED);
+	else
+		NEED(!rdma_disconnect(id));
+	return meet(LEFT, self);
+}
+
+static struct rdma_cm_id *routed(struct sockaddr_in *at)
+{
+	struct rdma_cm_id *id;
+
+	NEED(!rdma_create_id(channel, &id, NULL, step->ps));
+	NEED(!rdma_resolve_addr(id, NULL, (struct sockaddr *)at, 2000));
+	next(RDMA_CM_EVENT_ADDR_RESOLVED);
+	NEED(!rdma_resolve_route(id, 2000));
+	next(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return id;
+}
+
+/* Who is left has its event, and nothing comes behind it. Without an event it may go all the same. */
+static void told(struct rdma_cm_id *id)
+{
+	static const enum rdma_cm_event_type events[] = {
+		[REJECTED] = RDMA_CM_EVENT_REJECTED, [DISCONNECTED] = RDMA_CM_EVENT_DISCONNECTED
+	};
+	enum told told = is_here ? step->here : step->between;
+
+	if (told)
+		need(next(events[told]) == id && is_quiet(), "this id has one event");
+	NEED(!rdma_destroy_id(id));
+}
+
+/* Somebody answers that it is not to be. */
+static void is_turned_away(struct rdma_cm_id *id)
+{
+	next(step->ps == RDMA_PS_UDP ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED);
+	NEED(!rdma_destroy_id(id));
+}
+
+static int serve(int tcp)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET };
+	struct rdma_cm_id *listener, *id;
+
+	channel = rdma_create_event_channel();
+	NEED(channel && !rdma_create_id(channel, &listener, NULL, step->ps));
+	NEED(!rdma_bind_addr(listener, (struct sockaddr *)&at) && !rdma_listen(listener, 8));
+	at.sin_port = rdma_get_src_port(listener);
+	word = accept(tcp, NULL, NULL);
+	NEED(word >= 0 && write(word, &at.sin_port, sizeof(at.sin_port)) == sizeof(at.sin_port));
+
+	id = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	if (step->ps == RDMA_PS_UDP) {
+		meet(ASKED, SERVER);
+		/* Nobody hears that, and it is in order all the same. */
+		NEED(!rdma_accept(id, new_queue()) && is_quiet());
+		NEED(!rdma_destroy_id(id));
+	} else {
+		int is_over = meet(ASKED, SERVER);
+
+		NEED(!rdma_accept(id, new_queue()));
+		if (is_over || meet(GRANTED, SERVER) || meet(UNHEARD, SERVER)) {
+			told(id);
+		} else {
+			next(RDMA_CM_EVENT_ESTABLISHED);
+			end(id, SERVER);
+			told(id);
+		}
+	}
+	/* It serves the next one. */
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	id = routed(&at);
+	NEED(!rdma_connect(id, new_queue()));
+	struct rdma_cm_id *other = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+
+	NEED(!rdma_reject(other, NULL, 0) && !rdma_destroy_id(other));
+	is_turned_away(id);
+	NEED(!rdma_destroy_id(listener));
+	return failures != 0;
+}
+
+static int ask(struct sockaddr_in at)
+{
+	struct rdma_cm_id *id;
+
+	word = socket(AF_INET, SOCK_STREAM, 0);
+	/* It may be there first. */
+	while (connect(word, (struct sockaddr *)&at, sizeof(at)))
+		usleep(10000);
+	NEED(read(word, &at.sin_port, sizeof(at.sin_port)) == sizeof(at.sin_port));
+	channel = rdma_create_event_channel();
+	NEED(channel != NULL);
+	id = routed(&at);
+	NEED(!rdma_connect(id, new_queue()));
+	if (!meet(ASKED, CLIENT)) {
+		need(next(RDMA_CM_EVENT_CONNECT_RESPONSE) == id, "the answer is this id's");
+		int is_over = meet(GRANTED, CLIENT);
+
+		/* Who is told at once cannot say that it is ready any more. On another host it can. */
+		if (!is_over || !is_here)
+			NEED(!rdma_establish(id));
+		if (!is_over && !meet(UNHEARD, CLIENT))
+			end(id, CLIENT);
+	}
+	told(id);
+	/* The server's port is nobody's any more. While the kernel takes a process down its listener may still be seen, and who asks just then is not answered. */
+	for (int tries = 0; tries < 20; tries++) {
+		struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+
+		id = routed(&at);
+		NEED(!rdma_connect(id, new_queue()));
+		if (poll(&fd, 1, 1000) == 1) {
+			is_turned_away(id);
+			return failures != 0;
+		}
+		NEED(!rdma_destroy_id(id));
+	}
+	need(0, "somebody answers for it");
+	return 1;
+}
+
+/* What TCP is listened to; the port is told in `at`. */
+static int listen_by_tcp(struct sockaddr_in *at)
+{
+	int tcp = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	socklen_t length = sizeof(*at);
+
+	NEED(!setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)));
+	NEED(!bind(tcp, (struct sockaddr *)at, sizeof(*at)) && !listen(tcp, 1));
+	NEED(!getsockname(tcp, (struct sockaddr *)at, &length));
+	return tcp;
+}
+
+/* Both sides on this host. Whether the victim was killed and the other one has seen all. */
+static int both(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int tcp = listen_by_tcp(&at), status[2];
+	pid_t children[2];
+
+	fflush(stdout);
+	for (int side = SERVER; side <= CLIENT; side++) {
+		children[side] = fork();
+		if (children[side])
+			continue;
+		alarm(LIMIT);
+		failures = 0;
+		exit(side == SERVER ? serve(tcp) : ask(at));
+	}
+	close(tcp);
+	for (int side = SERVER; side <= CLIENT; side++)
+		waitpid(children[side], &status[side], 0);
+	int victim = step->victim, other = 1 - victim;
+
+	if (status[other])
+		printf("%s: %s ended with %#x\n", step->name, sides[other], status[other]);
+	return WIFSIGNALED(status[victim]) && WTERMSIG(status[victim]) == SIGKILL && status[other] == 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+
+	step = steps;
+	if (argc == 2) {
+		for (; step < steps + STEPS; step++)
+			puts(step->name);
+		return 0;
+	}
+	if (argc == 1) {
+		is_here = 1;
+		for (; step < steps + STEPS; step++)
+			if (step->place != UNHEARD)
+				check(both(), step->name);
+		return failures != 0;
+	}
+	while (step < steps + STEPS && strcmp(step->name, argv[2]))
+		step++;
+	if (step == steps + STEPS)
+		return 2;
+	alarm(LIMIT);
+	int failed = argc == 3 ? serve(listen_by_tcp(&at)) : inet_pton(AF_INET, argv[3], &at.sin_addr) != 1 || ask(at);
+
+	printf("%s: %s\n", failed ? "FAILED" : "ok", step->name);
+	return failed;
+}
