@@ -612,8 +612,10 @@ verb! {
         drop(state);
         Id::carried(place, |_, carried| match carried.manager.establish(connection) {
             Ok(()) => Ok(()),
-            // As the kernel: it knows already.
-            Err(Refused::State(_)) => Err(Errno::from_raw(libc::EISCONN)),
+            // As the kernel (`cm_establish`): it knows already.
+            Err(Refused::State(ferroverbs_cm::Stage::Established)) => {
+                Err(Errno::from_raw(libc::EISCONN))
+            }
             Err(why) => Err(errno(why)),
         })?;
         Ok(MinusOne(0))

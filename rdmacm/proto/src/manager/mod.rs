@@ -268,10 +268,9 @@ impl<A: Clone + Ord> Manager<A> {
     /// Data came on a granted connection: the peer is ready, even if its RTU is lost.
     ///
     /// # Errors
-    /// [`Refused::Gone`], or [`Refused::State`] if it is not granted.
+    /// [`Refused::Gone`], or [`Refused::State`] if it is not granted, or known to be ready.
     pub fn establish(&mut self, connection: Connection) -> Result<(), Refused> {
         match self.stage(connection)? {
-            Stage::Established => Ok(()),
             Stage::ReplySent => {
                 self.table.become_(connection, State::Established, None);
                 self.tell(connection, Event::Established { connection });

@@ -128,7 +128,8 @@ fn data_that_come_before_the_word_of_readiness_establish() {
     let server = net.nodes[0].requested();
     assert_eq!(net.nodes[0].manager.stage(server), Ok(Stage::ReplySent));
     net.nodes[0].manager.establish(server).expect("it is granted");
-    net.nodes[0].manager.establish(server).expect("it is established");
+    let again = net.nodes[0].manager.establish(server);
+    assert_eq!(again, Err(Refused::State(Stage::Established)));
     net.run(10 * SECOND);
     assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QE", "P"));
     assert_eq!(net.count(REP), 1);
