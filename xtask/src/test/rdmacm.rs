@@ -248,7 +248,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -262,6 +262,8 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("families", "a listener for each family of addresses at one port"),
     ("crowd", "a thousand clients at once, a full backlog, and a kill amid it"),
     ("killed", "either side is killed, at each step of a connection"),
+    ("calls", "calls of ids that few programs make"),
+    ("streams", "calls of rsockets for streams"),
     ("silent", "a server that does not answer, and a full backlog"),
 ];
 
