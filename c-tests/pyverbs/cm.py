@@ -1,4 +1,5 @@
-"""Connections by addresses through pyverbs: synchronous and asynchronous ids of two processes, private data, one-sided requests, a rejection."""
+"""Connections by addresses through pyverbs: synchronous and asynchronous ids of two processes, private data, vendors' options, one-sided requests, a shared receive queue, a rejection; and datagrams, to one
+and to a group."""
 import os
 import signal
 import socket
@@ -6,10 +7,14 @@ import struct
 
 from pyverbs import enums as e
 from pyverbs import cm_enums as ce
-from pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
+from pyverbs.addr import AH
+from pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam, JoinMCAttrEx, UDParam
 from pyverbs.device import Context, get_device_list
 from pyverbs.pyverbs_error import PyverbsError
-from pyverbs.qp import QPCap, QPInitAttr
+from pyverbs.pd import PD
+from pyverbs.qp import ECE, QPCap, QPInitAttr
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
+from pyverbs.wr import SGE, RecvWR
 
 from rig import PATIENCE_S, PORT, check, equal, finish, pattern
 
@@ -154,6 +159,8 @@ def asynchronous_server(service, ready):
     event = next_event(channel, ce.RDMA_CM_EVENT_CONNECT_REQUEST, 'server')
     equal(bytes(event.private_data)[:5], b'hello', 'server: its private data')
     cmid = CMID(creator=event, listen_id=listener)
+    ece = cmid.get_remote_ece()
+    equal((ece.vendor_id, ece.options), (0x1234, 0xabcd), "server: the client's vendor options")
     cmid.create_qp(attr())
     messages = Messages(cmid)
     answer = ConnParam(resources=1, depth=1, data_len=7)
@@ -176,6 +183,7 @@ def asynchronous_client(service):
     next_event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED, 'client').ack_cm_event()
     cmid.resolve_route(2000)
     next_event(channel, ce.RDMA_CM_EVENT_ROUTE_RESOLVED, 'client').ack_cm_event()
+    cmid.set_local_ece(ECE(vendor_id=0x1234, options=0xabcd))
     cmid.create_qp(attr())
     messages = Messages(cmid)
     ask = ConnParam(resources=1, depth=1, data_len=5)
@@ -191,6 +199,144 @@ def asynchronous_client(service):
     channel.close()
 
 
+# A datagram is received behind a header of addresses.
+HEADER = 40
+GROUP = '239.77.7.10'
+
+
+def group_info():
+    """The group, where pyverbs looks for it: among sources."""
+    return datagram_info(src=GROUP, src_service='0', flags=ce.RAI_PASSIVE)
+
+
+def datagram_attr():
+    return QPInitAttr(qp_type=e.IBV_QPT_UD, sq_sig_all=1, cap=QPCap(max_send_wr=8, max_recv_wr=8))
+
+
+def datagram_info(**more):
+    return AddrInfo(port_space=ce.RDMA_PS_UDP, **more)
+
+
+def datagram_server(service, ready):
+    """Says which queue pair it is, and receives; then is a member of a group."""
+    channel = CMEventChannel()
+    listener = CMID(creator=channel, port_space=ce.RDMA_PS_UDP)
+    listener.bind_addr(datagram_info(src=device_address(), src_service=service, flags=ce.RAI_PASSIVE))
+    listener.listen(4)
+    ready()
+    event = next_event(channel, ce.RDMA_CM_EVENT_CONNECT_REQUEST, 'server')
+    equal(bytes(event.private_data)[:3], b'who', "server: a datagram request's private data")
+    cmid = CMID(creator=event, listen_id=listener)
+    cmid.create_qp(datagram_attr())
+    into = cmid.reg_msgs(LENGTH + HEADER)
+    cmid.post_recv(into)
+    answer = ConnParam(data_len=2)
+    answer.set_private_data(b'me')
+    cmid.accept(answer)
+    event.ack_cm_event()
+    wc = cmid.get_recv_comp()
+    equal((wc.status, wc.byte_len), (e.IBV_WC_SUCCESS, LENGTH + HEADER), 'server: a datagram')
+    equal(into.read(LENGTH, HEADER), pattern(LENGTH, 3), 'server: what is in it')
+    cmid.close()
+    listener.close()
+
+    member = CMID(creator=channel, port_space=ce.RDMA_PS_UDP)
+    member.bind_addr(datagram_info(src=device_address(), src_service='0', flags=ce.RAI_PASSIVE))
+    member.resolve_addr(datagram_info(src=device_address(), dst=GROUP), 2000)
+    next_event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED, 'member').ack_cm_event()
+    member.create_qp(datagram_attr())
+    into = member.reg_msgs(LENGTH + HEADER)
+    member.post_recv(into)
+    member.join_multicast(addr=group_info())
+    next_event(channel, ce.RDMA_CM_EVENT_MULTICAST_JOIN, 'member').ack_cm_event()
+    ready()
+    equal(member.get_recv_comp().status, e.IBV_WC_SUCCESS, 'member: a datagram of the group')
+    equal(into.read(LENGTH, HEADER), pattern(LENGTH, 4), 'member: what is in it')
+    member.leave_multicast(group_info())
+    member.close()
+    channel.close()
+
+
+def datagram_client(service, wait):
+    channel = CMEventChannel()
+    cmid = CMID(creator=channel, port_space=ce.RDMA_PS_UDP)
+    cmid.resolve_addr(datagram_info(src=device_address(), dst=device_address(), dst_service=service), 2000)
+    next_event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED, 'client').ack_cm_event()
+    cmid.resolve_route(2000)
+    next_event(channel, ce.RDMA_CM_EVENT_ROUTE_RESOLVED, 'client').ack_cm_event()
+    cmid.create_qp(datagram_attr())
+    ask = ConnParam(data_len=3)
+    ask.set_private_data(b'who')
+    cmid.connect(ask)
+    event = next_event(channel, ce.RDMA_CM_EVENT_ESTABLISHED, 'client')
+    equal(bytes(event.private_data)[:2], b'me', "client: a datagram answer's private data")
+    send_datagram(cmid, event, 3)
+    cmid.close()
+
+    wait()
+    sender = CMID(creator=channel, port_space=ce.RDMA_PS_UDP)
+    sender.bind_addr(datagram_info(src=device_address(), src_service='0', flags=ce.RAI_PASSIVE))
+    sender.resolve_addr(datagram_info(src=device_address(), dst=GROUP), 2000)
+    next_event(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED, 'sender').ack_cm_event()
+    sender.create_qp(datagram_attr())
+    mask = ce.RDMA_CM_JOIN_MC_ATTR_ADDRESS | ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
+    # The attributes point into it.
+    group = group_info()
+    sender.join_multicast(mc_attr=JoinMCAttrEx(addr=group, comp_mask=mask, join_flags=ce.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER))
+    send_datagram(sender, next_event(channel, ce.RDMA_CM_EVENT_MULTICAST_JOIN, 'sender'), 4)
+    sender.leave_multicast(group)
+    sender.close()
+    channel.close()
+
+
+def send_datagram(cmid, event, seed):
+    """To whom an event names."""
+    to = UDParam(event)
+    event.ack_cm_event()
+    ah = AH(cmid.pd, attr=to.ah_attr)
+    out = cmid.reg_msgs(LENGTH)
+    out.write(pattern(LENGTH, seed), LENGTH)
+    cmid.post_ud_send(out, ah, rqpn=to.qp_num)
+    equal(cmid.get_send_comp().status, e.IBV_WC_SUCCESS, 'a datagram is sent')
+    ah.close()
+
+
+def shared_server(service, ready):
+    """Receives by a shared receive queue."""
+    channel = CMEventChannel()
+    listener = CMID(creator=channel, port_space=ce.RDMA_PS_TCP)
+    listener.bind_addr(server_info(service, device_address()))
+    listener.listen(4)
+    ready()
+    event = next_event(channel, ce.RDMA_CM_EVENT_CONNECT_REQUEST, 'server')
+    cmid = CMID(creator=event, listen_id=listener)
+    pd = PD(cmid)
+    srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=4)))
+    cmid.create_qp(QPInitAttr(qp_type=e.IBV_QPT_RC, sq_sig_all=1, srq=srq, cap=QPCap(max_send_wr=8, max_recv_wr=0)))
+    into = cmid.reg_msgs(LENGTH)
+    srq.post_recv(RecvWR(wr_id=5, num_sge=1, sg=[SGE(into.buf, LENGTH, into.lkey)]))
+    cmid.accept(ConnParam(resources=1, depth=1))
+    event.ack_cm_event()
+    next_event(channel, ce.RDMA_CM_EVENT_ESTABLISHED, 'server').ack_cm_event()
+    wc = cmid.get_recv_comp()
+    equal((wc.status, wc.wr_id), (e.IBV_WC_SUCCESS, 5), 'server: a message by the shared queue')
+    equal(into.read(LENGTH, 0), pattern(LENGTH, 6), 'server: what is in it')
+    next_event(channel, ce.RDMA_CM_EVENT_DISCONNECTED, 'server').ack_cm_event()
+    cmid.close()
+    srq.close()
+    listener.close()
+    channel.close()
+
+
+def shared_client(service):
+    cmid = CMID(creator=client_info(service, device_address()), qp_init_attr=attr())
+    messages = Messages(cmid)
+    cmid.connect()
+    equal(messages.send(pattern(LENGTH, 6)), e.IBV_WC_SUCCESS, 'client: a message')
+    cmid.disconnect()
+    cmid.close()
+
+
 def begin(what):
     """Runs `what` in a process of its own: what made connections may not fork."""
     child = os.fork()
@@ -201,14 +347,15 @@ def begin(what):
     return child
 
 
-def pair(server, client):
-    """Runs both. The client begins when the server listens."""
+def pair(server, client, waits=False):
+    """Runs both. The client begins when the server listens. If it `waits`, it can do so until the server is ready for more."""
     service = port()
     here, there = os.pipe()
     serving = begin(lambda: server(service, lambda: os.write(there, b'.')))
     os.close(there)
     if check(os.read(here, 1) == b'.', 'the server listens'):
-        asking = begin(lambda: client(service))
+        more = [lambda: os.read(here, 1)] if waits else []
+        asking = begin(lambda: client(service, *more))
         equal(os.waitpid(asking, 0)[1], 0, 'the client ends')
     equal(os.waitpid(serving, 0)[1], 0, 'the server ends')
     os.close(here)
@@ -217,6 +364,8 @@ def pair(server, client):
 def main():
     pair(synchronous_server, synchronous_client)
     pair(asynchronous_server, asynchronous_client)
+    pair(shared_server, shared_client)
+    pair(datagram_server, datagram_client, waits=True)
     finish()
 
 
