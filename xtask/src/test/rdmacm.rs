@@ -113,7 +113,31 @@ const CASES: &[Case] = &[
         &["ib_send_bw", "-R", "-b", "-e", "-n", "500", ADDRESS],
     ),
     perftest(&["ib_atomic_lat", "-R", "-n", "500"], &["ib_atomic_lat", "-R", "-n", "500", ADDRESS]),
+    perftest(
+        &["ib_atomic_bw", "-R", "-T", "32", "-n", "500"],
+        &["ib_atomic_bw", "-R", "-T", "32", "-n", "500", ADDRESS],
+    ),
+    // Of other kinds than RC it takes UD only.
+    Case {
+        server: &["ib_send_bw", "-R", "-c", "UD", "-n", "500"],
+        client: &["ib_send_bw", "-R", "-c", "UD", "-n", "500", ADDRESS],
+        says: "#bytes",
+        ..PLAIN
+    },
+    perftest(
+        &["ib_send_bw", "-R", "--use-srq", "-q", "4", "-n", "500"],
+        &["ib_send_bw", "-R", "--use-srq", "-q", "4", "-n", "500", ADDRESS],
+    ),
 ];
+
+/// As many connections at once as a large cluster makes, all of them established, and ended; a few seconds.
+const TEN_THOUSAND: Case = Case {
+    server: &["cmtime"],
+    client: &["cmtime", "-c", "10000", "-s", ADDRESS],
+    says: "disconnect ",
+    endless: true,
+    ..PLAIN
+};
 
 /// perftest, whose client says nothing that the server does not.
 const fn perftest(server: &'static [&'static str], client: &'static [&'static str]) -> Case {
@@ -136,6 +160,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     let fabric = bench.over(DataPath::Default)?;
+    bench.step("rdmacm: ten thousand connections");
+    tally.record("ten thousand connections", both(bench, &Site::here(&fabric), &TEN_THOUSAND));
     tally.record("nobody listens: rejected", nobody(bench, &Site::here(&fabric)));
     for (program, what) in PROGRAMS {
         tally.record(what, own_program(bench, &fabric, program));

@@ -2,7 +2,10 @@
 
 use super::losses;
 use super::rsockets::{self, DATAGRAMS, STREAMS};
-use super::{ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, nobody, told_of_a_kill};
+use super::{
+    ADDRESS, CASES, Case, LIMIT, PLAIN, SOCKET, Site, TCP, TEN_THOUSAND, both, nobody,
+    told_of_a_kill,
+};
 use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
 use crate::pair;
@@ -90,6 +93,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, both(bench, &site(bench, &hosts, address)?, case));
     }
+    bench.step("rdmacm: ten thousand connections between two hosts");
+    let many = both(bench, &site(bench, &hosts, SERVER)?, &TEN_THOUSAND);
+    tally.record("ten thousand connections between two hosts", many);
     for address in [SERVER, SERVER6] {
         let name = format!("mckey between two hosts, by {address}");
         bench.step(&format!("rdmacm: {name}"));
