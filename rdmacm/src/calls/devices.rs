@@ -12,6 +12,11 @@ verb! {
     /// # Safety
     /// `count` is NULL or writable.
     pub(crate) fn get(count: *mut c_int) -> *mut *mut ibv_context {
+        if !count.is_null() {
+            // As upstream's, where there are none.
+            // SAFETY: by the contract above.
+            unsafe { *count = 0 };
+        }
         let present = device::present()?;
         let mut contexts: Vec<_> = present.soft.iter().map(|device| device.context).collect();
         if present.kernel {
