@@ -338,7 +338,7 @@ fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String>
 }
 
 /// Compiles a program of ours.
-fn compiled(bench: &Bench, name: &str) -> Result<PathBuf, String> {
+pub(super) fn compiled(bench: &Bench, name: &str) -> Result<PathBuf, String> {
     let prefix = bench.prefix()?;
     let exe = bench.scratch.fresh(name);
     let compiled = Job::new("gcc")

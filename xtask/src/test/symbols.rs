@@ -115,6 +115,62 @@ fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .collect();
     let nothing_else = if extra.is_empty() { Ok(()) } else { Err(extra.join(" ")) };
     tally.record("no symbols of librdmacm that no release has", nothing_else);
+    beside_upstreams(bench, tally)
+}
+
+/// What librspreload has since rdma-core 65, and ours has not: sets of descriptors by epoll(7), and dup(2).
+const NOT_PRELOADED: [&str; 4] = ["dup", "epoll_create", "epoll_create1", "epoll_wait"];
+
+/// What stands before libc's calls of sockets, and librdmacm over a libibverbs that is not ours.
+fn beside_upstreams(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let preload = read_names(&readelf(bench, &bench.prefix()?.join(crate::stage::PRELOAD))?);
+    let there = NOT_PRELOADED.iter().find(|&&name| preload.contains(name));
+    let done =
+        there.map_or(Ok(()), |name| Err(format!("{name} is there, and is not to be listed")));
+    tally.record("names that our librspreload has not", done);
+    // Alone in a folder, so that our libibverbs is not found.
+    let alone = bench.scratch.folder("alone", 0o755)?;
+    let library = "librdmacm.so.1";
+    std::fs::copy(bench.prefix()?.join("lib").join(library), alone.join(library))
+        .map_err(|why| format!("cannot copy {library}: {why}"))?;
+    let program = super::rdmacm::compiled(bench, "without_devices")?;
+    for release in RELEASES {
+        let names = format!("all names of librspreload of Debian's {}", release.suite);
+        let over = format!("librdmacm over libibverbs of Debian's {}", release.suite);
+        let unpacked = match release.unpacked(&bench.paths.target) {
+            Ok(unpacked) => unpacked,
+            Err(reason) => {
+                tally.skip(&names, &reason);
+                tally.skip(&over, &reason);
+                continue;
+            }
+        };
+        let listed = readelf(bench, &unpacked.libraries.join("rsocket/librspreload.so"))?;
+        let theirs = read_names(&listed);
+        let lacking = theirs.difference(&preload).map(String::as_str);
+        let lacking: Vec<_> = lacking.filter(|name| !NOT_PRELOADED.contains(name)).collect();
+        let done = match (theirs.is_empty(), lacking.is_empty()) {
+            (true, _) => Err("there are no names to compare with".into()),
+            (_, true) => Ok(()),
+            _ => Err(format!("missing: {}", lacking.join(" "))),
+        };
+        tally.record(&names, done);
+        let says = |folders: &[&Path]| -> crate::Result<String> {
+            let path = std::env::join_paths(folders).map_err(|why| why.to_string())?;
+            // All symbols are looked up at once.
+            let job = Job::new(unpacked.loader()).arg("--library-path").arg(path).arg(&program);
+            let done = job.env("LD_BIND_NOW", "1").run(&bench.scratch, LIMIT)?;
+            if done.ok() { Ok(done.stdout) } else { Err(done.report("without_devices")) }
+        };
+        let theirs = says(&[&unpacked.libraries])?;
+        tally.record(
+            &over,
+            says(&[&alone, &unpacked.libraries]).and_then(|ours| match ours == theirs {
+                true => Ok(()),
+                false => Err(format!("upstream's says\n{theirs}ours\n{ours}")),
+            }),
+        );
+    }
     Ok(())
 }
 
@@ -162,6 +218,16 @@ fn read_list(text: &str) -> Symbols {
             Some(((name, version), Symbol { is_default, kind, size }))
         })
         .collect()
+}
+
+/// Names of functions that are defined, without their versions.
+fn read_names(text: &str) -> BTreeSet<String> {
+    let functions = text.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, "FUNC", "GLOBAL", _, section, name] = fields.get(..8)? else { return None };
+        (*section != "UND").then(|| name.split('@').next().unwrap_or_default().to_owned())
+    });
+    functions.collect()
 }
 
 /// Defined, versioned symbols in readelf's output.
