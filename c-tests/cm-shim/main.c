@@ -28,6 +28,7 @@
 #define RDMA_MC_JOIN_FLAG_FULLMEMBER CM_MC_JOIN_FLAG_FULLMEMBER
 #define RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER CM_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 #define RDMA_MC_JOIN_FLAG_RESERVED CM_MC_JOIN_FLAG_RESERVED
+#include <infiniband/sa.h>
 #include <rdma/rdma_cma.h>
 #undef RDMA_PS_IPOIB
 #undef RDMA_PS_IB
@@ -213,6 +214,7 @@ static struct rdma_conn_param too_many = { .responder_resources = 11, .initiator
 
 static void options(struct rdma_cm_id *id)
 {
+	struct ibv_path_data paths[2] = { { .flags = 7, .path = { .service_id = 5, .pkey = 6 } }, { .flags = 8, .path = { .reversible_numpath = 1 } } };
 	uint8_t tos = 0x20, timeout = 14;
 	int yes = 1;
 
@@ -220,6 +222,7 @@ static void options(struct rdma_cm_id *id)
 	CALL(rdma_set_option(id, CM_OPTION_ID, CM_OPTION_ID_REUSEADDR, &yes, sizeof(yes)));
 	CALL(rdma_set_option(id, CM_OPTION_ID, CM_OPTION_ID_AFONLY, &yes, sizeof(yes)));
 	CALL(rdma_set_option(id, CM_OPTION_ID, CM_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof(timeout)));
+	CALL(rdma_set_option(id, CM_OPTION_IB, CM_OPTION_IB_PATH, paths, sizeof(paths)));
 	/* The kernel refuses what it does not know; the library does not. */
 	CALL(rdma_set_option(id, 9, 8, &yes, 3));
 }
