@@ -1,5 +1,5 @@
 /*
- * A server that has a request and does not answer it: stopped, or slow. Its client may go at once, another one waits, and is told when the server goes on, or is killed. And a backlog that is full: who finds no room
+ * A server that has a request and does not answer it: stopped, or slow. Its client may go at once, another one waits, and is served when the server goes on. And a backlog that is full: who finds no room
  * comes again until there is some.
  *
  * With `server FILE` it is a server that answers its one client when there is a file of that name, and with `client ADDRESS` that client; both meet by TCP at a port that is always the same.

@@ -17,8 +17,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "--no-fail-fast",
         "--",
         "--format=pretty",
+        // What those that pass say, too: that they were skipped.
+        "--show-output",
     ]);
-    // The tests would pass over what they lack without a word: libtest shows none of those that pass.
     for release in RELEASES {
         bench.step(&format!("unit: packages of Debian's {}", release.suite));
         if let Err(reason) = release.unpacked(&bench.paths.target) {
@@ -69,10 +70,25 @@ fn details(output: &str) -> String {
     lines.take_while(|l| !l.starts_with("test result")).take(80).collect::<Vec<_>>().join("\n")
 }
 
-/// Takes results from libtest's output; false if there are none.
+/// Takes results from libtest's output; false if there are none. A test that passed and said `skipped: ` was skipped.
 fn read(output: &str, tally: &mut Tally) -> bool {
     let mut any = false;
+    let (mut is_success, mut speaker) = (false, None);
     for line in output.lines() {
+        match line {
+            "successes:" => is_success = true,
+            "failures:" => is_success = false,
+            _ => {}
+        }
+        if let Some(name) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
+        {
+            speaker = is_success.then_some(name);
+        } else if let Some(reason) = line.strip_prefix("skipped: ")
+            && let Some(name) = speaker.take()
+        {
+            tally.passed = tally.passed.saturating_sub(1);
+            tally.skip(name, reason);
+        }
         let Some((name, result)) =
             line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
         else {
@@ -107,5 +123,16 @@ mod tests {
         assert_eq!(tally.failures, ["c"]);
         assert_eq!(tally.skips, ["d: needs a kernel"]);
         assert!(!read("", &mut Tally::default()));
+    }
+
+    #[test]
+    fn who_passes_and_says_so_was_skipped() {
+        let output = "running 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... FAILED\n\nsuccesses:\n\n\
+            ---- a stdout ----\nskipped: no headers\nskipped: no library\n\n---- b stdout ----\nhello\n\n\
+            failures:\n\n---- c stdout ----\nskipped: half of it\n";
+        let mut tally = Tally::default();
+        assert!(read(output, &mut tally));
+        assert_eq!((tally.passed, &*tally.skips), (1, &["a: no headers".to_owned()][..]));
+        assert_eq!(tally.failures, ["c"]);
     }
 }
