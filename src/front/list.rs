@@ -316,6 +316,7 @@ mod tests {
         tell_packets: None,
         is_wired: None,
         waiting: None,
+        other_end: None,
     };
 
     #[test]
