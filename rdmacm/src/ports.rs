@@ -15,7 +15,7 @@ use ferroverbs_cm::wire::{PortSpace, ServiceId};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener};
@@ -264,7 +264,7 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        for first in turned(&pieces.blocks, random) {
+        for first in pieces.blocks(random) {
             let name = match take(&block_name(space, first)) {
                 Ok(name) => name,
                 Err(why) if why.raw() == libc::EADDRINUSE => continue,
@@ -276,7 +276,7 @@ impl Blocks {
                 return Ok(port);
             }
         }
-        single(space, claim, turned(&pieces.singles, random), random)
+        single(space, claim, pieces.singles(random), random)
     }
 
     /// Who has a port as one of those.
@@ -292,10 +292,10 @@ impl Blocks {
 /// What ports for those who do not care are given out by.
 #[derive(Debug)]
 struct Pieces {
-    /// The first ports of blocks. Each is a multiple of a block's length, so that no two blocks overlap, even if two processes know different ranges.
-    blocks: Vec<u16>,
-    /// Ports for one owner each. There are some for when all blocks are processes', which may need one port each.
-    singles: Vec<u16>,
+    range: RangeInclusive<u16>,
+    /// The ports in blocks. A block begins at a multiple of its length, so that no two overlap, even if two processes know different ranges. The rest are ports for
+    /// one owner each, for when all blocks are processes', which may need one port each.
+    blocks: Range<u32>,
 }
 
 impl Pieces {
@@ -306,20 +306,28 @@ impl Pieces {
         let end = first + (last + 1 - first) / 4 * 3;
         let begin = first.next_multiple_of(len);
         let count = end.saturating_sub(begin) / len;
-        let in_blocks = begin..begin + count * len;
-        let port = |number: u32| u16::try_from(number).ok();
-        Self {
-            blocks: in_blocks.clone().step_by(usize::from(Block::LEN)).filter_map(port).collect(),
-            singles: (first..=last).filter(|it| !in_blocks.contains(it)).filter_map(port).collect(),
-        }
+        Self { range, blocks: begin..begin + count * len }
+    }
+
+    /// The first ports of all blocks, from somewhere on.
+    fn blocks(&self, random: u64) -> impl Iterator<Item = u16> {
+        let (first, len) = (self.blocks.start, u32::from(Block::LEN));
+        let count = (self.blocks.end - first) / len;
+        turned(count, random).filter_map(move |at| u16::try_from(first + at * len).ok())
+    }
+
+    /// All other ports, likewise.
+    fn singles(&self, random: u64) -> impl Iterator<Item = u16> {
+        let (first, last) = (u32::from(*self.range.start()), u32::from(*self.range.end()));
+        let all = turned(last + 1 - first, random).map(move |at| first + at);
+        all.filter(|port| !self.blocks.contains(port)).filter_map(|port| u16::try_from(port).ok())
     }
 }
 
-/// All of `numbers`, from somewhere on.
-fn turned(numbers: &[u16], random: u64) -> impl Iterator<Item = u16> {
-    let at = usize::try_from(random).unwrap_or(usize::MAX) % numbers.len().max(1);
-    let (before, behind) = numbers.split_at(at);
-    behind.iter().chain(before).copied()
+/// The numbers below `count`, from somewhere on.
+fn turned(count: u32, random: u64) -> impl Iterator<Item = u32> {
+    let at = (random % u64::from(count.max(1))) as u32;
+    (at..count).chain(0..at)
 }
 
 /// One of `numbers` that nobody has, by names of its own.
@@ -697,13 +705,13 @@ mod tests {
 
     #[test]
     fn a_range_is_blocks_and_for_the_rest_single_ports() {
-        let kernels = Pieces::of(32768..=60999);
-        assert_eq!((kernels.blocks.len(), kernels.singles.len()), (330, 7112));
+        let counts = |pieces: &Pieces| (pieces.blocks(5).count(), pieces.singles(5).count());
+        assert_eq!(counts(&Pieces::of(32768..=60999)), (330, 7112));
         let all = Pieces::of(1..=u16::MAX);
-        assert_eq!(all.blocks.len() * 64 + all.singles.len(), 65535);
-        assert_eq!((all.blocks.first(), all.singles.last()), (Some(&64), Some(&65535)));
-        let few = Pieces::of(40_001..=40_010);
-        assert_eq!((few.blocks.len(), few.singles.len()), (0, 10));
+        let (blocks, singles) = counts(&all);
+        assert_eq!(blocks * 64 + singles, 65535);
+        assert_eq!((all.blocks(0).next(), all.singles(0).last()), (Some(64), Some(65535)));
+        assert_eq!(counts(&Pieces::of(40_001..=40_010)), (0, 10));
     }
 
     #[test]
@@ -712,7 +720,7 @@ mod tests {
         let first = 2048 + (std::process::id() % 100) as u16 * 256;
         let pieces = Pieces::of(first..=first + 255);
         let space = PortSpace::IpOverIb;
-        assert_eq!((pieces.blocks.len(), pieces.singles.len()), (3, 64));
+        assert_eq!((pieces.blocks(0).count(), pieces.singles(0).count()), (3, 64));
         let one_more = || {
             let mut process = Blocks::default();
             process.reserve_of(&pieces, space, claim("::"), 77)

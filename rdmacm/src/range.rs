@@ -1,11 +1,16 @@
 //! Which ports the kernel of this host gives to those who do not care, and to whom it gives those of the system (ip(7)).
 
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
-/// Where ports for those who do not care are; the kernel's own, unless an administrator says otherwise.
+/// Where ports for those who do not care are; the kernel's own, unless an administrator says otherwise. It is read once.
 pub(crate) fn dynamic() -> RangeInclusive<u16> {
-    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    said.ok().and_then(|said| parse(&said)).unwrap_or(32768..=60999)
+    static RANGE: OnceLock<RangeInclusive<u16>> = OnceLock::new();
+    let range = RANGE.get_or_init(|| {
+        let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        said.ok().and_then(|said| parse(&said)).unwrap_or(32768..=60999)
+    });
+    range.clone()
 }
 
 /// What the file says: the first and the last of them.
