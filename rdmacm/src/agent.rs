@@ -573,6 +573,19 @@ fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
 
 /// Starts the thread of a device whose agent is being made.
 fn start(device: &'static Device) -> Result<(), Errno> {
+    spawn("fv-rdmacm", || {
+        // Waits until the agent is there.
+        if let Ok(agent) = device.agent() {
+            agent.run();
+        }
+    })
+}
+
+/// Starts a thread of the library.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // Signals are the program's threads'.
@@ -581,12 +594,7 @@ fn start(device: &'static Device) -> Result<(), Errno> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let started = std::thread::Builder::new().name("fv-rdmacm".into()).spawn(|| {
-        // Waits until the agent is there.
-        if let Ok(agent) = device.agent() {
-            agent.run();
-        }
-    });
+    let started = std::thread::Builder::new().name(name.into()).spawn(what);
     // SAFETY: filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     started.map(drop).map_err(Errno::from)

@@ -183,9 +183,7 @@ fn now(device: &'static Device) -> ferroverbs_cm::Time {
 }
 
 fn place(device: &'static Device, from: Peer) -> Place {
-    let gids = device.gids();
-    let index = gids.iter().find(|(_, gid)| *gid == from.local).map_or(0, |(index, _)| *index);
-    Place { device, gid: from.local, index }
+    Place::of_gid(device, from.local)
 }
 
 /// Who asks and whom, and what the application says, by the private data of a request.
@@ -227,7 +225,7 @@ fn new_id(
     // For the new id, the peer is the destination. Messages name no interface: it is that of our address.
     let [source, destination] = [source, destination].map(|address| {
         if address::is_link_local(address.ip()) {
-            address::at_interface(address, place.device.interface(place.index))
+            address::at_interface(address, place.interface)
         } else {
             address
         }

@@ -197,6 +197,22 @@ pub(crate) struct Place {
     pub(crate) device: &'static Device,
     pub(crate) gid: Gid,
     pub(crate) index: u32,
+    /// That of the address; 0 where it has none.
+    pub(crate) interface: u32,
+}
+
+impl Place {
+    fn of(device: &'static Device, entry: &ibv_gid_entry) -> Self {
+        let (gid, index, interface) = (entry.gid.bytes(), entry.gid_index, entry.ndev_ifindex);
+        Self { device, gid, index, interface }
+    }
+
+    /// Of an entry that is known by its GID; of the first, if none is.
+    pub(crate) fn of_gid(device: &'static Device, gid: Gid) -> Self {
+        let entries = device.entries();
+        let own = entries.iter().find(|entry| entry.gid.bytes() == gid);
+        own.map_or(Self { device, gid, index: 0, interface: 0 }, |entry| Self::of(device, entry))
+    }
 }
 
 /// The device that has an address. Those of loopback lead to any device, by its first GID.
@@ -208,14 +224,14 @@ pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
     let (ip, interface) = (address.ip(), crate::address::interface(address));
     let gid = crate::address::gid(ip);
     for device in devices {
-        let mut entries = device.gids();
-        if interface != 0 {
-            entries.retain(|(index, _)| device.interface(*index) == interface);
-        }
-        let own = entries.iter().find(|(_, known)| *known == gid);
+        let entries = device.entries();
+        let is_its = |entry: &&ibv_gid_entry| {
+            entry.gid.bytes() == gid && (interface == 0 || entry.ndev_ifindex == interface)
+        };
+        let own = entries.iter().find(is_its);
         let own = own.or_else(|| if ip.is_loopback() { entries.first() } else { None });
-        if let Some(&(index, gid)) = own {
-            return Ok(Place { device, gid, index });
+        if let Some(entry) = own {
+            return Ok(Place::of(device, entry));
         }
     }
     Err(Errno::ENODEV)
@@ -224,19 +240,15 @@ pub(crate) fn with_address(address: SocketAddr) -> Result<Place, Errno> {
 impl Device {
     /// Its GIDs, and their indices.
     pub(crate) fn gids(&self) -> Vec<(u32, Gid)> {
-        // SAFETY: the context is never closed.
-        let entries = unsafe { verbs::gid_table(self.context) };
-        let own = entries.iter().filter(|entry| entry.port_num == u32::from(PORT));
-        own.map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
+        self.entries().iter().map(|entry| (entry.gid_index, entry.gid.bytes())).collect()
     }
 
-    /// The interface of one of its GIDs; 0 where it has none.
-    pub(crate) fn interface(&self, index: u32) -> u32 {
+    /// The entries of its GID table.
+    fn entries(&self) -> Vec<ibv_gid_entry> {
         // SAFETY: the context is never closed.
-        let entries = unsafe { verbs::gid_table(self.context) };
-        let is_it =
-            |entry: &&ibv_gid_entry| entry.port_num == u32::from(PORT) && entry.gid_index == index;
-        entries.iter().find(is_it).map_or(0, |entry| entry.ndev_ifindex)
+        let mut entries = unsafe { verbs::gid_table(self.context) };
+        entries.retain(|entry| entry.port_num == u32::from(PORT));
+        entries
     }
 
     /// What carries its messages; begun by the first who needs it. Who could not may try again, since what was lacking may be there by then.

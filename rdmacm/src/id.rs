@@ -65,6 +65,8 @@ pub(crate) enum Side {
 pub(crate) enum Stage {
     Idle,
     Bound,
+    /// The destination's next hop is asked for.
+    Resolving,
     Resolved,
     Routed,
     Listening,
@@ -452,6 +454,10 @@ impl Id {
         let (listening, connection, place) = {
             let mut state = self.lock();
             state.port = None;
+            if state.stage == Stage::Resolving {
+                // Who looks for its next hop has nothing to tell any more.
+                state.stage = Stage::Over;
+            }
             (state.listening.take(), state.connection.take(), state.place)
         };
         if let Some(listening) = listening {

@@ -8,6 +8,7 @@
 //! | `agent`, `sorting` | its messages, by a datagram QP of each process, and whom they are for |
 //! | `ports`, `neighbours` | who has which port, among the processes of a host; and which of those that we are connected with have ended |
 //! | `owner`, `range` | whose names of ports are, and which ports the host gives to whom |
+//! | `next_hop`, `resolver` | whether the host can reach a destination, and who waits for that |
 //! | `device`, `address` | devices and their addresses |
 //! | `anew` | what the child of a fork begins anew |
 //! | `rsocket` | sockets over queue pairs |
@@ -29,10 +30,12 @@ mod id;
 mod kernel;
 mod layers;
 mod neighbours;
+mod next_hop;
 mod owner;
 mod ports;
 mod random;
 mod range;
+mod resolver;
 mod rsocket;
 mod sorting;
 mod stray;

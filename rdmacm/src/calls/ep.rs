@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// How long an address may take, in milliseconds; nothing takes time here.
+/// How long an address may take, in milliseconds.
 const RESOLVE_MS: c_int = 2000;
 
 /// What an id of `info` is to become.

@@ -6,13 +6,15 @@ use crate::device::{self, Place};
 use crate::id::{Id, Side, Stage, State};
 use crate::kernel;
 use crate::kernel::id::Bytes;
+use crate::next_hop::{self, Hop, Known, Tables};
 use crate::ports::{Claim, Port};
-use crate::{address, random, range};
+use crate::{address, random, range, resolver};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Binds an id to an address, and to a port.
 ///
@@ -56,15 +58,22 @@ fn place_of(address: SocketAddr) -> Result<Option<Place>, Errno> {
 /// A destination, where our own address says by which interface it is reached: that is the one of a link-local address (`rdma_copy_src_l2_addr` in Linux'
 /// `drivers/infiniband/core/addr.c`). On a way from loopback the destination's own counts.
 fn reached_from(place: &Place, destination: SocketAddr) -> SocketAddr {
-    match place.device.interface(place.index) {
+    match place.interface {
         0 => destination,
         interface => address::at_interface(destination, interface),
     }
 }
 
+/// Where an id is to go, and from where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    source: SocketAddr,
+    destination: SocketAddr,
+    place: Place,
+}
+
 /// Finds the device that leads to the destination.
-fn resolve(id: &Arc<Id>, destination: SocketAddr) -> Result<(), Errno> {
-    let mut state = id.lock();
+fn find_way(state: &State, destination: SocketAddr) -> Result<Way, Errno> {
     let bound = state.source.filter(|source| !source.ip().is_unspecified());
     let mut source = match bound {
         Some(source) => source,
@@ -72,16 +81,69 @@ fn resolve(id: &Arc<Id>, destination: SocketAddr) -> Result<(), Errno> {
     };
     let place = device::with_address(source)?;
     source.set_port(state.port.as_ref().map_or(0, |port| port.number));
-    state.source = Some(source);
-    state.destination = Some(reached_from(&place, destination));
-    state.place = Some(place);
+    Ok(Way { source, destination: reached_from(&place, destination), place })
+}
+
+/// The neighbour that has to be asked for whether the destination is there. `None`: it is known, or there is none to be asked, as on this host.
+fn unknown(way: &Way) -> Option<Hop> {
+    let to = way.destination.ip();
+    if address::is_any(to) || to.is_multicast() || to == way.source.ip() {
+        return None;
+    }
+    let tables = Tables::open()?;
+    let hop = tables.next_hop(way.source, way.destination)?;
+    // One that was asked in vain before is asked again: it may be there by now.
+    if tables.known(&hop)? == Known::There {
+        return None;
+    }
+    // Without a way or leave, who is asked later finds out.
+    next_hop::ask_for(way.source, way.destination).is_ok().then_some(hop)
+}
+
+/// Sets out for the destination. Where it is not known whether that is there, the id hears later.
+fn resolve(id: &Arc<Id>, destination: SocketAddr, patience: Duration) {
+    let way = find_way(&id.lock(), destination);
+    id.lock().stage = Stage::Resolving;
+    if let Ok(way) = &way
+        && let Some(hop) = unknown(way)
+        // Without a thread that waits, who is asked later finds out.
+        && resolver::wait_for(id, *way, hop, patience).is_ok()
+    {
+        return;
+    }
+    resolved(id, way);
+}
+
+/// It is known whether there is a way: the id has it, unless it has ended meanwhile.
+pub(crate) fn resolved(id: &Arc<Id>, found: Result<Way, Errno>) {
+    let mut state = id.lock();
+    if state.stage != Stage::Resolving {
+        return;
+    }
+    let (kind, status) = match found {
+        Ok(way) => {
+            take_way(id, &mut state, way);
+            (RDMA_CM_EVENT_ADDR_RESOLVED, 0)
+        }
+        Err(why) => {
+            state.stage = Stage::Bound;
+            (RDMA_CM_EVENT_ADDR_ERROR, -why.raw())
+        }
+    };
+    // Under the lock: who destroys it takes back its events after this.
+    state.channel.push(Event::new(id, kind, status));
+}
+
+fn take_way(id: &Id, state: &mut State, way: Way) {
+    state.source = Some(way.source);
+    state.destination = Some(way.destination);
+    state.place = Some(way.place);
     state.stage = Stage::Resolved;
-    id.show(&state);
-    if let Some(gid) = Id::peer_gid(&state) {
+    id.show(state);
+    if let Some(gid) = Id::peer_gid(state) {
         // SAFETY: the program reads it only after the event.
         unsafe { (*id.as_c()).route.addr.addr.dgid.raw = gid };
     }
-    Ok(())
 }
 
 /// Binds an id of which is not known whose its device is, to all addresses: at both, to the port that the kernel has for it.
@@ -248,11 +310,7 @@ verb! {
             Stage::Bound => {}
             _ => return Err(Errno::EINVAL),
         }
-        let (kind, status) = match resolve(&id, destination) {
-            Ok(()) => (RDMA_CM_EVENT_ADDR_RESOLVED, 0),
-            Err(why) => (RDMA_CM_EVENT_ADDR_ERROR, -why.raw()),
-        };
-        id.push(Event::new(&id, kind, status));
+        resolve(&id, destination, Duration::from_millis(timeout.try_into().unwrap_or(0)));
         complete(&id)
     }
 

@@ -101,6 +101,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
+    for absent in ABSENT {
+        let name = format!("rping to {absent}, which nobody has");
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, not_there(bench, &hosts, absent));
+    }
     for (client, what) in [(1, "two hosts"), (0, "one host")] {
         let name = format!("rping by link-local addresses, {what}");
         bench.step(&format!("rdmacm: {name}"));
@@ -162,6 +167,22 @@ pub(super) fn site<'a>(
         Ok::<_, String>((over, dir))
     };
     Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })
+}
+
+/// Addresses of the cable's networks that nobody has.
+const ABSENT: [&str; 2] = ["10.99.0.77", "fd99::77"];
+
+/// Who is not there is not resolved: nobody answers in time, or the kernel has given up (110 and 113).
+fn not_there(bench: &Bench, hosts: &Namespaces, absent: &str) -> Result<(), String> {
+    let site = site(bench, hosts, SERVER)?;
+    let client = site.job(1, &["rping", "-c", "-C", "1", "-a", absent], None)?;
+    super::hears(bench, &client, "RDMA_CM_EVENT_ADDR_ERROR, error -11")?;
+    if absent.contains(':') {
+        return Ok(());
+    }
+    let exe = super::compiled(bench, "absent")?;
+    let exe = exe.to_str().ok_or("the program's path is no text")?;
+    super::all_ok(bench, site.job(1, &[exe, absent], None)?)
 }
 
 /// A client of a side and a server, each at the link-local address of its interface: a listener at that address, and one at all.

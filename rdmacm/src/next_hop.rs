@@ -1,0 +1,279 @@
+//! Whether a destination is there, as far as the host's kernel knows: what of its next hop is in the table of neighbours (arp(7), rtnetlink(7)).
+//!
+//! The kernel's connection manager asks that table, too, before it says that an address is resolved (`addr_resolve` in Linux'
+//! `drivers/infiniband/core/addr.c`).
+
+use cface::Errno;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The neighbour by which a destination is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    ip: IpAddr,
+    interface: u32,
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It has a hardware address, or needs none.
+    There,
+    /// It was asked for in vain.
+    Failed,
+    /// Nobody has asked yet, or an answer is awaited.
+    Nothing,
+}
+
+/// A connection to the kernel's tables.
+#[derive(Debug)]
+pub(crate) struct Tables(OwnedFd);
+
+impl Tables {
+    /// `None`: they cannot be had.
+    pub(crate) fn open() -> Option<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: socket has no requirements; what it made is ours.
+        unsafe {
+            let fd = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE);
+            (fd >= 0).then(|| Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// The neighbour on the way from `from` to `to`. `None`: there is none to be asked, as for an address of this host or a group, or the kernel does not say.
+    pub(crate) fn next_hop(&self, from: SocketAddr, to: SocketAddr) -> Option<Hop> {
+        parse_route(&self.ask(&route_request(from, to))?, to.ip())
+    }
+
+    /// What is known of a neighbour; `None`: the kernel does not say.
+    pub(crate) fn known(&self, hop: &Hop) -> Option<Known> {
+        parse_neighbour(&self.ask(&neighbour_request(hop))?)
+    }
+
+    /// The answer, which the kernel gives before the request returns.
+    fn ask(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let mut answer = vec![0; 4096];
+        // SAFETY: as many bytes are readable and writable as are said.
+        let got = unsafe {
+            let fd = self.0.as_raw_fd();
+            if libc::send(fd, request.as_ptr().cast(), request.len(), 0) < 0 {
+                return None;
+            }
+            libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+        };
+        answer.truncate(usize::try_from(got).ok()?);
+        Some(answer)
+    }
+}
+
+/// Has the kernel ask for the next hop on the way from `from` to `to`: it does so for a datagram that is to go there. The datagram is empty, is for the port at
+/// which everybody throws away what comes (RFC 863), and goes no further than that hop. So it tells nobody anything, and needs no right.
+///
+/// # Errors
+/// The system's: there is no way, or no leave.
+pub(crate) fn ask_for(mut from: SocketAddr, mut to: SocketAddr) -> Result<(), Errno> {
+    from.set_port(0);
+    to.set_port(9);
+    let socket = UdpSocket::bind(from)?;
+    socket.set_nonblocking(true)?;
+    let hops: libc::c_int = 1;
+    let (level, name) = match to {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    };
+    // SAFETY: four bytes are read of `hops`.
+    let error = unsafe {
+        let len = size_of_val(&hops) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const hops).cast(), len)
+    };
+    if error != 0 {
+        return Err(Errno::last());
+    }
+    socket.send_to(&[], to)?;
+    Ok(())
+}
+
+/// Bytes of the header of a message, and of what follows it in those about routes and neighbours.
+const HEADER: usize = 16;
+const FIXED: usize = 12;
+
+/// An attribute, with its padding.
+fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    message.extend_from_slice(&len.to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+const fn family(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
+}
+
+/// A request of a kind, with its header.
+fn request(kind: u16, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    let mut message = len.to_ne_bytes().to_vec();
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    // The sequence number and the sender, which one socket with one request at a time does not need.
+    message.extend_from_slice(&[0; 8]);
+    message.extend_from_slice(body);
+    message
+}
+
+fn route_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let bits = if to.is_ipv4() { 32 } else { 128 };
+    let source_bits = if from.is_ipv4() == to.is_ipv4() { bits } else { 0 };
+    let mut body = vec![family(to.ip()), bits, source_bits, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    attribute(&mut body, libc::RTA_DST, &octets(to.ip()));
+    if source_bits != 0 {
+        attribute(&mut body, libc::RTA_SRC, &octets(from.ip()));
+    }
+    let interface = crate::address::interface(to);
+    if interface != 0 {
+        attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
+    }
+    request(libc::RTM_GETROUTE, &body)
+}
+
+fn neighbour_request(hop: &Hop) -> Vec<u8> {
+    let mut body = vec![family(hop.ip), 0, 0, 0];
+    body.extend_from_slice(&hop.interface.to_ne_bytes());
+    body.extend_from_slice(&[0; 4]);
+    attribute(&mut body, NDA_DST, &octets(hop.ip));
+    request(libc::RTM_GETNEIGH, &body)
+}
+
+/// `NDA_DST` of `<linux/neighbour.h>`.
+const NDA_DST: u16 = 1;
+/// `RTA_VIA` of `<linux/rtnetlink.h>`: a gateway of another family.
+const RTA_VIA: u16 = 18;
+/// Bits of the state of a neighbour (`<linux/neighbour.h>`): with a hardware address that is good, being looked at or not yet; without need of one; and asked in vain.
+const NUD_REACHABLE: u16 = 0x02;
+const NUD_STALE: u16 = 0x04;
+const NUD_DELAY: u16 = 0x08;
+const NUD_PROBE: u16 = 0x10;
+const NUD_FAILED: u16 = 0x20;
+const NUD_NOARP: u16 = 0x40;
+const NUD_PERMANENT: u16 = 0x80;
+const THERE: u16 = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_NOARP | NUD_PERMANENT;
+
+/// The first message of an answer: its kind, and what follows its header.
+fn first(answer: &[u8]) -> Option<(u16, &[u8])> {
+    let (&[l0, l1, l2, l3, k0, k1, ..], _) = answer.split_first_chunk::<HEADER>()?;
+    let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
+    Some((u16::from_ne_bytes([k0, k1]), answer.get(HEADER..len)?))
+}
+
+/// The attributes of a message, each with its kind.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (&[l0, l1, k0, k1], _) = bytes.split_first_chunk()?;
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([k0, k1]), value))
+    })
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(four) = <[u8; 4]>::try_from(bytes) {
+        return Some(four.into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
+}
+
+fn parse_route(answer: &[u8], to: IpAddr) -> Option<Hop> {
+    let (kind, body) = first(answer)?;
+    let (&[_, _, _, _, _, _, _, way, ..], rest) = body.split_first_chunk::<FIXED>()?;
+    if kind != libc::RTM_NEWROUTE || way != libc::RTN_UNICAST {
+        return None;
+    }
+    let mut hop = Hop { ip: to, interface: 0 };
+    for (kind, value) in attributes(rest) {
+        match kind {
+            libc::RTA_OIF => hop.interface = u32::from_ne_bytes(value.try_into().ok()?),
+            libc::RTA_GATEWAY => hop.ip = ip(value)?,
+            // Behind its family.
+            RTA_VIA => hop.ip = ip(value.get(2..)?)?,
+            _ => {}
+        }
+    }
+    (hop.interface != 0).then_some(hop)
+}
+
+fn parse_neighbour(answer: &[u8]) -> Option<Known> {
+    let (kind, body) = first(answer)?;
+    if i32::from(kind) == libc::NLMSG_ERROR {
+        let error = i32::from_ne_bytes(*body.first_chunk()?);
+        return (error == -libc::ENOENT).then_some(Known::Nothing);
+    }
+    let (&[_, _, _, _, _, _, _, _, s0, s1, ..], _) = body.split_first_chunk::<FIXED>()?;
+    if kind != libc::RTM_NEWNEIGH {
+        return None;
+    }
+    Some(match u16::from_ne_bytes([s0, s1]) {
+        state if state & THERE != 0 => Known::There,
+        NUD_FAILED => Known::Failed,
+        _ => Known::Nothing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of a kind.
+    fn answer(kind: u16, body: &[u8]) -> Vec<u8> {
+        request(kind, body)
+    }
+
+    #[test]
+    fn a_route_leads_to_its_gateway_or_to_the_destination_itself() {
+        let to: IpAddr = "10.9.0.7".parse().expect("an address");
+        let mut body = vec![2, 32, 0, 0, 254, 0, 0, libc::RTN_UNICAST, 0, 0, 0, 0];
+        attribute(&mut body, libc::RTA_OIF, &3_u32.to_ne_bytes());
+        let hop = Hop { ip: to, interface: 3 };
+        assert_eq!(parse_route(&answer(libc::RTM_NEWROUTE, &body), to), Some(hop));
+        attribute(&mut body, libc::RTA_GATEWAY, &[10, 0, 0, 1]);
+        let gateway = Hop { ip: "10.0.0.1".parse().expect("an address"), interface: 3 };
+        let whole = answer(libc::RTM_NEWROUTE, &body);
+        assert_eq!(parse_route(&whole, to), Some(gateway));
+        body[7] = libc::RTN_LOCAL;
+        assert_eq!(parse_route(&answer(libc::RTM_NEWROUTE, &body), to), None);
+        for len in 0..whole.len() {
+            assert_eq!(parse_route(&whole[..len], to), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_there_unless_its_state_says_otherwise() {
+        let state = |state: u16| {
+            let [s0, s1] = state.to_ne_bytes();
+            parse_neighbour(&answer(libc::RTM_NEWNEIGH, &[2, 0, 0, 0, 3, 0, 0, 0, s0, s1, 0, 1]))
+        };
+        for there in [0x02, 0x04, 0x08, 0x10, 0x40, 0x80] {
+            assert_eq!(state(there), Some(Known::There), "{there:#x}");
+        }
+        assert_eq!((state(0x20), state(0x01)), (Some(Known::Failed), Some(Known::Nothing)));
+        let mut error = (-libc::ENOENT).to_ne_bytes().to_vec();
+        assert_eq!(parse_neighbour(&answer(2, &error)), Some(Known::Nothing));
+        error = (-libc::EOPNOTSUPP).to_ne_bytes().to_vec();
+        assert_eq!(parse_neighbour(&answer(2, &error)), None);
+    }
+
+    #[test]
+    fn nobody_is_asked_for_an_address_of_this_host() {
+        let Some(tables) = Tables::open() else { return };
+        let own = "127.0.0.1:0".parse().expect("an address");
+        assert_eq!(tables.next_hop(own, own), None);
+    }
+}
