@@ -310,7 +310,8 @@ verb! {
             Stage::Bound => {}
             _ => return Err(Errno::EINVAL),
         }
-        resolve(&id, destination, Duration::from_millis(timeout.try_into().unwrap_or(0)));
+        // As the kernel reads it: below 0 is for long.
+        resolve(&id, destination, Duration::from_millis(timeout.cast_unsigned().into()));
         complete(&id)
     }
 
