@@ -298,7 +298,7 @@ fn connections(
         all.iter().map(|e| &e.version).collect::<BTreeSet<_>>().len(),
     );
     let _ = writeln!(text, "- {}", exported(upstream, &missing));
-    let _ = writeln!(text, "- No test here mentions {}.\n", listed(&untested));
+    let _ = writeln!(text, "- {}\n", mentioned("No test here", &untested));
     text.push_str(RDMACM_TABLE);
     let mut sorted: Vec<_> = all.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
@@ -327,8 +327,11 @@ fn exported(upstream: &Upstream, missing: &[&(String, String)]) -> String {
     )
 }
 
-fn listed(untested: &[String]) -> String {
-    if untested.is_empty() { "none of them".into() } else { untested.join(", ") }
+fn mentioned(no_test: &str, untested: &[String]) -> String {
+    match untested {
+        [] => "Tests mention all of them.".into(),
+        some => format!("{no_test} mentions {}.", some.join(", ")),
+    }
 }
 
 fn document(all: &[Entry], upstream: &Upstream, tests: impl Fn(&Entry) -> Vec<String>) -> String {
@@ -388,7 +391,7 @@ fn document(all: &[Entry], upstream: &Upstream, tests: impl Fn(&Entry) -> Vec<St
     );
     let _ = writeln!(text, "- {}", exported(upstream, &missing));
     let untested: Vec<_> = untested.into_iter().collect();
-    let _ = writeln!(text, "- No test mentions {}.\n", listed(&untested));
+    let _ = writeln!(text, "- {}\n", mentioned("No test", &untested));
     text.push_str(PUBLIC_HEAD);
     for line in public.values() {
         let _ = writeln!(text, "{line}");
@@ -515,6 +518,8 @@ mod tests {
         assert!(text.contains("exports 2, of which 1 are here; missing: [(\"rdma_gone\""));
         assert!(text.contains("- No test here mentions `rdma_old`."));
         assert!(text.contains("| `rdma_old` | 1.0 | 44 | `id::old` |  |"));
+        let text = connections(&all, &upstream, |_| vec!["c-tests/a.c".to_owned()]);
+        assert!(text.contains("- Tests mention all of them."));
     }
 
     #[test]
