@@ -52,6 +52,8 @@ pub(crate) fn inside(args: &[OsString]) -> crate::Result<ExitCode> {
     }
     let lazy = lazily(&overs[1], folder, &scratch)?;
     fs::write(folder.join(LAZY), lazy).map_err(|e| format!("{LAZY}: {e}"))?;
+    let cables = cables(&overs[1], &scratch)?;
+    fs::write(folder.join(CABLES), cables).map_err(|e| format!("{CABLES}: {e}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,6 +62,33 @@ pub(super) const LAZY: &str = "lazy";
 
 /// The file in which it is told whether one event channel serves devices of both kinds.
 pub(super) const MIXED: &str = "mixed";
+
+/// The file in which it is told whether the cables of a cluster can lose and delay.
+pub(super) const CABLES: &str = "cables";
+
+/// Hosts of `ferroverbs cluster` with bad cables, for which many kernels lack a module that this one has.
+fn cables(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
+    let modules = Job::new("modprobe").args(["-a", "bridge", "veth", "sch_netem"]);
+    let done = modules.run(scratch, LIMIT)?;
+    if !done.ok() {
+        return Ok(done.report("modprobe"));
+    }
+    // The client tries until there is a server.
+    let within = "tc qdisc show dev eth0; run() { ib_send_bw -d soft0 -x 1 -F -n 20 -s 4096 -u 18 $1; }; \
+        [ $FERROVERBS_HOST = 1 ] && run || for n in $(seq 30); do run host1 && exit; sleep 1; done";
+    let cluster = ours.lib.with_file_name("bin").join("ferroverbs");
+    let job = ours.job(&cluster.to_string_lossy()).env_remove("FERROVERBS_SOFT_WIRE");
+    let job = job.args(["cluster", "--loss", "1%", "--delay", "1ms", "--rate", "100mbit", "2"]);
+    let done = job.args(["-s", "on", "--", "sh", "-c", within]).run(scratch, LIMIT)?;
+    let lines: Vec<_> = done.stdout.lines().collect();
+    let said = |host: &str, words: &str| {
+        lines.iter().any(|line| line.starts_with(host) && line.contains(words))
+    };
+    let right = ["[host1]", "[host2]"]
+        .iter()
+        .all(|host| said(host, " delay 1ms loss 1% rate 100Mbit") && said(host, " 4096       20 "));
+    Ok(if right && done.ok() { WELL.into() } else { done.report("the cluster") })
+}
 
 /// A server at all addresses has clients by the software adapter and by the kernel's devices, in turn.
 fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {

@@ -106,6 +106,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for (file, what) in [
         (inside::LAZY, "plugins are opened when they are needed"),
         (inside::MIXED, "one event channel serves soft and the kernel's devices"),
+        (inside::CABLES, "the cables of a cluster lose and delay"),
         (rsockets::FILE, "rsockets of both libraries understand each other"),
     ] {
         let said = fs::read_to_string(folder.join(file)).unwrap_or_default();
