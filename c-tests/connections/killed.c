@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SERVER, CLIENT, PORT = 7740, LIMIT = 60 };
+enum { SERVER, CLIENT, PORT = 7740, LIMIT = 30 };
 
 /* Where both meet. */
 enum place { ASKED, GRANTED, UNHEARD, CONNECTED, LEAVING, LEFT };
@@ -118,23 +118,6 @@ static int is_quiet(void)
 	return poll(&fd, 1, 0) == 0;
 }
 
-/* Both sides of what comes after the connection is there. Whether one was killed meanwhile. */
-static int end(struct rdma_cm_id *id, int self)
-{
-	if (meet(CONNECTED, self))
-		return 1;
-	if (step->place == LEAVING) {
-		if (self == step->victim)
-			NEED(!rdma_disconnect(id));
-		return meet(LEAVING, self);
-	}
-	if (self == step->victim)
-		next(RDMA_CM_EVENT_DISCONNECTED);
-	else
-		NEED(!rdma_disconnect(id));
-	return meet(LEFT, self);
-}
-
 static struct rdma_cm_id *routed(struct sockaddr_in *at)
 {
 	struct rdma_cm_id *id;
@@ -167,6 +150,42 @@ static void is_turned_away(struct rdma_cm_id *id)
 	NEED(!rdma_destroy_id(id));
 }
 
+/*
+ * Another request comes and is turned down, so that what came before it was passed on to the other processes of the host, too: one of them receives what comes by the wire, and it may be the victim.
+ */
+static void pass_on(struct sockaddr_in *to)
+{
+	if (is_here || step->place != CONNECTED)
+		return;
+	if (to) {
+		struct rdma_cm_id *id = routed(to);
+
+		NEED(!rdma_connect(id, new_queue()));
+		is_turned_away(id);
+	} else {
+		struct rdma_cm_id *id = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+
+		NEED(!rdma_reject(id, NULL, 0) && !rdma_destroy_id(id));
+	}
+}
+
+/* Both sides of what comes after the connection is there. Whether one was killed meanwhile. */
+static int end(struct rdma_cm_id *id, int self)
+{
+	if (meet(CONNECTED, self))
+		return 1;
+	if (step->place == LEAVING) {
+		if (self == step->victim)
+			NEED(!rdma_disconnect(id));
+		return meet(LEAVING, self);
+	}
+	if (self == step->victim)
+		next(RDMA_CM_EVENT_DISCONNECTED);
+	else
+		NEED(!rdma_disconnect(id));
+	return meet(LEFT, self);
+}
+
 static int serve(int tcp)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET };
@@ -193,6 +212,7 @@ static int serve(int tcp)
 			told(id);
 		} else {
 			next(RDMA_CM_EVENT_ESTABLISHED);
+			pass_on(NULL);
 			end(id, SERVER);
 			told(id);
 		}
@@ -229,8 +249,10 @@ static int ask(struct sockaddr_in at)
 		/* Who is told at once cannot say that it is ready any more. On another host it can. */
 		if (!is_over || !is_here)
 			NEED(!rdma_establish(id));
-		if (!is_over && !meet(UNHEARD, CLIENT))
+		if (!is_over && !meet(UNHEARD, CLIENT)) {
+			pass_on(&at);
 			end(id, CLIENT);
+		}
 	}
 	told(id);
 	/* The server's port is nobody's any more. While the kernel takes a process down its listener may still be seen, and who asks just then is not answered. */

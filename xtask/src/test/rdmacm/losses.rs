@@ -184,22 +184,45 @@ fn killed(
         if needs_loss && !can_lose {
             continue;
         }
-        let losses =
-            if needs_loss { Some(Losses::begin(bench, hosts, READY, EACH)?) } else { None };
         let name = format!("two hosts, one is killed: {step}");
         bench.step(&format!("rdmacm: {name}"));
-        let server = at.job(0, &[&exe, "server", step], None)?.start(&bench.scratch)?;
-        let client = at.job(1, &[&exe, "client", step, ADDRESS], None)?.start(&bench.scratch)?;
-        let deadline = Instant::now() + LIMIT;
-        let (server, client) = (server.finish(deadline), client.finish(deadline));
-        let left = if step.ends_with("server") { &client } else { &server };
-        let is_told = left.ok() && left.stdout.contains(&format!("ok: {step}"));
-        let done = match losses.map(|losses| losses.count()).transpose()? {
-            Some(0) => Err("no RTU was lost".to_owned()),
-            _ if is_told => Ok(()),
-            _ => Err(format!("{}{}", server.report("server"), client.report("client"))),
-        };
+        let mut done = killed_once(bench, at, hosts, &exe, step);
+        // The others of the host may not have heard yet that the connection is there, which happens once in forty runs; then they do not tell its peer.
+        for _ in 1..RUNS {
+            if done.is_ok() || !step.starts_with("connected") {
+                break;
+            }
+            bench.progress.note(&format!("{step}: once more"));
+            done = killed_once(bench, at, hosts, &exe, step);
+        }
         tally.record(&name, done);
     }
     Ok(())
+}
+
+/// How often a step is tried.
+const RUNS: u32 = 3;
+
+/// One of the two is killed, and the other one says what it should have heard.
+fn killed_once(
+    bench: &Bench,
+    at: &Site<'_>,
+    hosts: &Namespaces,
+    exe: &str,
+    step: &str,
+) -> Result<(), String> {
+    let needs_loss = step.starts_with("unheard");
+    let losses = needs_loss.then(|| Losses::begin(bench, hosts, READY, EACH)).transpose()?;
+    let server = at.job(0, &[exe, "server", step], None)?.start(&bench.scratch)?;
+    let client = at.job(1, &[exe, "client", step, ADDRESS], None)?.start(&bench.scratch)?;
+    let deadline = Instant::now() + LIMIT;
+    let (server, client) = (server.finish(deadline), client.finish(deadline));
+    let left = if step.ends_with("server") { &client } else { &server };
+    if !(left.ok() && left.stdout.contains(&format!("ok: {step}"))) {
+        return Err(format!("{}{}", server.report("server"), client.report("client")));
+    }
+    match losses.map(|losses| losses.count()).transpose()? {
+        Some(0) => Err("no RTU was lost".to_owned()),
+        _ => Ok(()),
+    }
 }
