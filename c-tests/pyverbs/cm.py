@@ -1,9 +1,11 @@
 """Connections by addresses through pyverbs: synchronous and asynchronous ids of two processes, private data, vendors' options, one-sided requests, a shared receive queue, a rejection; and datagrams, to one
 and to a group."""
+import ipaddress
 import os
 import signal
 import socket
 import struct
+import sys
 
 from pyverbs import enums as e
 from pyverbs import cm_enums as ce
@@ -19,6 +21,8 @@ from pyverbs.wr import SGE, RecvWR
 from rig import PATIENCE_S, PORT, check, equal, finish, pattern
 
 ADDRESS = '127.0.0.1'
+# Of the device's table, in which an interface's first address is soon.
+GIDS = 8
 LENGTH = 1000
 ROUNDS = 20
 
@@ -37,7 +41,14 @@ def port():
 def device_address():
     """One of the device's own: an id that is bound to loopback has no device, with the kernel as here, and pyverbs' bind_addr crashes without one."""
     with Context(name=get_device_list()[0].name.decode()) as context:
-        return str(context.query_gid(PORT, 0))
+        gids = [ipaddress.IPv6Address(str(context.query_gid(PORT, index))) for index in range(GIDS)]
+    # Those of one link have no meaning without it.
+    addresses = [gid.ipv4_mapped or gid for gid in gids if not gid.is_link_local]
+    usable = [address for address in addresses if not (address.is_loopback or address.is_unspecified)]
+    if not usable:
+        print('skipped: no interface of this host has an address but loopback')
+        sys.exit(0)
+    return str(usable[0])
 
 
 def server_info(service, address=ADDRESS):

@@ -185,6 +185,11 @@ pub(crate) fn is_multicast(raw: &[u8; 16]) -> bool {
     v6.to_ipv4_mapped().map_or_else(|| v6.is_multicast(), |v4| v4.is_multicast())
 }
 
+/// Whether something may be sent to `gid`, another host's or a group's.
+pub(crate) fn may_send_to(gid: &[u8; 16]) -> bool {
+    is_multicast(gid) || config::limits().may_meet(Ipv6Addr::from(*gid).into())
+}
+
 /// The interface that has the address `raw`; 0: none.
 pub(crate) fn interface_of(raw: &[u8; 16]) -> u32 {
     let is_its = |interface: &Interface| match interface.address {

@@ -5,7 +5,8 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Unreachable;
-use crate::remote::{Holder, may_send_to};
+use crate::net::may_send_to;
+use crate::remote::Holder;
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};
 use soft_sys::map::WINDOW;
 use soft_sys::notice;

@@ -4,14 +4,9 @@
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::limits::Limits;
-use crate::net::{Gids, is_multicast};
+use crate::net::Gids;
 use ferroverbs_roce::wire::Addresses;
-use std::net::{IpAddr, Ipv6Addr};
-
-/// Whether something may be sent to `gid`, another host's or a group's.
-pub(crate) fn may_send_to(gid: &[u8; 16]) -> bool {
-    is_multicast(gid) || config::limits().may_meet(IpAddr::V6(Ipv6Addr::from(*gid)))
-}
+use std::net::IpAddr;
 
 impl Adapter {
     /// Whether a packet between these addresses is for this process. (Groups are only joined on interfaces that may be used.)
@@ -49,7 +44,7 @@ mod tests {
     use super::*;
     use crate::limits::{Names, parse_networks};
     use soft_local::fabric::FabricConfig;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
     fn what_is_for_an_address_that_the_adapter_has_not_is_not_admitted() {

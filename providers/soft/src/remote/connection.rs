@@ -1,12 +1,11 @@
 //! The transport of one QP whose other end is on another host.
 
-use super::admission::may_send_to;
 use super::elsewhere::Elsewhere;
 use super::ports::Ports;
 use super::share::{Share, room};
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
-use crate::net::{interface_of, is_multicast};
+use crate::net::{interface_of, is_multicast, may_send_to};
 use crate::told;
 use abi::*;
 use ferroverbs_net::{Path, Target};

@@ -49,7 +49,6 @@ mod timers;
 mod waiting;
 mod wire;
 
-pub(crate) use admission::may_send_to;
 pub(crate) use claim::Holder;
 pub(crate) use connection::{Connection, Far};
 #[cfg(test)]
