@@ -1,6 +1,8 @@
 //! Layers between a program and its provider: what is replaced with them and without them, written in C by the header that is installed;
 //! and what is said about one that is no layer.
 
+mod four;
+
 use super::{Bench, Tally};
 use crate::over::DataPath;
 use crate::process::{Finished, Job};
@@ -48,7 +50,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let done = run(Some(&format!("{value},{}", path(&files.first))))?;
         tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
     }
-    connections(bench, tally)
+    connections(bench, tally)?;
+    four::run(bench, tally)
 }
 
 /// The chain of librdmacm.
