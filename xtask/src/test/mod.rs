@@ -90,6 +90,7 @@ impl Group {
                 packages::CEPH,
                 packages::CAPTURE,
             ],
+            "rxe-short" => &[packages::VM, packages::RDMACM, packages::CAPTURE],
             "layers-rxe" => &[packages::VM, packages::CAPTURE],
             "rdmacm" => &[packages::RDMACM],
             "connected" => connected::PACKAGES,
@@ -238,6 +239,11 @@ const GROUPS: &[Group] = &[
         name: "vm",
         what: "a kernel's RDMA devices in a virtual machine, beside upstream's library",
         run: vm::run,
+    },
+    Group {
+        name: "rxe-short",
+        what: "soft against a kernel's rxe by RoCE v2, both directions: a few of rxe's lines",
+        run: rxe::short,
     },
 ];
 

@@ -24,12 +24,31 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("bench/connect.c", &["-lrdmacm", "-libverbs"]),
 ];
 
+/// Of the lines, those that each run of all tests has time for: one of each kind, also with losses, and a connection by IP addresses.
+const SHORT: &[&str] = &[
+    "ibv_rc_pingpong -g 2 -n 100",
+    "ib_send_lat -x 1 -F -n 100 -s 8 -c UD",
+    "ib_send_bw -x 1 -F -n 20 -s 4095",
+    "ib_write_bw -x 1 -F -n 20 -s 4097",
+    "ib_read_bw -x 1 -F -n 20 -s 4097",
+    "ib_atomic_lat -x 1 -F -n 100",
+    "loss=5% ib_send_bw -x 1 -F -n 20 -s 65536 -u 16",
+    "rping -s -V -C 5 -a :: -p PORT ; rping -c -V -v -C 5 -a SERVER6 -p PORT",
+];
+
+/// A few lines, with this release's kernel.
+pub(super) fn short(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
+    with(bench, tally, &machine, &SHORT.join("\n"))
+}
+
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
-    with(bench, tally, &machine)?;
+    let lines = lines(bench)?;
+    with(bench, tally, &machine, &lines)?;
     match Machine::with_kernel_of(NEXT, &bench.paths, &bench.progress) {
         Ok(next) if next.version() == machine.version() => Ok(()),
-        Ok(next) => with(bench, tally, &next),
+        Ok(next) => with(bench, tally, &next, &lines),
         Err(why) => {
             tally.skip(&format!("the kernel of {NEXT}"), why.trim());
             Ok(())
@@ -37,13 +56,19 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
 }
 
-/// All with one kernel.
-fn with(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate::Result<()> {
+/// All lines that there are.
+fn lines(bench: &Bench) -> crate::Result<String> {
+    let file = bench.paths.root.join("c-tests/data/rxe-programs.txt");
+    std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// These lines, with one kernel.
+fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> crate::Result<()> {
     let kernel = machine.version();
     let folder = bench.scratch.folder("rxe", 0o755)?;
     let source = |name: &str| bench.paths.root.join("c-tests").join(name);
-    let programs = source("data/rxe-programs.txt");
-    let lines = std::fs::read_to_string(&programs).map_err(|e| e.to_string())?;
+    let programs = folder.join("lines");
+    std::fs::write(&programs, format!("{lines}\n")).map_err(|e| e.to_string())?;
     // Below a folder that the guest sees as it is, whatever becomes of this one meanwhile.
     let stage = folder.join("stage");
     scratch::copy_tree(bench.prefix()?, &stage)?;
@@ -137,6 +162,14 @@ mod tests {
         assert!(is_from("rping -s ; rping -c", "soft") && is_from("rping -s ; rping -c", "rxe"));
         assert!(is_from("from=rxe udaddy ; udaddy", "rxe"));
         assert!(!is_from("from=rxe udaddy ; udaddy", "soft"));
+    }
+
+    #[test]
+    fn each_short_line_is_one_of_all() {
+        let all = include_str!("../../../c-tests/data/rxe-programs.txt");
+        for line in SHORT {
+            assert!(all.lines().any(|one| one == *line), "{line}");
+        }
     }
 
     #[test]
