@@ -103,6 +103,9 @@ pub(crate) const LINT: &[Package] = &["lintian"];
 pub(crate) const CHROOT: &[Package] =
     &["debootstrap", "debian-archive-keyring", "util-linux", "mount"];
 
+/// What an example of docs/debugging.md shows.
+pub(crate) const VALGRIND: &[Package] = &["valgrind"];
+
 /// What `bench start-up` runs, apart from what the demo runs.
 pub(crate) const START_UP: &[Package] = &["strace", "valgrind", "libibverbs1", "ibverbs-providers"];
 

@@ -70,7 +70,8 @@ impl Group {
             "unit" | "sources" => &[packages::UNPACK],
             "stacks" => stacks::PACKAGES,
             "stats" => stats::PACKAGES,
-            "capture" | "examples" => &[packages::CAPTURE],
+            "capture" => &[packages::CAPTURE],
+            "examples" => &[packages::CAPTURE, packages::VALGRIND],
             "dist" => &[packages::DIST, packages::LINT, packages::CHROOT],
             "hosts" => &[
                 packages::HOSTS,

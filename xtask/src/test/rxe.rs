@@ -33,6 +33,8 @@ const SHORT: &[&str] = &[
     "ib_read_bw -x 1 -F -n 20 -s 4097",
     "ib_atomic_lat -x 1 -F -n 100",
     "loss=5% ib_send_bw -x 1 -F -n 20 -s 65536 -u 16",
+    "uncut messages -x 1 -o write -s 1048576 -n 4",
+    "uncut messages -x 2 -o send -s 1048576 -n 4",
     "rping -s -V -C 5 -a :: -p PORT ; rping -c -V -v -C 5 -a SERVER6 -p PORT",
 ];
 
