@@ -226,9 +226,9 @@ mod tests {
         let usual = Tuning::default().window;
         // What a user may have by default, and what one with privileges has.
         let (small, large) = (425_984, 16 << 20);
-        assert_eq!(of(small, Pmtu::B4096), 170_392, "what it surely holds");
-        assert_eq!(of(small, Pmtu::B256), 106_496);
-        assert_eq!(of(0, Pmtu::B4096), 170_392, "the port is another user's");
+        assert_eq!(of(small, Pmtu::B4096), usual);
+        assert_eq!(of(small, Pmtu::B256), 212_992, "what it holds of short ones");
+        assert_eq!(of(0, Pmtu::B4096), usual, "the port is another user's");
         assert_eq!(of(large, Pmtu::B4096), WINDOW_MAX);
         assert_eq!(of(1_600_000, Pmtu::B4096), 400_000);
         assert_eq!(of(large, Pmtu::B1024), 256 * 1024);
