@@ -29,7 +29,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// A network of one cable, in which the program is started.
-const NETWORK: &str = "ip link add a type veth peer name b && ip address add 10.77.0.1/24 dev a && ip link set a up && ip link set b up && exec \"$@\"";
+const NETWORK: &str = "ip link add name fv0 type veth peer name fv1 && ip address add 10.77.0.1/24 dev fv0 && ip link set fv0 up && ip link set fv1 up && exec \"$@\"";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let program = compiled(bench, "validate/other_end.c", "other_end", &[])?;
