@@ -65,6 +65,8 @@ const KNOWN: &[&[&str]] = &[
     &["test_atomic_invalid_lkey", "\"id\":\"MR-01\""],
     &["test_atomic_invalid_qp_access", "\"id\":\"QP-09\""],
     &["test_atomic_invalid_rkey", "\"id\":\"CQ-03\""],
+    // One more than the rkey is what it takes, and so is the lkey where keys are distinct.
+    &["test_atomic_invalid_rkey", "\"id\":\"MR-11\""],
     &["test_atomic_invalid_mr_access", "\"id\":\"CQ-03\""],
     &["test_atomic_non_aligned_addr", "\"id\":\"WR-07\""],
     &["test_mr_rereg_access_bad_flow", "\"id\":\"CQ-03\""],
