@@ -1,19 +1,26 @@
 //! Which packets are for this process at all, by the limits that were set. Others are dropped and counted before anything looks at them.
 #![forbid(unsafe_code)]
 
+use super::counts::{Counts, Own};
 use crate::config;
 use crate::engine::objects::adapter::Adapter;
 use crate::limits::Limits;
 use crate::net::Gids;
 use ferroverbs_roce::wire::Addresses;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 
 impl Adapter {
-    /// Whether a packet between these addresses is for this process. (Groups are only joined on interfaces that may be used.)
+    /// Whether a packet between these addresses is none for this process; it is counted. (Groups are only joined on interfaces that may be used.)
     #[inline]
-    pub(super) fn admits(&self, addresses: Addresses) -> bool {
+    pub(super) fn turns_away(&self, addresses: Addresses) -> bool {
         let limits = config::limits();
-        limits.interfaces.is_none() && limits.peers.is_none() || self.admits_by(limits, addresses)
+        let is_unlimited = limits.interfaces.is_none() && limits.peers.is_none();
+        if is_unlimited || self.admits_by(limits, addresses) {
+            return false;
+        }
+        Counts::of(self.view).own(Own::Refused).fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     #[cold]

@@ -210,8 +210,7 @@ fn serve(
         if qpn == Qpn::GSI {
             return deliver_to_own_managers(adapter, &came, ports.now(), who);
         }
-        if !adapter.admits(addresses) {
-            ports.counts.own(Own::Refused).fetch_add(1, Ordering::Relaxed);
+        if adapter.turns_away(addresses) {
             return true;
         }
         let (_, index) = split_qpn(qpn.get());

@@ -5,7 +5,6 @@
 //! passed on, and who has no members drops it. What this host sends does not come back to it (`ferroverbs_net` sees to that): its own
 //! members get it through shared memory.
 
-use super::counts::{Counts, Own};
 use super::forward::ends;
 use super::state::{Came, Network};
 use crate::engine::multicast::{has_members, words};
@@ -16,7 +15,6 @@ use abi::GSI_GROUP;
 use ferroverbs_roce::Time;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::Ordering;
 
 impl Network {
     /// Has the interfaces of this host take part in `group`, or not any more. Where there is no wire, or one of them cannot, members hear of this
@@ -98,8 +96,7 @@ pub(super) fn deliver_to_own_managers(
 
 fn deliver(adapter: &Adapter, group: &[u8; 16], came: &Came<'_>, now: Time, who: ServedBy) -> bool {
     let mut taken = false;
-    if !adapter.admits(came.arrival.addresses) {
-        Counts::of(adapter.view).own(Own::Refused).fetch_add(1, Ordering::Relaxed);
+    if adapter.turns_away(came.arrival.addresses) {
         return true;
     }
     adapter.groups.for_members(words(group), |qp| taken |= qp.datagram_arrived(now, came, who));

@@ -314,8 +314,6 @@ impl Network {
             slot: adapter.fabric.slot(),
         };
         let mut next = packets.next();
-        // What is another process's goes by the limits of that one.
-        let is_admitted = adapter.admits(addresses);
         while let Some((qpn, packet)) = next.take() {
             let (slot, index) = split_qpn(qpn);
             let arrival = Arrival { addresses, congested, packet };
@@ -334,10 +332,9 @@ impl Network {
                     self.steering.went_astray();
                 }
                 is_passed_on
-            } else if !is_admitted {
-                ports.counts.own(Own::Refused).fetch_add(1, Ordering::Relaxed);
-                next = packets.next();
-                continue;
+            } else if adapter.turns_away(addresses) {
+                // What is another process's goes by the limits of that one.
+                true
             } else {
                 match adapter.qp(index).filter(|qp| qp.qpn == qpn) {
                     Some(qp) if qp.kind.is_connected() => {

@@ -22,32 +22,28 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
-    let folder = bench.private_folder("four")?;
-    let told = folder.join("told");
-    let own = |what: &str| format!("dir={}", folder.join(what).display());
-    for what in ["trace", "capture", "stats"] {
-        let made = folder.join(what);
-        fs::create_dir(&made).map_err(|why| format!("{}: {why}", made.display()))?;
-        if let Some(user) = bench.user {
-            std::os::unix::fs::chown(&made, Some(user.uid), Some(user.gid))
-                .map_err(|why| format!("{}: {why}", made.display()))?;
-        }
-    }
+    let told = bench.private_folder("told")?.join("told");
+    let [traced, captured, counted] = [
+        bench.private_folder("traced")?,
+        bench.private_folder("captured")?,
+        bench.private_folder("counted")?,
+    ];
+    let own = |folder: &Path| format!("dir={}", folder.display());
     let job = fabric.over.own_job(program).args([ROUNDS.to_string().as_str(), how]);
     let job = job.env(SETTING, "validate,trace,capture,stats");
     let job = job.env("FERROVERBS_VALIDATE", format!("log=/dev/null:json={}", told.display()));
-    let job = job.env("FERROVERBS_TRACE", format!("keep=1:{}", own("trace")));
-    let job = job.env("FERROVERBS_CAPTURE", own("capture")).env("FERROVERBS_STATS", own("stats"));
+    let job = job.env("FERROVERBS_TRACE", format!("keep=1:{}", own(&traced)));
+    let job = job.env("FERROVERBS_CAPTURE", own(&captured)).env("FERROVERBS_STATS", own(&counted));
     let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
     let ended = if how == "killed" { done.end == End::Signalled(libc::SIGKILL) } else { done.ok() };
     let pids: Vec<&str> = done.stdout.split_whitespace().collect();
     let command = bench.prefix()?.join("bin/ferroverbs");
-    let show = |words: &[&str], what: &str| -> Result<Finished, String> {
-        let job: Job = fabric.over.job(&command).args(words).arg(folder.join(what));
+    let show = |words: &[&str], folder: &Path| -> Result<Finished, String> {
+        let job: Job = fabric.over.job(&command).args(words).arg(folder);
         job.dir(&fabric.work).run(&bench.scratch, LIMIT)
     };
     let [stats, trace] =
-        [show(&["stats", "show", "--prometheus"], "stats")?, show(&["trace", "show"], "trace")?];
+        [show(&["stats", "show", "--prometheus"], &counted)?, show(&["trace", "show"], &traced)?];
     let posted = |pid: &str, sends: u64| {
         let begin = format!("ferroverbs_requests_total{{pid=\"{pid}\"");
         let end = format!("operation=\"send\"}} {sends}");
@@ -55,7 +51,7 @@ fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     };
     let of_both = [(0, 4), (1, 1)].into_iter().all(|(at, pairs)| {
         pids.get(at).is_some_and(|pid| {
-            let packets = files(&folder.join("capture"), &format!("{pid}-"));
+            let packets = files(&captured, &format!("{pid}-"));
             posted(pid, pairs * 2 * ROUNDS) && packets > 0
         })
     });
