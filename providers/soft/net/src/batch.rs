@@ -1,6 +1,7 @@
 //! Packets that go in one system call, and as few datagrams as the kernel cuts up for us.
 
 use crate::control::Control;
+use crate::cut::Cut;
 use crate::hint::Hint;
 use crate::lane::{Lanes, TRAFFIC_CLASS};
 use crate::name::Name;
@@ -62,14 +63,8 @@ struct QueuedDatagram {
     packet_control: usize,
     /// Its first packet.
     first: usize,
-    packets: usize,
-    /// Bytes of each packet but the last.
-    size: usize,
-    /// Of all together.
-    bytes: usize,
+    cut: Cut,
     parts: usize,
-    /// Nothing can follow a packet that is shorter.
-    is_closed: bool,
 }
 
 /// Where the parts of a packet are.
@@ -205,10 +200,8 @@ impl<'a, 'p> Batch<'a, 'p> {
         let store = &self.sender.store;
         let most = self.sender.segments;
         let last = store.messages.last().filter(|last| {
-            last.packets < most
-                && !last.is_closed
-                && len <= last.size
-                && last.bytes + len <= DATAGRAM
+            last.cut.packets() < most
+                && last.cut.takes(len)
                 && last.parts + PACKET_PARTS <= MESSAGE_PARTS
                 && last.ecn == ecn
                 && last.is_of(path)
@@ -220,7 +213,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         if full || (last.is_none() && store.messages.len() == MESSAGES) {
             return None;
         }
-        let (joins, number) = (last.is_some(), last.map_or(0, |last| last.packets));
+        let (joins, number) = (last.is_some(), last.map_or(0, |last| last.cut.packets()));
         let identification = if path.family == Family::V4 { number as u16 } else { 0 };
         Some(Place { batch: self, path, ecn, len, joins, identification })
     }
@@ -228,7 +221,7 @@ impl<'a, 'p> Batch<'a, 'p> {
     /// How many packets it has.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.sender.store.messages.iter().map(|message| message.packets).sum()
+        self.sender.store.messages.iter().map(|message| message.cut.packets()).sum()
     }
 
     /// Whether it has none.
@@ -247,7 +240,8 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         while let Some(message) = self.sender.store.messages.get(done) {
             let Some(socket) = self.sender.lanes.socket(message.lane) else {
-                (sent.refused, sent.error) = (sent.refused + message.packets, Some(foreign_lane()));
+                (sent.refused, sent.error) =
+                    (sent.refused + message.cut.packets(), Some(foreign_lane()));
                 done += 1;
                 continue;
             };
@@ -262,7 +256,8 @@ impl<'a, 'p> Batch<'a, 'p> {
             match self.sender.outgoing.send(sys::fd(socket), datagrams, &store.own) {
                 Ok(count) => {
                     let taken = store.messages.get(done..done + count).unwrap_or_default();
-                    sent.packets += taken.iter().map(|message| message.packets).sum::<usize>();
+                    sent.packets +=
+                        taken.iter().map(|message| message.cut.packets()).sum::<usize>();
                     (done, tried) = (done + count, false);
                     if count == 0 {
                         break;
@@ -273,7 +268,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                     sent.is_blocked = true;
                     break;
                 }
-                Err(error) if message.packets > 1 && cannot_segment(&error) => {
+                Err(error) if message.cut.packets() > 1 && cannot_segment(&error) => {
                     self.sender.segments = 1;
                     self.send_singly(done, &mut sent);
                     done += 1;
@@ -283,7 +278,8 @@ impl<'a, 'p> Batch<'a, 'p> {
                     if error.raw_os_error() != Some(libc::EMSGSIZE)
                         && !std::mem::replace(&mut tried, true) => {}
                 Err(error) => {
-                    (sent.refused, sent.error) = (sent.refused + message.packets, Some(error));
+                    (sent.refused, sent.error) =
+                        (sent.refused + message.cut.packets(), Some(error));
                     (done, tried) = (done + 1, false);
                 }
             }
@@ -304,7 +300,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         let Some(message) = store.messages.get_mut(index) else { return };
         message.control.len = message.packet_control;
         let Some(socket) = lanes.socket(message.lane) else { return };
-        for packet in store.packets.iter().skip(message.first).take(message.packets) {
+        for packet in store.packets.iter().skip(message.first).take(message.cut.packets()) {
             let parts = self.parts.get(packet.first..).and_then(|parts| parts.get(..packet.parts));
             let parts = parts.unwrap_or_default();
             let (name, control) = (&message.name, &message.control);
@@ -375,10 +371,8 @@ impl<'p> Place<'_, '_, 'p> {
         store.packets.push(Packet { first, parts: count });
         match store.messages.last_mut().filter(|_| joins) {
             Some(message) => {
-                message.packets += 1;
-                message.bytes += len;
+                message.cut.push(len);
                 message.parts += count;
-                message.is_closed = len < message.size;
             }
             None => {
                 let control = path.control_of(ecn);
@@ -391,11 +385,8 @@ impl<'p> Place<'_, '_, 'p> {
                     path_control: path.control.len,
                     packet_control: control.len,
                     first: index,
-                    packets: 1,
-                    size: len,
-                    bytes: len,
+                    cut: Cut::of(len),
                     parts: count,
-                    is_closed: false,
                 });
             }
         }
@@ -425,8 +416,8 @@ impl QueuedDatagram {
     /// Says how long the packets are that it is cut into.
     fn finish(&mut self) {
         self.control.len = self.packet_control;
-        if self.packets > 1 {
-            let size = self.size as u16;
+        if self.cut.packets() > 1 {
+            let size = self.cut.size() as u16;
             self.control.push(libc::IPPROTO_UDP, sys::option::SEGMENT, size.to_ne_bytes());
         }
     }

@@ -15,6 +15,7 @@
 
 mod batch;
 mod control;
+mod cut;
 mod hint;
 mod lane;
 mod merging;
@@ -26,6 +27,7 @@ pub mod steering;
 mod sys;
 
 pub use batch::{Batch, DATAGRAM, Misfit, Place, SEGMENTS_MAX, Sender, Sent};
+pub use cut::Cut;
 pub use hint::{Hint, Reason};
 pub use lane::{LANES, Lane};
 pub use mtu::{roce_mtu, route_mtu};

@@ -6,7 +6,7 @@ use super::counts::{Counts, Own};
 use super::state::{NoWire, V4, V6};
 use crate::told::{self, Beside};
 use cface::sync::{Mutex, MutexGuard};
-use ferroverbs_net::{Bind, DATAGRAM, Ecn, Lane, Receiver, Sender, Target};
+use ferroverbs_net::{Bind, Cut, DATAGRAM, Ecn, Lane, Receiver, Sender, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
 use soft_local::fabric::Fabric;
@@ -53,6 +53,8 @@ pub(super) struct Outbox {
     store: Box<[u8]>,
     used: usize,
     packets: Vec<Packet>,
+    /// The datagram that the last of them make, as far as their lengths tell.
+    cut: Cut,
     /// Where they go; those in a row that go the same way have one.
     ways: Vec<Arc<Far>>,
     counts: Counts,
@@ -103,9 +105,9 @@ struct Packet {
 
 /// Room for packets that wait to be sent together, and for those that the weather holds back.
 const STORE: usize = 1 << 20;
-/// Bytes of packets that go though more follow: a datagram, as a connection may have some of them under way. While the peer takes one the next is
-/// made; with all of it in one piece each end waits for the other.
-const FULL: usize = DATAGRAM;
+/// So many bytes go though more follow, as soon as the next packet begins another datagram. While the peer takes one the next is made; with all of a window
+/// in one piece each end waits for the other. Cut off in the middle of a datagram, each rest would be one of its own, which costs as much as a whole one.
+const FULL: usize = DATAGRAM / 4 * 3;
 /// Packets that wait at most.
 const PACKETS: usize = 256;
 /// How often a process whose packets another user gets looks whether that one is gone.
@@ -143,6 +145,7 @@ impl Ports {
             store: vec![0; STORE].into(),
             used: 0,
             packets: Vec::with_capacity(PACKETS),
+            cut: Cut::default(),
             ways: Vec::with_capacity(PACKETS),
             counts,
             weather: crate::config::weather().map(|weather| {
@@ -299,7 +302,8 @@ impl Outbox {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> bool {
         let whole = head.len() + len + padding;
-        if self.packets.len() == PACKETS || self.used + whole + ICRC_LEN > FULL {
+        let joins = self.goes_last(far) && self.cut.takes(whole + ICRC_LEN);
+        if self.packets.len() == PACKETS || self.used > FULL && !joins {
             self.flush();
         }
         let start = self.used;
@@ -312,13 +316,24 @@ impl Outbox {
             return false;
         }
         let ecn = if ecn_capable { Ecn::Capable } else { Ecn::NotCapable };
-        if self.ways.last().is_none_or(|last| !Arc::ptr_eq(last, far)) {
+        if !self.goes_last(far) {
             self.ways.push(Arc::clone(far));
         }
         let way = self.ways.len() - 1;
+        // Nothing joins what went just now.
+        match joins && start > 0 {
+            true => self.cut.push(whole + ICRC_LEN),
+            false => self.cut = Cut::of(whole + ICRC_LEN),
+        }
         self.packets.push(Packet { way, ecn, start, len: whole });
         self.used += whole + ICRC_LEN;
         true
+    }
+
+    /// Whether the last packet that waits goes to `far`.
+    #[inline]
+    fn goes_last(&self, far: &Arc<Far>) -> bool {
+        self.ways.last().is_some_and(|last| Arc::ptr_eq(last, far))
     }
 
     /// Sends what there is.

@@ -71,8 +71,9 @@ pub(super) struct Wqe {
 }
 
 /// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
-const READ_PIECE: u32 = 64;
-/// Fewest, unless the READ ends: requests for crumbs cost more than they bring.
+const READ_PIECE: u32 = 128;
+/// Fewest, unless the READ ends: half of the window, and so many at least. Requests for crumbs cost more than they bring, as the first and the last packet of
+/// each answer are longer than the others, so that none is cut out of one datagram with them.
 const READ_CRUMB: u32 = 16;
 /// What a packet costs besides its payload, in bytes of a window.
 pub(super) const OVERHEAD: u32 = 64;
@@ -206,12 +207,15 @@ impl Requester {
         }
         let left = wqe.packets - wqe.issued;
         let per_packet = u64::from(shared.config.pmtu.bytes() + OVERHEAD);
-        let fits = shared.congestion.window().saturating_sub(self.flight.bytes()) / per_packet;
-        let count = left.min(room).min(READ_PIECE).min(u32::try_from(fits).unwrap_or(READ_PIECE));
+        let packets = |bytes: u64| u32::try_from(bytes / per_packet).unwrap_or(u32::MAX);
+        let window = shared.congestion.window();
+        let fits = packets(window.saturating_sub(self.flight.bytes()));
+        let count = left.min(room).min(READ_PIECE).min(fits);
         if self.flight.bytes() == 0 {
             return Some(count.max(1));
         }
-        (count >= left.min(READ_CRUMB)).then_some(count)
+        let fewest = (packets(window) / 2).clamp(READ_CRUMB, READ_PIECE);
+        (count >= left.min(fewest)).then_some(count)
     }
 
     /// Whether the peer's credits allow the next packet. Beyond them, the first packet of a message may go alone, as a
