@@ -242,6 +242,15 @@ pub fn compile_nonsense_netlink(folder: &Path) -> Result<PathBuf, CompileError> 
     cc(&[source], &folder.join("nonsense_netlink.so"), &["-fPIC", "-shared"])
 }
 
+/// Compiles what refuses to cut datagrams into packets, to be preloaded.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn compile_no_offloads(folder: &Path) -> Result<PathBuf, CompileError> {
+    let source = here().join("tools/no_offloads.c");
+    cc(&[source], &folder.join("no_offloads.so"), &["-fPIC", "-shared", "-ldl"])
+}
+
 /// Compiles a plugin of one function from source text, as a provider's author might get it wrong.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ mod documented;
 mod limits;
 mod link_local;
 mod losses;
+mod offloads;
 mod sharing;
 mod steering;
 mod strangers;
@@ -182,6 +183,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = own(bench, &place, &hosts, "xrc", &["three"])?;
     tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     losses::run(bench, tally, &hosts)?;
+    offloads::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     bench.step("hosts: four pairs at once");
     let place = Place::wired(bench, &hosts, "")?;
