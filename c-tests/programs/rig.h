@@ -60,7 +60,7 @@ uint32_t rnd(uint64_t *state);
 #define WAIT_US 20000000u
 #define QUIET_US 30000u
 
-/* Whether the device is told by a LID too, as soft is for its own host. TEST_GRH_ONLY=1: it is not (a kernel's RoCE device). */
+/* Whether the other end is told by a LID too, as soft's is on its own host. TEST_GRH_ONLY=1: it is not (a kernel's RoCE device). */
 int has_lids(void);
 /* Whether a region's lkey is not its rkey: the tests run so, since programs that work then work with one key, too. */
 int keys_differ(void);
@@ -154,6 +154,8 @@ int end_try(struct end *e, enum which w, struct ibv_wc *wc, unsigned us);
 /* The buffer. */
 void end_fill(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
 long end_verify(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
+/* As end_verify, once the bytes are there or five seconds have passed: an unreliable sender has its completion before they need be. */
+long end_verify_soon(struct end *e, uint64_t offset, uint64_t len, uint32_t seed);
 void end_write(struct end *e, uint64_t offset, const void *p, uint64_t len);
 void end_read(struct end *e, uint64_t offset, void *p, uint64_t len);
 /* The QP. */

@@ -98,6 +98,10 @@ const MORE: &[(&str, &[&str])] = &[
     ("runs", &["two"]),
     ("idle", &[]),
     ("xrc", &["three"]),
+    ("data", &["two"]),
+    ("builders", &["two"]),
+    ("mw", &["two"]),
+    ("mapped", &["two"]),
 ];
 
 /// More of them, in which lengths are made for the largest packets.
@@ -110,15 +114,7 @@ const LONG_PACKETS: &[(&str, &[&str])] = &[
     ("faults", &["two"]),
     ("ports", &["two"]),
     ("refusals", &["two"]),
-];
-
-/// Those of two processes that ask for what one host has, and why they are not run.
-const OF_ONE_HOST: &[(&str, &str)] = &[
-    ("data", "asks that nothing unreliable is there later than its completion"),
-    ("builders", "asks that an address handle needs no GRH"),
-    ("mw", "asks that a message which nobody answers fails within 20 s"),
-    ("mapped", "asks that memory of the peer is mapped"),
-    ("ud", "asks that an address handle needs no GRH"),
+    ("ud", &["two"]),
 ];
 
 /// How long one of them may take.
@@ -158,9 +154,6 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let job = own(bench, &place, &hosts, program, args)?;
             tally.record(&name, checked(bench, &job));
         }
-    }
-    for (program, reason) in OF_ONE_HOST {
-        tally.skip(program, reason);
     }
     let name = "pyverbs of two hosts";
     bench.step(&format!("hosts: {name}"));
@@ -258,9 +251,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_program_of_two_processes_is_run_or_says_why_not() {
-        let run = [OWN, MORE, LONG_PACKETS].into_iter().flatten().map(|(name, _)| *name);
-        let listed: Vec<_> = run.chain(OF_ONE_HOST.iter().map(|(name, _)| *name)).collect();
+    fn each_program_of_two_processes_is_run() {
+        let run = [OWN, MORE, LONG_PACKETS].into_iter().flatten();
+        let listed: Vec<_> = run.map(|(name, _)| *name).collect();
         let of_two = ferroverbs_c_tests::PROGRAMS.iter().filter(|program| {
             program.runs.iter().any(|run| run.split(' ').any(|word| word == "two"))
         });
