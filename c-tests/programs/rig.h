@@ -67,7 +67,7 @@ int keys_differ(void);
 
 /*
  * TEST_HOST=/run/netns/NAME puts agents into that network namespace, and TEST_HOST_FABRIC names their fabric folder: so the two processes
- * are of two hosts. Ends have the address of GID 1 then, which is an interface's.
+ * are of two hosts. Ends have the address of GID 1 then, or of TEST_GID, which is an interface's.
  */
 int hosts_differ(void);
 /* For ibv_qp_attr: a timeout that is over soon, and yet longer than an answer takes. */

@@ -93,6 +93,7 @@ pub const PROGRAMS: &[Program] = &[
     checked("bulk", &[], true),
     checked("mapped", ONE_AND_TWO, true),
     checked("ud", ONE_AND_TWO, false),
+    checked("lossy", ONE_AND_TWO, false),
     checked("multicast", &[], false),
     checked("tso_ud", &[], false),
     checked("reconnect", &[], true),

@@ -102,6 +102,7 @@ const MORE: &[(&str, &[&str])] = &[
     ("builders", &["two"]),
     ("mw", &["two"]),
     ("mapped", &["two"]),
+    ("lossy", &["two"]),
 ];
 
 /// More of them, in which lengths are made for the largest packets.

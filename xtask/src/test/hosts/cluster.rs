@@ -128,26 +128,30 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("cluster --loss, or what is missing for it", result);
     super::documented::run(tally, &cluster)?;
     let crowds: [(&str, &[Package], Meeting<'_>); 2] = [
-        ("cluster 3: Gloo", packages::GLOO, Cluster::gloo),
+        ("cluster 4: Gloo", packages::GLOO, Cluster::gloo),
         ("cluster 2: ucx_perftest", packages::UCX, Cluster::ucx),
     ];
-    for (name, needs, run) in crowds {
+    let lossy = format!("loss=1% seed={}", std::process::id());
+    for ((program, needs, run), weather) in
+        crowds.into_iter().flat_map(|crowd| [(crowd, ""), (crowd, lossy.as_str())])
+    {
+        let name = format!("{program} {weather}");
         match packages::ensure(&[needs], &bench.progress) {
             Ok(()) => {
-                bench.step(name);
-                tally.record(name, run(&cluster));
+                bench.step(&name);
+                tally.record(&name, run(&cluster, weather));
             }
-            Err(reason) => tally.skip(name, &reason),
+            Err(reason) => tally.skip(&name, &reason),
         }
     }
-    for mpi in &MPIS {
-        let name = format!("cluster 4: {} over UCX over verbs", mpi.name);
+    for (mpi, weather) in [(&MPIS[0], ""), (&MPIS[1], ""), (&MPIS[0], lossy.as_str())] {
+        let name = format!("cluster 4: {} over UCX over verbs {weather}", mpi.name);
         if let Err(reason) = packages::ensure(&[mpi.packages, packages::UCX], &bench.progress) {
             tally.skip(&name, &reason);
             continue;
         }
         bench.step(&name);
-        tally.record(&name, cluster.mpi(mpi));
+        tally.record(&name, cluster.mpi(mpi, weather));
     }
     let name = "cluster 2: HPC Challenge over Open MPI over UCX over verbs";
     let there = packages::ensure(&[packages::HPCC, packages::UCX], &bench.progress);
@@ -161,8 +165,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A program of others in a cluster.
-type Meeting<'a> = fn(&Cluster<'a>) -> Result<(), String>;
+/// A program of others in a cluster, with a weather.
+type Meeting<'a> = fn(&Cluster<'a>, &str) -> Result<(), String>;
 
 /// What all of them need.
 pub(super) struct Cluster<'a> {
@@ -206,8 +210,8 @@ impl<'a> Cluster<'a> {
         job.run(&self.bench.scratch, LIMIT)
     }
 
-    /// Collective operations of three ranks.
-    fn gloo(&self) -> Result<(), String> {
+    /// Collective operations of four ranks.
+    fn gloo(&self, weather: &str) -> Result<(), String> {
         let scratch = &self.bench.scratch;
         let program = scratch.path().join("gloo_ring");
         let source = self.bench.paths.root.join("c-tests/tools/gloo_ring.cc");
@@ -219,16 +223,17 @@ impl<'a> Cluster<'a> {
         let folder = self.bench.private_folder("meet")?;
         let rank = "exec \"$0\" $((FERROVERBS_HOST - 1)) $FERROVERBS_HOSTS \"$1\"";
         let job = Job::new("sh").args(["-c", rank]).arg(&program).arg(&folder);
-        let done = self.run(self.bench.user, job, &["3"])?;
-        let lines = [1, 2, 3].map(|n| format!("[host{n}] rank {} of 3: 0 wrong", n - 1));
+        let done = self.run(self.bench.user, in_weather(job, weather), &["4"])?;
+        let lines = [1, 2, 3, 4].map(|n| format!("[host{n}] rank {} of 4: 0 wrong", n - 1));
         said(&done, &lines.each_ref().map(String::as_str))
     }
 
     /// Its own test between two.
-    fn ucx(&self) -> Result<(), String> {
+    fn ucx(&self, weather: &str) -> Result<(), String> {
         let job = Job::new("sh").arg(&self.script).arg("pair").args(perftest::ucx());
         let job = job.args(["-t", "tag_bw", "-s", "30000", "-n", "100", "-w", "5"]);
-        said(&self.run(self.bench.user, with_ucx(job), &["-n", "2"])?, &["[host2] Final:"])
+        let job = in_weather(with_ucx(job), weather);
+        said(&self.run(self.bench.user, job, &["-n", "2"])?, &["[host2] Final:"])
     }
 
     /// Linear algebra, transposition, FFT and random access of two ranks, which check what they compute.
@@ -266,10 +271,10 @@ impl<'a> Cluster<'a> {
     }
 
     /// Four ranks, each in a host of its own.
-    fn mpi(&self, mpi: &Mpi) -> Result<(), String> {
+    fn mpi(&self, mpi: &Mpi, weather: &str) -> Result<(), String> {
         let program = self.ring(mpi)?;
         let job = self.launch(mpi, 4)?.arg(&program);
-        let done = self.finish(self.bench.user, job)?;
+        let done = self.finish(self.bench.user, in_weather(job, weather))?;
         said(&done, &["4 ranks, 0 wrong"])
     }
 }
@@ -287,6 +292,11 @@ fn with_ucx(job: Job) -> Job {
     let job = job.env("UCX_TLS", "rc_v,self").env("UCX_NET_DEVICES", "soft0:1");
     let job = job.env("UCX_IB_GID_INDEX", "1").env("UCX_FENCE_MODE", "weak");
     job.env("UCX_WARN_UNUSED_ENV_VARS", "n")
+}
+
+/// With what soft does to the packets that it sends; empty: nothing.
+fn in_weather(job: Job, weather: &str) -> Job {
+    if weather.is_empty() { job } else { job.env("FERROVERBS_SOFT_WEATHER", weather) }
 }
 
 fn compile(compiler: &str, program: &Path, source: &Path) -> Job {

@@ -51,7 +51,29 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
         }
         over(bench, tally, hosts, cable, by_netem.is_ok().then_some(""), seed)?;
     }
+    kinds(bench, tally, hosts, seed)?;
     hosts.set_cable(1500, "")
+}
+
+/// Unreliable kinds and IPv6 (GID 2), with 5 % lost. What comes twice or late is no matter for `lossy`: on UC it may be taken for what is new.
+fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> crate::Result<()> {
+    let own = format!("loss=5% seed={seed}");
+    let weather = if hosts.set_cable(1500, "loss 5%").is_ok() { "" } else { &own };
+    if !weather.is_empty() {
+        hosts.set_cable(1500, "")?;
+    }
+    let place = Place::wired(bench, hosts, weather)?;
+    for (program, gid) in [("lossy", "1"), ("lossy", "2"), ("random_ops", "2")] {
+        let name = format!("{program} by GID {gid}, 5 % lost, TEST_SEED={seed} ({weather})");
+        bench.step(&format!("hosts: {name}"));
+        let job = super::own(bench, &place, hosts, program, &["two"])?
+            .env("TEST_GID", gid)
+            .env("TEST_LOSSES", "1")
+            .env("TEST_BATCHES", "30")
+            .env("TEST_SEED", seed.to_string());
+        tally.record(&name, super::checked(bench, &job));
+    }
+    Ok(())
 }
 
 /// Runs the programs over one cable; without `weather` soft makes its own.
