@@ -1,7 +1,7 @@
 //! What stands before libc's functions. Each looks whether the descriptor is an rsocket, and otherwise is libc's.
 
 use crate::table::{self, Own, enter, find, leave, make_ordinary, placeholder, within};
-use crate::{rdma, real};
+use crate::{epoll, rdma, real};
 use cface::Errno;
 use libc::*;
 use std::sync::Arc;
@@ -32,28 +32,95 @@ either! {
     listen => rlisten(backlog: c_int) -> c_int;
     /// `shutdown(2)`.
     shutdown => rshutdown(how: c_int) -> c_int;
-    /// `recv(2)`.
-    recv => rrecv(buf: *mut c_void, len: usize, flags: c_int) -> isize;
-    /// `recvfrom(2)`.
-    recvfrom => rrecvfrom(buf: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> isize;
-    /// `recvmsg(2)`.
-    recvmsg => rrecvmsg(message: *mut msghdr, flags: c_int) -> isize;
-    /// `readv(2)`.
-    readv => rreadv(vector: *const iovec, count: c_int) -> isize;
-    /// `send(2)`.
-    send => rsend(buf: *const c_void, len: usize, flags: c_int) -> isize;
-    /// `sendto(2)`.
-    sendto => rsendto(buf: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> isize;
-    /// `sendmsg(2)`.
-    sendmsg => rsendmsg(message: *const msghdr, flags: c_int) -> isize;
-    /// `writev(2)`.
-    writev => rwritev(vector: *const iovec, count: c_int) -> isize;
     /// `getpeername(2)`.
     getpeername => rgetpeername(addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
     /// `getsockname(2)`.
     getsockname => rgetsockname(addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
     /// `setsockopt(2)`.
     setsockopt => rsetsockopt(level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int;
+}
+
+/// A call that reads: what is left then, or comes, is news to who waits by edges.
+macro_rules! reading {
+    ($($(#[$meta:meta])* $name:ident => $ours:ident ($($arg:ident: $ty:ty),*);)*) => {
+        $(
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// As of libc's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
+                let Some(own) = find(fd) else {
+                    // SAFETY: the caller answers for the arguments.
+                    return unsafe { real::$name(fd, $($arg),*) };
+                };
+                // SAFETY: likewise; those of the other one are the same.
+                let done = within(|| unsafe { rdma::$ours(own.fd, $($arg),*) });
+                own.read();
+                done
+            }
+        )*
+    };
+}
+
+reading! {
+    /// `recv(2)`.
+    recv => rrecv(buf: *mut c_void, len: usize, flags: c_int);
+    /// `recvfrom(2)`.
+    recvfrom => rrecvfrom(buf: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t);
+    /// `recvmsg(2)`.
+    recvmsg => rrecvmsg(message: *mut msghdr, flags: c_int);
+    /// `readv(2)`.
+    readv => rreadv(vector: *const iovec, count: c_int);
+}
+
+/// A call that writes: where not all went, room is news to who waits by edges.
+macro_rules! writing {
+    ($($(#[$meta:meta])* $name:ident => $ours:ident ($($arg:ident: $ty:ty),*), $wanted:expr;)*) => {
+        $(
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// As of libc's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
+                let Some(own) = find(fd) else {
+                    // SAFETY: the caller answers for the arguments.
+                    return unsafe { real::$name(fd, $($arg),*) };
+                };
+                // SAFETY: likewise; those of the other one are the same, and are not changed by it.
+                let (done, wanted) = unsafe { (within(|| rdma::$ours(own.fd, $($arg),*)), $wanted) };
+                if done < wanted.cast_signed() {
+                    own.stuck();
+                }
+                done
+            }
+        )*
+    };
+}
+
+writing! {
+    /// `send(2)`.
+    send => rsend(buf: *const c_void, len: usize, flags: c_int), len;
+    /// `sendto(2)`.
+    sendto => rsendto(buf: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t), len;
+    /// `sendmsg(2)`.
+    sendmsg => rsendmsg(message: *const msghdr, flags: c_int), total((*message).msg_iov, (*message).msg_iovlen);
+    /// `writev(2)`.
+    writev => rwritev(vector: *const iovec, count: c_int), total(vector, usize::try_from(count).unwrap_or(0));
+}
+
+/// How many bytes a vector has.
+///
+/// # Safety
+/// It has so many entries.
+unsafe fn total(vector: *const iovec, count: usize) -> usize {
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: by the contract above.
+    let entries = unsafe { std::slice::from_raw_parts(vector, count) };
+    entries.iter().map(|entry| entry.iov_len).sum()
 }
 
 /// `socket(2)`: an rsocket, where one is wanted and can be made.
@@ -66,7 +133,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         // SAFETY: no memory is involved.
         let made = within(|| unsafe { rdma::rsocket(domain, kind, protocol) });
         if made >= 0 {
-            return give(Own { fd: made, domain }, kind & SOCK_CLOEXEC != 0);
+            return give(Own::new(made, domain), kind & SOCK_CLOEXEC != 0);
         }
     }
     // SAFETY: no memory is involved.
@@ -117,7 +184,12 @@ pub unsafe extern "C" fn accept4(
 
 /// # Safety
 /// As of libc's `accept4`.
-unsafe fn accept_own(own: &Own, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+unsafe fn accept_own(
+    own: &Arc<Own>,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     // SAFETY: the caller answers for the addresses; nothing else is memory. Linux's sockets do not take over that the one that listens does not block.
     let new = within(|| unsafe {
         let new = rdma::raccept(own.fd, addr, len);
@@ -126,10 +198,11 @@ unsafe fn accept_own(own: &Own, addr: *mut sockaddr, len: *mut socklen_t, flags:
         }
         new
     });
+    own.read();
     if new < 0 {
         return new;
     }
-    give(Own { fd: new, domain: own.domain }, flags & SOCK_CLOEXEC != 0)
+    give(Own::new(new, own.domain), flags & SOCK_CLOEXEC != 0)
 }
 
 /// `bind(2)`: an ordinary socket takes over where no RDMA device has the address.
@@ -184,6 +257,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     let own = leave(fd);
+    epoll::closed(fd);
     // SAFETY: the caller's own descriptor. First the number, then what takes long: the other way round somebody might find the rsocket by it.
     let done = unsafe { real::close(fd) };
     let why = Errno::last();
@@ -202,7 +276,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize {
     match find(fd) {
         // SAFETY: the caller answers for the buffer.
-        Some(own) => within(|| unsafe { rdma::rrecv(own.fd, buf, len, 0) }),
+        Some(_) => unsafe { recv(fd, buf, len, 0) },
         // SAFETY: likewise.
         None => unsafe { real::read(fd, buf, len) },
     }
@@ -216,7 +290,7 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize 
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
     match find(fd) {
         // SAFETY: the caller answers for the buffer.
-        Some(own) => within(|| unsafe { rdma::rsend(own.fd, buf, len, 0) }),
+        Some(_) => unsafe { send(fd, buf, len, 0) },
         // SAFETY: likewise.
         None => unsafe { real::write(fd, buf, len) },
     }
@@ -314,6 +388,9 @@ pub unsafe extern "C" fn sendfile(
             };
             (bytes, within(|| rdma::rsend(own.fd, at, bytes, 0)))
         };
+        if went < got.cast_signed() {
+            own.stuck();
+        }
         let Ok(went) = usize::try_from(went) else {
             let why = Errno::last();
             if offset.is_null() {
@@ -354,21 +431,46 @@ pub unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, from, offset, count) }
 }
 
-/// `dup2(2)`: both numbers are the same rsocket.
+/// `dup(2)`: both numbers are the same rsocket.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(from: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    doubled(from, unsafe { real::dup(from) })
+}
+
+/// `dup2(2)`.
 ///
 /// # Safety
 /// As of libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    let done = unsafe { real::dup2(from, to) };
-    if done >= 0 && from != to {
+    doubled(from, unsafe { real::dup2(from, to) })
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    doubled(from, unsafe { real::dup3(from, to, flags) })
+}
+
+/// A number is the same as another one from now on; what it was is closed.
+fn doubled(from: c_int, to: c_int) -> c_int {
+    if to >= 0 && from != to {
         match find(from) {
             Some(own) => enter(to, own),
             None => drop(leave(to)),
         }
+        epoll::doubled(from, to);
     }
-    done
+    to
 }
 
 /// `fcntl(2)`. C passes the argument as one of a changing number; the calling conventions of Linux put it where a third one is.
@@ -379,16 +481,14 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller answers for the argument.
     unsafe {
-        let Some(own) = find(fd) else { return real::fcntl(fd, command, argument) };
+        let Some(own) = find(fd) else {
+            let done = real::fcntl(fd, command, argument);
+            let doubles = matches!(command, F_DUPFD | F_DUPFD_CLOEXEC);
+            return if doubles { doubled(fd, done) } else { done };
+        };
         match command {
             F_GETFL | F_SETFL => within(|| rdma::rfcntl(own.fd, command, argument as c_int)),
-            F_DUPFD | F_DUPFD_CLOEXEC => {
-                let new = real::fcntl(fd, command, argument);
-                if new >= 0 {
-                    enter(new, own);
-                }
-                new
-            }
+            F_DUPFD | F_DUPFD_CLOEXEC => doubled(fd, real::fcntl(fd, command, argument)),
             // Of the number, which the placeholder has.
             _ => real::fcntl(fd, command, argument),
         }
@@ -428,23 +528,4 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             None => real::ioctl(fd, request, argument),
         }
     }
-}
-
-/// `epoll_ctl(2)`: `EPERM` for an rsocket, as for a file, since the kernel would never say that it is ready.
-///
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(
-    epoll: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> c_int {
-    if find(fd).is_some() {
-        Errno::EPERM.set();
-        return -1;
-    }
-    // SAFETY: the caller answers for the event.
-    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `calls` | what stands before libc's functions |
 //! | `waiting` | poll(2) and select(2) |
+//! | `epoll`, `interest` | epoll(7) |
 //! | `table` | which descriptors are rsockets |
 //! | `choice` | for which sockets of which programs: `/etc/rdma/rsocket/preload_config` |
 //! | `real` | libc's own functions |
@@ -15,6 +16,8 @@
 #[cfg(not(test))]
 pub mod calls;
 #[cfg(not(test))]
+pub mod epoll;
+#[cfg(not(test))]
 mod rdma;
 #[cfg(not(test))]
 mod real;
@@ -24,3 +27,4 @@ mod table;
 pub mod waiting;
 
 pub mod choice;
+pub mod interest;

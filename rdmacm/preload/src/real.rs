@@ -73,8 +73,15 @@ real! {
     getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int;
     getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    dup(from: c_int) -> c_int;
     dup2(from: c_int, to: c_int) -> c_int;
+    dup3(from: c_int, to: c_int, flags: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_wait(epoll: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
+    epoll_pwait(epoll: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(epoll: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
 }

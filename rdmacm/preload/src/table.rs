@@ -1,12 +1,15 @@
 //! Which descriptors of the program are rsockets.
 
 use crate::choice::Choice;
-use crate::{rdma, real};
+use crate::interest::Uses;
+use crate::{epoll, rdma, real};
+use cface::Errno;
 use cface::lock::Guard;
 use cface::shared::Shared;
 use libc::*;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// An rsocket, closed with the last descriptor of it.
@@ -14,6 +17,33 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Own {
     pub(crate) fd: c_int,
     pub(crate) domain: c_int,
+    pub(crate) uses: Uses,
+}
+
+impl Own {
+    pub(crate) fn new(fd: c_int, domain: c_int) -> Self {
+        Self { fd, domain, uses: Uses::default() }
+    }
+
+    /// The program has read: what else there is may be news.
+    pub(crate) fn read(self: &Arc<Self>) {
+        self.uses.read();
+        self.may_be_told();
+    }
+
+    /// The program has written less than it wanted to: room will be news.
+    pub(crate) fn stuck(self: &Arc<Self>) {
+        self.uses.stuck();
+        self.may_be_told();
+    }
+
+    fn may_be_told(self: &Arc<Self>) {
+        if self.uses.edges.load(Ordering::SeqCst) {
+            let why = Errno::last();
+            epoll::again(self);
+            why.set();
+        }
+    }
 }
 
 impl Drop for Own {
@@ -36,6 +66,11 @@ pub(crate) fn within<T>(f: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Whether the library below is at work.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
 /// The rsocket of a descriptor of the program.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
     // The library below asks for its own descriptors, which are none.
@@ -49,7 +84,7 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Own>> {
 pub(crate) fn enter(fd: c_int, own: Arc<Own>) {
     let before = KNOWN.lock().get_or_insert_default().insert(fd, own);
     // Closed without the lock.
-    drop(before);
+    before.inspect(unwatch);
 }
 
 /// A descriptor of the program is none any more.
@@ -59,8 +94,19 @@ pub(crate) fn leave(fd: c_int) -> Option<Arc<Own>> {
     }
     // Most are not: no lock that others wait for.
     find(fd)?;
-    let mut known = KNOWN.lock();
-    known.as_mut()?.remove(&fd)
+    let own = KNOWN.lock().as_mut()?.remove(&fd);
+    own.inspect(unwatch)
+}
+
+/// Sets of descriptors have an rsocket as long as a descriptor has.
+fn unwatch(own: &Arc<Own>) {
+    if !own.uses.watched.load(Ordering::SeqCst) {
+        return;
+    }
+    let is_left = |known: &HashMap<_, Arc<Own>>| known.values().any(|one| Arc::ptr_eq(one, own));
+    if !KNOWN.lock().as_ref().is_some_and(is_left) {
+        epoll::gone(own);
+    }
 }
 
 /// A descriptor of the program that only holds its number; -1 and errno.
@@ -91,7 +137,7 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
 }
 
 /// Has an ordinary socket take the number of an rsocket that did not do; -1 and errno.
-pub(crate) fn make_ordinary(fd: c_int, own: &Own) -> c_int {
+pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Own>) -> c_int {
     // SAFETY: numbers and memory of this function only; the descriptor is the program's, and becomes a socket at once.
     unsafe {
         let flags = rdma::rfcntl(own.fd, F_GETFL);
@@ -118,8 +164,9 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Own) -> c_int {
             real::fcntl(new, F_SETFL, (own | O_NONBLOCK).cast_unsigned() as usize);
         }
         let close_on_exec = real::fcntl(fd, F_GETFD, 0);
-        drop(leave(fd));
         let done = real::dup2(new, fd);
+        epoll::became_ordinary(fd, own);
+        drop(leave(fd));
         real::close(new);
         if done >= 0 && close_on_exec & FD_CLOEXEC != 0 {
             real::fcntl(fd, F_SETFD, FD_CLOEXEC as usize);
@@ -128,12 +175,17 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Own) -> c_int {
     }
 }
 
-thread_local!(static HELD: RefCell<Option<Guard>> = const { RefCell::new(None) });
+thread_local!(static HELD: RefCell<Option<[Guard; 2]>> = const { RefCell::new(None) });
 
 extern "C" fn before_fork() {
-    let guard = KNOWN.hold();
-    // A thread that forks while it ends has no place for it any more: it is given back at once.
-    let _ = HELD.try_with(|held| held.replace(Some(guard)));
+    let guards = [KNOWN.hold(), epoll::hold()];
+    // A thread that forks while it ends has no place for them any more: they are given back at once.
+    let _ = HELD.try_with(|held| held.replace(Some(guards)));
+}
+
+extern "C" fn in_child() {
+    epoll::forked();
+    after_fork();
 }
 
 extern "C" fn after_fork() {
@@ -147,5 +199,5 @@ static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     // SAFETY: functions of this library, which is never unloaded. Without memory for them a child is at risk, and nothing else.
-    unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
 }

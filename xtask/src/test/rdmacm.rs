@@ -274,7 +274,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -282,6 +282,7 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("again", "who was refused tries again"),
     ("forks", "children of a process whose threads use rsockets"),
     ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
+    ("epoll_tcp", "sets of epoll of a TCP program over librspreload"),
     ("ports", "the kernel's range of ports, and who may have those of the system"),
     ("options", "options of ids, and what they make of queue pairs"),
     ("unacknowledged", "who waits for an acknowledgement is told"),

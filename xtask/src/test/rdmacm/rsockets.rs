@@ -97,8 +97,11 @@ type Program<'a> = fn(&Bench, &Site<'a>) -> Result<(), Web>;
 pub(super) fn files(bench: &Bench, tally: &mut Tally, site: &Site<'_>, place: &str) {
     bench.step(&format!("rdmacm: files and TCP programs{place}"));
     tally.record(&format!("rcopy{place}"), copy(bench, site));
-    let programs: [(&str, Program<'_>); 2] =
-        [("a web server and curl over rsockets", web), ("iperf3 over rsockets", throughput)];
+    let programs: [(&str, Program<'_>); 3] = [
+        ("a web server and curl over rsockets", web),
+        ("a server that waits by epoll and curl over rsockets", by_epoll),
+        ("iperf3 over rsockets", throughput),
+    ];
     for (what, run) in programs {
         let name = format!("{what}{place}");
         match run(bench, site) {
@@ -178,8 +181,34 @@ fn throughput(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
     Ok(())
 }
 
-/// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload. A curl without it finds nobody, so that it was not TCP.
+/// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload.
 fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
+    served(bench, site, |port| vec!["-m", "http.server", port, "--bind", site.address])
+}
+
+/// The same of asyncio, which waits by epoll(7).
+fn by_epoll(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
+    const SERVER: &str = "
+import asyncio, sys
+async def answer(reader, writer):
+    await reader.readuntil(b'\\r\\n\\r\\n')
+    writer.write(b'HTTP/1.0 200 OK\\r\\n\\r\\n' + open('file', 'rb').read())
+    await writer.drain()
+    writer.close()
+async def main():
+    assert 'Epoll' in type(asyncio.get_running_loop()._selector).__name__
+    server = await asyncio.start_server(answer, sys.argv[1], int(sys.argv[2]))
+    await server.serve_forever()
+asyncio.run(main())";
+    served(bench, site, |port| vec!["-c", SERVER, site.address, port])
+}
+
+/// Python serves a file, as its arguments for a port say, and curl gets it by librspreload. A curl without it finds nobody, so that it was not TCP.
+fn served(
+    bench: &Bench,
+    site: &Site<'_>,
+    arguments: impl for<'a> Fn(&'a str) -> Vec<&'a str>,
+) -> Result<(), Web> {
     find(bench, &["python3", "curl"])?;
     let library = bench.prefix()?.join(crate::stage::PRELOAD);
     let folder = bench.scratch.folder("web", 0o755)?;
@@ -187,7 +216,7 @@ fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
     std::fs::write(folder.join("file"), &bytes).map_err(|why| why.to_string())?;
     let port = pair::free_port()?.to_string();
     let number = port.parse().map_err(|_| "no port".to_owned())?;
-    let server = ["python3", "-m", "http.server", &port, "--bind", site.address];
+    let server = [&["python3"][..], &arguments(&port)].concat();
     let server = site.job(0, &server, None)?.env("LD_PRELOAD", &library).dir(&folder);
     let mut server = site.serve(bench, &server, TCP, number)?;
     let url = format!("http://{}:{port}/file", site.address);

@@ -1,0 +1,564 @@
+//! Sets of epoll(7) with rsockets in them. A set stays the kernel's, which knows the other descriptors; rsockets are kept beside it, and who waits does so by rpoll(3) for
+//! these and for the set together. What is waited for may change meanwhile, so each thread that waits leaves its bell.
+
+use crate::interest::Interest;
+use crate::table::{self, Own, find, within};
+use crate::{rdma, real};
+use cface::Errno;
+use cface::lock::Guard;
+use cface::shared::Shared;
+use libc::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// An rsocket in a set.
+#[derive(Debug)]
+struct Member {
+    fd: c_int,
+    own: Weak<Own>,
+    interest: Interest,
+}
+
+impl Member {
+    fn is(&self, own: &Arc<Own>) -> bool {
+        self.own.as_ptr() == Arc::as_ptr(own)
+    }
+}
+
+/// What is kept beside one of the kernel's sets.
+#[derive(Debug, Default)]
+struct Set {
+    members: Vec<Member>,
+    /// Bells of the threads that wait.
+    waiting: Vec<Arc<Bell>>,
+    /// Whether the kernel's come first, and which of the members: each in its turn, as there may not be room for all.
+    kernel_first: bool,
+    first: usize,
+}
+
+impl Set {
+    /// Has the threads that wait look again.
+    fn ring(&mut self) {
+        self.waiting.drain(..).for_each(|bell| bell.ring());
+    }
+}
+
+/// All sets, by the numbers of their descriptors, of which one may have several.
+#[derive(Debug, Default)]
+struct Sets {
+    numbers: HashMap<c_int, u64>,
+    sets: HashMap<u64, Set>,
+    last: u64,
+}
+
+impl Sets {
+    fn of(&mut self, epoll: c_int) -> Option<&mut Set> {
+        self.sets.get_mut(self.numbers.get(&epoll)?)
+    }
+
+    /// The set of a number, which is one from now on.
+    fn known(&mut self, epoll: c_int) -> &mut Set {
+        let last = &mut self.last;
+        let id = self.numbers.entry(epoll).or_insert_with(|| {
+            *last += 1;
+            *last
+        });
+        self.sets.entry(*id).or_default()
+    }
+
+    fn forget(&mut self, epoll: c_int) {
+        let Some(id) = self.numbers.remove(&epoll) else { return };
+        if !self.numbers.values().any(|&other| other == id)
+            && let Some(mut set) = self.sets.remove(&id)
+        {
+            set.ring();
+        }
+    }
+}
+
+/// Its lock is taken by who forks, behind that of the table.
+static SETS: Shared<Option<Sets>> = Shared::new(None);
+/// Whether there was ever one: most calls of most programs need not look.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Does something with the sets, if there are any.
+fn with<T>(f: impl FnOnce(&mut Sets) -> T) -> Option<T> {
+    if !ANY.load(Ordering::Acquire) || table::is_inside() {
+        return None;
+    }
+    SETS.lock().as_mut().map(f)
+}
+
+/// The lock, for who forks.
+pub(crate) fn hold() -> Guard {
+    SETS.hold()
+}
+
+/// How many forks lead to this process: a child has its parent's bells, whose rings its parent would hear.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// In a child.
+pub(crate) fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What wakes a thread that waits: an eventfd(2).
+#[derive(Debug)]
+struct Bell {
+    fd: c_int,
+    forks: u32,
+}
+
+impl Bell {
+    /// That of this thread; `None` and errno.
+    fn own() -> Option<Arc<Self>> {
+        thread_local!(static OWN: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) });
+        let forks = FORKS.load(Ordering::Relaxed);
+        let known = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
+        if let Some(bell) = known.filter(|bell| bell.forks == forks) {
+            return Some(bell);
+        }
+        // SAFETY: eventfd has no requirements.
+        let fd = unsafe { eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+        let bell = (fd >= 0).then(|| Arc::new(Self { fd, forks }))?;
+        let _ = OWN.try_with(|own| own.replace(Some(Arc::clone(&bell))));
+        Some(bell)
+    }
+
+    fn ring(&self) {
+        let one = 1_u64;
+        // SAFETY: eight bytes are read; the descriptor does not block.
+        unsafe { real::write(self.fd, (&raw const one).cast(), 8) };
+    }
+
+    fn still(&self) {
+        let mut count = 0_u64;
+        // SAFETY: eight bytes are writable; the descriptor does not block.
+        unsafe { real::read(self.fd, (&raw mut count).cast(), 8) };
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody else closes it.
+        unsafe { real::close(self.fd) };
+    }
+}
+
+/// A number is that of a set from now on, or of none.
+pub(crate) fn doubled(from: c_int, to: c_int) {
+    with(|sets| {
+        sets.forget(to);
+        if let Some(&id) = sets.numbers.get(&from) {
+            sets.numbers.insert(to, id);
+        }
+    });
+}
+
+/// The program closes a descriptor.
+pub(crate) fn closed(fd: c_int) {
+    with(|sets| sets.forget(fd));
+}
+
+/// No descriptor of an rsocket is left: sets tell of it no more.
+pub(crate) fn gone(own: &Arc<Own>) {
+    with(|sets| {
+        for set in sets.sets.values_mut() {
+            let before = set.members.len();
+            set.members.retain(|member| !member.is(own));
+            if set.members.len() != before {
+                // A thread that waits for it keeps it from its end.
+                set.ring();
+            }
+        }
+    });
+}
+
+/// An rsocket may be told once more to who is told by edges.
+pub(crate) fn again(own: &Arc<Own>) {
+    with(|sets| {
+        let waits = |set: &&mut Set| !set.waiting.is_empty();
+        for set in sets.sets.values_mut().filter(waits) {
+            if set.members.iter().any(|member| member.is(own)) {
+                set.ring();
+            }
+        }
+    });
+}
+
+/// An ordinary socket has taken the number of an rsocket: the kernel's sets get it.
+pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Own>) {
+    with(|sets| {
+        for (epoll, id) in &sets.numbers {
+            let Some(set) = sets.sets.get_mut(id) else { continue };
+            let Some(at) = set.members.iter().position(|one| one.fd == fd && one.is(own)) else {
+                continue;
+            };
+            let member = set.members.swap_remove(at);
+            let mut event = member.interest.event();
+            // SAFETY: the event is readable.
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, fd, &raw mut event) };
+            set.ring();
+        }
+    });
+}
+
+/// A set that the kernel has made is known from now on, so that who waits for it before it has an rsocket hears of that.
+fn made(fd: c_int) -> c_int {
+    if fd >= 0 && !table::is_inside() {
+        ANY.store(true, Ordering::Release);
+        let mut sets = SETS.lock();
+        let sets = sets.get_or_insert_default();
+        sets.forget(fd);
+        sets.known(fd);
+    }
+    fd
+}
+
+/// `epoll_create(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    made(unsafe { real::epoll_create(size) })
+}
+
+/// `epoll_create1(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    made(unsafe { real::epoll_create1(flags) })
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let Some(own) = find(fd) else {
+        // SAFETY: the caller answers for the event.
+        return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    };
+    // SAFETY: the caller answers for the event.
+    let done = unsafe { change(epoll, operation, fd, &own, event) };
+    done.map_or_else(
+        |why| {
+            why.set();
+            -1
+        },
+        |()| 0,
+    )
+}
+
+/// # Safety
+/// As of `epoll_ctl`.
+unsafe fn change(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    own: &Arc<Own>,
+    event: *mut epoll_event,
+) -> Result<(), Errno> {
+    // The kernel says whether that is a set; it does not know what stands for the rsocket.
+    // SAFETY: no memory is involved.
+    unsafe { real::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    let why = Errno::last();
+    if why.raw() != ENOENT {
+        return Err(why);
+    }
+    if event.is_null() && operation != EPOLL_CTL_DEL {
+        return Err(Errno::EFAULT);
+    }
+    let interest = if operation == EPOLL_CTL_DEL {
+        Interest::new(0, 0)
+    } else {
+        // SAFETY: the caller answers for the event; it need not be aligned.
+        let event = unsafe { event.read_unaligned() };
+        Interest::new(event.events, event.u64)
+    };
+    own.uses.watched.store(true, Ordering::SeqCst);
+    own.uses.edges.fetch_or(interest.by_edges(), Ordering::SeqCst);
+    ANY.store(true, Ordering::Release);
+    let mut sets = SETS.lock();
+    let set = sets.get_or_insert_default().known(epoll);
+    let at = set.members.iter().position(|one| one.fd == fd && one.is(own));
+    match (operation, at) {
+        (EPOLL_CTL_ADD, None) => {
+            set.members.push(Member { fd, own: Arc::downgrade(own), interest });
+        }
+        (EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EEXIST),
+        (EPOLL_CTL_MOD, Some(at)) => set.members[at].interest = interest,
+        (EPOLL_CTL_DEL, Some(at)) => drop(set.members.swap_remove(at)),
+        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
+        _ => return Err(Errno::EINVAL),
+    }
+    set.ring();
+    Ok(())
+}
+
+/// What a thread looks for.
+struct Look {
+    bell: Arc<Bell>,
+    /// The set itself, the bell, and the rsockets.
+    entries: Vec<pollfd>,
+    of: Vec<Arc<Own>>,
+}
+
+const SET: usize = 0;
+const RSOCKETS: usize = 2;
+
+/// What there is to look for; `None`: that is no set of ours.
+fn look(epoll: c_int, bell: &Arc<Bell>) -> Option<Look> {
+    with(|sets| {
+        let set = sets.of(epoll)?;
+        let entry = |fd, events| pollfd { fd, events, revents: 0 };
+        let mut entries = vec![entry(epoll, POLLIN), entry(bell.fd, POLLIN)];
+        let mut of = Vec::new();
+        for member in &mut set.members {
+            let Some(own) = member.own.upgrade() else { continue };
+            if let Some(events) = member.interest.asks(&own.uses) {
+                entries.push(entry(own.fd, events));
+                of.push(own);
+            }
+        }
+        set.waiting.push(Arc::clone(bell));
+        Some(Look { bell: Arc::clone(bell), entries, of })
+    })
+    .flatten()
+}
+
+impl Look {
+    /// Sleeps until something is there; negative and errno.
+    ///
+    /// # Safety
+    /// `mask` is NULL or readable.
+    unsafe fn sleep(&mut self, left: Option<Duration>, mask: *const sigset_t) -> c_int {
+        let count = self.entries.len() as nfds_t;
+        let time = left.map(|left| timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(time_t::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        if self.of.is_empty() {
+            let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: as many entries as are said; the rest is NULL or readable.
+            return unsafe { ppoll(self.entries.as_mut_ptr(), count, time, mask) };
+        }
+        let limit = left.map_or(-1, |left| {
+            c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+        });
+        // SAFETY: as many entries as are said; the masks are of this function or the caller's.
+        unsafe {
+            let mut before = std::mem::zeroed();
+            if !mask.is_null() {
+                pthread_sigmask(SIG_SETMASK, mask, &raw mut before);
+            }
+            let done = within(|| rdma::rpoll(self.entries.as_mut_ptr(), count, limit));
+            if !mask.is_null() {
+                let why = Errno::last();
+                pthread_sigmask(SIG_SETMASK, &raw const before, std::ptr::null_mut());
+                why.set();
+            }
+            done
+        }
+    }
+
+    /// Tells of the rsockets that were found ready, at most of `most`.
+    fn tell(&self, epoll: c_int, most: usize) -> Vec<epoll_event> {
+        let found = self.entries[RSOCKETS..].iter().zip(&self.of);
+        let found: HashMap<_, _> = found
+            .filter(|(entry, _)| entry.revents != 0)
+            .map(|(entry, own)| (Arc::as_ptr(own), entry.revents))
+            .collect();
+        if found.is_empty() {
+            return Vec::new();
+        }
+        let told = with(|sets| {
+            let Some(set) = sets.of(epoll) else { return Vec::new() };
+            let mut told = Vec::new();
+            let count = set.members.len();
+            let first = set.first;
+            for at in (0..count).map(|n| (first + n) % count) {
+                if told.len() == most {
+                    break;
+                }
+                let member = &mut set.members[at];
+                let revents = found.get(&member.own.as_ptr()).copied().unwrap_or(0);
+                if let Some(events) = member.interest.found(revents) {
+                    told.push(epoll_event { events, u64: member.interest.data });
+                    set.first = at + 1;
+                }
+            }
+            told
+        });
+        told.unwrap_or_default()
+    }
+
+    /// Takes the bell back. Whether the kernel's descriptors come first this time.
+    fn get_up(&self, epoll: c_int) -> bool {
+        let first = with(|sets| {
+            let set = sets.of(epoll)?;
+            set.waiting.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
+            set.kernel_first = !set.kernel_first;
+            Some(set.kernel_first)
+        });
+        self.bell.still();
+        first.flatten().unwrap_or(true)
+    }
+}
+
+/// epoll_pwait2(2), with a time of Rust's; `None`: for ever.
+///
+/// # Safety
+/// As of libc's.
+unsafe fn wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let begun = Instant::now();
+    let alone = with(|sets| sets.of(epoll).is_none_or(|set| set.members.is_empty()));
+    if alone != Some(false) || most <= 0 {
+        // What the kernel has now, which is all, or what it says of the arguments.
+        // SAFETY: the caller answers for all of this.
+        let there = unsafe { real::epoll_wait(epoll, events, most, 0) };
+        if there != 0 || limit == Some(Duration::ZERO) {
+            return there;
+        }
+    }
+    if events.is_null() {
+        Errno::EFAULT.set();
+        return -1;
+    }
+    let room = usize::try_from(most).unwrap_or(0);
+    let Some(bell) = Bell::own() else { return -1 };
+    loop {
+        let Some(mut look) = look(epoll, &bell) else {
+            Errno::EBADF.set();
+            return -1;
+        };
+        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        // SAFETY: the caller answers for the mask.
+        let found = unsafe { look.sleep(left, mask) };
+        let why = Errno::last();
+        let kernel_first = look.get_up(epoll);
+        if found < 0 {
+            why.set();
+            return -1;
+        }
+        let mut have = 0;
+        let kernels = |have: &mut usize| {
+            if look.entries[SET].revents != 0 && *have < room {
+                // SAFETY: the caller has room for `most`, of which `have` are filled.
+                let more = unsafe {
+                    real::epoll_wait(epoll, events.add(*have), (room - *have) as c_int, 0)
+                };
+                *have += usize::try_from(more).unwrap_or(0);
+            }
+        };
+        if kernel_first {
+            kernels(&mut have);
+        }
+        for event in look.tell(epoll, room - have) {
+            // SAFETY: as above; entries of the program need not be aligned.
+            unsafe { events.add(have).write_unaligned(event) };
+            have += 1;
+        }
+        if !kernel_first {
+            kernels(&mut have);
+        }
+        if have > 0 || left == Some(Duration::ZERO) {
+            return have as c_int;
+        }
+    }
+}
+
+/// Whether the program waits for a set that may have rsockets.
+fn is_own(epoll: c_int) -> bool {
+    with(|sets| sets.of(epoll).is_some()).unwrap_or(false)
+}
+
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// `epoll_wait(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the caller answers for all of this.
+    unsafe {
+        if is_own(epoll) {
+            return wait(epoll, events, most, milliseconds(timeout), std::ptr::null());
+        }
+        real::epoll_wait(epoll, events, most, timeout)
+    }
+}
+
+/// `epoll_pwait(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller answers for all of this.
+    unsafe {
+        if is_own(epoll) {
+            return wait(epoll, events, most, milliseconds(timeout), mask);
+        }
+        real::epoll_pwait(epoll, events, most, timeout, mask)
+    }
+}
+
+/// `epoll_pwait2(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller answers for all of this.
+    unsafe {
+        if is_own(epoll) {
+            let limit = timeout.as_ref().map(|time| {
+                let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+                Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+            });
+            return wait(epoll, events, most, limit, mask);
+        }
+        real::epoll_pwait2(epoll, events, most, timeout, mask)
+    }
+}
