@@ -1,5 +1,6 @@
 //! What stands before libc's functions. Each looks whether the descriptor is an rsocket, and otherwise is libc's.
 
+use crate::forking::{self, Use};
 use crate::table::{self, Own, enter, find, leave, make_ordinary, placeholder, within};
 use crate::{epoll, rdma, real};
 use cface::Errno;
@@ -28,8 +29,6 @@ macro_rules! either {
 }
 
 either! {
-    /// `listen(2)`.
-    listen => rlisten(backlog: c_int) -> c_int;
     /// `shutdown(2)`.
     shutdown => rshutdown(how: c_int) -> c_int;
     /// `getpeername(2)`.
@@ -50,6 +49,7 @@ macro_rules! reading {
             /// As of libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
+                forking::begin(fd, Use::Transfer);
                 let Some(own) = find(fd) else {
                     // SAFETY: the caller answers for the arguments.
                     return unsafe { real::$name(fd, $($arg),*) };
@@ -84,6 +84,7 @@ macro_rules! writing {
             /// As of libc's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
+                forking::begin(fd, Use::Transfer);
                 let Some(own) = find(fd) else {
                     // SAFETY: the caller answers for the arguments.
                     return unsafe { real::$name(fd, $($arg),*) };
@@ -130,6 +131,12 @@ unsafe fn total(vector: *const iovec, count: usize) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if table::is_wanted(domain, kind, protocol) {
+        if forking::is_on() {
+            // SAFETY: no memory is involved.
+            let fd = unsafe { real::socket(domain, kind, protocol) };
+            forking::made(fd);
+            return fd;
+        }
         // SAFETY: no memory is involved.
         let made = within(|| unsafe { rdma::rsocket(domain, kind, protocol) });
         if made >= 0 {
@@ -149,6 +156,23 @@ fn give(own: Own, close_on_exec: bool) -> c_int {
     fd
 }
 
+/// `listen(2)`.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    match find(fd) {
+        // SAFETY: no memory is involved.
+        Some(own) => within(|| unsafe { rdma::rlisten(own.fd, backlog) }),
+        None => {
+            forking::listens(fd);
+            // SAFETY: likewise.
+            unsafe { real::listen(fd, backlog) }
+        }
+    }
+}
+
 /// `accept(2)`.
 ///
 /// # Safety
@@ -158,8 +182,12 @@ pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut sockle
     match find(fd) {
         // SAFETY: the caller answers for the addresses.
         Some(own) => unsafe { accept_own(&own, addr, len, 0) },
-        // SAFETY: likewise.
-        None => unsafe { real::accept(fd, addr, len) },
+        None => {
+            // SAFETY: likewise.
+            let new = unsafe { real::accept(fd, addr, len) };
+            forking::accepted(fd, new);
+            new
+        }
     }
 }
 
@@ -177,8 +205,12 @@ pub unsafe extern "C" fn accept4(
     match find(fd) {
         // SAFETY: the caller answers for the addresses.
         Some(own) => unsafe { accept_own(&own, addr, len, flags) },
-        // SAFETY: likewise.
-        None => unsafe { real::accept4(fd, addr, len, flags) },
+        None => {
+            // SAFETY: likewise.
+            let new = unsafe { real::accept4(fd, addr, len, flags) };
+            forking::accepted(fd, new);
+            new
+        }
     }
 }
 
@@ -246,6 +278,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
                 return -1;
             }
         }
+        forking::connects(fd);
         real::connect(fd, addr, len)
     }
 }
@@ -258,6 +291,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     let own = leave(fd);
     epoll::closed(fd);
+    forking::closed(fd);
     // SAFETY: the caller's own descriptor. First the number, then what takes long: the other way round somebody might find the rsocket by it.
     let done = unsafe { real::close(fd) };
     let why = Errno::last();
@@ -274,6 +308,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As of libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize {
+    forking::begin(fd, Use::Transfer);
     match find(fd) {
         // SAFETY: the caller answers for the buffer.
         Some(_) => unsafe { recv(fd, buf, len, 0) },
@@ -288,6 +323,7 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: usize) -> isize 
 /// As of libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: usize) -> isize {
+    forking::begin(fd, Use::Transfer);
     match find(fd) {
         // SAFETY: the caller answers for the buffer.
         Some(_) => unsafe { send(fd, buf, len, 0) },
@@ -367,6 +403,7 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut off_t,
     count: usize,
 ) -> isize {
+    forking::begin(out, Use::Transfer);
     let Some(own) = find(out) else {
         // SAFETY: the caller answers for the offset.
         return unsafe { real::sendfile(out, from, offset, count) };
@@ -469,6 +506,7 @@ fn doubled(from: c_int, to: c_int) -> c_int {
             None => drop(leave(to)),
         }
         epoll::doubled(from, to);
+        forking::doubled(from, to);
     }
     to
 }

@@ -1,6 +1,7 @@
 //! Sets of epoll(7) with rsockets in them. A set stays the kernel's, which knows the other descriptors; rsockets are kept beside it, and who waits does so by rpoll(3) for
 //! these and for the set together. What is waited for may change meanwhile, so each thread that waits leaves its bell.
 
+use crate::forking::{self, Use};
 use crate::interest::Interest;
 use crate::table::{self, Own, find, within};
 use crate::{rdma, real};
@@ -249,6 +250,8 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    // Now, as who connected is in the kernel's set with what is closed then.
+    forking::begin(fd, Use::Transfer);
     let Some(own) = find(fd) else {
         // SAFETY: the caller answers for the event.
         return unsafe { real::epoll_ctl(epoll, operation, fd, event) };

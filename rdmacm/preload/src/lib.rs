@@ -5,6 +5,7 @@
 //! | `calls` | what stands before libc's functions |
 //! | `waiting` | poll(2) and select(2) |
 //! | `epoll`, `interest` | epoll(7) |
+//! | `forking` | servers that fork after they accepted |
 //! | `table` | which descriptors are rsockets |
 //! | `choice` | for which sockets of which programs: `/etc/rdma/rsocket/preload_config` |
 //! | `real` | libc's own functions |
@@ -17,6 +18,8 @@
 pub mod calls;
 #[cfg(not(test))]
 pub mod epoll;
+#[cfg(not(test))]
+mod forking;
 #[cfg(not(test))]
 mod rdma;
 #[cfg(not(test))]

@@ -2,7 +2,7 @@
 
 use crate::choice::Choice;
 use crate::interest::Uses;
-use crate::{epoll, rdma, real};
+use crate::{epoll, forking, rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
 use cface::shared::Shared;
@@ -175,10 +175,10 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Own>) -> c_int {
     }
 }
 
-thread_local!(static HELD: RefCell<Option<[Guard; 2]>> = const { RefCell::new(None) });
+thread_local!(static HELD: RefCell<Option<[Guard; 3]>> = const { RefCell::new(None) });
 
 extern "C" fn before_fork() {
-    let guards = [KNOWN.hold(), epoll::hold()];
+    let guards = [KNOWN.hold(), forking::hold(), epoll::hold()];
     // A thread that forks while it ends has no place for them any more: they are given back at once.
     let _ = HELD.try_with(|held| held.replace(Some(guards)));
 }

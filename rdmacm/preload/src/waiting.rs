@@ -1,5 +1,6 @@
 //! poll(2) and select(2), for rsockets and other descriptors together.
 
+use crate::forking::{self, Use};
 use crate::table::{Own, find, within};
 use crate::{rdma, real};
 use cface::Errno;
@@ -8,7 +9,11 @@ use std::sync::Arc;
 
 /// The entries with the numbers of the library below, and what keeps these.
 fn translate(entries: &[pollfd]) -> (Vec<pollfd>, Vec<Option<Arc<Own>>>) {
-    let own: Vec<_> = entries.iter().map(|entry| find(entry.fd)).collect();
+    let known = |entry: &pollfd| {
+        forking::begin(entry.fd, Use::Wait);
+        find(entry.fd)
+    };
+    let own: Vec<_> = entries.iter().map(known).collect();
     let below = entries.iter().zip(&own).map(|(entry, own)| pollfd {
         fd: own.as_ref().map_or(entry.fd, |own| own.fd),
         events: entry.events,

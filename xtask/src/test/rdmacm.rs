@@ -274,7 +274,7 @@ impl Site<'_> {
 }
 
 /// Programs of ours, since none of Debian's does what they do. What ends in `_tcp` knows no RDMA.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("newer", "what came with rdma-core 60, and a child"),
     ("datagrams", "datagram rsockets, and strangers at their UDP sockets"),
     ("sets", "repoll_create and its kin"),
@@ -283,6 +283,7 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("forks", "children of a process whose threads use rsockets"),
     ("forks_tcp", "children of a TCP program over librspreload whose threads use its sockets"),
     ("epoll_tcp", "sets of epoll of a TCP program over librspreload"),
+    ("children_tcp", "a TCP server over librspreload whose children serve (RDMAV_FORK_SAFE)"),
     ("ports", "the kernel's range of ports, and who may have those of the system"),
     ("options", "options of ids, and what they make of queue pairs"),
     ("unacknowledged", "who waits for an acknowledgement is told"),
@@ -334,6 +335,9 @@ fn own_program(bench: &Bench, fabric: &Fabric, name: &str) -> Result<(), String>
     let mut job = fabric.over.own_job(&exe).dir(bench.scratch.path());
     if name.ends_with("_tcp") {
         job = job.env("LD_PRELOAD", bench.prefix()?.join(crate::stage::PRELOAD));
+    }
+    if name == "children_tcp" {
+        job = job.env("RDMAV_FORK_SAFE", "1");
     }
     all_ok(bench, job)
 }

@@ -1,0 +1,147 @@
+/*
+ * A TCP program, for librspreload with RDMAV_FORK_SAFE: a server whose children serve, several at once, and its clients. Each child has twenty seconds, as does the
+ * whole.
+ */
+#define _GNU_SOURCE
+#include "checks.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define AT_ONCE 4
+#define ROUNDS 3
+#define CLIENTS (AT_ONCE * ROUNDS)
+#define BYTES 100000
+
+static struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = 0x0100007f };
+
+static int is_tcp(int fd)
+{
+	struct stat what;
+
+	return fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode);
+}
+
+/* Each in another way, what it is told of is there: by poll, by epoll, by two descriptors, by just reading. */
+static int serve(int fd, int how)
+{
+	static char bytes[BYTES];
+	struct pollfd entry = { .fd = fd, .events = POLLIN };
+	struct epoll_event event = { .events = EPOLLIN };
+	int set = epoll_create1(0), twin = fd;
+	long sum = 0, got;
+
+	if (!is_tcp(fd))
+		return 1;
+	if (how == 0 && poll(&entry, 1, -1) != 1)
+		return 2;
+	if (how == 1 && (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) || epoll_wait(set, &event, 1, -1) != 1))
+		return 3;
+	if (how == 2)
+		twin = dup(fd);
+	while ((got = read(fd, bytes, sizeof(bytes))) > 0) {
+		if (is_tcp(fd) || is_tcp(twin))
+			return 4;
+		for (long done = 0; done < got;) {
+			long went = write(twin, bytes + done, got - done);
+
+			if (went <= 0)
+				return 5;
+			done += went;
+		}
+		sum += got;
+	}
+	/* _exit(2) alone would be an end like a kill's, which comes before what was sent. */
+	return got || sum != BYTES || close(fd) || (twin != fd && close(twin)) ? 6 : 0;
+}
+
+/* How many children did not serve. */
+static int server(int listener)
+{
+	int bad = 0, status;
+
+	for (int i = 0; i < CLIENTS; i++) {
+		int fd = accept(listener, NULL, NULL);
+
+		if (fork() == 0) {
+			alarm(20);
+			_exit(close(listener) ? 9 : serve(fd, i % AT_ONCE));
+		}
+		close(fd);
+	}
+	for (int i = 0; i < CLIENTS; i++) {
+		if (wait(&status) < 0 || status) {
+			fprintf(stderr, "child: status %#x\n", status);
+			bad++;
+		}
+	}
+	return bad;
+}
+
+static void *client(void *arg)
+{
+	static char bytes[BYTES];
+	static __thread char echo[BYTES];
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	long got = 0, more;
+
+	(void) arg;
+	if (connect(fd, (struct sockaddr *) &at, sizeof(at)) || !is_tcp(fd))
+		return "connect";
+	if (send(fd, bytes, BYTES / 2, 0) != BYTES / 2 || is_tcp(fd) || send(fd, bytes, BYTES / 2, 0) != BYTES / 2)
+		return "send";
+	if (shutdown(fd, SHUT_WR))
+		return "shutdown";
+	while ((more = recv(fd, echo + got, BYTES - got, 0)) > 0)
+		got += more;
+	return got == BYTES && !memcmp(bytes, echo, BYTES) && close(fd) == 0 ? NULL : "receive";
+}
+
+int main(void)
+{
+	int listener = socket(AF_INET, SOCK_STREAM, 0), fd, status;
+	socklen_t len = sizeof(at);
+	pthread_t threads[AT_ONCE];
+
+	alarm(60);
+	CHECK(bind(listener, (struct sockaddr *) &at, len) == 0 && listen(listener, CLIENTS) == 0);
+	CHECK(getsockname(listener, (struct sockaddr *) &at, &len) == 0);
+	if (fork() == 0)
+		_exit(server(listener));
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < AT_ONCE; i++)
+			pthread_create(&threads[i], NULL, client, NULL);
+		for (int i = 0; i < AT_ONCE; i++) {
+			void *bad;
+
+			pthread_join(threads[i], &bad);
+			CHECK(!bad);
+			if (bad)
+				printf("%s\n", (char *) bad);
+		}
+	}
+	CHECK(wait(&status) > 0 && status == 0);
+	/* A client that goes before it said anything, and one that speaks TCP only, leave an ordinary socket to who accepted. */
+	for (int speaks = 0; speaks < 2; speaks++) {
+		char byte[5] = { 0 };
+
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		CHECK(connect(fd, (struct sockaddr *) &at, sizeof(at)) == 0 || errno == EINPROGRESS);
+		int other = accept(listener, NULL, NULL);
+		/* No call of a socket. */
+		CHECK(!speaks || dprintf(fd, "x") == 1);
+		CHECK(speaks || close(fd) == 0);
+		CHECK(recv(other, byte, 5, 0) == speaks && is_tcp(other) && close(other) == 0);
+		CHECK(!speaks || close(fd) == 0);
+	}
+	return failures != 0;
+}
