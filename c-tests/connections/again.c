@@ -4,7 +4,7 @@
  *
  * What is lacking are descriptors. Each try has one more, so that each of those which the connection manager needs, and soft for its wire, is refused once.
  */
-#include "checks.h"
+#include "events.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -94,22 +94,6 @@ static int first_needs(void)
 	wait(NULL);
 	printf("ok: the first listener of a process brings %d descriptors\n", said);
 	return said;
-}
-
-/* The id of the next event, which has to be of a type. */
-static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event;
-
-	if (rdma_get_cm_event(channel, &event))
-		abort();
-	if (event->event != type)
-		printf("FAILED: %s, %d came\n", rdma_event_str(event->event), event->status);
-	check(event->event == type, rdma_event_str(type));
-	struct rdma_cm_id *id = event->id;
-
-	rdma_ack_cm_event(event);
-	return id;
 }
 
 static struct rdma_cm_id *routed(struct rdma_event_channel *channel, enum rdma_port_space ps, struct sockaddr_in *to)

@@ -21,16 +21,6 @@ static struct sockaddr_in at = { .sin_family = AF_INET };
 static char text[] = "text";
 static char memory[64 + 40];
 
-static void need(int ok, const char *what)
-{
-	if (ok)
-		return;
-	printf("FAILED: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-#define NEED(condition) need((condition), #condition)
-
 /* The next event of a channel, of that type. What it says is copied; nobody keeps private data. */
 static struct rdma_cm_event next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {

@@ -2,12 +2,11 @@
  * A thousand clients of twenty processes ask one listener at once, whose backlog has room for an eighth of them; and fifty more belong to a process that is killed
  * amid it. The ids have no queue pairs: only connections are made and ended.
  */
+#include "checks.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -16,16 +15,6 @@
 enum { PROCESSES = 20, EACH = 50, BACKLOG = 128, LIMIT = 100 };
 
 static struct sockaddr_in at = { .sin_family = AF_INET };
-
-static void need(int ok, const char *what)
-{
-	if (ok)
-		return;
-	printf("FAILED: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-#define NEED(condition) need((condition), #condition)
 
 /* Serves until its input ends and nobody is connected any more. How many ended in order: the word that a connection is established may be overtaken by that of its end. */
 static int serve(int orders, int answers)

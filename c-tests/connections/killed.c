@@ -61,16 +61,6 @@ static struct rdma_event_channel *channel;
 static int word = -1, is_here;
 static struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
 
-static void need(int ok, const char *what)
-{
-	if (ok)
-		return;
-	printf("FAILED: %s: %s, %s\n", step->name, what, strerror(errno));
-	exit(1);
-}
-
-#define NEED(condition) need((condition), #condition)
-
 /* The id of the next event, which has to be of a type. */
 static struct rdma_cm_id *next(enum rdma_cm_event_type type)
 {

@@ -2,7 +2,7 @@
  * A connection's first packet numbers, as other managers have them: who asks says in its request (REQ) which number it expects first, and so does the answer (REP).
  * The messages are read by a queue pair of our own in the group that stands for queue pair 1.
  */
-#include "checks.h"
+#include "events.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -53,19 +53,6 @@ static unsigned told(unsigned kind, unsigned at)
 			return message[at] << 16 | message[at + 1] << 8 | message[at + 2];
 	}
 	return ~0u;
-}
-
-/* The id of the next event, which has to be of a type. */
-static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event;
-
-	CHECK(!rdma_get_cm_event(channel, &event));
-	check(event->event == type, rdma_event_str(type));
-	struct rdma_cm_id *id = event->id;
-
-	CHECK(!rdma_ack_cm_event(event));
-	return id;
 }
 
 /* With which numbers an id has its queue pair receive and send. */

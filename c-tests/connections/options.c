@@ -1,7 +1,7 @@
 /*
  * Options of ids, as the kernel's manager has them: when they may be set, of which ids, and what becomes of them in the queue pairs of a connection.
  */
-#include "checks.h"
+#include "events.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -34,19 +34,6 @@ static int bind_to(struct rdma_cm_id *id, int family, uint16_t port)
 	struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = port };
 
 	return rdma_bind_addr(id, family == AF_INET ? (struct sockaddr *)&four : (struct sockaddr *)&six);
-}
-
-/* The id of the next event, which has to be of a type. */
-static struct rdma_cm_id *next(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event;
-
-	CHECK(!rdma_get_cm_event(channel, &event));
-	check(event->event == type, rdma_event_str(type));
-	struct rdma_cm_id *id = event->id;
-
-	CHECK(!rdma_ack_cm_event(event));
-	return id;
 }
 
 /* When an address may be shared: it can be taken back before the id is bound only, and not be said of a listener. */
@@ -97,7 +84,7 @@ static struct rdma_cm_id *asks(const struct sockaddr_in *address)
 	struct rdma_cm_id *id = make(RDMA_PS_TCP);
 
 	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)address, 2000));
-	CHECK(next(RDMA_CM_EVENT_ADDR_RESOLVED) == id);
+	CHECK(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED) == id);
 	return id;
 }
 
@@ -137,18 +124,18 @@ static void connection(int of_client, int of_server, int client_has, int server_
 	if (of_client >= 0)
 		CHECK(!set_byte(client, RDMA_OPTION_ID_ACK_TIMEOUT, (uint8_t)of_client));
 	CHECK(!rdma_resolve_route(client, 2000));
-	CHECK(next(RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
+	CHECK(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
 	make_qp(client);
 	CHECK(!rdma_connect(client, &param));
-	struct rdma_cm_id *server = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 
 	make_qp(server);
 	if (of_server >= 0)
 		CHECK(!set_byte(server, RDMA_OPTION_ID_ACK_TIMEOUT, (uint8_t)of_server));
 	CHECK(!rdma_accept(server, &param));
 	/* In either order. */
-	next(RDMA_CM_EVENT_ESTABLISHED);
-	next(RDMA_CM_EVENT_ESTABLISHED);
+	next(channel, RDMA_CM_EVENT_ESTABLISHED);
+	next(channel, RDMA_CM_EVENT_ESTABLISHED);
 	has(client, 0x48, client_has);
 	has(server, 0x48, server_has);
 	rdma_destroy_qp(client);

@@ -19,16 +19,6 @@ enum { PORT = 7741, LIMIT = 60, CROWD = 8 };
 
 static struct rdma_event_channel *channel;
 
-static void need(int ok, const char *what)
-{
-	if (ok)
-		return;
-	printf("FAILED: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-#define NEED(condition) need((condition), #condition)
-
 static struct rdma_conn_param *new_queue(void)
 {
 	static struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
