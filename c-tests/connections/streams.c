@@ -47,13 +47,18 @@ static void options(void)
 	};
 	struct linger linger = { .l_onoff = 1, .l_linger = 3 };
 	socklen_t length = sizeof(linger);
-	int socket = rsocket(AF_INET, SOCK_STREAM, 0), value = 1;
+	int socket = rsocket(AF_INET, SOCK_STREAM, 0), other = rsocket(AF_INET, SOCK_STREAM, 0), value = 1;
 
 	for (unsigned n = 0; n < sizeof(all) / sizeof(all[0]); n++)
 		check(!set(socket, all[n].level, all[n].name, all[n].value) && option(socket, all[n].level, all[n].name) == all[n].shown,
 		      "an option is what it was set to");
 	CHECK(option(socket, SOL_SOCKET, SO_TYPE) == SOCK_STREAM && option(socket, SOL_SOCKET, SO_ACCEPTCONN) == 0);
 	CHECK(option(socket, SOL_SOCKET, SO_ERROR) == 0);
+	/* The system's, unless another was asked for; the end of a direction is the end of it. */
+	CHECK(option(other, IPPROTO_TCP, TCP_KEEPIDLE) == 0 && !set(other, SOL_SOCKET, SO_KEEPALIVE, 1));
+	CHECK(option(other, IPPROTO_TCP, TCP_KEEPIDLE) > 0 && !set(other, SOL_SOCKET, SO_KEEPALIVE, 0));
+	CHECK(option(other, SOL_SOCKET, SO_KEEPALIVE) == 0 && !set(socket, SOL_SOCKET, SO_KEEPALIVE, 1));
+	CHECK(!rshutdown(socket, SHUT_RDWR) && option(socket, SOL_SOCKET, SO_KEEPALIVE) == 0 && !rclose(other));
 	CHECK(!rsetsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	CHECK(!rgetsockopt(socket, SOL_SOCKET, SO_LINGER, &linger, &length) && length == sizeof(linger) && linger.l_onoff == 1);
 	REFUSED(set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 0), EINVAL);

@@ -36,6 +36,7 @@ fn shut_down<'a>(
         state.wake();
         return Ok(state);
     }
+    state.options.keep_alive = false;
     state.progress();
     let message = state.stream.as_mut().and_then(|stream| stream.shut_down(reading, writing));
     if let Some(message) = message {

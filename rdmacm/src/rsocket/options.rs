@@ -60,6 +60,12 @@ fn udp_of(state: &State) -> Option<c_int> {
     state.datagrams.as_ref().map(|all| all.udp.as_raw_fd())
 }
 
+/// What TCP sockets have for `TCP_KEEPIDLE` (tcp(7)), in seconds.
+fn system_keep_idle() -> c_int {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(7200)
+}
+
 /// Whether an option is the size of a buffer, of which the socket has its own.
 const fn is_size(level: c_int, option: c_int) -> bool {
     level == libc::SOL_SOCKET && matches!(option, libc::SO_RCVBUF | libc::SO_SNDBUF)
@@ -86,7 +92,12 @@ fn set(state: &mut State, level: c_int, option: c_int, value: c_int) -> Result<(
             state.settings.send_bytes = if bytes < LOW_WATER { 2 * LOW_WATER } else { bytes };
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => state.options.keep_alive = on,
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+            state.options.keep_alive = on;
+            if on && state.options.keep_idle == 0 {
+                state.options.keep_idle = system_keep_idle();
+            }
+        }
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => state.options.out_of_band_inline = on,
         (libc::SOL_SOCKET, libc::SO_LINGER) => state.options.no_linger = !on,
         (libc::IPPROTO_IP, libc::IP_TOS) => {
