@@ -1,4 +1,4 @@
-/* Prints which file each operation is in that inline functions call, sends one message to itself, waits for its event, and closes the device. */
+/* Prints which file each function is in that inline functions call, of a context, a QP and a CQ with all that there is to ask for; sends one message to itself, waits for its event, and closes the device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -27,6 +27,59 @@ static void want(int ok, const char *what)
 	}
 }
 
+/* Of an extended QP and an extended CQ, those that are there. */
+static void show_objects(struct ibv_context *context, struct ibv_pd *pd)
+{
+	struct ibv_cq_init_attr_ex of_cq = { .cqe = 4, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &of_cq);
+	want(cq != NULL, "ibv_create_cq_ex");
+	struct ibv_qp_init_attr_ex of_qp = {
+		.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .cap = { 2, 2, 1, 1, 0 }, .qp_type = IBV_QPT_RC, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE |
+				  IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+				  IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(context, &of_qp);
+	want(qp != NULL, "ibv_create_qp_ex");
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+#define OF(object, name) \
+	if (object->name) \
+		show(#name, (void *)object->name)
+	OF(ex, wr_start);
+	OF(ex, wr_complete);
+	OF(ex, wr_abort);
+	OF(ex, wr_send);
+	OF(ex, wr_send_imm);
+	OF(ex, wr_send_inv);
+	OF(ex, wr_rdma_write);
+	OF(ex, wr_rdma_write_imm);
+	OF(ex, wr_rdma_read);
+	OF(ex, wr_atomic_cmp_swp);
+	OF(ex, wr_atomic_fetch_add);
+	OF(ex, wr_local_inv);
+	OF(ex, wr_bind_mw);
+	OF(ex, wr_set_sge);
+	OF(ex, wr_set_sge_list);
+	OF(ex, wr_set_inline_data);
+	OF(ex, wr_set_inline_data_list);
+	OF(cq, start_poll);
+	OF(cq, next_poll);
+	OF(cq, end_poll);
+	OF(cq, read_opcode);
+	OF(cq, read_vendor_err);
+	OF(cq, read_byte_len);
+	OF(cq, read_imm_data);
+	OF(cq, read_qp_num);
+	OF(cq, read_src_qp);
+	OF(cq, read_wc_flags);
+	OF(cq, read_slid);
+	OF(cq, read_sl);
+	OF(cq, read_dlid_path_bits);
+	OF(cq, read_completion_ts);
+	want(!ibv_destroy_qp(qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "destroying");
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -43,9 +96,11 @@ int main(void)
 	show("query_device_ex", (void *)verbs_get_ctx(context)->query_device_ex);
 
 	struct ibv_pd *pd = ibv_alloc_pd(context);
+	want(pd != NULL, "ibv_alloc_pd");
+	show_objects(context, pd);
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
 	struct ibv_cq *cq = channel ? ibv_create_cq(context, 4, NULL, channel, 0) : NULL;
-	want(pd && cq, "a PD and a CQ");
+	want(cq != NULL, "a CQ");
 	want(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 2, 2, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);

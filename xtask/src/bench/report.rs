@@ -210,7 +210,7 @@ impl Report {
             "\n`hop`: a cache line from one CPU to the other; `attach`: `process_vm_readv` and `process_vm_writev` by one CPU, \
              microseconds for 8 bytes, millions a second one by one (`rate`) and with 16 pieces in a call, GB/s for the rest; \
              `copied_twice`: through 32 buffers of 16 KiB that both map, GB/s.\n\n\
-             ## Instructions\n\nOf one operation, two QPs of a process, 8 bytes, by callgrind. They depend on the compiler only.\n\n\
+             ## Instructions\n\nOf one operation, two QPs of a process, 8 bytes, by callgrind. A thread of soft may take a message before the poll that finds it: those that take messages differ by two percent from run to run, the others by less.\n\n\
              | one | all | plugin | front-end | C library |\n|---|---:|---:|---:|---:|\n",
         );
         for count in &self.instructions {

@@ -2,6 +2,7 @@
 //! and what is said about one that is no layer.
 
 mod four;
+mod stepped;
 
 use super::{Bench, Tally};
 use crate::over::DataPath;
@@ -12,6 +13,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 const SETTING: &str = "FERROVERBS_LAYERS";
 const PROVIDER: &str = "libsoft-rdmav65.so";
+/// Pointers that the program finds: of a context, of an extended QP, of an extended CQ.
+const POINTERS: usize = 8 + 17 + 14;
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let files = Files::compile(bench)?;
@@ -50,7 +53,14 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let done = run(Some(&format!("{value},{}", path(&files.first))))?;
         tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
     }
+    let traced = bench.private_folder("traced")?;
+    let fabric = bench.over(DataPath::Default)?;
+    let job = fabric.over.own_job(&files.program).env(SETTING, "trace");
+    let job = job.env("FERROVERBS_TRACE", format!("dir={}", traced.display()));
+    let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+    tally.record("a layer that wants them has the pointers of QPs and CQs", traced_all(&done));
     connections(bench, tally)?;
+    stepped::run(bench, tally)?;
     four::run(bench, tally)
 }
 
@@ -66,10 +76,16 @@ fn connections(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let first = layer("cm-first", &[])?;
     let second = layer("cm-second", &[])?;
     let newer = layer("cm-newer", &["-DNEWER"])?;
+    let replaced = |file: &str| {
+        let lines = ["create_id", "destroy_event_channel"].map(|name| format!("{name} {file}\n"));
+        lines.concat() + "39 of 41 are librdmacm's own\n"
+    };
+    let two = "cm-second: 2 ids\ncm-first: 2 ids\n".to_owned() + &replaced("cm-first.so");
+    let one = "cm-second: 2 ids\n".to_owned() + &replaced("cm-second.so");
     for (name, layers, stdout, stderr) in [
-        ("none", vec![], "", ""),
-        ("two", vec![&first, &second], "cm-second: 2 ids\ncm-first: 2 ids\n", ""),
-        ("one that is newer", vec![&newer, &second], "cm-second: 2 ids\n", "cm-newer.so"),
+        ("none", vec![], "41 of 41 are librdmacm's own\n", ""),
+        ("two", vec![&first, &second], &two, ""),
+        ("one that is newer", vec![&newer, &second], &one, "cm-newer.so"),
     ] {
         let fabric = bench.over(DataPath::Default)?;
         let names: Vec<_> = layers.iter().map(|file| file.to_string_lossy()).collect();
@@ -122,7 +138,7 @@ fn owners(done: &Finished) -> Vec<(&str, &str)> {
 
 fn bare_is_bare(done: &Finished) -> Result<(), String> {
     let owners = owners(done);
-    let all = owners.len() == 8 && owners.iter().all(|(_, file)| *file == PROVIDER);
+    let all = owners.len() == POINTERS && owners.iter().all(|(_, file)| *file == PROVIDER);
     if done.ok() && done.stderr.is_empty() && all {
         Ok(())
     } else {
@@ -140,8 +156,23 @@ fn chained(done: &Finished) -> Result<(), String> {
     let said = done
         .stdout
         .ends_with("second: 1 posted, 1 polled, 0 awaited\nfirst: 1 posted, 1 polled, 1 awaited\n");
-    let all = owners.len() == 8 && owners.iter().all(right);
+    let all = owners.len() == POINTERS && owners.iter().all(right);
     if done.ok() && done.stderr.is_empty() && all && said {
+        Ok(())
+    } else {
+        Err(done.report("the program"))
+    }
+}
+
+/// What posts, builds and polls is the layer's; what it has no use for stays the provider's.
+fn traced_all(done: &Finished) -> Result<(), String> {
+    let owner = |name: &str| {
+        let of = |at: &str| at.starts_with("read_") || at == "end_poll";
+        if of(name) { PROVIDER } else { "libferroverbs-layer-trace.so" }
+    };
+    let owners = owners(done);
+    let all = owners.len() == POINTERS && owners.iter().all(|(name, file)| *file == owner(name));
+    if done.ok() && done.stderr.is_empty() && all {
         Ok(())
     } else {
         Err(done.report("the program"))
