@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 /// Its arguments; numbers stay numbers, what has a name is a string.
 pub(super) fn args(record: &Record) -> Map<String, Value> {
     let value = |arg: &Arg| match arg.kind {
+        Kind::Dec if arg.bits() == 64 => json!(record.arg(arg).cast_signed()),
         Kind::Dec | Kind::Hex => json!(record.arg(arg)),
         _ => json!(text::value(record, arg)),
     };

@@ -386,7 +386,7 @@ impl Watch for Capture {
 
 /// What a shared receive queue of XRC is known by, which was just made so.
 fn xrc_of(srq: usize, args: &[u64]) -> Option<Xrc> {
-    let &[context, _, _, kind, cq] = args else { return None };
+    let &[context, _, _, kind, cq, ..] = args else { return None };
     let ctx = layer_tap::device(context as usize).filter(|_| kind == IBV_SRQT_XRC.into())?;
     // SAFETY: the program does not know it yet.
     let number = unsafe { ctx.srq_number(srq as *mut ibv_srq) }?;

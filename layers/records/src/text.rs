@@ -14,6 +14,8 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     let small = value as u32;
     let named = |name: Option<&str>| name.map_or_else(|| value.to_string(), str::to_owned);
     match arg.kind {
+        // Of a word, descriptors and states may be negative.
+        Kind::Dec if arg.bits == 64 => value.cast_signed().to_string(),
         Kind::Dec => value.to_string(),
         Kind::Hex => format!("{value:#x}"),
         Kind::Opcode => named(names::opcode(small)),
@@ -28,6 +30,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
         // IBTA vol 1, table 37: 1 is 256.
         Kind::Mtu if (1..=5).contains(&value) => (128_u32 << small).to_string(),
         Kind::Mtu => value.to_string(),
+        Kind::Text => format!("{:?}", record.text(arg)),
         Kind::Gid => Ipv6Addr::from(record.gid(arg)).to_string(),
     }
 }

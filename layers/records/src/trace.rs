@@ -118,6 +118,12 @@ impl Record {
         gid
     }
 
+    /// What is of [`Kind::Text`].
+    pub(crate) fn text(&self, arg: &Arg) -> String {
+        let from = usize::from(arg.word);
+        unpack_text(self.args.get(from..from + usize::from(arg.bits)).unwrap_or(&[]))
+    }
+
     /// Whether it posts a send request.
     #[must_use]
     pub fn is_send(&self) -> bool {

@@ -1,17 +1,19 @@
 //! Calls of librdmacm: passed on, and told. None of them is on the data path.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, RAI_PASSIVE,
     RDMA_CM_EVENT_CONNECT_REQUEST, each_cm_call, ferroverbs_cm_calls, ibv_context, ibv_ece,
     ibv_event_type, ibv_pd, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, rdma_addrinfo, rdma_cm_event, rdma_cm_event_type, rdma_cm_id,
     rdma_cm_join_mc_attr_ex, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
-use crate::control::{errno, tell};
+use crate::control::{errno, named, tell};
 use crate::{Call, Watch, now};
+use layer_records::file::pack_text;
 
 /// What lies beneath us; NULL before `attach_cm`.
 static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut());
@@ -65,15 +67,18 @@ unsafe fn address(at: *const libc::sockaddr) -> [u64; 3] {
 
 /// # Safety
 /// NULL or readable.
-unsafe fn parameters(param: *const rdma_conn_param) -> [u64; 5] {
+unsafe fn parameters(param: *const rdma_conn_param) -> [u64; 8] {
     // SAFETY: per the caller.
-    unsafe { param.as_ref() }.map_or([0; 5], |param| {
+    unsafe { param.as_ref() }.map_or([0; 8], |param| {
         [
             param.private_data_len.into(),
             param.responder_resources.into(),
             param.initiator_depth.into(),
             param.rnr_retry_count.into(),
             param.qp_num.into(),
+            param.flow_control.into(),
+            param.retry_count.into(),
+            param.srq.into(),
         ]
     })
 }
@@ -108,6 +113,73 @@ unsafe fn queue_pair(id: *const rdma_cm_id) -> u64 {
     unsafe { id.as_ref().and_then(|id| id.qp.as_ref()) }.map_or(0, |qp| qp.qp_num.into())
 }
 
+/// Options of a connection.
+///
+/// # Safety
+/// NULL or readable.
+unsafe fn extension(at: *const ibv_ece) -> [u64; 2] {
+    // SAFETY: per the caller.
+    unsafe { at.as_ref() }.map_or([0; 2], |ece| [ece.vendor_id.into(), ece.options.into()])
+}
+
+/// Whom an address is asked for: node and service, cut to fit, what the hints say, and one word more.
+///
+/// # Safety
+/// Each is NULL or readable, and the text ends with a NUL.
+unsafe fn asked(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    more: u64,
+) -> [u64; 10] {
+    let bytes = |text: *const c_char| match text.is_null() {
+        true => &[][..],
+        // SAFETY: per the caller.
+        false => unsafe { CStr::from_ptr(text) }.to_bytes(),
+    };
+    let [a, b, c, d] = pack_text(bytes(node));
+    let [e, f, g] = pack_text(bytes(service));
+    // SAFETY: per the caller.
+    let [first, second] = unsafe { hints.as_ref() }.map_or([0; 2], |hints| {
+        [two(hints.ai_flags, hints.ai_family), two(hints.ai_qp_type, hints.ai_port_space)]
+    });
+    [a, b, c, d, e, f, g, first, second, more]
+}
+
+/// What an endpoint is made of: flags and port space, the address of the other side, or its own if it listens, and its port.
+///
+/// # Safety
+/// NULL or what `rdma_getaddrinfo` made.
+unsafe fn endpoint(at: *const rdma_addrinfo) -> [u64; 4] {
+    // SAFETY: per the caller.
+    unsafe { at.as_ref() }.map_or([0; 4], |found| {
+        let listens = found.ai_flags & RAI_PASSIVE != 0;
+        // SAFETY: NULL, or an address.
+        let [low, high, port] =
+            unsafe { address(if listens { found.ai_src_addr } else { found.ai_dst_addr }) };
+        [two(found.ai_flags, found.ai_port_space), low, high, port]
+    })
+}
+
+/// What a queue pair is asked for with: its queues, its type and whether all is signaled, how many requests and elements it has.
+fn queues(attr: Option<&ibv_qp_init_attr>) -> [u64; 6] {
+    let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    attr.map_or([0; 6], |attr| {
+        [
+            attr.send_cq as u64,
+            attr.recv_cq as u64,
+            attr.srq as u64,
+            two(attr.qp_type, u32::from(attr.sq_sig_all != 0)),
+            two(attr.cap.max_send_wr, attr.cap.max_recv_wr),
+            two(attr.cap.max_send_sge, attr.cap.max_recv_sge),
+        ]
+    })
+}
+
+const fn two(low: c_int, high: c_int) -> u64 {
+    low.cast_unsigned() as u64 | (high.cast_unsigned() as u64) << 32
+}
+
 /// The words of `Call::args` that are to be read before the call.
 macro_rules! before {
     (ack_cm_event, $event:ident) => {
@@ -122,11 +194,54 @@ macro_rules! before {
         [$id as u64, low, high, port, $timeout as u64]
     }};
     (connect, $id:ident, $param:ident) => {{
-        let [length, resources, depth, rnr, qp] = parameters($param);
-        [$id as u64, length, resources, depth, rnr, qp]
+        let [length, resources, depth, rnr, qp, flow, retries, srq] = parameters($param);
+        [$id as u64, length, resources, depth, rnr, qp, flow, retries, srq]
     }};
     (accept, $id:ident, $param:ident) => {
         before!(connect, $id, $param)
+    };
+    (join_multicast, $id:ident, $addr:ident, $of:ident) => {{
+        let [low, high, _] = address($addr);
+        [$id as u64, low, high]
+    }};
+    (leave_multicast, $id:ident, $addr:ident) => {
+        before!(join_multicast, $id, $addr, $addr)
+    };
+    (join_multicast_ex, $id:ident, $attr:ident, $of:ident) => {{
+        let [low, high, _] = $attr.as_ref().map_or([0; 3], |attr| address(attr.addr));
+        let [mask, flags] = $attr
+            .as_ref()
+            .map_or([0; 2], |attr| [attr.comp_mask.into(), attr.join_flags.into()]);
+        [$id as u64, low, high, mask, flags]
+    }};
+    (create_srq, $id:ident, $pd:ident, $attr:ident) => {{
+        let [wr, sge] = $attr
+            .as_ref()
+            .map_or([0; 2], |attr| [attr.attr.max_wr.into(), attr.attr.max_sge.into()]);
+        [$id as u64, $pd as u64, wr, sge]
+    }};
+    (create_srq_ex, $id:ident, $attr:ident) => {{
+        let of = |attr: &ibv_srq_init_attr_ex| {
+            let at = core::ptr::from_ref(attr);
+            let pd = named!(at, IBV_SRQ_INIT_ATTR_PD, pd);
+            let kind = named!(at, IBV_SRQ_INIT_ATTR_TYPE, srq_type);
+            [pd, attr.attr.max_wr.into(), attr.attr.max_sge.into(), attr.comp_mask.into(), kind]
+        };
+        let [pd, wr, sge, mask, kind] = $attr.as_ref().map_or([0; 5], of);
+        [$id as u64, pd, wr, sge, mask, kind]
+    }};
+    (init_qp_attr, $id:ident, $attr:ident, $mask:ident) => {
+        [$id as u64, $attr.as_ref().map_or(0, |attr| attr.qp_state.into()), 0]
+    };
+    (set_local_ece, $id:ident, $ece:ident) => {{
+        let [vendor, options] = extension($ece);
+        [$id as u64, vendor, options]
+    }};
+    (getaddrinfo, $node:ident, $service:ident, $hints:ident, $res:ident) => {
+        asked($node, $service, $hints, 0)
+    };
+    (resolve_addrinfo, $id:ident, $node:ident, $service:ident, $hints:ident) => {
+        asked($node, $service, $hints, $id as u64)
     };
     ($name:ident $(, $arg:ident)*) => {
         [$($arg as u64),*]
@@ -143,17 +258,47 @@ macro_rules! after {
     (create_id, $before:ident, $result:ident, $channel:ident, $id:ident, $of:ident, $ps:ident) => {
         [$channel as u64, if $result == 0 { written($id) } else { 0 }, $of as u64, $ps as u64]
     };
-    (create_ep, $before:ident, $result:ident, $id:ident, $res:ident, $pd:ident, $attr:ident) => {
-        [if $result == 0 { written($id) } else { 0 }, $pd as u64]
-    };
+    (create_ep, $before:ident, $result:ident, $id:ident, $res:ident, $pd:ident, $attr:ident) => {{
+        let [flags, low, high, port] = endpoint($res);
+        let [_, _, _, kind, wr, ..] = queues($attr.as_ref());
+        let id = if $result == 0 { written($id) } else { 0 };
+        [id, $pd as u64, flags, low, high, port, wr, kind & u64::from(u32::MAX)]
+    }};
     (get_request, $before:ident, $result:ident, $listener:ident, $id:ident) => {
         [$listener as u64, if $result == 0 { written($id) } else { 0 }]
     };
-    (create_qp, $before:ident, $result:ident, $id:ident, $pd:ident, $attr:ident) => {
-        [$id as u64, $pd as u64, queue_pair($id)]
+    (create_qp, $before:ident, $result:ident, $id:ident, $pd:ident, $attr:ident) => {{
+        let [send, receive, srq, kind, wr, sge] = queues($attr.as_ref());
+        [$id as u64, $pd as u64, queue_pair($id), send, receive, srq, kind, wr, sge]
+    }};
+    (create_qp_ex, $before:ident, $result:ident, $id:ident, $attr:ident) => {{
+        let of = |attr: &ibv_qp_init_attr_ex| {
+            let at = core::ptr::from_ref(attr);
+            (u64::from(attr.comp_mask), named!(at, IBV_QP_INIT_ATTR_PD, pd))
+        };
+        let (mask, pd) = $attr.as_ref().map_or((0, 0), of);
+        // The members of the plain structure are its first ones.
+        let [send, receive, srq, kind, wr, sge] = queues($attr.cast::<ibv_qp_init_attr>().as_ref());
+        [$id as u64, pd, queue_pair($id) | mask << 32, send, receive, srq, kind, wr, sge]
+    }};
+    (init_qp_attr, $before:ident, $result:ident, $id:ident, $attr:ident, $mask:ident) => {{
+        let mask = if $result == 0 { $mask.as_ref().map_or(0, |mask| *mask as u64) } else { 0 };
+        [$before[0], $before[1], mask]
+    }};
+    (get_remote_ece, $before:ident, $result:ident, $id:ident, $ece:ident) => {{
+        let [vendor, options] = if $result == 0 { extension($ece) } else { [0; 2] };
+        [$id as u64, vendor, options]
+    }};
+    (getaddrinfo, $before:ident, $result:ident, $node:ident, $service:ident, $hints:ident, $res:ident) => {{
+        let mut args = $before;
+        args[9] = if $result == 0 { written($res) } else { 0 };
+        args
+    }};
+    (query_addrinfo, $before:ident, $result:ident, $id:ident, $info:ident) => {
+        [$id as u64, if $result == 0 { written($info) } else { 0 }]
     };
-    (create_qp_ex, $before:ident, $result:ident, $id:ident, $attr:ident) => {
-        [$id as u64, queue_pair($id)]
+    (get_devices, $before:ident, $result:ident, $count:ident) => {
+        [if $result.is_null() { 0 } else { $count.as_ref().map_or(0, |count| *count as u64) }]
     };
     ($name:ident, $before:ident, $result:ident $(, $arg:ident)*) => {
         $before

@@ -4,14 +4,17 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use abi::{
-    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_advise_mr_advice, ibv_ah,
-    ibv_ah_attr, ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm, ibv_flow, ibv_flow_attr, ibv_gid,
-    ibv_modify_cq_attr, ibv_mr, ibv_mr_init_attr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_ops_wr,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_query_device_ex_input, ibv_sge,
-    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr,
-    ibv_values_ex, ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
-    verbs_context_ops, verbs_mr,
+    IBV_CQ_ATTR_MODERATE, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
+    IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC, IBV_WQ_INIT_ATTR_FLAGS, IBV_XRCD_INIT_ATTR_FD,
+    IBV_XRCD_INIT_ATTR_OFLAGS, ibv_advise_mr_advice, ibv_ah, ibv_ah_attr, ibv_alloc_dm_attr,
+    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_device_attr_ex, ibv_dm, ibv_flow, ibv_flow_attr, ibv_gid, ibv_modify_cq_attr, ibv_mr,
+    ibv_mr_init_attr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_ops_wr, ibv_parent_domain_init_attr,
+    ibv_pd, ibv_port_attr, ibv_qp, ibv_query_device_ex_input, ibv_sge, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wq,
+    ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, verbs_context_ops, verbs_mr,
 };
 
 use crate::{CONTEXTS, CQS, Call, Ctx, Times, Watch, beneath, now};
@@ -100,6 +103,13 @@ pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
     CONTEXTS.share(at as usize)
 }
 
+/// A member that its mask names, or 0.
+macro_rules! named {
+    ($attr:ident, $bit:ident, $($member:ident).+) => {
+        if u64::from((*$attr).comp_mask) & u64::from($bit) != 0 { (*$attr).$($member).+ as u64 } else { 0 }
+    };
+}
+
 macro_rules! control {
     ($($name:ident($($arg:ident: $ty:ty),+) $(-> $ret:ty)?, of $ctx:expr, [$($word:expr),*];)+) => {
         $(
@@ -124,43 +134,64 @@ macro_rules! control {
 
 control! {
     alloc_pd(at: *mut ibv_context) -> *mut ibv_pd, of at, [at];
-    alloc_parent_domain(at: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd, of at, [at];
+    alloc_parent_domain(at: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd, of at, [at, (*attr).pd, (*attr).td, (*attr).comp_mask];
     dealloc_pd(pd: *mut ibv_pd) -> c_int, of (*pd).context, [pd];
-    alloc_td(at: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td, of at, [at];
+    alloc_td(at: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td, of at, [at, (*attr).comp_mask];
     dealloc_td(td: *mut ibv_td) -> c_int, of (*td).context, [td];
-    reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr, of (*pd).context, [pd];
+    reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr, of (*pd).context, [
+        pd, (*attr).comp_mask, named!(attr, IBV_REG_MR_MASK_ADDR, addr), (*attr).length, named!(attr, IBV_REG_MR_MASK_IOVA, iova), (*attr).access,
+        named!(attr, IBV_REG_MR_MASK_FD, fd), named!(attr, IBV_REG_MR_MASK_FD_OFFSET, fd_offset)
+    ];
     reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr, of (*pd).context, [pd, offset, length, iova, fd, access];
     reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, offset: u64, length: usize, access: c_uint) -> *mut ibv_mr, of (*pd).context, [pd, dm, offset, length, access];
     rereg_mr(mr: *mut verbs_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int, of (*mr).ibv_mr.context, [mr, flags, pd, addr, length, access];
     dereg_mr(mr: *mut verbs_mr) -> c_int, of (*mr).ibv_mr.context, [mr, (*mr).ibv_mr.lkey, (*mr).ibv_mr.addr, (*mr).ibv_mr.length];
     advise_mr(pd: *mut ibv_pd, advice: ibv_advise_mr_advice, flags: u32, list: *mut ibv_sge, count: u32) -> c_int, of (*pd).context, [pd, advice, flags, list, count];
     alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw, of (*pd).context, [pd, kind];
-    bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int, of (*qp).context, [(*qp).qp_num, mw];
+    bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int, of (*qp).context, [
+        (*qp).qp_num, mw, (*bind).wr_id, (*bind).send_flags, (*bind).bind_info.mr, (*bind).bind_info.addr, (*bind).bind_info.length,
+        (*bind).bind_info.mw_access_flags
+    ];
     dealloc_mw(mw: *mut ibv_mw) -> c_int, of (*mw).context, [mw];
     create_cq(at: *mut ibv_context, cqe: c_int, channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq, of at, [at, cqe, channel, vector];
     resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int, of (*cq).context, [cq, cqe];
-    modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int, of (*cq).context, [cq];
+    modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int, of (*cq).context, [
+        cq, (*attr).attr_mask, if (*attr).attr_mask & IBV_CQ_ATTR_MODERATE != 0 { (*attr).moderate.cq_count } else { 0 },
+        if (*attr).attr_mask & IBV_CQ_ATTR_MODERATE != 0 { (*attr).moderate.cq_period } else { 0 }
+    ];
     req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int, of (*cq).context, [cq, solicited];
     cq_event(cq: *mut ibv_cq), of (*cq).context, [cq];
     async_event(at: *mut ibv_context, event: *mut ibv_async_event), of at, [at, (*event).event_type, (*event).element.cq];
     destroy_ah(ah: *mut ibv_ah) -> c_int, of (*ah).context, [ah];
-    create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq, of (*pd).context, [pd, (*attr).attr.max_wr, (*attr).attr.max_sge];
-    create_srq_ex(at: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq, of at, [at, (*attr).attr.max_wr, (*attr).attr.max_sge, if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC }, if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_CQ != 0 { (*attr).cq } else { core::ptr::null_mut() }];
+    create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq, of (*pd).context, [pd, (*attr).attr.max_wr, (*attr).attr.max_sge, (*attr).attr.srq_limit];
+    create_srq_ex(at: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq, of at, [
+        at, (*attr).attr.max_wr, (*attr).attr.max_sge, if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC },
+        named!(attr, IBV_SRQ_INIT_ATTR_CQ, cq), (*attr).comp_mask, named!(attr, IBV_SRQ_INIT_ATTR_PD, pd), named!(attr, IBV_SRQ_INIT_ATTR_XRCD, xrcd),
+        (*attr).attr.srq_limit, named!(attr, IBV_SRQ_INIT_ATTR_TM, tm_cap.max_num_tags), named!(attr, IBV_SRQ_INIT_ATTR_TM, tm_cap.max_ops)
+    ];
     modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int, of (*srq).context, [srq, mask, (*attr).max_wr, (*attr).srq_limit];
     query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int, of (*srq).context, [srq];
     destroy_srq(srq: *mut ibv_srq) -> c_int, of (*srq).context, [srq];
-    post_srq_ops(srq: *mut ibv_srq, op: *mut ibv_ops_wr, bad: *mut *mut ibv_ops_wr) -> c_int, of (*srq).context, [srq];
+    post_srq_ops(srq: *mut ibv_srq, op: *mut ibv_ops_wr, bad: *mut *mut ibv_ops_wr) -> c_int, of (*srq).context, [
+        srq, op.as_ref().map_or(0, |op| op.wr_id), op.as_ref().map_or(0, |op| op.opcode), op.as_ref().map_or(0, |op| op.flags)
+    ];
     query_device_ex(at: *mut ibv_context, input: *const ibv_query_device_ex_input, attr: *mut ibv_device_attr_ex, size: usize) -> c_int, of at, [at];
     query_port(at: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int, of at, [at, port];
-    query_rt_values(at: *mut ibv_context, values: *mut ibv_values_ex) -> c_int, of at, [at];
-    open_xrcd(at: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd, of at, [at];
+    query_rt_values(at: *mut ibv_context, values: *mut ibv_values_ex) -> c_int, of at, [at, (*values).comp_mask];
+    open_xrcd(at: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd, of at, [at, (*attr).comp_mask, named!(attr, IBV_XRCD_INIT_ATTR_FD, fd), named!(attr, IBV_XRCD_INIT_ATTR_OFLAGS, oflags)];
     close_xrcd(xrcd: *mut ibv_xrcd) -> c_int, of (*xrcd).context, [xrcd];
-    create_wq(at: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq, of at, [at];
-    modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int, of (*wq).context, [wq];
+    create_wq(at: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq, of at, [
+        at, (*attr).wq_type, (*attr).max_wr, (*attr).max_sge, (*attr).pd, (*attr).cq, (*attr).comp_mask, named!(attr, IBV_WQ_INIT_ATTR_FLAGS, create_flags)
+    ];
+    modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int, of (*wq).context, [
+        wq, (*attr).attr_mask, (*attr).wq_state, (*attr).curr_wq_state, (*attr).flags, (*attr).flags_mask
+    ];
     destroy_wq(wq: *mut ibv_wq) -> c_int, of (*wq).context, [wq];
-    create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow, of (*qp).context, [(*qp).qp_num];
+    create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow, of (*qp).context, [
+        (*qp).qp_num, (*attr).comp_mask, (*attr).type_, (*attr).priority, (*attr).num_of_specs, (*attr).port, (*attr).flags
+    ];
     destroy_flow(flow: *mut ibv_flow) -> c_int, of (*flow).context, [flow];
-    alloc_dm(at: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm, of at, [at, (*attr).length];
+    alloc_dm(at: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm, of at, [at, (*attr).length, (*attr).log_align_req, (*attr).comp_mask];
     free_dm(dm: *mut ibv_dm) -> c_int, of (*dm).context, [dm];
     import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr, of (*pd).context, [pd, handle];
     import_pd(at: *mut ibv_context, handle: u32) -> *mut ibv_pd, of at, [at, handle];
@@ -236,8 +267,14 @@ unsafe extern "C" fn create_ah<W: Watch>(pd: *mut ibv_pd, attr: *mut ibv_ah_attr
     let small = u64::from(given.is_global)
         | u64::from(given.grh.sgid_index) << 8
         | u64::from(given.port_num) << 16
-        | u64::from(given.dlid) << 32;
-    tell::<W>(Call::create_ah, start, ah, &[pd as u64, small, gid[0], gid[1]]);
+        | u64::from(given.sl) << 24
+        | u64::from(given.dlid) << 32
+        | u64::from(given.src_path_bits) << 48
+        | u64::from(given.static_rate) << 56;
+    let route = u64::from(given.grh.flow_label)
+        | u64::from(given.grh.traffic_class) << 32
+        | u64::from(given.grh.hop_limit) << 40;
+    tell::<W>(Call::create_ah, start, ah, &[pd as u64, small, gid[0], gid[1], route]);
     ah
 }
 
@@ -251,8 +288,16 @@ unsafe extern "C" fn create_cq_ex<W: Watch>(
     let cq = unsafe { beneath!(ctx.next, create_cq_ex)(at, attr) };
     // SAFETY: the front-end looked at the first members.
     let args = unsafe {
-        let attr = &*attr;
-        [at as u64, attr.cqe.into(), attr.channel as u64, attr.comp_vector.into(), attr.wc_flags]
+        [
+            at as u64,
+            (*attr).cqe.into(),
+            (*attr).channel as u64,
+            (*attr).comp_vector.into(),
+            (*attr).wc_flags,
+            (*attr).comp_mask.into(),
+            named!(attr, IBV_CQ_INIT_ATTR_MASK_FLAGS, flags),
+            named!(attr, IBV_CQ_INIT_ATTR_MASK_PD, parent_domain),
+        ]
     };
     tell::<W>(Call::create_cq_ex, start, cq, &args);
     if !cq.is_null() {
@@ -291,6 +336,8 @@ unsafe extern "C" fn free_context<W: Watch>(at: *mut ibv_context) {
     unsafe { beneath!(ctx.next, free_context)(at) };
     tell::<W>(Call::free_context, start, (), &[ctx.at as u64]);
 }
+
+pub(crate) use named;
 
 pub(crate) fn fill<W: Watch>(mine: &mut verbs_context_ops) {
     fill_plain::<W>(mine);

@@ -5,13 +5,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE,
-    IBV_QPS_RESET, Zeroed, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, verbs_context_ops,
+    IBV_QP_CREATE_SOURCE_QPN, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, Zeroed, ibv_context, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    verbs_context_ops,
 };
 
 use crate::builder::Builder;
-use crate::control::{context, gid_words, shared, tell};
+use crate::control::{context, gid_words, named, shared, tell};
 use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watch, beneath, key, now};
 
 /// `ops` are those that its builder was made with.
@@ -49,7 +52,7 @@ pub(crate) fn forget<W: Watch>(qp: &Qp) {
 }
 
 /// The words of `Call::create_qp`.
-fn made(number: u32, kind: u32, objects: [u64; 4], cap: &ibv_qp_cap) -> [u64; 8] {
+fn made(number: u32, kind: u32, objects: [u64; 4], cap: &ibv_qp_cap, sig_all: bool) -> [u64; 11] {
     let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let [pd, send_cq, recv_cq, srq] = objects;
     [
@@ -60,7 +63,10 @@ fn made(number: u32, kind: u32, objects: [u64; 4], cap: &ibv_qp_cap) -> [u64; 8]
         srq,
         two(cap.max_send_wr, cap.max_recv_wr),
         two(cap.max_send_sge, cap.max_recv_sge),
-        cap.max_inline_data.into(),
+        u64::from(cap.max_inline_data) | u64::from(sig_all) << 32,
+        0,
+        0,
+        0,
     ]
 }
 
@@ -78,7 +84,7 @@ unsafe extern "C" fn create_qp<W: Watch>(
     // SAFETY: NULL, or just made.
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
     let objects = [pd as u64, given.send_cq as u64, given.recv_cq as u64, given.srq as u64];
-    let args = made(number, given.qp_type, objects, &given.cap);
+    let args = made(number, given.qp_type, objects, &given.cap, given.sq_sig_all != 0);
     tell::<W>(Call::create_qp, start, qp, &args);
     if !qp.is_null() {
         // SAFETY: just made.
@@ -103,7 +109,16 @@ unsafe extern "C" fn create_qp_ex<W: Watch>(
         let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as u64 } else { 0 };
         let objects = [pd, (*attr).send_cq as u64, (*attr).recv_cq as u64, (*attr).srq as u64];
         let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
-        (made(number, (*attr).qp_type, objects, &(*attr).cap), ops, (*attr).sq_sig_all != 0)
+        let sig_all = (*attr).sq_sig_all != 0;
+        let mut args = made(number, (*attr).qp_type, objects, &(*attr).cap, sig_all);
+        let flags = named!(attr, IBV_QP_INIT_ATTR_CREATE_FLAGS, create_flags);
+        let source = flags & u64::from(IBV_QP_CREATE_SOURCE_QPN) != 0;
+        args[7] |= named!(attr, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, max_tso_header) << 48;
+        args[8] = u64::from(mask) | flags << 32;
+        let number = if source { u64::from((*attr).source_qpn) } else { 0 };
+        args[9] = (ops.unwrap_or(0) & u64::from(u32::MAX)) | number << 32;
+        args[10] = named!(attr, IBV_QP_INIT_ATTR_XRCD, xrcd);
+        (args, ops, sig_all)
     };
     tell::<W>(Call::create_qp_ex, start, qp, &args);
     if !qp.is_null() {
@@ -121,7 +136,17 @@ unsafe extern "C" fn open_qp<W: Watch>(
     let start = now();
     // SAFETY: the caller's arguments, passed on.
     let qp = unsafe { beneath!(ctx.next, open_qp)(at, attr) };
-    tell::<W>(Call::open_qp, start, qp, &[at as u64]);
+    // SAFETY: the caller's attributes; those that the mask names are there.
+    let args = unsafe {
+        [
+            at as u64,
+            (*attr).comp_mask.into(),
+            named!(attr, IBV_QP_OPEN_ATTR_NUM, qp_num),
+            named!(attr, IBV_QP_OPEN_ATTR_XRCD, xrcd),
+            named!(attr, IBV_QP_OPEN_ATTR_TYPE, qp_type),
+        ]
+    };
+    tell::<W>(Call::open_qp, start, qp, &args);
     if !qp.is_null() {
         // SAFETY: just made.
         unsafe { remember::<W>(ctx, qp, false, None) };
@@ -172,11 +197,13 @@ unsafe extern "C" fn modify_qp<W: Watch>(
 }
 
 /// The words of `Call::modify_qp`. Members that the mask does not name may be anything.
-fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 8] {
+fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 11] {
     let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let bytes = |all: [u8; 8]| u64::from_le_bytes(all);
     let gid = gid_words(&attr.ah_attr.grh.dgid);
     let pkey = attr.pkey_index.to_le_bytes();
+    let alternate = attr.alt_pkey_index.to_le_bytes();
+    let lid = attr.alt_ah_attr.dlid.to_le_bytes();
     [
         two(number, mask),
         bytes([
@@ -204,6 +231,29 @@ fn changed(number: u32, attr: &ibv_qp_attr, mask: u32) -> [u64; 8] {
         two(attr.qp_access_flags, attr.ah_attr.dlid.into()),
         gid[0],
         gid[1],
+        u64::from(attr.ah_attr.grh.flow_label)
+            | bytes([
+                0,
+                0,
+                0,
+                0,
+                attr.ah_attr.grh.traffic_class,
+                attr.ah_attr.src_path_bits,
+                attr.ah_attr.static_rate,
+                attr.ah_attr.port_num,
+            ]),
+        bytes([
+            attr.path_mig_state as u8,
+            attr.en_sqd_async_notify,
+            attr.alt_port_num,
+            attr.alt_timeout,
+            alternate[0],
+            alternate[1],
+            lid[0],
+            lid[1],
+        ]),
+        // Older callers have no such member: it is there when the mask says so.
+        if mask & IBV_QP_RATE_LIMIT != 0 { attr.rate_limit.into() } else { 0 },
     ]
 }
 

@@ -19,6 +19,7 @@ const PROGRAMS: &[&str] = &["data", "builders", "cq_ex", "threads", "threads_pos
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     timeline(bench, tally)?;
+    rare(bench, tally)?;
     killed(bench, tally)?;
     errors(bench, tally)?;
     command(bench, tally)?;
@@ -78,6 +79,66 @@ fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let right = receives.len() >= 200 && receives.iter().min() > opened.as_ref();
     let why = || format!("{opened:?}, {} receives\n{}", receives.len(), told.report("ferroverbs"));
     tally.record(name, (opened.is_some() && right).then_some(()).ok_or_else(why));
+    Ok(())
+}
+
+/// What c-tests/layers/rare.c asks for, by what a line has of it.
+const RARE: &[(&str, &str)] = &[
+    ("ibv_alloc_td", "comp_mask=0x0"),
+    ("ibv_alloc_parent_domain", ", td=0x"),
+    ("ibv_modify_cq", "cq_count=11, cq_period=22"),
+    (
+        "ibv_create_ah",
+        "sl=3, src_path_bits=0, static_rate=0, flow_label=0x66, traffic_class=44, hop_limit=55",
+    ),
+    ("ibv_open_xrcd", "comp_mask=0x3, fd=-1, oflags=0x40"),
+    ("ibv_create_srq_ex", "max_wr=7, max_sge=1, srq_type=1, cq=0x"),
+    ("ibv_create_srq_ex", "srq_limit=2, max_num_tags=0, max_ops=0"),
+    ("ibv_open_qp", "qp_num=0xabc, xrcd=0x"),
+    ("ibv_open_qp", "qp_type=XRC_RECV"),
+    (
+        "ibv_create_qp_ex",
+        "sq_sig_all=1, comp_mask=0x41, create_flags=0x0, send_ops_flags=0x10, source_qpn=0x0",
+    ),
+    ("ibv_bind_mw", "wr_id=0x77, send_flags=SIGNALED, mr=0x"),
+    ("ibv_bind_mw", "length=88, mw_access_flags=REMOTE_READ"),
+    (
+        "ibv_modify_qp",
+        "sl=4, flow_label=0x0, traffic_class=99, src_path_bits=0, static_rate=0, ah_port_num=0, path_mig_state=1, rate_limit=1000",
+    ),
+    ("ibv_create_flow", "type=0, priority=5, num_of_specs=1, port=1, flags=0x0"),
+    ("ibv_create_wq", "wq_type=0, max_wr=13, max_sge=1, pd=0x"),
+    ("ibv_alloc_dm", "length=64, log_align_req=6"),
+    (
+        "rdma_getaddrinfo",
+        "node=\"127.0.0.1\", service=\"7471\", ai_flags=0x1, ai_family=0, ai_qp_type=0, ai_port_space=0x106, res=0x",
+    ),
+    ("rdma_set_option", "level=0, optname=0, optval=0x"),
+    ("rdma_set_option", "optlen=1)"),
+    ("rdma_set_local_ece", "vendor_id=0x1234, options=0x5678"),
+    ("rdma_init_qp_attr", "qp_state=INIT, qp_attr_mask=0x39"),
+    ("rdma_get_devices", "num_devices=1)"),
+];
+
+/// Calls that programs rarely make are told with their arguments, too.
+fn rare(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let name = "arguments of rare calls";
+    bench.step(name);
+    let program = super::layers::compile(bench, "rare.c", "rare", &[])?;
+    let fabric = bench.over(DataPath::Default)?;
+    let folder = bench.private_folder("recorded")?;
+    let job = fabric.over.own_job(&program).dir(&fabric.work);
+    let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder));
+    let done = job.run(&bench.scratch, LIMIT)?;
+    let told = show(bench, &fabric, &["show"], &folder)?;
+    let is_told = |(call, part): &&(&str, &str)| {
+        let begin = format!(" {call}(");
+        told.stdout.lines().any(|line| line.contains(&begin) && line.contains(part))
+    };
+    let missing: Vec<_> = RARE.iter().filter(|rare| !is_told(rare)).collect();
+    let right = done.ok() && told.ok() && missing.is_empty();
+    let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), told.stdout);
+    tally.record(name, right.then_some(()).ok_or_else(why));
     Ok(())
 }
 
