@@ -5,7 +5,7 @@ use layer_records::calls::Call;
 use layer_records::text;
 use layer_records::trace::{Record, Trace};
 use serde_json::{Value, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::Write;
 
 /// A record of a recording, by their places.
@@ -53,10 +53,7 @@ fn events(traces: &[Trace]) -> Vec<Value> {
 }
 
 fn slice(trace: &Trace, record: &Record, ts: f64) -> Value {
-    let argument = |name: &str| {
-        let arg = record.call.args().iter().find(|arg| arg.name == name);
-        arg.map_or_else(String::new, |arg| text::value(record, arg))
-    };
+    let argument = |name: &str| text::named(record, name);
     let name = match record.call {
         Call::completion if record.named("status") != 0 => argument("status"),
         Call::completion => format!("done {}", argument("opcode")),
@@ -124,6 +121,46 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
             let Some((peer, qp)) = pairs.get(&(number, record.named("qp"))) else { continue };
             let there = received.get(&(*peer, *qp, message));
             arrows.extend(there.map(|there| ("message", (number, index), *there)));
+        }
+    }
+    arrows.extend(datagrams(traces));
+    arrows
+}
+
+/// Datagrams, and where they were received: those that one queue pair sent to another, in their order. Only where as many came as were sent: which ones are lost
+/// nobody knows.
+fn datagrams(traces: &[Trace]) -> Vec<(&'static str, Place, Place)> {
+    // By the numbers of both ends; a number that two processes have is nobody's.
+    let mut owners: HashMap<u64, HashSet<usize>> = HashMap::new();
+    let mut kinds: HashSet<(usize, u64)> = HashSet::new();
+    let mut sent: BTreeMap<(u64, u64), Vec<Place>> = BTreeMap::new();
+    let mut received: HashMap<(u64, u64), Vec<Place>> = HashMap::new();
+    for (number, trace) in traces.iter().enumerate() {
+        for (index, record) in trace.records.iter().enumerate() {
+            let (qp, place) = (record.named("qp"), (number, index));
+            match record.call {
+                Call::create_qp | Call::create_qp_ex if record.result != 0 => {
+                    owners.entry(qp).or_default().insert(number);
+                    if text::named(record, "qp_type") == "UD" {
+                        kinds.insert((number, qp));
+                    }
+                }
+                Call::completion if record.is_receive() && kinds.contains(&(number, qp)) => {
+                    received.entry((record.named("src_qp"), qp)).or_default().push(place);
+                }
+                _ if record.is_send() && record.error == 0 && kinds.contains(&(number, qp)) => {
+                    sent.entry((qp, record.named("remote_qp"))).or_default().push(place);
+                }
+                _ => {}
+            }
+        }
+    }
+    let alone = |qp: &u64| owners.get(qp).is_some_and(|owners| owners.len() == 1);
+    let mut arrows = Vec::new();
+    for ((from, to), posts) in sent {
+        let there = received.get(&(from, to)).map_or(&[][..], Vec::as_slice);
+        if alone(&from) && alone(&to) && there.len() == posts.len() {
+            arrows.extend(posts.iter().zip(there).map(|(post, there)| ("message", *post, *there)));
         }
     }
     arrows
@@ -201,6 +238,50 @@ mod tests {
         let events = parsed["traceEvents"].as_array().expect("events");
         let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
         assert_eq!((of("X"), of("s"), of("f"), of("M")), (7, 3, 3, 2));
+    }
+
+    #[test]
+    fn one_sided_requests_lead_to_their_completions() {
+        for (opcode, done) in [
+            ((0, "RDMA_WRITE"), (1, "RDMA_WRITE")),
+            ((4, "RDMA_READ"), (2, "RDMA_READ")),
+            ((5, "ATOMIC_CMP_AND_SWP"), (3, "COMP_SWAP")),
+            ((6, "ATOMIC_FETCH_AND_ADD"), (4, "FETCH_ADD")),
+        ] {
+            let word = 5 | opcode.0 << 32;
+            let post = record(Call::post_send, 10, &[word, 7, 0, 8, 0, 0, 0, 0, 0, 0, 1]);
+            let completion = record(Call::completion, 20, &[5, 7, done.0]);
+            let both = [text::named(&post, "opcode"), text::named(&completion, "opcode")];
+            assert_eq!(both, [opcode.1, done.1]);
+            let traces = [trace(10, vec![post, completion])];
+            assert_eq!(arrows(&traces), [("completes", (0, 0), (0, 1))]);
+        }
+    }
+
+    #[test]
+    fn a_datagram_leads_to_its_completion_and_to_the_other_process_unless_one_was_lost() {
+        let made = |qp: u64| Record { result: 1, ..record(Call::create_qp, 1, &[qp | 4 << 32]) };
+        let send = |at, id| {
+            record(Call::post_send, at, &[5 | 2 << 32, id, 0, 8, 0, 0, 0, 0, 0, 6, id - 1])
+        };
+        let came = |at| record(Call::completion, at, &[6, 9, 128, 48, 5 << 32]);
+        let here = || {
+            trace(
+                10,
+                vec![made(5), send(10, 1), send(20, 2), record(Call::completion, 40, &[5, 2])],
+            )
+        };
+        let whole = [here(), trace(11, vec![made(6), came(30), came(31)])];
+        assert_eq!(
+            arrows(&whole),
+            [
+                ("completes", (0, 2), (0, 3)),
+                ("message", (0, 1), (1, 1)),
+                ("message", (0, 2), (1, 2)),
+            ]
+        );
+        let lost = [here(), trace(11, vec![made(6), came(30)])];
+        assert_eq!(arrows(&lost), [("completes", (0, 2), (0, 3))]);
     }
 
     #[test]

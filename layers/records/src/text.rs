@@ -35,6 +35,13 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     }
 }
 
+/// An argument as text, by its name; nothing if it has none.
+#[must_use]
+pub fn named(record: &Record, name: &str) -> String {
+    let arg = record.call.args().iter().find(|arg| arg.name == name);
+    arg.map_or_else(String::new, |arg| value(record, arg))
+}
+
 /// Whether it is a completion with an error, or a call that failed.
 #[must_use]
 pub fn failed(record: &Record) -> bool {
