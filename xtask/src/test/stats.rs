@@ -167,6 +167,9 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("programs that run are shown");
     let job = fabric.over.job("ib_send_bw").args(["-D", "100", "-s", "64"]).dir(&fabric.work);
     let job = job.env(LAYERS, "stats").env(HOME, &home);
+    // One that is gone, for the terminal.
+    let gone = fabric.over.job("ibv_devinfo").dir(&fabric.work).env(LAYERS, "stats");
+    gone.env(HOME, &home).run(&bench.scratch, LIMIT)?;
     let mut started = Pair::of(job, LIMIT)?.start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;
     let result = grows(bench, &fabric, &home, &mut started, deadline);
@@ -179,7 +182,7 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let told = samples(bench, &fabric, &home.join("ferroverbs-stats"))?;
     let right = ends.iter().all(|done| done.end != End::Exited(0))
         && sum(&told.stdout, "requests_total", &["operation=\"send\""]) > 1000
-        && values(&told.stdout, "up", &[]) == [0, 0];
+        && values(&told.stdout, "up", &["program=\"ib_send_bw\""]) == [0, 0];
     let why = || told.report("stats");
     tally.record("programs that were killed are told of", right.then_some(()).ok_or_else(why));
     let top = |args: &[&str]| {
@@ -234,10 +237,14 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
     if !begun.ok() {
         return Err(begun.report("tmux"));
     }
-    // What is on the terminal until all of it is there.
+    // What is on the terminal until all of it is there, and none of what begins with `!`.
     let wait = |parts: &[&str]| loop {
         let seen = tmux(&["capture-pane", "-p", "-t", "top"])?;
-        if parts.iter().all(|part| seen.stdout.contains(part)) {
+        let is_right = |part: &&str| match part.strip_prefix('!') {
+            Some(part) => !seen.stdout.contains(part),
+            None => seen.stdout.contains(*part),
+        };
+        if seen.stdout.lines().count() > 2 && parts.iter().all(is_right) {
             return Ok(());
         }
         if Instant::now() > deadline || !seen.ok() {
@@ -254,6 +261,14 @@ fn terminal(bench: &Bench, fabric: &Fabric, home: &Path, deadline: Instant) -> R
         wait(&["ferroverbs top: by requests"])?;
         press("c")?;
         wait(&["POLLED/s", "EMPTY/s"])?;
+        press("d")?;
+        wait(&["DEVICE", "POSTED/s", "soft0"])?;
+        press("m")?;
+        wait(&["REGION", "USES/s"])?;
+        press("p")?;
+        wait(&["POSTED/s", "ib_send_bw", "!DEVICE", "!ibv_devinfo"])?;
+        press("g")?;
+        wait(&["with those that are gone", "ibv_devinfo"])?;
         press("q")?;
         // The session ends with its only program.
         loop {
