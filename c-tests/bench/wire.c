@@ -12,9 +12,9 @@
  *   tcp        one stream, SIZE bytes a call: GB/s
  */
 #define _GNU_SOURCE
+#include "meet.h"
 #include "timing.h"
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <stdint.h>
@@ -33,33 +33,6 @@
 #define MOST 65000
 #define SEGMENTS 64
 #define BUFFER (8 << 20)
-
-/* The connection by which both meet. */
-static int meet(int port, const char *server)
-{
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
-	int on = 1, s = socket(AF_INET, SOCK_STREAM, 0), connection;
-	char text[16];
-
-	if (s < 0)
-		die("wire: socket");
-	if (server) {
-		snprintf(text, sizeof(text), "%d", port);
-		if (getaddrinfo(server, text, &hints, &found) || connect(s, found->ai_addr, found->ai_addrlen))
-			die("wire: connect");
-		freeaddrinfo(found);
-		return s;
-	}
-	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (bind(s, (struct sockaddr *)&any, sizeof(any)) || listen(s, 1))
-		die("wire: listen");
-	connection = accept(s, NULL, NULL);
-	if (connection < 0)
-		die("wire: accept");
-	close(s);
-	return connection;
-}
 
 /* A socket for datagrams at the address of the connection's end; `peer` is the other one. */
 static int datagrams(int connection, int port, int is_server, struct sockaddr_in *peer)
@@ -84,14 +57,6 @@ static int datagrams(int connection, int port, int is_server, struct sockaddr_in
 	if (write(connection, &ready, 1) != 1 || read(connection, &ready, 1) != 1)
 		die("wire: the other end");
 	return s;
-}
-
-/* Whether the other end said something, or is gone. */
-static int has_spoken(int connection)
-{
-	char byte;
-
-	return recv(connection, &byte, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN;
 }
 
 /* Whether a datagram came; otherwise the other end has spoken. */
