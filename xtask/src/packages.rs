@@ -53,7 +53,8 @@ pub(crate) const BENCH: &[Package] = &[
 ];
 
 /// Whom the wire between hosts is measured beside.
-pub(crate) const BENCH_WIRE: &[Package] = &["ucx-utils", "libfabric-bin", "util-linux"];
+pub(crate) const BENCH_WIRE: &[Package] =
+    &["ucx-utils", "libfabric-bin", "libfabric-dev", "util-linux", "nftables", "ethtool"];
 
 /// Programs that make their connections by librdmacm.
 pub(crate) const RDMACM: &[Package] = &[

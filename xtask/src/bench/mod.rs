@@ -77,6 +77,9 @@ enum Only {
         /// Only what is measured in a virtual machine, beside the kernel's rxe
         #[arg(long)]
         guest: bool,
+        /// Only what is left where the cable loses packets of all
+        #[arg(long, conflicts_with = "guest")]
+        losses: bool,
     },
     /// The wire between 256 hosts on a virtual clock: congestion and losses
     Fabric {
@@ -126,11 +129,14 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         stage::ensure(&paths, &progress)?;
         return connections::main(&paths, &progress);
     }
-    if let Some(Only::Wire { rounds, write, guest }) = &args.only {
+    if let Some(Only::Wire { rounds, write, guest, losses }) = &args.only {
         packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
         stage::ensure(&paths, &progress)?;
         if *guest {
             return wire::beside_rxe(&paths, *write, &progress);
+        }
+        if *losses {
+            return wire::losses(&paths, rounds.get(), *write, &progress);
         }
         return wire::main(&paths, rounds.get(), *write, &progress);
     }

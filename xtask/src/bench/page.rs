@@ -5,11 +5,13 @@ use super::{layers, wire};
 /// All of them, in their order.
 const SECTIONS: [&str; 2] = [wire::SECTION, layers::SECTION];
 
-/// The page with section `head` in place of the old one, or at its end.
+/// The page with section `head` in place of the old one, or at its end. A section goes as far as the next head that is no smaller.
 pub(super) fn with_section(page: &str, head: &str, text: &str) -> String {
+    let level = head.bytes().take_while(|byte| *byte == b'#').count();
     let (before, behind) = match page.split_once(head) {
         Some((before, rest)) => {
-            (before.trim_end(), rest.find("\n## ").map_or("", |at| &rest[at + 1..]))
+            let ends = (2..=level).filter_map(|n| rest.find(&format!("\n{} ", "#".repeat(n))));
+            (before.trim_end(), ends.min().map_or("", |at| &rest[at + 1..]))
         }
         None => (page.trim_end(), ""),
     };
@@ -41,6 +43,11 @@ mod tests {
         assert_eq!(with(&first, "two\n"), "# Page\n\n## A\n\na\n\n## Layers\n\ntwo\n");
         let between = "# Page\n\n## Layers\n\none\n\n## B\n\nb\n";
         assert_eq!(with(between, "two\n"), "# Page\n\n## Layers\n\ntwo\n\n## B\n\nb\n");
+        let parts = "# Page\n\n## W\n\n### C\n\nc\n\n### D\n\nd\n\n## E\n\ne\n";
+        let part = with_section(parts, "### C\n", "new\n");
+        assert_eq!(part, parts.replace("\n\nc\n", "\n\nnew\n"));
+        let part = with_section(parts, "### D\n", "new\n");
+        assert_eq!(part, parts.replace("\n\nd\n", "\n\nnew\n"));
         assert_eq!(carried(between, "# New\n"), "# New\n\n## Layers\n\none\n");
         assert_eq!(carried("# Old\n", "# New\n"), "# New\n");
         let both = with_section(&first, wire::SECTION, "w\n");

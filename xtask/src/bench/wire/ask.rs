@@ -1,6 +1,7 @@
 //! Asking one contender once, over a cable.
 
-use super::questions::{Cable, How, Question};
+use super::losses::Losses;
+use super::questions::{Cable, How, Question, What};
 use crate::bench::metrics::Unit;
 use crate::bench::run::{CLIENT_CPU, LIMIT, SERVER_CPU, fabric_result, ucx_result};
 use crate::namespaces::{Namespaces, SERVER};
@@ -12,13 +13,14 @@ use crate::process::Job;
 use crate::scratch::Scratch;
 use std::path::PathBuf;
 
-/// Two hosts, and the program of plain sockets.
+/// Two hosts, and the programs of plain sockets and of libfabric.
 #[derive(Debug)]
 pub(super) struct Hosts {
     over: Over,
     scratch: Scratch,
     namespaces: Namespaces,
     socket: PathBuf,
+    fabric: PathBuf,
 }
 
 /// What one said.
@@ -39,15 +41,15 @@ const SOCKET_SECONDS: f64 = 0.5;
 impl Hosts {
     pub(super) fn new(paths: &Paths) -> crate::Result<Self> {
         let scratch = Scratch::new()?;
-        let socket = scratch.path().join("wire");
-        let source = paths.root.join("c-tests/bench/wire.c");
-        let job = Job::new("cc").args(["-O2", "-o"]).arg(&socket).arg(source);
-        let done = job.run(&scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("cc"));
-        }
+        let compile = |name: &str, libraries: &[&str]| -> crate::Result<PathBuf> {
+            let (program, source) = (scratch.path().join(name), format!("c-tests/bench/{name}.c"));
+            let job = Job::new("cc").args(["-O2", "-o"]).arg(&program);
+            let done = job.arg(paths.root.join(source)).args(libraries).run(&scratch, LIMIT)?;
+            if done.ok() { Ok(program) } else { Err(done.report("cc")) }
+        };
+        let (socket, fabric) = (compile("wire", &[])?, compile("fabric", &["-lfabric"])?);
         let over = Over::new(&paths.stage(), &paths.target).wired();
-        Ok(Self { over, scratch, namespaces: Namespaces::new()?, socket })
+        Ok(Self { over, scratch, namespaces: Namespaces::new()?, socket, fabric })
     }
 
     /// Puts the cable in.
@@ -61,6 +63,16 @@ impl Hosts {
 
     /// The answer of a contender.
     pub(super) fn ask(&self, cable: Cable, question: &Question) -> crate::Result<Said> {
+        let (What::Dropped(lost), Cable::Veth(mtu)) = (question.what, cable) else {
+            return self.ask_now(cable, question);
+        };
+        let losses = Losses::begin(&self.namespaces, &self.scratch, mtu, lost)?;
+        let said = self.ask_now(cable, question)?;
+        losses.counted()?.check(lost)?;
+        Ok(said)
+    }
+
+    fn ask_now(&self, cable: Cable, question: &Question) -> crate::Result<Said> {
         warm();
         let unit = question.what.unit();
         let begun = children_ticks();
@@ -90,6 +102,14 @@ impl Hosts {
                 let side = |_| words.map(str::to_owned).to_vec();
                 let ended = self.pair(cable, &Job::new("ip"), side, ["-B", "-P"])?;
                 (fabric_result(&ended.client.stdout).ok_or_else(|| ended.report())?, 0)
+            }
+            How::FabricStream(provider, bytes) => {
+                let words = [&self.fabric.to_string_lossy(), *provider, &bytes.to_string()];
+                let side = |_| words.map(str::to_owned).to_vec();
+                let ended = self.pair(cable, &Job::new("ip"), side, ["-p", "-p"])?;
+                let (number, all) = streamed(&ended.client.stdout).ok_or_else(|| ended.report())?;
+                let rate = number * 1e3 / *bytes as f64;
+                (if unit == Unit::Millions { rate } else { number }, all)
             }
         };
         let ns = (children_ticks() - begun) as f64 * TICK_NS;
@@ -179,6 +199,12 @@ impl Hosts {
     }
 }
 
+/// GB a second and bytes, as `c-tests/bench/fabric.c` says them.
+fn streamed(output: &str) -> Option<(f64, u64)> {
+    let (rate, bytes) = output.trim().split_once(' ')?;
+    Some((rate.parse().ok().filter(|rate| *rate > 0.0)?, bytes.parse().ok()?))
+}
+
 /// Has the machine's memory at hand before somebody is measured.
 ///
 /// In a virtual machine that gives its free pages back to its host (`VIRTIO_BALLOON_F_REPORTING`), each page that the kernel takes
@@ -211,5 +237,12 @@ mod tests {
         let line = "12 (a b) c) S 1 12 12 0 -1 4194304 1 2 3 4 50 60 700 80 20 0 1 0 5";
         assert_eq!(ticks(line), Some(780));
         assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn a_stream_without_a_rate_has_said_nothing() {
+        assert_eq!(streamed("4.564444 2116026368\n"), Some((4.564_444, 2_116_026_368)));
+        assert_eq!(streamed("0.000000 1048576\n"), None, "one message has no rate");
+        assert_eq!(streamed(""), None);
     }
 }

@@ -1,10 +1,11 @@
 //! `cargo xtask bench wire`: how fast soft is between two hosts, beside what plain sockets reach, UCX and libfabric, all in one run.
 //!
-//! The hosts are two network namespaces with a cable between them, which root can make; on loopback they are two processes of one. libfabric is asked
-//! for latency only: Debian has `fi_pingpong` and not its other programs (fabtests).
+//! The hosts are two network namespaces with a cable between them, which root can make; on loopback they are two processes of one. libfabric is asked for latency
+//! by `fi_pingpong`, and for bandwidth by a program of ours, as Debian has none of its other programs (fabtests).
 
 mod ask;
 mod guest;
+mod losses;
 mod questions;
 mod report;
 
@@ -15,7 +16,7 @@ use super::plot::{self, Curve};
 use crate::paths::Paths;
 use crate::progress::Progress;
 use ask::Hosts;
-use questions::{CABLES, JUMBO, Question, TCP, UDP_OFFLOADS, What};
+use questions::{CABLES, Cable, JUMBO, Question, TCP, UDP_OFFLOADS, What};
 use report::Answers;
 use std::fmt::Write;
 use std::fs;
@@ -36,18 +37,8 @@ pub(super) fn main(
     let mut answers = Answers::default();
     for round in 1..=rounds {
         for cable in CABLES {
-            hosts.connect(cable)?;
-            for question in questions::of(cable) {
-                let (name, what) = (cable.name(), question.what);
-                progress.step(&format!("round {round} of {rounds}: {name}: {}", question.who));
-                // Who fails is told about and left out of this round; that ours failed is told again at the end.
-                match hosts.ask(cable, &question) {
-                    Ok(said) => answers.add(cable, what, question.who, said),
-                    Err(why) => {
-                        progress.note(&format!("{name}: {what:?}, {}: {why}", question.who));
-                    }
-                }
-            }
+            let round = format!("round {round} of {rounds}");
+            ask_all(&hosts, cable, &questions::of(cable), &round, &mut answers, progress)?;
         }
     }
     let picture = if write { Some(plot::svg(&curves(&hosts, &answers, progress)?)?) } else { None };
@@ -68,13 +59,54 @@ pub(super) fn main(
         fs::write(paths.root.join("docs/benchmarks-wire.svg"), picture).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md, docs/benchmarks-wire.svg");
     }
-    Ok(match answers.lacks(rounds) {
-        0 => ExitCode::SUCCESS,
-        failures => {
-            eprintln!("\nxtask: {failures} measurements of Ferroverbs failed, see above");
-            ExitCode::FAILURE
+    Ok(ended(CABLES.iter().map(|&cable| answers.lacks(rounds, cable, &questions::of(cable))).sum()))
+}
+
+/// Asks over a cable, and keeps what was said.
+fn ask_all(
+    hosts: &Hosts,
+    cable: Cable,
+    questions: &[Question],
+    round: &str,
+    answers: &mut Answers,
+    progress: &Progress,
+) -> crate::Result<()> {
+    hosts.connect(cable)?;
+    for question in questions {
+        let (name, what) = (cable.name(), question.what);
+        progress.step(&format!("{round}: {name}: {}", question.who));
+        // Who fails is told about and left out of this round; that ours failed is told again at the end.
+        match hosts.ask(cable, question) {
+            Ok(said) => answers.add(cable, what, question.who, said),
+            Err(why) => progress.note(&format!("{name}: {what:?}, {}: {why}", question.who)),
         }
-    })
+    }
+    Ok(())
+}
+
+fn ended(failures: usize) -> ExitCode {
+    if failures == 0 {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("\nxtask: {failures} measurements of Ferroverbs failed, see above");
+    ExitCode::FAILURE
+}
+
+/// The part about a cable that loses alone; with `write` it takes the place of the old one.
+pub(super) fn losses(
+    paths: &Paths,
+    rounds: usize,
+    write: bool,
+    progress: &Progress,
+) -> crate::Result<ExitCode> {
+    let (hosts, questions) = (Hosts::new(paths)?, questions::dropped());
+    let mut answers = Answers::default();
+    for round in 1..=rounds {
+        let round = format!("round {round} of {rounds}");
+        ask_all(&hosts, JUMBO, &questions, &round, &mut answers, progress)?;
+    }
+    part(paths, report::DROPPED, &answers.dropped(), write, progress)?;
+    Ok(ended(answers.lacks(rounds, JUMBO, &questions)))
 }
 
 /// The part in the virtual machine alone; with `write` it takes the place of the old one.
@@ -83,24 +115,32 @@ pub(super) fn beside_rxe(
     write: bool,
     progress: &Progress,
 ) -> crate::Result<ExitCode> {
-    let text = guest::measure(paths, progress)?;
+    part(paths, guest::HEAD, &guest::measure(paths, progress)?, write, progress)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a part of the section, and with `write` puts it in the place of the old one.
+fn part(
+    paths: &Paths,
+    head: &str,
+    text: &str,
+    write: bool,
+    progress: &Progress,
+) -> crate::Result<()> {
     progress.clear();
-    print!("{}{text}", guest::HEAD);
+    print!("{head}{text}");
     if write {
         let page = paths.root.join("docs/benchmarks.md");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).map_err(fail)?;
-        if !old.contains(guest::HEAD) {
-            let page = page.display();
-            return Err(format!(
-                "{page} has no \"{}\": `bench wire --write` makes it",
-                guest::HEAD.trim()
-            ));
+        if !old.contains(head) {
+            let (page, head) = (page.display(), head.trim());
+            return Err(format!("{page} has no \"{head}\": `bench wire --write` makes it"));
         }
-        fs::write(&page, with_section(&old, guest::HEAD, text.trim_start())).map_err(fail)?;
+        fs::write(&page, with_section(&old, head, text.trim_start())).map_err(fail)?;
         println!("\nwritten: docs/benchmarks.md");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Latency and bandwidth over message size; streams without messages are level lines.

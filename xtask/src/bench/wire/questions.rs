@@ -45,13 +45,15 @@ pub(super) enum What {
     Rate,
     /// Of messages of a megabyte, of which so many packets of a thousand are lost.
     Lossy(u32),
+    /// The same, of all that comes over the cable, each packet one by itself.
+    Dropped(u32),
 }
 
 impl What {
     pub(super) const fn unit(self) -> Unit {
         match self {
             Self::Latency(_) => Unit::Us,
-            Self::Bandwidth(_) | Self::Lossy(_) => Unit::GBs,
+            Self::Bandwidth(_) | Self::Lossy(_) | Self::Dropped(_) => Unit::GBs,
             Self::Rate => Unit::Millions,
         }
     }
@@ -68,6 +70,8 @@ pub(super) enum How {
     Ucx { test: &'static str, bytes: u64, count: u64 },
     /// `fi_pingpong`: provider, kind of endpoint, bytes, iterations.
     Fabric(&'static str, &'static str, u64, u64),
+    /// `c-tests/bench/fabric.c`: provider and bytes.
+    FabricStream(&'static str, u64),
 }
 
 /// One number that somebody is asked for.
@@ -86,6 +90,9 @@ pub(super) const UDP_OFFLOADS: &str = "UDP, offloads";
 pub(super) const UDP_SINGLY: &str = "UDP, one by one";
 pub(super) const TCP: &str = "TCP, one stream";
 pub(super) const UCX: &str = "UCX tcp";
+/// Those of libfabric whose messages are reliable, with their providers.
+pub(super) const FABRIC: [(&str, &str); 2] =
+    [("libfabric tcp", "tcp"), ("libfabric udp;ofi_rxd", "udp;ofi_rxd")];
 pub(super) const SEND: &str = "Ferroverbs send";
 pub(super) const WRITE: &str = "Ferroverbs write";
 pub(super) const READ: &str = "Ferroverbs read";
@@ -96,9 +103,11 @@ pub(super) const OURS: [(&str, &str); 3] =
 
 /// Sizes of messages whose bandwidth has a goal.
 pub(super) const SIZES: [u64; 4] = [64 << 10, 256 << 10, 1 << 20, 8 << 20];
+/// What one call of a stream sends.
+const STREAM: u64 = 256 << 10;
 /// What is looked at in other tables: one of them.
 pub(super) const MIB: u64 = 1 << 20;
-/// Packets of a thousand that are lost, and how soft is told so.
+/// Packets of a thousand that are lost, and how soft is told to lose them.
 pub(super) const LOSSES: [(u32, &str); 3] =
     [(0, ""), (1, "loss=0.1% seed=14"), (10, "loss=1% seed=14")];
 
@@ -112,11 +121,9 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
     let mut all = latencies(8);
     let ask = |what, who, how| Question { what, who, how, weather: "" };
     all.push(ask(What::Latency(8), UDP_CONNECTED, How::Socket("connected", 64)));
-    for (who, provider, kind) in [
-        ("libfabric tcp", "tcp", "rdm"),
-        ("libfabric udp;ofi_rxd", "udp;ofi_rxd", "rdm"),
-        ("libfabric udp, datagrams", "udp", "dgram"),
-    ] {
+    let reliable = FABRIC.map(|(who, provider)| (who, provider, "rdm"));
+    let datagrams = [("libfabric udp, datagrams", "udp", "dgram")];
+    for (who, provider, kind) in reliable.into_iter().chain(datagrams) {
         all.push(ask(What::Latency(8), who, How::Fabric(provider, kind, 8, 5000)));
     }
     for bytes in SIZES {
@@ -126,7 +133,7 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
     for (who, mode, bytes) in [
         (UDP_OFFLOADS, "offloads", packet),
         (UDP_SINGLY, "datagrams", packet),
-        (TCP, "tcp", 256 << 10),
+        (TCP, "tcp", STREAM),
     ] {
         all.push(ask(What::Bandwidth(0), who, How::Socket(mode, bytes)));
     }
@@ -137,18 +144,37 @@ pub(super) fn of(cable: Cable) -> Vec<Question> {
         all.push(ask(What::Rate, who, how));
     }
     all.push(ask(What::Rate, UCX, How::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 }));
+    for (who, provider) in FABRIC {
+        all.push(ask(What::Rate, who, How::FabricStream(provider, 8)));
+    }
     all.push(ask(What::Rate, UDP_OFFLOADS, How::Socket("offloads", 80)));
     if cable == JUMBO {
         for (lost, weather) in LOSSES {
             for (who, program) in OURS {
-                // With a timeout of four seconds, so that who waits for it shows.
-                let more = &["-u", "20"];
-                let how = How::Perftest { program, bytes: MIB, count: count(MIB), more };
-                all.push(Question { what: What::Lossy(lost), who, how, weather });
+                all.push(Question { what: What::Lossy(lost), who, how: patient(program), weather });
             }
         }
+        all.extend(dropped());
     }
     all
+}
+
+/// Whoever sends again what is lost, over a cable that loses; over one alone, as they take their time.
+pub(super) fn dropped() -> Vec<Question> {
+    let mut all = vec![];
+    for (lost, _) in LOSSES {
+        let ask = |who, how| Question { what: What::Dropped(lost), who, how, weather: "" };
+        all.extend(OURS.map(|(who, program)| ask(who, patient(program))));
+        all.push(ask(UCX, How::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
+        all.push(ask(TCP, How::Socket("tcp", STREAM)));
+        all.extend(FABRIC.map(|(who, provider)| ask(who, How::FabricStream(provider, MIB))));
+    }
+    all
+}
+
+/// One of ours with a timeout of four seconds, so that who waits for it shows.
+fn patient(program: &'static str) -> How {
+    How::Perftest { program, bytes: MIB, count: count(MIB), more: &["-u", "20"] }
 }
 
 /// Half round trips of messages of a size.
@@ -175,5 +201,12 @@ pub(super) fn bandwidths(bytes: u64) -> Vec<Question> {
         Question { what, who, how, weather: "" }
     });
     let ucx = How::Ucx { test: "tag_bw", bytes, count: count(bytes) };
-    ours.into_iter().chain([Question { what, who: UCX, how: ucx, weather: "" }]).collect()
+    let fabric = FABRIC.map(|(who, provider)| Question {
+        what,
+        who,
+        how: How::FabricStream(provider, bytes),
+        weather: "",
+    });
+    let ucx = [Question { what, who: UCX, how: ucx, weather: "" }];
+    ours.into_iter().chain(ucx).chain(fabric).collect()
 }

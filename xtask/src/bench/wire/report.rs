@@ -2,8 +2,8 @@
 
 use super::ask::Said;
 use super::questions::{
-    CABLES, Cable, JUMBO, LISTS, LOSSES, MIB, OURS, READ, SEND, SIZES, TCP, UCX, UDP,
-    UDP_CONNECTED, UDP_OFFLOADS, UDP_SINGLY, WRITE, What,
+    CABLES, Cable, FABRIC, JUMBO, LISTS, LOSSES, MIB, OURS, Question, READ, SEND, SIZES, TCP, UCX,
+    UDP, UDP_CONNECTED, UDP_OFFLOADS, UDP_SINGLY, WRITE, What,
 };
 use crate::bench::report::{Sample, digits, machine, size};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ pub(super) struct Answers(BTreeMap<(usize, What, &'static str), Vec<Said>>);
 
 /// The section of docs/benchmarks.md.
 pub(in crate::bench) const SECTION: &str = "## Between hosts\n";
+/// The part of it about a cable that loses packets of all.
+pub(super) const DROPPED: &str = "### Losses on the cable\n";
 
 /// What a figure is to be, at least or, of latencies, at most: ours, that many times another's.
 struct Goal {
@@ -44,18 +46,14 @@ impl Answers {
         (!all.is_empty()).then(|| Sample::of(all).median)
     }
 
-    /// How often ours gave no result.
-    pub(super) fn lacks(&self, rounds: usize) -> usize {
-        let mut lacks = 0;
-        for cable in CABLES {
-            for question in super::questions::of(cable) {
-                if question.who.starts_with("Ferroverbs") {
-                    let known = self.0.get(&(place(cable), question.what, question.who));
-                    lacks += rounds.saturating_sub(known.map_or(0, Vec::len));
-                }
-            }
-        }
-        lacks
+    /// How often ours gave no result to these questions.
+    pub(super) fn lacks(&self, rounds: usize, cable: Cable, questions: &[Question]) -> usize {
+        let ours = questions.iter().filter(|question| question.who.starts_with("Ferroverbs"));
+        ours.map(|question| {
+            let known = self.0.get(&(place(cable), question.what, question.who));
+            rounds.saturating_sub(known.map_or(0, Vec::len))
+        })
+        .sum()
     }
 
     /// Ours beside the goal.
@@ -124,6 +122,7 @@ impl Answers {
         text.push_str("\n![latency and bandwidth over message size, veth with MTU 9000](benchmarks-wire.svg)\n");
         self.all(&mut text);
         self.losses(&mut text, lost_by);
+        let _ = write!(text, "\n{DROPPED}{}", self.dropped());
         self.processors(&mut text);
         text
     }
@@ -135,7 +134,9 @@ impl Answers {
             self.0.keys().map(|(_, what, who)| (*what, *who)).collect();
         asked.sort_unstable();
         asked.dedup();
-        for (what, who) in asked.into_iter().filter(|(what, _)| !matches!(what, What::Lossy(_))) {
+        for (what, who) in
+            asked.into_iter().filter(|(what, _)| !matches!(what, What::Lossy(_) | What::Dropped(_)))
+        {
             let cells = CABLES.map(|cable| {
                 self.sample(cable, what, who).map_or("-".into(), |s| {
                     format!("{} ({}..{})", digits(s.median), digits(s.least), digits(s.most))
@@ -153,24 +154,42 @@ impl Answers {
         );
         let _ = writeln!(text, "{} |\n|---|--:|--:|--:|", OURS.map(|(who, _)| who).join(" | "));
         for (lost, _) in LOSSES {
-            let cells = OURS.map(|(who, _)| {
-                let of = |lost| self.median(JUMBO, What::Lossy(lost), who);
-                match (of(lost), of(0)) {
-                    (Some(value), Some(whole)) => {
-                        format!("{} ({:.2})", digits(value), value / whole)
-                    }
-                    _ => "-".into(),
-                }
-            });
-            let _ = writeln!(text, "| {} % | {} |", f64::from(lost) / 10.0, cells.join(" | "));
+            let cells = OURS.map(|(who, _)| self.left(What::Lossy, lost, who));
+            let _ = writeln!(text, "| {} | {} |", percent(lost), cells.join(" | "));
+        }
+    }
+
+    /// The part about a cable that loses, without its head.
+    pub(super) fn dropped(&self) -> String {
+        let mut text = String::from(
+            "\nMessages of 1 MiB over veth with MTU 9000, GB/s, and what is left of that without losses. Each host loses packets where they come to it, by chance (nft's `numgen random`), whosever they are: data, acknowledgements, and \
+             those by which two find each other. All offloads of the cable are off (`ethtool -K`: tso, gso, gro, tx-udp-segmentation), so that the kernel cuts before the cable and merges nothing, and what is lost is one packet and not a piece of up to 64 KiB; \
+             that each was no longer than the MTU is counted. So the first column is slower than the tables above. TCP's packets have up to 9000 bytes; those of Ferroverbs 4096 and headers, the largest path MTU below, so that it has twice as many to lose.\n\n",
+        );
+        let heads = LOSSES.map(|(lost, _)| percent(lost));
+        let _ = writeln!(text, "| lost, both ways | {} |\n|---|--:|--:|--:|", heads.join(" | "));
+        let ours = OURS.map(|(who, _)| who);
+        for who in ours.into_iter().chain([UCX, TCP]).chain(FABRIC.map(|(who, _)| who)) {
+            let cells = LOSSES.map(|(lost, _)| self.left(What::Dropped, lost, who));
+            let _ = writeln!(text, "| {who} | {} |", cells.join(" | "));
+        }
+        text
+    }
+
+    /// Bandwidth where packets are lost, and what part that is of the one where none are.
+    fn left(&self, what: fn(u32) -> What, lost: u32, who: &'static str) -> String {
+        let of = |lost| self.median(JUMBO, what(lost), who);
+        match (of(lost), of(0)) {
+            (Some(value), Some(whole)) => format!("{} ({:.2})", digits(value), value / whole),
+            _ => "-".into(),
         }
     }
 
     fn processors(&self, text: &mut String) {
         text.push_str("\n### Time of processors\n\nNanoseconds for a KiB, of both sides together and from start to end; messages of 1 MiB where there are messages. Who spins uses its processor all the time.\n\n| | veth, MTU 9000 | veth, MTU 1500 | loopback |\n|---|--:|--:|--:|\n");
         let streams = [UDP_OFFLOADS, UDP_SINGLY, TCP].map(|who| (What::Bandwidth(0), who));
-        let messages = [SEND, WRITE, READ, UCX].map(|who| (What::Bandwidth(MIB), who));
-        for (what, who) in messages.into_iter().chain(streams) {
+        let messages = [SEND, WRITE, READ, UCX].into_iter().chain(FABRIC.map(|(who, _)| who));
+        for (what, who) in messages.map(|who| (What::Bandwidth(MIB), who)).chain(streams) {
             let cells = CABLES.map(|cable| self.cpu(cable, what, who).map_or("-".into(), digits));
             let _ = writeln!(text, "| {who} | {} |", cells.join(" | "));
         }
@@ -187,8 +206,13 @@ fn name(what: What) -> String {
         What::Bandwidth(0) => "bandwidth".into(),
         What::Bandwidth(bytes) => format!("bandwidth, {}", size(bytes)),
         What::Rate => "rate, 8 bytes".into(),
-        What::Lossy(lost) => format!("bandwidth, {} % lost", f64::from(lost) / 10.0),
+        What::Lossy(lost) | What::Dropped(lost) => format!("bandwidth, {} lost", percent(lost)),
     }
+}
+
+/// Of so many of a thousand.
+fn percent(thousandths: u32) -> String {
+    format!("{} %", f64::from(thousandths) / 10.0)
 }
 
 /// The goals over a cable that are ratios.
@@ -216,6 +240,7 @@ fn goals(cable: Cable) -> Vec<Goal> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::questions::of;
     use super::*;
 
     fn said(value: f64) -> Said {
@@ -240,6 +265,26 @@ mod tests {
         has("| 2.60..2.60 | UDP, connected - | - | at most 1.30 | not measured |");
         has("| - | - | UCX tcp - | - | at least 1.30 | not measured |");
         has("| Ferroverbs write | 8.00 | - | - |");
-        assert!(answers.lacks(1) > 10);
+        let asked = of(JUMBO);
+        let ours = asked.iter().filter(|question| question.who.starts_with("Ferroverbs")).count();
+        assert_eq!(answers.lacks(1, JUMBO, &asked), ours - 2);
+        assert_eq!(answers.lacks(2, JUMBO, &asked), 2 * ours - 2);
+    }
+
+    #[test]
+    fn what_is_left_of_a_bandwidth_is_part_of_that_without_losses() {
+        let mut answers = Answers::default();
+        for (lost, value) in [(0, 4.0), (10, 1.0)] {
+            answers.add(JUMBO, What::Dropped(lost), WRITE, said(value));
+        }
+        answers.add(JUMBO, What::Dropped(10), TCP, said(0.25));
+        answers.add(JUMBO, What::Lossy(0), WRITE, said(8.0));
+        let text = answers.text(1, "soft");
+        let (_, part) = text.split_once(DROPPED).unwrap();
+        let has = |line: &str| assert!(part.contains(line), "{line}\n{part}");
+        has("| lost, both ways | 0 % | 0.1 % | 1 % |");
+        has("| Ferroverbs write | 4.00 (1.00) | - | 1.00 (0.25) |");
+        has("| TCP, one stream | - | - | - |");
+        assert!(!text.contains("lost, GB/s"), "no row among all contenders: {text}");
     }
 }
