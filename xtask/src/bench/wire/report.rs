@@ -164,7 +164,7 @@ impl Answers {
         let mut text = String::from(
             "\nMessages of 1 MiB over veth with MTU 9000, GB/s, and what is left of that without losses. Each host loses packets where they come to it, by chance (nft's `numgen random`), whosever they are: data, acknowledgements, and \
              those by which two find each other. All offloads of the cable are off (`ethtool -K`: tso, gso, gro, tx-udp-segmentation), so that the kernel cuts before the cable and merges nothing, and what is lost is one packet and not a piece of up to 64 KiB; \
-             that each was no longer than the MTU is counted. So the first column is slower than the tables above. TCP's packets have up to 9000 bytes; those of Ferroverbs 4096 and headers, the largest path MTU below, so that it has twice as many to lose.\n\n",
+             that each was no longer than the MTU is counted. So the first column is slower than the tables above. TCP's packets have up to 9000 bytes; those of Ferroverbs 4096 and headers, the largest path MTU below, so that it has twice as many to lose. A dash: no round ended; libfabric's may take 30 s.\n\n",
         );
         let heads = LOSSES.map(|(lost, _)| percent(lost));
         let _ = writeln!(text, "| lost, both ways | {} |\n|---|--:|--:|--:|", heads.join(" | "));
