@@ -93,6 +93,11 @@ impl Congestion {
         self.window.min(self.allowance)
     }
 
+    /// Packets that mostly arrive in a row.
+    pub(super) fn run(&self) -> u32 {
+        self.way.run()
+    }
+
     /// No more than `bytes` shall be under way from now on.
     pub(super) const fn allow(&mut self, bytes: u64) {
         self.allowance = bytes;

@@ -70,7 +70,8 @@ pub(super) struct Wqe {
     performing: bool,
 }
 
-/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
+/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too. Nor are they longer than what mostly arrives in a row: what is
+/// lost of a piece is asked for again from the first to the last such packet.
 const READ_PIECE: u32 = 128;
 /// Fewest, unless the READ ends: half of the window, and so many at least. Requests for crumbs cost more than they bring, as the first and the last packet of
 /// each answer are longer than the others, so that none is cut out of one datagram with them.
@@ -214,7 +215,8 @@ impl Requester {
         if self.flight.bytes() == 0 {
             return Some(count.max(1));
         }
-        let fewest = (packets(window) / 2).clamp(READ_CRUMB, READ_PIECE);
+        let in_a_row = shared.congestion.run().clamp(READ_CRUMB, READ_PIECE);
+        let fewest = (packets(window) / 2).clamp(READ_CRUMB, in_a_row);
         (count >= left.min(fewest)).then_some(count)
     }
 
