@@ -183,7 +183,7 @@ fn throughput(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
 
 /// Python's web server and curl, neither of which knows RDMA, get a file across by librspreload.
 fn web(bench: &Bench, site: &Site<'_>) -> Result<(), Web> {
-    served(bench, site, |port| vec!["-m", "http.server", port, "--bind", site.address])
+    served(bench, site, |port| vec!["python3", "-m", "http.server", port, "--bind", site.address])
 }
 
 /// The same of asyncio, which waits by epoll(7).
@@ -200,14 +200,14 @@ async def main():
     server = await asyncio.start_server(answer, sys.argv[1], int(sys.argv[2]))
     await server.serve_forever()
 asyncio.run(main())";
-    served(bench, site, |port| vec!["-c", SERVER, site.address, port])
+    served(bench, site, |port| vec!["python3", "-c", SERVER, site.address, port])
 }
 
-/// Python serves a file, as its arguments for a port say, and curl gets it by librspreload. A curl without it finds nobody, so that it was not TCP.
+/// A command serves a file at a port, and curl gets it by librspreload. A curl without it finds nobody, so that it was not TCP.
 fn served(
     bench: &Bench,
     site: &Site<'_>,
-    arguments: impl for<'a> Fn(&'a str) -> Vec<&'a str>,
+    command: impl for<'a> Fn(&'a str) -> Vec<&'a str>,
 ) -> Result<(), Web> {
     find(bench, &["python3", "curl"])?;
     let library = bench.prefix()?.join(crate::stage::PRELOAD);
@@ -216,8 +216,7 @@ fn served(
     std::fs::write(folder.join("file"), &bytes).map_err(|why| why.to_string())?;
     let port = pair::free_port()?.to_string();
     let number = port.parse().map_err(|_| "no port".to_owned())?;
-    let server = [&["python3"][..], &arguments(&port)].concat();
-    let server = site.job(0, &server, None)?.env("LD_PRELOAD", &library).dir(&folder);
+    let server = site.job(0, &command(&port), None)?.env("LD_PRELOAD", &library).dir(&folder);
     let mut server = site.serve(bench, &server, TCP, number)?;
     let url = format!("http://{}:{port}/file", site.address);
     let page = site.sides[1].1.join("page");
