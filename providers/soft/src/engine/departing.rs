@@ -169,6 +169,7 @@ impl Qp {
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
+            self.adapter.wire.pay_last(self, &mut requester);
             requester.reset();
             if let Some(mut connection) = requester.set_remote(None, self.kind) {
                 self.adapter.wire.forget(self, &mut connection);

@@ -9,6 +9,7 @@ use super::state::{Came, Network, NoWire, V4, V6};
 use super::steer;
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
 use crate::engine::objects::served_by::ServedBy;
 use crate::engine::request::Route;
@@ -232,6 +233,14 @@ impl Network {
     pub(crate) fn pay(&self, adapter: &Adapter) {
         if self.owes.load(Ordering::Relaxed) {
             self.pay_all(adapter);
+        }
+    }
+
+    /// Sends the acknowledgement that a QP owes whose connection ends: another thread may have taken it upon itself, and not have come to it.
+    pub(crate) fn pay_last(&self, qp: &Qp, requester: &mut Requester) {
+        if let Some(ports) = self.ports() {
+            requester.pay(qp, ports, ports.now());
+            ports.flush();
         }
     }
 
