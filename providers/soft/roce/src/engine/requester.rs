@@ -70,11 +70,11 @@ pub(super) struct Wqe {
     performing: bool,
 }
 
-/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too. Nor are they longer than what mostly arrives in a row: what is
-/// lost of a piece is asked for again from the first to the last such packet.
+/// Most PSNs of one READ request. Longer READs go in pieces, so that the window bounds them too.
 const READ_PIECE: u32 = 128;
-/// Fewest, unless the READ ends: half of the window, and so many at least. Requests for crumbs cost more than they bring, as the first and the last packet of
-/// each answer are longer than the others, so that none is cut out of one datagram with them.
+/// Fewest that are waited for, unless the READ ends: half of the window, or what mostly arrives in a row if that is less, and so many at least. Requests for
+/// crumbs cost more than they bring: the first and the last packet of each answer are longer than the others, and not cut from one datagram with them.
+/// Where much is lost, waiting for a large piece brings nothing: what is lost of it is asked for again from the first to the last such packet.
 const READ_CRUMB: u32 = 16;
 /// What a packet costs besides its payload, in bytes of a window.
 pub(super) const OVERHEAD: u32 = 64;
