@@ -2,7 +2,7 @@
  * Two listeners at one port, each at an address of its own, as the kernel's manager allows: each gets its address's requests, and neither may be beside one to all addresses.
  * Called with two addresses of this host.
  */
-#include "checks.h"
+#include "events.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -58,34 +58,18 @@ static int tried(const char *ip, in_port_t port)
 	return why;
 }
 
-/* The next event, which has to be of a type; whom it is for, or who listens. */
-static struct rdma_cm_id *next(enum rdma_cm_event_type type, struct rdma_cm_id **id)
-{
-	struct rdma_cm_event *event;
-
-	CHECK(!rdma_get_cm_event(channel, &event));
-	if (event->event != type)
-		printf("FAILED: %s, %d came\n", rdma_event_str(event->event), event->status);
-	check(event->event == type, rdma_event_str(type));
-	struct rdma_cm_id *listener = event->listen_id;
-
-	*id = event->id;
-	CHECK(!rdma_ack_cm_event(event));
-	return listener;
-}
-
 /* Asks for a connection with an address; the client's id. */
 static struct rdma_cm_id *ask(const char *ip, in_port_t port)
 {
 	static unsigned qpn = 0x800001;
 	struct rdma_conn_param param = { .qp_num = qpn++, .retry_count = 7 };
 	struct sockaddr_storage address = at(ip, port);
-	struct rdma_cm_id *id = make(), *its;
+	struct rdma_cm_id *id = make();
 
 	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000));
-	next(RDMA_CM_EVENT_ADDR_RESOLVED, &its);
+	next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CHECK(!rdma_resolve_route(id, 2000));
-	next(RDMA_CM_EVENT_ROUTE_RESOLVED, &its);
+	next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	CHECK(!rdma_connect(id, &param));
 	return id;
 }
@@ -93,15 +77,16 @@ static struct rdma_cm_id *ask(const char *ip, in_port_t port)
 /* A client's request comes to `listener`; NULL: to nobody. */
 static void comes_to(struct rdma_cm_id *listener, const char *ip, in_port_t port)
 {
-	struct rdma_cm_id *client = ask(ip, port), *server, *its;
+	struct rdma_cm_id *client = ask(ip, port);
 
 	if (listener) {
-		CHECK(next(RDMA_CM_EVENT_CONNECT_REQUEST, &server) == listener);
-		CHECK(!rdma_reject(server, NULL, 0));
-		CHECK(!rdma_destroy_id(server));
+		struct rdma_cm_event asked = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+
+		CHECK(asked.listen_id == listener);
+		CHECK(!rdma_reject(asked.id, NULL, 0));
+		CHECK(!rdma_destroy_id(asked.id));
 	}
-	next(RDMA_CM_EVENT_REJECTED, &its);
-	CHECK(its == client);
+	CHECK(next(channel, RDMA_CM_EVENT_REJECTED).id == client);
 	CHECK(!rdma_destroy_id(client));
 }
 

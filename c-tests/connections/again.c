@@ -164,10 +164,10 @@ static void serve(enum rdma_port_space ps, int least, int first, const char *sel
 		execl(self, self, space, port, needs, NULL);
 		_exit(127);
 	}
-	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 	REFUSED(rdma_reject(server, much, sizeof(much)), EINVAL);
 	CHECK(!rdma_accept(server, &param));
-	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 	REFUSED(rdma_accept(server, &long_param), EINVAL);
 	REFUSED(rdma_accept(server, &param), EINVAL);
 	wait(&status);

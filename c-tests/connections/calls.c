@@ -4,7 +4,7 @@
  *
  * Both sides are ids of this process, on a channel each.
  */
-#include "checks.h"
+#include "events.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_verbs.h>
@@ -20,20 +20,6 @@ static struct rdma_cm_id *listener;
 static struct sockaddr_in at = { .sin_family = AF_INET };
 static char text[] = "text";
 static char memory[64 + 40];
-
-/* The next event of a channel, of that type. What it says is copied; nobody keeps private data. */
-static struct rdma_cm_event next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event, said;
-
-	need(!rdma_get_cm_event(channel, &event), rdma_event_str(type));
-	said = *event;
-	if (said.event != type)
-		printf("FAILED: %s, %d came\n", rdma_event_str(said.event), said.status);
-	check(said.event == type, rdma_event_str(type));
-	NEED(!rdma_ack_cm_event(event));
-	return said;
-}
 
 static struct rdma_conn_param *new_queue(void)
 {

@@ -86,10 +86,10 @@ int main(void)
 	next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	listen_in(client);
 	CHECK(!rdma_connect(client, &param));
-	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 	param.qp_num++;
 	CHECK(!rdma_accept(server, &param));
-	CHECK(next(channel, RDMA_CM_EVENT_CONNECT_RESPONSE) == client);
+	CHECK(next(channel, RDMA_CM_EVENT_CONNECT_RESPONSE).id == client);
 	numbers(client, &receive[0], &send[0]);
 	numbers(server, &receive[1], &send[1]);
 	CHECK(told(REQUEST, IN_REQUEST) == receive[0]);

@@ -84,7 +84,7 @@ static struct rdma_cm_id *asks(const struct sockaddr_in *address)
 	struct rdma_cm_id *id = make(RDMA_PS_TCP);
 
 	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)address, 2000));
-	CHECK(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED) == id);
+	CHECK(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED).id == id);
 	return id;
 }
 
@@ -124,10 +124,10 @@ static void connection(int of_client, int of_server, int client_has, int server_
 	if (of_client >= 0)
 		CHECK(!set_byte(client, RDMA_OPTION_ID_ACK_TIMEOUT, (uint8_t)of_client));
 	CHECK(!rdma_resolve_route(client, 2000));
-	CHECK(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED) == client);
+	CHECK(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED).id == client);
 	make_qp(client);
 	CHECK(!rdma_connect(client, &param));
-	struct rdma_cm_id *server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 
 	make_qp(server);
 	if (of_server >= 0)
