@@ -6,7 +6,8 @@
 //! first whether something is there (`memory::is_mapped`). Letting the kernel copy would leave no moment in between, but takes several times as
 //! long, in which whoever polls waits for a lock. An application that polls copies plainly: it knows what it unmapped.
 //!
-//! Who copies is passed down as `careful`: a plugin takes longer to read a variable of the thread than to take a message.
+//! Who copies is passed down as `careful`: a plugin takes longer to read a variable of the thread than to take a message. A message of
+//! many packets is asked for by the datagram ([`Seen`]): for each packet it was a seventh of the time in which a READ is answered.
 
 use crate::pages::is_mapped;
 
@@ -22,10 +23,69 @@ pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Memory that was mapped when the kernel was last asked. It is to be forgotten whenever the lock is given back under which it was asked: what
+/// the application deregisters then it may unmap, and have something else there.
+#[derive(Debug, Default)]
+pub struct Seen {
+    from: u64,
+    to: u64,
+}
+
+impl Seen {
+    /// How far it is asked ahead, in bytes: a datagram, which is made or taken within some ten microseconds.
+    const AHEAD: usize = 64 << 10;
+    /// As long as the data of a packet of many is at least, in bytes.
+    const OF_MANY: usize = 256;
+
+    /// As [`is_mapped`], or within what that said of the packets before.
+    #[inline]
+    pub fn is_mapped(&mut self, addr: u64, len: usize) -> bool {
+        let Some(end) = addr.checked_add(len as u64) else { return false };
+        (self.from <= addr && end <= self.to) || self.ask(addr, len)
+    }
+
+    fn ask(&mut self, addr: u64, len: usize) -> bool {
+        // Short messages are packets of their own, with nothing behind them; and what is ahead may be a hole.
+        let ahead = (len >= Self::OF_MANY).then(|| len.max(Self::AHEAD));
+        let reach = ahead.into_iter().chain([len]).find(|&reach| is_mapped(addr, reach));
+        if let Some(reach) = reach {
+            *self = Self { from: addr, to: addr.saturating_add(reach as u64) };
+        }
+        reach.is_some()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::remote_pages;
+
+    #[test]
+    fn what_lies_ahead_is_known_until_it_is_forgotten() {
+        let pages = 40;
+        let at = remote_pages(pages) as u64;
+        let unmap = |page: u64| {
+            // SAFETY: a page of our own.
+            assert_eq!(unsafe { libc::munmap((at + page * 4096) as *mut _, 4096) }, 0);
+        };
+        unmap(30);
+        let mut seen = Seen::default();
+        assert!(seen.is_mapped(at, 4096));
+        assert!(!seen.is_mapped(at + 30 * 4096, 4096), "it was not asked about");
+        unmap(5);
+        assert!(seen.is_mapped(at + 5 * 4096, 4096), "as was said of it before");
+        assert!(!Seen::default().is_mapped(at + 5 * 4096, 4096), "nobody has asked before");
+        let mut seen = Seen::default();
+        let before_the_hole = at + 29 * 4096;
+        assert!(
+            seen.is_mapped(before_the_hole, 4096),
+            "what is ahead is a hole, and this is there"
+        );
+        assert!(!seen.is_mapped(before_the_hole, 4097));
+        assert!(seen.is_mapped(at + 4096, 8));
+        assert!(!seen.is_mapped(at + 4096, 5 * 4096), "a short one says nothing of what is ahead");
+        assert!(!seen.is_mapped(u64::MAX - 10, 100));
+    }
 
     #[test]
     fn what_is_unmapped_is_left_out() {

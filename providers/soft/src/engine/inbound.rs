@@ -21,7 +21,7 @@ use super::state::Kind;
 use super::tags::wire::HEADERS_LEN;
 use super::windows::Done;
 use abi::*;
-use soft_memory::pages::is_mapped;
+use soft_memory::careful::Seen;
 use soft_memory::ranges::Remote;
 use soft_memory::{Range, Ranges};
 pub(crate) use soft_semantics::inbound::{Headers, Nak, Verdict};
@@ -127,6 +127,11 @@ impl Inbound {
     /// What the peer of our QP may reach at `remote`, if it may and it is there.
     fn admit(&self, qp: &Qp, remote: RemoteAddress, len: u64, need: u32) -> Result<Place, Nak> {
         find(qp, self.rights(qp), remote, len, need)
+    }
+
+    /// Whether registered memory is mapped, where that is not sure.
+    fn is_mapped(&mut self, here: Range) -> bool {
+        !self.careful || self.seen.is_mapped(here.address(), here.len())
     }
 
     /// Whether the peer of our QP may reach all of the `len` bytes at `remote`, as a request of several pieces needs.
@@ -348,7 +353,7 @@ impl Inbound {
             let _in_flight = announce(qp, remote);
             let placed = match self.admit(qp, remote, len as u64, REMOTE_WRITE) {
                 Ok(Place::Here(here)) => {
-                    if !self.careful || is_mapped(here.address(), len) {
+                    if self.is_mapped(here) {
                         source.copy_to(here);
                     }
                     true
@@ -392,8 +397,9 @@ impl Inbound {
         if len == 0 {
             return Verdict::Done;
         }
-        let gate = (self.rights(qp), self.careful);
-        match read_region(qp, gate, remote, answer) {
+        let rights = self.rights(qp);
+        let seen = self.careful.then_some(&mut self.seen);
+        match read_region(qp, rights, seen, remote, answer) {
             Ok(()) => {
                 self.moved += len;
                 Verdict::Done
@@ -416,7 +422,7 @@ impl Inbound {
         let view = &qp.adapter.view;
         let _in_flight = announce(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_ATOMIC) {
-            Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
+            Ok(Place::Here(here)) if !self.is_mapped(here) => {
                 return self.unservable(qp, Nak::Operation);
             }
             Ok(Place::Here(here)) => here,
@@ -454,7 +460,7 @@ impl Inbound {
         }
         let _in_flight = announce(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_WRITE) {
-            Ok(Place::Here(here)) if self.careful && !is_mapped(here.address(), 8) => {
+            Ok(Place::Here(here)) if !self.is_mapped(here) => {
                 return self.unservable(qp, Nak::Operation);
             }
             Ok(Place::Here(here)) => here,
@@ -524,14 +530,15 @@ fn find(qp: &Qp, rights: u64, remote: RemoteAddress, len: u64, need: u32) -> Res
     if there { Ok(Place::Here(here)) } else { Err(Nak::Operation) }
 }
 
-/// Fills `answer` with what is at `remote`, which a peer with these rights reads; with care (`gate.1`) if it may be gone. The responder's or
+/// Fills `answer` with what is at `remote`, which a peer with these rights reads; with `seen`, where it may be gone. The responder's or
 /// the requester's lock of `qp` is held, which deregistration waits for.
 ///
 /// # Errors
 /// What the request is refused with.
 pub(crate) fn read_region(
     qp: &Qp,
-    (rights, careful): (u64, bool),
+    rights: u64,
+    seen: Option<&mut Seen>,
     remote: RemoteAddress,
     answer: Range,
 ) -> Result<(), Nak> {
@@ -539,7 +546,7 @@ pub(crate) fn read_region(
     let _in_flight = announce(qp, remote);
     let read = match find(qp, rights, remote, len as u64, REMOTE_READ)? {
         Place::Here(here) => {
-            let there = !careful || is_mapped(here.address(), len);
+            let there = seen.is_none_or(|seen| seen.is_mapped(here.address(), len));
             if there {
                 here.copy_to(answer);
             }
@@ -553,13 +560,14 @@ pub(crate) fn read_region(
 /// As [`read_region`], into bytes of our own.
 pub(crate) fn read_region_bytes(
     qp: &Qp,
-    gate: (u64, bool),
+    rights: u64,
+    seen: &mut Seen,
     remote: RemoteAddress,
     answer: &mut [u8],
 ) -> Result<(), Nak> {
     // SAFETY: a slice that is borrowed alone; the range is gone when this returns.
     let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
-    read_region(qp, gate, remote, answer)
+    read_region(qp, rights, Some(seen), remote, answer)
 }
 
 /// The shared queue that requests of an XRC QP name so.

@@ -239,7 +239,7 @@ impl Qp {
     /// Serves what arrived.
     pub(crate) fn advance_receive(&self, who: ServedBy) {
         let mut responder = self.responder.lock();
-        responder.inbound.careful = who == ServedBy::Library;
+        responder.inbound.take_care(who == ServedBy::Library);
         let failed = responder.advance(self);
         drop(responder);
         if failed {

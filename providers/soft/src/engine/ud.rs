@@ -123,7 +123,7 @@ fn receive(qp: &Qp, qkey: u32, headers: &Headers, datagram: &Datagram<'_>, caref
     }
     // The responder's lock keeps deregistration and RESET away while we write.
     let mut responder = qp.responder.lock();
-    responder.inbound.careful = careful;
+    responder.inbound.take_care(careful);
     let verdict = responder.inbound.send(qp, headers, datagram);
     drop(responder);
     if verdict == Verdict::Broken {

@@ -42,7 +42,7 @@ impl Qp {
     ) {
         let owed = if who == ServedBy::Application { Owed::Stays } else { Owed::Goes };
         self.turn(ports, now, owed, |requester, connection, inbound| {
-            inbound.careful = who == ServedBy::Library;
+            inbound.take_care(who == ServedBy::Library);
             let mut failed = false;
             let mut outcome = Outcome::default();
             for arrival in arrivals {

@@ -12,6 +12,7 @@ use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 use ferroverbs_roce::wire::{Addresses, Psn, Qpn, RnrTimer};
+use soft_memory::careful::Seen;
 use soft_sys::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -50,6 +51,8 @@ pub(crate) struct Connection {
     pub(super) owing: bool,
     /// A request of the other end arrived.
     pub(super) established: bool,
+    /// What is there of memory that the peer reads, as far as was asked since the requester's lock was taken.
+    pub(super) seen: Seen,
 }
 
 /// XRC: whose it is what a peer reads.
@@ -147,6 +150,7 @@ impl Connection {
             alarm: None,
             owing: false,
             established: false,
+            seen: Seen::default(),
         }
     }
 

@@ -61,7 +61,7 @@ impl Qp {
         {
             return (question.number == last).then_some(served);
         }
-        inbound.careful = who == ServedBy::Library;
+        inbound.take_care(who == ServedBy::Library);
         let served = self.serve_for(inbound, question.srqn, &question.ask, frame);
         inbound.said = Some((question.number, served));
         Some(served)

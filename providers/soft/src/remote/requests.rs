@@ -14,6 +14,7 @@ use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Op, Payload, Refusal, Status, Transmit, Work};
 use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
 use soft_memory::Ranges;
+use soft_memory::careful::Seen;
 use soft_semantics::inbound::Nak;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -182,6 +183,7 @@ impl Requester {
         let mut outcome = Outcome::default();
         // Once each time, as what goes is told at the end.
         let mut allowed = false;
+        connection.seen = Seen::default();
         self.retry_local(qp, connection);
         loop {
             while let Some(event) = connection.transport.poll_event() {
@@ -293,8 +295,9 @@ impl Requester {
                 let len = part.len as usize;
                 let whose = connection.origin_of_read(read);
                 let mut outcome = Ok(());
+                let seen = &mut connection.seen;
                 put(len, &mut |to| {
-                    outcome = qp.read_region(whose, part.va, part.rkey, to);
+                    outcome = qp.read_region(whose, seen, part.va, part.rkey, to);
                     outcome.is_ok()
                 });
                 if let Err(nak) = outcome {
@@ -415,12 +418,11 @@ impl Qp {
     fn read_region(
         &self,
         whose: Option<Whose>,
+        seen: &mut Seen,
         va: u64,
         rkey: u32,
         to: &mut [u8],
     ) -> Result<(), Nak> {
-        // Whoever drives the wire may be the service thread.
-        let careful = true;
         let mut rights = self.entry().rights.load(Ordering::Relaxed);
         let remote = RemoteAddress { addr: va, rkey };
         match whose {
@@ -430,6 +432,7 @@ impl Qp {
             }
             Some(Whose::Queue(number)) => return read_elsewhere(self, number, remote, to),
         }
-        read_region_bytes(self, (rights, careful), remote, to)
+        // Whoever drives the wire may be the service thread.
+        read_region_bytes(self, rights, seen, remote, to)
     }
 }

@@ -17,6 +17,7 @@ use crate::remote::connection::Connection;
 use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::view::View;
+use soft_memory::careful::Seen;
 use soft_semantics::Time;
 use soft_semantics::fate::Fate;
 use std::collections::VecDeque;
@@ -115,6 +116,16 @@ pub(crate) struct Inbound {
     pub(crate) moved: usize,
     /// Who serves at present does so unasked: the application's memory may be gone (`soft_memory::careful`).
     pub(crate) careful: bool,
+    /// What of it is there, as far as was asked since.
+    pub(in crate::engine) seen: Seen,
+}
+
+impl Inbound {
+    /// How to serve until the lock is given back.
+    pub(crate) fn take_care(&mut self, careful: bool) {
+        self.careful = careful;
+        self.seen = Seen::default();
+    }
 }
 
 /// A ring of the connection in which nothing is outstanding.
