@@ -23,6 +23,7 @@ mod mtu;
 mod name;
 mod path;
 mod receive;
+mod run;
 pub mod steering;
 mod sys;
 
@@ -33,6 +34,7 @@ pub use lane::{LANES, Lane};
 pub use mtu::{roce_mtu, route_mtu};
 pub use path::{Path, PathError, Target};
 pub use receive::{Bind, Datagram, Datagrams, Receiver};
+pub use run::Run;
 pub use sys::Bytes;
 
 use std::net::IpAddr;

@@ -10,6 +10,7 @@ use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::slice::Chunks;
 
 /// Where datagrams are received, and how.
 #[derive(Clone, Copy, Debug)]
@@ -212,18 +213,31 @@ impl Datagrams<'_> {
     }
 }
 
+impl<'a> Datagrams<'a> {
+    /// The next one, if it is `wanted`; else it stays the next one.
+    pub(crate) fn next_if(
+        &mut self,
+        wanted: impl FnOnce(&Datagram<'a>) -> bool,
+    ) -> Option<Datagram<'a>> {
+        while self.next < self.count {
+            let received = self.receiver.incoming.get(self.next);
+            let Some(datagram) = received.and_then(|received| Datagram::new(&received)) else {
+                self.next += 1;
+                continue;
+            };
+            let is_wanted = wanted(&datagram);
+            self.next += usize::from(is_wanted);
+            return is_wanted.then_some(datagram);
+        }
+        None
+    }
+}
+
 impl<'a> Iterator for Datagrams<'a> {
     type Item = Datagram<'a>;
 
     fn next(&mut self) -> Option<Datagram<'a>> {
-        while self.next < self.count {
-            let received = self.receiver.incoming.get(self.next);
-            self.next += 1;
-            if let Some(datagram) = received.and_then(|received| Datagram::new(&received)) {
-                return Some(datagram);
-            }
-        }
-        None
+        self.next_if(|_| true)
     }
 }
 
@@ -282,7 +296,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Its packets, each with an ICRC at its end.
-    pub fn packets(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub fn packets(&self) -> Chunks<'a, u8> {
         self.bytes.chunks(self.segment.max(1))
     }
 

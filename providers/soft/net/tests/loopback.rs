@@ -323,3 +323,35 @@ fn nothing_there_is_no_error() {
     assert!(ends.receiver.receive().expect("a socket").is_empty());
     assert!(!wait_readable(&ends.receiver, Duration::ZERO));
 }
+
+#[test]
+fn what_came_the_same_way_is_one_run_until_it_is_as_long_as_what_a_kernel_merges() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, false, false);
+        let lane = ends.sender.lane(ends.address, 0x4321).expect("a lane");
+        let other = Path::new(&ends.target, lane).expect("a path").to_port(ends.port);
+        assert_ne!(other.source_port(), ends.path.source_port());
+        let runs_of = |ends: &mut Ends, packets: &[(bool, usize)]| {
+            // As more and more come at once, more and more are asked for at once.
+            let before = (0..15).map(|_| (false, 8));
+            for (is_other, len) in before.chain(packets.iter().copied()) {
+                let bytes = body(0, len);
+                let mut batch = ends.sender.batch();
+                put(&mut batch, if is_other { &other } else { &ends.path }, Ecn::Capable, &bytes);
+                assert_eq!(batch.send().packets, 1);
+            }
+            ends.receive(15);
+            let mut datagrams = ends.receiver.receive().expect("a socket");
+            let mut runs = Vec::new();
+            while let Some(mut run) = datagrams.next_run() {
+                let lens: Vec<usize> = run.by_ref().map(<[u8]>::len).collect();
+                assert_eq!(run.taken(), lens.iter().sum::<usize>());
+                runs.push(lens.len());
+            }
+            runs
+        };
+        let (own, others) = ((false, 64), (true, 64));
+        assert_eq!(runs_of(&mut ends, &[own, own, own, others, own]), [3, 1, 1], "{address}");
+        assert_eq!(runs_of(&mut ends, &[(false, 9000); 10]), [7, 3], "{address}");
+    }
+}

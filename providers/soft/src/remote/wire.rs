@@ -17,7 +17,7 @@ use crate::engine::state::Kind;
 use crate::net::Gids;
 use crate::told::{self, Beside, Told};
 use abi::*;
-use ferroverbs_net::{Datagram, Ecn, Receiver, Target};
+use ferroverbs_net::{Ecn, Receiver, Run, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Check, Envelope, ICRC_LEN, Qpn, Verdict, dest_qpn};
@@ -280,7 +280,7 @@ impl Network {
     ) {
         let mut taken = 0;
         for _ in 0..ROUNDS {
-            let Ok(datagrams) = receiver.receive() else { return };
+            let Ok(mut datagrams) = receiver.receive() else { return };
             if datagrams.is_empty() {
                 return;
             }
@@ -288,9 +288,9 @@ impl Network {
             let alone = datagrams.len() == 1 && who == ServedBy::Application;
             let more = datagrams.may_have_left_some() && !alone;
             self.came.store(now.ns(), Ordering::Relaxed);
-            for datagram in datagrams {
-                self.take(adapter, ports, &datagram, now, who);
-                taken += datagram.bytes.len();
+            while let Some(mut run) = datagrams.next_run() {
+                self.take(adapter, ports, &mut run, now, who);
+                taken += run.taken();
                 if taken >= ANSWERED {
                     taken = 0;
                     ports.flush();
@@ -302,16 +302,18 @@ impl Network {
         }
     }
 
-    /// A datagram, of one packet or several.
+    /// Packets that came the same way, one behind the other: in a datagram, or in several. Locks of a QP are taken, and acknowledgements made, once
+    /// for all of them.
     fn take(
         &self,
         adapter: &Adapter,
         ports: &Ports,
-        datagram: &Datagram<'_>,
+        run: &mut Run<'_, '_>,
         now: Time,
         who: ServedBy,
     ) {
-        if steer::heard(adapter, datagram) {
+        let datagram = run.first;
+        if steer::heard(adapter, &datagram) {
             return;
         }
         let addresses = Addresses::new(datagram.from.ip(), datagram.to);
@@ -323,7 +325,7 @@ impl Network {
         let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
         let congested = datagram.ecn() == Ecn::Congested;
         let mut packets = Packets {
-            rest: datagram.packets(),
+            rest: run,
             envelope,
             damaged: ports.counts.own(Own::Damaged),
             told: told::wanted(),
@@ -544,7 +546,7 @@ impl Network {
     }
 }
 
-/// The packets of a datagram that are intact, each with the number of the QP that it is for.
+/// Packets that came and are intact, each with the number of the QP that it is for.
 struct Packets<'a, I> {
     rest: I,
     /// What the next packet is expected to have been sent in. A kernel that cuts a datagram numbers the parts, so that where one is known the
