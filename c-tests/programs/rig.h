@@ -2,7 +2,7 @@
  * What the test programs share: checks that print a line each, and "ends".
  *
  * An end is a QP with everything that belongs to it. It lives in this process or in a forked one (its agent), and the test
- * drives both kinds by the same calls, so that every test runs within one process and between two.
+ * drives both kinds by the same calls, so that every test runs within one process and between two. They are in ends.c, the rest in rig.c.
  */
 #ifndef RIG_H
 #define RIG_H

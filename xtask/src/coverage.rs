@@ -2,7 +2,7 @@
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
-use ferroverbs_c_tests::{PROGRAMS, Program};
+use ferroverbs_c_tests::{PROGRAMS, Program, RIG};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -128,7 +128,9 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
         tests.push(Test { name: name.into(), words: words(&source), across });
     }
     // What every program does, or all of a kind, in several processes where they have several.
-    tests.push(shared(&folder, "rig.c")?);
+    for name in RIG {
+        tests.push(shared(&folder, name)?);
+    }
     for (header, users) in includers {
         let Test { name, words, across } = shared(&folder, &header)?;
         match users[..] {
@@ -342,7 +344,7 @@ Written by `cargo xtask matrix` from `include/infiniband/verbs.h`, from the sour
 literals left out) and from `c-tests/data/not-exercised.tsv`. Do not edit it; `cargo xtask test matrix` fails when it is out of date, when a
 name is in no test and has no explanation, and when an explanation is no longer true.
 
-A program that has runs with one process and with several counts as \"between processes\". A header that one program includes is a part of that program; others, and `rig.c`, are what programs
+A program that has runs with one process and with several counts as \"between processes\". A header that one program includes is a part of that program; others, `rig.c` and `ends.c` are what programs
 share. Functions may be exercised within one process alone; all others need a test between processes.
 Programs of others (ibverbs-utils, perftest, pyverbs), which other test groups run, are not counted.
 

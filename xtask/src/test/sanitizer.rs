@@ -10,6 +10,7 @@ use super::checks::cargo;
 use super::{Bench, Tally};
 use crate::over::DataPath;
 use crate::process::Job;
+use ferroverbs_c_tests::RIG;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -91,12 +92,13 @@ fn program(bench: &Bench, folder: &Path, runtime: &Path) -> crate::Result<PathBu
     let sources = bench.paths.root.join("c-tests/programs");
     let compiler = || Job::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into())).dir(folder);
     let mut objects = Vec::new();
-    for name in [PROGRAM, "rig"] {
-        let object = folder.join(format!("{name}.o"));
+    let main = format!("{PROGRAM}.c");
+    for name in [main.as_str()].into_iter().chain(RIG) {
+        let object = folder.join(name).with_extension("o");
         let done = compiler()
             .args(["-fsanitize=thread", "-std=gnu11", "-O1", "-g", "-c", "-o"])
             .arg(&object)
-            .arg(sources.join(format!("{name}.c")))
+            .arg(sources.join(name))
             .run(&bench.scratch, RUN)?;
         if !done.ok() {
             return Err(done.report("cc"));
