@@ -165,9 +165,11 @@ impl Gids {
         self.entries.iter().filter(|entry| **entry != NOBODY).map(|entry| &entry.raw)
     }
 
-    /// The interfaces that its addresses are of.
+    /// The interfaces that its addresses are of, each once.
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = u32> {
-        self.entries.iter().map(|entry| entry.ifindex).filter(|index| *index != 0)
+        let of = |at: usize| self.entries.get(at).map_or(0, |entry| entry.ifindex);
+        let is_first = move |at: usize| of(at) != 0 && (0..at).all(|before| of(before) != of(at));
+        (0..self.entries.len()).filter(move |at| is_first(*at)).map(of)
     }
 
     /// Whether `raw` is an address of this host, or of a device of this adapter.
@@ -324,6 +326,16 @@ mod tests {
         assert_eq!(gids.get(2), None);
         assert!(gids.contains(&Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets()));
         assert!(!gids.contains(&Ipv4Addr::new(10, 0, 0, 8).to_ipv6_mapped().octets()));
+    }
+
+    #[test]
+    fn an_interface_with_several_addresses_is_named_once() {
+        let at =
+            |index, last| interface(index, Address::V4(Ipv4Addr::new(10, 0, index as u8, last)));
+        let all = [at(2, 1), at(3, 1), at(2, 2), at(4, 1), at(3, 2)];
+        let gids = Gids::from_interfaces(identity(), 0, &all);
+        assert_eq!(gids.entries().count(), 6);
+        assert_eq!(gids.interfaces().collect::<Vec<_>>(), [2, 3, 4]);
     }
 
     #[test]
