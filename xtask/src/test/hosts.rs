@@ -7,6 +7,7 @@ mod documented;
 mod limits;
 mod link_local;
 mod losses;
+mod numbers;
 mod offloads;
 mod sharing;
 mod steering;
@@ -179,6 +180,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     losses::run(bench, tally, &hosts)?;
     offloads::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
+    numbers::run(bench, tally, &hosts);
     bench.step("hosts: four pairs at once");
     let place = Place::wired(bench, &hosts, "")?;
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));

@@ -101,14 +101,20 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     for offset in 0..TRIES {
         let port = FIRST_PORT + ((start.wrapping_add(offset)) % PORTS) as u16;
         match socket.bind(&SocketAddr::new(any, port).into()) {
-            Ok(()) => return Ok((socket, port)),
+            Ok(()) => return shared((socket, port)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error),
         }
     }
     socket.bind(&SocketAddr::new(any, 0).into())?;
     let port = socket.local_addr()?.as_socket().map_or(0, |address| address.port());
-    Ok((socket, port))
+    shared((socket, port))
+}
+
+/// The port is ours; from now on shortcuts may have it, too.
+fn shared(lane: (Socket, u16)) -> io::Result<(Socket, u16)> {
+    lane.0.set_reuse_address(true)?;
+    Ok(lane)
 }
 
 #[cfg(test)]

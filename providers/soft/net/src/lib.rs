@@ -24,6 +24,7 @@ mod name;
 mod path;
 mod receive;
 mod run;
+mod shortcut;
 pub mod steering;
 mod sys;
 
@@ -35,6 +36,7 @@ pub use mtu::{roce_mtu, route_mtu};
 pub use path::{Path, PathError, Target};
 pub use receive::{Bind, Datagram, Datagrams, Receiver};
 pub use run::Run;
+pub use shortcut::Shortcut;
 pub use sys::Bytes;
 
 use std::net::IpAddr;

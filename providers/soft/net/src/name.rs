@@ -32,6 +32,11 @@ impl Name {
         Self { bytes, len }
     }
 
+    /// The address.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        Self::parse(self.bytes.get(..self.len)?)
+    }
+
     /// What the kernel wrote; `None` of another family, or if it is too short.
     pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
         let (&[f0, f1, p0, p1], rest) = bytes.split_first_chunk()?;

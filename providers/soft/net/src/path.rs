@@ -29,6 +29,7 @@ pub struct Path {
     /// Source address, and the hop limit where it is not the lane's; traffic class and segment size follow.
     pub(crate) control: Control,
     pub(crate) traffic_class: u8,
+    pub(crate) hops: u8,
     pub(crate) family: Family,
     pub(crate) lane: Lane,
 }
@@ -69,9 +70,9 @@ impl Path {
                 return Err(PathError::Interface(address));
             }
         }
-        let hops = i32::from(if target.hop_limit == 0 { HOP_LIMIT } else { target.hop_limit });
+        let hops = if target.hop_limit == 0 { HOP_LIMIT } else { target.hop_limit };
         // A group has the hop limit of multicast unless it is told.
-        let tells_hops = hops != i32::from(HOP_LIMIT) || to.is_multicast();
+        let tells_hops = hops != HOP_LIMIT || to.is_multicast();
         let mut control = Control::EMPTY;
         let interface = target.interface.to_ne_bytes();
         let name = match (from, to) {
@@ -82,7 +83,7 @@ impl Path {
                 info[4..8].copy_from_slice(&from.octets());
                 control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, info);
                 if tells_hops {
-                    control.push(libc::IPPROTO_IP, libc::IP_TTL, hops.to_ne_bytes());
+                    control.push(libc::IPPROTO_IP, libc::IP_TTL, i32::from(hops).to_ne_bytes());
                 }
                 SocketAddr::new(to, PORT)
             }
@@ -93,7 +94,8 @@ impl Path {
                 info[16..].copy_from_slice(&interface);
                 control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
                 if tells_hops {
-                    control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hops.to_ne_bytes());
+                    let hops = i32::from(hops).to_ne_bytes();
+                    control.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hops);
                 }
                 SocketAddrV6::new(to, PORT, 0, target.interface).into()
             }
@@ -101,7 +103,7 @@ impl Path {
         };
         let traffic_class = target.traffic_class & !3;
         let target = Target { from, to, ..*target };
-        Ok(Self { target, name: Name::new(name), control, traffic_class, family, lane })
+        Ok(Self { target, name: Name::new(name), control, traffic_class, hops, family, lane })
     }
 
     /// The same to another port, for tests: several ends on one host.

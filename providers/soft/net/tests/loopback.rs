@@ -11,7 +11,7 @@ mod waiting;
 
 use ends::*;
 use ferroverbs_net::*;
-use ferroverbs_roce::wire::{Check, Verdict};
+use ferroverbs_roce::wire::{Addresses, Check, Envelope, Verdict};
 use packets::*;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -353,5 +353,50 @@ fn what_came_the_same_way_is_one_run_until_it_is_as_long_as_what_a_kernel_merges
         let (own, others) = ((false, 64), (true, 64));
         assert_eq!(runs_of(&mut ends, &[own, own, own, others, own]), [3, 1, 1], "{address}");
         assert_eq!(runs_of(&mut ends, &[(false, 9000); 10]), [7, 3], "{address}");
+    }
+}
+
+#[test]
+fn what_goes_by_a_shortcut_arrives_as_by_the_lane() {
+    for address in FAMILIES {
+        let mut ends = Ends::new(address, true, true);
+        let mut shortcut = Shortcut::open(&ends.path).expect("a shortcut");
+        assert!(shortcut.takes(Ecn::Capable) && !shortcut.takes(Ecn::NotCapable));
+        // Those that told how packets are numbered.
+        let empty = ends.receiver.receive().expect("a socket").count();
+        assert_eq!(empty > 0, ends.address.is_ipv4(), "{address}");
+        while ends.receiver.receive().expect("a socket").next().is_some() {}
+        let addresses = Addresses::new(ends.address, ends.address).expect("one family");
+        let mut numbers = Vec::new();
+        for index in 0..20 {
+            let identification = shortcut.identification();
+            let source_port = ends.path.source_port();
+            let envelope = Envelope { addresses, source_port, identification };
+            let bytes = body(index, 60);
+            shortcut.send(&[&bytes[..], &envelope.icrc(&bytes, &[])].concat()).expect("room");
+            numbers.push(identification);
+        }
+        for (index, (came, number)) in ends.receive(20).iter().zip(numbers).enumerate() {
+            assert_eq!((came.to, came.from.port()), (ends.address, ends.path.source_port()));
+            assert_eq!((came.hop_limit, came.traffic_class), (HOPS, CLASS | 2), "{address}");
+            let opened = came.envelope(number).open(&came.bytes, Check::Full);
+            assert_eq!(opened, Some((&body(index, 60)[..], Verdict::Intact)), "{address} {index}");
+        }
+    }
+}
+
+#[test]
+fn there_is_no_shortcut_to_a_group_or_from_an_address_that_is_not_ours() {
+    let mut ends = Ends::new("127.0.0.1", true, true);
+    let target = |from: &str, to: &str| Target {
+        from: from.parse().expect("an address"),
+        to: to.parse().expect("an address"),
+        ..ends.target
+    };
+    let targets = [target("127.0.0.1", "224.0.0.77"), target("192.0.2.77", "127.0.0.1")];
+    for target in targets {
+        let lane = ends.sender.lane(target.to, 1).expect("a lane");
+        let path = Path::new(&target, lane).expect("a path");
+        assert!(Shortcut::open(&path).is_err(), "{target:?}");
     }
 }

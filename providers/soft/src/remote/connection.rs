@@ -3,6 +3,7 @@
 use super::elsewhere::Elsewhere;
 use super::ports::Ports;
 use super::share::{Share, room};
+use super::short::Short;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::{interface_of, is_multicast, may_send_to};
@@ -19,10 +20,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Where the packets of a QP, or one datagram, go.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Far {
     pub(super) addresses: Addresses,
     pub(super) path: Path,
+    pub(super) short: Short,
 }
 
 /// What a QP has besides its queues when its other end is on another host.
@@ -92,7 +94,7 @@ impl Far {
         };
         let lane = ports.lane(to, qpn).map_err(|why| errno_of(&why))?;
         let path = Path::new(&target, lane).map_err(|_| Errno::EINVAL)?;
-        Ok(Self { addresses, path })
+        Ok(Self { addresses, path, short: Short::default() })
     }
 
     /// The host that it leads to.

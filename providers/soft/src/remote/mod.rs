@@ -17,6 +17,7 @@
 //! | `asking`, `guests`, `question`, `elsewhere` | XRC: what is for a shared receive queue of another process: who asks, who serves, in which words, and what is open |
 //! | `forward` | what came to the wrong process of those that share the port |
 //! | `share` | what may be under way to one host, which has one socket for all that comes to it |
+//! | `short` | shortcuts for packets that go alone |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `waiting` | and had to wait there |
 //! | `steer`, `astray` | which process the kernel gives a packet to, and when that is looked at anew |
@@ -25,7 +26,7 @@
 //!
 //! Whoever polls a completion queue of such a QP drives the wire; when nobody polls, the service thread does.
 //!
-//! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers.
+//! Locks, outer first: the wire's inbox > a QP's `responder` > its `requester` > the wire's outbox, its timers; under the outbox that of a shortcut.
 
 mod admission;
 mod arrivals;
@@ -43,6 +44,7 @@ mod ports;
 mod question;
 mod requests;
 mod share;
+mod short;
 pub(crate) mod state;
 mod steer;
 mod timers;

@@ -357,6 +357,10 @@ impl Outbox {
         let [packet] = self.packets.as_slice() else { return false };
         let far = &self.ways[packet.way];
         let Some(bytes) = self.store.get_mut(packet.with_icrc()) else { return false };
+        let (path, ecn) = (&far.path, packet.ecn);
+        if far.short.send(path, ecn, bytes, |bytes, number| seal(bytes, far, number)) {
+            return true;
+        }
         seal(bytes, far, 0);
         self.sender.send_one(&far.path, packet.ecn, bytes).is_ok()
     }

@@ -184,6 +184,9 @@ impl Requester {
         // Once each time, as what goes is told at the end.
         let mut allowed = false;
         connection.seen = Seen::default();
+        if connection.transport.is_greeted() {
+            far.short.is_to_ours();
+        }
         self.retry_local(qp, connection);
         loop {
             while let Some(event) = connection.transport.poll_event() {

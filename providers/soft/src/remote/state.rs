@@ -34,6 +34,8 @@ pub(crate) struct Network {
     pub(super) next: AtomicU64,
     /// When packets came last, in nanoseconds.
     pub(super) came: AtomicU64,
+    /// The IPv4 identification that the next datagram of the sender has which came last, if that is another than 0; its address and port, and the number.
+    pub(super) numbered: AtomicU64,
     /// QPs that owe an acknowledgement. Last of all locks.
     pub(super) owing: Mutex<Vec<usize>>,
     /// There are some. Written under that lock.

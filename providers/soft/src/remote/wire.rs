@@ -322,7 +322,13 @@ impl Network {
         let Some(addresses) = addresses.filter(|_| is_heard) else {
             return;
         };
-        let envelope = Envelope { addresses, source_port: datagram.from.port(), identification: 0 };
+        // A datagram that was not cut may have any number, and its sender counts them; the parts of one that was begin with 0.
+        let is_whole = datagram.segment == datagram.bytes.len();
+        let sender = numbered_by(addresses, datagram.from.port()).filter(|_| is_whole);
+        let last = self.numbered.load(Ordering::Relaxed);
+        let expected = sender.filter(|sender| *sender == last & !NUMBER).map_or(0, |_| last as u16);
+        let (source_port, identification) = (datagram.from.port(), expected);
+        let envelope = Envelope { addresses, source_port, identification };
         let congested = datagram.ecn() == Ecn::Congested;
         let mut packets = Packets {
             rest: run,
@@ -379,6 +385,10 @@ impl Network {
                 ports.counts.own(Own::Unknown).fetch_add(1, Ordering::Relaxed);
             }
             next = packets.next();
+        }
+        let after = packets.envelope.identification;
+        if let Some(sender) = sender.filter(|_| after > 1 && after != expected) {
+            self.numbered.store(sender | u64::from(after), Ordering::Relaxed);
         }
     }
 
@@ -546,6 +556,15 @@ impl Network {
     }
 }
 
+/// Where the number is in what is known of the sender whose packets are numbered.
+const NUMBER: u64 = u16::MAX as u64;
+
+/// What is known of a sender by IPv4 but the number: its address and port.
+fn numbered_by(addresses: Addresses, port: u16) -> Option<u64> {
+    let Addresses::V4 { src, .. } = addresses else { return None };
+    Some(u64::from(u32::from(src)) << 32 | u64::from(port) << 16)
+}
+
 /// Packets that came and are intact, each with the number of the QP that it is for.
 struct Packets<'a, I> {
     rest: I,
@@ -561,6 +580,22 @@ struct Packets<'a, I> {
 }
 
 impl<I> Packets<'_, I> {
+    /// A packet without its ICRC, and the identification with which that is right: the expected one, that of most packets that are sent one by one, or any
+    /// other. `None`: there is none.
+    fn open<'p>(&self, datagram: &'p [u8]) -> Option<(&'p [u8], u16)> {
+        let expected = self.envelope.identification;
+        for identification in [Some(expected), (expected != 0).then_some(0)].into_iter().flatten() {
+            let envelope = Envelope { identification, ..self.envelope };
+            if let (packet, Verdict::Intact) = envelope.open(datagram, Check::Full)? {
+                return Some((packet, identification));
+            }
+        }
+        match self.envelope.open(datagram, Check::Weak)? {
+            (packet, Verdict::Explained(number)) => Some((packet, number)),
+            _ => None,
+        }
+    }
+
     /// Tells of a packet that came, if it is not for another process: that one tells of it.
     #[cold]
     fn tell(&self, told: Told, qpn: Qpn, datagram: &[u8], identification: u16) {
@@ -584,13 +619,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for Packets<'_, I> {
 
     fn next(&mut self) -> Option<(u32, &'a [u8])> {
         while let Some(bytes) = self.rest.next() {
-            let opened = self.envelope.open(bytes, Check::Weak);
-            let intact = opened.and_then(|(packet, verdict)| {
-                let number = match verdict {
-                    Verdict::Intact => self.envelope.identification,
-                    Verdict::Explained(number) => number,
-                    Verdict::Damaged => return None,
-                };
+            let intact = self.open(bytes).and_then(|(packet, number)| {
                 self.envelope.identification = number.wrapping_add(1);
                 let qpn = dest_qpn(packet)?;
                 if let Some(told) = self.told {

@@ -159,3 +159,13 @@ pub(crate) fn error_queue(fd: BorrowedFd<'_>) -> io::Result<(Name, Control)> {
     control.len = (header.msg_controllen as usize).min(CONTROL_MAX);
     Ok((name, control))
 }
+/// What a socket's queue of errors has of a datagram that was sent: its bytes, as many as fit. Says how many these are.
+///
+/// # Errors
+/// There is none ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's.
+pub(crate) fn sent(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: a slice that is borrowed alone, with its length.
+    let len = unsafe { libc::recv(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}

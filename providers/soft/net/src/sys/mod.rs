@@ -4,9 +4,9 @@ mod incoming;
 pub(crate) mod option;
 mod outgoing;
 
-pub(crate) use incoming::{Incoming, Received, error_queue};
+pub(crate) use incoming::{Incoming, Received, error_queue, sent};
 pub use outgoing::Bytes;
-pub(crate) use outgoing::{DatagramParts, Outgoing, Part, send_piece};
+pub(crate) use outgoing::{DatagramParts, Outgoing, Part, send_connected, send_piece};
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -67,6 +67,12 @@ pub(crate) fn queue_errors(socket: &Socket, family: Family) -> io::Result<()> {
     set(super::fd(socket), name, 1)
 }
 
+/// What is sent is told, with all headers, in the queue of errors; or not any more.
+pub(crate) fn tell_sent(socket: &Socket, on: bool) -> io::Result<()> {
+    let value = if on { libc::SOF_TIMESTAMPING_TX_SCHED as c_int } else { 0 };
+    set(super::fd(socket), (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), value)
+}
+
 /// What the IP header of each datagram said is told.
 pub(crate) fn tell_headers(socket: &Socket, family: Family) -> io::Result<()> {
     let names = match family {

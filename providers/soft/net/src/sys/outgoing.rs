@@ -178,6 +178,19 @@ pub(crate) fn send_piece(
     usize::try_from(taken).map(drop).map_err(|_| io::Error::last_os_error())
 }
 
+/// Sends a datagram of a connected socket.
+///
+/// # Errors
+/// The socket's.
+pub(crate) fn send_connected(fd: BorrowedFd<'_>, piece: &[u8]) -> io::Result<()> {
+    let (fd, at, flags) = (fd.as_raw_fd(), piece.as_ptr(), libc::MSG_DONTWAIT);
+    let nobody = std::ptr::null::<libc::c_void>();
+    // By its number, as in `Outgoing::send`.
+    // SAFETY: a slice that is borrowed until the end of this function, with its length, and no name. The call only reads it.
+    let taken = unsafe { libc::syscall(libc::SYS_sendto, fd, at, piece.len(), flags, nobody, 0) };
+    usize::try_from(taken).map(drop).map_err(|_| io::Error::last_os_error())
+}
+
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outgoing").field("messages", &self.headers.capacity()).finish()

@@ -118,6 +118,12 @@ impl Qp {
         Ok(())
     }
 
+    /// Whether the peer said that it is an end of ours.
+    #[must_use]
+    pub const fn is_greeted(&self) -> bool {
+        matches!(&self.receiving, ReceiveSide::Reliable(responder) if responder.is_greeted)
+    }
+
     /// A datagram arrived for this queue pair. Addresses, service, number and partition are checked before anything
     /// else; what does not fit is dropped unanswered.
     pub fn receive(&mut self, now: Time, arrival: &Arrival<'_>) -> Step {
