@@ -14,7 +14,7 @@ use soft_memory::pages::{Void, populate};
 use soft_memory::{Range, Ranges};
 use soft_semantics::keys::{self, Access};
 use soft_sys::Errno;
-use soft_sys::unguessable::Unguessable;
+use soft_sys::unguessable::Orders;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -43,7 +43,7 @@ const LOCAL_KEY: u32 = 1;
 pub(super) const INDEX_SHIFT: u32 = 14;
 /// Where the windows begin in the table.
 pub(super) const FIRST_WINDOW: usize = MRS - MWS;
-const GENERATIONS: u32 = 1 << (INDEX_SHIFT - 1);
+const GENERATION_BITS: u32 = INDEX_SHIFT - 1;
 
 /// A region's table index and its two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,33 +111,33 @@ struct Free {
     returned: VecDeque<usize>,
     /// Which entries come first. Entry 0 is never given out, and has no place.
     places: Places,
-    /// The generations after which entries begin: who has one key does not know those beside it.
-    first_generations: Unguessable,
-    /// Generation of each entry used so far, by place.
-    generations: Vec<u32>,
+    /// The generations of each entry, by index: who has one key, or had it, knows neither those beside it nor the next one.
+    generations: Orders<GENERATION_BITS>,
+    /// How often each entry was taken, by place: those used so far.
+    uses: Vec<u32>,
 }
 
 impl Free {
     /// No entry is used.
     fn new(places: Places) -> Self {
-        let first_generations = Unguessable::new();
-        Self { returned: VecDeque::new(), places, first_generations, generations: vec![] }
+        Self { returned: VecDeque::new(), places, generations: Orders::new(), uses: vec![] }
     }
 
     /// An entry and its next generation; `None` when all are taken.
     fn take(&mut self) -> Option<(usize, u32)> {
-        let full = self.generations.len() == FIRST_WINDOW - 1;
+        let full = self.uses.len() == FIRST_WINDOW - 1;
         let place = match self.returned.len() {
             n if n > REST || (full && n > 0) => self.places.place(self.returned.pop_front()? - 1),
             _ if full => return None,
             _ => {
-                self.generations.push(u32::from(self.first_generations.draw()) % GENERATIONS);
-                self.generations.len() - 1
+                self.uses.push(0);
+                self.uses.len() - 1
             }
         };
-        let generation = self.generations.get_mut(place)?;
-        *generation = (*generation + 1) % GENERATIONS;
-        Some((self.places.number(place) + 1, *generation))
+        let (uses, index) = (self.uses.get_mut(place)?, self.places.number(place) + 1);
+        let generation = self.generations.number(index as u32, *uses);
+        *uses = uses.wrapping_add(1);
+        Some((index, generation))
     }
 }
 
@@ -559,19 +559,37 @@ mod tests {
         }
         assert_eq!(free.take(), None);
         free.returned.push_back(1);
-        let next = generations[1].map(|generation| (1, (generation + 1) % GENERATIONS));
-        assert_eq!(free.take(), next);
+        let (index, generation) = free.take().expect("room");
+        assert!(index == 1 && generations[1] != Some(generation));
     }
 
     #[test]
     fn who_has_a_key_does_not_know_the_next_one() {
         let mut free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
         let generations: Vec<u32> = (0..100).filter_map(|_| Some(free.take()?.1)).collect();
-        let steps: std::collections::BTreeSet<_> = generations
-            .windows(2)
-            .map(|pair| pair[1].wrapping_sub(pair[0]) % GENERATIONS)
-            .collect();
-        assert!(steps.len() > 80, "{} steps", steps.len());
+        assert!(steps(&generations) > 80);
+    }
+
+    #[test]
+    fn who_had_a_key_does_not_know_the_next_one_of_its_entry() {
+        let mut free = Free::new(Places::anywhere(FIRST_WINDOW - 1));
+        let mut of_first = vec![];
+        let (first, _) = free.take().expect("room");
+        free.returned.push_back(first);
+        while of_first.len() < 100 {
+            let (index, generation) = free.take().expect("room");
+            of_first.extend((index == first).then_some(generation));
+            free.returned.push_back(index);
+        }
+        assert!(steps(&of_first) > 80);
+        let distinct: std::collections::BTreeSet<_> = of_first.iter().collect();
+        assert_eq!(distinct.len(), 100, "a stale key stays stale");
+    }
+
+    /// How many different steps lead from each to the next.
+    fn steps(generations: &[u32]) -> usize {
+        let steps = generations.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+        steps.collect::<std::collections::BTreeSet<_>>().len()
     }
 
     #[test]

@@ -14,12 +14,12 @@ use soft_local::shm::view::View;
 use soft_semantics::keys::Found;
 pub(crate) use soft_semantics::windows::Bind;
 use soft_semantics::windows::{self, USER_BITS};
-use soft_sys::unguessable::Unguessable;
+use soft_sys::unguessable::{Orders, Unguessable};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Generations of a window's entry.
-const GENERATIONS: u32 = 1 << (INDEX_SHIFT - USER_BITS);
+/// Bits of a key that say the generation of its entry.
+const GENERATION_BITS: u32 = INDEX_SHIFT - USER_BITS;
 /// Freed entries wait until so many are queued before one is used again.
 const REST: usize = 64;
 
@@ -46,8 +46,10 @@ pub(crate) struct Windows {
 struct State {
     /// Which entries come first, counted from `FIRST_WINDOW`.
     places: Places,
-    /// The generations after which entries begin.
-    first_generations: Unguessable,
+    /// The generations of each entry, by index, as those of regions.
+    generations: Orders<GENERATION_BITS>,
+    /// From where users count.
+    first_tags: Unguessable,
     /// By place.
     entries: Vec<Entry>,
     returned: VecDeque<usize>,
@@ -57,7 +59,8 @@ struct State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    generation: u32,
+    /// How often it was taken.
+    uses: u32,
     /// `None`: no such window now.
     window: Option<Window>,
 }
@@ -84,7 +87,8 @@ impl Windows {
     pub(crate) fn new(view: View) -> Self {
         let state = State {
             places: Places::anywhere(MWS),
-            first_generations: Unguessable::new(),
+            generations: Orders::new(),
+            first_tags: Unguessable::new(),
             entries: vec![],
             returned: VecDeque::new(),
             on_region: HashMap::new(),
@@ -100,15 +104,17 @@ impl Windows {
             n if n > REST || (full && n > 0) => state.returned.pop_front()?,
             _ if full => return None,
             _ => {
-                let generation = u32::from(state.first_generations.draw()) % GENERATIONS;
-                state.entries.push(Entry { generation, window: None });
+                state.entries.push(Entry::default());
                 state.entries.len() - 1
             }
         };
         let index = FIRST_WINDOW + state.places.number(at);
+        let tag = u32::from(state.first_tags.draw()) % (1 << USER_BITS);
+        let uses = state.entries.get(at)?.uses;
+        let generation = state.generations.number(index as u32, uses);
+        let rkey = (index as u32) << INDEX_SHIFT | generation << USER_BITS | tag;
         let entry = state.entries.get_mut(at)?;
-        entry.generation = (entry.generation + 1) % GENERATIONS;
-        let rkey = (index as u32) << INDEX_SHIFT | entry.generation << USER_BITS;
+        entry.uses = uses.wrapping_add(1);
         let rules = windows::Window { tied, pd, rkey, bound: None };
         entry.window = Some(Window { rules, region: 0 });
         Some((index, rkey))
@@ -273,6 +279,7 @@ mod tests {
     use super::*;
     use abi::IBV_ACCESS_MW_BIND;
     use soft_local::shm::view::mock;
+    use std::collections::HashSet;
 
     const ALL: u32 = LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 
@@ -295,6 +302,11 @@ mod tests {
         look_up(view, rkey, qpn, pd, addr, len, need).map(|found| found.va)
     }
 
+    /// The key that the user of a window counts to from another (ibv_inc_rkey(3)).
+    fn counted(rkey: u32, steps: u32) -> u32 {
+        rkey & !0xff | rkey.wrapping_add(steps) & 0xff
+    }
+
     fn still(_: u32) -> bool {
         false
     }
@@ -304,7 +316,7 @@ mod tests {
         let (view, windows, region) = ground(ALL);
         let (_, rkey) = windows.allocate(1, true).expect("room");
         let bind = Bind {
-            rkey: rkey + 1,
+            rkey: counted(rkey, 1),
             region: region.rkey,
             addr: 0x1010,
             len: 0x10,
@@ -334,16 +346,21 @@ mod tests {
     fn a_window_of_type_1_is_bound_anew_and_unbound_by_length_0() {
         let (view, windows, region) = ground(ALL);
         let (index, rkey) = windows.allocate(1, false).expect("room");
-        let first =
-            Bind { rkey: rkey + 1, region: region.rkey, addr: 0x1000, len: 8, access: REMOTE_READ };
-        let second = Bind { rkey: rkey + 2, addr: 0x1020, ..first };
+        let first = Bind {
+            rkey: counted(rkey, 1),
+            region: region.rkey,
+            addr: 0x1000,
+            len: 8,
+            access: REMOTE_READ,
+        };
+        let second = Bind { rkey: counted(rkey, 2), addr: 0x1020, ..first };
         assert_eq!(windows.bind(7, 1, &first, still), Done::Yes);
         assert_eq!(windows.bind(8, 1, &second, |key| key == first.rkey), Done::Later);
         assert_eq!(windows.bind(8, 1, &second, still), Done::Yes);
         assert_eq!(check(&view, first.rkey, 7, 1, 0x1000, 1, REMOTE_READ), None);
         assert_eq!(check(&view, second.rkey, 9, 1, 0x1020, 1, REMOTE_READ), Some(0x5020));
         assert_eq!(windows.invalidate(8, 1, second.rkey, still), Done::Refused, "type 1");
-        let unbind = Bind { rkey: rkey + 3, len: 0, ..first };
+        let unbind = Bind { rkey: counted(rkey, 3), len: 0, ..first };
         assert_eq!(windows.bind(7, 1, &unbind, still), Done::Yes);
         assert_eq!(check(&view, unbind.rkey, 7, 1, 0x1000, 0, 0), None);
         assert!(windows.unless_bound(region.index, || {}));
@@ -376,9 +393,9 @@ mod tests {
     fn a_key_is_named_by_its_last_eight_bits() {
         let (_, windows, _) = ground(ALL);
         let (index, rkey) = windows.allocate(1, true).expect("room");
-        assert_eq!(rkey & 0xff, 0);
-        for named in [12_u32, rkey | 12, 0xffff_ff0c] {
-            assert_eq!(windows.key(index, named), Some(rkey | 12));
+        let expected = Some(rkey & !0xff | 12);
+        for named in [12_u32, rkey & !0xff | 12, 0xffff_ff0c] {
+            assert_eq!(windows.key(index, named), expected);
         }
         windows.revoke(index);
         windows.release(index);
@@ -386,14 +403,21 @@ mod tests {
     }
 
     #[test]
-    fn windows_used_again_have_other_keys() {
+    fn windows_used_again_have_other_keys_that_nobody_can_guess() {
         let (_, windows, _) = ground(ALL);
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..500 {
+        let (mut seen, mut of_entries) = (HashSet::new(), HashMap::<_, Vec<u32>>::new());
+        for _ in 0..2000 {
             let (index, rkey) = windows.allocate(1, true).expect("room");
-            assert!(seen.insert(rkey));
+            assert!(seen.insert(rkey >> USER_BITS), "whatever its user counts");
+            of_entries.entry(index).or_default().push(rkey);
             windows.revoke(index);
             windows.release(index);
         }
+        let tags: HashSet<u32> = of_entries.values().flatten().map(|rkey| rkey & 0xff).collect();
+        assert!(tags.len() > 200, "users count from {} places", tags.len());
+        let pairs = of_entries.values().flat_map(|keys| keys.windows(2));
+        let steps = pairs.map(|pair| (pair[1] >> USER_BITS).wrapping_sub(pair[0] >> USER_BITS));
+        let steps: HashSet<u32> = steps.collect();
+        assert!(steps.len() > 100, "from one key of an entry to the next: {steps:?}");
     }
 }

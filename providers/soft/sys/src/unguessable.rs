@@ -1,6 +1,7 @@
 //! Numbers that nobody can guess, some at a time: a system call for each would cost as much as what it is for.
 
 use super::process::random;
+use std::hash::{DefaultHasher, Hasher};
 
 /// Numbers of 16 bits that nobody can guess.
 #[derive(Debug, Default)]
@@ -28,6 +29,55 @@ impl Unguessable {
     }
 }
 
+/// Orders of numbers: any count of lists, each of which has every number below `1 << BITS` once. Who knows some of a list, and other
+/// lists, cannot guess what comes next in it; and nothing has to be remembered of a list but how far one is.
+#[derive(Clone, Debug)]
+pub struct Orders<const BITS: u32> {
+    /// Has taken a secret.
+    keyed: DefaultHasher,
+}
+
+impl<const BITS: u32> Orders<BITS> {
+    /// Orders of their own. Where the kernel has no secret to give they are the same each time.
+    #[must_use]
+    pub fn new() -> Self {
+        const { assert!(BITS >= 2 && BITS <= 32) };
+        let mut keyed = DefaultHasher::new();
+        keyed.write_u64(random().unwrap_or(0));
+        keyed.write_u64(random().unwrap_or(0));
+        Self { keyed }
+    }
+
+    /// What is at place `at` of a list, whose places go round.
+    #[must_use]
+    pub fn number(&self, list: u32, at: u32) -> u32 {
+        // A Feistel network: each half in turn is changed by what the other one is, which can be undone, so that no number comes twice.
+        let low_bits = BITS / 2;
+        let (low_mask, high_mask) = ((1 << low_bits) - 1, (1 << (BITS - low_bits)) - 1);
+        let (mut low, mut high) = (at & low_mask, at >> low_bits & high_mask);
+        for round in 0..ROUNDS {
+            low ^= self.hash(list, round, high) & low_mask;
+            high ^= self.hash(list, round + ROUNDS, low) & high_mask;
+        }
+        high << low_bits | low
+    }
+
+    fn hash(&self, list: u32, round: u32, half: u32) -> u32 {
+        let mut hasher = self.keyed.clone();
+        hasher.write_u64(u64::from(list) << 32 | u64::from(round << 16 | half));
+        hasher.finish() as u32
+    }
+}
+
+/// How often each half is changed.
+const ROUNDS: u32 = 2;
+
+impl<const BITS: u32> Default for Orders<BITS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +90,29 @@ mod tests {
         assert!(seen.len() > 900, "{} of 1000 differ", seen.len());
         numbers.draw();
         assert_eq!(numbers.bits >> (numbers.left * u16::BITS), 0);
+    }
+
+    #[test]
+    fn a_list_has_each_number_once_and_goes_round() {
+        let orders = Orders::<13>::new();
+        for list in [0, 1, 77] {
+            let all: BTreeSet<u32> = (0..1 << 13).map(|at| orders.number(list, at)).collect();
+            assert!(all.into_iter().eq(0..1 << 13));
+            assert_eq!(orders.number(list, 5), orders.number(list, 5 + (1 << 13)));
+        }
+        let few: BTreeSet<u32> = (0..64).map(|at| Orders::<6>::new().number(3, at)).collect();
+        assert!(few.len() > 20, "each has orders of its own: {few:?}");
+    }
+
+    #[test]
+    fn neither_a_list_nor_its_neighbour_tells_the_next_number() {
+        let orders = Orders::<13>::new();
+        let steps = |numbers: Vec<u32>| -> usize {
+            let pairs = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+            pairs.collect::<BTreeSet<u32>>().len()
+        };
+        assert!(steps((0..100).map(|at| orders.number(9, at)).collect()) > 80);
+        assert!(steps((0..100).map(|list| orders.number(list, 0)).collect()) > 80);
+        assert!(steps((0..100).map(|_| Orders::<13>::new().number(0, 0)).collect()) > 80);
     }
 }
