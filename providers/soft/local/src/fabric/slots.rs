@@ -2,8 +2,9 @@
 //!
 //! The file `slots` has one byte per slot, and a process owns slot `i` while it holds the lock on
 //! byte `i`. Byte 0 is the lock of the directory itself, held for the short time in which a
-//! process joins or leaves. The first 8 bytes also hold a number: where to look for a free slot,
-//! so that a slot is not reused at once. 0, in a new file: anywhere.
+//! process joins or leaves. The first 8 bytes also hold a number: in which order slots are given
+//! out, which other hosts, who see slots in QP numbers, cannot guess, and where in that order to
+//! look for a free one, so that a slot is not reused at once. 0: a new file.
 //!
 //! Record locks have two traps (`fcntl(2)`): they are lost when the process closes *any*
 //! descriptor of the file, and they do not keep one process from itself. Hence the registry below:
@@ -13,6 +14,7 @@
 
 use std::{
     fs,
+    hash::{DefaultHasher, Hasher},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
@@ -38,7 +40,7 @@ use soft_sys::{
 pub(super) struct Slots {
     /// How many, the unused slot 0 included; at least 2.
     pub(super) count: u16,
-    /// Which one is given out first; `None`: any.
+    /// Which one is given out first, and then those behind it; `None`: any, in any order.
     pub(super) first: Option<u16>,
 }
 
@@ -417,21 +419,22 @@ fn lock_directory(
     Ok(Locked(file))
 }
 
-/// Takes a free slot of `1..slots`, beginning after the one that was taken last, and in a new fabric anywhere.
+/// Takes a free slot of `1..slots`: in the order of the fabric the first one behind that which was taken last.
 fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, FabricError> {
-    let Slots { count: slots, first: begin } = slots;
+    let Slots { count: slots, first } = slots;
     let path = slots_path(directory);
     let failed = |errno| unusable(&path, errno, "cannot be locked");
-    let hint = dir::read_word(file.fd.as_fd()).map_err(failed)?;
-    let first = u16::try_from(hint).ok().filter(|first| (1..slots).contains(first));
-    // In another fabric somebody else began, too: its numbers shall most likely be nobody's here.
-    let first =
-        first.or(begin).unwrap_or_else(|| 1 + process::random_below(usize::from(slots) - 1) as u16);
-    for slot in (first..slots).chain(1..first) {
-        if file.take(slot).map_err(failed)? {
-            // A hint that is not written only lets a slot be reused sooner.
-            let _ = dir::write_word(file.fd.as_fd(), u64::from(slot) + 1);
-            return Ok(slot);
+    let word = dir::read_word(file.fd.as_fd()).map_err(failed)?;
+    let turn = Turn::said(word).unwrap_or_else(|| Turn::begun(first));
+    let order = turn.order(slots);
+    let count = order.len();
+    for taken in 0..count {
+        let at = (usize::from(turn.next) + taken) % count;
+        if file.take(order[at]).map_err(failed)? {
+            let turn = Turn { next: ((at + 1) % count) as u16, ..turn };
+            // What is not written only lets a slot be reused sooner.
+            let _ = dir::write_word(file.fd.as_fd(), turn.word());
+            return Ok(order[at]);
         }
     }
     Err(FabricError::at(
@@ -440,6 +443,48 @@ fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, Fa
         format!("all {} slots are taken by running processes", slots.saturating_sub(1)),
         "end some of them",
     ))
+}
+
+/// In which order slots are given out, and whose turn it is. Any word says some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    /// What the order is made of, 48 bits; 0: slots come one after the other.
+    secret: u64,
+    /// Place of the next slot, modulo their count.
+    next: u16,
+}
+
+impl Turn {
+    /// Of a new fabric. In another one there is another order: its numbers shall most likely be nobody's here.
+    fn begun(first: Option<u16>) -> Self {
+        match first {
+            Some(first) => Self { secret: 0, next: first.saturating_sub(1) },
+            None => Self { secret: process::random().unwrap_or(0) >> 16, next: 0 },
+        }
+    }
+
+    /// What the file says; `None`: nothing yet.
+    fn said(word: u64) -> Option<Self> {
+        let next = (word as u16).checked_sub(1)?;
+        Some(Self { secret: word >> 16, next })
+    }
+
+    const fn word(self) -> u64 {
+        (self.secret << 16) | (self.next as u64 + 1)
+    }
+
+    /// All slots of `1..slots`.
+    fn order(self, slots: u16) -> Vec<u16> {
+        let mut order: Vec<u16> = (1..slots).collect();
+        if self.secret != 0 {
+            order.sort_by_cached_key(|slot| {
+                let mut hasher = DefaultHasher::new();
+                hasher.write_u64(self.secret << 16 | u64::from(*slot));
+                hasher.finish()
+            });
+        }
+        order
+    }
 }
 
 /// Removes the sockets of processes that do not live any more.
@@ -486,6 +531,33 @@ const PARTING: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fabric_has_an_order_of_its_own_in_which_each_slot_has_its_turn() {
+        let turns: Vec<Turn> = (0..20).map(|_| Turn::begun(None)).collect();
+        let mut steps = std::collections::BTreeSet::new();
+        for turn in &turns {
+            assert_eq!(Turn::said(turn.word()), Some(*turn));
+            let mut order = turn.order(100);
+            steps.extend(order.windows(2).take(9).map(|pair| pair[1].wrapping_sub(pair[0])));
+            order.sort_unstable();
+            assert!(order.into_iter().eq(1..100));
+        }
+        // From one slot to the next, of 180 pairs.
+        assert!(steps.len() > 80, "{} steps", steps.len());
+        let plain = Turn::begun(Some(7));
+        assert_eq!(Turn::said(plain.word()), Some(plain));
+        assert!(plain.order(10).into_iter().eq(1..10) && plain.next == 6);
+    }
+
+    #[test]
+    fn whatever_the_file_says_is_some_turn_or_none() {
+        for word in [0, 1, 0xffff, 0x1_0000, u64::MAX, u64::MAX << 16] {
+            let turn = Turn::said(word).unwrap_or_else(|| Turn::begun(None));
+            assert_eq!(turn.order(2), [1]);
+            assert_eq!(turn.order(1000).len(), 999);
+        }
+    }
 
     #[test]
     fn whoever_forks_holds_all_that_a_child_needs_to_join() {

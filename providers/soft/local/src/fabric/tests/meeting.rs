@@ -425,6 +425,18 @@ fn two_fabrics_begin_with_different_slots_and_each_has_all() {
     };
     let one = first();
     assert!((0..100).any(|_| first() != one));
+    // Nor does who knows the first one know those that come next.
+    let place = Place::new();
+    let config = FabricConfig { first_slot: None, ..place.config() };
+    let some: Vec<_> = (0..6).map(|_| join(config.clone()).0).collect();
+    let slots: Vec<u16> = some.iter().map(|fabric| fabric.slot()).collect();
+    assert!(slots.windows(2).any(|pair| pair[1] != pair[0] + 1), "{slots:?}");
+    let place = Place::new();
+    let config = FabricConfig { first_slot: None, slots: 4, ..place.config() };
+    let all: Vec<_> = (0..3).map(|_| join(config.clone()).0).collect();
+    let mut slots: Vec<u16> = all.iter().map(|fabric| fabric.slot()).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [1, 2, 3]);
     let place = Place::new();
     let config = FabricConfig { first_slot: Some(3), slots: 5, ..place.config() };
     let all: Vec<_> = (0..4).map(|_| join(config.clone()).0).collect();
