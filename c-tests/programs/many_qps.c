@@ -1,4 +1,4 @@
-/* A thousand connections between two processes, all in use at once, on one CQ at each side. */
+/* A thousand connections between two processes, all in use at once, on one CQ at each side. Who knows one of their numbers cannot tell the others. */
 #include "rig.h"
 
 enum { QPS = 1000 };
@@ -30,6 +30,7 @@ static int side(int fd, unsigned me)
 	struct ibv_mr *mw = ibv_reg_mr(pd, written, sizeof written, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	union ibv_gid gid;
 	struct ibv_port_attr port;
+	int counted = 0;
 	if (!pd || !cq || !mo || !mi || !mw || ibv_query_gid(ctx, 1, 0, &gid) || ibv_query_port(ctx, 1, &port))
 		die("set up");
 	for (int i = 0; i < QPS; i++) {
@@ -37,6 +38,7 @@ static int side(int fd, unsigned me)
 		qp[i] = ibv_create_qp(pd, &qa);
 		if (!qp[i])
 			die("ibv_create_qp %d: %s", i, strerror(errno));
+		counted += i && qp[i]->qp_num - qp[i - 1]->qp_num + 8 <= 16;
 		struct card mine = { qp[i]->qp_num, mw->rkey, (uintptr_t)&written[i], port.lid, gid };
 		exchange(fd, &mine, &his[i], sizeof mine);
 		for (int k = 0; k < i; k += 97)
@@ -96,6 +98,7 @@ static int side(int fd, unsigned me)
 			wrong += in[i] != wanted || written[i] != wanted;
 		}
 	}
+	check(counted < 10, "process %u: a number is rarely near the one before: %d are", me, counted);
 	check_eq(wrong, 0, "process %u: wrong completions or data on %d QPs", me, QPS);
 	check(kinds[0] == QPS && kinds[1] == QPS && kinds[2] == QPS, "process %u: each request completed once", me);
 	exchange(fd, &ready, &ready, 1);

@@ -23,7 +23,7 @@ use crate::engine::state::Kind;
 use crate::engine::windows::{Bind, Done, Windows};
 use crate::guid::Identity;
 use crate::remote::state::Network;
-use crate::table::{Places, Table};
+use crate::table::Table;
 use cface::sync::{Mutex, RwLock};
 use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer, PeerError, Refusal};
 use soft_local::shm::chunks::Chunks;
@@ -105,8 +105,8 @@ impl Adapter {
             unreachable: Unreachable::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
-            qps: RwLock::new(Table::new(Places::anywhere(QPS))),
-            srqs: RwLock::new(Table::new(Places::anywhere(SRQS))),
+            qps: RwLock::new(Table::new(QPS as u16)),
+            srqs: RwLock::new(Table::new(SRQS as u16)),
             cqs: CqList::default(),
             moderates: AtomicBool::new(false),
             device_memory: AtomicU64::new(0),
@@ -321,7 +321,7 @@ impl Adapter {
         }
         // A system call, rather than many locks on cache lines of others: whoever takes a QP's lock after the barrier finds the key
         // gone; whoever did before it is seen to have it.
-        let many = self.qps.read().reaches(MANY);
+        let many = self.qps.read().has_more_than(MANY);
         let sees_locks = many && membarrier::is_registered();
         if sees_locks {
             membarrier::heavy();

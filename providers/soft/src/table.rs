@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use soft_sys::process;
+use soft_sys::unguessable::Unguessable;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Where numbers begin: `count` places in a row, the first of which has any of the numbers. Numbers of another process are then
@@ -37,98 +39,207 @@ impl Places {
 /// Objects of one kind by index. An index is reserved first, so that an object can be made that knows it.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// By place, as is `reserved`: both stay short where there are few objects, wherever their indices begin.
-    slots: Vec<Option<Arc<T>>>,
-    places: Places,
-    reserved: Vec<bool>,
-    /// Where the search for a free index begins: numbers come back as late as possible.
-    cursor: usize,
+    /// In no order: as many as there are objects, whatever their indices.
+    objects: Vec<(u16, Arc<T>)>,
+    /// By index: where in `objects` it is, and one more; [`FREE`], [`RESERVED`].
+    at: Vec<u16>,
+    free: Numbers,
 }
 
+/// Nothing has the index.
+const FREE: u16 = 0;
+/// The index is taken, and its object is not there.
+const RESERVED: u16 = u16::MAX;
+
 impl<T> Table<T> {
-    pub(crate) fn new(places: Places) -> Self {
-        Self { slots: vec![], places, reserved: vec![false; places.count], cursor: 0 }
+    /// With indices below `count`, which is less than 65 535.
+    pub(crate) fn new(count: u16) -> Self {
+        Self { objects: vec![], at: vec![FREE; count.into()], free: Numbers::below(count) }
     }
 
-    /// An index that nothing else has, or `None` when all are taken.
+    /// An index that nothing else has, or `None` when all are taken. Who knows all that are taken, and were, cannot guess it.
     pub(crate) fn reserve(&mut self) -> Option<usize> {
-        let capacity = self.reserved.len();
-        let place = (self.cursor..self.cursor + capacity)
-            .map(|i| i % capacity)
-            .find(|i| !self.reserved[*i])?;
-        self.reserved[place] = true;
-        self.cursor = (place + 1) % capacity;
-        Some(self.places.number(place))
+        let index = usize::from(self.free.take()?);
+        *self.at.get_mut(index)? = RESERVED;
+        Some(index)
     }
 
-    /// Puts an object where it reserved a place.
+    /// Puts an object where it reserved an index.
     pub(crate) fn place(&mut self, index: usize, object: &Arc<T>) {
-        let place = self.places.place(index);
-        if self.slots.len() <= place {
-            self.slots.resize(place + 1, None);
+        if let Some(at) = self.at.get_mut(index).filter(|at| **at == RESERVED) {
+            self.objects.push((index as u16, Arc::clone(object)));
+            *at = self.objects.len() as u16;
         }
-        self.slots[place] = Some(Arc::clone(object));
     }
 
     /// Takes an object out; its index is free.
     pub(crate) fn free(&mut self, index: usize) -> Option<Arc<T>> {
-        let place = self.places.place(index);
-        if let Some(reserved) = self.reserved.get_mut(place) {
-            *reserved = false;
+        let at = std::mem::replace(self.at.get_mut(index)?, FREE);
+        if at != FREE {
+            self.free.give_back(index as u16);
         }
-        self.slots.get_mut(place).and_then(Option::take)
+        let at = self.position(at)?;
+        let (_, object) = self.objects.swap_remove(at);
+        if let Some((moved, _)) = self.objects.get(at) {
+            self.at[usize::from(*moved)] = at as u16 + 1;
+        }
+        Some(object)
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<Arc<T>> {
-        self.slots.get(self.places.place(index))?.clone()
+        let at = self.position(*self.at.get(index)?)?;
+        self.objects.get(at).map(|(_, object)| Arc::clone(object))
     }
 
-    /// Whether more than `count` indices have ever been used.
-    pub(crate) fn reaches(&self, count: usize) -> bool {
-        self.slots.len() > count
+    /// Whether there are more than `count` objects.
+    pub(crate) fn has_more_than(&self, count: usize) -> bool {
+        self.objects.len() > count
     }
 
     /// Those that `wanted` says.
     pub(crate) fn some(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
-        self.slots.iter().flatten().filter(|object| wanted(object)).cloned().collect()
+        let objects = self.objects.iter().map(|(_, object)| object);
+        objects.filter(|object| wanted(object)).cloned().collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        self.slots.iter().flatten().cloned().collect()
+        self.objects.iter().map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    /// Where in `objects` the object is of whose index `at` is said.
+    #[inline]
+    fn position(&self, at: u16) -> Option<usize> {
+        // Beyond the end for RESERVED: there are fewer indices.
+        usize::from(at).checked_sub(1).filter(|at| *at < self.objects.len())
+    }
+}
+
+/// Numbers that are free.
+#[derive(Debug)]
+struct Numbers {
+    /// Any of these is next: at least half of all.
+    ready: Vec<u16>,
+    /// What came back last, latest at the end: a number that was just given back shall not soon be somebody else's.
+    resting: VecDeque<u16>,
+    random: Unguessable,
+}
+
+impl Numbers {
+    fn below(count: u16) -> Self {
+        let ready = (0..count).collect();
+        Self { ready, resting: VecDeque::new(), random: Unguessable::new() }
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        if self.ready.is_empty() {
+            return None;
+        }
+        let any = usize::from(self.random.draw()) % self.ready.len();
+        let number = self.ready.swap_remove(any);
+        self.rouse();
+        Some(number)
+    }
+
+    fn give_back(&mut self, number: u16) {
+        self.resting.push_back(number);
+        self.rouse();
+    }
+
+    fn rouse(&mut self) {
+        while self.ready.len() < self.resting.len() {
+            self.ready.extend(self.resting.pop_front());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn an_index_comes_back_as_late_as_possible_and_a_full_table_has_none() {
-        let mut table = Table::new(Places::from(0, 3));
-        let first = table.reserve().expect("room");
-        table.place(first, &Arc::new('a'));
-        assert_eq!(table.free(first).as_deref(), Some(&'a'));
-        assert_eq!((table.reserve(), table.reserve()), (Some(1), Some(2)));
-        assert_eq!(table.reserve(), Some(first));
-        assert_eq!(table.reserve(), None);
-        assert!(table.get(first).is_none(), "reserved, not placed");
+    fn all_indices_are_given_out_once_and_a_full_table_has_none() {
+        let mut table = Table::new(100);
+        let all: BTreeSet<usize> = std::iter::from_fn(|| table.reserve()).collect();
+        assert!(all.into_iter().eq(0..100));
+        assert!(table.get(7).is_none(), "reserved, not placed");
+        table.place(7, &Arc::new('b'));
+        assert_eq!(table.get(7).as_deref(), Some(&'b'));
+        assert!(table.has_more_than(0) && !table.has_more_than(1));
+        assert_eq!(table.free(7).as_deref(), Some(&'b'));
+        assert!(table.free(7).is_none() && table.free(100).is_none(), "there is nothing");
+        assert_eq!((table.reserve(), table.reserve()), (Some(7), None));
+        // What was reserved and never placed comes back, too.
+        assert!(table.free(8).is_none());
+        assert_eq!((table.reserve(), table.reserve()), (Some(8), None));
     }
 
     #[test]
-    fn wherever_indices_begin_all_of_them_are_given_out_once() {
-        let mut table = Table::new(Places::from(5, 7));
-        let all: Vec<usize> = std::iter::from_fn(|| table.reserve()).collect();
-        assert_eq!(all, [5, 6, 0, 1, 2, 3, 4]);
-        table.place(1, &Arc::new('b'));
-        assert_eq!(table.get(1).as_deref(), Some(&'b'));
-        assert!(table.reaches(3) && !table.reaches(4), "counted, not by index");
-        assert_eq!(table.free(1).as_deref(), Some(&'b'));
-        assert_eq!((table.reserve(), table.reserve()), (Some(1), None));
+    fn an_index_comes_back_late() {
+        let mut table = Table::new(3);
+        let first = table.reserve().expect("room");
+        table.place(first, &Arc::new('a'));
+        assert_eq!(table.free(first).as_deref(), Some(&'a'));
+        let others = [table.reserve(), table.reserve()];
+        assert!(!others.contains(&Some(first)) && !others.contains(&None), "{others:?}");
+        assert_eq!(table.reserve(), Some(first));
+        // One after the other, of 100: each rests while half of the others come.
+        let mut table = Table::<()>::new(100);
+        let mut came: Vec<usize> = vec![];
+        for _ in 0..10_000 {
+            let index = table.reserve().expect("room");
+            assert!(!came.iter().rev().take(48).any(|before| *before == index), "{index}");
+            came.push(index);
+            table.free(index);
+        }
+    }
+
+    #[test]
+    fn who_knows_some_indices_does_not_know_the_next_one() {
+        let mut table = Table::<()>::new(1 << 14);
+        let indices: Vec<usize> = (0..100).filter_map(|_| table.reserve()).collect();
+        let steps: BTreeSet<usize> =
+            indices.windows(2).map(|pair| pair[1].abs_diff(pair[0])).collect();
+        assert!(steps.len() > 80, "{} steps", steps.len());
+        // Nor once each was somebody's, in turn: the second time they come in another order.
+        let mut table = Table::<()>::new(64);
+        let mut lap = || -> Vec<usize> {
+            let take = |_| table.reserve().inspect(|index| drop(table.free(*index)));
+            (0..64).filter_map(take).collect()
+        };
+        assert_ne!(lap(), lap());
+    }
+
+    #[test]
+    fn each_object_is_found_whatever_went_before_it() {
+        let mut table = Table::new(512);
+        let mut model = std::collections::BTreeMap::new();
+        let mut random = Unguessable::new();
+        for n in 0..20_000_u32 {
+            if random.draw().is_multiple_of(2)
+                && let Some(index) = table.reserve()
+            {
+                assert!(model.insert(index, n).is_none(), "{index} was taken");
+                table.place(index, &Arc::new(n));
+            } else {
+                let index = usize::from(random.draw()) % 512;
+                assert_eq!(table.free(index).as_deref().copied(), model.remove(&index));
+            }
+            let index = usize::from(random.draw()) % 512;
+            assert_eq!(table.get(index).as_deref(), model.get(&index));
+        }
+        let mut all: Vec<u32> = table.all().iter().map(|n| **n).collect();
+        all.sort_unstable();
+        let mut expected: Vec<u32> = model.into_values().collect();
+        expected.sort_unstable();
+        assert_eq!(all, expected);
+        assert_eq!(table.some(|n| n % 2 == 0).len(), all.iter().filter(|n| *n % 2 == 0).count());
     }
 
     #[test]
     fn tables_of_two_processes_begin_at_different_places() {
-        let begins = || Table::<()>::new(Places::anywhere(1 << 14)).reserve();
+        let begins = || Table::<()>::new(1 << 14).reserve();
         let first = begins();
         assert!((0..100).any(|_| begins() != first));
     }
