@@ -193,7 +193,7 @@ pub(crate) fn steers() -> bool {
 /// What happens to packets that leave for other hosts.
 const WEATHER: Setting<Weather> = Setting {
     name: "FERROVERBS_SOFT_WEATHER",
-    allowed: "words such as 'loss=1% duplicate=1% reorder=1% seed=7'",
+    allowed: "words such as 'loss=1% duplicate=1% reorder=1% mark=1% seed=7'",
     otherwise: "without losses",
     harmless: false,
     parse: Weather::parse,

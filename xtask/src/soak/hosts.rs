@@ -10,13 +10,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// What happens to packets, in turn.
-const WEATHERS: [&str; 6] = [
+const WEATHERS: [&str; 7] = [
     "loss=0%",
     "loss=0.1%",
     "loss=1%",
     "loss=5%",
     "duplicate=2% reorder=5%",
     "loss=2% duplicate=1% reorder=5%",
+    "loss=0.5% mark=10%",
 ];
 
 /// Batches of one seed of `random_ops`, and what one seed of the storm is given.

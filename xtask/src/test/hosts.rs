@@ -7,6 +7,7 @@ mod documented;
 mod limits;
 mod link_local;
 mod losses;
+mod marks;
 mod numbers;
 mod offloads;
 mod sharing;
@@ -178,6 +179,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = own(bench, &place, &hosts, "xrc", &["three"])?;
     tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     losses::run(bench, tally, &hosts)?;
+    marks::run(bench, tally, &hosts);
     offloads::run(bench, tally, &hosts)?;
     hosts.set_cable(1500, "")?;
     numbers::run(bench, tally, &hosts);

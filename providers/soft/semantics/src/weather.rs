@@ -1,5 +1,5 @@
-//! What a network does to packets, for tests where the kernel has no netem (tc-netem(8)): it loses some, brings some twice and some late, by
-//! a seed.
+//! What a network does to packets, for tests where the kernel has no netem (tc-netem(8)): it loses some, brings some twice and some late, and
+//! marks some as a switch does whose queue grows, by a seed.
 
 /// How bad it is; in millionths of all packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,6 +7,7 @@ pub struct Weather {
     loss: u32,
     duplicate: u32,
     reorder: u32,
+    mark: u32,
     seed: u64,
 }
 
@@ -21,6 +22,8 @@ pub enum Passage {
     Twice,
     /// It arrives behind those that are sent next.
     Late,
+    /// It arrives with a mark of congestion, if it is one that may have such (RFC 3168).
+    Marked,
 }
 
 /// What becomes of packets, one after the other: with the same seed the same.
@@ -34,7 +37,7 @@ pub struct Passages {
 const ALL: u32 = 1_000_000;
 
 impl Weather {
-    /// From words such as `loss=5% duplicate=1% reorder=0.5% seed=7`, any of them, with no more than all packets in sum; `None`: it
+    /// From words such as `loss=5% duplicate=1% reorder=0.5% mark=2% seed=7`, any of them, with no more than all packets in sum; `None`: it
     /// is something else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -45,11 +48,13 @@ impl Weather {
                 "loss" => weather.loss = parts(value)?,
                 "duplicate" => weather.duplicate = parts(value)?,
                 "reorder" => weather.reorder = parts(value)?,
+                "mark" => weather.mark = parts(value)?,
                 "seed" => weather.seed = value.parse().ok()?,
                 _ => return None,
             }
         }
-        (weather.loss + weather.duplicate + weather.reorder <= ALL).then_some(weather)
+        let Self { loss, duplicate, reorder, mark, .. } = weather;
+        (loss + duplicate + reorder + mark <= ALL).then_some(weather)
     }
 
     /// What it does, from the beginning.
@@ -63,7 +68,7 @@ impl Passages {
     /// What becomes of the next packet.
     pub fn draw(&mut self) -> Passage {
         self.drawn = self.drawn.wrapping_add(1);
-        let Weather { loss, duplicate, reorder, seed } = self.weather;
+        let Weather { loss, duplicate, reorder, mark, seed } = self.weather;
         let drawn = mix(seed ^ mix(self.drawn)) % u64::from(ALL);
         if drawn < u64::from(loss) {
             Passage::Lost
@@ -71,6 +76,8 @@ impl Passages {
             Passage::Twice
         } else if drawn < u64::from(loss + duplicate + reorder) {
             Passage::Late
+        } else if drawn < u64::from(loss + duplicate + reorder + mark) {
+            Passage::Marked
         } else {
             Passage::Through
         }
@@ -105,12 +112,14 @@ mod tests {
 
     #[test]
     fn words_are_percentages_and_a_seed() {
-        let weather = Weather { loss: 50_000, duplicate: 10_000, reorder: 1_500, seed: 7 };
-        assert_eq!(Weather::parse("loss=5% duplicate=1% reorder=0.15% seed=7"), Some(weather));
-        assert_eq!(
-            Weather::parse(" seed=7  loss=5.0000% reorder=0.15% duplicate=01% "),
-            Some(weather)
-        );
+        let weather =
+            Weather { loss: 50_000, duplicate: 10_000, reorder: 1_500, mark: 20_000, seed: 7 };
+        for text in [
+            "loss=5% duplicate=1% reorder=0.15% mark=2% seed=7",
+            " seed=7  mark=2.0% loss=5.0000% reorder=0.15% duplicate=01% ",
+        ] {
+            assert_eq!(Weather::parse(text), Some(weather));
+        }
         assert_eq!(Weather::parse(""), Some(Weather::default()));
         assert_eq!(Weather::parse("loss=100%").map(|weather| weather.loss), Some(ALL));
     }
@@ -129,6 +138,7 @@ mod tests {
             "delay=5%",
             "seed=x",
             "loss=60% reorder=50%",
+            "loss=60% mark=50%",
             "loss=1,5%",
             "loss=99999999999%",
         ] {
@@ -138,15 +148,17 @@ mod tests {
 
     #[test]
     fn so_many_have_that_fate_and_the_same_with_the_same_seed() {
-        let weather = Weather::parse("loss=5% duplicate=1% reorder=20% seed=3").expect("words");
+        let weather = Weather::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
+        let weather = weather.expect("words");
         let (mut one, mut other) = (weather.passages(), weather.passages());
-        let mut counts = [0; 4];
+        let mut counts = [0; 5];
         for _ in 0..100_000 {
             let passage = one.draw();
             assert_eq!(passage, other.draw());
             counts[passage as usize] += 1;
         }
-        for (count, expected) in counts.into_iter().zip([74_000_i32, 5_000, 1_000, 20_000]) {
+        for (count, expected) in counts.into_iter().zip([64_000_i32, 5_000, 1_000, 20_000, 10_000])
+        {
             // Ten standard deviations at least: the seed is always the same.
             assert!(i32::abs(count - expected) < 1_500, "{counts:?}");
         }

@@ -422,6 +422,10 @@ impl Outbox {
                     let far = Arc::clone(&self.ways[way]);
                     storm.late.push(Late { far, ecn, bytes: bytes.into() });
                 }
+                Passage::Marked if ecn == Ecn::Capable => {
+                    self.put_again(way, Ecn::Congested, bytes);
+                }
+                Passage::Marked => self.put_again(way, ecn, bytes),
                 Passage::Lost => {
                     self.counts.own(Own::Lost).fetch_add(1, Ordering::Relaxed);
                 }
