@@ -1,6 +1,6 @@
 //! Link-local addresses: each of two cables has its own, which mean something on that cable only.
 
-use super::super::meeting::{Place, both_end_well};
+use super::super::meeting::Place;
 use super::super::{Bench, Tally};
 use super::accidents::wait;
 use crate::namespaces::Namespaces;
@@ -45,7 +45,7 @@ fn pair(
 ) -> Result<(), String> {
     let place = Place::wired(bench, hosts, "")?;
     let args = [args, &[index]].concat();
-    both_end_well(place.start(bench, program, &args)?)
+    place.together(bench, program, &args)
 }
 
 /// The indices of the link-local addresses of both cables, which both hosts have at the same places. The kernel looks whether somebody else has them first.
