@@ -1,7 +1,7 @@
 #!/bin/bash
 # In the virtual machine: soft in a network namespace against the kernel's rxe in the first one, each as server and as client. rxe.sh STAGE LINES:
-# an installed tree, in a folder that may have programs, too; and a file with a program and its options on each line. Before the program may stand `loss=5%`, `duplicate=5%`
-# or `reorder=5%`, which both ways then have, by netem or, where the kernel has none, for what soft sends; `kill=soft` or `kill=rxe`, who is killed while they run, of which the other has to hear;
+# an installed tree, in a folder that may have programs, too; and a file with a program and its options on each line. Before the program may stand `loss=5%`, `duplicate=5%`,
+# `reorder=5%` or `mark=5%` (ECN), which both ways then have, by netem or, where the kernel has none, for what soft sends; `kill=soft` or `kill=rxe`, who is killed while they run, of which the other has to hear;
 # `beside`, another pair that runs meanwhile and has to end well; and `uncut`: see below. Prints `good DIRECTION LINE` or `bad DIRECTION LINE` and what was said.
 # Lines with a `;` are those of rxe_connection.sh. With CAPTURE set to a file, all packets are kept there.
 set -u
@@ -40,6 +40,8 @@ trouble() {
         # netem's share of packets overtakes the delayed others.
         local words="${1/=/ }"
         words=${words/reorder/delay 2ms reorder}
+        # What can be marked is not lost.
+        [ "${words/mark/}" = "$words" ] || words="${words/mark/loss} ecn"
         tc qdisc add dev rxe root netem $words && ip netns exec soft tc qdisc add dev eth0 root netem $words || exit 1
     elif [ -n "$1" ]; then
         weather="FERROVERBS_SOFT_WEATHER=$1"
@@ -67,7 +69,7 @@ pair() {
     set -- $line
     while :; do
         case $1 in
-        loss=* | duplicate=* | reorder=*) trouble=$1 ;;
+        loss=* | duplicate=* | reorder=* | mark=*) trouble=$1 ;;
         kill=*) victim=${1#*=} ;;
         uncut) segments=64 ;;
         beside) beside=yes ;;

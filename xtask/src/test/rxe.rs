@@ -130,8 +130,16 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
         bench.step("rxe: dissecting");
         tally.record(&names[0], packets::dissect(bench, &capture));
         let found = packets::icrcs(&capture);
-        let note = |found| bench.progress.note(&format!("{kernel}: {found}"));
-        tally.record(&names[1], found.map(note));
+        let note = |found: String| bench.progress.note(&format!("{kernel}: {found}"));
+        tally.record(&names[1], found.map(&note));
+        if lines.contains("mark=") {
+            let name = format!("{kernel}: marks, and what soft says of them");
+            // What rxe sends is marked by netem alone.
+            match out.contains("no netem") {
+                true => tally.skip(&name, "this kernel has no netem"),
+                false => tally.record(&name, packets::marks(&capture).map(note)),
+            }
+        }
         // Hundreds of megabytes.
         let _ = std::fs::remove_file(&capture);
     } else {

@@ -53,6 +53,18 @@ pub(super) fn icrcs(capture: &Path) -> Result<String, String> {
     }
 }
 
+/// Packets of both sides came marked (ECN), and soft told rxe so.
+pub(super) fn marks(capture: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(capture).map_err(|e| format!("{}: {e}", capture.display()))?;
+    let packets: Vec<_> =
+        icrc::frames(&bytes).into_iter().filter_map(|(frame, _)| Packet::of(frame)).collect();
+    let count = |wanted: &dyn Fn(&&Packet<'_>) -> bool| packets.iter().filter(wanted).count();
+    let marked = [true, false].map(|soft| count(&|p| p.is_marked() && p.is_soft() == soft));
+    let told = count(&|p| p.is_soft() && p.is_notification());
+    let all = format!("{marked:?} marked, {told} notifications");
+    if marked.contains(&0) || told == 0 { Err(format!("too few: {all}")) } else { Ok(all) }
+}
+
 /// What a kind of packets has to be captured of at least.
 const ENOUGH: usize = 1000;
 
@@ -83,12 +95,27 @@ impl<'a> Packet<'a> {
         is_roce.then_some(Self { ip: ip.get(..length)?, head })
     }
 
+    /// rxe has the first address, soft the second.
+    fn is_soft(&self) -> bool {
+        self.ip.get(if self.head == IPV4 { 15 } else { 23 }) == Some(&2)
+    }
+
+    /// Whether a switch said that its queue grows (RFC 3168).
+    fn is_marked(&self) -> bool {
+        let class = |byte: &u8| if self.head == IPV4 { *byte } else { *byte >> 4 };
+        self.ip.get(1).map(class).is_some_and(|class| class & 3 == 3)
+    }
+
+    /// Whether it is a notification of that (RoCE v2, annex A17.9.3).
+    fn is_notification(&self) -> bool {
+        self.ip.get(self.head + UDP) == Some(&0x81)
+    }
+
     /// Whether all ICRCs are right.
     fn check(&self, checked: &mut Checked) -> bool {
         let right = |ip: &[u8]| icrc::of(ip).is_some_and(|(wanted, got)| wanted == got);
         if right(self.ip) {
-            // rxe has the first address, soft the second.
-            let is_soft = self.ip.get(if self.head == IPV4 { 15 } else { 23 }) == Some(&2);
+            let is_soft = self.is_soft();
             checked.from[usize::from(!is_soft)] += 1;
             checked.cut += usize::from(is_soft && self.head == IPV4 && self.ip[4..6] != [0, 0]);
             return true;
@@ -152,6 +179,22 @@ mod tests {
         ip[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
         let kind: [u8; 2] = if head == IPV4 { [8, 0] } else { [0x86, 0xdd] };
         [&[0; 12][..], &kind, &ip].concat()
+    }
+
+    #[test]
+    fn marks_are_the_last_two_bits_of_the_traffic_class() {
+        for (head, class, is) in [
+            (IPV4, [0x45, 0x03], true),
+            (IPV4, [0x45, 0x6b], true),
+            (IPV4, [0x45, 0x6a], false),
+            (IPV4, [0x45, 0x30], false),
+            (IPV6, [0x60, 0x30], true),
+            (IPV6, [0x66, 0xb0], true),
+            (IPV6, [0x60, 0x2f], false),
+            (IPV6, [0x63, 0x03], false),
+        ] {
+            assert_eq!(Packet { ip: &class, head }.is_marked(), is, "{head} {class:x?}");
+        }
     }
 
     #[test]
