@@ -47,6 +47,12 @@ const PROGRAMS: &[(&str, &[&str], bool)] = &[
     ("ib_atomic_bw", &["-n", "200"], false),
     ("ib_atomic_bw", &["-n", "200", "-A", "CMP_AND_SWAP"], false),
     ("ib_read_lat", &["-n", "200", "-s", "8"], false),
+    // More queue pairs than anything is made for one by one, with more under way than a socket has room for. Timeouts are of four seconds.
+    (
+        "ib_send_bw",
+        &["-n", "20", "-s", "4096", "-q", "1000", "-t", "4", "-r", "8", "-u", "20"],
+        false,
+    ),
     // What is lost is lost: no more than a socket has room for.
     ("ib_send_bw", &["-n", "100", "-s", "2048", "-c", "UC"], false),
     ("ib_send_lat", &["-n", "200", "-s", "64", "-c", "UC"], false),
