@@ -231,10 +231,24 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
+    /// The requests of a listener whose peers may ask once more. Somebody has to know of them when the listener is gone.
+    #[must_use]
+    pub fn owed(&self, listener: Listener) -> Vec<Connection> {
+        let of_it = self.table.iter().filter(|(_, end)| end.listener == Some(listener));
+        of_it.filter(|(_, end)| end.owes()).map(|(connection, _)| connection).collect()
+    }
+
+    /// Whether the peer of a request may ask once more.
+    #[must_use]
+    pub fn owes(&self, connection: Connection) -> bool {
+        self.table.get(connection).is_some_and(End::owes)
+    }
+
     /// The application knows of the request: it does not fill the backlog any more.
     pub fn taken(&mut self, connection: Connection) {
         let Some(end) = self.table.get_mut(connection) else { return };
-        let Some(listener) = end.backlog_of.take() else { return };
+        let filled = std::mem::take(&mut end.in_backlog);
+        let Some(listener) = end.listener.filter(|_| filled) else { return };
         self.leave_backlog(listener);
     }
 

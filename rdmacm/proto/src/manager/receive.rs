@@ -36,6 +36,21 @@ impl<A: Clone + Ord> Manager<A> {
         }
     }
 
+    /// Whether a REQ or SIDR_REQ is the repetition of one that is known here, be it that nobody listens to its service any more.
+    #[must_use]
+    pub fn knows(&self, from: &A, bytes: &[u8]) -> bool {
+        let name = match Mad::parse(bytes).map(|mad| mad.message) {
+            Ok(Message::Request(request)) => {
+                let name = (from.clone(), Some(request.guid), request.local_id);
+                let known = self.table.of_name(&name).and_then(|known| self.table.get(known));
+                return known.is_some_and(|end| end.owes() && end.remote_qpn == request.qpn);
+            }
+            Ok(Message::DatagramRequest(request)) => (from.clone(), None, request.id),
+            _ => return false,
+        };
+        self.table.of_name(&name).is_some()
+    }
+
     fn request(
         &mut self,
         now: Time,
@@ -82,7 +97,7 @@ impl<A: Clone + Ord> Manager<A> {
         let mut end = End::new(from.clone(), local_id, transaction, state);
         end.transport = request.transport;
         end.times = Times::passive(&request, self.config.longest_wait);
-        end.backlog_of = Some(listener);
+        (end.listener, end.in_backlog) = (Some(listener), true);
         let connection = self.table.insert(end);
         self.table.identify(connection, name, Some(qp));
         let from = from.clone();
@@ -385,7 +400,7 @@ impl<A: Clone + Ord> Manager<A> {
             service.waiting += 1;
         }
         let mut end = End::new(from.clone(), local_id, transaction, State::DatagramReceived);
-        end.backlog_of = Some(listener);
+        (end.listener, end.in_backlog) = (Some(listener), true);
         let connection = self.table.insert(end);
         self.table.identify(connection, name, None);
         let from = from.clone();

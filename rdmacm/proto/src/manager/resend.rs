@@ -3,6 +3,9 @@
 use super::Time;
 use std::time::Duration;
 
+/// How often a message is sent again to a peer that has asked for patience: it may have been killed since, and then others answer for it.
+const MEANWHILE: Duration = Duration::from_secs(5);
+
 /// The repetitions of one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resend {
@@ -16,8 +19,8 @@ pub(super) struct Resend {
     deadline: Time,
     /// The next repetition, or the end.
     at: Time,
-    /// The peer asked for patience after the last message.
-    patient: bool,
+    /// The peer asked for patience after the last message, until then.
+    patience: Option<Time>,
 }
 
 impl Resend {
@@ -25,7 +28,7 @@ impl Resend {
     pub(super) fn begin(now: Time, first: Duration, plain: Duration, retries: u32) -> Self {
         let deadline = now.saturating_add(plain.saturating_mul(retries.saturating_add(1)));
         let mut resend =
-            Self { left: retries, interval: first, plain, deadline, at: now, patient: false };
+            Self { left: retries, interval: first, plain, deadline, at: now, patience: None };
         resend.schedule(now);
         resend
     }
@@ -37,9 +40,14 @@ impl Resend {
 
     /// At that time: `true` if the message is to be sent again, `false` if this was the end.
     pub(super) fn due(&mut self, now: Time) -> bool {
+        if self.patience.is_some_and(|end| now < end) {
+            // It does not count, and asks for no more patience.
+            self.wait(now);
+            return true;
+        }
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
-        self.patient = false;
+        self.patience = None;
         self.interval = self.interval.saturating_mul(2);
         self.schedule(now);
         true
@@ -47,14 +55,20 @@ impl Resend {
 
     /// The peer needs `wait` to answer. It may say so once after each message.
     pub(super) fn extend(&mut self, now: Time, wait: Duration) -> bool {
-        if self.patient {
+        if self.patience.is_some() {
             return false;
         }
-        self.patient = true;
-        self.at = self.at.max(now.saturating_add(wait).saturating_add(self.plain));
-        let rest = self.at.saturating_add(self.plain.saturating_mul(self.left));
+        let end = self.at.max(now.saturating_add(wait).saturating_add(self.plain));
+        self.patience = Some(end);
+        let rest = end.saturating_add(self.plain.saturating_mul(self.left));
         self.deadline = self.deadline.max(rest);
+        self.wait(now);
         true
+    }
+
+    /// Until patience is over, or for a while.
+    fn wait(&mut self, now: Time) {
+        self.at = self.patience.map_or(now, |end| end.min(now.saturating_add(MEANWHILE)));
     }
 
     fn schedule(&mut self, now: Time) {
@@ -106,12 +120,28 @@ mod tests {
         let wait = Duration::from_secs(65);
         assert!(resend.extend(FIRST / 2, wait));
         assert!(!resend.extend(FIRST / 2, wait * 2));
-        assert_eq!(resend.at(), FIRST / 2 + wait + PLAIN);
-        assert!(resend.due(resend.at()));
+        let end = FIRST / 2 + wait + PLAIN;
+        assert_eq!(meanwhile(&mut resend, end), 14);
+        assert!(resend.due(end));
+        let end = resend.at() + wait + PLAIN;
         assert!(resend.extend(resend.at(), wait));
-        assert!(resend.due(resend.at()));
+        assert_eq!(meanwhile(&mut resend, end), 14);
+        assert!(resend.due(end));
         let last = resend.at();
         assert!(!resend.due(last));
+    }
+
+    /// How often it comes before patience is over; it asks for more in vain.
+    fn meanwhile(resend: &mut Resend, end: Time) -> u32 {
+        let mut times = 0;
+        while resend.at() < end {
+            let before = resend.at();
+            assert!(resend.due(before) && !resend.extend(before, MEANWHILE * 9));
+            assert!(resend.at() - before <= MEANWHILE);
+            times += 1;
+        }
+        assert_eq!(resend.at(), end);
+        times
     }
 
     #[test]

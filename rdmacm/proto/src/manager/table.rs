@@ -90,8 +90,10 @@ pub(super) struct End<A> {
     /// This side sent the REQ.
     pub(super) active: bool,
     pub(super) times: Times,
-    /// Whose backlog it still fills.
-    pub(super) backlog_of: Option<Listener>,
+    /// Whom the peer asked.
+    pub(super) listener: Option<Listener>,
+    /// The application has not heard of it yet: it fills the listener's backlog.
+    pub(super) in_backlog: bool,
     /// Nobody wants to know any more what becomes of it.
     pub(super) orphan: bool,
     pub(super) state: State,
@@ -113,7 +115,8 @@ impl<A> End<A> {
             transport: Transport::Reliable,
             active: false,
             times: Times::default(),
-            backlog_of: None,
+            listener: None,
+            in_backlog: false,
             orphan: false,
             state,
             name: None,
@@ -125,6 +128,11 @@ impl<A> End<A> {
     /// Whether an application has yet to answer it.
     const fn pending(&self) -> bool {
         matches!(self.state, State::RequestReceived { .. } | State::DatagramReceived)
+    }
+
+    /// Whether the peer may ask once more, since it does not know an answer yet.
+    pub(super) const fn owes(&self) -> bool {
+        self.pending() || matches!(self.state, State::ReplySent { .. } | State::Answered { .. })
     }
 
     /// Whether it is only remembered.
@@ -310,6 +318,11 @@ impl<A: Clone + Ord> Table<A> {
     /// The one that is remembered for the longest time.
     pub(super) fn oldest_memory(&self) -> Option<Connection> {
         self.remembered.iter().copied().find(|connection| self.ends.contains_key(connection))
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Connection, &End<A>)> {
+        self.ends.iter().map(|(connection, end)| (*connection, end))
     }
 
     /// When something is to be done next.

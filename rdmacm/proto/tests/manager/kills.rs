@@ -262,3 +262,41 @@ fn an_answer_of_who_is_gone_is_waited_for_as_somebody_may_give_it() {
     net.settle();
     assert_eq!(&*net.nodes[1].story(), "U");
 }
+
+#[test]
+fn who_was_asked_for_patience_hears_soon_from_others_that_a_server_was_killed() {
+    let mut net = Net::with_server(2);
+    net.nodes[0].habit = Habit::Idle;
+    net.nodes[1].connect(net.now, 0);
+    net.run(4000 * MS);
+    assert!(net.count(MRA) > 0, "it asked for patience");
+    // Nobody listens any more, and somebody says so to who asks.
+    net.restart(0);
+    net.run(6000 * MS);
+    assert_eq!(net.nodes[1].story(), "X");
+    net.end_all();
+}
+
+#[test]
+fn who_asked_for_patience_and_has_no_listener_any_more_is_still_owing() {
+    let mut net = Net::with_server(2);
+    net.nodes[0].habit = Habit::Idle;
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    let asked = net.nodes[0].requested();
+    let first = net.sent[0].1.clone();
+    let server = &mut net.nodes[0].manager;
+    let listener = server.listener(Kind::Connections, SERVICE).expect("it listens");
+    assert_eq!(server.owed(listener), [asked]);
+    server.unlisten(listener);
+    assert!(server.owes(asked) && server.knows(&1, &first.bytes), "a repetition is known");
+    assert!(!server.knows(&2, &first.bytes), "another host's request is not");
+    let now = net.now;
+    net.nodes[0].accept(now, asked);
+    assert!(net.nodes[0].manager.owes(asked), "the answer may be lost");
+    net.run(100 * MS);
+    assert_eq!((net.nodes[1].story(), net.nodes[0].story()), ("P".into(), "QE".into()));
+    let server = &net.nodes[0].manager;
+    assert!(!server.owes(asked) && !server.knows(&1, &first.bytes), "the peer has its answer");
+    net.end_all();
+}
