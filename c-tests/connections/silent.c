@@ -1,5 +1,5 @@
 /*
- * A server that has a request and does not answer it: stopped, or slow. Its client may go at once, another one waits, and is served when the server goes on. And a backlog that is full: who finds no room
+ * A server that has a request and does not answer it: stopped, or slow, or it listens no more. Its client may go at once, another one waits, and is served when the server goes on. And a backlog that is full: who finds no room
  * comes again until there is some.
  *
  * With `server FILE` it is a server that answers its one client when there is a file of that name, and with `client ADDRESS` that client; both meet by TCP at a port that is always the same.
@@ -149,6 +149,39 @@ static void stopped(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* Listens no more when it has its request, is stopped then, and grants it. */
+static void leaves(int word)
+{
+	struct rdma_cm_id *listener = listen_at(&at, 8), *id;
+
+	NEED(write(word, &at, sizeof(at)) == sizeof(at));
+	id = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+	NEED(!rdma_destroy_id(listener) && write(word, ".", 1) == 1);
+	raise(SIGSTOP);
+	serve(id);
+}
+
+static void left_port(void)
+{
+	int word, status;
+	char c;
+	pid_t server = start(leaves, &word);
+
+	NEED(read(word, &at, sizeof(at)) == sizeof(at));
+	channel = rdma_create_event_channel();
+	struct rdma_cm_id *id = ask(&at);
+
+	NEED(read(word, &c, 1) == 1 && waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status));
+	/* It asks again meanwhile, and other processes of the host see that nobody listens. */
+	usleep(1200000);
+	check(is_quiet(), "nobody takes a request away from who has it, and listens no more");
+	kill(server, SIGCONT);
+	is_served(id);
+	check(waitpid(server, &status, 0) == server && status == 0, "who listens no more grants what it has");
+	close(word);
+	rdma_destroy_event_channel(channel);
+}
+
 /* Has more requests than its backlog has room for, and reads none of them until it is told to. */
 static void is_full(int word)
 {
@@ -238,6 +271,7 @@ int main(int argc, char **argv)
 		return strcmp(argv[1], "server") ? waits(argv[2]) : serves_late(argv[2]);
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	stopped();
+	left_port();
 	at.sin_port = 0;
 	full();
 	return failures != 0;

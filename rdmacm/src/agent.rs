@@ -7,14 +7,15 @@
 use crate::device::{Device, PORT};
 use crate::id::Id;
 use crate::neighbours::Neighbours;
+use crate::ports::Name;
 use crate::sorting::{self, For};
 use crate::stray::Strays;
 use crate::wills::Wills;
-use crate::{ports, random, verbs};
+use crate::{ports, processes, random, verbs};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
 use cface::{Errno, mem};
-use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN};
+use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
 use std::ptr::null_mut;
@@ -61,7 +62,7 @@ pub(crate) struct Agent {
     /// And at this, which is readable when a neighbour has ended.
     neighbours: i32,
     /// Whose number is in the upper bits of our names.
-    owner: ports::Own,
+    owner: processes::Own,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -83,12 +84,37 @@ pub(crate) struct State {
     own: Vec<(u32, Gid)>,
     free: Vec<usize>,
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
-    /// Requests of other hosts that nobody here takes.
+    /// Requests that nobody here takes.
     strays: Strays,
     /// Whose end is to be seen.
     neighbours: Neighbours,
     /// What they are connected with on other hosts.
     wills: Wills,
+    /// Requests of services that this process does not listen to any more, and names that say so.
+    owed: Vec<(Name, Vec<Connection>)>,
+}
+
+impl State {
+    /// A listener of this process is about to go, and the requests that it brought stay. Others of this host would take them for nobody's
+    /// ([`crate::stray`]).
+    pub(crate) fn keep_owed(&mut self, listener: Listener, service: ServiceId) {
+        let requests = self.manager.owed(listener);
+        if requests.is_empty() {
+            return;
+        }
+        // Where descriptors are lacking, a client that asks once more may be rejected.
+        if let Ok(name) = ports::owe(service, random::number()) {
+            self.owed.push((name, requests));
+        }
+    }
+
+    fn forget_owed(&mut self) {
+        let manager = &self.manager;
+        self.owed.retain_mut(|(_, requests)| {
+            requests.retain(|&request| manager.owes(request));
+            !requests.is_empty()
+        });
+    }
 }
 
 impl Agent {
@@ -97,9 +123,9 @@ impl Agent {
     /// # Errors
     /// The device's, or the system's.
     pub(crate) fn begin(device: &'static Device) -> Result<Self, Errno> {
-        let owner = ports::own(random::number())?;
+        let owner = processes::own(random::number())?;
         let mut config = Config::new(Guid(device.guid));
-        config.names = Names { prefix: owner.number, bits: ports::OWNER_BITS };
+        config.names = Names { prefix: owner.number, bits: processes::OWNER_BITS };
         let state = State {
             manager: Manager::new(config),
             connections: HashMap::new(),
@@ -111,6 +137,7 @@ impl Agent {
             strays: Strays::default(),
             neighbours: Neighbours::new()?,
             wills: Wills::default(),
+            owed: vec![],
         };
         // SAFETY: eventfd has no requirements.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -405,16 +432,19 @@ impl Agent {
             For::Anyone => true,
             For::Service(service, to) => {
                 let mut all = state.listeners.values().flatten();
-                let is_listener = all.any(|id| id.listens_to(service, to));
-                // Where nobody listens, who asks from this host has seen it before it asked. Who looks now may be late: a server that has its
-                // client may listen no more.
-                if !is_listener && !is_own(state, remote) {
-                    state.strays.take(self.now(), from, (service, to), mad);
+                // A server that has its client may listen no more.
+                let is_taker =
+                    all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
+                let (now, target) = (self.now(), (service, to));
+                if !is_taker && is_own(state, remote) {
+                    state.strays.take_local(now, from, target, mad);
+                } else if !is_taker {
+                    state.strays.take(now, from, target, mad);
                 }
-                is_listener
+                is_taker
             }
             For::Owner(owner) => {
-                owner == self.owner.number || (!ports::lives(owner) && state.strays.are_ours())
+                owner == self.owner.number || (!processes::lives(owner) && state.strays.are_ours())
             }
         };
         if is_ours {
@@ -506,6 +536,7 @@ impl Agent {
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
         self.execute(&mut state);
+        state.forget_owed();
         self.carry(&mut state);
         let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
         let due = due.chain(state.wills.next()).min();

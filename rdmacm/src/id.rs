@@ -479,6 +479,7 @@ impl Id {
         for (device, listener) in &listening.at {
             if let Ok(agent) = device.agent() {
                 let mut carried = agent.lock();
+                carried.keep_owed(*listener, listening.service);
                 let Some(all) = carried.listeners.get_mut(listener) else { continue };
                 all.retain(|id| !Arc::ptr_eq(id, self));
                 if all.is_empty() {

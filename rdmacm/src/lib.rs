@@ -33,6 +33,7 @@ mod neighbours;
 mod next_hop;
 mod owner;
 mod ports;
+mod processes;
 mod random;
 mod range;
 mod resolver;

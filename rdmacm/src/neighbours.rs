@@ -1,9 +1,9 @@
 //! Processes of this host that we are connected with. One that is killed says nothing, and there is no kernel's manager that says it for it; so its
-//! peers watch its life ([`ports::watch`]), and take its connections for ended when it ends. Peers on other hosts do not see that; who does tells
+//! peers watch its life ([`processes::watch`]), and take its connections for ended when it ends. Peers on other hosts do not see that; who does tells
 //! them ([`crate::wills`]).
 
 use crate::agent::Peer;
-use crate::ports;
+use crate::processes;
 use cface::Errno;
 use ferroverbs_cm::{Connection, Manager};
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl Neighbours {
         if self.watched.contains_key(&owner) {
             return;
         }
-        let life = match ports::watch(owner) {
+        let life = match processes::watch(owner) {
             Ok(life) => life,
             // It has ended since it spoke, or was spoken to.
             Err(why) if why.raw() == libc::ECONNREFUSED => return self.gone.owners.push(owner),

@@ -16,9 +16,8 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::{Range, RangeInclusive};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -117,7 +116,11 @@ pub(crate) struct Name {
     _socket: UnixDatagram,
 }
 
-fn address(name: &str) -> Result<UnixAddr, Errno> {
+/// The socket of a name.
+///
+/// # Errors
+/// The name is too long.
+pub(crate) fn address(name: &str) -> Result<UnixAddr, Errno> {
     Ok(UnixAddr::from_abstract_name(format!("ferroverbs-rdmacm/{}/{name}", owner()))?)
 }
 
@@ -125,7 +128,7 @@ fn address(name: &str) -> Result<UnixAddr, Errno> {
 ///
 /// # Errors
 /// `EADDRINUSE` somebody has it; the system's.
-fn take(name: &str) -> Result<Name, Errno> {
+pub(crate) fn take(name: &str) -> Result<Name, Errno> {
     match UnixDatagram::bind_addr(&address(name)?) {
         Ok(socket) => Ok(Name { _socket: socket }),
         Err(why) if why.kind() == ErrorKind::AddrInUse => Err(Errno::from_raw(libc::EADDRINUSE)),
@@ -137,7 +140,7 @@ fn take(name: &str) -> Result<Name, Errno> {
 ///
 /// # Errors
 /// The system's: it cannot be seen.
-fn is_taken(name: &str) -> Result<bool, Errno> {
+pub(crate) fn is_taken(name: &str) -> Result<bool, Errno> {
     match UnixDatagram::unbound()?.connect_addr(&address(name)?) {
         Ok(()) => Ok(true),
         Err(why) if why.kind() == ErrorKind::ConnectionRefused => Ok(false),
@@ -463,9 +466,14 @@ impl Port {
 
 /// Takes a name for a port. As several may have the same to say, it ends with a number of its own.
 fn hold(stem: &str, claim: Claim, random: u64) -> Result<Name, Errno> {
+    numbered(&format!("{stem}/{}/", claim.word()), random)
+}
+
+/// Takes a name that ends with a number that nobody else has taken.
+fn numbered(stem: &str, random: u64) -> Result<Name, Errno> {
     for step in 0..u32::MAX {
         let own = (random as u32).wrapping_add(step);
-        match take(&format!("{stem}/{}/{own:x}", claim.word())) {
+        match take(&format!("{stem}{own:x}")) {
             Err(why) if why.raw() == libc::EADDRINUSE => {}
             done => return done,
         }
@@ -515,79 +523,25 @@ pub(crate) fn is_listened_to(service: ServiceId, to: IpAddr) -> Result<bool, Err
     Ok(false)
 }
 
-/// Upper bits of the names of connections: which process of the host they are of.
-pub(crate) const OWNER_BITS: u32 = 12;
-
-/// The number of a process, from 1.
-#[derive(Debug)]
-pub(crate) struct Own {
-    pub(crate) number: u32,
-    _name: Name,
-    /// What others of this host see the end of this process by: they connect, nobody accepts, and the kernel closes it with the process.
-    _life: UnixListener,
+/// What names begin with that say that a process has requests for a service and listens to it no more.
+fn owing(service: ServiceId) -> String {
+    format!("owes/{:#x}/", service.0)
 }
 
-/// Takes a number for this process.
+/// Says that this process, which listens to a service no more, still has requests for it.
 ///
 /// # Errors
-/// `EAGAIN` all are taken; the system's.
-pub(crate) fn own(random: u64) -> Result<Own, Errno> {
-    let most = (1_u64 << OWNER_BITS) - 1;
-    for step in 0..most {
-        let number = (1 + random.wrapping_add(step) % most) as u32;
-        let taken = take(&format!("process/{number}"))
-            .and_then(|name| Ok(Own { number, _name: name, _life: show_life(number)? }));
-        match taken {
-            Err(why) if why.raw() == libc::EADDRINUSE => {}
-            done => return done,
-        }
-    }
-    Err(Errno::EAGAIN)
+/// The system's.
+pub(crate) fn owe(service: ServiceId, random: u64) -> Result<Name, Errno> {
+    numbered(&owing(service), random)
 }
 
-fn show_life(number: u32) -> Result<UnixListener, Errno> {
-    Ok(UnixListener::bind_addr(&address(&life(number))?)?)
-}
-
-fn life(number: u32) -> String {
-    format!("life/{number}")
-}
-
-/// A descriptor on which the kernel hangs up when the process of that number ends.
+/// Whether any process of this host has requests for a service, though it may not listen to it any more.
 ///
 /// # Errors
-/// `ECONNREFUSED` it is gone; `EAGAIN` too many watch it; the system's.
-pub(crate) fn watch(number: u32) -> Result<OwnedFd, Errno> {
-    let name = format!("ferroverbs-rdmacm/{}/{}", owner(), life(number));
-    let mut to = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
-    // An abstract name begins with a zero.
-    for (place, byte) in to.sun_path.iter_mut().skip(1).zip(name.bytes()) {
-        *place = byte.cast_signed();
-    }
-    let len = (size_of::<libc::sa_family_t>() + 1 + name.len()) as libc::socklen_t;
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: socket has no requirements; what it made is ours; `to` has as many bytes, since the name is far shorter than the path.
-    unsafe {
-        let fd = libc::socket(libc::AF_UNIX, kind, 0);
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let fd = OwnedFd::from_raw_fd(fd);
-        match libc::connect(fd.as_raw_fd(), (&raw const to).cast(), len) {
-            0 => Ok(fd),
-            _ => Err(Errno::last()),
-        }
-    }
-}
-
-/// Becomes the one who answers for those that nobody is, or that are gone; `None`: another process is that already.
-pub(crate) fn speak() -> Option<Name> {
-    take("speaker").ok()
-}
-
-/// Whether the process of that number lives; one that cannot be seen is taken for alive, so that nobody answers in its name.
-pub(crate) fn lives(number: u32) -> bool {
-    is_taken(&format!("process/{number}")).unwrap_or(true)
+/// The system's: it cannot be seen.
+pub(crate) fn is_owed(service: ServiceId) -> Result<bool, Errno> {
+    Ok(!behind(&owing(service))?.is_empty())
 }
 
 #[cfg(test)]
@@ -736,23 +690,6 @@ mod tests {
         let blocks = Mutex::default();
         let asked = Port::reserve(&blocks, space, single, claim("::"), 77);
         assert_eq!(asked.map(|port| port.number), NOT_AVAILABLE);
-    }
-
-    #[test]
-    fn the_end_of_a_process_is_seen_by_who_watches_it() {
-        // A number that `own` gives to nobody.
-        let number = 1_000_000 + std::process::id();
-        assert_eq!(watch(number).map(drop), Err(Errno::from_raw(libc::ECONNREFUSED)));
-        let life = show_life(number).expect("nobody has the name");
-        let watched = watch(number).expect("it lives");
-        let hangs_up = |wait| {
-            let mut fd = libc::pollfd { fd: watched.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: `fd` is one entry.
-            unsafe { libc::poll(&raw mut fd, 1, wait) == 1 && fd.revents & libc::POLLHUP != 0 }
-        };
-        assert!(!hangs_up(0));
-        drop(life);
-        assert!(hangs_up(10_000));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Whom a message is for, of the processes of a host.
 
-use crate::ports::OWNER_BITS;
+use crate::processes::OWNER_BITS;
 use ferroverbs_cm::wire::{CommId, Gid, MAD_LEN, ServiceId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

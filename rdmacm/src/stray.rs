@@ -1,8 +1,11 @@
-//! Requests of other hosts for services that nobody of this host has. One process answers them for all: who took the name for it first, and after
-//! its end whoever needs it next.
+//! Requests for services that nobody of this host has, or has any more: who took one may have been killed since. One process answers them for all: who took the name for it
+//! first, and after its end whoever needs it next.
+//!
+//! A server that listens no more and still has requests says so by a name ([`ports::owe`]), as long as it has them.
 
 use crate::agent::Peer;
 use crate::ports::{self, Name};
+use crate::processes;
 use crate::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 /// How long a service may have no listener before its client hears that: a server that has its client may be about to listen anew.
 pub(crate) const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
-/// Requests at most that wait for a listener, and that are remembered to have one.
+/// Requests at most that wait for a listener, and that are remembered to have come once.
 const MOST: usize = 256;
 
 /// A request: who asks, and what he calls it.
@@ -23,8 +26,8 @@ type Asked = (Peer, u32);
 pub(crate) struct Strays {
     /// We answer for all.
     voice: Option<Name>,
-    /// Had a listener when they came: what became of it is that process's affair.
-    others: VecDeque<Asked>,
+    /// Of this host, that came once. Who asked had seen a listener before.
+    local: VecDeque<Asked>,
     /// Had none; the earliest first.
     doubted: VecDeque<Doubted>,
 }
@@ -42,7 +45,7 @@ impl Strays {
     /// Whether it is us who answers for those that do not.
     pub(crate) fn are_ours(&mut self) -> bool {
         if self.voice.is_none() {
-            self.voice = ports::speak();
+            self.voice = processes::speak();
         }
         self.voice.is_some()
     }
@@ -56,23 +59,31 @@ impl Strays {
         mad: &[u8; MAD_LEN],
     ) {
         let asked = (from, sorting::asker(mad));
-        let is_known = self.others.contains(&asked)
-            || self.doubted.iter().any(|doubted| doubted.asked == asked);
-        if is_known || !self.are_ours() {
+        let is_known = self.doubted.iter().any(|doubted| doubted.asked == asked);
+        if is_known || self.doubted.len() >= MOST || !self.are_ours() {
             return;
         }
-        match ports::is_listened_to(service, to) {
-            Ok(true) => {
-                self.others.truncate(MOST - 1);
-                self.others.push_front(asked);
-            }
-            Ok(false) if self.doubted.len() < MOST => {
-                let until = now.saturating_add(BETWEEN_LISTENERS);
-                self.doubted.push_back(Doubted { until, service, to, asked, mad: *mad });
-            }
-            // It comes again.
-            Ok(false) | Err(_) => {}
+        // Where it cannot be seen it comes again.
+        if ports::is_listened_to(service, to) == Ok(false) {
+            let until = now.saturating_add(BETWEEN_LISTENERS);
+            self.doubted.push_back(Doubted { until, service, to, asked, mad: *mad });
         }
+    }
+
+    /// As [`Strays::take`], for a request of this host. What comes for the first time had a listener just before, as its client has seen.
+    pub(crate) fn take_local(
+        &mut self,
+        now: Time,
+        from: Peer,
+        target: (ServiceId, IpAddr),
+        mad: &[u8; MAD_LEN],
+    ) {
+        let asked = (from, sorting::asker(mad));
+        if self.local.contains(&asked) {
+            return self.take(now, from, target, mad);
+        }
+        self.local.truncate(MOST - 1);
+        self.local.push_front(asked);
     }
 
     /// When `due` has something to say.
@@ -80,12 +91,14 @@ impl Strays {
         self.doubted.front().map(|doubted| doubted.until)
     }
 
-    /// A request whose time has come, and that still has no listener. One that has, or of which that cannot be seen, comes again.
+    /// A request whose time has come, that still has no listener, and that nobody has taken. One of which that is not so, or cannot be seen, comes again.
     pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
         while self.next().is_some_and(|until| until <= now) {
-            let doubted = self.doubted.pop_front()?;
-            if ports::is_listened_to(doubted.service, doubted.to) == Ok(false) {
-                return Some((doubted.asked.0, doubted.mad));
+            let Doubted { service, to, asked, mad, .. } = self.doubted.pop_front()?;
+            if ports::is_listened_to(service, to) == Ok(false)
+                && ports::is_owed(service) == Ok(false)
+            {
+                return Some((asked.0, mad));
             }
         }
         None
@@ -120,11 +133,25 @@ mod tests {
         strays.take(start, from, (nobodys, four), &mad(1));
         strays.take(start, from, (nobodys, four), &mad(1));
         strays.take(start, from, (somebodys, four), &mad(2));
-        // Its listener goes; what it took is not ours for that.
-        drop(listener);
-        strays.take(start, from, (somebodys, four), &mad(2));
         assert_eq!((strays.next(), strays.due(start)), (Some(BETWEEN_LISTENERS), None));
         assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(1))));
         assert_eq!((strays.next(), strays.due(BETWEEN_LISTENERS)), (None, None));
+
+        // Its listener goes, and it still has what it took.
+        let owed = ports::owe(somebodys, 7).expect("a name is free");
+        let another = ports::owe(somebodys, 7).expect("another one, too");
+        drop((listener, another));
+        strays.take(start, from, (somebodys, four), &mad(2));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), None, "somebody has it");
+        // It is killed.
+        drop(owed);
+        strays.take(start, from, (somebodys, four), &mad(2));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(2))));
+
+        // Of this host: its client has seen a listener.
+        strays.take_local(start, from, (nobodys, four), &mad(3));
+        assert_eq!(strays.next(), None);
+        strays.take_local(start, from, (nobodys, four), &mad(3));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(3))));
     }
 }

@@ -2,7 +2,7 @@
 //! process that was killed; here the processes that are left do it, and one of them for all: the one who answers for those that are gone ([`crate::stray`]).
 
 use crate::agent::Peer;
-use crate::ports::OWNER_BITS;
+use crate::processes::OWNER_BITS;
 use crate::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{CommId, MAD_LEN, Mad, Message, Qpn};
