@@ -173,7 +173,7 @@ static void left_port(void)
 
 	NEED(read(word, &c, 1) == 1 && waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status));
 	/* It asks again meanwhile, and other processes of the host see that nobody listens. */
-	usleep(1200000);
+	usleep(1800000);
 	check(is_quiet(), "nobody takes a request away from who has it, and listens no more");
 	kill(server, SIGCONT);
 	is_served(id);

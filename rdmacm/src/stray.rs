@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long a service may have no listener before its client hears that: a server that has its client may be about to listen anew.
 pub(crate) const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
+/// The same for one of this host, which had a listener a moment ago.
+const AFTER_A_LISTENER: Duration = Duration::from_secs(1);
 /// Requests at most that wait for a listener, and that are remembered to have come once.
 const MOST: usize = 256;
 
@@ -28,7 +30,7 @@ pub(crate) struct Strays {
     voice: Option<Name>,
     /// Of this host, that came once. Who asked had seen a listener before.
     local: VecDeque<Asked>,
-    /// Had none; the earliest first.
+    /// Had none.
     doubted: VecDeque<Doubted>,
 }
 
@@ -50,10 +52,21 @@ impl Strays {
         self.voice.is_some()
     }
 
-    /// A request came, for a service that this process does not have.
+    /// A request of another host came, for a service that this process does not have.
     pub(crate) fn take(
         &mut self,
         now: Time,
+        from: Peer,
+        target: (ServiceId, IpAddr),
+        mad: &[u8; MAD_LEN],
+    ) {
+        self.doubt(now, BETWEEN_LISTENERS, from, target, mad);
+    }
+
+    fn doubt(
+        &mut self,
+        now: Time,
+        patience: Duration,
         from: Peer,
         (service, to): (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
@@ -65,7 +78,7 @@ impl Strays {
         }
         // Where it cannot be seen it comes again.
         if ports::is_listened_to(service, to) == Ok(false) {
-            let until = now.saturating_add(BETWEEN_LISTENERS);
+            let until = now.saturating_add(patience);
             self.doubted.push_back(Doubted { until, service, to, asked, mad: *mad });
         }
     }
@@ -80,7 +93,7 @@ impl Strays {
     ) {
         let asked = (from, sorting::asker(mad));
         if self.local.contains(&asked) {
-            return self.take(now, from, target, mad);
+            return self.doubt(now, AFTER_A_LISTENER, from, target, mad);
         }
         self.local.truncate(MOST - 1);
         self.local.push_front(asked);
@@ -88,13 +101,13 @@ impl Strays {
 
     /// When `due` has something to say.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.doubted.front().map(|doubted| doubted.until)
+        self.doubted.iter().map(|doubted| doubted.until).min()
     }
 
     /// A request whose time has come, that still has no listener, and that nobody has taken. One of which that is not so, or cannot be seen, comes again.
     pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
-        while self.next().is_some_and(|until| until <= now) {
-            let Doubted { service, to, asked, mad, .. } = self.doubted.pop_front()?;
+        while let Some(at) = self.doubted.iter().position(|doubted| doubted.until <= now) {
+            let Doubted { service, to, asked, mad, .. } = self.doubted.remove(at)?;
             if ports::is_listened_to(service, to) == Ok(false)
                 && ports::is_owed(service) == Ok(false)
             {
@@ -152,6 +165,9 @@ mod tests {
         strays.take_local(start, from, (nobodys, four), &mad(3));
         assert_eq!(strays.next(), None);
         strays.take_local(start, from, (nobodys, four), &mad(3));
-        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(3))));
+        strays.take(start, from, (nobodys, four), &mad(4));
+        assert_eq!(strays.next(), Some(BETWEEN_LISTENERS), "each has its time");
+        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(4))));
+        assert_eq!(strays.due(AFTER_A_LISTENER), Some((from, mad(3))));
     }
 }
