@@ -1,5 +1,7 @@
 //! Network namespaces with a cable between them: two hosts in one.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 /// Two network namespaces; gone with this.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
@@ -24,7 +26,9 @@ impl Namespaces {
     /// # Errors
     /// They cannot be made: for people.
     pub(crate) fn new() -> crate::Result<Self> {
-        let id = std::process::id();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        // There may be two pairs at a time.
+        let id = format!("{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let made = Self {
             names: [format!("fv-host-{id}-a"), format!("fv-host-{id}-b")],
             devices: [format!("fva{id}"), format!("fvb{id}")],

@@ -157,6 +157,10 @@ fn grant(domain: c_int, listener: &State, id: Arc<Id>, said: &[u8]) -> Result<Ar
         super::end::abandon(&socket);
         return Err(why);
     }
+    if listener.options.keep_alive {
+        // Where there is no thread, it is not kept alive, and says so.
+        let _unkept = super::options::keep_alive(&socket);
+    }
     Ok(socket)
 }
 

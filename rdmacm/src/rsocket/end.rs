@@ -36,7 +36,9 @@ fn shut_down<'a>(
         state.wake();
         return Ok(state);
     }
-    state.options.keep_alive = false;
+    if std::mem::take(&mut state.options.keep_alive) {
+        super::keep_alive::look_again();
+    }
     state.progress();
     let message = state.stream.as_mut().and_then(|stream| stream.shut_down(reading, writing));
     if let Some(message) = message {

@@ -14,10 +14,11 @@
 //! | `poll`, `set` | `rpoll`, `rselect`; `repoll_create` and its kin |
 //! | `end` | `rshutdown`, `rclose` |
 //! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
+//! | `keep_alive` | `SO_KEEPALIVE` |
 //! | `bell` | what wakes a thread that waits |
 //! | `settings` | files of the administrator |
 //!
-//! There are no threads: whoever calls does what is due for the socket. Its descriptor is an epoll(7) descriptor over what may bring news, so that poll(2) wakes a thread when somebody should look.
+//! There are no threads but that of sockets that are kept alive: whoever calls does what is due for the socket. Its descriptor is an epoll(7) descriptor over what may bring news, so that poll(2) wakes a thread when somebody should look.
 //! The lock of a socket comes before those of ids and agents.
 
 mod bell;
@@ -26,6 +27,7 @@ mod datagram_endpoint;
 mod datagrams;
 pub(crate) mod end;
 mod endpoint;
+mod keep_alive;
 pub(crate) mod mapping;
 mod memory;
 mod numbers;

@@ -1,12 +1,15 @@
 //! `rsetsockopt`, `rgetsockopt`, `rfcntl` (rsocket(7)).
 
-use super::socket::{Phase, State, find};
+use super::keep_alive;
+use super::socket::{Phase, Socket, State, find};
 use crate::calls::options as ids;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
 use ferroverbs_cm::stream::{LOW_WATER, MOST_QUEUE, scale, unscale};
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The level of an rsocket's own options (`<rdma/rsocket.h>`).
 const SOL_RDMA: c_int = 0x10000;
@@ -30,6 +33,27 @@ pub(super) struct Options {
     pub(super) no_delay: bool,
     pub(super) only_ipv6: bool,
     pub(super) type_of_service: c_int,
+}
+
+impl Options {
+    /// How long it takes until the peer of a socket that is kept alive is asked for (`TCP_KEEPIDLE`).
+    pub(super) fn idle(&self) -> Duration {
+        Duration::from_secs(self.keep_idle.max(1).unsigned_abs().into())
+    }
+}
+
+/// Has a socket kept alive, or not any more, after its options have changed.
+///
+/// # Errors
+/// The system's: there is no thread for it. The option is off then.
+pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
+    let options = socket.lock().options;
+    if !options.keep_alive {
+        keep_alive::look_again();
+        return Ok(());
+    }
+    keep_alive::keep(socket, options.idle())
+        .inspect_err(|_| socket.lock().options.keep_alive = false)
 }
 
 /// An `int` of the application.
@@ -210,7 +234,16 @@ verb! {
             // SAFETY: by the contract above. The first member of `struct linger` is an int, too.
             unsafe { int(value, len)? }
         };
+        let before = socket.lock().options.keep_alive;
         set(&mut socket.lock(), level, option, value)?;
+        let is_new = match (level, option) {
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => before != (value != 0),
+            (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => before,
+            _ => false,
+        };
+        if is_new {
+            keep_alive(&socket)?;
+        }
         Ok(MinusOne(0))
     }
 

@@ -14,6 +14,7 @@ use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
 use ferroverbs_cm::stream::{Done, Hello, Life, Settings, Stream, Targets, Update, unscale};
 use std::ffi::c_int;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,6 +76,8 @@ pub(super) struct State {
     /// Buffers of ours that the peer may write to, and those of the peer.
     pub(super) mapped: super::mapping::Mapped,
     pub(super) targets: Targets,
+    /// Makes the descriptor readable for good: the connection broke while nobody called.
+    alarm: Option<OwnedFd>,
     /// The bells of threads that sleep.
     sleepers: Vec<c_int>,
     /// Room for completions, kept from one look to the next.
@@ -128,6 +131,7 @@ impl Socket {
             error: None,
             mapped: super::mapping::Mapped::default(),
             targets: Targets::default(),
+            alarm: None,
             sleepers: vec![],
             news: vec![],
         };
@@ -324,6 +328,29 @@ impl State {
             self.wake();
         }
         any
+    }
+
+    /// For who is not called: takes what the device says. Events of the id stay, as they are what a thread sees that polls the descriptor by itself.
+    pub(super) fn look(&mut self) {
+        if !self.take_completions() {
+            return;
+        }
+        self.pay();
+        self.wake();
+        if self.stream.as_ref().is_some_and(|stream| stream.life() == Life::Broken) {
+            // SAFETY: eventfd has no requirements, and what it made is ours.
+            let alarm = unsafe {
+                let fd = libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+                (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+            };
+            // Where descriptors are lacking, who calls next hears of it.
+            self.alarm = alarm.filter(|alarm| self.watch(alarm.as_raw_fd()).is_ok());
+        }
+    }
+
+    /// Whether requests of ours are under way.
+    pub(super) fn awaits_answers(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| !stream.outgoing.is_idle())
     }
 
     fn take_completions(&mut self) -> bool {

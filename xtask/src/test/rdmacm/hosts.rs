@@ -138,10 +138,14 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         drop(other);
     }
     losses::run(bench, tally, &hosts)?;
-    // It takes the adapter's retries, a minute, so that one side has to do; on one host both are tried.
+    // These take the adapter's retries, a minute, so that they go on side by side, and one side has to do; on one host both are tried.
+    let idle = rsockets::Idle::begin(bench, tally);
     let name = format!("rstream between two hosts, {} is killed", rsockets::SIDES[0]);
     bench.step(&format!("rdmacm: {name}"));
     tally.record(&name, rsockets::killed(bench, &at, 0));
+    let name = "an idle rsocket whose peer's cable is cut (SO_KEEPALIVE)";
+    bench.step(&format!("rdmacm: {name}"));
+    tally.record(name, idle.and_then(rsockets::Idle::end));
     match hosts.set_cable(1500, "loss 10%") {
         Ok(()) => {
             for case in LOSSY {

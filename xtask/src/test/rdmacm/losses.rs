@@ -74,13 +74,15 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 const FIRST_OF_TWO: &str = "numgen inc mod 2 0";
 const EACH: &str = "";
 
-/// MADs of a kind are lost where they come to a host; no more when this is dropped.
-struct Losses<'a> {
+/// Some packets are counted where they come to a host, and lost, if they are to be; no more when this is dropped.
+pub(super) struct Losses<'a> {
     bench: &'a Bench,
     hosts: &'a Namespaces,
 }
 
 impl<'a> Losses<'a> {
+    /// MADs of a kind are lost.
+    ///
     /// # Errors
     /// The rule cannot be made: for people.
     fn begin(
@@ -89,14 +91,36 @@ impl<'a> Losses<'a> {
         attribute: u16,
         which: &str,
     ) -> Result<Self, String> {
+        // A datagram of SEND, to QP 1.
+        let which = format!("0x64 @th,104,24 1 @th,352,16 {attribute:#x} {which}");
+        Self::rule(bench, hosts, &which, "drop")
+    }
+
+    /// Packets with an opcode are counted.
+    ///
+    /// # Errors
+    /// The rule cannot be made: for people.
+    pub(super) fn of_none(
+        bench: &'a Bench,
+        hosts: &'a Namespaces,
+        opcode: u8,
+    ) -> Result<Self, String> {
+        Self::rule(bench, hosts, &format!("{opcode:#x}"), "accept")
+    }
+
+    /// `which`: the opcode, and what else it is about, in the words of nft(8), where offsets are bits, from UDP's header on.
+    fn rule(
+        bench: &'a Bench,
+        hosts: &'a Namespaces,
+        which: &str,
+        what: &str,
+    ) -> Result<Self, String> {
         let losses = Self { bench, hosts };
         let file = bench.scratch.fresh("losses");
-        // UDP to RoCE's port; a datagram of SEND; to QP 1. Offsets are bits, from UDP's header on.
         let rules = format!(
             "table inet losses {{\n counter lost {{ }}\n chain arriving {{\n \
              type filter hook prerouting priority -300; policy accept;\n \
-             udp dport 4791 @th,64,8 0x64 @th,104,24 1 @th,352,16 {attribute:#x} {which} \
-             counter name lost drop\n }}\n}}\n"
+             udp dport 4791 @th,64,8 {which} counter name lost {what}\n }}\n}}\n"
         );
         std::fs::write(&file, rules).map_err(|why| why.to_string())?;
         let file = file.display().to_string();
@@ -106,8 +130,8 @@ impl<'a> Losses<'a> {
         Ok(losses)
     }
 
-    /// How many were.
-    fn count(&self) -> Result<u64, String> {
+    /// How many there were.
+    pub(super) fn count(&self) -> Result<u64, String> {
         let mut all = 0;
         for name in &self.hosts.names {
             let said = self.nft(name, &["list", "counter", "inet", "losses", "lost"])?;

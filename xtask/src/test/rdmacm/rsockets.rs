@@ -1,6 +1,9 @@
 //! rsockets: the programs of rdmacm-utils that use them, and what one end hears when the other one is killed.
 
-use super::{ADDRESS, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both};
+use super::hosts::site;
+use super::losses::Losses;
+use super::{ADDRESS, Case, LIMIT, PLAIN, SOCKET, Site, TCP, both, compiled};
+use crate::namespaces::{Namespaces, SERVER};
 use crate::over::DataPath;
 use crate::pair;
 use crate::process::{End, Finished, Job, PAUSE, Running};
@@ -272,4 +275,55 @@ pub(super) fn killed_while(
         return Err(left.report(&format!("{} waits", SIDES[1 - victim])));
     }
     Ok(left)
+}
+
+/// A stream that nobody uses, between two hosts of its own, whose cable was cut.
+pub(super) struct Idle {
+    server: Running,
+    _client: Running,
+    _hosts: Namespaces,
+}
+
+impl Idle {
+    /// Makes it, sees that the peer is asked for on the wire, and cuts the cable.
+    ///
+    /// # Errors
+    /// There is none, or nobody asks: for people.
+    pub(super) fn begin(bench: &Bench, tally: &mut Tally) -> Result<Self, String> {
+        /// The opcode of an RDMA WRITE of one packet, without immediate data (IBTA vol 1, 9.2).
+        const WRITE: u8 = 0x0a;
+        let hosts = Namespaces::new()?;
+        let at = site(bench, &hosts, SERVER)?;
+        let exe = compiled(bench, "idle")?.display().to_string();
+        let sign = bench.scratch.fresh("sign");
+        let words = [&exe, "server", &sign.display().to_string()];
+        let mut server = at.job(0, &words, None)?.start(&bench.scratch)?;
+        let client = at.job(1, &[&exe, "client", ADDRESS], None)?.start(&bench.scratch)?;
+        let deadline = Instant::now() + LIMIT;
+        let mut wait = |what: &str, is_so: &dyn Fn() -> Result<bool, String>| {
+            while !is_so()? {
+                if server.ended() || Instant::now() > deadline {
+                    return Err(what.to_owned());
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        };
+        wait("they do not connect", &|| Ok(sign.exists()))?;
+        match Losses::of_none(bench, &hosts, WRITE) {
+            Ok(writes) => wait("the peer is not asked for", &|| Ok(writes.count()? > 1))?,
+            Err(why) => tally.skip("what keeps an rsocket alive, on the wire", &why),
+        }
+        hosts.plug(false)?;
+        Ok(Self { server, _client: client, _hosts: hosts })
+    }
+
+    /// Its server has seen that its peer is gone.
+    ///
+    /// # Errors
+    /// It has not: for people.
+    pub(super) fn end(self) -> Result<(), String> {
+        let server = self.server.finish(Instant::now() + LIMIT);
+        if server.ok() { Ok(()) } else { Err(server.report("server")) }
+    }
 }
