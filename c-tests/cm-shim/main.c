@@ -2,7 +2,7 @@
  * Drives librdmacm over the recording kernel of kernel.c, and prints what the kernel was asked, what the calls returned, and what
  * they stored. The output must be the same on the system's librdmacm and on ours.
  *
- * usage: commands [abi=N] [old] [no-indices] [iwarp] [ece] [fail=COMMAND:ERRNO], or: commands where (which library this is)
+ * usage: commands [abi=N] [old] [no-indices] [iwarp] [ece] [fail=COMMAND:ERRNO] [names], or: commands where (which library this is)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -528,7 +528,12 @@ static void synchronous(void)
 	info.ai_dst_len = sizeof(struct sockaddr_in);
 	info.ai_connect = front;
 	info.ai_connect_len = sizeof(front);
-	for (int way = 0; way < 3; way++) {
+	for (int way = 0; way < 4; way++) {
+		struct ibv_path_data paths[2] = { { .flags = 7, .path = { .service_id = 5, .pkey = 6 } } };
+
+		/* With a path, of which a path service would have told. */
+		info.ai_route = way == 3 ? paths : NULL;
+		info.ai_route_len = way == 3 ? sizeof(paths) : 0;
 		/* The name that the id will have. */
 		handle = shim_next_handle();
 		id = NULL;
@@ -574,6 +579,71 @@ static void moves(void)
 	}
 }
 
+static void show_address(const char *which, const struct sockaddr *address, socklen_t len, const char *name)
+{
+	shim_note(" %s %u %s", which, len, name ? name : "-");
+	if (address && len)
+		shim_bytes("is", address, address->sa_family == AF_INET ? 8 : len);
+	else
+		shim_note(" none %d", !!address);
+}
+
+/* Names and addresses that need no server of names. */
+static void names(void)
+{
+	static const char *const nodes[] = { NULL, "10.9.8.7", "fd12::7", "not a name" };
+	static const char *const services[] = { NULL, "7471", "not a service" };
+	static const int flags[] = { 0, RAI_PASSIVE, RAI_NUMERICHOST, RAI_NUMERICHOST | RAI_PASSIVE, RAI_NUMERICHOST | RAI_NOROUTE, RAI_NUMERICHOST | RAI_FAMILY };
+	static const int families[] = { 0, AF_INET, AF_INET6, AF_IB };
+	/* Types of queue pairs and spaces of ports. */
+	static const int kinds[][2] = {
+		{ 0, 0 }, { IBV_QPT_UD, 0 }, { IBV_QPT_XRC_SEND, RDMA_PS_TCP }, { 0, RDMA_PS_UDP }, { IBV_QPT_UC, RDMA_PS_IB }, { 0, RDMA_PS_IPOIB }, { IBV_QPT_UD, RDMA_PS_TCP },
+	};
+	enum { NODES = 4, SERVICES = 3, FLAGS = 6, FAMILIES = 4, KINDS = 7, GIVEN = 3 };
+
+	for (unsigned n = 0; n <= NODES * SERVICES * FLAGS * FAMILIES * KINDS * GIVEN; n++) {
+		unsigned left = n;
+		struct rdma_addrinfo hints = { 0 }, *found = NULL;
+		const char *node = nodes[left % NODES], *service = services[left / NODES % SERVICES];
+
+		left /= NODES * SERVICES;
+		hints.ai_flags = flags[left % FLAGS];
+		hints.ai_family = families[left / FLAGS % FAMILIES];
+		left /= FLAGS * FAMILIES;
+		hints.ai_qp_type = kinds[left % KINDS][0];
+		hints.ai_port_space = kinds[left % KINDS][1];
+		if (left / KINDS % GIVEN > 0) {
+			hints.ai_dst_addr = v4("10.1.1.1", 1);
+			hints.ai_dst_len = sizeof(struct sockaddr_in);
+		}
+		if (left / KINDS % GIVEN > 1) {
+			hints.ai_src_addr = v6("fd12::9", 2);
+			hints.ai_src_len = sizeof(struct sockaddr_in6);
+		}
+		/* What would be asked over the network is left out, and what upstream's takes for an IPv6 address, of whatever family it is. */
+		if (node == nodes[NODES - 1] && !(hints.ai_flags & RAI_NUMERICHOST))
+			continue;
+		if (node == nodes[1] && hints.ai_family == AF_IB && hints.ai_flags & RAI_FAMILY)
+			continue;
+		errno = 0;
+		int ret = rdma_getaddrinfo(node, service, n < NODES * SERVICES * FLAGS * FAMILIES * KINDS * GIVEN ? &hints : NULL, &found);
+
+		shim_note("rdma_getaddrinfo %s %s %#x %d %d %#x %d = %d", node ? node : "-", service ? service : "-", hints.ai_flags, hints.ai_family, hints.ai_qp_type,
+			  hints.ai_port_space, left / KINDS % GIVEN, ret);
+		if (ret == -1)
+			shim_note(" errno %d", errno);
+		for (struct rdma_addrinfo *one = ret ? NULL : found; one; one = one->ai_next) {
+			shim_note(" flags %#x family %d type %d space %#x route %zu connect %zu", one->ai_flags, one->ai_family, one->ai_qp_type, one->ai_port_space,
+				  one->ai_route_len, one->ai_connect_len);
+			show_address("source", one->ai_src_addr, one->ai_src_len, one->ai_src_canonname);
+			show_address("destination", one->ai_dst_addr, one->ai_dst_len, one->ai_dst_canonname);
+		}
+		shim_note("\n");
+		if (!ret)
+			rdma_freeaddrinfo(found);
+	}
+}
+
 static void all(void)
 {
 	int count = -1;
@@ -594,6 +664,8 @@ static void all(void)
 
 int main(int argc, char **argv)
 {
+	int only_names = 0;
+
 	if (argc == 2 && strcmp(argv[1], "where") == 0) {
 		Dl_info info;
 
@@ -613,6 +685,8 @@ int main(int argc, char **argv)
 			shim.indices = 0;
 		else if (strcmp(argv[a], "iwarp") == 0)
 			shim.iwarp = 1;
+		else if (strcmp(argv[a], "names") == 0)
+			only_names = 1;
 		else if (strcmp(argv[a], "ece") == 0)
 			shim.ece = 1;
 		else if (sscanf(argv[a], "fail=%d:%d", &command, &error) == 2) {
@@ -632,7 +706,10 @@ int main(int argc, char **argv)
 		shim_note("  none, errno %d\n", errno);
 		return 0;
 	}
-	all();
+	if (only_names)
+		names();
+	else
+		all();
 	shim_note("rdma_destroy_event_channel\n");
 	rdma_destroy_event_channel(channel);
 	return 0;

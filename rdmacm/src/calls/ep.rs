@@ -1,6 +1,6 @@
 //! Synchronous ids in one step: `rdma_create_ep(3)`, `rdma_destroy_ep(3)`, `rdma_get_request(3)`.
 
-use super::{channel, id as ids, qp, resolve};
+use super::{channel, complete, id as ids, options, qp, resolve};
 use crate::channel::Channel;
 use crate::id::{Id, SendPd, Side};
 use abi::*;
@@ -32,7 +32,14 @@ unsafe fn make(
             return Ok(());
         }
         done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
-        done(resolve::resolve_route(id, RESOLVE_MS))?;
+        // Soft's paths follow from the addresses.
+        if info.ai_route_len > 0 && held.side() == Side::Kernel {
+            let (at, len) = (info.ai_route, info.ai_route_len);
+            done(options::set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, at, len))?;
+            complete(&held)?;
+        } else {
+            done(resolve::resolve_route(id, RESOLVE_MS))?;
+        }
         if let Some(init) = init.as_mut() {
             init.qp_type = (*id).qp_type;
             done(qp::create_c(id, pd, init))?;

@@ -1,35 +1,39 @@
 //! Names: `rdma_getaddrinfo(3)`, `rdma_freeaddrinfo(3)`; for an id `rdma_resolve_addrinfo(3)`. They are resolved by the C library.
 
 use super::complete;
-use crate::address;
 use crate::channel::Event;
 use crate::id::{Id, Side};
-use crate::kernel;
+use crate::kernel::{self, id::AF_IB};
 use abi::*;
 use cface::{Errno, MinusOne, mem, verb};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
-/// What getaddrinfo(3) knows of a name: the first address, as a sockaddr from calloc(3), and its length.
+/// What getaddrinfo(3) knows of a name: the first address, as a sockaddr from calloc(3), and its length; the type and the protocol of a socket for it.
+struct Named {
+    address: *mut libc::sockaddr,
+    len: libc::socklen_t,
+    socket: c_int,
+    protocol: c_int,
+}
+
+/// Looks a name up.
 ///
 /// # Errors
-/// The errno of its error.
+/// Its number, and an errno for it.
 ///
 /// # Safety
 /// The strings are NULL or strings.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
-    family: c_int,
-    flags: c_int,
-    socket: c_int,
-) -> Result<(*mut libc::sockaddr, libc::socklen_t), (c_int, Errno)> {
-    // SAFETY: zeros are valid hints; the caller's strings are NULL or end in a NUL (rdma_getaddrinfo(3)); the list is freed before this returns.
+    hints: Option<&libc::addrinfo>,
+) -> Result<Named, (c_int, Errno)> {
+    // SAFETY: the caller's strings are NULL or end in a NUL (rdma_getaddrinfo(3)); the list is freed before this returns.
     unsafe {
-        let mut hints: libc::addrinfo = std::mem::zeroed();
-        (hints.ai_flags, hints.ai_family, hints.ai_socktype) = (flags, family, socket);
         let mut list = null_mut();
-        let error = libc::getaddrinfo(node, service, &raw const hints, &raw mut list);
+        let hints = hints.map_or(std::ptr::null(), std::ptr::from_ref);
+        let error = libc::getaddrinfo(node, service, hints, &raw mut list);
         if error != 0 {
             let errno = match error {
                 libc::EAI_SYSTEM => Errno::last(),
@@ -39,9 +43,11 @@ unsafe fn look_up(
             };
             return Err((error, errno));
         }
+        let (socket, protocol) = ((*list).ai_socktype, (*list).ai_protocol);
         let copied = copy((*list).ai_addr, (*list).ai_addrlen);
         libc::freeaddrinfo(list);
-        copied.map_err(|why| (libc::EAI_MEMORY, why))
+        let (address, len) = copied.map_err(|why| (libc::EAI_MEMORY, why))?;
+        Ok(Named { address, len, socket, protocol })
     }
 }
 
@@ -59,7 +65,67 @@ unsafe fn copy(
     Ok((made.cast().as_ptr(), len))
 }
 
-/// Fills in `info`.
+/// What the resolver is asked for. What does not go together is refused by it.
+fn wanted(hints: &rdma_addrinfo) -> libc::addrinfo {
+    // SAFETY: zeros are valid hints.
+    let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
+    for (ours, its) in [(RAI_PASSIVE, libc::AI_PASSIVE), (RAI_NUMERICHOST, libc::AI_NUMERICHOST)] {
+        if hints.ai_flags & ours != 0 {
+            wanted.ai_flags |= its;
+        }
+    }
+    // InfiniBand's own has no names.
+    if hints.ai_family != AF_IB {
+        wanted.ai_family = hints.ai_family;
+    }
+    wanted.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
+        IBV_QPT_UD => libc::SOCK_DGRAM,
+        _ => 0,
+    };
+    wanted.ai_protocol = match (hints.ai_port_space.cast_unsigned(), wanted.ai_socktype) {
+        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+        (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+        _ => 0,
+    };
+    wanted
+}
+
+/// Makes an address of InfiniBand's own family of a GID that was given as an IPv6 address. Of others nothing can be made.
+///
+/// # Safety
+/// `found` is what [`look_up`] found.
+unsafe fn convert(found: &mut Named, space: c_int) {
+    // SAFETY: addresses have room for any kind (`copy`), and the family says which this one is.
+    unsafe {
+        if i32::from((*found.address).sa_family) != libc::AF_INET6 {
+            return;
+        }
+        let six = found.address.cast::<libc::sockaddr_in6>().read_unaligned();
+        let (space, port) = (space.cast_unsigned(), u16::from_be(six.sin6_port));
+        let mut mask = 0;
+        for (is_said, bits) in [(space != 0, RDMA_IB_IP_PS_MASK), (port != 0, RDMA_IB_IP_PORT_MASK)]
+        {
+            if is_said {
+                mask |= bits;
+            }
+        }
+        let converted = sockaddr_ib {
+            sib_family: AF_IB as u16,
+            sib_pkey: 0xffff_u16.to_be(),
+            sib_flowinfo: six.sin6_flowinfo,
+            sib_addr: ib_addr { ib_u: ib_addr_u { uib_addr8: six.sin6_addr.s6_addr } },
+            sib_sid: (u64::from(space) << 16 | u64::from(port)).to_be(),
+            sib_sid_mask: mask.to_be(),
+            sib_scope_id: six.sin6_scope_id.into(),
+        };
+        found.address.cast::<sockaddr_ib>().write_unaligned(converted);
+        found.len = size_of::<sockaddr_ib>() as libc::socklen_t;
+    }
+}
+
+/// Fills in `info`, as upstream's does (`rdma_getaddrinfo` in rdma-core's `librdmacm/addrinfo.c`): a name leads to one address, and all else of it follows from what the resolver
+/// says; without a name `hints` are copied.
 ///
 /// # Safety
 /// As `get`.
@@ -67,80 +133,63 @@ unsafe fn fill(
     info: *mut rdma_addrinfo,
     node: *const c_char,
     service: *const c_char,
-    hints: *const rdma_addrinfo,
+    hints: Option<&rdma_addrinfo>,
 ) -> Result<(), (c_int, Errno)> {
-    // SAFETY: `info` is fresh; `hints` is NULL or readable, with what it names; the strings are strings.
+    let memory = |why| (libc::EAI_MEMORY, why);
+    // SAFETY: `info` is fresh; what `hints` name is readable; the strings are strings.
     unsafe {
-        let hints = hints.as_ref();
-        let flags = hints.map_or(0, |hints| hints.ai_flags);
-        let passive = flags & RAI_PASSIVE != 0;
-        let (mut qp_type, mut space) =
-            hints.map_or((0, 0), |hints| (hints.ai_qp_type, hints.ai_port_space));
-        let ud = IBV_QPT_UD.cast_signed();
-        if space == 0 {
-            let udp = qp_type == ud;
-            space = if udp { RDMA_PS_UDP } else { RDMA_PS_TCP }.cast_signed();
-        }
-        let for_datagrams = [RDMA_PS_UDP, RDMA_PS_IPOIB].contains(&space.cast_unsigned());
-        if qp_type == 0 {
-            qp_type = if for_datagrams { ud } else { IBV_QPT_RC.cast_signed() };
-        }
-        let socket = if for_datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
-        let family = hints.map_or(0, |hints| hints.ai_family);
-        // AF_IB has no names.
-        let family = if [libc::AF_INET, libc::AF_INET6].contains(&family) { family } else { 0 };
-        let mut asked = if passive { libc::AI_PASSIVE } else { 0 };
-        if flags & RAI_NUMERICHOST != 0 {
-            asked |= libc::AI_NUMERICHOST;
-        }
-        (*info).ai_flags = flags;
-        (*info).ai_qp_type = qp_type;
-        (*info).ai_port_space = space;
+        let info = &mut *info;
         if !node.is_null() || !service.is_null() {
-            let (found, len) = look_up(node, service, family, asked, socket)?;
-            (*info).ai_family = i32::from((*found).sa_family);
-            if passive {
-                ((*info).ai_src_addr, (*info).ai_src_len) = (found, len);
+            let asked = hints.map(wanted);
+            let mut found = look_up(node, service, asked.as_ref())?;
+            let (qp_type, space) =
+                hints.map_or((0, 0), |hints| (hints.ai_qp_type, hints.ai_port_space));
+            let of_socket = match found.socket {
+                libc::SOCK_STREAM => IBV_QPT_RC,
+                libc::SOCK_DGRAM => IBV_QPT_UD,
+                _ => 0,
+            };
+            let of_protocol = match found.protocol {
+                libc::IPPROTO_TCP => RDMA_PS_TCP,
+                libc::IPPROTO_UDP => RDMA_PS_UDP,
+                _ => 0,
+            };
+            let or =
+                |said: c_int, follows: u32| if said == 0 { follows.cast_signed() } else { said };
+            info.ai_qp_type = or(qp_type, of_socket);
+            info.ai_port_space = or(space, of_protocol);
+            let of_infiniband = hints.is_some_and(|hints| {
+                let flags = RAI_FAMILY | RAI_NUMERICHOST;
+                hints.ai_family == AF_IB && hints.ai_flags & flags == flags
+            });
+            if of_infiniband {
+                convert(&mut found, info.ai_port_space);
+            }
+            info.ai_family = (*found.address).sa_family.into();
+            if hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0) {
+                info.ai_flags = RAI_PASSIVE;
+                (info.ai_src_addr, info.ai_src_len) = (found.address, found.len);
             } else {
-                ((*info).ai_dst_addr, (*info).ai_dst_len) = (found, len);
+                (info.ai_dst_addr, info.ai_dst_len) = (found.address, found.len);
+            }
+        } else if let Some(hints) = hints {
+            info.ai_flags = hints.ai_flags;
+            info.ai_family = hints.ai_family;
+            info.ai_qp_type = hints.ai_qp_type;
+            info.ai_port_space = hints.ai_port_space;
+            if hints.ai_dst_len > 0 && !hints.ai_dst_addr.is_null() {
+                let made = copy(hints.ai_dst_addr, hints.ai_dst_len).map_err(memory)?;
+                (info.ai_dst_addr, info.ai_dst_len) = made;
             }
         }
-        let Some(hints) = hints else { return source(info) };
-        let memory = |why| (libc::EAI_MEMORY, why);
-        if (*info).ai_dst_addr.is_null() && !hints.ai_dst_addr.is_null() {
-            let made = copy(hints.ai_dst_addr, hints.ai_dst_len).map_err(memory)?;
-            ((*info).ai_dst_addr, (*info).ai_dst_len) = made;
-            (*info).ai_family = i32::from((*hints.ai_dst_addr).sa_family);
-        }
-        if (*info).ai_src_addr.is_null() && !hints.ai_src_addr.is_null() {
+        if let Some(hints) = hints
+            && info.ai_src_len == 0
+            && hints.ai_src_len > 0
+            && !hints.ai_src_addr.is_null()
+        {
             let made = copy(hints.ai_src_addr, hints.ai_src_len).map_err(memory)?;
-            ((*info).ai_src_addr, (*info).ai_src_len) = made;
-            if (*info).ai_family == 0 {
-                (*info).ai_family = i32::from((*hints.ai_src_addr).sa_family);
-            }
+            (info.ai_src_addr, info.ai_src_len) = made;
         }
-        source(info)
-    }
-}
-
-/// Which address of ours leads to the destination.
-///
-/// # Safety
-/// `info` is readable and writable, with what it names.
-unsafe fn source(info: *mut rdma_addrinfo) -> Result<(), (c_int, Errno)> {
-    // SAFETY: by the contract above; storage is writable.
-    unsafe {
-        let passive = (*info).ai_flags & (RAI_PASSIVE | RAI_NOROUTE) != 0;
-        if passive || (*info).ai_dst_addr.is_null() || !(*info).ai_src_addr.is_null() {
-            return Ok(());
-        }
-        let Ok(destination) = address::read((*info).ai_dst_addr) else { return Ok(()) };
-        // Where there is no way, rdma_resolve_addr(3) says so.
-        let Ok(own) = address::source_for(destination) else { return Ok(()) };
-        let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-        let len = address::write(&raw mut storage, own);
-        let made = copy((&raw const storage).cast(), len as libc::socklen_t);
-        ((*info).ai_src_addr, (*info).ai_src_len) = made.map_err(|why| (libc::EAI_MEMORY, why))?;
         Ok(())
     }
 }
@@ -157,51 +206,10 @@ impl Drop for Found {
 }
 
 impl Found {
-    /// A copy for the program.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    fn copy(&self) -> Result<*mut rdma_addrinfo, Errno> {
-        // SAFETY: the original is live; the copy is fresh, and what it names so far is its own.
-        unsafe {
-            let of = &*self.0;
-            let new =
-                mem::calloc_bytes(size_of::<rdma_addrinfo>())?.cast::<rdma_addrinfo>().as_ptr();
-            (*new).ai_flags = of.ai_flags;
-            (*new).ai_family = of.ai_family;
-            (*new).ai_qp_type = of.ai_qp_type;
-            (*new).ai_port_space = of.ai_port_space;
-            let addresses = || -> Result<(), Errno> {
-                if !of.ai_src_addr.is_null() {
-                    ((*new).ai_src_addr, (*new).ai_src_len) = copy(of.ai_src_addr, of.ai_src_len)?;
-                }
-                if !of.ai_dst_addr.is_null() {
-                    ((*new).ai_dst_addr, (*new).ai_dst_len) = copy(of.ai_dst_addr, of.ai_dst_len)?;
-                }
-                Ok(())
-            };
-            if let Err(why) = addresses() {
-                free(new);
-                return Err(why);
-            }
-            Ok(new)
-        }
+    /// It is the program's, to be freed by it.
+    fn give(self) -> *mut rdma_addrinfo {
+        std::mem::ManuallyDrop::new(self).0
     }
-}
-
-/// Whether there is anything to look for.
-///
-/// # Safety
-/// `hints` is NULL or readable.
-unsafe fn is_asked(
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-) -> bool {
-    // SAFETY: by the contract above.
-    let hints = unsafe { hints.as_ref() };
-    let given = hints.is_some_and(|h| !h.ai_src_addr.is_null() || !h.ai_dst_addr.is_null());
-    given || !node.is_null() || !service.is_null()
 }
 
 /// Looks up what is asked for; the errors are getaddrinfo(3)'s number, and errno.
@@ -216,6 +224,7 @@ unsafe fn find(
     let memory = |why| (libc::EAI_MEMORY, why);
     // SAFETY: by the contract above; the result is fresh.
     unsafe {
+        let hints = hints.as_ref();
         let info = mem::calloc_bytes(size_of::<rdma_addrinfo>()).map_err(memory)?;
         let info = info.cast().as_ptr();
         if let Err(why) = fill(info, node, service, hints) {
@@ -226,7 +235,7 @@ unsafe fn find(
     }
 }
 
-/// `rdma_getaddrinfo(3)`: as upstream's, -1 with errno or the number of getaddrinfo(3).
+/// `rdma_getaddrinfo(3)`: as upstream's, -1 with errno (`EOPNOTSUPP` a subnet manager is to be asked) or the number of getaddrinfo(3).
 ///
 /// # Safety
 /// The strings are NULL or strings; `hints` is NULL or readable, with what it names; `res` is NULL or writable.
@@ -239,8 +248,12 @@ pub(crate) unsafe extern "C" fn get(
     let done = cface::boundary(|| {
         // SAFETY: by the contract above.
         unsafe {
-            if res.is_null() || !is_asked(node, service, hints) {
+            if res.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
                 return Err(Errno::EINVAL);
+            }
+            // There is no subnet manager.
+            if hints.as_ref().is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+                return Err(Errno::EOPNOTSUPP);
             }
             match find(node, service, hints) {
                 Ok(info) => *res = info,
@@ -279,7 +292,7 @@ verb! {
         Ok(())
     }
 
-    /// `rdma_resolve_addrinfo(3)`: `EOPNOTSUPP` where a subnet manager is to be asked, and only that.
+    /// `rdma_resolve_addrinfo(3)`: `EOPNOTSUPP` a subnet manager is to be asked; `EBUSY` what was found before was not queried.
     ///
     /// # Safety
     /// `id` is NULL or live; the strings are NULL or strings; `hints` is NULL or readable, with what it names.
@@ -292,33 +305,30 @@ verb! {
         // SAFETY: by the contract above.
         unsafe {
             let id = Id::of(id)?;
-            let flags = hints.as_ref().map_or(0, |hints| hints.ai_flags);
-            if flags & (RAI_SA | RAI_DNS) == RAI_SA {
+            if id.lock().found.is_some() {
+                return Err(Errno::from_raw(libc::EBUSY));
+            }
+            if hints.as_ref().is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
                 return Err(Errno::EOPNOTSUPP);
             }
-            if !is_asked(node, service, hints) {
+            if node.is_null() && service.is_null() && hints.is_null() {
                 return Err(Errno::EINVAL);
             }
-            let (kind, status) = match find(node, service, hints) {
-                Ok(found) => {
-                    id.lock().found = Some(Found(found));
-                    if id.side() == Side::Kernel {
-                        // The kernel brings the event, so that it is in order with its own.
-                        let kind = u64::from(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
-                        kernel::id::write_event(&id, RDMA_CM_EVENT_INTERNAL, 0, kind)?;
-                        return complete(&id);
-                    }
-                    (RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0)
-                }
-                Err((_, why)) if id.side() == Side::Kernel => return Err(why),
-                Err((_, why)) => (RDMA_CM_EVENT_ADDRINFO_ERROR, -why.raw()),
-            };
-            id.push(Event::new(&id, kind, status));
+            let found = find(node, service, hints).map_err(|(_, why)| why)?;
+            id.lock().found = Some(Found(found));
+            if id.side() == Side::Kernel {
+                // The kernel brings the event, so that it is in order with its own.
+                let kind = u64::from(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+                kernel::id::write_event(&id, RDMA_CM_EVENT_INTERNAL, 0, kind)
+                    .inspect_err(|_| id.lock().found = None)?;
+            } else {
+                id.push(Event::new(&id, RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
+            }
             complete(&id)
         }
     }
 
-    /// `rdma_query_addrinfo(3)`: a copy of what was found.
+    /// `rdma_query_addrinfo(3)`: what was found, once; `ENOENT` nothing was.
     ///
     /// # Safety
     /// `id` is NULL or live; `info` is NULL or writable.
@@ -327,7 +337,8 @@ verb! {
         unsafe {
             let id = Id::of(id)?;
             let info = info.as_mut().ok_or(Errno::EINVAL)?;
-            *info = id.lock().found.as_ref().ok_or(Errno::EINVAL)?.copy()?;
+            let found = id.lock().found.take();
+            *info = found.ok_or(Errno::from_raw(libc::ENOENT))?.give();
         }
         Ok(MinusOne(0))
     }
