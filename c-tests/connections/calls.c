@@ -1,5 +1,5 @@
 /*
- * Calls that few programs make: options of vendors (ECE), data that come before the peer is ready, ids that become synchronous and back, shared receive queues and extended queue pairs of ids, members of a
+ * Calls that few programs make, and how much private data events have: options of vendors (ECE), data that come before the peer is ready, ids that become synchronous and back, shared receive queues and extended queue pairs of ids, members of a
  * multicast group that only send, and the end of time wait.
  *
  * Both sides are ids of this process, on a channel each.
@@ -99,6 +99,67 @@ static void data_came_first(void)
 	CHECK(!rdma_establish(client));
 	end(client, server);
 	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
+}
+
+/* The next event has private data: the whole field of its message, what was said and then zeros, as from the kernel (the sizes of `<rdma/ib_cm.h>`, less the addresses in front of requests). */
+static struct rdma_cm_id *is_told(struct rdma_event_channel *channel, enum rdma_cm_event_type type, int is_datagram, unsigned length)
+{
+	static const char zeros[256];
+	struct rdma_cm_event *event;
+
+	NEED(!rdma_get_cm_event(channel, &event));
+	struct rdma_cm_id *id = event->id;
+	const char *data = is_datagram ? event->param.ud.private_data : event->param.conn.private_data;
+	unsigned told = is_datagram ? event->param.ud.private_data_len : event->param.conn.private_data_len;
+
+	check(event->event == type, rdma_event_str(type));
+	check(told == length && data && !memcmp(data, text, sizeof(text)) && !memcmp(data + sizeof(text), zeros, length - sizeof(text)),
+	      "private data have the length of their field");
+	CHECK(!rdma_ack_cm_event(event));
+	return id;
+}
+
+static struct rdma_conn_param *with(const void *data, unsigned length)
+{
+	static struct rdma_conn_param param;
+
+	param = *new_queue();
+	param.private_data = data;
+	param.private_data_len = (uint8_t)length;
+	return &param;
+}
+
+static void private_data(void)
+{
+	static const char much[256];
+	struct sockaddr_in port = { .sin_family = AF_INET, .sin_addr = at.sin_addr };
+	struct rdma_cm_id *client = routed(RDMA_PS_TCP, &at), *server, *datagrams;
+
+	REFUSED(rdma_connect(client, with(much, 57)), EINVAL);
+	NEED(!rdma_connect(client, with(text, sizeof(text))));
+	server = is_told(serving, RDMA_CM_EVENT_CONNECT_REQUEST, 0, 56);
+	CHECK(!rdma_reject(server, text, sizeof(text)) && !rdma_destroy_id(server));
+	CHECK(is_told(asking, RDMA_CM_EVENT_REJECTED, 0, 148) == client && !rdma_destroy_id(client));
+
+	client = routed(RDMA_PS_TCP, &at);
+	NEED(!rdma_connect(client, with(much, 56)));
+	server = next(serving, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	NEED(!rdma_accept(server, with(text, sizeof(text))));
+	CHECK(is_told(asking, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, 196) == client && !rdma_establish(client));
+	CHECK(next(serving, RDMA_CM_EVENT_ESTABLISHED).id == server);
+	end(client, server);
+	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
+
+	NEED(!rdma_create_id(serving, &datagrams, NULL, RDMA_PS_UDP));
+	NEED(!rdma_bind_addr(datagrams, (struct sockaddr *)&port) && !rdma_listen(datagrams, 8));
+	port.sin_port = rdma_get_src_port(datagrams);
+	client = routed(RDMA_PS_UDP, &port);
+	REFUSED(rdma_connect(client, with(much, 181)), EINVAL);
+	NEED(!rdma_connect(client, with(text, sizeof(text))));
+	server = is_told(serving, RDMA_CM_EVENT_CONNECT_REQUEST, 1, 180);
+	NEED(!rdma_accept(server, with(text, sizeof(text))));
+	CHECK(is_told(asking, RDMA_CM_EVENT_ESTABLISHED, 1, 136) == client);
+	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server) && !rdma_destroy_id(datagrams));
 }
 
 static void there_and_back(void)
@@ -265,6 +326,7 @@ int main(void)
 	at.sin_port = rdma_get_src_port(listener);
 	vendors_options();
 	data_came_first();
+	private_data();
 	there_and_back();
 	shared_queues();
 	members_that_send();
