@@ -529,7 +529,7 @@ impl Agent {
     fn look_at_clock(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = self.now();
-        while let Some((from, mad)) = state.strays.due(now) {
+        for (from, mad) in state.strays.due(now) {
             // Nobody here listens to it either, and that is the answer.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }

@@ -536,12 +536,16 @@ pub(crate) fn owe(service: ServiceId, random: u64) -> Result<Name, Errno> {
     numbered(&owing(service), random)
 }
 
-/// Whether any process of this host has requests for a service, though it may not listen to it any more.
+/// Services that processes of this host have requests for, though they may not listen to them any more.
 ///
 /// # Errors
 /// The system's: it cannot be seen.
-pub(crate) fn is_owed(service: ServiceId) -> Result<bool, Errno> {
-    Ok(!behind(&owing(service))?.is_empty())
+pub(crate) fn owed() -> Result<Vec<ServiceId>, Errno> {
+    let service = |name: &String| {
+        let (service, _) = name.strip_prefix("0x")?.split_once('/')?;
+        u64::from_str_radix(service, 16).ok().map(ServiceId)
+    };
+    Ok(behind("owes/")?.iter().filter_map(service).collect())
 }
 
 #[cfg(test)]

@@ -104,17 +104,19 @@ impl Strays {
         self.doubted.iter().map(|doubted| doubted.until).min()
     }
 
-    /// A request whose time has come, that still has no listener, and that nobody has taken. One of which that is not so, or cannot be seen, comes again.
-    pub(crate) fn due(&mut self, now: Time) -> Option<(Peer, [u8; MAD_LEN])> {
-        while let Some(at) = self.doubted.iter().position(|doubted| doubted.until <= now) {
-            let Doubted { service, to, asked, mad, .. } = self.doubted.remove(at)?;
-            if ports::is_listened_to(service, to) == Ok(false)
-                && ports::is_owed(service) == Ok(false)
-            {
-                return Some((asked.0, mad));
-            }
+    /// Requests whose time has come, that still have no listener, and that nobody has taken. One of which that is not so, or cannot be seen, comes again.
+    pub(crate) fn due(&mut self, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
+        if self.next().is_none_or(|next| next > now) {
+            return vec![];
         }
-        None
+        let all = std::mem::take(&mut self.doubted);
+        let (due, left): (VecDeque<_>, _) = all.into_iter().partition(|one| one.until <= now);
+        self.doubted = left;
+        let Ok(owed) = ports::owed() else { return vec![] };
+        let is_nobodys = |one: &Doubted| {
+            !owed.contains(&one.service) && ports::is_listened_to(one.service, one.to) == Ok(false)
+        };
+        due.iter().filter(|one| is_nobodys(one)).map(|one| (one.asked.0, one.mad)).collect()
     }
 }
 
@@ -146,20 +148,20 @@ mod tests {
         strays.take(start, from, (nobodys, four), &mad(1));
         strays.take(start, from, (nobodys, four), &mad(1));
         strays.take(start, from, (somebodys, four), &mad(2));
-        assert_eq!((strays.next(), strays.due(start)), (Some(BETWEEN_LISTENERS), None));
-        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(1))));
-        assert_eq!((strays.next(), strays.due(BETWEEN_LISTENERS)), (None, None));
+        assert_eq!((strays.next(), strays.due(start)), (Some(BETWEEN_LISTENERS), vec![]));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), [(from, mad(1))]);
+        assert_eq!((strays.next(), strays.due(BETWEEN_LISTENERS)), (None, vec![]));
 
         // Its listener goes, and it still has what it took.
         let owed = ports::owe(somebodys, 7).expect("a name is free");
         let another = ports::owe(somebodys, 7).expect("another one, too");
         drop((listener, another));
         strays.take(start, from, (somebodys, four), &mad(2));
-        assert_eq!(strays.due(BETWEEN_LISTENERS), None, "somebody has it");
+        assert_eq!(strays.due(BETWEEN_LISTENERS), [], "somebody has it");
         // It is killed.
         drop(owed);
         strays.take(start, from, (somebodys, four), &mad(2));
-        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(2))));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), [(from, mad(2))]);
 
         // Of this host: its client has seen a listener.
         strays.take_local(start, from, (nobodys, four), &mad(3));
@@ -167,7 +169,7 @@ mod tests {
         strays.take_local(start, from, (nobodys, four), &mad(3));
         strays.take(start, from, (nobodys, four), &mad(4));
         assert_eq!(strays.next(), Some(BETWEEN_LISTENERS), "each has its time");
-        assert_eq!(strays.due(BETWEEN_LISTENERS), Some((from, mad(4))));
-        assert_eq!(strays.due(AFTER_A_LISTENER), Some((from, mad(3))));
+        assert_eq!(strays.due(BETWEEN_LISTENERS), [(from, mad(4))]);
+        assert_eq!(strays.due(AFTER_A_LISTENER), [(from, mad(3))]);
     }
 }
