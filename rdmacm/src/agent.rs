@@ -8,6 +8,7 @@ use crate::device::{Device, PORT};
 use crate::id::Id;
 use crate::neighbours::Neighbours;
 use crate::ports::Name;
+use crate::silence::Silence;
 use crate::sorting::{self, For};
 use crate::stray::Strays;
 use crate::wills::Wills;
@@ -18,6 +19,7 @@ use cface::{Errno, mem};
 use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
+use std::net::Ipv6Addr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,6 +88,8 @@ pub(crate) struct State {
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// Requests that nobody here takes.
     strays: Strays,
+    /// Hosts that have not answered yet.
+    silence: Silence,
     /// Whose end is to be seen.
     neighbours: Neighbours,
     /// What they are connected with on other hosts.
@@ -135,6 +139,7 @@ impl Agent {
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             strays: Strays::default(),
+            silence: Silence::default(),
             neighbours: Neighbours::new()?,
             wills: Wills::default(),
             owed: vec![],
@@ -299,6 +304,14 @@ impl Agent {
 
     fn carry(&self, state: &mut State) {
         while let Some(message) = state.manager.poll_transmit() {
+            let (peer, mad) = &message;
+            let is_here = state.own.iter().any(|(_, gid)| *gid == peer.remote);
+            // Of a link-local address it is not known where it is.
+            let is_far =
+                !is_here && !crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
+            if is_far && sorting::asks(mad) {
+                state.silence.asked(self.now(), *peer);
+            }
             state.waiting.push_back(message);
         }
         while let Some((peer, mad)) = state.waiting.pop_front() {
@@ -428,6 +441,7 @@ impl Agent {
             }
         }
         let from = Peer { remote, local };
+        state.silence.heard(&from);
         let is_ours = match sorting::whose(mad) {
             For::Anyone => true,
             For::Service(service, to) => {
@@ -533,13 +547,17 @@ impl Agent {
             // Nobody here listens to it either, and that is the answer.
             state.manager.receive(now, &mut random::number, &from, &mad);
         }
+        let State { silence, manager, .. } = &mut *state;
+        for peer in silence.due(now, |peer| manager.awaits(peer)) {
+            manager.absent(&peer);
+        }
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
         self.execute(&mut state);
         state.forget_owed();
         self.carry(&mut state);
         let due = state.manager.poll_timeout().into_iter().chain(state.strays.next());
-        let due = due.chain(state.wills.next()).min();
+        let due = due.chain(state.wills.next()).chain(state.silence.next()).min();
         let due = due.map(|at| at.saturating_sub(self.now()));
         let again = (!state.waiting.is_empty()).then_some(AGAIN);
         due.into_iter().chain(again).min()

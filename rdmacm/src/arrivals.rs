@@ -124,8 +124,9 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             let kind = if connected { RDMA_CM_EVENT_DISCONNECTED } else { RDMA_CM_EVENT_REJECTED };
             becomes(id, Stage::Over, kind, if connected { 0 } else { status }, data);
         }
-        Said::Unreachable { .. } => {
-            becomes(id, Stage::Over, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT, &[]);
+        Said::Unreachable { absent, .. } => {
+            let why = if absent { libc::ECONNREFUSED } else { libc::ETIMEDOUT };
+            becomes(id, Stage::Over, RDMA_CM_EVENT_UNREACHABLE, -why, &[]);
         }
         Said::Disconnected { killed, .. } => {
             if let Some(id) = &id {

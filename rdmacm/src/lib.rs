@@ -38,6 +38,7 @@ mod random;
 mod range;
 mod resolver;
 mod rsocket;
+mod silence;
 mod sorting;
 mod stray;
 mod verbs;

@@ -49,6 +49,11 @@ pub(crate) fn whose(mad: &[u8; MAD_LEN]) -> For {
     }
 }
 
+/// Whether it is a request.
+pub(crate) fn asks(mad: &[u8; MAD_LEN]) -> bool {
+    matches!(whose(mad), For::Service(..))
+}
+
 /// Where in the header of who asks by addresses the destination is; an IPv4 address is in the last bytes of its place.
 const DESTINATION: usize = 20;
 

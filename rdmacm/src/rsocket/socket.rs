@@ -443,6 +443,9 @@ impl State {
                 Ok(())
             }
             (RDMA_CM_EVENT_REJECTED, _) => Err(Errno::ECONNREFUSED),
+            (RDMA_CM_EVENT_UNREACHABLE, _) if status == -libc::ECONNREFUSED => {
+                Err(Errno::ECONNREFUSED)
+            }
             (RDMA_CM_EVENT_UNREACHABLE, _) => Err(Errno::ETIMEDOUT),
             (
                 RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_CONNECT_ERROR,

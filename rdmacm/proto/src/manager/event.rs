@@ -51,6 +51,8 @@ pub enum Event<A> {
     Unreachable {
         /// Which one.
         connection: Connection,
+        /// It is known that nobody is there who could.
+        absent: bool,
     },
     /// It ended. Time wait follows.
     Disconnected {

@@ -464,6 +464,21 @@ impl<A: Clone + Ord> Manager<A> {
         self.begin_time_wait(now, connection);
     }
 
+    /// Whether an answer of `peer` is waited for, to a REQ or a SIDR_REQ.
+    pub fn awaits(&self, peer: &A) -> bool {
+        self.table.iter().any(|(_, end)| end.asks() && end.peer == *peer)
+    }
+
+    /// Nobody is there who could answer for `peer`, as somebody knows: what was asked of it is over.
+    pub fn absent(&mut self, peer: &A) {
+        let asks = self.table.iter().filter(|(_, end)| end.asks() && end.peer == *peer);
+        let all: Vec<_> = asks.map(|(connection, _)| connection).collect();
+        for connection in all {
+            self.tell(connection, Event::Unreachable { connection, absent: true });
+            self.table.remove(connection);
+        }
+    }
+
     /// Nobody is interested any more: no event will name it again. What the peer has to be told is told; an established connection is
     /// ended.
     pub fn destroy(&mut self, now: Time, connection: Connection) {
@@ -596,7 +611,7 @@ impl<A: Clone + Ord> Manager<A> {
                 if stage != Stage::DatagramSent {
                     self.give_up(connection, rejected);
                 }
-                self.tell(connection, Event::Unreachable { connection });
+                self.tell(connection, Event::Unreachable { connection, absent: false });
                 self.table.remove(connection);
             }
             Stage::DisconnectSent => {
@@ -728,7 +743,7 @@ impl<A> Event<A> {
             | Self::Reply { connection, .. }
             | Self::Established { connection }
             | Self::Rejected { connection, .. }
-            | Self::Unreachable { connection }
+            | Self::Unreachable { connection, .. }
             | Self::Disconnected { connection, .. }
             | Self::TimeWaitOver { connection }
             | Self::DatagramRequest { connection, .. }

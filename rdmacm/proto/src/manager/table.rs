@@ -135,6 +135,11 @@ impl<A> End<A> {
         self.pending() || matches!(self.state, State::ReplySent { .. } | State::Answered { .. })
     }
 
+    /// Whether it waits for the first answer.
+    pub(super) const fn asks(&self) -> bool {
+        matches!(self.state, State::RequestSent { .. } | State::DatagramSent { .. })
+    }
+
     /// Whether it is only remembered.
     const fn remembered(&self) -> bool {
         matches!(self.state, State::TimeWait | State::Answered { .. })

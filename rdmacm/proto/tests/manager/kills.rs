@@ -300,3 +300,25 @@ fn who_asked_for_patience_and_has_no_listener_any_more_is_still_owing() {
     assert!(!server.owes(asked) && !server.knows(&1, &first.bytes), "the peer has its answer");
     net.end_all();
 }
+
+#[test]
+fn who_asked_where_nobody_is_hears_it_and_no_other_connection_does() {
+    let mut net = Net::with_server(3);
+    net.nodes[1].connect(net.now, 0);
+    net.run(10 * MS);
+    net.fate = Box::new(|_| vec![]);
+    let now = net.now;
+    let asks = net.nodes[1].connect(now, 2);
+    let question = net.nodes[1].ask(now, 2);
+    net.run(300 * MS);
+    let client = &mut net.nodes[1];
+    assert!(client.manager.awaits(&2) && !client.manager.awaits(&0));
+    client.manager.absent(&0);
+    client.manager.absent(&2);
+    assert!(!client.manager.awaits(&2));
+    net.run(MS);
+    let told = |event: &Event<u32>| matches!(event, Event::Unreachable { connection, absent: true } if [asks, question].contains(connection));
+    let told = net.nodes[1].events.iter().filter(|(_, event)| told(event)).count();
+    assert_eq!((told, net.nodes[1].story().as_str()), (2, "PUU"));
+    net.end_all();
+}

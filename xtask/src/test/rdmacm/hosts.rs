@@ -101,11 +101,21 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, multicast(bench, &site(bench, &hosts, address)?));
     }
+    // It takes ten seconds, in which nobody of that host may begin.
+    let at = site(bench, &hosts, SERVER)?;
+    let asks = at.job(1, &["rping", "-c", "-C", "1", "-a", ADDRESS], None)?;
+    let asks = asks.start(&bench.scratch)?;
     for absent in ABSENT {
         let name = format!("rping to {absent}, which nobody has");
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, not_there(bench, &hosts, absent));
     }
+    let name = "rping to a host where nobody is";
+    bench.step(&format!("rdmacm: {name}"));
+    let asks = asks.finish(Instant::now() + LIMIT);
+    let said = format!("{}{}", asks.stdout, asks.stderr);
+    let heard = said.contains("RDMA_CM_EVENT_UNREACHABLE, error -111");
+    tally.record(name, heard.then_some(()).ok_or_else(|| asks.report("the client")));
     for (client, what) in [(1, "two hosts"), (0, "one host")] {
         let name = format!("rping by link-local addresses, {what}");
         bench.step(&format!("rdmacm: {name}"));
