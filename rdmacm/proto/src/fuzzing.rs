@@ -87,7 +87,9 @@ pub fn manager(data: &[u8]) {
                     let ids = ids.iter().flat_map(|id| id.0.to_be_bytes());
                     bytes.iter_mut().skip(24).zip(ids).for_each(|(byte, id)| *byte = id);
                 }
+                let (is_known, before) = (manager.knows(&peer, &bytes), manager.counts().0);
                 manager.receive(now, &mut random, &peer, &bytes);
+                assert!(!is_known || manager.counts().0 <= before, "a repetition is nothing new");
             }
         }
         manager.handle_timeout(now);
