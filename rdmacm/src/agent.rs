@@ -549,7 +549,11 @@ impl Agent {
         }
         let State { silence, manager, .. } = &mut *state;
         for peer in silence.due(now, |peer| manager.awaits(peer)) {
-            manager.absent(&peer);
+            // An address that this host has got since then is reached by shared memory.
+            state.own = self.device.gids();
+            if !state.own.iter().any(|(_, gid)| *gid == peer.remote) {
+                state.manager.absent(&peer);
+            }
         }
         state.manager.handle_timeout(now);
         self.notice_ends(&mut state);
