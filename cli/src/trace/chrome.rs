@@ -207,6 +207,9 @@ mod tests {
         Trace { pid, program: "p".into(), realtime: 0, records, lost: 0 }
     }
 
+    /// Of a request whose completion is due.
+    const DUE: u64 = 1 << 48;
+
     fn connected(own: u64, peer: u64) -> Record {
         record(Call::modify_qp, 1, &[own | 1 << 52, 0, 0, peer])
     }
@@ -214,7 +217,7 @@ mod tests {
     #[test]
     fn a_post_leads_to_its_completion_and_to_the_other_process() {
         let send = |at, id, message| {
-            record(Call::post_send, at, &[5 | 2 << 32, id, 0, 8, 0, 0, 0, 0, message, 0, 1])
+            record(Call::post_send, at, &[5 | 2 << 32 | DUE, id, 0, 8, 0, 0, 0, 0, message])
         };
         let done = |at, qp, id, opcode, message| {
             record(Call::completion, at, &[qp, id, opcode, 0, 0, 0, 0, message])
@@ -248,12 +251,16 @@ mod tests {
             ((5, "ATOMIC_CMP_AND_SWP"), (3, "COMP_SWAP")),
             ((6, "ATOMIC_FETCH_AND_ADD"), (4, "FETCH_ADD")),
         ] {
-            let word = 5 | opcode.0 << 32;
-            let post = record(Call::post_send, 10, &[word, 7, 0, 8, 0, 0, 0, 0, 0, 0, 1]);
+            let word = 5 | opcode.0 << 32 | DUE;
+            // An operand is no message's number.
+            let operand = u64::from(opcode.0 > 4);
+            let post = record(Call::post_send, 10, &[word, 7, 0, 8, 0, 0, 0, 0, operand]);
             let completion = record(Call::completion, 20, &[5, 7, done.0]);
             let both = [text::named(&post, "opcode"), text::named(&completion, "opcode")];
             assert_eq!(both, [opcode.1, done.1]);
-            let traces = [trace(10, vec![post, completion])];
+            let received = record(Call::completion, 30, &[6, 9, 128, 0, 0, 0, 0, 1]);
+            let here = trace(10, vec![post, completion, connected(5, 6)]);
+            let traces = [here, trace(11, vec![connected(6, 5), received])];
             assert_eq!(arrows(&traces), [("completes", (0, 0), (0, 1))]);
         }
     }
@@ -262,7 +269,8 @@ mod tests {
     fn a_datagram_leads_to_its_completion_and_to_the_other_process_unless_one_was_lost() {
         let made = |qp: u64| Record { result: 1, ..record(Call::create_qp, 1, &[qp | 4 << 32]) };
         let send = |at, id| {
-            record(Call::post_send, at, &[5 | 2 << 32, id, 0, 8, 0, 0, 0, 0, 0, 6, id - 1])
+            let word = 5 | 2 << 32 | if id == 2 { DUE } else { 0 };
+            record(Call::post_send, at, &[word, id, 0, 8, 0, 0, 0, 0, 0, 6])
         };
         let came = |at| record(Call::completion, at, &[6, 9, 128, 48, 5 << 32]);
         let here = || {

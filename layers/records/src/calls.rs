@@ -47,8 +47,27 @@ pub struct Arg {
     pub(crate) word: u8,
     pub(crate) shift: u8,
     pub(crate) bits: u8,
-    /// Of `ibv_modify_qp`: the bits of the mask that it is said by; 0 for always.
-    pub(crate) mask: u32,
+    /// Which records have it.
+    pub(crate) when: When,
+}
+
+/// Which records of a call have an argument: words have room for one or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// All.
+    Always,
+    /// Of `ibv_modify_qp`: those whose mask has one of these bits.
+    Mask(u32),
+    /// Requests of a UD queue pair.
+    Datagram,
+    /// Those of others.
+    Connected,
+    /// Atomics.
+    Atomic,
+    /// Atomics that compare.
+    Swap,
+    /// Requests that are no atomics.
+    Plain,
 }
 
 impl Arg {
@@ -60,11 +79,15 @@ impl Arg {
 }
 
 const fn part(word: u8, shift: u8, bits: u8, name: &'static str, kind: Kind) -> Arg {
-    Arg { name, kind, word, shift, bits, mask: 0 }
+    Arg { name, kind, word, shift, bits, when: When::Always }
+}
+
+const fn only(when: When, arg: Arg) -> Arg {
+    Arg { when, ..arg }
 }
 
 const fn said(mask: u32, word: u8, shift: u8, bits: u8, name: &'static str, kind: Kind) -> Arg {
-    Arg { name, kind, word, shift, bits, mask }
+    only(When::Mask(mask), part(word, shift, bits, name, kind))
 }
 
 macro_rules! calls {
@@ -116,7 +139,7 @@ const fn numbered<const N: usize>(mut args: [Arg; N]) -> [Arg; N] {
 }
 
 /// A send request; `tap` packs it so.
-const SEND: [Arg; 15] = [
+const SEND: [Arg; 21] = [
     part(0, 0, 32, "qp", Hex),
     part(1, 0, 64, "wr_id", Hex),
     part(0, 32, 16, "opcode", Opcode),
@@ -126,12 +149,18 @@ const SEND: [Arg; 15] = [
     part(4, 0, 64, "sge0_addr", Hex),
     part(5, 0, 32, "sge0_length", Dec),
     part(5, 32, 32, "sge0_lkey", Hex),
-    part(6, 0, 64, "remote_addr", Hex),
-    part(7, 0, 32, "rkey", Hex),
+    only(When::Connected, part(6, 0, 64, "remote_addr", Hex)),
+    only(When::Datagram, part(6, 0, 64, "ah", Hex)),
+    only(When::Connected, part(7, 0, 32, "rkey", Hex)),
     part(7, 32, 32, "imm_data", Hex),
+    only(When::Atomic, part(8, 0, 64, "compare_add", Hex)),
+    only(When::Swap, part(10, 0, 64, "swap", Hex)),
     part(9, 0, 32, "remote_qp", Hex),
-    part(8, 0, 64, "message", Dec),
-    part(10, 0, 1, "due", Dec),
+    only(When::Datagram, part(7, 0, 32, "remote_qkey", Hex)),
+    part(9, 32, 32, "remote_srqn", Hex),
+    only(When::Plain, part(8, 0, 64, "message", Dec)),
+    part(0, 48, 1, "due", Dec),
+    part(0, 49, 1, "datagram", Dec),
 ];
 
 const fn receive(queue: &'static str) -> [Arg; 7] {

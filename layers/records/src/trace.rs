@@ -1,13 +1,13 @@
 //! The file of the flight recorder: a page about the process, and a ring of records of the same size. A thread takes [`CHUNK`] of them at a time,
 //! so that threads do not meet at each record.
 
-use crate::calls::{Arg, Call, Kind};
+use crate::calls::{Arg, Call, Kind, When};
 use crate::file::{
     AT_CAPACITY, AT_MAGIC, AT_MONOTONIC, AT_PID, AT_PROGRAM, AT_REALTIME, HEAD, unpack_text,
 };
 
 /// What the file begins with; the last digit is the format's number.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"fvtrace1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"fvtrace2");
 /// 64-bit words of a record.
 pub const WORDS: usize = 16;
 /// Bytes of a record.
@@ -78,12 +78,28 @@ impl Record {
     /// An argument by its name; 0 if it has none.
     #[must_use]
     pub fn named(&self, name: &str) -> u64 {
-        self.call.args().iter().find(|arg| arg.name == name).map_or(0, |arg| self.arg(arg))
+        let arg = self.call.args().iter().find(|arg| arg.name == name && self.has(arg));
+        arg.map_or(0, |arg| self.arg(arg))
+    }
+
+    /// Whether its words mean this argument.
+    fn has(&self, arg: &Arg) -> bool {
+        let opcode = || self.named("opcode") as u32;
+        let compares = || opcode() == abi::IBV_WR_ATOMIC_CMP_AND_SWP;
+        let is_atomic = || compares() || opcode() == abi::IBV_WR_ATOMIC_FETCH_AND_ADD;
+        match arg.when {
+            When::Always => true,
+            When::Mask(bits) => self.named("attr_mask") as u32 & bits != 0,
+            When::Datagram => self.named("datagram") != 0,
+            When::Connected => self.named("datagram") == 0,
+            When::Atomic => is_atomic(),
+            When::Swap => compares(),
+            When::Plain => !is_atomic(),
+        }
     }
 
     /// Those that say something: of `ibv_modify_qp` what the mask names, of requests what is not 0.
     pub fn said(&self) -> impl Iterator<Item = &'static Arg> {
-        let mask = self.named("attr_mask") as u32;
         let data = matches!(
             self.call,
             Call::post_send
@@ -93,17 +109,24 @@ impl Record {
                 | Call::completion
         );
         self.call.args().iter().filter(move |arg| {
-            let wanted = arg.mask == 0 || mask & arg.mask != 0;
             let always = matches!(
                 arg.name,
-                "qp" | "srq" | "wr_id" | "opcode" | "status" | "bytes" | "byte_len"
+                "qp" | "srq"
+                    | "wr_id"
+                    | "opcode"
+                    | "status"
+                    | "bytes"
+                    | "byte_len"
+                    | "compare_add"
+                    | "swap"
             );
             // The opcode and the length of a failed completion are undefined.
             let failed = self.call == Call::completion && self.named("status") != 0;
             let undefined =
                 failed && !matches!(arg.name, "qp" | "wr_id" | "status" | "vendor_err" | "cq");
-            // Whether a completion is due is for timelines.
-            wanted && !undefined && arg.name != "due" && (!data || always || self.arg(arg) != 0)
+            // Whether a completion is due is for timelines, and what sort of request it is for others.
+            let inner = matches!(arg.name, "due" | "datagram");
+            self.has(arg) && !undefined && !inner && (!data || always || self.arg(arg) != 0)
         })
     }
 
@@ -263,5 +286,45 @@ pub(crate) mod tests {
         assert_eq!(modify.named("timeout"), 14);
         let failed = record(Call::completion, 1, &[0x11 | 12 << 32, 5, 99, 99, 0, 0x100]);
         assert_eq!(names(&failed), ["qp", "wr_id", "status", "cq"]);
+    }
+
+    #[test]
+    fn what_a_request_is_says_which_arguments_it_has() {
+        let names = |record: &Record| record.said().map(|arg| arg.name).collect::<Vec<_>>();
+        let request =
+            |first: u64| record(Call::wr_post, 1, &[first, 5, 0, 8, 0, 0, 6, 7, 8, 9, 10]);
+        let swap = request(0x11 | u64::from(abi::IBV_WR_ATOMIC_CMP_AND_SWP) << 32);
+        assert_eq!(
+            names(&swap),
+            [
+                "qp",
+                "wr_id",
+                "opcode",
+                "bytes",
+                "remote_addr",
+                "rkey",
+                "compare_add",
+                "swap",
+                "remote_qp"
+            ]
+        );
+        assert_eq!(
+            (swap.named("compare_add"), swap.named("swap"), swap.named("message")),
+            (8, 10, 0)
+        );
+        // What it would swap in nobody set.
+        let add = request(0x11 | u64::from(abi::IBV_WR_ATOMIC_FETCH_AND_ADD) << 32);
+        assert_eq!((add.named("compare_add"), add.named("swap"), add.named("message")), (8, 0, 0));
+        assert!(!names(&add).contains(&"swap"));
+        let mut zero = swap;
+        (zero.args[8], zero.args[10]) = (0, 0);
+        assert_eq!(names(&zero), names(&swap));
+        let datagram = request(0x11 | u64::from(abi::IBV_WR_SEND) << 32 | 1 << 49);
+        assert_eq!(
+            names(&datagram),
+            ["qp", "wr_id", "opcode", "bytes", "ah", "remote_qp", "remote_qkey", "message"]
+        );
+        assert_eq!((datagram.named("ah"), datagram.named("remote_addr")), (6, 0));
+        assert_eq!((datagram.named("remote_qkey"), datagram.named("rkey")), (7, 0));
     }
 }

@@ -73,6 +73,8 @@ unsafe fn read_send(kind: u32, wr: &ibv_send_wr) -> Post {
             }
             abi::IBV_WR_SEND | abi::IBV_WR_SEND_WITH_IMM => (0, 0, 0),
             IBV_WR_LOCAL_INV | IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey, 0),
+            abi::IBV_WR_BIND_MW => (0, wr.tail.bind_mw.rkey, 0),
+            abi::IBV_WR_TSO => (0, 0, 0),
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, 0),
         }
     };

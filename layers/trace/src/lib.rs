@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::{
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_cm_calls, ferroverbs_cm_layer,
+    IBV_QPT_UD, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ferroverbs_cm_calls, ferroverbs_cm_layer,
     ferroverbs_layer, ibv_context, verbs_context_ops,
 };
 use cface::lock::Guard;
@@ -105,22 +105,34 @@ impl Watch for Trace {
             Queue::Shared(at) => (at as u64, 0),
         };
         let (addr, length, lkey) = post.first;
-        let send = matches!(queue, Queue::Send(_));
-        let peer = if post.remote_qp != 0 { post.remote_qp } else { peer };
+        // What a send request is, above its queue pair's number.
+        let kind = match queue {
+            Queue::Send(qp) => {
+                let datagram = qp.kind == IBV_QPT_UD;
+                post.opcode | u32::from(post.signaled(qp)) << 16 | u32::from(datagram) << 17
+            }
+            _ => 0,
+        };
+        let peer = match queue {
+            Queue::Send(_) if post.remote_qp != 0 => post.remote_qp,
+            Queue::Send(_) => peer,
+            _ => 0,
+        };
         let result = i64::from(error).cast_unsigned();
         recorder::write(&Head { call: post.call, times, error, result }, |_| {
             [
-                number | if send { u64::from(post.opcode) << 32 } else { 0 },
+                number | u64::from(kind) << 32,
                 post.wr_id,
                 two(post.flags, post.count),
                 post.bytes,
                 addr,
                 two(length, lkey),
-                post.remote,
-                two(post.rkey, post.imm),
-                post.message,
-                if send { u64::from(peer) } else { 0 },
-                u64::from(matches!(queue, Queue::Send(qp) if post.signaled(qp))),
+                // No request has both of what stands beside each other here: the reader knows which by `kind`.
+                post.remote | post.ah as u64,
+                two(post.rkey | post.qkey, post.imm),
+                post.message | post.atomic.0,
+                two(peer, post.remote_srq),
+                post.atomic.1,
             ]
         });
     }

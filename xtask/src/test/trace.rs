@@ -20,6 +20,7 @@ const PROGRAMS: &[&str] = &["data", "builders", "cq_ex", "threads", "threads_pos
 pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     timeline(bench, tally)?;
     rare(bench, tally)?;
+    requests(bench, tally)?;
     killed(bench, tally)?;
     errors(bench, tally)?;
     command(bench, tally)?;
@@ -140,6 +141,58 @@ fn rare(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), told.stdout);
     tally.record(name, right.then_some(()).ok_or_else(why));
     Ok(())
+}
+
+/// What c-tests/layers/packets.c posts, by its arguments and a request's `wr_id`: what a line has of it behind the key of its element, with `N` for numbers
+/// that change.
+const REQUESTS: &[(&str, &str, &str)] = &[
+    ("all", "0x103", "remote_addr=N, rkey=N, remote_qp=N)"),
+    ("all", "0x106", "remote_addr=N, rkey=N, compare_add=0x2, remote_qp=N)"),
+    ("all", "0x107", "remote_addr=N, rkey=N, compare_add=0x2a, swap=0x7, remote_qp=N)"),
+    ("all", "0x501", "ah=N, imm_data=0xa0b0c0d, remote_qp=N, remote_qkey=0x1111, message=1)"),
+    ("xrc", "0x102", "remote_qp=N, remote_srqn=N, message=2)"),
+];
+
+/// Requests have what their operation and their queue pair give them a meaning for, and nothing else.
+fn requests(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let program = super::capture::packets(bench)?;
+    for how in ["all", "xrc"] {
+        let name = format!("arguments of requests: {how}");
+        bench.step(&name);
+        let fabric = bench.over(DataPath::Default)?;
+        let folder = bench.private_folder("recorded")?;
+        let job = fabric.over.own_job(&program).arg(how).dir(&fabric.work);
+        let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder) + ":dumps=0");
+        let done = job.run(&bench.scratch, LIMIT)?;
+        let told = show(bench, &fabric, &["show"], &folder)?;
+        let wanted = REQUESTS.iter().filter(|(by, ..)| *by == how);
+        let missing: Vec<_> = wanted
+            .filter(|(_, wr_id, part)| {
+                let id = format!(" wr_id={wr_id}, opcode=");
+                let posted = told.stdout.lines().filter(|line| line.contains("_post"));
+                let behind = posted.filter(|line| line.contains(&id)).filter_map(behind_elements);
+                behind.collect::<Vec<_>>() != [*part]
+            })
+            .collect();
+        let right = done.ok() && told.ok() && missing.is_empty();
+        let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), told.stdout);
+        tally.record(&name, right.then_some(()).ok_or_else(why));
+    }
+    Ok(())
+}
+
+/// What a line of a request has behind its first element, without addresses, keys and numbers of objects.
+fn behind_elements(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once(" sge0_lkey=")?;
+    let (_, rest) = rest.split_once(", ")?;
+    let (arguments, _) = rest.split_once(" = ")?;
+    let words = arguments.split(", ").map(|word| {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let changes = matches!(name, "remote_addr" | "rkey" | "ah" | "remote_qp" | "remote_srqn");
+        let end = if value.ends_with(')') { ")" } else { "" };
+        if changes { format!("{name}=N{end}") } else { word.to_owned() }
+    });
+    Some(words.collect::<Vec<_>>().join(", "))
 }
 
 /// When a call began, in lines of JSON.
@@ -286,8 +339,15 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let has = |call: &str| told.stdout.contains(&format!("\"call\":\"{call}\""));
     let calls =
         ["ibv_post_send", "ibv_wr_post", "ibv_post_srq_recv", "completion", "ibv_get_cq_event"];
-    let right = told.ok() && count > 30 && calls.iter().all(|call| has(call));
+    // What requests that are built have beside those that are posted as a list.
+    let built = |arg: &str| {
+        let (call, arg) = ("\"call\":\"ibv_wr_post\"", format!("\"{arg}\":"));
+        told.stdout.lines().any(|line| line.contains(call) && line.contains(&arg))
+    };
+    let args = ["compare_add", "swap", "ah", "remote_qkey"];
     let missing: Vec<_> = calls.iter().filter(|call| !has(call)).collect();
+    let missing: Vec<_> = missing.into_iter().chain(args.iter().filter(|a| !built(a))).collect();
+    let right = told.ok() && count > 30 && missing.is_empty();
     tally.record(
         "all of them are recorded",
         right
