@@ -1,10 +1,13 @@
 /*
  * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, there is no room for a request of wr_id 68 but as
  * the first of a list, and a region of 66 * 512 bytes exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is not there yet, as with plugins of the kernel's
- * devices.
+ * devices. With FILTER_FIRST (in the environment) the number of the first queue pair stands in the settings of the layer `capture` before that looks at them,
+ * as a user would write it who knew it.
  */
 #include <errno.h>
 #include <infiniband-provider/ferroverbs_layer.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 static const struct verbs_context_ops *next;
 
@@ -59,6 +62,20 @@ static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	return ah;
 }
 
+static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	static int is_later;
+	struct ibv_qp *qp = next->create_qp(pd, attr);
+	const char *settings = getenv("FERROVERBS_CAPTURE");
+	char with[512];
+	if (qp && settings && !is_later) {
+		snprintf(with, sizeof(with), "%s:qp=1,0x%x", settings, qp->qp_num);
+		setenv("FERROVERBS_CAPTURE", with, 1);
+		is_later = 1;
+	}
+	return qp;
+}
+
 static int attach(struct ibv_context *context, const struct verbs_context_ops *beneath, struct verbs_context_ops *mine)
 {
 	(void)context;
@@ -67,6 +84,8 @@ static int attach(struct ibv_context *context, const struct verbs_context_ops *b
 	mine->post_send = post_send;
 	mine->reg_mr = reg_mr;
 	mine->create_ah = create_ah;
+	if (getenv("FILTER_FIRST"))
+		mine->create_qp = create_qp;
 	return 0;
 }
 

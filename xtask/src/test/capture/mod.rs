@@ -83,9 +83,21 @@ fn run_program(
     args: &[&str],
     settings: &str,
 ) -> crate::Result<Captured> {
+    run_with(bench, program, args, settings, &[])
+}
+
+/// The same, with these variables.
+fn run_with(
+    bench: &Bench,
+    program: &Path,
+    args: &[&str],
+    settings: &str,
+    variables: &[(&str, &str)],
+) -> crate::Result<Captured> {
     let fabric = bench.over(DataPath::Default)?;
     let folder = bench.private_folder("captured")?;
     let job = fabric.over.job(program).args(args).dir(&fabric.work);
+    let job = variables.iter().fold(job, |job, (name, value)| job.env(name, value));
     // Beneath it is one that leaves of objects what plugins of the kernel's devices leave.
     let liar = layers::compile(bench, "liar.c", "liar.so", &["-shared"])?;
     let job = job.env(LAYERS, format!("capture,{}", liar.display()));

@@ -1,6 +1,6 @@
 //! Each operation, once, in the eyes of tshark.
 
-use super::{icrc, run_program, sound, tshark};
+use super::{icrc, run_program, run_with, sound, tshark};
 use crate::test::{Bench, Tally};
 use std::path::Path;
 
@@ -170,7 +170,23 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Re
         };
         tally.record(&name, result);
     }
+    let name = "a filter leaves what it names: qp";
+    bench.step(name);
+    tally.record(name, of_one_queue_pair(bench, program));
     Ok(())
+}
+
+/// Of the filter `qp` all that the first queue pair has is there, and nothing of the others.
+fn of_one_queue_pair(bench: &Bench, program: &Path) -> Result<(), String> {
+    let captured = run_with(bench, program, &[], "snap=0", &[("FILTER_FIRST", "1")])?;
+    let [file] = captured.files.as_slice() else { return Err(captured.done.report("packets")) };
+    let begin = format!("qp {} ", hex(captured.numbers.first()));
+    let wanted = ROWS.iter().filter(|row| row.5 == 0).count()
+        + EVENTS.iter().filter(|(_, of, _)| *of == 0).count();
+    let all = tshark(bench, file, "", &["frame.comment"])?;
+    let own = all.iter().filter(|line| line.concat().starts_with(&begin)).count();
+    let right = sound(bench, file)? == wanted && own == wanted;
+    right.then_some(()).ok_or_else(|| format!("{own} of {wanted} of {begin}: {all:?}"))
 }
 
 /// What tshark says of a file that the program has left, over this device: `numbers` is what it printed.
