@@ -1,5 +1,5 @@
 #!/bin/bash
-# In the virtual machine: layers over the kernel's devices rxe0 and rxe1. layers_rxe.sh FOLDER: where the programs misuse, advice and cm of c-tests/validate are and the
+# In the virtual machine: layers over the kernel's devices rxe0 and rxe1. layers_rxe.sh FOLDER: where the programs misuse, advice, cm and flushed of c-tests/validate are and the
 # layer liar.so of c-tests/layers (and poisoned, where the compiler has AddressSanitizer), and where all goes that is found out. Of each pair of twins ID.HOW.json has what `validate` told, ID.HOW.said what the program printed, and its
 # exit status last. The folders trace, capture, stats and killed have what these layers leave of a ping-pong, which prints NAME.said; told.text and told.json are what `ferroverbs trace`
 # says of another, and packets.d and packets.said are those of c-tests/layers/packets.c under `capture`.
@@ -7,7 +7,7 @@ set -u
 given=$1
 # In the guest's memory: each file that is opened in the host's folder costs a round trip, and every program here opens dozens.
 folder=/run/layers
-mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm packets liar.so $folder && { [ ! -e poisoned ] || cp -a poisoned $folder; } && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
+mkdir -p $folder/stage && cd "$given" && cp -a misuse advice cm flushed packets liar.so $folder && { [ ! -e poisoned ] || cp -a poisoned $folder; } && cp -a stage/{bin,etc,lib} $folder/stage && cd $folder || exit 1
 export LD_LIBRARY_PATH=$folder/stage/lib
 # The address is that of a device: to the kernel's rdma_cm 127.0.0.1 is of none.
 export FERROVERBS_QUIET=1 CM_ADDRESS=10.77.0.1
@@ -69,7 +69,7 @@ pkill -KILL -x ibv_rc_pingpong
 wait $pair
 stage/bin/ferroverbs stats show --prometheus killed > killed.prometheus 2>&1
 
-for program in advice misuse cm; do
+for program in advice misuse cm flushed; do
     for id in $(./$program); do
         twin $program "$id" wrong &
         twin $program "$id" right

@@ -1,6 +1,6 @@
 /*
  * One misuse of librdmacm for each check CM-* of the layer `validate`, and its right twin: cm ID wrong|right. See misuse.c. CM_ADDRESS (in the environment) is an
- * address of a device where 127.0.0.1 is of none.
+ * address of a device where 127.0.0.1 is of none; WAY is another way to do what a check tells of.
  */
 #include "told.h"
 #include <arpa/inet.h>
@@ -39,6 +39,12 @@ static struct rdma_cm_id *id_of(struct rdma_event_channel *channel)
 	struct rdma_cm_id *id;
 	want(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
 	return id;
+}
+
+static int way(const char *name)
+{
+	const char *given = getenv("WAY");
+	return given && !strcmp(given, name);
 }
 
 static in_addr_t address(void)
@@ -122,15 +128,27 @@ static void cm_03(void)
 	struct rdma_conn_param param = { .retry_count = 7 };
 	listening(8);
 	routed();
-	if (!wrong)
+	if (!wrong || way("depth"))
 		want(!queue_pair(asker), "rdma_create_qp");
+	if (way("depth"))
+		param.initiator_depth = wrong ? 254 : 1;
 	rdma_connect(asker, &param);
 }
 
 static void cm_04(void)
 {
-	static const char hello[57];
+	static const char hello[197];
 	struct rdma_conn_param param = { .private_data = hello, .private_data_len = wrong ? 57 : 56 };
+	if (way("reply") || way("rejection")) {
+		asking();
+		want(!queue_pair(asked), "rdma_create_qp");
+		param.private_data_len = wrong ? 197 : 196;
+		if (way("reply"))
+			rdma_accept(asked, &param);
+		else
+			rdma_reject(asked, hello, wrong ? 149 : 148);
+		return;
+	}
 	listening(8);
 	routed();
 	want(!queue_pair(asker), "rdma_create_qp");

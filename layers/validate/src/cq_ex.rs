@@ -209,10 +209,13 @@ macro_rules! reads {
 
         $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $kind {
             let Some((known, extended)) = known(cq) else { return 0 };
+            const CALL: &str = concat!("ibv_wc_", stringify!($name));
             // SAFETY: live, as a completion of it is read.
             let (status, wr_id) = unsafe { ((*cq).status, (*cq).wr_id) };
-            if is_without_rest(status) && extended.at.load(Ordering::Relaxed) == OPEN {
-                undefined(known, concat!("ibv_wc_", stringify!($name)), status, wr_id);
+            if extended.at.load(Ordering::Relaxed) != OPEN {
+                outside(known, CALL);
+            } else if is_without_rest(status) {
+                undefined(known, CALL, status, wr_id);
             }
             // SAFETY: the provider's own pointer, with its CQ.
             extended.old.$name.map_or(0, |read| unsafe { read(cq) })
@@ -231,6 +234,12 @@ reads! {
     read_dlid_path_bits u8;
     read_cvlan u16;
     read_flow_tag u32;
+}
+
+#[cold]
+fn outside(cq: &Cq, call: &str) {
+    let remedy = "read a completion after ibv_start_poll or ibv_next_poll returned 0, and before ibv_end_poll";
+    misuse(cq, call, "no completion is polled", remedy);
 }
 
 /// Whether a completion of this status has only what all of them have. Those of tag matching say what of the message is known.

@@ -28,12 +28,12 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     scratch::copy_tree(bench.prefix()?, &stage)?;
     let files = validate::compile(bench)?;
     let mut ids = Vec::new();
-    for twins in [&files.misuse, &files.cm, &files.advice] {
+    for twins in [&files.misuse, &files.cm, &files.advice, &files.flushed] {
         ids.extend(validate::ids_of(bench, twins)?);
     }
     let packets = capture::packets(bench)?;
     let sanitized = validate::sanitized(bench, tally);
-    let programs = [&files.misuse, &files.cm, &files.advice, &files.liar, &packets];
+    let programs = [&files.misuse, &files.cm, &files.advice, &files.flushed, &files.liar, &packets];
     for file in programs.into_iter().chain(&sanitized) {
         let name = file.file_name().unwrap_or_default();
         fs::copy(file, folder.join(name)).map_err(|e| format!("{}: {e}", file.display()))?;

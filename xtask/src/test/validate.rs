@@ -53,9 +53,10 @@ const KNOWN: &[&[&str]] = &[
     &["\"program\":\"storm\"", "\"id\":\"CQ-03\"", "RETRY_EXC_ERR"],
     &["\"program\":\"storm\"", "\"id\":\"MR-15\""],
     &["\"program\":\"storm\"", "\"id\":\"OB-02\"", "renew_region"],
-    // A program of ours that has a call refused on purpose, and scripts.
+    // Programs of ours that have a call refused on purpose, or wait, and scripts.
     &["\"program\":\"again.", "\"id\":\"CM-04\""],
     &["\"program\":\"again.", "\"id\":\"CM-03\""],
+    &["\"program\":\"unacknowledged.", "\"id\":\"CM-01\""],
     &["pyverbs", "rc.py", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
     &["pyverbs", "rc.py", "\"id\":\"QP-01\"", "ibv_post_send"],
     &["pyverbs pair.py", "\"id\":\"CQ-03\"", "REM_ACCESS_ERR"],
@@ -132,6 +133,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     cases(bench, tally, &files)?;
     settings(bench, tally, &files)?;
     variants(bench, tally, &files)?;
+    ways(bench, tally)?;
     other_end::run(bench, tally)?;
     said::run(bench, tally)?;
     poisoned(bench, tally)?;
@@ -148,6 +150,7 @@ pub(super) struct Files {
     pub(super) misuse: PathBuf,
     pub(super) cm: PathBuf,
     pub(super) advice: PathBuf,
+    pub(super) flushed: PathBuf,
     pub(super) liar: PathBuf,
 }
 
@@ -162,6 +165,7 @@ pub(super) fn compile(bench: &Bench) -> crate::Result<Files> {
         cm: compiled(bench, "validate/cm.c", "cm", &[])?,
         // The layer finds a function of it.
         advice: compiled(bench, "validate/advice.c", "advice", &["-rdynamic"])?,
+        flushed: compiled(bench, "validate/flushed.c", "flushed", &[])?,
         liar: compiled(bench, "layers/liar.c", "liar.so", &["-shared"])?,
     })
 }
@@ -214,11 +218,11 @@ pub(super) fn ids_of(bench: &Bench, program: &Path) -> crate::Result<Vec<String>
 
 fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     let layers = format!("validate,{}", files.liar.display());
-    let mut count = 0;
-    let flushed = compiled(bench, "validate/flushed.c", "flushed", &[])?;
-    for program in [&files.misuse, &files.cm, &files.advice, &flushed] {
+    // That of MR-10 is `poisoned`.
+    let mut all = vec!["MR-10".to_owned()];
+    for program in [&files.misuse, &files.cm, &files.advice, &files.flushed] {
         for id in ids_of(bench, program)? {
-            count += 1;
+            all.push(id.clone());
             for how in ["wrong", "right"] {
                 let name = format!("{id} {how}");
                 bench.step(&name);
@@ -245,8 +249,14 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
             }
         }
     }
-    let all = (count >= 75).then_some(()).ok_or_else(|| format!("only {count} have one"));
-    tally.record("all checks have a case", all);
+    let page = bench.paths.root.join("docs/validate.md");
+    let page = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
+    let headings = page.lines().filter_map(|line| line.strip_prefix("## ")?.split_once(": "));
+    let mut checks: Vec<String> = headings.map(|(id, _)| id.to_owned()).collect();
+    all.sort();
+    checks.sort();
+    let same = (all == checks).then_some(()).ok_or_else(|| format!("{all:?}, not {checks:?}"));
+    tally.record("all checks have a case", same);
     Ok(())
 }
 
@@ -324,14 +334,29 @@ const VARIANTS: &[Variant] = &[
             &["SEND failed with IBV_WC_REM_ACCESS_ERR", "64 bytes and names no memory of the peer"],
         ),
     },
+    Variant { told: (1, &["initiator_depth 254 > "]), ..of_cm("CM-03", "wrong", "depth") },
+    of_cm("CM-03", "right", "depth"),
+    Variant { told: (1, &["private_data_len 197 > 196"]), ..of_cm("CM-04", "wrong", "reply") },
+    of_cm("CM-04", "right", "reply"),
+    Variant { told: (1, &["private_data_len 149 > 148"]), ..of_cm("CM-04", "wrong", "rejection") },
+    of_cm("CM-04", "right", "rejection"),
 ];
+
+/// Another way of a misuse of librdmacm.
+const fn of_cm(id: &'static str, how: &'static str, way: &'static str) -> Variant {
+    Variant { id, how, variable: ("WAY", way), settings: "", told: (0, &[]) }
+}
 
 fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
     for Variant { id, how, variable: (variable, value), settings, told: (count, parts) } in VARIANTS
     {
         let fabric = bench.over(DataPath::Default)?;
         let json = fabric.work.join("told.json");
-        let program = if *id == "CQ-10" { &files.advice } else { &files.misuse };
+        let program = match *id {
+            "CQ-10" => &files.advice,
+            id if id.starts_with("CM-") => &files.cm,
+            _ => &files.misuse,
+        };
         let job = fabric.over.own_job(program).args([id, how]).env(variable, value);
         let job = job.env("FERROVERBS_LAYERS", "validate").env("JSON", &json);
         let job = job.env("FERROVERBS_VALIDATE", format!("{settings}:json={}", json.display()));
@@ -342,6 +367,30 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
             &format!("{id} {how} with {variable} and {settings:?}"),
             right.then_some(()).ok_or_else(|| done.report("the program")),
         );
+    }
+    Ok(())
+}
+
+/// Other ways to do what checks tell of (c-tests/validate/ways.c), each told by its check and by no other.
+fn ways(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    let program = compiled(bench, "validate/ways.c", "ways", &[])?;
+    let ways = ids_of(bench, &program)?;
+    tally.record("there are other ways", (!ways.is_empty()).then_some(()).ok_or("none".into()));
+    for way in ways {
+        for how in ["wrong", "right"] {
+            let name = format!("{way}: {how}");
+            bench.step(&name);
+            let fabric = bench.over(DataPath::Default)?;
+            let json = fabric.work.join("told.json");
+            let job = fabric.over.own_job(&program).args([&way, how]).env("FERROVERBS_QUIET", "1");
+            let job = job.env("FERROVERBS_LAYERS", "validate");
+            let job = job.env("FERROVERBS_VALIDATE", format!("json={}", json.display()));
+            let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+            let id = way.split(' ').next().unwrap_or_default();
+            let wanted: &[&str] = if how == "wrong" { &[id] } else { &[] };
+            let right = done.ok() && ids(&json) == wanted;
+            tally.record(&name, right.then_some(()).ok_or_else(|| done.report("ways")));
+        }
     }
     Ok(())
 }
