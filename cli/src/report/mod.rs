@@ -27,7 +27,7 @@ pub(crate) struct Args {
 /// For whoever sends the report, and for whoever reads it.
 const LEFT_OUT: &str = "\
 The user's names and home, the host's name and values of variables that are secrets stand as USER, NAME, ~, HOST and SECRET.
-Addresses of the network and of memory and keys of regions stand as IPv4-1, IPv6-1, LINK-LOCAL-1, MAC-1, GUID-1, MEMORY-1, KEY-1:
+Addresses of the network and of memory, keys of regions and Q_Keys stand as IPv4-1, IPv6-1, LINK-LOCAL-1, MAC-1, GUID-1, MEMORY-1, KEY-1:
 the same number is the same value. Addresses of loopback are told. Of the environment only FERROVERBS_* and RDMAV_* are.";
 
 /// Calls of a process that are told.

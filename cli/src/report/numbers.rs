@@ -1,4 +1,4 @@
-//! Addresses of the network and of memory, and keys of regions: each value stands as its kind with a number, the same wherever it is, so that a reader still sees
+//! Addresses of the network and of memory, keys of regions and Q_Keys: each value stands as its kind with a number, the same wherever it is, so that a reader still sees
 //! what belongs together.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Known {
             word.strip_prefix("0x").filter(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()))
         {
             let digits = hex.trim_start_matches('0');
-            let is_key = ["lkey=", "rkey=", "lkey ", "rkey ", "lkey\":", "rkey\":"];
+            let is_key = ["lkey=", "rkey=", "qkey=", "lkey ", "rkey ", "lkey\":", "rkey\":"];
             // Key 0 is none.
             if !digits.is_empty() && is_key.iter().any(|name| before.ends_with(name)) {
                 return Some(self.name("KEY", digits.to_owned()));
@@ -127,9 +127,9 @@ mod tests {
     fn keys_and_places_in_memory_are_hidden_and_numbers_are_told() {
         assert_eq!(
             hide(
-                "ibv_post_send(qp=0x9e8fa9, sge0_addr=0x7f1234567000, sge0_lkey=0x88ccac2, rkey=0x88ccac2, rkey=0x0) = 0x7f1234567000"
+                "ibv_post_send(qp=0x9e8fa9, sge0_addr=0x7f1234567000, sge0_lkey=0x88ccac2, rkey=0x88ccac2, rkey=0x0, remote_qkey=0x1111) = 0x7f1234567000"
             ),
-            "ibv_post_send(qp=0x9e8fa9, sge0_addr=MEMORY-1, sge0_lkey=KEY-1, rkey=KEY-1, rkey=0x0) = MEMORY-1"
+            "ibv_post_send(qp=0x9e8fa9, sge0_addr=MEMORY-1, sge0_lkey=KEY-1, rkey=KEY-1, rkey=0x0, remote_qkey=KEY-2) = MEMORY-1"
         );
     }
 
