@@ -1,13 +1,15 @@
 /*
  * A layer that does what providers might: of a completion of wr_id 66 it says that it was 67, as a faulty one, there is no room for a request of wr_id 68 but as
- * the first of a list, and a region of 66 * 512 bytes exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is not there yet, as with plugins of the kernel's
- * devices. With FILTER_FIRST (in the environment) the number of the first queue pair stands in the settings of the layer `capture` before that looks at them,
- * as a user would write it who knew it.
+ * the first of a list, and a region of 66 * 512 bytes exceeds what may be locked, as with an adapter. What libibverbs fills in of regions and address handles is
+ * not there yet, as with plugins of the kernel's devices. A way without a GID, or from the GID 1 to fd00::2 (advice.c has an address of IPv4 there), is refused,
+ * as adapters do. With FILTER_FIRST (in the environment) the number of the first queue pair stands in the settings of the layer `capture` before that looks at
+ * them, as a user would write it who knew it.
  */
 #include <errno.h>
 #include <infiniband-provider/ferroverbs_layer.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct verbs_context_ops *next;
 
@@ -62,6 +64,16 @@ static struct ibv_ah *create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	return ah;
 }
 
+static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	static const union ibv_gid other_family = { .raw = { 0xfd, [15] = 2 } };
+	const struct ibv_ah_attr *to = &attr->ah_attr;
+	int is_other = to->grh.sgid_index == 1 && !memcmp(&to->grh.dgid, &other_family, sizeof(other_family));
+	if (mask & IBV_QP_AV && (!to->is_global || is_other))
+		return EINVAL;
+	return next->modify_qp(qp, attr, mask);
+}
+
 static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	static int is_later;
@@ -84,6 +96,7 @@ static int attach(struct ibv_context *context, const struct verbs_context_ops *b
 	mine->post_send = post_send;
 	mine->reg_mr = reg_mr;
 	mine->create_ah = create_ah;
+	mine->modify_qp = modify_qp;
 	if (getenv("FILTER_FIRST"))
 		mine->create_qp = create_qp;
 	return 0;

@@ -22,6 +22,19 @@ static void mr_04_read(void)
 	post_and_poll(wr_of(IBV_WR_RDMA_READ, &sge));
 }
 
+static void mr_04_window(void)
+{
+	pair();
+	second = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_MW_BIND | (wrong ? 0 : IBV_ACCESS_LOCAL_WRITE));
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	struct ibv_mw_bind bind = { .wr_id = 1, .send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { .mr = second, .addr = (uintptr_t)buf, .length = SIZE, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+	want(second && mw, "ibv_alloc_mw");
+	if (!ibv_bind_mw(b, mw, &bind))
+		done(cq);
+	want(!ibv_dealloc_mw(mw), "ibv_dealloc_mw");
+}
+
 static void mr_06_rereg(void)
 {
 	struct ibv_sge sge = piece(64);
@@ -312,7 +325,7 @@ static void cq_11_over(void)
 }
 
 static const struct misuse cases[] = {
-	{ "MR-04 read", mr_04_read }, { "MR-06 rereg", mr_06_rereg }, { "MR-15 invalidated", mr_15_invalidated }, { "QP-01 receive", qp_01_receive },
+	{ "MR-04 read", mr_04_read }, { "MR-04 window", mr_04_window }, { "MR-06 rereg", mr_06_rereg }, { "MR-15 invalidated", mr_15_invalidated }, { "QP-01 receive", qp_01_receive },
 	{ "QP-03 port", qp_03_port }, { "QP-03 pkey", qp_03_pkey }, { "QP-03 psn", qp_03_psn }, { "QP-08 limit", qp_08_limit },
 	{ "QP-12 datagram", qp_12_datagram }, { "QP-13 shared", qp_13_shared }, { "WR-01 null", wr_01_null }, { "WR-01 receive", wr_01_receive },
 	{ "WR-02 read", wr_02_read }, { "WR-07 length", wr_07_length }, { "WR-08 none", wr_08_none }, { "WR-08 domain", wr_08_domain },

@@ -132,8 +132,8 @@ pub(crate) struct Asked {
     pub(crate) to_rtr: bool,
 }
 
-/// QP-05, QP-10, QP-11 and WR-06.
-pub(crate) fn modified(qp: &Qp, asked: &Asked) {
+/// QP-05, QP-10, QP-11 and WR-06; whether it is told what adapters refuse.
+pub(crate) fn modified(qp: &Qp, asked: &Asked) -> bool {
     const CALL: &str = "ibv_modify_qp";
     let tell =
         |id, text: String, remedy: &str| say(id, CALL, qp.name(), text, remedy, None, Some(qp));
@@ -141,7 +141,8 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
         .ctx
         .port(asked.port)
         .is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
-    if is_ethernet && asked.address.is_some_and(|address| address.is_global == 0) {
+    let is_local = is_ethernet && asked.address.is_some_and(|address| address.is_global == 0);
+    if is_local {
         tell(
             Id::Qp05,
             "the port is Ethernet, and ah_attr.is_global is 0".into(),
@@ -194,6 +195,7 @@ pub(crate) fn modified(qp: &Qp, asked: &Asked) {
             "post receives between INIT and RTR: the peer may send as soon as it is told",
         );
     }
+    is_local && wanted(Id::Qp05)
 }
 
 /// QP-14: a queue pair goes while requests are in flight.

@@ -336,6 +336,10 @@ unsafe extern "C" fn wr_bind_mw(
 ) {
     // SAFETY: the caller's QP is live.
     let old = unsafe { begin(qp, "ibv_wr_bind_mw", IBV_WR_BIND_MW, 0, 0) };
+    if let Some((known, _)) = known(qp) {
+        // SAFETY: both are live, and the region that is named is, too.
+        unsafe { crate::mr::check_window(known, "ibv_wr_bind_mw", (*qp).wr_id, &*info) };
+    }
     if let Some(operation) = old.and_then(|old| old.wr_bind_mw) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
         unsafe { operation(qp, mw, rkey, info) };

@@ -99,16 +99,16 @@ pub(crate) fn check(
     port: u8,
     address: &ibv_ah_attr,
     qp: Option<&Qp>,
-) {
+) -> bool {
     let is_ethernet =
         ctx.port(port).is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
     if !is_ethernet || address.is_global == 0 || !(wanted(Id::Qp06) || wanted(Id::Qp07)) {
-        return;
+        return false;
     }
     let index = address.grh.sgid_index;
     // QP-03 speaks of those beyond the table.
     if ctx.port(port).is_none_or(|known| i32::from(index) >= known.gid_tbl_len) {
-        return;
+        return false;
     }
     let say = |id, text: String, wanted: Option<Family>| {
         let remedy = match better(ctx, port, wanted) {
@@ -123,18 +123,24 @@ pub(crate) fn check(
         && let Some(defect) = defect(from.as_ref())
     {
         say(Id::Qp06, format!("sgid_index {index} {defect}"), None);
+        // Others lead somewhere, if not far.
+        if from.is_none() {
+            return true;
+        }
     }
-    let (Some(from), true) = (from, wanted(Id::Qp07)) else { return };
+    let (Some(from), true) = (from, wanted(Id::Qp07)) else { return false };
     let (from, to) = (from.gid.bytes(), address.grh.dgid.bytes());
     let (from, to) = (Ipv6Addr::from(from), Ipv6Addr::from(to));
     // Groups have an address of IPv6 in either case.
     let is_one = !to.is_unspecified() && !to.is_multicast();
-    if !from.is_unspecified() && is_one && family(from) != family(to) {
+    let differ = !from.is_unspecified() && is_one && family(from) != family(to);
+    if differ {
         let text = format!(
             "{to} cannot be reached from sgid_index {index}, {from}: one is of IPv4, the other of IPv6"
         );
         say(Id::Qp07, text, Some(family(to)));
     }
+    differ
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::{
     AccessFlags, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
     IBV_REREG_MR_CHANGE_TRANSLATION, MrInitMask, ibv_dm, ibv_mr, ibv_mr_init_attr, ibv_mw,
-    ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_qp, ibv_sge, verbs_mr,
+    ibv_mw_bind, ibv_mw_bind_info, ibv_mw_type, ibv_pd, ibv_qp, ibv_sge, verbs_mr,
 };
 
 use cface::Errno;
@@ -463,6 +463,32 @@ fn unknown_key(ctx: &Ctx, index: usize, sge: &ibv_sge, what: &Use<'_>) {
     );
 }
 
+/// MR-04 for a window that others may write to.
+///
+/// # Safety
+/// `info.mr` is NULL or live.
+pub(crate) unsafe fn check_window(qp: &Qp, call: &str, wr_id: u64, info: &ibv_mw_bind_info) {
+    let writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if info.mw_access_flags & writes.bits() == 0 || info.length == 0 {
+        return;
+    }
+    // SAFETY: per the caller.
+    let Some(mr) = (unsafe { info.mr.as_ref() }) else { return };
+    let Some(mr) = known(&qp.ctx, mr.lkey) else { return };
+    let Some(access) = mr.access else { return };
+    if access & AccessFlags::LOCAL_WRITE.bits() != 0 {
+        return;
+    }
+    let text = format!(
+        "the window is for writing to mr {:#x}, whose access {access:#x} lacks IBV_ACCESS_LOCAL_WRITE",
+        mr.at
+    );
+    let object = format!("{} wr_id {wr_id:#x}", qp.name());
+    let remedy = "add IBV_ACCESS_LOCAL_WRITE to ibv_reg_mr".into();
+    let also = Some(("the region was registered", mr.made));
+    tell(&Message { id: Id::Mr04, call, object, text, remedy, also }, Some(qp));
+}
+
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
@@ -504,6 +530,9 @@ pub(crate) unsafe extern "C" fn bind_mw(
     // A bind takes a place in the send queue and, signaled, completes there.
     // SAFETY: the caller's QP is live, and the arguments are readable.
     let wr_id = unsafe {
+        if let Some(known) = QPS.get(qp as usize) {
+            check_window(known, "ibv_bind_mw", (*bind).wr_id, &(*bind).bind_info);
+        }
         crate::wr::bind_starts(qp, &*bind);
         (*bind).wr_id
     };

@@ -368,7 +368,7 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
 }
 
-/// QP-02, QP-03, QP-04, QP-08 before the call; whether one of them finds something.
+/// QP-02 to QP-08 before the call; whether one of them finds what the call may be refused for.
 ///
 /// # Safety
 /// `attr` is readable where `mask` names a member.
@@ -436,9 +436,13 @@ unsafe fn check_modify(qp: &Qp, attr: *const ibv_qp_attr, mask: M) -> bool {
         rnr_timer: member!(MIN_RNR_TIMER, min_rnr_timer),
         to_rtr: to == IBV_QPS_RTR && from != to,
     };
-    advice::modified(qp, &asked);
-    if let Some(address) = &asked.address {
-        gid::check("ibv_modify_qp", &qp.name(), ctx, port, address, Some(qp));
+    if advice::modified(qp, &asked) {
+        found.set(true);
+    }
+    if let Some(address) = &asked.address
+        && gid::check("ibv_modify_qp", &qp.name(), ctx, port, address, Some(qp))
+    {
+        found.set(true);
     }
     let range = |name: &str, value: u32, most: u32, why: &str| {
         if value > most {

@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_void};
 
 use abi::{
-    IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
+    IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
 };
 
 use super::check::{check_send, check_send_state};
@@ -13,6 +13,7 @@ use super::list::{LONG, is_ring, refused, ring};
 use super::request::{Say, Send};
 use crate::again;
 use crate::checks::Id;
+use crate::mr::check_window;
 use crate::objects::context;
 use crate::stack;
 use crate::state::{QPS, Qp, beneath};
@@ -90,6 +91,10 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
             if count == 1 {
                 check_send_state(known, CALL, send.wr_id);
                 again::begins(known, CALL, &mut queue, &send);
+            }
+            if this.opcode == IBV_WR_BIND_MW {
+                // SAFETY: such a request has this member, and names a live region or none.
+                unsafe { check_window(known, CALL, send.wr_id, &this.tail.bind_mw.bind_info) };
             }
             check_send(known, CALL, &mut queue, &send);
             push(known, CALL, &mut queue, &send, site);
