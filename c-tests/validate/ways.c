@@ -103,13 +103,15 @@ static struct ibv_ah *handle(struct ibv_pd *of)
 	return ah;
 }
 
+static uint32_t remote_qkey = 7;
+
 static void datagram(struct ibv_ah *ah)
 {
 	struct ibv_sge sge = piece(8);
 	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge, 1);
 	wr.wr.ud.ah = ah;
 	wr.wr.ud.remote_qpn = b->qp_num;
-	wr.wr.ud.remote_qkey = 7;
+	wr.wr.ud.remote_qkey = remote_qkey;
 	post_and_poll(wr);
 }
 
@@ -118,6 +120,16 @@ static void wr_08_none(void)
 	couple(IBV_QPT_UD, cq, NULL, 0);
 	struct ibv_ah *ah = handle(pd);
 	datagram(wrong ? NULL : ah);
+	want(!ibv_destroy_ah(ah), "ibv_destroy_ah");
+}
+
+/* Right is to mean it. */
+static void wr_08_qkey(void)
+{
+	couple(IBV_QPT_UD, cq, NULL, 0);
+	struct ibv_ah *ah = handle(pd);
+	remote_qkey = wrong ? 0x80000007 : 0x80000000;
+	datagram(ah);
 	want(!ibv_destroy_ah(ah), "ibv_destroy_ah");
 }
 
@@ -328,7 +340,7 @@ static const struct misuse cases[] = {
 	{ "MR-04 read", mr_04_read }, { "MR-04 window", mr_04_window }, { "MR-06 rereg", mr_06_rereg }, { "MR-15 invalidated", mr_15_invalidated }, { "QP-01 receive", qp_01_receive },
 	{ "QP-03 port", qp_03_port }, { "QP-03 pkey", qp_03_pkey }, { "QP-03 psn", qp_03_psn }, { "QP-08 limit", qp_08_limit },
 	{ "QP-12 datagram", qp_12_datagram }, { "QP-13 shared", qp_13_shared }, { "WR-01 null", wr_01_null }, { "WR-01 receive", wr_01_receive },
-	{ "WR-02 read", wr_02_read }, { "WR-07 length", wr_07_length }, { "WR-08 none", wr_08_none }, { "WR-08 domain", wr_08_domain },
+	{ "WR-02 read", wr_02_read }, { "WR-07 length", wr_07_length }, { "WR-08 none", wr_08_none }, { "WR-08 qkey", wr_08_qkey }, { "WR-08 domain", wr_08_domain },
 	{ "WR-12 solicited", wr_12_solicited }, { "WR-15 thread", wr_15_thread }, { "CQ-11 read", cq_11_read }, { "CQ-11 over", cq_11_over },
 	{ "OB-03 attached", ob_03_attached },
 };

@@ -32,6 +32,7 @@ struct Open {
     remote: u64,
     rkey: u32,
     ah: usize,
+    qkey: u32,
     inline: Option<u64>,
     count: usize,
     sges: [ibv_sge; SGES],
@@ -210,6 +211,7 @@ fn close(qp: &Qp, work: &mut Work, call: &'static str) {
         remote: open.remote,
         rkey: open.rkey,
         ah: open.ah,
+        qkey: open.qkey,
     };
     let mut queue = qp.send.lock();
     wr::check_send(qp, call, &mut queue, &send);
@@ -278,8 +280,18 @@ unsafe fn begin(
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
     let sges = [none; SGES];
-    work.open =
-        Some(Open { wr_id, flags, opcode, remote, rkey, ah: 0, inline: None, count: 0, sges });
+    work.open = Some(Open {
+        wr_id,
+        flags,
+        opcode,
+        remote,
+        rkey,
+        ah: 0,
+        qkey: 0,
+        inline: None,
+        count: 0,
+        sges,
+    });
     Some(work.old)
 }
 
@@ -450,7 +462,9 @@ unsafe extern "C" fn wr_flush(
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    let old = set(qp, "ibv_wr_set_ud_addr", |open| open.ah = ah as usize);
+    let old = set(qp, "ibv_wr_set_ud_addr", |open| {
+        (open.ah, open.qkey) = (ah as usize, qkey);
+    });
     if let Some(operation) = old.and_then(|old| old.wr_set_ud_addr) {
         // SAFETY: the provider's own pointer, with the caller's arguments.
         unsafe { operation(qp, ah, qpn, qkey) };

@@ -114,6 +114,7 @@ fn remember(
         attr: Spin::new(ibv_qp_attr::zeroed()),
         max_rd_atomic: AtomicU32::new(u32::MAX),
         mtu: AtomicU32::new(0),
+        qkey: AtomicU32::new(0),
         send: Spin::new(Queue::new(cap.max_send_wr)),
         recv: Spin::new(Queue::new(cap.max_recv_wr)),
         digests: Spin::new(crate::digest::Digests::new()),
@@ -350,6 +351,10 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
     if mask.contains(M::MAX_QP_RD_ATOMIC) {
         qp.max_rd_atomic.store(u32::from(kept.max_rd_atomic), Ordering::Relaxed);
+    }
+    if mask.contains(M::QKEY) {
+        // SAFETY: named by the mask.
+        qp.qkey.store(unsafe { (*attr).qkey }, Ordering::Relaxed);
     }
     if let Some(port) = qp.ctx.port(kept.port_num) {
         qp.mtu.store(128 << port.active_mtu.min(5), Ordering::Relaxed);

@@ -132,6 +132,8 @@ pub(crate) struct Qp {
     pub(crate) attr: Spin<ibv_qp_attr>,
     pub(crate) max_rd_atomic: AtomicU32,
     pub(crate) mtu: AtomicU32,
+    /// Of UD.
+    pub(crate) qkey: AtomicU32,
     pub(crate) send: Spin<Queue>,
     pub(crate) recv: Spin<Queue>,
     /// What signaled sends in flight are of, if anybody wants to know.

@@ -180,6 +180,11 @@ pub(crate) fn check_send(qp: &Qp, call: &'static str, queue: &mut Queue, send: &
     }
 }
 
+/// Of a request's Q_Key: that of its queue pair goes instead (ibv_post_send(3)).
+const QKEY_OWN: u32 = 1 << 31;
+/// Of these nobody is surprised by it: the bit alone, and the well-known key of management.
+const MEANT: [u32; 2] = [QKEY_OWN, 0x8001_0000];
+
 /// WR-08.
 fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
     let qp = say.qp;
@@ -203,6 +208,17 @@ fn check_datagram(say: &Say<'_>, send: &Send<'_>, bytes: u64) {
                     also,
                 );
             }
+        }
+    }
+    if send.qkey & QKEY_OWN != 0 && !MEANT.contains(&send.qkey) {
+        let own = qp.qkey.load(Ordering::Relaxed);
+        if own != send.qkey {
+            let text = format!(
+                "remote_qkey {:#x} has its highest bit set: the Q_Key of the QP itself, {own:#x}, is sent instead",
+                send.qkey
+            );
+            let remedy = "use Q_Keys below 0x80000000, or 0x80000000 where that of the QP is meant";
+            say.say(Id::Wr08, text, remedy);
         }
     }
     let mtu = u64::from(qp.mtu.load(Ordering::Relaxed));

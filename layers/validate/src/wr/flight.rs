@@ -104,6 +104,7 @@ pub(crate) fn bind_starts(qp: *mut ibv_qp, bind: &ibv_mw_bind) {
         remote: 0,
         rkey: 0,
         ah: 0,
+        qkey: 0,
     };
     let mut queue = known.send.lock();
     push(known, "ibv_bind_mw", &mut queue, &send, 0);

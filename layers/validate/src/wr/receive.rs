@@ -171,6 +171,7 @@ fn as_send(wr_id: u64, sges: &[ibv_sge]) -> Send<'_> {
         remote: 0,
         rkey: 0,
         ah: 0,
+        qkey: 0,
     }
 }
 

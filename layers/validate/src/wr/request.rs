@@ -29,6 +29,8 @@ pub(crate) struct Send<'a> {
     pub(crate) remote: u64,
     pub(crate) rkey: u32,
     pub(crate) ah: usize,
+    /// Of a datagram.
+    pub(crate) qkey: u32,
 }
 
 pub(super) fn opcode_name(opcode: u32) -> &'static str {

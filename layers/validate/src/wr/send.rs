@@ -42,8 +42,11 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
             _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
         }
     };
-    // SAFETY: a request on a UD queue pair has this member of the union; for any other it is not read.
-    let ah = if qp.kind == IBV_QPT_UD { unsafe { wr.wr.ud.ah as usize } } else { 0 };
+    let (ah, qkey) = match qp.kind {
+        // SAFETY: a request on a UD queue pair has this member of the union; for any other it is not read.
+        IBV_QPT_UD => unsafe { (wr.wr.ud.ah as usize, wr.wr.ud.remote_qkey) },
+        _ => (0, 0),
+    };
     Send {
         wr_id: wr.wr_id,
         opcode: wr.opcode,
@@ -54,6 +57,7 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> Send<'a> {
         remote,
         rkey,
         ah,
+        qkey,
     }
 }
 
