@@ -81,6 +81,8 @@ pub enum Stage {
     Established,
     /// A DREQ was sent.
     DisconnectSent,
+    /// A DREQ came and is to be answered.
+    DisconnectReceived,
     /// Packets may still be under way.
     TimeWait,
     /// A request was answered for good, and the answer is remembered.
@@ -100,6 +102,7 @@ impl From<&State> for Stage {
             State::ReplySent { .. } => Self::ReplySent,
             State::Established => Self::Established,
             State::DisconnectSent { .. } => Self::DisconnectSent,
+            State::DisconnectReceived { .. } => Self::DisconnectReceived,
             State::TimeWait => Self::TimeWait,
             State::Answered { .. } => Self::Answered,
             State::DatagramSent { .. } => Self::DatagramSent,
@@ -382,7 +385,7 @@ impl<A: Clone + Ord> Manager<A> {
         Ok(())
     }
 
-    /// Ends a connection. Nothing more is done where that is under way.
+    /// Ends a connection. Where its peer has ended it, that one's question is answered; nothing more is done where our end is under way.
     ///
     /// # Errors
     /// [`Refused::Gone`], or [`Refused::State`] if it never was established.
@@ -394,6 +397,10 @@ impl<A: Clone + Ord> Manager<A> {
     ) -> Result<(), Refused> {
         match self.stage(connection)? {
             Stage::Established => {}
+            Stage::DisconnectReceived => {
+                self.answer_disconnect(now, connection);
+                return Ok(());
+            }
             Stage::DisconnectSent | Stage::TimeWait => return Ok(()),
             other => return Err(Refused::State(other)),
         }
@@ -507,6 +514,7 @@ impl<A: Clone + Ord> Manager<A> {
                 let done = self.answer(now, connection, reply);
                 debug_assert!(done.is_ok(), "it is a question");
             }
+            Stage::DisconnectReceived => self.answer_disconnect(now, connection),
             Stage::DisconnectSent | Stage::TimeWait | Stage::Answered => {}
         }
     }
@@ -626,6 +634,7 @@ impl<A: Clone + Ord> Manager<A> {
             Stage::RequestReceived
             | Stage::ReplyReceived
             | Stage::Established
+            | Stage::DisconnectReceived
             | Stage::DatagramReceived => {}
         }
     }
@@ -670,6 +679,14 @@ impl<A: Clone + Ord> Manager<A> {
         let ready = Ready { local_id: end.local_id, remote_id, private: Private::NONE };
         let bytes = Mad { transaction: end.transaction, message: Message::Ready(ready) }.emit();
         self.send_to(connection, bytes);
+    }
+
+    /// The application ends what its peer has ended.
+    fn answer_disconnect(&mut self, now: Time, connection: Connection) {
+        let Some(end) = self.table.get(connection) else { return };
+        let State::DisconnectReceived { transaction } = end.state else { return };
+        self.send_disconnect_reply(connection, transaction);
+        self.begin_time_wait(now, connection);
     }
 
     fn send_disconnect_reply(&mut self, connection: Connection, transaction: u64) {

@@ -318,14 +318,24 @@ impl<A: Clone + Ord> Manager<A> {
             self.counters.ignored += 1;
             return;
         }
+        let killed = request.private.bytes().starts_with(KILLED);
         match Stage::from(&end.state) {
+            // The answer is the application's, who ends it, too (`cm_dreq_handler` in Linux' `cm.c`).
+            Stage::ReplySent | Stage::Established if !killed => {
+                self.tell(connection, Event::Disconnected { connection, killed });
+                self.table.become_(connection, State::DisconnectReceived { transaction }, None);
+            }
             Stage::ReplyReceived
             | Stage::ReplySent
             | Stage::Established
             | Stage::DisconnectSent => {
                 self.send_disconnect_reply(connection, transaction);
-                let killed = request.private.bytes().starts_with(KILLED);
                 self.tell(connection, Event::Disconnected { connection, killed });
+                self.begin_time_wait(now, connection);
+            }
+            // Its process has ended meanwhile: who asks for that process need not wait.
+            Stage::DisconnectReceived if killed => {
+                self.send_disconnect_reply(connection, transaction);
                 self.begin_time_wait(now, connection);
             }
             Stage::TimeWait => self.send_disconnect_reply(connection, transaction),

@@ -24,6 +24,8 @@ pub(super) enum State {
     Established,
     /// A DREQ was sent.
     DisconnectSent { request: Saved, resend: Resend },
+    /// A DREQ came, by which the answer is known; the application has not ended it yet.
+    DisconnectReceived { transaction: u64 },
     /// Packets of it may still be under way.
     TimeWait,
     /// A REQ or a SIDR_REQ was answered for good; the answer may have to be said again.

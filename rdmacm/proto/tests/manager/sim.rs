@@ -58,7 +58,7 @@ impl Packet {
 /// What an application does by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
-    /// Grants requests, and gets ready when one of its own is granted.
+    /// Grants requests, gets ready when one of its own is granted, and ends what its peer has ended.
     Willing,
     /// Rejects requests.
     Refusing,
@@ -175,6 +175,10 @@ impl Node {
                 }
                 (Event::Reply { .. }, Habit::Willing) => {
                     self.manager.ready(connection).expect("it is granted");
+                }
+                (Event::Disconnected { .. }, Habit::Willing) => {
+                    let done = self.manager.disconnect(now, connection, Private::NONE);
+                    done.expect("it was established");
                 }
                 (Event::DatagramRequest { .. }, Habit::Willing) => {
                     let reply = DatagramReply { qpn: Qpn::new(9), ..DatagramReply::default() };

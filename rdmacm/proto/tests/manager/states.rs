@@ -6,7 +6,7 @@ use ferroverbs_cm::*;
 
 /// How a connection of the second process gets into a state; the first is its peer.
 type Prepare = fn(&mut Net);
-const SITUATIONS: [(&str, Prepare); 12] = [
+const SITUATIONS: [(&str, Prepare); 13] = [
     ("none", |_| {}),
     ("RequestSent", |net| {
         net.lose(|_, _| true);
@@ -35,6 +35,12 @@ const SITUATIONS: [(&str, Prepare); 12] = [
         let connection = net.nodes[1].connect(Time::ZERO, 0);
         net.run(MS);
         net.nodes[1].manager.disconnect(net.now, connection, Private::NONE).expect("established");
+    }),
+    ("DisconnectReceived", |net| {
+        let connection = net.nodes[0].connect(Time::ZERO, 1);
+        net.run(MS);
+        net.nodes[1].habit = Habit::Idle;
+        net.nodes[0].manager.disconnect(net.now, connection, Private::NONE).expect("established");
     }),
     ("TimeWait", |net| {
         let connection = net.nodes[1].connect(Time::ZERO, 0);
@@ -183,7 +189,7 @@ ReplyReceived        LAP      APR       -  ReplyReceived
 Established, active  REQ      REJ(10)+DREQ -  DisconnectSent
 Established, active  REJ      -         X  TimeWait
 Established, active  REP      RTU       -  Established
-Established, active  DREQ     DREP      D  TimeWait
+Established, active  DREQ     -         D  DisconnectReceived
 Established, active  SIDR_REQ -         q  DatagramReceived
 Established, active  LAP      APR       -  Established
 RequestReceived      REP      REJ(6)    -  RequestReceived
@@ -193,11 +199,11 @@ RequestReceived      LAP      APR       -  RequestReceived
 ReplySent            REQ      REP       -  ReplySent
 ReplySent            REJ      -         X  -
 ReplySent            RTU      -         E  Established
-ReplySent            DREQ     DREP      D  TimeWait
+ReplySent            DREQ     -         D  DisconnectReceived
 ReplySent            SIDR_REQ -         q  DatagramReceived
 ReplySent            LAP      APR       -  ReplySent
 Established, passive REJ      -         X  TimeWait
-Established, passive DREQ     DREP      D  TimeWait
+Established, passive DREQ     -         D  DisconnectReceived
 Established, passive SIDR_REQ -         q  DatagramReceived
 Established, passive LAP      APR       -  Established
 DisconnectSent       REQ      REJ(10)   -  DisconnectSent
@@ -206,6 +212,8 @@ DisconnectSent       DREQ     DREP      D  TimeWait
 DisconnectSent       DREP     -         D  TimeWait
 DisconnectSent       SIDR_REQ -         q  DatagramReceived
 DisconnectSent       LAP      APR       -  DisconnectSent
+DisconnectReceived   SIDR_REQ -         q  DatagramReceived
+DisconnectReceived   LAP      APR       -  DisconnectReceived
 TimeWait             REQ      REJ(10)   -  TimeWait
 TimeWait             DREQ     DREP      -  TimeWait
 TimeWait             SIDR_REQ -         q  DatagramReceived
