@@ -61,18 +61,22 @@ static void vendors_options(void)
 	CHECK(said.status == 35);
 	CHECK(!rdma_destroy_id(client));
 
-	client = routed(RDMA_PS_TCP, &at);
-	NEED(!rdma_connect(client, new_queue()));
-	server = next(serving, RDMA_CM_EVENT_CONNECT_REQUEST).id;
-	CHECK(!rdma_get_remote_ece(server, &ece) && !ece.vendor_id && !ece.options);
-	CHECK(!rdma_set_local_ece(server, &yours) && !rdma_accept(server, new_queue()));
-	next(asking, RDMA_CM_EVENT_CONNECT_RESPONSE);
-	CHECK(!rdma_get_remote_ece(client, &ece) && ece.vendor_id == yours.vendor_id && ece.options == yours.options);
-	/* Whose peer was not ready does not grant it any more. */
-	CHECK(!rdma_reject(client, NULL, 0));
-	said = next(serving, RDMA_CM_EVENT_REJECTED);
-	CHECK(said.id == server && said.status == 28);
-	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
+	/* The answer has options of the vendor who asked, if one did. */
+	for (int asked = 0; asked < 2; asked++) {
+		client = routed(RDMA_PS_TCP, &at);
+		CHECK(!asked || !rdma_set_local_ece(client, &mine));
+		NEED(!rdma_connect(client, new_queue()));
+		server = next(serving, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+		CHECK(!rdma_get_remote_ece(server, &ece) && !ece.vendor_id == !asked && !ece.options == !asked);
+		CHECK(!rdma_set_local_ece(server, &yours) && !rdma_accept(server, new_queue()));
+		next(asking, RDMA_CM_EVENT_CONNECT_RESPONSE);
+		CHECK(!rdma_get_remote_ece(client, &ece) && ece.vendor_id == (asked ? mine.vendor_id : 0) && ece.options == yours.options);
+		/* Whose peer was not ready does not grant it any more. */
+		CHECK(!rdma_reject(client, NULL, 0));
+		said = next(serving, RDMA_CM_EVENT_REJECTED);
+		CHECK(said.id == server && said.status == 28);
+		CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
+	}
 }
 
 /* Ends a connection, and waits until both ids are told that its time wait is over, too. */

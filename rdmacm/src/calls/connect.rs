@@ -76,6 +76,11 @@ const fn least(wanted: u8, most: u8) -> u8 {
     if wanted < most { wanted } else { most }
 }
 
+/// An answer has the vendor of the request, as upstream's.
+fn answered_ece(state: &State) -> Ece {
+    ece(ibv_ece { vendor_id: state.peer_ece.vendor_id, ..state.ece })
+}
+
 /// The number of the id's queue pair, else of the program's own; whether it has a shared receive queue.
 fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
     // SAFETY: the program changes these only by calls that it does not make beside this one; its queue pair is live.
@@ -359,7 +364,7 @@ fn answer(
     let state = id.lock();
     let reply = DatagramReply {
         status: DatagramStatus::SUCCESS,
-        ece: ece(state.ece),
+        ece: answered_ece(&state),
         qpn: own_qp(id, conn).0,
         service: space.service(state.source.map_or(0, |source| source.port())),
         qkey: state.qkey,
@@ -404,7 +409,7 @@ fn grant(
     let extended = link.transport == ferroverbs_cm::wire::Transport::Extended;
     let nothing = Qpn::new(0);
     let reply = Reply {
-        ece: ece(state.ece),
+        ece: answered_ece(&state),
         qpn: if extended { nothing } else { qpn },
         eecn: if extended { qpn } else { nothing },
         psn: link.receive_psn,
