@@ -160,7 +160,8 @@ int main(void)
 	sharing();
 	families();
 	connection(-1, -1, 19, 19);
-	connection(14, -1, 14, 14);
+	/* The request says more than the way takes: the adapter has a delay of its own. */
+	connection(14, -1, 14, 16);
 	connection(14, 17, 14, 17);
 	/* 0 is for ever, which no request says. */
 	connection(0, 16, 0, 16);

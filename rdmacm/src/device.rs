@@ -21,6 +21,8 @@ pub(crate) struct Device {
     pub(crate) guid: u64,
     pub(crate) most_responder_resources: u8,
     pub(crate) most_initiator_depth: u8,
+    /// How long it may take to acknowledge, as a time code.
+    pub(crate) ack_delay: u8,
     /// Who opened it.
     process: i32,
     agent: OnceLock<Agent>,
@@ -161,6 +163,7 @@ unsafe fn open(device: *mut ibv_device) -> Option<Device> {
             guid: u64::from_be(verbs::ibv_get_device_guid(device)),
             most_responder_resources: byte(attr.max_qp_rd_atom),
             most_initiator_depth: byte(attr.max_qp_init_rd_atom),
+            ack_delay: attr.local_ca_ack_delay,
             process: process(),
             agent: OnceLock::new(),
             beginning: Mutex::new(()),

@@ -81,6 +81,13 @@ fn answered_ece(state: &State) -> Ece {
     ece(ibv_ece { vendor_id: state.peer_ece.vendor_id, ..state.ece })
 }
 
+/// The timeout that a request says: our adapter's delay comes to that of the way, both as powers of two (`cm_ack_timeout` in Linux' `cm.c`).
+const fn peers_timeout(way: u8, delay: u8) -> u8 {
+    let (most, least) = if way < delay { (delay, way) } else { (way, delay) };
+    let sum = if least + 1 >= most { most + 1 } else { most };
+    if sum < 31 { sum } else { 31 }
+}
+
 /// The number of the id's queue pair, else of the program's own; whether it has a shared receive queue.
 fn own_qp(id: &Id, conn: Option<&rdma_conn_param>) -> (Qpn, bool) {
     // SAFETY: the program changes these only by calls that it does not make beside this one; its queue pair is live.
@@ -189,7 +196,7 @@ fn connect(id: &Arc<Id>, wanted: Option<Wanted>) -> Result<(), Errno> {
             remote_gid: peer.remote,
             traffic_class: link.traffic_class,
             hop_limit: 64,
-            ack_timeout: TimeCode::new(link.ack_timeout.into()),
+            ack_timeout: TimeCode::new(peers_timeout(link.ack_timeout, device.ack_delay).into()),
             ..Path::default()
         },
         private,
