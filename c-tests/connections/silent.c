@@ -122,8 +122,10 @@ static void stops(int word)
 	/* The second came, and then the first went. */
 	struct rdma_cm_id *second = next(RDMA_CM_EVENT_CONNECT_REQUEST);
 
-	NEED(next(RDMA_CM_EVENT_REJECTED) == id && !rdma_destroy_id(id));
 	serve(second);
+	/* Of a request that it has not granted it hears by nothing but this. */
+	REFUSED(rdma_accept(id, new_queue()), EINVAL);
+	NEED(!rdma_destroy_id(id) && is_quiet());
 	NEED(!rdma_destroy_id(listener));
 }
 

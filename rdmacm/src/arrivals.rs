@@ -112,6 +112,13 @@ pub(crate) fn tell(device: &'static Device, carried: &mut Carried, said: Said<Pe
             becomes(id, Stage::Connected, RDMA_CM_EVENT_ESTABLISHED, 0, &[])
         }
         Said::Rejected { rejection, .. } => {
+            if let Some(id) = &id
+                && id.lock().stage == Stage::Asked
+            {
+                // Who asked has gone. The id has nothing of the program's yet: it hears of that when it answers (`ucma_event_handler` in Linux' `ucma.c`).
+                id.lock().stage = Stage::Over;
+                return;
+            }
             let status = i32::from(rejection.reason.0);
             let data = rejection.private.bytes();
             let connected = id.as_ref().is_some_and(|id| match id.lock().stage {
