@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 verb! {
-    /// `rdma_create_srq(3)`.
+    /// `rdma_create_srq(3)`. One that the id had is the program's from then on, as with upstream's.
     ///
     /// # Safety
     /// `id` is NULL or live; `pd` is NULL or live; `init` is NULL, or readable and writable.
@@ -23,7 +23,7 @@ verb! {
         unsafe {
             let held = Id::of(id)?;
             let at = held.as_c();
-            if init.is_null() || (*at).verbs.is_null() || !(*at).srq.is_null() {
+            if init.is_null() || (*at).verbs.is_null() {
                 return Err(Errno::EINVAL);
             }
             let pd = if pd.is_null() { (*at).pd } else { pd };
@@ -88,7 +88,7 @@ unsafe fn create_full(id: &Arc<Id>, init: &mut ibv_srq_init_attr_ex) -> Result<(
     let at = id.as_c();
     // SAFETY: by the contract above; members are the id's, and no other call of the program uses them meanwhile.
     unsafe {
-        if (*at).verbs.is_null() || !(*at).srq.is_null() {
+        if (*at).verbs.is_null() {
             return Err(Errno::EINVAL);
         }
         if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
