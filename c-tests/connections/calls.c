@@ -278,7 +278,10 @@ static void members_that_send(void)
 	struct rdma_cm_event said = next(asking, RDMA_CM_EVENT_MULTICAST_JOIN);
 
 	CHECK(said.id == member && said.param.ud.private_data == &group && said.param.ud.qp_num == 0xffffff);
-	REFUSED(rdma_join_multicast_ex(sender, &join, NULL), ENOSYS);
+	REFUSED(rdma_join_multicast_ex(sender, &join, NULL), EINVAL);
+	join.comp_mask |= RDMA_CM_JOIN_MC_ATTR_RESERVED;
+	REFUSED(rdma_join_multicast_ex(sender, &join, NULL), ENOTSUP);
+	join.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS;
 	join.comp_mask |= RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
 	join.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
 	REFUSED(rdma_join_multicast_ex(sender, &join, NULL), EINVAL);

@@ -132,8 +132,11 @@ verb! {
         // SAFETY: by the contract above.
         let (id, attr) = unsafe { (Id::of(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         let both = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-        if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED || attr.comp_mask & both != both {
-            return Err(Errno::ENOSYS);
+        if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if attr.comp_mask & both != both {
+            return Err(Errno::EINVAL);
         }
         match attr.join_flags {
             flags @ (RDMA_MC_JOIN_FLAG_FULLMEMBER | RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER) => {
