@@ -70,7 +70,7 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
     let folder = bench.scratch.folder("rxe", 0o755)?;
     let source = |name: &str| bench.paths.root.join("c-tests").join(name);
     let programs = folder.join("lines");
-    std::fs::write(&programs, format!("{lines}\n")).map_err(|e| e.to_string())?;
+    std::fs::write(&programs, format!("{}\n", lines.trim_end())).map_err(|e| e.to_string())?;
     // Below a folder that the guest sees as it is, whatever becomes of this one meanwhile.
     let stage = folder.join("stage");
     scratch::copy_tree(bench.prefix()?, &stage)?;
