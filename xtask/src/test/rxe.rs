@@ -23,6 +23,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("tools/group.c", &["-libverbs"]),
     ("bench/connect.c", &["-lrdmacm", "-libverbs"]),
 ];
+    ("connections/children_tcp.c", &["-pthread"]),
+    ("/usr/share/doc/libucx-dev/examples/ucp_client_server.c", &["-lucp", "-lucs"]),
 
 /// Of the lines, those that each run of all tests has time for: one of each kind, also with losses, and a connection by IP addresses.
 const SHORT: &[&str] = &[
@@ -80,6 +82,9 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
         let made = job.arg(source(file)).args(*libraries).run(&bench.scratch, LIMIT)?;
         if !made.ok() {
             return Err(made.report("cc"));
+        }
+        if !lines.contains(&*program.to_string_lossy()) {
+            continue;
         }
     }
     let capture = folder.join("packets.pcapng");
