@@ -3,6 +3,7 @@
  * amid it. The ids have no queue pairs: only connections are made and ended.
  */
 #include "checks.h"
+#include "place.h"
 #include <arpa/inet.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -112,7 +113,7 @@ int main(void)
 	int orders[2], answers[2], status, well = 0, killed = 0, ended;
 	pid_t server;
 
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	at.sin_addr = here();
 	NEED(pipe(orders) == 0 && pipe(answers) == 0);
 	/* Whatever hangs ends. */
 	alarm(LIMIT);

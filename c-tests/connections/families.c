@@ -2,6 +2,7 @@
  * A server with a listener for each family of addresses at one port, as tgtd and many others have: RDMA_OPTION_ID_AFONLY, and each request goes to its own family's.
  */
 #include "checks.h"
+#include "place.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -88,7 +89,7 @@ static void comes_to(struct rdma_cm_id *listener, struct sockaddr_storage addres
 
 int main(void)
 {
-	struct sockaddr_storage loopback = at(AF_INET6, "::1", 0);
+	struct sockaddr_storage loopback = at(AF_INET6, here6_text(), 0);
 	int probe = socket(AF_INET6, SOCK_DGRAM, 0);
 
 	if (probe < 0 || bind(probe, (struct sockaddr *)&loopback, sizeof(struct sockaddr_in6))) {
@@ -99,7 +100,7 @@ int main(void)
 	struct rdma_cm_id *four = make(0), *six = make(1), *both = make(0), *its;
 
 	/* A port that nobody has. */
-	CHECK(!bind_to(both, at(AF_INET, "127.0.0.1", 0)));
+	CHECK(!bind_to(both, at(AF_INET, here_text(), 0)));
 	in_port_t port = rdma_get_src_port(both);
 	CHECK(!rdma_destroy_id(both));
 	both = make(0);
@@ -108,19 +109,19 @@ int main(void)
 	REFUSED(bind_to(both, at(AF_INET6, "::", port)), EADDRNOTAVAIL);
 	CHECK(!bind_to(six, at(AF_INET6, "::", port)));
 	CHECK(!rdma_listen(six, 4));
-	struct rdma_cm_id *nobody = ask(at(AF_INET, "127.0.0.1", port));
+	struct rdma_cm_id *nobody = ask(at(AF_INET, here_text(), port));
 	next(RDMA_CM_EVENT_REJECTED, &its);
 	CHECK(its == nobody && !rdma_destroy_id(nobody));
 	CHECK(!rdma_listen(four, 4));
-	comes_to(four, at(AF_INET, "127.0.0.1", port));
-	comes_to(six, at(AF_INET6, "::1", port));
+	comes_to(four, at(AF_INET, here_text(), port));
+	comes_to(six, at(AF_INET6, here6_text(), port));
 	CHECK(!rdma_destroy_id(four));
-	comes_to(six, at(AF_INET6, "::1", port));
+	comes_to(six, at(AF_INET6, here6_text(), port));
 	CHECK(!rdma_destroy_id(six));
 
 	CHECK(!bind_to(both, at(AF_INET6, "::", port)));
 	CHECK(!rdma_listen(both, 4));
-	comes_to(both, at(AF_INET, "127.0.0.1", port));
-	comes_to(both, at(AF_INET6, "::1", port));
+	comes_to(both, at(AF_INET, here_text(), port));
+	comes_to(both, at(AF_INET6, here6_text(), port));
 	return failures != 0;
 }

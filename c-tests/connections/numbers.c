@@ -3,6 +3,7 @@
  * The messages are read by a queue pair of our own in the group that stands for queue pair 1. Who knows some of these numbers does not know the next ones.
  */
 #include "events.h"
+#include "place.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -28,14 +29,14 @@ static void listen_in(struct rdma_cm_id *id)
 	cq = init.send_cq = init.recv_cq = ibv_create_cq(id->verbs, RECEIVES, NULL, NULL, 0);
 	struct ibv_qp *qp = ibv_create_qp(id->pd, &init);
 
-	CHECK(mr && qp && !ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	NEED(mr && qp && !ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
 	attr.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE) && !ibv_attach_mcast(qp, &group, 0));
+	NEED(!ibv_modify_qp(qp, &attr, IBV_QP_STATE) && !ibv_attach_mcast(qp, &group, 0));
 	for (unsigned n = 0; n < RECEIVES; n++) {
 		struct ibv_sge place = { (uintptr_t)messages[n], sizeof(messages[n]), mr->lkey };
 		struct ibv_recv_wr receive = { .wr_id = n, .sg_list = &place, .num_sge = 1 };
 
-		CHECK(!ibv_post_recv(qp, &receive, &bad));
+		NEED(!ibv_post_recv(qp, &receive, &bad));
 	}
 }
 
@@ -113,7 +114,7 @@ static unsigned together(const unsigned *number, unsigned count)
 int main(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = here() };
 	struct rdma_cm_id *listener, *client;
 	unsigned receive[2], send[2], all[2 * CONNECTIONS];
 
@@ -121,15 +122,17 @@ int main(void)
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&at) && !rdma_listen(listener, CONNECTIONS));
 	at.sin_port = rdma_get_src_port(listener);
 	client = resolved(channel, &at);
-	listen_in(client);
+	/* Nobody hears those of the kernel's manager. */
+	if (!is_kernels())
+		listen_in(client);
 	for (unsigned n = 0; n < CONNECTIONS; n++) {
 		struct ends ends = connected(channel, n ? resolved(channel, &at) : client, 0x800001 + 2 * n);
 
 		numbers(ends.client, &receive[0], &send[0]);
 		numbers(ends.server, &receive[1], &send[1]);
 		if (!n) {
-			CHECK(told(REQUEST, IN_REQUEST) == receive[0]);
-			CHECK(told(REPLY, IN_REPLY) == receive[1]);
+			CHECK(is_kernels() || told(REQUEST, IN_REQUEST) == receive[0]);
+			CHECK(is_kernels() || told(REPLY, IN_REPLY) == receive[1]);
 		}
 		CHECK(receive[0] == send[1] && receive[1] == send[0]);
 		all[2 * n] = receive[0];

@@ -2,6 +2,7 @@
  * Options of ids, as the kernel's manager has them: when they may be set, of which ids, and what becomes of them in the queue pairs of a connection.
  */
 #include "events.h"
+#include "place.h"
 
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
@@ -95,6 +96,9 @@ static void make_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
+/* The timeout where nobody asks for another. Of the kernels 6.1 has this one, and 6.12 two less (CMA_IBOE_PACKET_LIFETIME). */
+enum { USUAL = 19 };
+
 /* What a queue pair of a connection has. */
 static void has(struct rdma_cm_id *id, int traffic_class, int timeout)
 {
@@ -103,6 +107,8 @@ static void has(struct rdma_cm_id *id, int traffic_class, int timeout)
 
 	CHECK(!ibv_query_qp(id->qp, &attr, IBV_QP_AV | IBV_QP_TIMEOUT, &init));
 	CHECK(attr.ah_attr.grh.traffic_class == traffic_class);
+	if (timeout == USUAL && is_kernels() && attr.timeout == USUAL - 2)
+		timeout = USUAL - 2;
 	if (attr.timeout != timeout)
 		printf("its timeout is %d\n", attr.timeout);
 	CHECK(attr.timeout == timeout);
@@ -111,7 +117,7 @@ static void has(struct rdma_cm_id *id, int traffic_class, int timeout)
 /* Both ends have the traffic class of who asked; each its own timeout, the server that of the request where it has none. */
 static void connection(int of_client, int of_server, int client_has, int server_has)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = here() };
 	struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
 	struct rdma_cm_id *listener = make(RDMA_PS_TCP);
 
@@ -159,12 +165,12 @@ int main(void)
 	CHECK(!rdma_destroy_id(datagrams));
 	sharing();
 	families();
-	connection(-1, -1, 19, 19);
+	connection(-1, -1, USUAL, USUAL);
 	/* The request says more than the way takes: the adapter has a delay of its own. */
 	connection(14, -1, 14, 16);
 	connection(14, 17, 14, 17);
 	/* 0 is for ever, which no request says. */
 	connection(0, 16, 0, 16);
-	connection(0, -1, 0, 19);
+	connection(0, -1, 0, USUAL);
 	return failures != 0;
 }

@@ -5,6 +5,7 @@
  * With `server FILE` it is a server that answers its one client when there is a file of that name, and with `client ADDRESS` that client; both meet by TCP at a port that is always the same.
  */
 #include "checks.h"
+#include "place.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -271,7 +272,7 @@ int main(int argc, char **argv)
 	alarm(LIMIT);
 	if (argc == 3)
 		return strcmp(argv[1], "server") ? waits(argv[2]) : serves_late(argv[2]);
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	at.sin_addr = here();
 	stopped();
 	left_port();
 	at.sin_port = 0;

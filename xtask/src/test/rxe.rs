@@ -2,6 +2,7 @@
 //! its own (rxe of Debian's kernel holds the port in the first). What goes over the cable is captured, and must be well formed to tshark, if that is
 //! installed.
 
+mod errors;
 mod packets;
 
 use super::{Bench, Tally, vm};
@@ -17,14 +18,14 @@ const LIMIT: Duration = Duration::from_secs(2400);
 /// The release of Debian whose kernel is tried beside this one's.
 const NEXT: &str = "trixie";
 
-/// Programs of ours among the lines, with their libraries.
+/// Programs among the lines that have to be compiled, with their libraries: ours, in `c-tests`, and UCX's example.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("tools/messages.c", &["-libverbs"]),
     ("tools/group.c", &["-libverbs"]),
     ("bench/connect.c", &["-lrdmacm", "-libverbs"]),
-];
     ("connections/children_tcp.c", &["-pthread"]),
     ("/usr/share/doc/libucx-dev/examples/ucp_client_server.c", &["-lucp", "-lucs"]),
+];
 
 /// Of the lines, those that each run of all tests has time for: one of each kind, also with losses, and a connection by IP addresses.
 const SHORT: &[&str] = &[
@@ -50,9 +51,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let Some(machine) = vm::machine(bench, tally) else { return Ok(()) };
     let lines = lines(bench)?;
     with(bench, tally, &machine, &lines)?;
+    errors::run(bench, tally, &machine)?;
     match Machine::with_kernel_of(NEXT, &bench.paths, &bench.progress) {
         Ok(next) if next.version() == machine.version() => Ok(()),
-        Ok(next) => with(bench, tally, &next, &lines),
+        Ok(next) => {
+            with(bench, tally, &next, &lines)?;
+            errors::run(bench, tally, &next)
+        }
         Err(why) => {
             tally.skip(&format!("the kernel of {NEXT}"), why.trim());
             Ok(())
@@ -78,13 +83,13 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
     scratch::copy_tree(bench.prefix()?, &stage)?;
     for (file, libraries) in PROGRAMS {
         let program = Path::new(file).file_stem().unwrap_or_default();
+        if !lines.contains(&*program.to_string_lossy()) {
+            continue;
+        }
         let job = Job::new("cc").args(["-O2", "-o"]).arg(folder.join(program));
         let made = job.arg(source(file)).args(*libraries).run(&bench.scratch, LIMIT)?;
         if !made.ok() {
             return Err(made.report("cc"));
-        }
-        if !lines.contains(&*program.to_string_lossy()) {
-            continue;
         }
     }
     let capture = folder.join("packets.pcapng");
