@@ -11,6 +11,7 @@ use crate::process::{Job, PAUSE, Running};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::table::{Align, Table};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,8 +24,13 @@ const STORM: &str = "10000";
 /// What the client prints, in order.
 const NUMBERS: [&str; 4] = ["ready", "connect", "all", "rate"];
 
-/// Measures and prints.
-pub(super) fn main(paths: &Paths, progress: &Progress) -> crate::Result<ExitCode> {
+/// Measures and prints; with `guest` in the virtual machine only, where `at_once` are made at once.
+pub(super) fn main(
+    paths: &Paths,
+    progress: &Progress,
+    guest: bool,
+    at_once: NonZeroUsize,
+) -> crate::Result<ExitCode> {
     let scratch = Scratch::new()?;
     let program = scratch.path().join("connect");
     let compiled = Job::new("cc")
@@ -40,6 +46,27 @@ pub(super) fn main(paths: &Paths, progress: &Progress) -> crate::Result<ExitCode
     if !compiled.ok() {
         return Err(compiled.report("cc"));
     }
+    let hosts = (!guest).then(Namespaces::new);
+    let mut bench = Bench { paths, scratch, program, hosts: None };
+    if let Some(hosts) = &hosts {
+        let note = |why| progress.note(&format!("no two hosts: {why}"));
+        outside(progress, &mut bench, hosts.as_ref().map_err(note).ok())?;
+    }
+    let guest = guest::measure(paths, progress, &bench.scratch, &bench.program, at_once);
+    progress.clear();
+    match guest {
+        Ok(table) => println!("{table}"),
+        Err(why) => println!("No virtual machine: {why}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// On this machine: one host, and two.
+fn outside<'a>(
+    progress: &Progress,
+    bench: &mut Bench<'a>,
+    two: Option<&'a Namespaces>,
+) -> crate::Result<()> {
     let mut table = Table::new(&[
         ("one after the other", Align::Left),
         ("ready, us", Align::Right),
@@ -47,9 +74,6 @@ pub(super) fn main(paths: &Paths, progress: &Progress) -> crate::Result<ExitCode
         ("all, us", Align::Right),
         ("a second", Align::Right),
     ]);
-    let hosts = Namespaces::new();
-    let two = hosts.as_ref().map_err(|why| progress.note(&format!("no two hosts: {why}"))).ok();
-    let mut bench = Bench { paths, scratch, program, hosts: None };
     for (place, hosts) in [("one host", None), ("two hosts", two)] {
         if place == "two hosts" && hosts.is_none() {
             continue;
@@ -76,13 +100,7 @@ pub(super) fn main(paths: &Paths, progress: &Progress) -> crate::Result<ExitCode
     }
     progress.clear();
     println!("{}\n{}", table.render(), storm.render());
-    let guest = guest::measure(bench.paths, progress, &bench.scratch, &bench.program);
-    progress.clear();
-    match guest {
-        Ok(table) => println!("{table}"),
-        Err(why) => println!("No virtual machine: {why}"),
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 struct Bench<'a> {

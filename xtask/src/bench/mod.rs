@@ -65,7 +65,14 @@ enum Only {
         write: bool,
     },
     /// Connections by librdmacm and by TCP: one after the other, and ten thousand at once
-    Connections,
+    Connections {
+        /// Only what is measured in a virtual machine, beside the kernel's connection manager
+        #[arg(long)]
+        guest: bool,
+        /// How many are made at once there; ten thousand take three minutes, on a busy machine fifteen
+        #[arg(long, value_name = "N", default_value = "100")]
+        at_once: NonZeroUsize,
+    },
     /// Between two hosts (network namespaces, made by root) and on loopback, beside plain UDP and TCP, UCX and libfabric
     Wire {
         /// How often each contender is asked
@@ -108,7 +115,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
             Only::Queues
             | Only::Against { .. }
             | Only::Layers { .. }
-            | Only::Connections
+            | Only::Connections { .. }
             | Only::Fabric { .. }
             | Only::Wire { .. },
         )
@@ -124,10 +131,10 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
         stage::ensure(&paths, &progress)?;
         return layers::main(&paths, rounds.get(), *write, &progress);
     }
-    if matches!(args.only, Some(Only::Connections)) {
+    if let Some(Only::Connections { guest, at_once }) = args.only {
         packages::ensure(&[packages::DEMO, packages::RDMACM], &progress)?;
         stage::ensure(&paths, &progress)?;
-        return connections::main(&paths, &progress);
+        return connections::main(&paths, &progress, guest, at_once);
     }
     if let Some(Only::Wire { rounds, write, guest, losses }) = &args.only {
         packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
