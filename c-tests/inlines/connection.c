@@ -275,9 +275,10 @@ static void connection(int srq)
 	if (!srq)
 		SAY(rdma_post_recv(server.id, (void *)"flushed", server.data, SIZE, server.msgs));
 	SAY(rdma_disconnect(client.id));
-	pass(client.channel, RDMA_CM_EVENT_DISCONNECTED);
 	pass(server.channel, RDMA_CM_EVENT_DISCONNECTED);
 	SAY(rdma_disconnect(server.id));
+	/* Who ends a connection hears that when the other side has ended it, too. */
+	pass(client.channel, RDMA_CM_EVENT_DISCONNECTED);
 	if (!srq)
 		received("flushed");
 	part(&client);
