@@ -1,15 +1,8 @@
 #!/bin/sh
-# For rxe_connection.sh: a TCP program whose children serve, over librspreload: ours on soft, and Debian's on the kernel's device, of which the program is told by a word behind its own;
-# forking.sh DEVICE COMMAND...
-device=$1
-shift
-case $device in
-soft*) preload=$LD_LIBRARY_PATH/rsocket/librspreload.so ;;
-*)
-    preload=$(ldconfig -p | sed -n 's/.*librdmacm\.so\.1 .*x86-64.* => //p' | head -1)
-    preload=${preload%/*}/rsocket/librspreload.so
-    set -- "$@" upstreams
-    ;;
+# For rxe_connection.sh: a TCP program whose children serve, over librspreload; forking.sh DEVICE COMMAND... A word behind its own tells the program that the
+# library is Debian's.
+case $1 in
+soft*) ;;
+*) set -- "$@" upstreams ;;
 esac
-export RDMAV_FORK_SAFE=1 LD_PRELOAD="$preload"
-exec "$@"
+RDMAV_FORK_SAFE=1 exec sh "${0%/*}/preloaded.sh" "$@"
