@@ -6,11 +6,13 @@ use crate::test::Bench;
 use crate::test::capture::icrc;
 use std::path::Path;
 
-/// All packets are RoCE's and none is malformed. Payload that looks like another protocol's is not looked into.
+/// All packets are RoCE's and none is malformed. Payload that looks like another protocol's is not looked into, and empty datagrams are no packets: librdmacm asks
+/// so whether a host that is silent has anybody at the port.
 pub(super) fn dissect(bench: &Bench, capture: &Path) -> Result<(), String> {
     let job = Job::new("tshark").args(["--disable-protocol", "rpcordma"]);
     let job = job.args(["--disable-heuristic", "eth_over_ib", "-n", "-r"]).arg(capture);
-    let job = job.args(["-Y", "_ws.malformed or (udp.dstport == 4791 and not infiniband)"]);
+    let malformed = "_ws.malformed or (udp.dstport == 4791 and udp.length > 8 and not infiniband)";
+    let job = job.args(["-Y", malformed]);
     let done = job.run(&bench.scratch, LIMIT)?;
     match done.stdout.lines().next() {
         _ if !done.ok() => Err(done.report("tshark")),
@@ -91,7 +93,7 @@ impl<'a> Packet<'a> {
             [0x86, 0xdd] => (IPV6, ip.get(6)?, IPV6 + word(4)?),
             _ => return None,
         };
-        let is_roce = *protocol == 17 && word(head + 2)? == 4791;
+        let is_roce = *protocol == 17 && word(head + 2)? == 4791 && length > head + UDP;
         is_roce.then_some(Self { ip: ip.get(..length)?, head })
     }
 
