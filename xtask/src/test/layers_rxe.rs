@@ -41,15 +41,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let script = bench.paths.root.join("c-tests/tools/layers_rxe.sh");
     let job = Job::new("bash").arg(script).arg(&folder);
     let job = job.env("LD_LIBRARY_PATH", stage.join("lib")).env("FERROVERBS_SOFT", "off");
-    let request = Request {
-        job,
-        dir: folder.clone(),
-        shares: vec![folder.clone()],
-        limit: LIMIT,
-        devices: true,
-        counted: false,
-        console: None,
-    };
+    let request = Request::in_folder(job, &folder, LIMIT);
     bench.step("layers-rxe: booting");
     let mut errors = Vec::new();
     let outcome = machine.run(&request, &bench.scratch, &mut |stream, bytes| match stream {

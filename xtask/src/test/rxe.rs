@@ -99,15 +99,7 @@ fn with(bench: &Bench, tally: &mut Tally, machine: &Machine, lines: &str) -> cra
     if captures {
         job = job.env("CAPTURE", &capture);
     }
-    let request = Request {
-        job,
-        dir: folder.clone(),
-        shares: vec![folder.clone()],
-        limit: LIMIT,
-        devices: false,
-        counted: false,
-        console: None,
-    };
+    let request = Request { devices: false, ..Request::in_folder(job, &folder, LIMIT) };
     bench.step(&format!("rxe: booting {kernel}"));
     let mut outputs = [Vec::new(), Vec::new()];
     let outcome = machine.run(&request, &bench.scratch, &mut |stream, bytes| {

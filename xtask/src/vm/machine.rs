@@ -38,6 +38,21 @@ pub(crate) struct Request {
     pub(crate) console: Option<PathBuf>,
 }
 
+impl Request {
+    /// `job` in a folder of the host that it can write to, with RDMA devices.
+    pub(crate) fn in_folder(job: Job, folder: &Path, limit: Duration) -> Self {
+        Self {
+            job,
+            dir: folder.into(),
+            shares: vec![folder.into()],
+            limit,
+            devices: true,
+            counted: false,
+            console: None,
+        }
+    }
+}
+
 /// Which output of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {

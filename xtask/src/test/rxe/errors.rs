@@ -43,15 +43,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate:
     }
     let script = bench.paths.root.join("c-tests/tools/rxe_errors.sh");
     let job = Job::new("bash").arg(script).arg(&stage).arg(&folder);
-    let request = Request {
-        job: job.args(PROGRAMS.iter().map(|(name, _)| *name)),
-        dir: folder.clone(),
-        shares: vec![folder.clone()],
-        limit: LIMIT,
-        devices: true,
-        counted: false,
-        console: None,
-    };
+    let job = job.args(PROGRAMS.iter().map(|(name, _)| *name));
+    let request = Request::in_folder(job, &folder, LIMIT);
     bench.step(&format!("rxe: booting {kernel}"));
     let outcome = machine.run(&request, &bench.scratch, &mut |stream, bytes| {
         if stream == Stream::Out {

@@ -73,15 +73,8 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
     }
     let job = Job::new(exe).arg(INSIDE).arg(&folder).arg(bench.prefix()?.join("lib"));
-    let request = Request {
-        job: job.args(newer.iter().map(|(n, dir)| format!("{n}={}", dir.display()))),
-        dir: folder.clone(),
-        shares: vec![folder.clone()],
-        limit: LIMIT,
-        devices: true,
-        counted: false,
-        console: None,
-    };
+    let job = job.args(newer.iter().map(|(n, dir)| format!("{n}={}", dir.display())));
+    let request = Request::in_folder(job, &folder, LIMIT);
     bench.step("vm: booting");
     let mut errors = Vec::new();
     let mut lines = Lines::default();
