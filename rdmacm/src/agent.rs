@@ -99,6 +99,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether an address was this host's when they were last asked for.
+    fn has(&self, gid: Gid) -> bool {
+        self.own.iter().any(|(_, own)| *own == gid)
+    }
+
     /// A listener of this process is about to go, and the requests that it brought stay. Others of this host would take them for nobody's
     /// ([`crate::stray`]).
     pub(crate) fn keep_owed(&mut self, listener: Listener, service: ServiceId) {
@@ -305,11 +310,9 @@ impl Agent {
     fn carry(&self, state: &mut State) {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
-            let is_here = state.own.iter().any(|(_, gid)| *gid == peer.remote);
             // Of a link-local address it is not known where it is.
-            let is_far =
-                !is_here && !crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
-            if is_far && sorting::asks(mad) {
+            let is_local = crate::address::is_link_local(Ipv6Addr::from(peer.remote).into());
+            if sorting::asks(mad) && !is_local && !state.has(peer.remote) {
                 state.silence.asked(self.now(), *peer);
             }
             state.waiting.push_back(message);
@@ -333,10 +336,7 @@ impl Agent {
         let Ok(Some(name)) = state.manager.remote_name(connection) else { return };
         let Ok(peer) = state.manager.peer(connection).copied() else { return };
         let owner = sorting::owner(name);
-        if owner == 0
-            || owner == self.owner.number
-            || !state.own.iter().any(|(_, gid)| *gid == peer.remote)
-        {
+        if owner == 0 || owner == self.owner.number || !state.has(peer.remote) {
             return;
         }
         // First what is left of a process that had the number before.
@@ -397,7 +397,7 @@ impl Agent {
         if let Some(known) = state.handles.get(&peer) {
             return Some(*known);
         }
-        if !state.own.iter().any(|(_, gid)| *gid == peer.local) {
+        if !state.has(peer.local) {
             state.own = self.device.gids();
         }
         let index = state.own.iter().find(|(_, gid)| *gid == peer.local)?.0;
@@ -433,10 +433,9 @@ impl Agent {
         let Some((header, mad)) = datagram.split_first_chunk::<GRH>() else { return };
         let Some(mad) = mad.first_chunk::<MAD_LEN>() else { return };
         let Some((remote, local)) = sorting::ends(header) else { return };
-        let is_own = |state: &State, address| state.own.iter().any(|(_, gid)| *gid == address);
-        if !is_own(state, local) {
+        if !state.has(local) {
             state.own = self.device.gids();
-            if !is_own(state, local) {
+            if !state.has(local) {
                 return;
             }
         }
@@ -450,7 +449,7 @@ impl Agent {
                 let is_taker =
                     all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
                 let (now, target) = (self.now(), (service, to));
-                if !is_taker && is_own(state, remote) {
+                if !is_taker && state.has(remote) {
                     state.strays.take_local(now, from, target, mad);
                 } else if !is_taker {
                     state.strays.take(now, from, target, mad);
@@ -463,7 +462,7 @@ impl Agent {
         };
         if is_ours {
             state.manager.receive(self.now(), &mut random::number, &from, mad);
-        } else if !is_own(state, remote)
+        } else if !state.has(remote)
             && let Some(owner) = state.wills.hear(from, mad)
         {
             // One that has ended already is told with the others that have.
@@ -551,7 +550,7 @@ impl Agent {
         for peer in silence.due(now, |peer| manager.awaits(peer)) {
             // An address that this host has got since then is reached by shared memory.
             state.own = self.device.gids();
-            if !state.own.iter().any(|(_, gid)| *gid == peer.remote) {
+            if !state.has(peer.remote) {
                 state.manager.absent(&peer);
             }
         }

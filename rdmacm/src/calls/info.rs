@@ -212,6 +212,26 @@ impl Found {
     }
 }
 
+/// Whether there is something to look for, and somebody to ask.
+///
+/// # Errors
+/// `EINVAL` there is nothing; `EOPNOTSUPP` a subnet manager is to be asked, and there is none.
+///
+/// # Safety
+/// `hints` is NULL or readable.
+unsafe fn can_be_found(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<(), Errno> {
+    // SAFETY: by the contract above.
+    match unsafe { hints.as_ref() } {
+        None if node.is_null() && service.is_null() => Err(Errno::EINVAL),
+        Some(hints) if hints.ai_flags & RAI_SA != 0 => Err(Errno::EOPNOTSUPP),
+        _ => Ok(()),
+    }
+}
+
 /// Looks up what is asked for; the errors are getaddrinfo(3)'s number, and errno.
 ///
 /// # Safety
@@ -248,13 +268,10 @@ pub(crate) unsafe extern "C" fn get(
     let done = cface::boundary(|| {
         // SAFETY: by the contract above.
         unsafe {
-            if res.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
+            if res.is_null() {
                 return Err(Errno::EINVAL);
             }
-            // There is no subnet manager.
-            if hints.as_ref().is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-                return Err(Errno::EOPNOTSUPP);
-            }
+            can_be_found(node, service, hints)?;
             match find(node, service, hints) {
                 Ok(info) => *res = info,
                 Err((error, errno)) => {
@@ -308,12 +325,7 @@ verb! {
             if id.lock().found.is_some() {
                 return Err(Errno::from_raw(libc::EBUSY));
             }
-            if hints.as_ref().is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            if node.is_null() && service.is_null() && hints.is_null() {
-                return Err(Errno::EINVAL);
-            }
+            can_be_found(node, service, hints)?;
             let found = find(node, service, hints).map_err(|(_, why)| why)?;
             id.lock().found = Some(Found(found));
             if id.side() == Side::Kernel {
