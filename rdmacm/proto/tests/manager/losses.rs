@@ -136,9 +136,8 @@ fn data_that_come_before_the_word_of_readiness_establish() {
     net.end_all();
 }
 
-/// As with Linux' manager: the answer to a DREQ is the application's.
-#[test]
-fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
+/// A client that has ended its connection a second ago, and a server whose application does nothing: its end.
+fn ended_by_the_client() -> (Net, Connection) {
     let mut net = Net::with_server(2);
     let client = net.nodes[1].connect(net.now, 0);
     net.run(10 * MS);
@@ -146,6 +145,13 @@ fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
     net.nodes[0].habit = Habit::Idle;
     net.nodes[1].manager.disconnect(net.now, client, Private::NONE).expect("established");
     net.run(SECOND);
+    (net, server)
+}
+
+/// As with Linux' manager: the answer to a DREQ is the application's.
+#[test]
+fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
+    let (mut net, server) = ended_by_the_client();
     assert_eq!((&*net.nodes[0].story(), &*net.nodes[1].story()), ("QED", "P"));
     assert_eq!((net.count(DREP), net.count(DREQ) > 1), (0, true), "it asks again");
     net.nodes[0].manager.disconnect(net.now, server, Private::NONE).expect("it answers");
@@ -158,13 +164,7 @@ fn who_ends_a_connection_is_told_when_its_peer_has_ended_it_too() {
 #[test]
 fn a_peer_that_never_ends_a_connection_keeps_nobody_for_ever() {
     for lets_go in [false, true] {
-        let mut net = Net::with_server(2);
-        let client = net.nodes[1].connect(net.now, 0);
-        net.run(10 * MS);
-        let server = net.nodes[0].requested();
-        net.nodes[0].habit = Habit::Idle;
-        net.nodes[1].manager.disconnect(net.now, client, Private::NONE).expect("established");
-        net.run(SECOND);
+        let (mut net, server) = ended_by_the_client();
         if lets_go {
             net.nodes[0].manager.destroy(net.now, server);
         }
