@@ -97,24 +97,25 @@ fn socket(family: Family) -> io::Result<(Socket, u16)> {
     sys::option::send_buffer(&socket, SEND_BUFFER)?;
     // Nobody sends to it; what comes nevertheless is not to take memory.
     socket.set_recv_buffer_size(0)?;
+    let port = bind(&socket, any)?;
+    // The port is ours; from now on shortcuts may have it, too.
+    socket.set_reuse_address(true)?;
+    Ok((socket, port))
+}
+
+/// Gives it a port that nobody else has.
+fn bind(socket: &Socket, any: IpAddr) -> io::Result<u16> {
     let start = RandomState::new().hash_one(0);
     for offset in 0..TRIES {
         let port = FIRST_PORT + ((start.wrapping_add(offset)) % PORTS) as u16;
         match socket.bind(&SocketAddr::new(any, port).into()) {
-            Ok(()) => return shared((socket, port)),
+            Ok(()) => return Ok(port),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error),
         }
     }
     socket.bind(&SocketAddr::new(any, 0).into())?;
-    let port = socket.local_addr()?.as_socket().map_or(0, |address| address.port());
-    shared((socket, port))
-}
-
-/// The port is ours; from now on shortcuts may have it, too.
-fn shared(lane: (Socket, u16)) -> io::Result<(Socket, u16)> {
-    lane.0.set_reuse_address(true)?;
-    Ok(lane)
+    Ok(socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
 }
 
 #[cfg(test)]

@@ -115,7 +115,8 @@ fn identification(told: &[u8], path: &Path) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Sender, Target};
+    use crate::{Bind, Receiver, Sender, Target};
+    use std::net::Ipv4Addr;
 
     /// As it was told of one from port 38981 to 4791, by loopback.
     const TOLD: [u8; 42] = [
@@ -123,17 +124,21 @@ mod tests {
         0x11, 0x73, 0xff, 127, 0, 0, 1, 127, 0, 0, 1, 0x98, 0x45, 0x12, 0xb7, 0, 8, 0xfe, 0x1b,
     ];
 
+    const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// To ourselves.
+    fn path() -> Path {
+        let target =
+            Target { from: OURS, to: OURS, interface: 0, traffic_class: 0x48, hop_limit: 9 };
+        let lane = Sender::new(false).lane(OURS, 0).expect("a lane");
+        Path::new(&target, lane).expect("a path")
+    }
+
     #[test]
     fn packets_have_the_numbers_that_are_counted() {
-        let address = IpAddr::from([127, 0, 0, 1]);
-        let target =
-            Target { from: address, to: address, interface: 0, traffic_class: 0x48, hop_limit: 9 };
-        let lane = Sender::new(false).lane(address, 0).expect("a lane");
         // A port of nobody would be told of, and the next send refused.
-        let receiver = crate::Receiver::bind(crate::Bind { port: 0, ..crate::Bind::new(address) });
-        let receiver = receiver.expect("a port");
-        let path = Path::new(&target, lane).expect("a path");
-        let path = path.to_port(receiver.port().expect("bound"));
+        let receiver = Receiver::bind(Bind { port: 0, ..Bind::new(OURS) }).expect("a port");
+        let path = path().to_port(receiver.port().expect("bound"));
         let mut shortcut = Shortcut::open(&path).expect("a shortcut");
         for packets in [0, 1, 2, 300] {
             for _ in 0..packets {
@@ -148,11 +153,7 @@ mod tests {
 
     #[test]
     fn a_number_is_taken_from_the_datagram_that_was_sent_and_from_no_other() {
-        let address = IpAddr::from([127, 0, 0, 1]);
-        let target =
-            Target { from: address, to: address, interface: 0, traffic_class: 0, hop_limit: 0 };
-        let lane = Sender::new(false).lane(address, 0).expect("a lane");
-        let path = Path::new(&target, lane).expect("a path");
+        let path = path();
         let mut told = TOLD;
         told[34..36].copy_from_slice(&path.source_port().to_be_bytes());
         assert_eq!(identification(&told, &path), Some(0xc8cf));
