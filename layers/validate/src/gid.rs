@@ -91,7 +91,7 @@ fn better(ctx: &Ctx, port: u8, wanted: Option<Family>) -> Option<String> {
     })
 }
 
-/// Looks at an address that something is to be sent to.
+/// Looks at an address that something is to be sent to; whether it is told what adapters refuse.
 pub(crate) fn check(
     call: &'static str,
     object: &str,
