@@ -1,9 +1,10 @@
-//! rsockets over the kernel's devices: ours at both ends, and upstream's at either.
+//! rsockets over the kernel's devices: ours at both ends, upstream's at either, and at both. What the programs print is the same but for times.
 
 use super::inside::{LIMIT, Over, WELL, wait_until_expected};
 use crate::pair;
 use crate::process::{Job, PAUSE};
 use crate::scratch::Scratch;
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,17 +36,20 @@ pub(super) fn run(
 ) -> crate::Result<String> {
     let mut said = String::new();
     let mut port = 7200;
+    let mut printed = Printed::default();
     for (names, server, client) in [
         (BOTH_OURS, ours, ours),
         ("ours with upstream's client", ours, theirs),
         ("upstream's with our client", theirs, ours),
+        ("upstream's with upstream's", theirs, theirs),
     ] {
         let alone: &[_] = if names == BOTH_OURS { OURS } else { &[] };
         for line in LINES.iter().chain(alone) {
             port += 1;
             println!("{line}, {names}");
-            if let Err(why) = meet([server, client], line, &["-s", ADDRESS], port, scratch)? {
-                said += &format!("{line}, {names}\n{why}\n");
+            match meet([server, client], line, &["-s", ADDRESS], port, scratch)? {
+                Ok(now) => said += &printed.differs(line, names, now).unwrap_or_default(),
+                Err(why) => said += &format!("{line}, {names}\n{why}\n"),
             }
         }
         port += 1;
@@ -54,23 +58,40 @@ pub(super) fn run(
         let bytes: Vec<u8> = (0..300_001_u32).map(|n| (n * 31 + n / 253) as u8).collect();
         fs::write(&from, &bytes).map_err(|why| why.to_string())?;
         let (from, target) = (from.display().to_string(), format!("{ADDRESS}:{}", to.display()));
-        if let Err(why) = meet([server, client], "rcopy", &[&from, &target], port, scratch)? {
-            said += &format!("rcopy, {names}\n{why}\n");
-        } else if fs::read(&to).ok() != Some(bytes) {
-            said += &format!("rcopy, {names}: the copy is not the same\n");
+        match meet([server, client], "rcopy", &[&from, &target], port, scratch)? {
+            Err(why) => said += &format!("rcopy, {names}\n{why}\n"),
+            Ok(_) if fs::read(&to).ok() != Some(bytes) => {
+                said += &format!("rcopy, {names}: the copy is not the same\n");
+            }
+            Ok(now) => {
+                let now = now.replace(&*to.to_string_lossy(), "COPY");
+                said += &printed.differs("rcopy", names, now).unwrap_or_default();
+            }
         }
     }
     Ok(if said.is_empty() { WELL.into() } else { said })
 }
 
-/// A server and its client, who has more to say; what they said if it did not go well.
+/// What each program printed first, and with which libraries.
+#[derive(Debug, Default)]
+struct Printed(HashMap<&'static str, (&'static str, String)>);
+
+impl Printed {
+    /// What is to be said if a program prints now what it did not print before.
+    fn differs(&mut self, line: &'static str, names: &'static str, now: String) -> Option<String> {
+        let (first, then) = self.0.entry(line).or_insert_with(|| (names, now.clone()));
+        (*then != now).then(|| format!("{line}, {first}\n{then}{line}, {names}\n{now}"))
+    }
+}
+
+/// A server and its client, who has more to say: what they printed, without times, or what they said if it did not go well.
 fn meet(
     overs: [&Over; 2],
     line: &str,
     more: &[&str],
     port: u16,
     scratch: &Scratch,
-) -> crate::Result<Result<(), String>> {
+) -> crate::Result<Result<String, String>> {
     let number = port.to_string();
     let [server, client] = overs.map(|over| over.job(line));
     // rcopy takes its options behind the names only.
@@ -93,7 +114,19 @@ fn meet(
     let server = server.finish(deadline);
     let well = client.ok() && (endless || server.ok());
     let report = || format!("{}{}", server.report("server"), client.report("client"));
-    Ok(if well { Ok(()) } else { Err(report()) })
+    let printed = || format!("{}{}", without_times(&server.stdout), without_times(&client.stdout));
+    Ok(if well { Ok(printed()) } else { Err(report()) })
+}
+
+/// Words that are times or rates, with or without a unit, stand as stars, and any space as one.
+fn without_times(text: &str) -> String {
+    let is_time =
+        |word: &str| word.contains('.') && word.trim_end_matches('s').parse::<f64>().is_ok();
+    let line = |line: &str| {
+        let words = line.split_whitespace().map(|word| if is_time(word) { "*" } else { word });
+        words.collect::<Vec<_>>().join(" ") + "\n"
+    };
+    text.lines().map(line).collect()
 }
 
 /// Whether a client has somebody to come to.
@@ -107,4 +140,25 @@ fn is_expected(line: &str, port: u16, scratch: &Scratch) -> crate::Result<bool> 
     let listening = job.run(scratch, LIMIT)?.stdout;
     let name = format!(":{port} ");
     Ok(listening.lines().any(|line| line.contains("LISTEN") && line.contains(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_prints_something_else_is_told_of() {
+        let mut printed = Printed::default();
+        let mut differs = |names, now: &str| printed.differs("rcopy", names, now.into()).is_some();
+        assert!(!differs("ours", "three\n") && !differs("upstream's", "three\n"));
+        assert!(differs("upstream's", "four\n"));
+    }
+
+    #[test]
+    fn times_are_taken_out_and_what_was_done_stays() {
+        let row =
+            |time| format!("custom    19k     10      10      3.8m        {time}s      5.19\n");
+        assert_eq!(without_times(&row("0.01")), "custom 19k 10 10 3.8m * *\n");
+        assert_eq!(without_times(&row("0.01")), without_times(&row("12.50")));
+    }
 }
