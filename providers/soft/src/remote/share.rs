@@ -48,6 +48,12 @@ const HEADERS: u64 = 64;
 /// Bytes of short messages that need not be told: none of them waits for room, which is 0.02 us of a round trip.
 const LITTLE: u64 = 512;
 
+/// Packets that probably come one by one: whose share is larger sends longer datagrams.
+const SHORT: u64 = 3;
+/// Packets that such a connection is taken to have under way besides. The kernel has memory for two where one comes alone, and what was read counts until it is a
+/// quarter of the buffer (`udp_rmem_release` in Linux's net/ipv4/udp.c).
+const BESIDES: u64 = 2;
+
 /// Bytes of packets with `packet` bytes of data each that a socket with a buffer of `buffer` bytes is taken to hold; 0: it is not known how large that is. The kernel
 /// counts what it has allocated: up to three times as much as short packets have, and hardly more than long ones that it merged. With half of this nothing is lost
 /// either, but sixteen queue pairs have half of the bandwidth (docs/hosts.md).
@@ -90,21 +96,35 @@ impl Share {
         let left = self.room.saturating_sub(all.saturating_sub(self.told));
         let waiting = self.host.waiting.load(Ordering::Relaxed);
         // Not before those who wait already.
-        if flying == 0 && (left < self.packet || waiting > 0 && !is_its_turn) {
+        if flying == 0 && (left < self.cost(self.packet) || waiting > 0 && !is_its_turn) {
             return 0;
         }
-        if waiting == 0 {
-            return left;
+        let mine = match waiting {
+            0 => left,
+            _ => {
+                let active = self.host.active.load(Ordering::Relaxed);
+                left.min(self.room / u64::from(active + waiting))
+            }
+        };
+        match mine > SHORT * self.packet {
+            true => mine,
+            false => mine.saturating_sub(BESIDES * self.packet).max(self.packet),
         }
-        let active = self.host.active.load(Ordering::Relaxed);
-        left.min((self.room / u64::from(active + waiting)).max(self.packet))
+    }
+
+    /// What a socket is taken to count for `flying` bytes.
+    const fn cost(&self, flying: u64) -> u64 {
+        match flying > SHORT * self.packet {
+            true => flying,
+            false => flying + BESIDES * self.packet,
+        }
     }
 
     /// `flying` bytes are under way now.
     #[inline]
     pub(super) fn tell(&mut self, flying: u64) {
         // Who has less under way than the kernel counts for any packet costs nobody anything.
-        let flying = if flying > LITTLE { flying } else { 0 };
+        let flying = if flying > LITTLE { self.cost(flying) } else { 0 };
         if flying != self.told {
             self.change(flying);
         }
@@ -236,6 +256,20 @@ mod tests {
         other.end_to_wait();
         assert!(!other.waits());
         assert_eq!(hog.allowance(all), all);
+    }
+
+    #[test]
+    fn many_with_a_packet_each_are_taken_to_fill_more_than_their_bytes() {
+        let hosts = Hosts::default();
+        let mut shares: Vec<Share> = (0..200).map(|_| join(&hosts, 1)).collect();
+        let packet = u64::from(PACKET) + HEADERS;
+        let allowed = |share: &mut Share| {
+            let allowed = share.allowance(0);
+            share.tell(allowed.min(packet));
+            allowed
+        };
+        let sending = shares.iter_mut().map(allowed).take_while(|allowed| *allowed > 0).count();
+        assert_eq!(sending as u64, room(BUFFER, PACKET) / (packet * (1 + BESIDES)));
     }
 
     #[test]

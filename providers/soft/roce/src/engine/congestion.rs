@@ -73,7 +73,7 @@ impl Congestion {
         Self {
             pmtu,
             most,
-            allowance: most,
+            allowance: u64::MAX,
             line_rate: tuning.line_rate.max(SLOWEST),
             window: START.clamp(pmtu, most),
             threshold: most,
@@ -91,6 +91,11 @@ impl Congestion {
     /// Bytes that may be under way.
     pub(super) fn window(&self) -> u64 {
         self.window.min(self.allowance)
+    }
+
+    /// Bytes that may be under way, whatever the way carries.
+    pub(super) const fn allowance(&self) -> u64 {
+        self.allowance
     }
 
     /// Packets that mostly arrive in a row.

@@ -45,6 +45,8 @@ pub(super) struct Flight {
     base: Psn,
     slots: VecDeque<Slot>,
     flying_bytes: u64,
+    /// Bytes that a probe sent once more since the oldest packet was answered last: the first copies may be under way, too.
+    copied_bytes: u64,
     lost: u32,
     serial: u32,
     /// The last sent of those that are known to have arrived.
@@ -93,7 +95,7 @@ impl Gain {
 impl Flight {
     pub(super) fn new(base: Psn) -> Self {
         let slots = VecDeque::new();
-        Self { base, slots, flying_bytes: 0, lost: 0, serial: 0, newest: None }
+        Self { base, slots, flying_bytes: 0, copied_bytes: 0, lost: 0, serial: 0, newest: None }
     }
 
     /// The oldest PSN without an answer.
@@ -118,6 +120,11 @@ impl Flight {
     /// Bytes under way.
     pub(super) fn bytes(&self) -> u64 {
         self.flying_bytes
+    }
+
+    /// Bytes under way at most: who was asked about a packet early may have both copies of it in front of it.
+    pub(super) fn bytes_at_most(&self) -> u64 {
+        self.flying_bytes + self.copied_bytes
     }
 
     /// PSNs that may be added.
@@ -280,6 +287,8 @@ impl Flight {
 
     /// All from `psn` on that is not answered goes again.
     pub(super) fn lose_from(&mut self, psn: Psn) {
+        // By the time that this is known all that was sent before is gone.
+        self.copied_bytes = 0;
         let skip = psn.after(self.base).unwrap_or(0);
         for index in skip..self.len() {
             self.lose(index);
@@ -304,13 +313,20 @@ impl Flight {
         let count =
             same.take_while(|slot| slot.serial == serial && slot.state != State::Done).count();
         for index in first..first + count {
-            self.lose(index as u32);
+            self.repeat(index as u32);
         }
     }
 
     /// The oldest packet goes again, without others that its request asked for.
     pub(super) fn lose_first(&mut self) {
-        self.lose(0);
+        self.repeat(0);
+    }
+
+    /// A packet goes again that may have arrived, or may do so yet.
+    fn repeat(&mut self, index: u32) {
+        let flying = self.slots.get(index as usize).filter(|slot| slot.state == State::Flying);
+        self.copied_bytes += flying.map_or(0, |slot| u64::from(slot.bytes));
+        self.lose(index);
     }
 
     fn lose(&mut self, index: u32) {
@@ -331,7 +347,11 @@ impl Flight {
             self.slots.pop_front();
             self.base = self.base.add(1);
         }
-        self.base != before
+        let advanced = self.base != before;
+        if advanced {
+            self.copied_bytes = 0;
+        }
+        advanced
     }
 
     /// Whether something arrived that went later than what is not answered: [`infer_lost`](Self::infer_lost) may find
@@ -475,6 +495,22 @@ mod tests {
         assert_eq!((flight.last_lost(psn(0), 9), flight.bytes()), (Some(5), 0));
         flight.resent(NOW, psn(0), 5);
         assert_eq!((flight.first_lost(), flight.bytes()), (None, 500));
+    }
+
+    #[test]
+    fn both_copies_of_what_was_asked_about_early_are_under_way_until_one_is_answered() {
+        let mut flight = flight(2);
+        for copies in 1..4 {
+            assert_eq!((flight.bytes(), flight.bytes_at_most()), (200, 100 + copies * 100));
+            flight.lose_oldest();
+            flight.resent(NOW, psn(0), 1);
+        }
+        flight.acknowledged(NOW, psn(1));
+        flight.advance();
+        assert_eq!((flight.bytes(), flight.bytes_at_most()), (100, 100));
+        flight.lose_oldest();
+        flight.lose_from(psn(1));
+        assert_eq!(flight.bytes_at_most(), 0, "all of it goes again");
     }
 
     #[test]

@@ -149,14 +149,23 @@ impl Requester {
         }
         let bytes = self.flight.bytes();
         let window = shared.congestion.window();
-        let room = bytes < window || bytes == 0 && window > 0;
         let more = self.flight.first_lost().is_some() || self.may_send_new(shared);
-        more && (room || self.timers.is_probing())
+        more && match self.timers.is_probing() {
+            true => self.may_probe(shared),
+            false => bytes < window || bytes == 0 && window > 0,
+        }
     }
 
-    /// Bytes that are under way, answers included.
+    /// Whether a probe goes, beyond the window: the first ones only while the peer has room for another copy of what is probably waiting there.
+    fn may_probe(&self, shared: &Shared) -> bool {
+        let packet = u64::from(shared.config.pmtu.bytes() + OVERHEAD);
+        self.timers.is_urgent()
+            || self.flight.bytes_at_most() + packet <= shared.congestion.allowance()
+    }
+
+    /// Bytes that are under way at most, answers and what went twice included.
     pub(super) fn flying(&self) -> u64 {
-        self.flight.bytes()
+        self.flight.bytes_at_most()
     }
 
     /// Whether all that is posted went, and nothing of it is to go again.
@@ -371,6 +380,7 @@ impl Requester {
     /// Packets are known to be lost: the window shrinks at most once for all that were under way. A peer that is not
     /// `selective` dropped what came behind them.
     pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut Shared) {
+        self.timers.end_probe();
         if self.flight.base().since(self.recovery) >= 0 {
             shared.congestion.lost(now, selective);
             self.recovery = self.flight.next();

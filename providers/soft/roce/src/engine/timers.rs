@@ -34,6 +34,8 @@ pub(super) struct Timers {
 
 /// An adapter may wait four times the local ACK timeout (IBTA vol 1, 9.7.6.1.3), so backing off ends there.
 const MOST_BACKOFF: u32 = 2;
+/// Probes that are taken for too early where the peer has much to do.
+const PATIENT: u32 = 2;
 /// Parts of a wait.
 const SHARES: u64 = 256;
 /// The first probe, while no round trip is known, waits so many times longer.
@@ -148,11 +150,13 @@ impl Timers {
     /// All goes again after a timeout.
     pub(super) fn again(&mut self, now: Time) {
         self.attempts += 1;
+        self.end_probe();
         self.arm(now);
     }
 
     /// Nothing is waited for any more.
     pub(super) fn stop(&mut self) {
+        self.end_probe();
         (self.deadline, self.probe, self.rnr_until) = (None, None, None);
     }
 
@@ -194,9 +198,19 @@ impl Timers {
         Some(probe)
     }
 
+    /// What is lost is known: what goes next is no probe.
+    pub(super) fn end_probe(&mut self) {
+        self.probing = false;
+    }
+
     /// Whether the next packet is a probe.
     pub(super) fn is_probing(&self) -> bool {
         self.probing
+    }
+
+    /// Whether several probes brought nothing.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.probes > PATIENT
     }
 
     /// When to look again.

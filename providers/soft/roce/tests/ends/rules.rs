@@ -373,6 +373,24 @@ fn one_probe_finds_all_that_a_dead_path_lost() {
 }
 
 #[test]
+fn who_may_have_no_second_copy_under_way_asks_when_others_would_have_asked_three_times() {
+    for (allowed, probes) in [(10_000, 1), (300, 3)] {
+        let mut world = world(|_, sending| sending.timeout = 20);
+        world.ends[0].post(send(0, 10));
+        assert!(world.run());
+        world.ends[0].qp.allow(allowed);
+        world.ends[0].post(send(1, 10));
+        let now = world.now;
+        assert_eq!(packets(&mut world.ends[0], now).len(), 1, "and it is lost");
+        assert!(world.run());
+        assert_eq!(world.ends[0].completions.last(), Some(&(1, Status::Success)));
+        let counters = world.ends[0].qp.counters();
+        assert_eq!((counters.resent_pkts, counters.local_ack_timeout_err), (1, 0));
+        assert_eq!(counters.ack_probes, probes, "{allowed} bytes allowed");
+    }
+}
+
+#[test]
 fn a_peer_that_sends_a_sequence_error_after_an_rnr_nak_is_understood() {
     let mut world = world(|config, _| without_hello(config));
     (0..3).for_each(|id| world.ends[0].post(send(id, 10)));
