@@ -7,7 +7,7 @@ use super::report::{Sample, digits};
 use crate::over::Over;
 use crate::pair::Pair;
 use crate::paths::Paths;
-use crate::perftest;
+use crate::perftest::{self, Row};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::stage::LAYERS;
@@ -21,10 +21,37 @@ const CPUS: [&str; 2] = ["0", "1"];
 /// What stands where no layer does.
 const NONE: &str = "none";
 
-/// What is measured: its name, the program, its arguments, the unit.
-const QUESTIONS: &[(&str, &str, &[&str], Unit)] = &[
-    ("SEND latency, 8 bytes", "ib_send_lat", &["-s", "8", "-n", "100000"], Unit::Us),
-    ("SEND rate, 8 bytes", "ib_send_bw", &["-s", "8", "-n", "500000"], Unit::Millions),
+/// What is measured.
+struct Question {
+    what: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    /// What of it counts.
+    number: fn(&Row) -> Option<f64>,
+    /// Which way is better.
+    unit: Unit,
+    /// What the program counts in.
+    name: &'static str,
+}
+
+const QUESTIONS: &[Question] = &[
+    Question {
+        what: "SEND latency, 8 bytes",
+        program: "ib_send_lat",
+        // Of microseconds it prints hundredths, which are some per cent of this. A processor's counter may go in steps of as much, so a median is one of few values.
+        args: &["-s", "8", "-n", "100000", "-C"],
+        number: |row| row.value("t_avg"),
+        unit: Unit::Us,
+        name: "cycles",
+    },
+    Question {
+        what: "SEND rate, 8 bytes",
+        program: "ib_send_bw",
+        args: &["-s", "8", "-n", "500000"],
+        number: |row| row.rate().map(|rate| rate / 1e6),
+        unit: Unit::Millions,
+        name: "M/s",
+    },
 ];
 
 /// How many times as long a message may take at most, by the question's number: what others cost is as it is.
@@ -44,13 +71,14 @@ pub(super) fn main(
     let mut values: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); names.len()]; QUESTIONS.len()];
     let mut loads = Vec::new();
     for round in 1..=rounds {
-        for ((what, program, args, unit), values) in QUESTIONS.iter().zip(&mut values) {
+        for (question, values) in QUESTIONS.iter().zip(&mut values) {
             // Who comes first alternates.
             for step in 0..names.len() {
                 let index = if round % 2 == 0 { names.len() - 1 - step } else { step };
+                let what = question.what;
                 progress.step(&format!("round {round} of {rounds}: {what}, {}", names[index]));
                 loads.push(load());
-                values[index].push(ask(paths, names[index], program, args, *unit)?);
+                values[index].push(ask(paths, names[index], question)?);
             }
         }
     }
@@ -68,13 +96,14 @@ pub(super) fn main(
 }
 
 /// One number, of two processes under a layer, each on a CPU of its own.
-fn ask(paths: &Paths, layer: &str, program: &str, args: &[&str], unit: Unit) -> crate::Result<f64> {
+fn ask(paths: &Paths, layer: &str, question: &Question) -> crate::Result<f64> {
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;
     let folder = scratch.folder("layer", 0o700)?;
     let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric);
     let side = |cpu: &str| {
-        let job = over.job("taskset").args(["-c", cpu, program, "-F"]).args(args);
+        let job = over.job("taskset").args(["-c", cpu, question.program, "-F"]);
+        let job = job.args(question.args);
         if layer == NONE {
             return job;
         }
@@ -87,7 +116,7 @@ fn ask(paths: &Paths, layer: &str, program: &str, args: &[&str], unit: Unit) -> 
     };
     let [server, client] = CPUS.map(side);
     let pair = || Pair::between(server.clone(), client.clone(), LIMIT)?.run(&scratch);
-    perftest::measure(pair, 8, |row| unit.of(row))
+    perftest::measure(pair, 8, question.number)
 }
 
 /// Of the last minute (proc_loadavg(5)).
@@ -103,26 +132,30 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
         ("median", Align::Right),
         ("spread", Align::Right),
         ("best to best of none", Align::Right),
-        ("median to median of none", Align::Right),
+        ("to none of the round", Align::Right),
         ("goal", Align::Right),
     ]);
-    for (question, ((what, _, _, unit), values)) in QUESTIONS.iter().zip(values).enumerate() {
-        let samples: Vec<Sample> = values.into_iter().map(Sample::of).collect();
-        let Some(none) = samples.first().copied() else { continue };
-        let best = |sample: Sample| if unit.less_is_better() { sample.least } else { sample.most };
+    for (index, (question, values)) in QUESTIONS.iter().zip(values).enumerate() {
+        let unit = question.unit;
         // How many times as long it takes.
         let times = |value: f64, none: f64| {
             if unit.less_is_better() { value / none } else { none / value }
         };
-        for (name, sample) in names.iter().zip(samples) {
-            let goal = GOALS.iter().find(|(of, layer, _)| (of, layer) == (&question, name));
-            let times_as_long = times(sample.median, none.median);
+        let Some(none) = values.first().cloned() else { continue };
+        let best = |sample: Sample| if unit.less_is_better() { sample.least } else { sample.most };
+        let best_of_none = best(Sample::of(none.clone()));
+        for (name, values) in names.iter().zip(values) {
+            // Machines have times at which all takes twice as long: a round is short.
+            let of_rounds = values.iter().zip(&none).map(|(value, none)| times(*value, *none));
+            let times_as_long = Sample::of(of_rounds.collect()).median;
+            let sample = Sample::of(values);
+            let goal = GOALS.iter().find(|(of, layer, _)| (of, layer) == (&index, name));
             table.row([
                 (*name).to_owned(),
-                (*what).to_owned(),
-                format!("{} {}", digits(sample.median), unit.name()),
+                question.what.to_owned(),
+                format!("{} {}", digits(sample.median), question.name),
                 format!("{}..{}", digits(sample.least), digits(sample.most)),
-                format!("{:.2}", times(best(sample), best(none))),
+                format!("{:.2}", times(best(sample), best_of_none)),
                 format!("{times_as_long:.2}"),
                 goal.map_or_else(String::new, |(_, _, most)| {
                     let met = if times_as_long <= *most { "met" } else { "missed" };
@@ -132,7 +165,7 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
         }
     }
     format!(
-        "What each layer costs, in turns with none, {rounds} rounds (`cargo xtask bench layers`); how many times as long a message takes. \
+        "What each layer costs, in turns with none, {rounds} rounds (`cargo xtask bench layers`); how many times as long a message takes (latencies are means of a run). \
          The machine's load was {:.1} to {:.1} meanwhile, of which two are the programs themselves: on a busy machine the best of the rounds say more than medians.\n\n```\n{}```\n",
         load.least,
         load.most,
