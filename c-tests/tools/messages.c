@@ -312,5 +312,7 @@ int main(int argc, char **argv)
 		server(opcode);
 	/* Nobody leaves before the other is done. */
 	exchange(&ready, &other, 1);
+	for (unsigned n = 0; n < SLOTS; n++)
+		CHECK(!windows[n] || !ibv_dealloc_mw(windows[n]));
 	return 0;
 }
