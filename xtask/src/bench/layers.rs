@@ -48,9 +48,9 @@ const QUESTIONS: &[Question] = &[
         what: "SEND rate, 8 bytes",
         program: "ib_send_bw",
         args: &["-s", "8", "-n", "500000"],
-        number: |row| row.rate().map(|rate| rate / 1e6),
+        number: |row| Unit::Millions.of(row),
         unit: Unit::Millions,
-        name: "M/s",
+        name: Unit::Millions.name(),
     },
 ];
 
@@ -137,16 +137,12 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
     ]);
     for (index, (question, values)) in QUESTIONS.iter().zip(values).enumerate() {
         let unit = question.unit;
-        // How many times as long it takes.
-        let times = |value: f64, none: f64| {
-            if unit.less_is_better() { value / none } else { none / value }
-        };
         let Some(none) = values.first().cloned() else { continue };
         let best = |sample: Sample| if unit.less_is_better() { sample.least } else { sample.most };
         let best_of_none = best(Sample::of(none.clone()));
         for (name, values) in names.iter().zip(values) {
-            // Machines have times at which all takes twice as long: a round is short.
-            let of_rounds = values.iter().zip(&none).map(|(value, none)| times(*value, *none));
+            // How many times as long it takes. Machines have times at which all takes twice as long: a round is short.
+            let of_rounds = values.iter().zip(&none).map(|(value, none)| unit.ratio(*none, *value));
             let times_as_long = Sample::of(of_rounds.collect()).median;
             let sample = Sample::of(values);
             let goal = GOALS.iter().find(|(of, layer, _)| (of, layer) == (&index, name));
@@ -155,7 +151,7 @@ fn report(names: &[&str], values: Vec<Vec<Vec<f64>>>, rounds: usize, load: Sampl
                 question.what.to_owned(),
                 format!("{} {}", digits(sample.median), question.name),
                 format!("{}..{}", digits(sample.least), digits(sample.most)),
-                format!("{:.2}", times(best(sample), best_of_none)),
+                format!("{:.2}", unit.ratio(best_of_none, best(sample))),
                 format!("{times_as_long:.2}"),
                 goal.map_or_else(String::new, |(_, _, most)| {
                     let met = if times_as_long <= *most { "met" } else { "missed" };
