@@ -65,6 +65,11 @@ pub(super) fn room(buffer: usize, packet: u32) -> u64 {
     }
 }
 
+/// What a socket is taken to count besides `bytes` under way, in packets of `packet` bytes.
+const fn besides(bytes: u64, packet: u64) -> u64 {
+    if bytes > SHORT * packet { 0 } else { BESIDES * packet }
+}
+
 impl Hosts {
     /// The part of a connection to `to`, whose packets have `packet` bytes and go to a socket with a buffer of `buffer` bytes.
     pub(super) fn join(&self, to: IpAddr, buffer: usize, packet: u32) -> Share {
@@ -96,7 +101,10 @@ impl Share {
         let left = self.room.saturating_sub(all.saturating_sub(self.told));
         let waiting = self.host.waiting.load(Ordering::Relaxed);
         // Not before those who wait already.
-        if flying == 0 && (left < self.cost(self.packet) || waiting > 0 && !is_its_turn) {
+        if flying == 0
+            && (left < self.packet + besides(self.packet, self.packet)
+                || waiting > 0 && !is_its_turn)
+        {
             return 0;
         }
         let mine = match waiting {
@@ -106,25 +114,14 @@ impl Share {
                 left.min(self.room / u64::from(active + waiting))
             }
         };
-        match mine > SHORT * self.packet {
-            true => mine,
-            false => mine.saturating_sub(BESIDES * self.packet).max(self.packet),
-        }
-    }
-
-    /// What a socket is taken to count for `flying` bytes.
-    const fn cost(&self, flying: u64) -> u64 {
-        match flying > SHORT * self.packet {
-            true => flying,
-            false => flying + BESIDES * self.packet,
-        }
+        mine.saturating_sub(besides(mine, self.packet)).max(self.packet)
     }
 
     /// `flying` bytes are under way now.
     #[inline]
     pub(super) fn tell(&mut self, flying: u64) {
         // Who has less under way than the kernel counts for any packet costs nobody anything.
-        let flying = if flying > LITTLE { self.cost(flying) } else { 0 };
+        let flying = if flying > LITTLE { flying + besides(flying, self.packet) } else { 0 };
         if flying != self.told {
             self.change(flying);
         }

@@ -147,20 +147,20 @@ impl Requester {
         if shared.error || self.timers.is_waiting() {
             return false;
         }
-        let bytes = self.flight.bytes();
-        let window = shared.congestion.window();
         let more = self.flight.first_lost().is_some() || self.may_send_new(shared);
         more && match self.timers.is_probing() {
             true => self.may_probe(shared),
-            false => bytes < window || bytes == 0 && window > 0,
+            false => {
+                let (bytes, window) = (self.flight.bytes(), shared.congestion.window());
+                bytes < window || bytes == 0 && window > 0
+            }
         }
     }
 
     /// Whether a probe goes, beyond the window: the first ones only while the peer has room for another copy of what is probably waiting there.
     fn may_probe(&self, shared: &Shared) -> bool {
-        let packet = u64::from(shared.config.pmtu.bytes() + OVERHEAD);
         self.timers.is_urgent()
-            || self.flight.bytes_at_most() + packet <= shared.congestion.allowance()
+            || self.flight.bytes_at_most() + longest(shared) <= shared.congestion.allowance()
     }
 
     /// Bytes that are under way at most, answers and what went twice included.
@@ -216,8 +216,7 @@ impl Requester {
             return Some(1);
         }
         let left = wqe.packets - wqe.issued;
-        let per_packet = u64::from(shared.config.pmtu.bytes() + OVERHEAD);
-        let packets = |bytes: u64| u32::try_from(bytes / per_packet).unwrap_or(u32::MAX);
+        let packets = |bytes: u64| u32::try_from(bytes / longest(shared)).unwrap_or(u32::MAX);
         let window = shared.congestion.window();
         let fits = packets(window.saturating_sub(self.flight.bytes()));
         let count = left.min(room).min(READ_PIECE).min(fits);
@@ -495,6 +494,11 @@ impl Requester {
         }
         left.is_some()
     }
+}
+
+/// What the longest packet costs of the window.
+fn longest(shared: &Shared) -> u64 {
+    u64::from(shared.config.pmtu.bytes() + OVERHEAD)
 }
 
 /// What a PSN costs of the window: what is sent, or what comes back.
