@@ -81,10 +81,12 @@ impl Hosts {
             hosts.insert(to, Arc::downgrade(&host));
             host
         });
+        let (data, packet) = (packet, u64::from(packet) + HEADERS);
         Share {
             host,
-            room: room(buffer, packet),
-            packet: u64::from(packet) + HEADERS,
+            // Who is alone never waits, however small the socket is: nothing would come that ends it.
+            room: room(buffer, data).max(packet + besides(packet, packet)),
+            packet,
             told: 0,
             waits: false,
             is_its_turn: false,
@@ -267,6 +269,18 @@ mod tests {
         };
         let sending = shares.iter_mut().map(allowed).take_while(|allowed| *allowed > 0).count();
         assert_eq!(sending as u64, room(BUFFER, PACKET) / (packet * (1 + BESIDES)));
+    }
+
+    #[test]
+    fn one_alone_sends_a_packet_to_the_smallest_socket() {
+        let hosts = Hosts::default();
+        let mut one = hosts.join(Ipv4Addr::LOCALHOST.into(), 4608, PACKET);
+        assert!(one.allowance(0) >= u64::from(PACKET));
+        one.tell(u64::from(PACKET) + HEADERS);
+        let mut other = hosts.join(Ipv4Addr::LOCALHOST.into(), 4608, PACKET);
+        assert_eq!(other.allowance(0), 0, "not both");
+        drop(one);
+        assert!(other.allowance(0) >= u64::from(PACKET));
     }
 
     #[test]
