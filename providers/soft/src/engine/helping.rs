@@ -35,6 +35,9 @@ use std::time::{Duration, Instant};
 /// Operations that are worth sharing. A WRITE costs a system call more, for its last bytes.
 const LEAST_READ: usize = 64 << 10;
 const LEAST_WRITE: usize = 128 << 10;
+/// How long a helper that is to end has before it is called again: the first time, and at most.
+const CALL_NAP: Duration = Duration::from_micros(20);
+const LONG_CALL_NAP: Duration = Duration::from_millis(5);
 /// Bytes that arrive last: a cache line.
 const TAIL: usize = 64;
 /// A piece: long enough for the system call not to matter, short enough that nobody waits long for the last one.
@@ -300,8 +303,18 @@ impl Helping {
             place.take()
         };
         let Some(helper) = helper else { return };
-        futex::wake(wanted);
-        helper.thread().unpark();
+        // Until it is over: any member may write the word or sleep on it, and one call could be undone or taken by somebody else.
+        let mut nap = CALL_NAP;
+        loop {
+            wanted.store(LEAVING, Ordering::Release);
+            futex::wake(wanted);
+            helper.thread().unpark();
+            if helper.is_finished() {
+                break;
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(LONG_CALL_NAP);
+        }
         // A panic in it has been reported.
         let _ = helper.join();
     }

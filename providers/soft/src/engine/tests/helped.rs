@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::helper::Hand;
 use crate::engine::objects::helping::Helping;
+use soft_sys::futex;
 use soft_sys::thread::testing::Looked;
 use std::sync::atomic::AtomicBool;
 
@@ -69,6 +70,46 @@ fn a_process_that_does_not_want_it_has_no_helper() {
     }
     assert!(!b.qp.adapter.helping.was_called());
     Helping::stop(&b.qp.adapter);
+}
+
+#[test]
+fn a_helper_ends_though_others_sleep_on_its_word_and_write_it() {
+    let (a, _b) = two(MOST);
+    let adapter = Arc::clone(&a.qp.adapter);
+    let wanted = &adapter.view.rings_head().help_wanted.0;
+    // Somebody who is nobody: the helper comes, finds no work and sleeps.
+    wanted.store(77, Ordering::Release);
+    Helping::answer(&adapter);
+    until("the helper sleeps", || wanted.load(Ordering::Acquire) == 0 && futex::wake(wanted));
+    let over = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        let thief = || {
+            while !over.load(Ordering::Relaxed) {
+                let _ = futex::wait(wanted, 0);
+                wanted.store(0, Ordering::Relaxed);
+            }
+        };
+        let thieves: Vec<_> = (0..4).map(|_| scope.spawn(thief)).collect();
+        // The thieves sleep, too; then whoever came first, the helper, sleeps behind them.
+        std::thread::sleep(Duration::from_millis(50));
+        futex::wake(wanted);
+        std::thread::sleep(Duration::from_millis(50));
+        let (said, heard) = std::sync::mpsc::channel();
+        let stopped = Arc::clone(&adapter);
+        std::thread::spawn(move || {
+            Helping::stop(&stopped);
+            let _ = said.send(());
+        });
+        let ended = heard.recv_timeout(Duration::from_secs(20));
+        over.store(true, Ordering::Relaxed);
+        until("the thieves end", || {
+            wanted.store(1, Ordering::Release);
+            futex::wake(wanted);
+            thieves.iter().all(std::thread::ScopedJoinHandle::is_finished)
+        });
+        ended
+    });
+    assert!(ended.is_ok(), "ending the helper hangs");
 }
 
 /// As if the helper of `b` were there: calls are not heard, and whoever takes a piece is the helper.
