@@ -304,8 +304,8 @@ mod tests {
     use super::*;
 
     fn finished(end: End, stdout: &str) -> Finished {
-        let (line, stderr) = (String::new(), String::new());
-        Finished { line, end, stdout: stdout.into(), stderr, elapsed: Duration::ZERO }
+        let (line, stderr, stuck) = (String::new(), String::new(), String::new());
+        Finished { line, end, stdout: stdout.into(), stderr, stuck, elapsed: Duration::ZERO }
     }
 
     const DID: &str = "@slot 3\n@doing 64 acts, 5 pieces to connections of ours, 0 to those of others, 2 processes met\n";

@@ -23,6 +23,7 @@ mod run;
 mod scratch;
 mod soak;
 mod stage;
+mod stuck;
 mod table;
 mod test;
 mod vm;

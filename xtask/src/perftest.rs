@@ -181,6 +181,7 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
             end: End::Exited(0),
             stdout: stdout.into(),
             stderr: stderr.into(),
+            stuck: String::new(),
             elapsed: Duration::ZERO,
         };
         Ended { server: side.clone(), client: side }

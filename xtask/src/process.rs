@@ -202,11 +202,13 @@ impl Running {
 
     /// Waits until `deadline`, then kills.
     pub(crate) fn finish(mut self, deadline: Instant) -> Finished {
+        let mut stuck = String::new();
         let end = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break End::of(status),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
                 Ok(None) => {
+                    stuck = crate::stuck::describe(self.child.id());
                     self.kill();
                     let _ = self.child.wait();
                     break End::TimedOut;
@@ -222,6 +224,7 @@ impl Running {
             end,
             stdout: read(&self.out),
             stderr: read(&self.err),
+            stuck,
             elapsed,
         };
         let _ = fs::remove_file(&self.out);
@@ -284,6 +287,8 @@ pub(crate) struct Finished {
     pub(crate) stdout: String,
     /// What it complained about.
     pub(crate) stderr: String,
+    /// What its threads did when its time was over; empty if it ended before.
+    pub(crate) stuck: String,
     /// From start to end.
     pub(crate) elapsed: Duration,
 }
@@ -307,6 +312,10 @@ impl Finished {
             for line in &lines[lines.len().saturating_sub(TAIL)..] {
                 text.push_str(&format!("    {line}\n"));
             }
+        }
+        if !self.stuck.is_empty() {
+            text.push_str("  what its threads did:\n");
+            self.stuck.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
         }
         text
     }
@@ -345,6 +354,10 @@ mod tests {
         let done = job.run(&scratch, Duration::from_millis(300)).unwrap();
         assert_eq!(done.end, End::TimedOut);
         assert_eq!(done.stdout, "begun\n");
+        let stuck: Vec<&str> =
+            done.stuck.lines().filter(|line| line.starts_with("process ")).collect();
+        assert!(stuck.iter().any(|line| line.contains(" sleep: state S")), "{}", done.stuck);
+        assert!(done.report("it").contains("what its threads did"));
     }
 
     #[test]

@@ -184,6 +184,7 @@ mod tests {
             end: End::Exited(0),
             stdout: stdout + "done\n",
             stderr: String::new(),
+            stuck: String::new(),
             elapsed: Duration::ZERO,
         };
         count(&Known::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);
@@ -212,6 +213,7 @@ mod tests {
             end: End::Signalled(11),
             stdout: "a.b\tfailed\tso\n".into(),
             stderr: String::new(),
+            stuck: String::new(),
             elapsed: Duration::ZERO,
         };
         count(&Known::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);

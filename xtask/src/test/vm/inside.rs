@@ -343,6 +343,7 @@ mod tests {
             end: End::Exited(0),
             stdout: "a table\n".into(),
             stderr: "no inline here\n".into(),
+            stuck: String::new(),
             elapsed: Duration::ZERO,
         };
         add(&mut record, "server", &quiet);
