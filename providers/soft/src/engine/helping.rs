@@ -27,7 +27,7 @@ use soft_local::shm::protocol::{self, JobProgress};
 use soft_local::shm::view::View;
 use soft_memory::{Range, Ranges};
 use soft_sys::futex;
-use soft_sys::thread::spawn_quiet;
+use soft_sys::thread::{end_called, spawn_quiet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -35,9 +35,6 @@ use std::time::{Duration, Instant};
 /// Operations that are worth sharing. A WRITE costs a system call more, for its last bytes.
 const LEAST_READ: usize = 64 << 10;
 const LEAST_WRITE: usize = 128 << 10;
-/// How long a helper that is to end has before it is called again: the first time, and at most.
-const CALL_NAP: Duration = Duration::from_micros(20);
-const LONG_CALL_NAP: Duration = Duration::from_millis(5);
 /// Bytes that arrive last: a cache line.
 const TAIL: usize = 64;
 /// A piece: long enough for the system call not to matter, short enough that nobody waits long for the last one.
@@ -303,20 +300,13 @@ impl Helping {
             place.take()
         };
         let Some(helper) = helper else { return };
-        // Until it is over: any member may write the word or sleep on it, and one call could be undone or taken by somebody else.
-        let mut nap = CALL_NAP;
-        loop {
+        let thread = helper.thread().clone();
+        // Any member may write the word, and sleep on it.
+        end_called(helper, || {
             wanted.store(LEAVING, Ordering::Release);
             futex::wake(wanted);
-            helper.thread().unpark();
-            if helper.is_finished() {
-                break;
-            }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(LONG_CALL_NAP);
-        }
-        // A panic in it has been reported.
-        let _ = helper.join();
+            thread.unpark();
+        });
     }
 }
 

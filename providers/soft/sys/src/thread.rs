@@ -4,8 +4,13 @@ use std::{
     io,
     mem::MaybeUninit,
     ptr,
-    thread::{Builder, JoinHandle},
+    thread::{self, Builder, JoinHandle},
+    time::Duration,
 };
+
+/// How long a thread that is to end has before it is called again: the first time, and at most.
+const CALL_AGAIN: Duration = Duration::from_micros(20);
+const CALL_AGAIN_MOST: Duration = Duration::from_millis(5);
 
 /// Starts a thread in which no signal handler of the application ever runs: all signals are
 /// blocked, except those that a fault of the thread itself raises (blocking these would turn a
@@ -30,6 +35,22 @@ pub fn yield_to_others() {
         let nothing = MaybeUninit::<libc::sched_param>::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_BATCH, nothing.as_ptr());
     }
+}
+
+/// Waits until a thread has ended that ends when it is called. It is called until then: where other processes can write what calls it,
+/// or sleep on it, one call may be undone, or taken by somebody else.
+pub fn end_called(thread: JoinHandle<()>, call: impl Fn()) {
+    let mut pause = CALL_AGAIN;
+    loop {
+        call();
+        if thread.is_finished() {
+            break;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(CALL_AGAIN_MOST);
+    }
+    // A panic in it has been reported.
+    let _ = thread.join();
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -75,6 +96,8 @@ fn block_signals() -> libc::sigset_t {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn blocked(signal: libc::c_int) -> bool {
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -83,6 +106,23 @@ mod tests {
             libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
             libc::sigismember(mask.as_ptr(), signal) == 1
         }
+    }
+
+    #[test]
+    fn a_thread_that_misses_calls_is_called_until_it_ends() {
+        let (calls, calls_there) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+        let heard = Arc::clone(&calls_there);
+        let ends = move || {
+            while heard.load(Ordering::Relaxed) < 3 {
+                thread::sleep(Duration::from_micros(50));
+            }
+        };
+        let thread = spawn_quiet("fv-test", 256 << 10, ends).unwrap();
+        end_called(thread, || {
+            calls.fetch_add(1, Ordering::Relaxed);
+            calls_there.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(calls.into_inner() >= 3);
     }
 
     #[test]

@@ -69,7 +69,7 @@ use soft_sys::{
     memfd::{Memfd, Seals},
     poll::Epoll,
     process,
-    thread::spawn_quiet,
+    thread::{end_called, spawn_quiet},
     unix::Socket,
 };
 
@@ -357,12 +357,13 @@ impl Fabric {
         if self.is_foreign() || self.core.stop.swap(true, Relaxed) {
             return;
         }
+        // Also where this is the service thread: it then ends at its next turn.
         self.wake_self();
         if let Some(thread) = lock(&self.thread).take()
             && thread.thread().id() != thread::current().id()
         {
-            // The thread aborts the process rather than panic.
-            let _ = thread.join();
+            // All peers have the counter, and any of them could read it.
+            end_called(thread, || self.wake_self());
         }
         // It waits for nobody once we leave.
         if let Some(thread) = lock(&self.meeting).take() {
