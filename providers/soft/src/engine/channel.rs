@@ -2,16 +2,16 @@
 
 use super::alarm;
 use super::objects::adapter::Adapter;
-use super::objects::channel::{Alarm, Channel, Reporter};
+use super::objects::channel::{Alarm, Channel, Events, Reporter};
 use cface::cancel::Uncancelled;
-use cface::sync::Mutex;
+use cface::sync::{Mutex, MutexGuard};
 use soft_sys::errno::Errno;
 use soft_sys::poll;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 impl Channel {
@@ -134,14 +134,23 @@ impl Channel {
         self.words == 2
     }
 
-    /// Sends one word.
-    pub(crate) fn send(&self, word: u64) {
-        self.send_record([word, 0]);
-    }
-
     /// Sends a record, now or, if the pipe is full, when [`Channel::retry`] finds room.
     pub(crate) fn send_record(&self, record: [u64; 2]) {
-        let mut backlog = self.backlog.lock();
+        self.put_behind(self.backlog.lock(), record);
+    }
+
+    /// As `send_record`, of the object whose `events` these are; nothing if that was taken back for good.
+    pub(crate) fn send_of(&self, events: &Events, record: [u64; 2]) {
+        let backlog = self.backlog.lock();
+        // Relaxed, here and in `end`: the lock orders them.
+        if events.over.load(Ordering::Relaxed) {
+            return;
+        }
+        events.sent.fetch_add(1, Ordering::Relaxed);
+        self.put_behind(backlog, record);
+    }
+
+    fn put_behind(&self, mut backlog: MutexGuard<'_, VecDeque<[u64; 2]>>, record: [u64; 2]) {
         if !backlog.is_empty() || !self.put(record) {
             backlog.push_back(record);
         }
@@ -166,10 +175,11 @@ impl Channel {
         false
     }
 
-    /// Takes back all records about `element` that nobody has read, and returns how many there were: what is
-    /// destroyed must not be heard of again.
-    pub(crate) fn take_back(&self, element: u64) -> u32 {
+    /// The object that is known as `element` goes: no record of it is sent any more, those that nobody has read are taken back, and how many were read
+    /// is returned. Whoever has something to say of it at this moment, as the service thread may of a QP that fails, comes before it, or too late.
+    pub(crate) fn end(&self, events: &Events, element: u64) -> u32 {
         let mut backlog = self.backlog.lock();
+        events.over.store(true, Ordering::Relaxed);
         let mut kept = VecDeque::new();
         while let Some(record) = self.get() {
             kept.push_back(record);
@@ -184,7 +194,7 @@ impl Channel {
             kept.pop_front();
         }
         *backlog = kept;
-        taken as u32
+        events.sent().wrapping_sub(taken as u32)
     }
 
     /// A record that nobody has read, if there is one.
@@ -208,25 +218,9 @@ impl Channel {
 }
 
 impl Reporter {
-    /// An event about an object that is known by its address.
-    fn object(&self, element: u64, event: u32) {
-        self.0.send_record([element, u64::from(event)]);
-    }
-
-    pub(crate) fn cq(&self, cq: *mut abi::ibv_cq, event: u32) {
-        self.object(cq as u64, event);
-    }
-
-    pub(crate) fn qp(&self, qp: *mut abi::ibv_qp, event: u32) {
-        self.object(qp as u64, event);
-    }
-
-    pub(crate) fn wq(&self, wq: *mut abi::ibv_wq, event: u32) {
-        self.object(wq as u64, event);
-    }
-
-    pub(crate) fn srq(&self, srq: *mut abi::ibv_srq, event: u32) {
-        self.object(srq as u64, event);
+    /// An event about the object at `element`, whose `events` these are.
+    pub(crate) fn report<T>(&self, events: &Events, element: *mut T, event: u32) {
+        self.0.send_of(events, [element as u64, u64::from(event)]);
     }
 }
 
@@ -237,15 +231,42 @@ mod tests {
     #[test]
     fn unread_records_of_one_object_are_taken_back_and_the_rest_stays_in_order() {
         let channel = Channel::new(2).expect("a pipe");
+        let both = [Events::default(), Events::default()];
         for i in 0..20_000 {
-            channel.send_record([i % 2, i]);
+            channel.send_of(&both[i as usize % 2], [i % 2, i]);
         }
-        assert_eq!(channel.take_back(1), 10_000);
-        for i in (0..20_000).filter(|i| i % 2 == 0) {
+        assert_eq!(channel.get(), Some([0, 0]));
+        assert_eq!(channel.get(), Some([1, 1]));
+        assert_eq!(channel.end(&both[1], 1), 1, "one was read");
+        channel.send_of(&both[1], [1, 20_000]);
+        assert_eq!(both.map(|events| events.sent()), [10_000; 2], "it is not heard of again");
+        for i in (2..20_000).step_by(2) {
             channel.retry();
             assert_eq!(channel.get(), Some([0, i]));
         }
         assert_eq!(channel.get(), None);
+    }
+
+    #[test]
+    fn what_ends_while_others_tell_of_it_is_not_heard_of_again() {
+        for round in 0..500 {
+            let channel = Channel::new(2).expect("a pipe");
+            let (events, told) = (Events::default(), AtomicU32::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for n in 0..200 {
+                        channel.send_of(&events, [7, n]);
+                        told.store(n as u32, Ordering::Relaxed);
+                    }
+                });
+                while told.load(Ordering::Relaxed) < round % 100 {
+                    std::hint::spin_loop();
+                }
+                let read = (0..round % 3).filter(|_| channel.get().is_some()).count();
+                assert_eq!(channel.end(&events, 7), read as u32, "round {round}");
+            });
+            assert_eq!(channel.get(), None, "round {round}");
+        }
     }
 
     #[test]
@@ -256,7 +277,7 @@ mod tests {
             let remind = |key| {
                 asked.lock().push(key);
                 if sends {
-                    channel.send(key as u64);
+                    channel.send_record([key as u64, 0]);
                 }
                 sends
             };
@@ -268,7 +289,7 @@ mod tests {
         for key in [1, 2, 1, 3] {
             channel.note_left(key);
         }
-        channel.send(9);
+        channel.send_record([9, 0]);
         assert!(sleep(true).is_empty(), "there is an event");
         assert_eq!(channel.get(), Some([9, 0]));
         assert_eq!(sleep(true), [1]);
@@ -283,7 +304,7 @@ mod tests {
         let channel = Channel::new(1).expect("a pipe");
         let count = 3 * 65536 / 8;
         for i in 0..count {
-            channel.send(i);
+            channel.send_record([i, 0]);
         }
         for i in 0..count {
             let mut word = 0u64;

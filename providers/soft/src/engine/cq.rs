@@ -5,7 +5,7 @@
 use super::clock::{instant, time};
 use super::completion::{Armed, CompletionRing, Moderation, Pushed};
 use super::objects::adapter::Adapter;
-use super::objects::channel::Channel;
+use super::objects::channel::{Channel, Events, Reporter};
 use super::objects::cq::{Cq, Form};
 use super::objects::elsewhere::Elsewhere;
 use super::objects::qp::Qp;
@@ -15,7 +15,7 @@ use cface::sync::Mutex;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 impl Cq {
@@ -23,7 +23,7 @@ impl Cq {
         adapter: Arc<Adapter>,
         form: Form,
         channel: Option<Arc<Channel>>,
-        report: crate::engine::objects::channel::Reporter,
+        report: Reporter,
     ) -> Arc<Self> {
         let ordinal = adapter.next_cq_ordinal();
         let cq = Arc::new(Self {
@@ -38,8 +38,8 @@ impl Cq {
             datagram_users: AtomicUsize::new(0),
             users: AtomicUsize::new(0),
             channel,
-            events: AtomicU32::new(0),
-            async_events: AtomicU32::new(0),
+            events: Events::default(),
+            async_events: Events::default(),
             ordinal,
             overrun: AtomicBool::new(false),
             armed_at_times: AtomicBool::new(false),
@@ -90,8 +90,7 @@ impl Cq {
     fn send_event(&self) {
         self.adapter.attention.disarmed();
         if let Some(channel) = &self.channel {
-            self.events.fetch_add(1, Ordering::AcqRel);
-            channel.send(self.handle() as u64);
+            channel.send_of(&self.events, [self.handle() as u64, 0]);
         }
     }
 
@@ -99,8 +98,7 @@ impl Cq {
     #[cold]
     fn overran(&self) {
         if !self.overrun.swap(true, Ordering::AcqRel) {
-            self.async_events.fetch_add(1, Ordering::AcqRel);
-            self.report.cq(self.handle(), abi::IBV_EVENT_CQ_ERR);
+            self.report.report(&self.async_events, self.handle(), abi::IBV_EVENT_CQ_ERR);
             self.adapter.fail_users_later(self.handle());
         }
     }

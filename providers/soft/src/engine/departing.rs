@@ -152,8 +152,7 @@ impl Qp {
 
     /// Reports an event to the application that has this handle.
     pub(crate) fn report_own(&self, event: u32) {
-        self.events.fetch_add(1, Ordering::AcqRel);
-        self.report.qp(self.handle(), event);
+        self.report.report(&self.events, self.handle(), event);
     }
 
     /// Forgets everything posted, as RESET does; completions that nobody polled go too.

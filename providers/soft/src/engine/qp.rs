@@ -5,7 +5,7 @@
 use super::ethernet::{Framing, MAX_FRAME};
 use super::life::shared;
 use super::objects::adapter::Adapter;
-use super::objects::channel::Reporter;
+use super::objects::channel::{Events, Reporter};
 use super::objects::connection::{Link, Requester, Responder};
 use super::objects::cq::Cq;
 use super::objects::qp::{Attributes, Incarnation, Pair, Qp, Role, Stand, Tagging};
@@ -152,7 +152,7 @@ impl Qp {
             watched: AtomicBool::new(false),
             qkey: AtomicU32::new(0),
             report,
-            events: AtomicU32::new(0),
+            events: Events::default(),
             builder: crate::engine::objects::builder::BuilderCell::default(),
         });
         if let Some(domain) = qp.role.domain() {

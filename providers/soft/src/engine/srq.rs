@@ -1,7 +1,7 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3)).
 
 use super::objects::adapter::Adapter;
-use super::objects::channel::Reporter;
+use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
@@ -14,7 +14,7 @@ use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
 use soft_sys::Errno;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// What ibv_create_srq_ex asks for, checked.
@@ -57,7 +57,7 @@ impl Srq {
             awaited: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             users: AtomicUsize::new(0),
-            events: AtomicU32::new(0),
+            events: Events::default(),
             pd: wanted.pd,
             max_sge: wanted.max_sge,
             domain: wanted.domain,
@@ -102,8 +102,7 @@ impl Srq {
 
     /// Reports an asynchronous event about this queue.
     pub(crate) fn event(&self, event: u32) {
-        self.events.fetch_add(1, Ordering::AcqRel);
-        self.report.srq(self.handle(), event);
+        self.report.report(&self.events, self.handle(), event);
     }
 
     pub(crate) const fn handle(&self) -> *mut abi::ibv_srq {

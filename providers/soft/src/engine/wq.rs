@@ -3,7 +3,7 @@
 use super::completion::Cqe;
 use super::ethernet::{Key, Sink};
 use super::objects::adapter::Adapter;
-use super::objects::channel::Reporter;
+use super::objects::channel::{Events, Reporter};
 use super::objects::cq::Cq;
 use super::objects::datagrams::Dry;
 use super::objects::wq::{Rss, Wq};
@@ -47,7 +47,7 @@ impl Wq {
             number: wanted.number,
             dry: Dry::default(),
             users: AtomicUsize::new(0),
-            events: AtomicU32::new(0),
+            events: Events::default(),
             report: wanted.report,
         });
         wq.cq.users.fetch_add(1, Ordering::AcqRel);
@@ -141,8 +141,7 @@ impl Wq {
         if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, stops).is_err() {
             return;
         }
-        self.events.fetch_add(1, Ordering::AcqRel);
-        self.report.wq(self.handle(), IBV_EVENT_WQ_FATAL);
+        self.report.report(&self.events, self.handle(), IBV_EVENT_WQ_FATAL);
         self.flush();
     }
 

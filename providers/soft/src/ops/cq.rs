@@ -109,15 +109,14 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             return Err(Errno::EBUSY);
         }
         queue.retire();
-        let unread = queue.channel.as_ref().map_or(0, |channel| channel.take_back(cq as u64));
-        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
-        let unread = queue.report.0.take_back(cq as u64);
-        let reported = queue.async_events.load(Ordering::Acquire).wrapping_sub(unread);
+        let channel = queue.channel.as_ref();
+        let got = channel.map_or(0, |channel| channel.end(&queue.events, cq as u64));
+        let told = queue.report.0.end(&queue.async_events, cq as u64);
         // SAFETY: libibverbs made mutex and condition; it counts acknowledgements under the mutex and signals; the domain that
         // the queue was created in is held until now.
         unsafe {
             wait_for_acks(&raw mut (*cq).mutex, &raw mut (*cq).cond, || {
-                (*cq).comp_events_completed == sent && (*cq).async_events_completed == reported
+                (*cq).comp_events_completed == got && (*cq).async_events_completed == told
             });
             if let domain = queue.iterator.domain.load(Ordering::Acquire)
                 && !domain.is_null()

@@ -350,13 +350,12 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !goes_on {
             queue.retire();
         }
-        let unread = queue.report.0.take_back(qp as u64);
-        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
+        let got = queue.report.0.end(&queue.events, qp as u64);
         // SAFETY: created with mutex and condition; the front-end counts acknowledgements under the mutex; a QP holds its
         // domain; the handle is the Arc that creation turned into a pointer.
         unsafe {
             wait_for_acks(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
-                (*qp).events_completed == sent
+                (*qp).events_completed == got
             });
             if !(*qp).pd.is_null() {
                 Pd::of((*qp).pd).release();

@@ -230,13 +230,12 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             return Err(Errno::EBUSY);
         }
         queue.retire();
-        let unread = queue.report.0.take_back(srq as u64);
-        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
+        let got = queue.report.0.end(&queue.events, srq as u64);
         // SAFETY: libibverbs made mutex and condition, and counts acknowledgements under the mutex; the queue holds its
         // domain.
         unsafe {
             wait_for_acks(&raw mut (*srq).mutex, &raw mut (*srq).cond, || {
-                (*srq).events_completed == sent
+                (*srq).events_completed == got
             });
             Pd::of((*srq).pd).release();
             let xrcd = (*queue.verbs.get()).xrcd;

@@ -111,13 +111,12 @@ pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
             return Err(Errno::EBUSY);
         }
         queue.retire();
-        let unread = queue.report.0.take_back(wq as u64);
-        let sent = queue.events.load(Ordering::Acquire).wrapping_sub(unread);
+        let got = queue.report.0.end(&queue.events, wq as u64);
         // SAFETY: libibverbs made mutex and condition after creation, and counts acknowledgements under the mutex; a queue holds its
         // domain; the handle is the Arc that creation turned into a pointer.
         unsafe {
             wait_for_acks(&raw mut (*wq).mutex, &raw mut (*wq).cond, || {
-                (*wq).events_completed == sent
+                (*wq).events_completed == got
             });
             let domain = Pd::of((*wq).pd);
             domain.adapter.free_qp(split_qpn(queue.number).1);

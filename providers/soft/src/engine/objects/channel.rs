@@ -6,6 +6,7 @@ use soft_local::shm::layout::CHANNELS;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Which numbers are free.
 #[derive(Debug)]
@@ -39,6 +40,21 @@ pub(crate) struct Channel {
     pub(in crate::engine) left: Mutex<Vec<usize>>,
     /// By which peers wake those who sleep in `await_event`, while there are numbers left.
     pub(in crate::engine) alarm: Option<Alarm>,
+}
+
+/// The events of one object on one channel. It changes under that channel's lock only: what destroys the object knows by it how many events
+/// were sent, and none is sent afterwards.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(in crate::engine) sent: AtomicU32,
+    pub(in crate::engine) over: AtomicBool,
+}
+
+impl Events {
+    /// How many were sent so far.
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent.load(Ordering::Acquire)
+    }
 }
 
 /// Where asynchronous events of a context go.

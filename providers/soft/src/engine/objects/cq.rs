@@ -3,7 +3,7 @@
 //! Locks, outer first: `list` > QP responder > receive queue > `ring`; QP requester > `ring`. The inbox is a leaf.
 
 use super::adapter::Adapter;
-use super::channel::Channel;
+use super::channel::{Channel, Events, Reporter};
 use super::elsewhere::Elsewhere;
 use super::places::Places;
 use super::qp::Qp;
@@ -12,7 +12,7 @@ use cface::sync::Mutex;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 /// What a completion queue is created as.
@@ -46,15 +46,15 @@ pub(crate) struct Cq {
     pub(crate) users: AtomicUsize,
     pub(crate) channel: Option<Arc<Channel>>,
     /// Completion events sent so far: what ibv_destroy_cq waits for.
-    pub(crate) events: AtomicU32,
-    pub(crate) async_events: AtomicU32,
+    pub(crate) events: Events,
+    pub(crate) async_events: Events,
     /// Which one it is of those that the application created in this process, from 1.
     pub(crate) ordinal: u32,
     /// Completions were lost.
     pub(in crate::engine) overrun: AtomicBool,
     /// It was armed at least once: acknowledgements of its senders wake this process.
     pub(in crate::engine) armed_at_times: AtomicBool,
-    pub(crate) report: crate::engine::objects::channel::Reporter,
+    pub(crate) report: Reporter,
     /// Where ibv_start_poll(3) and its kin are.
     pub(crate) iterator: crate::engine::objects::iterator::IteratorCell,
 }

@@ -3,7 +3,7 @@
 //! Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. Those of queues and wires: docs/locking.md.
 
 use super::adapter::Adapter;
-use super::channel::Reporter;
+use super::channel::{Events, Reporter};
 use super::connection::{Link, Requester, Responder};
 use super::cq::Cq;
 use super::datagrams::Dry;
@@ -89,7 +89,7 @@ pub(crate) struct Qp {
     pub(crate) qkey: AtomicU32,
     pub(crate) report: Reporter,
     /// Asynchronous events sent: what ibv_destroy_qp waits for.
-    pub(crate) events: AtomicU32,
+    pub(crate) events: Events,
     /// Requests under construction by ibv_wr_start(3) and its kin.
     pub(crate) builder: crate::engine::objects::builder::BuilderCell,
 }

@@ -1,7 +1,7 @@
 //! A shared receive queue, and what makes it match tags.
 
 use super::adapter::Adapter;
-use super::channel::Reporter;
+use super::channel::{Events, Reporter};
 use super::cq::Cq;
 use super::qp::Qp;
 use super::xrc::DomainId;
@@ -10,7 +10,7 @@ use crate::engine::tags::TagList;
 use cface::sync::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 /// A shared receive queue. The C object comes first.
@@ -28,7 +28,7 @@ pub(crate) struct Srq {
     pub(in crate::engine) awaited: AtomicBool,
     pub(in crate::engine) retired: AtomicBool,
     pub(crate) users: AtomicUsize,
-    pub(crate) events: AtomicU32,
+    pub(crate) events: Events,
     pub(crate) pd: u32,
     pub(crate) max_sge: u32,
     pub(crate) domain: Option<DomainId>,

@@ -1,7 +1,7 @@
 //! Work queues, and the tables by which a QP spreads frames over them.
 
 use super::adapter::Adapter;
-use super::channel::Reporter;
+use super::channel::{Events, Reporter};
 use super::cq::Cq;
 use super::datagrams::Dry;
 use crate::engine::ethernet::toeplitz::Hash;
@@ -29,7 +29,7 @@ pub(crate) struct Wq {
     pub(in crate::engine) dry: Dry,
     /// Indirection tables that name it.
     pub(crate) users: AtomicUsize,
-    pub(crate) events: AtomicU32,
+    pub(crate) events: Events,
     pub(crate) report: Reporter,
 }
 

@@ -181,7 +181,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     // Nobody polls: the service thread finds the completion, and may not come back.
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
-    until("the QP is told of both", || side.qp.events.load(Ordering::Relaxed) == 2);
+    until("the QP is told of both", || side.qp.events.sent() == 2);
     assert_eq!(side.qp.state(), State::Err);
     drop(ManuallyDrop::into_inner(side));
     received.retire();

@@ -184,7 +184,7 @@ fn an_xrc_qp_fails_by_no_word_that_tables_do_not_confirm() {
     receiver.connect(&sender);
     sender.connect(&receiver);
     let qp = &receiver.recv.qp;
-    let events = || qp.events.load(Ordering::Relaxed);
+    let events = || qp.events.sent();
     let slot = other.fabric.slot();
     let forger = Side::new(&other, Kind::Rc, 64);
     let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, soft_local::shm::layout::qpn(slot, 7)];
