@@ -40,7 +40,10 @@ pub(crate) struct Network {
     pub(super) owing: Mutex<Vec<usize>>,
     /// There are some. Written under that lock.
     pub(super) owes: AtomicBool,
-    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody polls.
+    /// The application's polling drove the wire since the service thread looked last. It may poll only what has to do with no other host, and the socket
+    /// may hold packets for other processes all the same.
+    pub(super) driven: AtomicBool,
+    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody's polling drives the wire.
     pub(super) bell: OnceLock<Epoll>,
     /// Families whose socket is in `bell`.
     pub(super) listens: AtomicU8,

@@ -126,6 +126,9 @@ impl Network {
         // Also what is said to others, by a process that has no sockets.
         self.forward_waiting(adapter);
         let Some(ports) = self.ports() else { return };
+        if who == ServedBy::Application && !self.driven.load(Ordering::Relaxed) {
+            self.driven.store(true, Ordering::Relaxed);
+        }
         // Whoever left an acknowledgement to go along with a request had the time to post one.
         self.pay(adapter);
         // Whoever has it does what we would.
@@ -461,7 +464,8 @@ impl Network {
         if ports.is_guest() && ports.looks_again() {
             self.take_over(adapter, ports);
         }
-        let polled = adapter.attention.is_down();
+        let driven = self.driven.swap(false, Ordering::Relaxed);
+        let polled = adapter.attention.is_down() && driven;
         self.listen(ports, !polled);
         if polled {
             self.pay(adapter);
