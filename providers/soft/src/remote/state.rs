@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 /// Families of addresses, as bits.
 pub(super) const V4: u8 = 1;
 pub(super) const V6: u8 = 1 << 1;
+pub(super) const BOTH: u8 = V4 | V6;
 
 /// The wire, as one process has it; opened by the first QP that needs it.
 #[derive(Debug, Default)]
@@ -43,13 +44,14 @@ pub(crate) struct Network {
     /// The application's polling drove the wire since the service thread looked last. It may poll only what has to do with no other host, and the socket
     /// may hold packets for other processes all the same.
     pub(super) driven: AtomicBool,
-    /// What has the service thread woken when a packet comes; the sockets are in it only while nobody's polling drives the wire.
+    /// What has the service thread woken when a packet comes; the sockets that polling looks at are in it only while nobody's polling drives the wire.
     pub(super) bell: OnceLock<Epoll>,
     /// Families whose socket is in `bell`.
     pub(super) listens: AtomicU8,
     /// XRC receive QPs with the other end on another host: their shared receive queues' completion queues may be any.
     pub(super) receivers: AtomicUsize,
-    /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket.
+    /// Families of addresses that some QP was connected by: `V4`, `V6`. Who polls looks at no other socket: what comes there is for other processes, and
+    /// the service thread passes it on.
     pub(super) families: AtomicU8,
     /// What is done about packets that come to the wrong process.
     pub(super) steering: Steering,

@@ -36,9 +36,8 @@ impl Network {
             return;
         }
         let asks = plan.asked.is_none();
-        let used = self.families.load(Ordering::Relaxed);
         for ((family, any), receiver) in FAMILIES.into_iter().zip([&inbox.v4, &inbox.v6]) {
-            let Some(receiver) = receiver.as_ref().filter(|_| used & family != 0) else { continue };
+            let Some(receiver) = receiver else { continue };
             if !tell(adapter, receiver, family) {
                 plan.is_refused = true;
             } else if asks && let Ok(count @ 2..) = steering::sharers(any, PORT) {

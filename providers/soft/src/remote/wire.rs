@@ -4,8 +4,8 @@ use super::astray::HEARING;
 use super::claim::Holder;
 use super::connection::{Connection, Far, pmtu};
 use super::counts::{Counts, Own};
-use super::ports::{LOOK_AGAIN, Ports};
-use super::state::{Came, Network, NoWire, V4, V6};
+use super::ports::{Inbox, LOOK_AGAIN, Ports};
+use super::state::{BOTH, Came, Network, NoWire, V4, V6};
 use super::steer;
 use crate::config::{self, Wiring};
 use crate::engine::objects::adapter::Adapter;
@@ -136,13 +136,7 @@ impl Network {
         let now = ports.now();
         let inbox = &mut *inbox;
         let families = self.families.load(Ordering::Relaxed);
-        for (family, receiver) in [(V4, &mut inbox.v4), (V6, &mut inbox.v6)] {
-            if families & family != 0
-                && let Some(receiver) = receiver
-            {
-                self.take_all(adapter, ports, receiver, now, who);
-            }
-        }
+        self.take_families(adapter, ports, inbox, families, now, who);
         if self.is_crowded.load(Ordering::Relaxed) {
             self.feed(adapter, ports, now);
         }
@@ -271,6 +265,41 @@ impl Network {
             }
         }
         ports.flush();
+    }
+
+    #[inline]
+    fn take_families(
+        &self,
+        adapter: &Adapter,
+        ports: &Ports,
+        inbox: &mut Inbox,
+        families: u8,
+        now: Time,
+        who: ServedBy,
+    ) {
+        for (family, receiver) in [(V4, &mut inbox.v4), (V6, &mut inbox.v6)] {
+            if families & family != 0
+                && let Some(receiver) = receiver
+            {
+                self.take_all(adapter, ports, receiver, now, who);
+            }
+        }
+    }
+
+    /// Passes on what came to the socket of a family that no QP of ours uses: `drive` does not look there.
+    fn take_unused(&self, adapter: &Adapter, ports: &Ports) {
+        let unused = BOTH & !self.families.load(Ordering::Relaxed);
+        if unused == 0 {
+            return;
+        }
+        // Otherwise the socket has us woken again.
+        if let Some(mut inbox) = ports.inbox.try_lock() {
+            let now = ports.now();
+            self.take_families(adapter, ports, &mut inbox, unused, now, ServedBy::Library);
+            if self.steering.is_due() {
+                self.steer(adapter, &inbox);
+            }
+        }
     }
 
     fn take_all(
@@ -442,7 +471,7 @@ impl Network {
         let earlier = next < self.next.load(Ordering::Relaxed);
         self.next.store(next, Ordering::Relaxed);
         drop(timers);
-        if earlier && self.listens.load(Ordering::Relaxed) != 0 {
+        if earlier && self.is_listening() {
             qp.adapter.fabric.wake_self();
         }
     }
@@ -467,6 +496,7 @@ impl Network {
         let driven = self.driven.swap(false, Ordering::Relaxed);
         let polled = adapter.attention.is_down() && driven;
         self.listen(ports, !polled);
+        self.take_unused(adapter, ports);
         if polled {
             self.pay(adapter);
             ports.flush();
@@ -504,10 +534,15 @@ impl Network {
         }
     }
 
-    /// Has packets wake the service thread, or not; those of families that are in use: a socket that nobody empties would ring for ever.
+    /// Whether packets for QPs of ours wake the service thread.
+    fn is_listening(&self) -> bool {
+        self.listens.load(Ordering::Relaxed) & self.families.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has packets wake the service thread; `on`: also those of families that are in use, which who polls would take.
     fn listen(&self, ports: &Ports, on: bool) {
         let Some(bell) = self.bell.get() else { return };
-        let wanted = if on { self.families.load(Ordering::Relaxed) } else { 0 };
+        let wanted = if on { BOTH } else { BOTH & !self.families.load(Ordering::Relaxed) };
         let changed = self.listens.swap(wanted, Ordering::Relaxed) ^ wanted;
         if changed == 0 {
             return;

@@ -3,7 +3,7 @@
 
 use super::super::meeting::{Place, both_end_well};
 use super::super::{Bench, Tally};
-use super::accidents::{counted, wait};
+use super::accidents::{BESIDE, Bystanders, counted, wait};
 use super::cluster::compiled;
 use crate::namespaces::Namespaces;
 use crate::process::{Job, Running};
@@ -17,6 +17,9 @@ const BEFORE: u64 = 3_000;
 const AFTER: u64 = 30_000;
 /// Sixteen queue pairs, of whose packets the kernel gives some to each process of the host.
 const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
+/// The same by IPv6, beside a pair that sleeps and one that polls, both by IPv4 alone.
+const MANY_6: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200", "-x", "2"]);
+const POLLS: (&str, &[&str]) = ("ibv_rc_pingpong", &["-g", "1", "-n", "2000000000"]);
 const SWITCH: &str = "FERROVERBS_SOFT_STEERING";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
@@ -24,6 +27,26 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
     tally.record("packets come to the right process", compare(bench, hosts));
     bench.step("hosts: packets that come to who looks elsewhere");
     tally.record("packets that come to who polls other queues", elsewhere(bench, hosts));
+    let name = "packets that come to who uses IPv4 alone, by IPv6";
+    bench.step(&format!("hosts: {name}"));
+    tally.record(name, other_family(bench, hosts));
+}
+
+/// Processes of both hosts have no queue pair of the family of addresses by which others are connected.
+fn other_family(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
+    for (program, args) in [BESIDE, POLLS] {
+        let place = Place::wired(bench, hosts, "")?;
+        let unsteered = |job: Job| job.env(SWITCH, "off");
+        let mut beside = Bystanders::new(place.start_with(bench, program, args, unsteered)?);
+        beside.go_on(bench)?;
+        let (program, args) = MANY_6;
+        both_end_well(place.start_with(bench, program, args, unsteered)?)?;
+        if counted(bench, beside.client(), &["forwarded_pkts"])? == 0 {
+            return Err("nothing came to who uses the other family".into());
+        }
+        beside.end();
+    }
+    Ok(())
 }
 
 /// A process of each host takes no part, and polls a queue that has to do with no other host.
