@@ -1,11 +1,15 @@
-/* A process with a socket at its host's port, by a queue pair that is gone, which then polls a completion queue without end that has to do with no other host. */
+/* elsewhere [child]: a process with a socket at its host's port, by a queue pair that is gone, which then polls a completion queue without end that has to do with
+ * no other host. With `child` it makes a child and is killed, and the child lives on. */
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define CHECK(what) do { if (!(what)) { printf("failed: %s\n", #what); exit(1); } } while (0)
 
-int main(void)
+int main(int argc, char *argv[])
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	CHECK(list && *list);
@@ -22,6 +26,18 @@ int main(void)
 	attr.qp_state = IBV_QPS_RTR;
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
 	CHECK(!ibv_destroy_qp(qp));
+	if (argc > 1 && !strcmp(argv[1], "child")) {
+		pid_t parent = getpid(), child = fork();
+		CHECK(child >= 0);
+		if (child)
+			raise(SIGKILL);
+		while (getppid() == parent)
+			usleep(1000);
+		printf("lives\n");
+		fflush(stdout);
+		for (;;)
+			pause();
+	}
 	printf("polls\n");
 	fflush(stdout);
 	for (struct ibv_wc wc;;)

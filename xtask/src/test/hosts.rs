@@ -1,6 +1,7 @@
 //! Unmodified programs of two hosts, by RoCE v2: two network namespaces with a cable between them, and processes that share nothing else.
 
 mod accidents;
+mod astray;
 mod cables;
 mod cluster;
 mod documented;
@@ -193,6 +194,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let place = Place::wired(bench, &hosts, "")?;
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
     steering::run(bench, tally, &hosts);
+    astray::run(bench, tally, &hosts);
     sharing::run(bench, tally, &hosts);
     limits::run(bench, tally, &hosts);
     strangers::run(bench, tally, &hosts);

@@ -19,7 +19,7 @@ use cface::cancel::Uncancelled;
 use cface::sync::{Mutex, MutexGuard};
 use soft_local::fabric::{RegistryHold, hold_registry};
 use soft_sys::notice;
-use soft_sys::{Errno, futex};
+use soft_sys::{Errno, futex, unshared};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -79,6 +79,7 @@ extern "C" fn in_parent() {
 /// What the child has of its parent's is memory that the parent goes on with, and locks that threads of the parent may have had: nothing of it is used
 /// any more, whatever is called.
 extern "C" fn in_child() {
+    unshared::give_up_in_child();
     let Ok(Some(mut held)) = HELD.try_with(RefCell::take) else { return };
     for context in held.contexts.drain(..) {
         let soft: *mut SoftContext = std::ptr::with_exposed_provenance_mut(context);

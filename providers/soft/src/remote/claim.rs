@@ -10,6 +10,7 @@ use soft_local::fabric::Fabric;
 use soft_sys::{Errno, process};
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Says of which fabric this process is, for as long as it is there.
 #[derive(Debug)]
 pub(super) struct Claim {
-    _name: UnixDatagram,
+    name: UnixDatagram,
     /// Others of the same fabric had the port before.
     pub(super) has_company: bool,
 }
@@ -32,6 +33,12 @@ pub(crate) struct Holder {
     pid: String,
     /// Where its processes meet; empty: that did not fit into the name.
     directory: String,
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.name.as_fd()
+    }
 }
 
 /// Held while a process looks who has the port, and opens it.
@@ -80,7 +87,7 @@ impl Opening {
         }
         let has_company = holders(&table).next().is_some();
         let name = name(&own, &fabric.config().dir);
-        Ok(had(bind(&name))?.map(|socket| Claim { _name: socket, has_company }))
+        Ok(had(bind(&name))?.map(|socket| Claim { name: socket, has_company }))
     }
 }
 

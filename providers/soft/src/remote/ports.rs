@@ -12,9 +12,11 @@ use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
 use soft_local::fabric::Fabric;
 use soft_semantics::weather::{Passage, Passages};
 use soft_sys::clock;
+use soft_sys::unshared::Unshared;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,6 +41,8 @@ pub(super) struct Ports {
 /// Where packets come in.
 #[derive(Debug)]
 pub(super) struct Inbox {
+    /// What children do not keep of what follows.
+    own: Vec<Unshared>,
     /// Whose the port is; none where names cannot be had.
     claim: Option<Claim>,
     pub(super) v4: Option<Receiver>,
@@ -154,8 +158,10 @@ impl Ports {
             }),
         };
         let looks = AtomicU64::new(if v4.is_some() { u64::MAX } else { 0 });
+        let sockets = [&v4, &v6].into_iter().flatten().map(Receiver::as_fd);
+        let own = sockets.chain(claim.as_ref().map(Claim::as_fd)).map(Unshared::new).collect();
         Ok(Self {
-            inbox: Mutex::new(Inbox { claim, v4, v6, is_closed: false }),
+            inbox: Mutex::new(Inbox { own, claim, v4, v6, is_closed: false }),
             outbox: Mutex::new(outbox),
             waits: AtomicBool::new(false),
             begun: clock::device_ns(),
@@ -232,6 +238,7 @@ impl Inbox {
             if socket.is_none() && !self.is_closed {
                 *socket = receiver(any).ok();
                 opened |= if socket.is_some() { family } else { 0 };
+                self.own.extend(socket.iter().map(|socket| Unshared::new(socket.as_fd())));
             }
         }
         opened
@@ -240,6 +247,7 @@ impl Inbox {
     /// Nothing comes in any more. What the sockets still hold is in what is returned.
     pub(super) fn close(&mut self) -> impl Iterator<Item = Receiver> {
         self.is_closed = true;
+        self.own.clear();
         self.claim = None;
         [self.v4.take(), self.v6.take()].into_iter().flatten()
     }

@@ -23,6 +23,7 @@ pub mod spin_lock;
 pub mod thread;
 pub mod unguessable;
 pub mod unix;
+pub mod unshared;
 
 pub use errno::Errno;
 pub use map::Mapping;
