@@ -103,6 +103,7 @@ impl Adapter {
             interfaces: Interfaces::default(),
             wire: Network::default(),
             unreachable: Unreachable::default(),
+            everybody: Mutex::default(),
             control: Mutex::default(),
             xrc: Xrc::default(),
             qps: RwLock::new(Table::new(QPS as u16)),
@@ -141,16 +142,15 @@ impl Adapter {
             self.fabric.hear_callers();
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
-                // SAFETY: fabric segments have the lengths of shm::layout, and live as long as the borrowed peer.
-                let view = unsafe { View::of(peer) };
-                borrowed |= has_borrowed(&view, number) && self.fabric.is_occupied(peer.slot);
+                let has_borrowed = Self::look_at(peer, |view| has_borrowed(view, number));
+                borrowed |= has_borrowed && self.fabric.is_occupied(peer.slot);
             });
             borrowed
         })
     }
 
     /// Looks at what a peer publishes.
-    pub(crate) fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
+    fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
         // SAFETY: all fabric segments are made with the lengths of shm::layout; the view is gone before the borrow is.
         look(&unsafe { View::of(peer) })
     }

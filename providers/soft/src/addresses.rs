@@ -3,18 +3,19 @@
 #![forbid(unsafe_code)]
 
 use crate::engine::objects::adapter::Adapter;
+use crate::engine::objects::everybody::Everybody;
 use crate::net::{GID_TABLE, Gids};
-use soft_local::fabric::Peer;
-use soft_local::shm::layout::{ADDRESSES, TablesHead};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-const _: () = assert!(ADDRESSES == GID_TABLE);
+use soft_local::fabric::Fabric;
+use soft_sys::notice;
 
 impl Adapter {
-    /// Lets peers know the addresses of this host, as it is now.
+    /// Lets others know the addresses of this host, as it is now, if it may be another one than theirs.
     pub(crate) fn publish_addresses(&self) {
-        publish(self.view.tables_head(), &Gids::of_this_host(self.identity, 0));
+        if self.fabric.config().spans_namespaces
+            && let Err(why) = self.fabric.note(&text(&Gids::of_this_host(self.identity, 0)))
+        {
+            notice!("{why}; those who meet there reach this process's addresses by RoCE v2");
+        }
     }
 
     /// Whether a route to `gid` leads to a process of this fabric; `own` are the addresses of this host.
@@ -22,50 +23,47 @@ impl Adapter {
         own.contains(gid) || self.fabric.config().spans_namespaces && self.is_anybodys(gid)
     }
 
-    /// Whether another process has the address; those that we have not met yet are met.
+    /// Whether another process has the address. Nobody is met, and nobody has to answer: it may be stopped.
     #[cold]
     fn is_anybodys(&self, gid: &[u8; 16]) -> bool {
-        let fabric = &self.fabric;
-        let is_its = |peer: &Peer| Self::look_at(peer, |view| has(view.tables_head(), gid));
-        let (mut found, mut seen) = (false, BTreeSet::from([fabric.slot()]));
-        fabric.for_each_peer(|peer| {
-            seen.insert(peer.slot);
-            found |= is_its(peer);
-        });
-        // Not those that are unknown by then: who looks for us meanwhile has become known without being looked at.
-        let is_its_slots = |slot| fabric.peer(slot).is_ok_and(|peer| is_its(&peer));
-        found || fabric.occupied().into_iter().filter(|slot| !seen.contains(slot)).any(is_its_slots)
+        let mut everybody = self.everybody.lock();
+        everybody.look(&self.fabric);
+        // A death changes nothing in the directory.
+        everybody.who_have(gid).any(|slot| self.fabric.is_occupied(slot))
     }
 }
 
-fn publish(head: &TablesHead, gids: &Gids) {
-    let mut entries = gids.entries();
-    for to in head.addresses.iter() {
-        let halves = entries.next().map_or([0; 2], halves);
-        // Readers see old and new halves for a moment, which are an address of nobody.
-        for (to, half) in to.iter().zip(halves) {
-            to.store(half, Ordering::Release);
+impl Everybody {
+    fn look(&mut self, fabric: &Fabric) {
+        // Before it is read: what changes meanwhile has another time.
+        let now = fabric.last_change();
+        if now.is_some() && self.as_of == now {
+            return;
         }
+        let others = fabric.occupied().into_iter().filter(|slot| *slot != fabric.slot());
+        self.notes = others.filter_map(|slot| Some((slot, fabric.noted(slot)?))).collect();
+        self.as_of = now;
     }
+
+    fn who_have(&self, gid: &[u8; 16]) -> impl Iterator<Item = u16> {
+        self.notes.iter().filter(|(_, note)| has(note, gid)).map(|(slot, _)| *slot)
+    }
+}
+
+const BYTES: usize = size_of::<[u8; 16]>();
+
+/// The addresses of a host, as it tells them. Zeros are none.
+fn text(gids: &Gids) -> Vec<u8> {
+    gids.entries().take(GID_TABLE).flatten().copied().collect()
 }
 
 /// Whether a process has an address, or a device with it.
-fn has(head: &TablesHead, gid: &[u8; 16]) -> bool {
-    let wanted = halves(gid);
-    let read = |entry: &[AtomicU64; 2]| entry.each_ref().map(|half| half.load(Ordering::Acquire));
-    let [first, others @ ..] = &*head.addresses;
-    wanted != [0; 2]
-        && (Gids::is_of_one_adapter(gid, &whole(read(first)))
-            || others.iter().any(|entry| read(entry) == wanted))
-}
-
-fn halves(gid: &[u8; 16]) -> [u64; 2] {
-    let whole = u128::from_ne_bytes(*gid);
-    [whole as u64, (whole >> 64) as u64]
-}
-
-fn whole([low, high]: [u64; 2]) -> [u8; 16] {
-    (u128::from(low) | u128::from(high) << 64).to_ne_bytes()
+fn has(note: &[u8], gid: &[u8; 16]) -> bool {
+    let (entries, _) = note.as_chunks::<BYTES>();
+    *gid != [0; BYTES]
+        && entries.split_first().is_some_and(|(first, others)| {
+            Gids::is_of_one_adapter(gid, first) || others.contains(gid)
+        })
 }
 
 #[cfg(test)]
@@ -73,34 +71,33 @@ mod tests {
     use super::*;
     use crate::guid::Identity;
     use soft_local::fabric::FabricConfig;
-    use soft_local::shm::view::mock;
     use std::sync::Barrier;
 
     #[test]
-    fn what_one_process_publishes_another_finds() {
-        let view = mock::view();
+    fn what_one_process_says_another_finds() {
         let identity = Identity::of(&FabricConfig::new("/run/one"));
         let gids = Gids::of_this_host(identity, 0);
-        assert!(!has(view.tables_head(), &gids.get(0).expect("always there").raw));
-        publish(view.tables_head(), &gids);
+        let note = text(&gids);
         for gid in gids.entries() {
-            assert!(has(view.tables_head(), gid));
+            assert!(has(&note, gid));
         }
         let second = Gids::of_this_host(identity, 5);
-        assert!(has(view.tables_head(), &second.get(0).expect("always there").raw));
+        assert!(has(&note, &second.get(0).expect("always there").raw));
         let other = Gids::of_this_host(Identity::of(&FabricConfig::new("/run/two")), 0);
-        assert!(!has(view.tables_head(), &other.get(0).expect("always there").raw));
-        assert!(!has(view.tables_head(), &[0; 16]));
-        assert_eq!(whole(halves(&[7; 16])), [7; 16]);
+        assert!(!has(&note, &other.get(0).expect("always there").raw));
+        assert!(!has(&note, &[0; 16]) && !has(&[0; 64], &[0; 16]));
+        for len in 0..16 {
+            assert!(!has(&note[..len], gids.entries().next().expect("always there")));
+        }
     }
 
-    /// Each meets the other while it looks through the slots, and may have passed the other's by then, or not.
+    /// Each comes while the other looks, or just before; nobody meets anybody for it, and a process that has left is not found.
     #[test]
-    fn two_that_look_for_each_other_at_once_both_find() {
+    fn two_that_look_for_each_other_find_each_other() {
         for round in 0..20 {
             let name = format!("ferroverbs-test-{}-lookers-{round}", std::process::id());
             let mut config = FabricConfig::new(std::env::temp_dir().join(name));
-            config.dir_is_ours = true;
+            (config.dir_is_ours, config.spans_namespaces) = (true, true);
             let both = [(); 2].map(|()| Adapter::join(config.clone()).expect("a fabric"));
             let at_once = Barrier::new(2);
             std::thread::scope(|scope| {
@@ -112,7 +109,12 @@ mod tests {
                     });
                 }
             });
-            both.iter().for_each(|one| one.fabric.leave());
+            let [one, other] = &both;
+            one.fabric.for_each_peer(|_| panic!("nobody was met"));
+            let gid = Gids::of_this_host(other.identity, 0).get(0).expect("there").raw;
+            other.fabric.leave();
+            assert!(!one.is_anybodys(&gid), "round {round}");
+            one.fabric.leave();
         }
     }
 }

@@ -3,12 +3,15 @@
 use std::{
     ffi::CString,
     fmt,
+    fs::File,
+    io::Read,
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use libc::{c_int, gid_t, mode_t, uid_t};
@@ -30,7 +33,27 @@ pub struct Stat {
     pub gid: gid_t,
     /// Kind and permissions.
     pub mode: mode_t,
+    /// When it was written to last, or, a directory, when something in it was made, removed or renamed.
+    pub changed: Stamp,
 }
+
+/// When something was changed, as its file system says: by a clock whose ticks are milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Stamp {
+    /// Whether that was so long ago that another change has another time; not if the clock was set back since.
+    pub fn is_past(self) -> bool {
+        let at = Duration::new(self.seconds.try_into().unwrap_or(0), self.nanoseconds as u32);
+        SystemTime::now().duration_since(UNIX_EPOCH + at).is_ok_and(|age| age > TICKS)
+    }
+}
+
+/// Longer than the ticks of any clock of a file system; some count whole seconds, or two.
+const TICKS: Duration = Duration::from_secs(3);
 
 impl Stat {
     /// Whether it is a directory.
@@ -74,6 +97,27 @@ impl Dir {
     pub fn open_file(&self, name: &Path, mode: mode_t) -> Result<OwnedFd, Errno> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
         open(self.0.as_raw_fd(), &c_path(name)?, flags, mode)
+    }
+
+    /// What is in the file `name`, if it is one, and of at most `most` bytes; `EFBIG` or `EINVAL` if not.
+    pub fn read_file(&self, name: &Path, most: usize) -> Result<Vec<u8>, Errno> {
+        // Whoever put something else there keeps nobody waiting.
+        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let fd = open(self.0.as_raw_fd(), &c_path(name)?, flags, 0)?;
+        if stat_fd(fd.as_fd())?.mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Errno::EINVAL);
+        }
+        let mut text = Vec::new();
+        File::from(fd).take(most as u64 + 1).read_to_end(&mut text)?;
+        if text.len() > most { Err(Errno::from_raw(libc::EFBIG)) } else { Ok(text) }
+    }
+
+    /// Gives `from` the name `to`, in place of what had it.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        let (from, to, dir) = (c_path(from)?, c_path(to)?, self.0.as_raw_fd());
+        // SAFETY: both names are C strings that outlive the call.
+        check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) })?;
+        Ok(())
     }
 
     /// Makes the directory `name`.
@@ -218,6 +262,7 @@ fn stat_at(dir: c_int, path: &std::ffi::CStr, flags: c_int) -> Result<Stat, Errn
         uid: stat.st_uid,
         gid: stat.st_gid,
         mode: stat.st_mode,
+        changed: Stamp { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec },
     })
 }
 

@@ -122,8 +122,8 @@ impl Directory {
     pub(super) fn remove(&self) {
         // Another process may have joined, or left, in the meantime: either way it is its turn.
         if let Ok(base) = Dir::open(&self.base, Links::Follow) {
-            let same =
-                base.stat(&self.name).is_ok_and(|stat| Ok(stat) == dir::stat_fd(self.as_fd()));
+            let id = |stat: Result<Stat, _>| stat.ok().map(|stat| stat.id);
+            let same = id(base.stat(&self.name)) == id(dir::stat_fd(self.as_fd()));
             if same && base.remove_dir(&self.name).is_ok() && self.base_is_ours {
                 let _ = dir::remove_dir(&self.base);
             }

@@ -12,6 +12,7 @@
 //! | segments | sealed memory files passed through the socket (`memfd_create(2)`): nothing in /dev/shm |
 //! | waking | an event counter passed along (`eventfd(2)`) |
 //! | death | a process descriptor becomes readable (`pidfd_open(2)`), or the slot's lock is gone, which is asked for when the connection ends; a broken connection alone is none |
+//! | notes | what a process says to whoever comes, in a file `<n>.gids` |
 //! | leftovers | removed by whoever joins or leaves next, under the lock on byte 0 |
 //!
 //! One thread per fabric, "fv-soft", answers others and calls the [`Handler`]; it sleeps while
@@ -25,6 +26,7 @@ mod directory;
 mod error;
 mod handshake;
 mod hello;
+mod notes;
 mod peer;
 mod service;
 mod slots;
@@ -51,6 +53,8 @@ use self::{
     service::Service,
     slots::{Lease, Slots, socket_name},
 };
+pub use soft_sys::dir::Stamp;
+
 pub use self::{
     config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
     error::{FabricError, PeerError},
@@ -222,6 +226,24 @@ impl Fabric {
     /// The directory in which the processes of this host, or of this network namespace, meet.
     pub fn directory(&self) -> &Path {
         self.core.lease.directory().path()
+    }
+
+    /// Says `text` to whoever comes, instead of what was said before: at most 4096 bytes, in a file that others read without meeting us.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note(&self, text: &[u8]) -> Result<(), FabricError> {
+        self.core.lease.note(text)
+    }
+
+    /// What the process with this slot says to whoever comes, or the one that had it before, as long as nobody has removed that; nobody is met, and nobody has to answer.
+    pub fn noted(&self, slot: u16) -> Option<Vec<u8>> {
+        self.core.lease.noted(slot)
+    }
+
+    /// When a process joined or left last, or said something new. A death changes nothing. `None`: so short a time ago that another change may have the same time.
+    pub fn last_change(&self) -> Option<Stamp> {
+        self.core.lease.last_change()
     }
 
     /// Directories beside that one in which other processes may meet: of other hosts, network namespaces and users.

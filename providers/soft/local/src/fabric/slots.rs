@@ -56,7 +56,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Takes a slot, having removed the sockets that dead processes left, and runs `publish` before
+    /// Takes a slot, having removed the files that dead processes left, and runs `publish` before
     /// anyone else can join or leave: there the owner makes its own socket.
     pub(super) fn take<T>(
         open: impl Fn() -> Result<Directory, FabricError>,
@@ -118,6 +118,11 @@ impl Lease {
         self.slot
     }
 
+    /// Whether this process has it, and not one whose child it is.
+    pub(super) fn is_ours(&self) -> bool {
+        self.pid == process::id()
+    }
+
     /// The directory.
     pub(super) fn directory(&self) -> &Directory {
         &self.directory
@@ -171,11 +176,13 @@ impl Lease {
     /// Gives the slot back and removes its socket; the last one removes the directory too.
     pub(super) fn release(&self) {
         // The socket and the lock of a forked child's parent are the parent's.
-        if self.pid != process::id() || std::mem::replace(&mut *lock(&self.released), true) {
+        if !self.is_ours() || std::mem::replace(&mut *lock(&self.released), true) {
             return;
         }
         let _registry = lock(&REGISTRY);
-        let _ = self.directory.dir().unlink(&socket_name(self.slot));
+        for kind in KINDS {
+            let _ = self.directory.dir().unlink(Path::new(&format!("{}.{kind}", self.slot)));
+        }
         match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now(), PARTING)
         {
             Ok(locked) => {
@@ -192,6 +199,14 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// What files of a process are named, behind its slot: its socket, what it says to whoever comes, and what it is about to say.
+const KINDS: [&str; 3] = ["sock", "gids", "new"];
+
+/// The name of the note of the process that owns `slot`.
+pub(super) fn note_name(slot: u16) -> PathBuf {
+    format!("{slot}.gids").into()
 }
 
 /// The name of the socket of the process that owns `slot`.
@@ -487,13 +502,16 @@ impl Turn {
     }
 }
 
-/// Removes the sockets of processes that do not live any more.
+/// Removes the files of processes that do not live any more.
 fn sweep(directory: &Directory, file: &SlotFile) {
     let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
     let entries = fs::read_dir(path).or_else(|_| fs::read_dir(directory.path()));
     for entry in entries.into_iter().flatten().flatten() {
         let name = PathBuf::from(entry.file_name());
-        let slot = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
+        let slot = name.to_str().and_then(|name| {
+            let (slot, kind) = name.split_once('.')?;
+            KINDS.contains(&kind).then(|| slot.parse::<u16>().ok())?
+        });
         if slot.is_some_and(|slot| file.owner(slot).is_none()) {
             let _ = directory.dir().unlink(&name);
         }

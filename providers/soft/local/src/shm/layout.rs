@@ -49,15 +49,13 @@ pub const RULES: usize = 1 << 15;
 pub const RULE_WORDS: usize = 18;
 /// Event channels of one process whose readers peers can wake by themselves; number 0 is nobody's.
 pub const CHANNELS: usize = 1024;
-/// Addresses that one process publishes.
-pub const ADDRESSES: usize = 32;
 /// Pieces of a long operation at most.
 pub const JOB_PIECES: usize = 1024;
 /// One-sided operations that a process can have under way at once.
 pub const OPERATIONS_IN_FLIGHT: usize = 64;
 
 /// Said at the start of both segments; changes with any change of this file.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softK");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"fv-softL");
 
 /// Something on a cache line of its own.
 #[repr(C, align(64))]
@@ -101,8 +99,6 @@ pub struct TablesHead {
     pub rules: Owned<AtomicU32>,
     /// 1: a datagram of the owner found a ring full, so acknowledgements of datagrams wake it.
     pub datagrams_wait: Owned<AtomicU32>,
-    /// Addresses of the owner's host as GIDs, in halves; zeros are none. In other network namespaces there are others.
-    pub addresses: Owned<[[AtomicU64; 2]; ADDRESSES]>,
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
     pub hand: Line<Owned<AtomicU64>>,
     /// Places of the owner's sockets, IPv4 and IPv6, among those that share the port of the wire between hosts, and one more; 0: unknown. It may

@@ -4,6 +4,7 @@ use super::channel::Channel;
 use super::connection::{Lent, Link};
 use super::cq::CqList;
 use super::datagrams::Datagrams;
+use super::everybody::Everybody;
 use super::helping::Helping;
 use super::port::{Control, Interfaces, Port, Unreachable};
 use super::qp::Qp;
@@ -63,6 +64,8 @@ pub(crate) struct Adapter {
     /// To other hosts.
     pub(crate) wire: Network,
     pub(crate) unreachable: Unreachable,
+    /// Addresses of those whom other network namespaces have.
+    pub(crate) everybody: Mutex<Everybody>,
     /// What listens for orders from outside.
     pub(crate) control: Mutex<Option<Control>>,
     pub(crate) qps: RwLock<Table<Qp>>,

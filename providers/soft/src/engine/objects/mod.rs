@@ -14,8 +14,8 @@
 //!
 //! These eight know each other. The others know none of them, and hold what has no owner to name: `builder` and `iterator` the state
 //! of calls that an application makes in several steps, `datagrams` the rings of datagrams, `helping` shared long operations, `port` the port and
-//! the orders for it, `maps` mapped regions of peers, `copying` and `elsewhere` measurements, `places` and `holder` who has a ring,
-//! `plan` the rules of faults, `who` who serves.
+//! the orders for it, `maps` mapped regions of peers, `copying` and `elsewhere` measurements, `everybody` who has which addresses, `places` and `holder` who has a ring,
+//! `plan` the rules of faults, `served_by` who serves.
 
 pub(crate) mod adapter;
 pub(crate) mod builder;
@@ -25,6 +25,7 @@ pub(crate) mod copying;
 pub(crate) mod cq;
 pub(crate) mod datagrams;
 pub(crate) mod elsewhere;
+pub(crate) mod everybody;
 pub(crate) mod helping;
 pub(crate) mod holder;
 pub(crate) mod iterator;

@@ -6,6 +6,7 @@ mod child;
 mod death;
 mod garbage;
 mod meeting;
+mod notes;
 mod places;
 
 use std::{

@@ -1,0 +1,59 @@
+//! What processes say to whoever comes.
+
+use super::*;
+use crate::fabric::notes::MOST;
+
+#[test]
+fn a_note_is_read_by_others_until_its_writer_leaves() {
+    let place = Place::new();
+    let ((one, _), (other, _)) = (place.join(), place.join());
+    assert_eq!(other.noted(one.slot()), None);
+    for text in [&b"a longer note"[..], b"short"] {
+        one.note(text).unwrap();
+        assert_eq!(other.noted(one.slot()).as_deref(), Some(text));
+    }
+    let quiet = wait_for_quiet(&other);
+    assert_eq!(other.last_change(), Some(quiet));
+    one.note(b"something else").unwrap();
+    assert_ne!(other.last_change(), Some(quiet));
+    let quiet = wait_for_quiet(&other);
+    let (third, _) = place.join();
+    assert_ne!(other.last_change(), Some(quiet));
+    third.leave();
+    let slot = one.slot();
+    one.leave();
+    assert_eq!(other.noted(slot), None);
+    other.leave();
+    assert!(place.is_clean());
+}
+
+fn wait_for_quiet(fabric: &Fabric) -> Stamp {
+    let deadline = Instant::now() + NEVER;
+    loop {
+        if let Some(stamp) = fabric.last_change() {
+            return stamp;
+        }
+        assert!(Instant::now() < deadline, "nothing changes any more");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_is_no_note_is_none() {
+    let place = Place::new();
+    let (fabric, _) = place.join();
+    let file = |name: &str| fabric.directory().join(name);
+    std::fs::write(file("50.gids"), vec![0; MOST + 1]).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", file("51.gids")).unwrap();
+    std::fs::create_dir(file("52.gids")).unwrap();
+    let pipe = file("53.gids");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    for slot in 50..=54 {
+        assert_eq!(fabric.noted(slot), None, "{slot}");
+    }
+    std::fs::remove_dir(file("52.gids")).unwrap();
+    // Whose slots are nobody's: they are removed with the last process.
+    fabric.leave();
+    assert!(place.is_clean());
+}
