@@ -192,12 +192,21 @@ impl Running {
 
     /// Sends SIGKILL to it and to everything that it started.
     pub(crate) fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        let _ = self.child.kill();
+    }
+
+    /// Stops it and everything that it started, as a debugger does, or has them go on.
+    pub(crate) fn stop(&self, on: bool) {
+        self.signal(if on { libc::SIGSTOP } else { libc::SIGCONT });
+    }
+
+    fn signal(&self, signal: libc::c_int) {
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
             // SAFETY: no memory is involved. The group is the child's own (`process_group(0)`); its
             // id cannot be given to another group while a member of it lives.
-            unsafe { libc::kill(-pid, libc::SIGKILL) };
+            unsafe { libc::kill(-pid, signal) };
         }
-        let _ = self.child.kill();
     }
 
     /// Waits until `deadline`, then kills.

@@ -13,6 +13,7 @@ mod numbers;
 mod offloads;
 mod sharing;
 mod steering;
+mod stopped;
 mod strangers;
 
 use super::meeting::Place;
@@ -195,6 +196,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("four pairs of the same two hosts at once", place.crowd(bench, CROWD));
     steering::run(bench, tally, &hosts);
     astray::run(bench, tally, &hosts);
+    stopped::run(bench, tally, &hosts);
     sharing::run(bench, tally, &hosts);
     limits::run(bench, tally, &hosts);
     strangers::run(bench, tally, &hosts);

@@ -105,7 +105,7 @@ pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<so
     code.push(op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, QPN_AT));
     code.push(op(libc::BPF_ALU | libc::BPF_RSH, 24 - u32::from(bits.0)));
     code.push(op(libc::BPF_ALU | libc::BPF_AND, mask));
-    search(table, &mut code);
+    search(table, table.len() <= TOLD_APART, &mut code);
     match code.len() <= MOST {
         true => Ok(code),
         false => Err(invalid("more processes than a program of the kernel has room for")),
@@ -115,12 +115,21 @@ pub(crate) fn program(bits: Bits, table: &mut [(u32, u16)]) -> io::Result<Vec<so
 /// `BPF_A`: what a program returns is in the accumulator.
 const RET_A: u32 = 0x10;
 
-/// Halves the table until one row is left. What is in no row goes to a neighbour: a hint may be wrong.
-fn search(table: &[(u32, u16)], code: &mut Vec<sock_filter>) {
+/// Rows at most where what is in none can be told apart: three instructions each, and two where the table is halved.
+const TOLD_APART: usize = (MOST - 8) / 5;
+
+/// Halves the table until one row is left. What is in no row is the kernel's choice; of very many rows it goes to a neighbour: a hint may be wrong.
+fn search(table: &[(u32, u16)], tells_apart: bool, code: &mut Vec<sock_filter>) {
     let op = |code, k| sock_filter { code: code as u16, jt: 0, jf: 0, k };
     match *table {
         [] => code.push(op(libc::BPF_RET, NOWHERE)),
-        [(_, place)] => code.push(op(libc::BPF_RET, place.into())),
+        [(value, place)] => {
+            if tells_apart {
+                let is_it = op(libc::BPF_JMP | libc::BPF_JEQ, value);
+                code.extend([sock_filter { jt: 1, ..is_it }, op(libc::BPF_RET, NOWHERE)]);
+            }
+            code.push(op(libc::BPF_RET, place.into()));
+        }
         _ => {
             let (low, high) = table.split_at(table.len() / 2);
             // A conditional jump goes 255 instructions at most, an unconditional one anywhere.
@@ -128,12 +137,12 @@ fn search(table: &[(u32, u16)], code: &mut Vec<sock_filter>) {
             code.push(sock_filter { jf: 1, ..op(libc::BPF_JMP | libc::BPF_JGE, pivot) });
             let jump = code.len();
             code.push(op(libc::BPF_JMP | libc::BPF_JA, 0));
-            search(low, code);
+            search(low, tells_apart, code);
             let distance = code.len() - jump - 1;
             if let Some(jump) = code.get_mut(jump) {
                 jump.k = distance as u32;
             }
-            search(high, code);
+            search(high, tells_apart, code);
         }
     }
 }
@@ -180,6 +189,21 @@ mod tests {
         assert_eq!(run(&code, &probe(77)), 77);
         assert_eq!(probed(&probe(77)), Some(77));
         assert_eq!(probed(&packet(77)), None);
+    }
+
+    #[test]
+    fn what_is_nobodys_goes_nowhere_unless_there_are_very_many() {
+        let mut table: Vec<_> =
+            (0..TOLD_APART as u32).map(|row| (row + 1, row as u16 + 7)).collect();
+        let code = program(Bits(10), &mut table).expect("it fits");
+        let to = |code: &[_], bits: u32| run(code, &packet(bits << 14 | 5));
+        for bits in 0..1024 {
+            let place = if (1..=TOLD_APART as u32).contains(&bits) { bits + 6 } else { NOWHERE };
+            assert_eq!(to(&code, bits), place, "{bits}");
+        }
+        table.push((1000, 3));
+        let code = program(Bits(10), &mut table).expect("it fits");
+        assert_eq!((to(&code, 0), to(&code, 1000), to(&code, 1023)), (7, 3, 3));
     }
 
     #[test]

@@ -214,16 +214,6 @@ impl Datagrams {
         }
     }
 
-    /// Calls `look` with the slot and the tables of each living process that we send to or have met, of some twice.
-    pub(crate) fn for_known(&self, look: &mut impl FnMut(u16, &View)) {
-        for outlet in self.to.read().values().filter(|outlet| !outlet.peer.is_dead()) {
-            look(outlet.peer.slot, &outlet.view);
-        }
-        for met in self.everyone.read().iter().filter(|met| !met.peer.is_dead()) {
-            look(met.peer.slot, &met.view);
-        }
-    }
-
     /// Whether something waited for a receive since the last call: somebody must look again.
     pub(crate) fn take_waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed) && self.waits.swap(false, Ordering::Relaxed)

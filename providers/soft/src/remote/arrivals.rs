@@ -5,6 +5,7 @@ use super::connection::{Connection, Whose};
 use super::ports::Ports;
 use super::question::Served;
 use super::requests::{Outcome, Owed, refusal_of};
+use crate::config;
 use crate::engine::inbound::Source;
 use crate::engine::objects::connection::{Inbound, Requester};
 use crate::engine::objects::qp::Qp;
@@ -73,7 +74,12 @@ impl Qp {
     pub(super) fn attend_clock(&self, ports: &Ports, now: Time) {
         self.turn(ports, now, Owed::Goes, |_, connection, _| {
             connection.alarm = None;
+            let unanswered = connection.transport.counters().local_ack_timeout_err;
             connection.transport.handle_timeout(now);
+            let is_one_more = connection.transport.counters().local_ack_timeout_err > unanswered;
+            if is_one_more && config::steers() {
+                self.adapter.wire.steering.doubt();
+            }
             (false, Outcome::default())
         });
     }

@@ -54,12 +54,24 @@ impl Steering {
         self.due.load(Ordering::Relaxed)
     }
 
+    /// Places are looked at soon, whatever was done of late.
+    pub(super) fn begin(&self) {
+        let _plan = self.plan.lock();
+        self.due.store(true, Ordering::Relaxed);
+    }
+
     /// A packet came that is for another process.
     pub(super) fn went_astray(&self) {
         if self.astray.fetch_add(1, Ordering::Relaxed) + 1 < ENOUGH {
             return;
         }
         self.astray.store(0, Ordering::Relaxed);
+        self.doubt();
+    }
+
+    /// The kernel may believe that our socket is where it is not: packets come to the wrong process, or none come, as some process that is stopped passes
+    /// nothing on.
+    pub(super) fn doubt(&self) {
         let mut plan = self.plan.lock();
         if plan.begins(Instant::now()) {
             self.due.store(true, Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub(super) struct Claim {
     name: UnixDatagram,
     /// Others of the same fabric had the port before.
     pub(super) has_company: bool,
+    /// Which fabric that is, whatever the path to it.
+    pub(super) fabric: String,
 }
 
 /// A process that has the port.
@@ -80,14 +82,13 @@ impl Opening {
     pub(super) fn claim(&self, fabric: &Fabric) -> Result<Option<Claim>, NoWire> {
         // Where nobody can be asked, or told, it is as if nobody were there.
         let Some(own) = had(identity(fabric.directory()))? else { return Ok(None) };
-        let table = had(std::fs::read("/proc/thread-self/net/unix"))?.unwrap_or_default();
-        let table = String::from_utf8_lossy(&table);
+        let table = had(names())?.unwrap_or_default();
         if let Some(other) = holders(&table).find(|holder| holder.fabric != own) {
             return Err(NoWire { errno: Errno::EADDRINUSE, holder: Some(other) });
         }
         let has_company = holders(&table).next().is_some();
         let name = name(&own, &fabric.config().dir);
-        Ok(had(bind(&name))?.map(|socket| Claim { name: socket, has_company }))
+        Ok(had(bind(&name))?.map(|socket| Claim { name: socket, has_company, fabric: own }))
     }
 }
 
@@ -129,8 +130,15 @@ fn name(fabric: &str, directory: &Path) -> String {
     if name.len() + directory.len() <= NAME_MAX { name + &directory } else { name }
 }
 
-fn bind(name: &str) -> io::Result<UnixDatagram> {
+/// An abstract name of this process's own.
+pub(super) fn bind(name: &str) -> io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// All names of this network namespace, as the kernel lists them.
+pub(super) fn names() -> io::Result<String> {
+    let list = std::fs::read("/proc/thread-self/net/unix")?;
+    Ok(String::from_utf8_lossy(&list).into_owned())
 }
 
 /// Who has the port, by the text of /proc/net/unix (`proc(5)`), where such names begin with an at sign.

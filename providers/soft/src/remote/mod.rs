@@ -20,7 +20,7 @@
 //! | `short` | shortcuts for packets that go alone |
 //! | `ports` | the sockets, and packets on their way out |
 //! | `waiting` | and had to wait there |
-//! | `steer`, `astray` | which process the kernel gives a packet to, and when that is looked at anew |
+//! | `steer`, `astray`, `places` | which process the kernel gives a packet to, when that is looked at anew, and what each says of its sockets |
 //! | `timers` | when a QP is to be looked at though nothing came |
 //! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
 //!
@@ -40,6 +40,7 @@ mod elsewhere;
 mod forward;
 mod groups;
 mod guests;
+mod places;
 mod ports;
 mod question;
 mod requests;

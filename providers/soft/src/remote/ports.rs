@@ -3,6 +3,7 @@
 use super::claim::{Claim, Opening, had};
 use super::connection::{Far, errno_of};
 use super::counts::{Counts, Own};
+use super::places::Places;
 use super::state::{NoWire, V4, V6};
 use crate::told::{self, Beside};
 use cface::sync::{Mutex, MutexGuard};
@@ -34,6 +35,8 @@ pub(super) struct Ports {
     /// Bytes of the receiving sockets' buffers, as the kernel counts them; 0: the port is another user's.
     buffer: usize,
     pub(super) counts: Counts,
+    /// Where the receiving sockets are among those that share the port.
+    pub(super) places: Places,
     /// When to look next, in nanoseconds, whether the port is free; `u64::MAX`: it is ours.
     looks: AtomicU64,
 }
@@ -120,15 +123,14 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const ATTEMPTS: usize = 64;
 
 impl Ports {
-    /// Port 4791 of all addresses of this host, for the processes of `fabric`; what happens there is counted in `counts`.
+    /// Port 4791 of all addresses of this host, for the processes of `fabric`; what happens there is counted in `counts`. Nobody else opens it meanwhile.
     ///
     /// Where it is another user's of the same fabric, which the kernel does not let share it, this process has no socket of its own, and gets its packets
     /// from that one, as it would get those that came to the wrong process.
     ///
     /// # Errors
     /// Neither family has it: it is taken (`EADDRINUSE`), or there are no sockets. What is lacking for now.
-    pub(super) fn open(fabric: &Fabric, counts: Counts) -> Result<Self, NoWire> {
-        let opening = Opening::begin()?;
+    pub(super) fn open(opening: &Opening, fabric: &Fabric, counts: Counts) -> Result<Self, NoWire> {
         let claim = opening.claim(fabric)?;
         let v4 = match receiver(Ipv4Addr::UNSPECIFIED.into()) {
             Ok(v4) => Some(v4),
@@ -160,6 +162,7 @@ impl Ports {
         let looks = AtomicU64::new(if v4.is_some() { u64::MAX } else { 0 });
         let sockets = [&v4, &v6].into_iter().flatten().map(Receiver::as_fd);
         let own = sockets.chain(claim.as_ref().map(Claim::as_fd)).map(Unshared::new).collect();
+        let places = Places::new(claim.as_ref().map(|claim| claim.fabric.clone()), fabric.slot());
         Ok(Self {
             inbox: Mutex::new(Inbox { own, claim, v4, v6, is_closed: false }),
             outbox: Mutex::new(outbox),
@@ -167,6 +170,7 @@ impl Ports {
             begun: clock::device_ns(),
             buffer,
             counts,
+            places,
             looks,
         })
     }

@@ -2,22 +2,23 @@
 //!
 //! All processes of a user share port 4791. By itself the kernel chooses one of them by addresses and ports, so that of many processes most get other
 //! processes' packets and pass them on (`forward`). A program of classic BPF (`ferroverbs_net::steering`) chooses by the QP number instead; it needs to
-//! know the *place* of each process's socket among those of the port, which nobody is told and which changes when one of them is closed. So whoever
-//! gets packets that are others' has all sockets hear their places, by probes; each process writes its own into its *tables*; and a moment later the one
-//! who asked reads what stands there, of those whom it knows, and tells the kernel. It knows whom it passed packets on to, so that who is missing comes
-//! next time. Whatever is wrong or outdated costs a copy and a wake-up, not a packet.
+//! know the *place* of each process's socket among those of the port. That is the last one for who opens it; when a socket is closed, the last one takes
+//! its place, and nobody is told. So whoever closes one has all sockets hear their places, by probes, as does whoever gets packets that are others'. Each
+//! process says its own (`places`), also for those that it has never met. Who opens the port beside others tells the kernel what all say, and so does, a
+//! moment later, who was moved, or had asked. Whatever is wrong or outdated costs a copy and a wake-up, not a packet.
 
 use super::astray::HEARING;
-use super::counts::{Counts, Own};
-use super::ports::Inbox;
-use super::state::{Network, V4, V6};
-use crate::engine::objects::adapter::Adapter;
+use super::connection::errno_of;
+use super::counts::Own;
+use super::places::are_all;
+use super::ports::{Inbox, Ports};
+use super::state::{Network, V4, V6, is_for_now};
+use crate::config;
 use ferroverbs_net::{Datagram, PORT, Receiver, steering};
-use soft_local::shm::layout::{QP_INDEX_BITS, SLOTS};
-use soft_local::shm::view::View;
-use std::collections::BTreeMap;
+use soft_local::shm::layout::QP_INDEX_BITS;
+use soft_sys::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The highest bits of a QP number are the process's slot.
@@ -26,61 +27,112 @@ const FAMILIES: [(u8, IpAddr); 2] =
     [(V4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)), (V6, IpAddr::V6(Ipv6Addr::UNSPECIFIED))];
 
 impl Network {
-    /// Asks where the sockets are, or, a moment later, tells the kernel.
+    /// The sockets were opened just now, nobody opened any since, and nothing has come: the kernel is told of them, and of those of the others.
+    pub(super) fn steer_first(&self, ports: &Ports) {
+        let inbox = ports.inbox.lock();
+        let counts = sockets(&inbox).map(|(family, any, receiver)| {
+            let count = steering::sharers(any, PORT).unwrap_or(0);
+            if let Some(last) = count.checked_sub(1).and_then(|last| u16::try_from(last).ok()) {
+                ports.places.stands(family, last);
+            }
+            (family, receiver, count)
+        });
+        let counts: Vec<_> = counts.collect();
+        ports.places.say();
+        let mut plan = self.steering.plan.lock();
+        for (family, receiver, count) in counts {
+            if count < 2 || plan.is_refused || !config::steers() {
+                continue;
+            }
+            match tell(ports, receiver, family) {
+                Ok(rows) if are_all(&rows, count) => {}
+                Err(why) if !is_for_now(why) => plan.is_refused = true,
+                // Somebody was killed, and others were moved since; or something is lacking for now.
+                Ok(_) | Err(_) => self.steering.due.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// Says where our sockets are now; and asks where the others are, or, a moment later, tells the kernel.
     #[cold]
-    pub(super) fn steer(&self, adapter: &Adapter, inbox: &Inbox) {
+    pub(super) fn steer(&self, ports: &Ports, inbox: &Inbox) {
         let steering = &self.steering;
         let mut plan = steering.plan.lock();
         let now = Instant::now();
-        if plan.asked.is_some_and(|at| now - at < HEARING) {
-            return;
-        }
-        let asks = plan.asked.is_none();
-        for ((family, any), receiver) in FAMILIES.into_iter().zip([&inbox.v4, &inbox.v6]) {
-            let Some(receiver) = receiver else { continue };
-            if !tell(adapter, receiver, family) {
-                plan.is_refused = true;
-            } else if asks && let Ok(count @ 2..) = steering::sharers(any, PORT) {
-                // What cannot be asked stays as it is.
-                let _ = steering::ask(any, PORT, u16::try_from(count).unwrap_or(u16::MAX));
+        let is_told = config::steers() && !plan.is_refused;
+        if ports.places.say() {
+            // Who had us moved is gone, and tells nobody.
+            plan.asked = plan.asked.or(is_told.then_some(now));
+        } else if is_told && plan.asked.is_none() {
+            plan.asked = Some(now);
+            for (family, any, receiver) in sockets(inbox) {
+                match steering::sharers(any, PORT) {
+                    Ok(1) => drop(ports.places.stands(family, 0)),
+                    // Told the kernel brings the question to each.
+                    Ok(count @ 2..) => match tell(ports, receiver, family) {
+                        Ok(_) => ask(any, count),
+                        Err(why) => plan.is_refused |= !is_for_now(why),
+                    },
+                    // What cannot be asked stays as it is.
+                    Ok(0) | Err(_) => {}
+                }
+            }
+        } else if plan.asked.is_some_and(|at| now - at >= HEARING) {
+            plan.asked = None;
+            for (family, _, receiver) in sockets(inbox) {
+                let told = tell(ports, receiver, family);
+                plan.is_refused |= told.is_err_and(|why| !is_for_now(why));
             }
         }
-        plan.asked = (asks && !plan.is_refused).then_some(now);
+        if plan.is_refused {
+            plan.asked = None;
+        }
         steering.due.store(plan.asked.is_some(), Ordering::Relaxed);
     }
-}
 
-/// Tells the kernel what is known; `false`: it does not want to know.
-fn tell(adapter: &Adapter, receiver: &Receiver, family: u8) -> bool {
-    let mut rows = BTreeMap::new();
-    let mut look = |slot: u16, view: &View| {
-        // Beyond all places it is of no use, and the kernel makes its own choice.
-        if let Some(place) = place_in(view, family).load(Ordering::Relaxed).checked_sub(1)
-            && let Ok(place) = u16::try_from(place)
-        {
-            rows.insert(u32::from(slot), place);
+    /// Whether a datagram is a probe, which says, if it is of this host, where our socket is.
+    pub(super) fn is_probe(&self, ports: &Ports, datagram: &Datagram<'_>) -> bool {
+        let Some(place) = steering::probed(datagram.bytes) else { return false };
+        if datagram.from.ip().is_loopback() {
+            let family = if datagram.from.is_ipv4() { V4 } else { V6 };
+            if ports.places.stands(family, place) {
+                self.steering.begin();
+            }
         }
-    };
-    adapter.datagrams.for_known(&mut look);
-    look(adapter.fabric.slot(), &adapter.view);
-    debug_assert!(rows.len() <= SLOTS);
-    let counts = Counts::of(adapter.view);
-    let told = receiver.steer(NAMING, &mut rows.into_iter().collect::<Vec<_>>()).is_ok();
-    counts.own(if told { Own::Steered } else { Own::Unsteered }).fetch_add(1, Ordering::Relaxed);
-    told
-}
-
-/// Whether a datagram is a probe of this host, which says where our socket is.
-pub(super) fn heard(adapter: &Adapter, datagram: &Datagram<'_>) -> bool {
-    let Some(place) = steering::probed(datagram.bytes) else { return false };
-    if datagram.from.ip().is_loopback() {
-        let family = if datagram.from.is_ipv4() { V4 } else { V6 };
-        place_in(&adapter.view, family).store(u32::from(place) + 1, Ordering::Relaxed);
+        true
     }
-    true
 }
 
-/// The place of a process's socket, and one more.
-fn place_in(view: &View, family: u8) -> &AtomicU32 {
-    &view.tables_head().places[usize::from(family != V4)]
+/// Has those who share the port hear where their sockets are: ours are closed, and others were moved.
+pub(super) fn ask_others() {
+    for (_, any) in FAMILIES {
+        if let Ok(count @ 1..) = steering::sharers(any, PORT) {
+            ask(any, count);
+        }
+    }
+}
+
+fn ask(any: IpAddr, count: usize) {
+    // Whoever cannot be asked is where he was, as far as anybody knows.
+    let _ = steering::ask(any, PORT, u16::try_from(count).unwrap_or(u16::MAX));
+}
+
+/// The sockets that there are, with their families.
+fn sockets(inbox: &Inbox) -> impl Iterator<Item = (u8, IpAddr, &Receiver)> {
+    let sockets = FAMILIES.into_iter().zip([&inbox.v4, &inbox.v6]);
+    sockets.filter_map(|((family, any), receiver)| Some((family, any, receiver.as_ref()?)))
+}
+
+/// Tells the kernel what everybody says, and returns that.
+///
+/// # Errors
+/// The kernel does not want to know, or says nothing; or something is lacking for now.
+fn tell(ports: &Ports, receiver: &Receiver, family: u8) -> Result<Vec<(u32, u16)>, Errno> {
+    let told = ports.places.told(family).and_then(|mut rows| {
+        receiver.steer(NAMING, &mut rows)?;
+        Ok(rows)
+    });
+    let counts = if told.is_ok() { Own::Steered } else { Own::Unsteered };
+    ports.counts.own(counts).fetch_add(1, Ordering::Relaxed);
+    told.map_err(|why| errno_of(&why))
 }

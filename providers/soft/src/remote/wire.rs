@@ -1,7 +1,7 @@
 //! What a process has of the wire between hosts: who drives it, and which QP a packet is for.
 
 use super::astray::HEARING;
-use super::claim::Holder;
+use super::claim::{Holder, Opening};
 use super::connection::{Connection, Far, pmtu};
 use super::counts::{Counts, Own};
 use super::ports::{Inbox, LOOK_AGAIN, Ports};
@@ -108,7 +108,10 @@ impl Network {
     fn make(&self, adapter: &Adapter) -> Result<Ports, NoWire> {
         self.next.store(u64::MAX, Ordering::Relaxed);
         let counts = Counts::of(adapter.view);
-        let ports = Ports::open(&adapter.fabric, counts)?;
+        let opening = Opening::begin()?;
+        let ports = Ports::open(&opening, &adapter.fabric, counts)?;
+        self.steer_first(&ports);
+        drop(opening);
         let bell = Epoll::new()?;
         adapter.fabric.watch(bell.as_fd())?;
         counts.begin();
@@ -141,7 +144,7 @@ impl Network {
             self.feed(adapter, ports, now);
         }
         if self.steering.is_due() {
-            self.steer(adapter, inbox);
+            self.steer(ports, inbox);
         }
         if now.ns() >= self.next.load(Ordering::Relaxed) {
             self.look_at_clock(adapter, ports, now);
@@ -160,10 +163,12 @@ impl Network {
         // A thread that ends the process from within a signal handler may have the lock itself.
         let Some(mut inbox) = ports.inbox.try_lock_for(HAND_OVER) else { return };
         ports.look_no_more();
+        ports.places.leave();
         for mut receiver in inbox.close() {
             self.take_all(adapter, ports, &mut receiver, ports.now(), ServedBy::Library);
         }
         drop(inbox);
+        steer::ask_others();
         ports.flush();
     }
 
@@ -297,7 +302,7 @@ impl Network {
             let now = ports.now();
             self.take_families(adapter, ports, &mut inbox, unused, now, ServedBy::Library);
             if self.steering.is_due() {
-                self.steer(adapter, &inbox);
+                self.steer(ports, &inbox);
             }
         }
     }
@@ -345,7 +350,7 @@ impl Network {
         who: ServedBy,
     ) {
         let datagram = run.first;
-        if steer::heard(adapter, &datagram) {
+        if self.is_probe(ports, &datagram) {
             return;
         }
         let addresses = Addresses::new(datagram.from.ip(), datagram.to);
@@ -574,6 +579,9 @@ impl Network {
         let opened = inbox.open_later();
         if opened & V4 != 0 {
             ports.look_no_more();
+        }
+        if opened != 0 {
+            self.steering.begin();
         }
         let listens = self.listens.load(Ordering::Relaxed) & opened;
         let Some(bell) = self.bell.get() else { return opened };

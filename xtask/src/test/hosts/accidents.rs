@@ -8,7 +8,7 @@ use crate::process::{End, Job, PAUSE, Running};
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// How often one side is killed; `KILLS_VARIABLE` says otherwise.
 const KILLS: u64 = 8;
@@ -122,6 +122,11 @@ impl Bystanders {
     /// Its second process.
     pub(super) fn client(&self) -> &Running {
         &self.0[1]
+    }
+
+    /// Stops both, or has them go on.
+    pub(super) fn stop(&self, on: bool) {
+        self.0.iter().for_each(|side| side.stop(on));
     }
 
     pub(super) fn end(self) {

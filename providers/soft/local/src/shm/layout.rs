@@ -101,9 +101,6 @@ pub struct TablesHead {
     pub datagrams_wait: Owned<AtomicU32>,
     /// What the owner's helper has of another process's [`Job`] (`engine::helper::Hand`).
     pub hand: Line<Owned<AtomicU64>>,
-    /// Places of the owner's sockets, IPv4 and IPv6, among those that share the port of the wire between hosts, and one more; 0: unknown. It may
-    /// have changed since.
-    pub places: Owned<[AtomicU32; 2]>,
 }
 
 const _: () = assert!(std::mem::offset_of!(TablesHead, counters) == COUNTERS_AT);
