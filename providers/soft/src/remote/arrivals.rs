@@ -76,9 +76,11 @@ impl Qp {
             connection.alarm = None;
             let unanswered = connection.transport.counters().local_ack_timeout_err;
             connection.transport.handle_timeout(now);
-            let is_one_more = connection.transport.counters().local_ack_timeout_err > unanswered;
-            if is_one_more && config::steers() {
-                self.adapter.wire.steering.doubt();
+            if connection.transport.counters().local_ack_timeout_err > unanswered {
+                connection.reroute(ports, self.qpn);
+                if config::steers() {
+                    self.adapter.wire.steering.doubt();
+                }
             }
             (false, Outcome::default())
         });

@@ -4,6 +4,7 @@ use super::elsewhere::Elsewhere;
 use super::ports::Ports;
 use super::share::{Share, room};
 use super::short::Short;
+use super::turns::Turns;
 use crate::engine::request::Route;
 use crate::engine::state::Kind;
 use crate::net::{interface_of, is_multicast, may_send_to};
@@ -37,6 +38,9 @@ pub(crate) struct Connection {
     pub(super) far: Option<Arc<Far>>,
     /// UD: where the last datagram went.
     pub(super) last: Option<(Route, Arc<Far>)>,
+    pub(super) turns: Turns,
+    /// How often the other end did not answer, and another way was taken.
+    ways: u32,
     /// Packets that came too early, by the place that the transport gave them.
     pub(super) kept: HashMap<u16, Box<[u8]>>,
     /// XRC: whose it is what the peer reads, by the name of the READ; as many as it can have under way, and more.
@@ -107,6 +111,20 @@ impl Far {
 }
 
 impl Connection {
+    /// Packets of QP `qpn` come from another port from now on: what came from this one was not answered. By ports routers choose among cables of which one may
+    /// be broken, and the kernel at the other end among processes of which one may be stopped.
+    pub(super) fn reroute(&mut self, ports: &Ports, qpn: u32) {
+        let Some(far) = &self.far else { return };
+        self.ways = self.ways.wrapping_add(1);
+        // Where there is no other socket it stays as it is.
+        if let Ok(lane) = ports.lane(far.to(), qpn.wrapping_add(self.ways))
+            && let Ok(path) = Path::new(far.path.target(), lane)
+        {
+            self.far =
+                Some(Arc::new(Far { addresses: far.addresses, path, short: Short::default() }));
+        }
+    }
+
     /// The transport of QP `qpn` with the attributes `attr` and packets of `mtu` (`ibv_mtu`), ready to receive; `far` is its other end, if
     /// it has one. `buffer` is how many bytes our own receiving socket holds, which the other end's is taken to hold, too.
     pub(super) fn new(
@@ -144,6 +162,8 @@ impl Connection {
             counted: roce::Counters::default(),
             far: far.map(Arc::new),
             last: None,
+            turns: Turns::default(),
+            ways: 0,
             kept: HashMap::new(),
             read_in: VecDeque::new(),
             share: None,

@@ -28,18 +28,18 @@ impl Requester {
         else {
             return Sent::Gone;
         };
-        if qp.adapter.port.is_down() || !connection.leads_to(qp, ports, &route) {
+        let (to, now) = (request.to.qpn, ports.now());
+        if qp.adapter.port.is_down() || !connection.leads_to(qp, ports, &route, to, now) {
             return Sent::Gone;
         }
         let len = ranges.total();
         let with_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
         let immediate = with_immediate.then_some(Immediate::new(request.imm.to_ne_bytes()));
-        let (qpn, qkey) = (Qpn::new(request.to.qpn), request.to.qkey);
+        let (qpn, qkey) = (Qpn::new(to), request.to.qkey);
         let work = Work {
             solicited: request.flags & IBV_SEND_SOLICITED != 0,
             ..Work::new(0, Op::Datagram { qpn, qkey, immediate }, len as u32)
         };
-        let now = ports.now();
         let Connection { transport, last, .. } = connection;
         let Some((_, far)) = last else { return Sent::Gone };
         if transport.post(work).is_ok() {
@@ -57,10 +57,11 @@ impl Requester {
 }
 
 impl Connection {
-    /// Has `last` be the way that `route` says; `false`: there is none.
-    fn leads_to(&mut self, qp: &Qp, ports: &Ports, route: &Route) -> bool {
-        if self.last.as_ref().is_none_or(|(known, _)| known != route) {
-            let far = super::Far::new(ports, route, qp.qpn);
+    /// Has `last` be the way that `route` says, for a datagram to `qpn`; `false`: there is none.
+    fn leads_to(&mut self, qp: &Qp, ports: &Ports, route: &Route, qpn: u32, now: Time) -> bool {
+        let turned = qpn == Qpn::GSI.get() && self.turns.turn(now);
+        if turned || self.last.as_ref().is_none_or(|(known, _)| known != route) {
+            let far = super::Far::new(ports, route, qp.qpn.wrapping_add(self.turns.number()));
             self.last = far.ok().map(|far| (*route, Arc::new(far)));
         }
         self.last.is_some()

@@ -21,6 +21,7 @@
 //! | `ports` | the sockets, and packets on their way out |
 //! | `waiting` | and had to wait there |
 //! | `steer`, `astray`, `places` | which process the kernel gives a packet to, when that is looked at anew, and what each says of its sockets |
+//! | `turns` | by which way messages of connection managers go |
 //! | `timers` | when a QP is to be looked at though nothing came |
 //! | `wire` | what a process has of it: who drives it, and which QP a packet is for |
 //!
@@ -49,6 +50,7 @@ mod short;
 pub(crate) mod state;
 mod steer;
 mod timers;
+mod turns;
 mod waiting;
 mod wire;
 

@@ -462,6 +462,13 @@ impl Network {
         qp.attend_clock(ports, ports.now());
     }
 
+    /// The port that packets of a connected QP come from.
+    #[cfg(test)]
+    pub(crate) fn source_port(&self, qp: &Qp) -> Option<u16> {
+        let requester = qp.requester.lock();
+        Some(requester.remote.as_ref()?.far.as_ref()?.path.source_port())
+    }
+
     /// The transport of `qp` said when it wants to be looked at.
     pub(super) fn set_alarm(&self, qp: &Qp, connection: &mut Connection) {
         let wanted = connection.transport.poll_timeout();

@@ -3,12 +3,14 @@
 
 use super::super::meeting::{Place, both_end_well};
 use super::super::{Bench, Tally};
-use super::accidents::{BESIDE, Bystanders, LIMIT, wait};
-use crate::namespaces::{Namespaces, SERVER};
-use crate::pair::free_port;
+use super::accidents::{BESIDE, Bystanders};
+use crate::namespaces::Namespaces;
 
 /// Sixteen queue pairs, of whose packets a kernel that knows nothing gives some to each process of the host.
 const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
+
+/// Each end sends requests, and finds out that nobody answers.
+const BOTH_WAYS: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
 
 /// How who came first ends.
 #[derive(Clone, Copy)]
@@ -40,7 +42,6 @@ fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     for _ in 0..2 {
         both_end_well(place.start(bench, MANY.0, MANY.1)?)?;
     }
-    connect(bench, &place)?;
     stopped.stop(false);
     stopped.go_on(bench)?;
     stopped.end();
@@ -57,7 +58,7 @@ fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     };
     let mut stopped = pair(bench, &place)?;
     stopped.go_on(bench)?;
-    let mut third = pair(bench, &place)?;
+    let mut third = Bystanders::new(place.start(bench, BOTH_WAYS.0, BOTH_WAYS.1)?);
     third.go_on(bench)?;
     stopped.stop(true);
     match how {
@@ -71,19 +72,6 @@ fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     third.end();
     stopped.end();
     Ok(())
-}
-
-/// A connection by IP addresses, of which each message is repeated until it comes to who is not stopped.
-fn connect(bench: &Bench, place: &Place<'_>) -> Result<(), String> {
-    let port = free_port()?.to_string();
-    let address = ["-C", "3", "-a", SERVER, "-p", &port];
-    let job = |side, role| place.job(bench, side, "rping", &[&[role][..], &address].concat());
-    let server = job(0, "-s")?.start(&bench.scratch)?;
-    wait("who listens", || {
-        let names = place.job(bench, 0, "cat", &["/proc/net/unix"])?.run(&bench.scratch, LIMIT)?;
-        Ok(names.stdout.contains("/listen/0x"))
-    })?;
-    both_end_well([server, job(1, "-c")?.start(&bench.scratch)?])
 }
 
 fn pair(bench: &Bench, place: &Place<'_>) -> Result<Bystanders, String> {

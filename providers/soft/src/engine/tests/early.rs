@@ -84,3 +84,23 @@ fn the_last_acknowledgement_goes_though_who_was_to_send_it_has_not_come_to_it() 
     }
     panic!("{left} of 1000 acknowledgements waited for an answer");
 }
+
+#[test]
+fn a_request_that_is_not_answered_goes_by_other_ports() {
+    let adapter = adapter(true);
+    let Some([a, b]) = far_pair(&adapter) else {
+        eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");
+        return;
+    };
+    b.qp.reset();
+    a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
+    let mut ports = std::collections::BTreeSet::new();
+    let done = loop {
+        ports.extend(adapter.wire.source_port(&a.qp));
+        if let Some(done) = a.poll() {
+            break done;
+        }
+    };
+    assert_eq!(done.status, IBV_WC_RETRY_EXC_ERR);
+    assert!(ports.len() > 2, "{ports:?}");
+}
