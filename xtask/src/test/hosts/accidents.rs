@@ -8,7 +8,7 @@ use crate::process::{End, Job, PAUSE, Running};
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How often one side is killed; `KILLS_VARIABLE` says otherwise.
 const KILLS: u64 = 8;

@@ -8,8 +8,8 @@ use super::steering::SWITCH;
 use crate::namespaces::Namespaces;
 use crate::process::{Job, Running};
 
-/// Sixteen queue pairs, of whose packets the kernel gives some to each process of the host.
-const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
+/// Sixteen queue pairs, of whose packets a kernel that knows nothing gives some to each process of the host.
+pub(super) const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
 /// The same by IPv6, beside a pair that sleeps and one that polls, both by IPv4 alone.
 const MANY_6: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200", "-x", "2"]);
 const POLLS: (&str, &[&str]) = ("ibv_rc_pingpong", &["-g", "1", "-n", "2000000000"]);

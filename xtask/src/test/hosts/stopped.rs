@@ -4,10 +4,8 @@
 use super::super::meeting::{Place, both_end_well};
 use super::super::{Bench, Tally};
 use super::accidents::{BESIDE, Bystanders};
+use super::astray::MANY;
 use crate::namespaces::Namespaces;
-
-/// Sixteen queue pairs, of whose packets a kernel that knows nothing gives some to each process of the host.
-const MANY: (&str, &[&str]) = ("ib_send_bw", &["-q", "16", "-s", "4096", "-n", "200"]);
 
 /// Each end sends requests, and finds out that nobody answers.
 const BOTH_WAYS: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "20000000"]);
