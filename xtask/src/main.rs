@@ -19,6 +19,7 @@ mod perftest;
 mod process;
 mod progress;
 mod reproducible;
+mod rping;
 mod run;
 mod scratch;
 mod soak;

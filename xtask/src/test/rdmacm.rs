@@ -11,6 +11,7 @@ use crate::namespaces::Namespaces;
 use crate::over::{DataPath, Over};
 use crate::pair;
 use crate::process::{End, Job, PAUSE, Running};
+use crate::rping;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -322,7 +323,7 @@ fn users_of_a_group(bench: &Bench) -> Result<(), String> {
     let client = job(1, &[&words[..], &["-c", "-v"]].concat()).run(&bench.scratch, LIMIT)?;
     let server = server.finish(Instant::now() + LIMIT);
     // As in `both`: rping may have met itself, when all was done.
-    let met_itself = client.stderr.contains(RPING_RACE);
+    let met_itself = client.stderr.contains(rping::MET_ITSELF);
     if client.stdout.contains("ping data: rdma-ping-4:") && (client.ok() || met_itself) {
         return Ok(());
     }
@@ -372,10 +373,6 @@ fn all_ok(bench: &Bench, job: Job) -> Result<(), String> {
     Err(done.report("the program"))
 }
 
-/// What rping says when its thread for events asks for the next one just as its main thread, whose work is done, destroys their channel: the
-/// thread ends the program with 255. That is between two threads of its own, whatever the library.
-const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
-
 /// How long udpong may take that has its messages echoed. It sends again after a millisecond, from the buffer into which it received: once an old answer has come
 /// and the right one is lost, it asks for the old one for ever. It does so by plain UDP, too (`-T s`), on a machine that is busy enough.
 const ECHO_LIMIT: Duration = Duration::from_secs(20);
@@ -386,7 +383,7 @@ fn both(bench: &Bench, site: &Site<'_>, case: &Case) -> Result<(), String> {
     let limit = if echoes { ECHO_LIMIT } else { LIMIT };
     for _ in 0..2 {
         match once(bench, site, case, limit) {
-            Err(why) if why.contains(RPING_RACE) => bench.progress.note("rping: once more"),
+            Err(why) if why.contains(rping::MET_ITSELF) => bench.progress.note("rping: once more"),
             Err(why) if echoes && why.contains(&End::TimedOut.to_string()) => {
                 bench.progress.note("udpong: once more");
             }

@@ -10,6 +10,7 @@ use crate::namespaces::{Namespaces, SERVER};
 use crate::over::Over;
 use crate::pair;
 use crate::process::{Job, PAUSE};
+use crate::rping;
 use crate::test::{Bench, ENOUGH, Tally};
 use std::time::Instant;
 
@@ -213,7 +214,7 @@ fn link_local(bench: &Bench, hosts: &Namespaces, client: usize) -> Result<(), St
         let asks = site.job(client, &asks, Some(port))?.run(&bench.scratch, LIMIT)?;
         let server = server.finish(Instant::now() + LIMIT);
         // As in `both`: rping may have met itself, when all was done.
-        let met_itself = asks.stderr.contains(super::RPING_RACE);
+        let met_itself = asks.stderr.contains(rping::MET_ITSELF);
         if !asks.stdout.contains("ping data: rdma-ping-4:") || !(asks.ok() || met_itself) {
             return Err(format!("{}{}", server.report("server"), asks.report("client")));
         }

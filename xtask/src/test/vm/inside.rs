@@ -5,6 +5,7 @@ use super::{Side, rsockets};
 use crate::pair::{self, Pair};
 use crate::perftest;
 use crate::process::{Finished, Job, PAUSE, Running};
+use crate::rping;
 use crate::scratch::Scratch;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -234,24 +235,23 @@ impl Scenario {
             }
             How::Connect { server, client, comes } => {
                 let (server, client) = (job(server), job(client));
-                connect(&mut record, &server, &client, comes, scratch)?;
+                let run = || connect(&server, &client, comes, scratch);
+                let met_itself = |said: &crate::Result<String>| {
+                    said.as_ref().is_ok_and(|said| said.contains(rping::MET_ITSELF))
+                };
+                record = rping::again(run, met_itself)?;
             }
         }
         Ok(record)
     }
 }
 
-/// A server and its client, who meet by the kernel's connection manager.
-fn connect(
-    record: &mut String,
-    server: &Job,
-    client: &Job,
-    comes: Comes,
-    scratch: &Scratch,
-) -> crate::Result<()> {
+/// The record of a server and its client, who meet by the kernel's connection manager.
+fn connect(server: &Job, client: &Job, comes: Comes, scratch: &Scratch) -> crate::Result<String> {
+    let mut record = String::new();
     if comes == Comes::Alone {
-        add(record, "client", &client.run(scratch, LIMIT)?);
-        return Ok(());
+        add(&mut record, "client", &client.run(scratch, LIMIT)?);
+        return Ok(record);
     }
     let deadline = Instant::now() + LIMIT;
     let mut server = server.start(scratch)?;
@@ -260,11 +260,11 @@ fn connect(
     if comes == Comes::Endless {
         server.kill();
         server.finish(deadline);
-        add(record, "client", &client);
-        return Ok(());
+        add(&mut record, "client", &client);
+        return Ok(record);
     }
-    both(record, &(server.finish(deadline), Some(client)));
-    Ok(())
+    both(&mut record, &(server.finish(deadline), Some(client)));
+    Ok(record)
 }
 
 /// Waits until a client has somebody to come to, or the server has ended. The kernel shows who listens a little before it lets anybody in, so that
