@@ -13,7 +13,7 @@ use super::{
     hello::{HandshakeMessage, Refusal},
     lock,
     peer::{Known, Parts, Peer},
-    slots::socket_name,
+    slots::Kind,
 };
 use soft_sys::{Errno, unix::Socket};
 
@@ -122,7 +122,7 @@ impl Core {
     /// A connection to whoever has `slot`; `None` if we have met meanwhile.
     fn dial(&self, slot: u16, deadline: Instant) -> Result<Option<Socket>, PeerError> {
         let directory = self.lease.directory();
-        let name = socket_name(slot);
+        let name = Kind::Socket.of(slot);
         let path = directory.path().join(&name);
         while self.known(slot).is_none() {
             // A forked child may keep the socket of a dead process open, but not its lock.

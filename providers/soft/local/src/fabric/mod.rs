@@ -51,7 +51,7 @@ use self::{
     handshake::{RINGS_SEALS, TABLES_SEALS},
     peer::{Parts, PeerTable, Rings},
     service::Service,
-    slots::{Lease, Slots, socket_name},
+    slots::{Kind, Lease, Slots},
 };
 pub use soft_sys::dir::Stamp;
 
@@ -439,7 +439,7 @@ fn segment(
 }
 
 fn publish_socket(directory: &Directory, slot: u16) -> Result<Socket, FabricError> {
-    let name = socket_name(slot);
+    let name = Kind::Socket.of(slot);
     let path = directory.path().join(&name);
     let listen = || {
         // What is there is a dead process's, as the slot is ours.

@@ -2,7 +2,7 @@
 
 use super::directory::unusable;
 use super::error::FabricError;
-use super::slots::{Lease, note_name};
+use super::slots::{Kind, Lease};
 use soft_sys::dir::Stamp;
 use std::fs::File;
 use std::io::Write;
@@ -18,11 +18,10 @@ impl Lease {
         if !self.is_ours() {
             return Ok(());
         }
-        let name = note_name(self.slot());
+        let [name, new] = [Kind::Note, Kind::NewNote].map(|kind| kind.of(self.slot()));
         let directory = self.directory();
         let write = || {
             // Whoever reads finds one or the other, and that something in the directory has changed.
-            let new = name.with_extension("new");
             let _ = directory.dir().unlink(&new);
             let file = File::from(directory.dir().open_file(&new, directory.file_mode())?);
             directory.share(file.as_fd())?;
@@ -34,7 +33,7 @@ impl Lease {
 
     /// What the process with a slot says; that it is still there is for who asks to find out.
     pub(super) fn noted(&self, slot: u16) -> Option<Vec<u8>> {
-        self.directory().dir().read_file(&note_name(slot), MOST).ok()
+        self.directory().dir().read_file(&Kind::Note.of(slot), MOST).ok()
     }
 
     /// When processes joined or left last, or said something new; `None`: so short a time ago that more may have happened at that time.

@@ -180,8 +180,8 @@ impl Lease {
             return;
         }
         let _registry = lock(&REGISTRY);
-        for kind in KINDS {
-            let _ = self.directory.dir().unlink(Path::new(&format!("{}.{kind}", self.slot)));
+        for kind in Kind::ALL {
+            let _ = self.directory.dir().unlink(&kind.of(self.slot));
         }
         match lock_directory(&self.directory, Arc::clone(self.file.get()), Instant::now(), PARTING)
         {
@@ -201,17 +201,38 @@ impl Drop for Lease {
     }
 }
 
-/// What files of a process are named, behind its slot: its socket, what it says to whoever comes, and what it is about to say.
-const KINDS: [&str; 3] = ["sock", "gids", "new"];
-
-/// The name of the note of the process that owns `slot`.
-pub(super) fn note_name(slot: u16) -> PathBuf {
-    format!("{slot}.gids").into()
+/// A file that a process has in the directory for as long as it has its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The socket by which it is met.
+    Socket,
+    /// What it says to whoever comes.
+    Note,
+    /// What it is about to say.
+    NewNote,
 }
 
-/// The name of the socket of the process that owns `slot`.
-pub(super) fn socket_name(slot: u16) -> PathBuf {
-    format!("{slot}.sock").into()
+impl Kind {
+    const ALL: [Self; 3] = [Self::Socket, Self::Note, Self::NewNote];
+
+    const fn ending(self) -> &'static str {
+        match self {
+            Self::Socket => "sock",
+            Self::Note => "gids",
+            Self::NewNote => "new",
+        }
+    }
+
+    /// The file's name, if the process that owns `slot` has it.
+    pub(super) fn of(self, slot: u16) -> PathBuf {
+        format!("{slot}.{}", self.ending()).into()
+    }
+
+    /// Whose the file with this name is.
+    fn owner_of(name: &str) -> Option<u16> {
+        let (slot, ending) = name.split_once('.')?;
+        Self::ALL.iter().any(|kind| kind.ending() == ending).then(|| slot.parse().ok())?
+    }
 }
 
 /// An open `slots` file.
@@ -508,10 +529,7 @@ fn sweep(directory: &Directory, file: &SlotFile) {
     let entries = fs::read_dir(path).or_else(|_| fs::read_dir(directory.path()));
     for entry in entries.into_iter().flatten().flatten() {
         let name = PathBuf::from(entry.file_name());
-        let slot = name.to_str().and_then(|name| {
-            let (slot, kind) = name.split_once('.')?;
-            KINDS.contains(&kind).then(|| slot.parse::<u16>().ok())?
-        });
+        let slot = name.to_str().and_then(Kind::owner_of);
         if slot.is_some_and(|slot| file.owner(slot).is_none()) {
             let _ = directory.dir().unlink(&name);
         }

@@ -30,7 +30,7 @@ impl Scene {
 
     fn connect(&self) -> Socket {
         let directory = self.fabric.core.lease.directory();
-        let name = socket_name(1);
+        let name = Kind::Socket.of(1);
         let path = directory.path().join(&name);
         loop {
             match Socket::connect(directory.dir(), &path, &name) {
