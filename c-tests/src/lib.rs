@@ -10,6 +10,7 @@ pub mod release;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 /// What the checked programs of `programs/` share, of the same folder.
 pub const RIG: [&str; 2] = ["rig.c", "ends.c"];
@@ -170,6 +171,26 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
         inputs.extend(RIG.map(|name| sources.join(name)));
     }
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
+}
+
+/// As [`compile`] of each of them, as many at a time as there are processors. What `folder` has from before is not compiled again.
+pub fn compile_all(programs: &[Program], folder: &Path) -> Vec<Result<PathBuf, CompileError>> {
+    let once = |program: &Program| {
+        let file = folder.join(program.name);
+        if file.exists() { Ok(file) } else { compile(program, folder) }
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let share = programs.len().div_ceil(processors).max(1);
+    thread::scope(|scope| {
+        let shares = programs.chunks(share);
+        let workers: Vec<_> = shares
+            .map(|share| scope.spawn(|| share.iter().map(once).collect::<Vec<_>>()))
+            .collect();
+        let join = |worker: thread::ScopedJoinHandle<'_, Vec<_>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().flat_map(join).collect()
+    })
 }
 
 /// Compiles the program that a hostile process attacks.

@@ -82,8 +82,7 @@ fn every_command_asks_the_kernel_what_rdma_core_asks() {
 fn compare(bench: &Bench) {
     let mut called = BTreeSet::new();
     for run in runs() {
-        let theirs = bench.record(&run, Side::Theirs);
-        let ours = bench.record(&run, Side::Ours);
+        let [theirs, ours] = bench.records(&run);
         if let Some(difference) = first_difference(&theirs, &ours) {
             panic!("release {}, {run:?}: {difference}", bench.release.number);
         }
@@ -100,7 +99,10 @@ fn compare_told(bench: &Bench) {
     let differs = |release| {
         let bench = bench.told(release);
         let mut plain = runs().into_iter().filter(|run| run.fail.is_none() && !run.import);
-        plain.any(|run| bench.record(&run, Side::Theirs) != bench.record(&run, Side::Ours))
+        plain.any(|run| {
+            let [theirs, ours] = bench.records(&run);
+            theirs != ours
+        })
     };
     assert!(!differs("56"), "the setting is not heeded");
     assert!(!differs("61,56"), "one of two settings is not heeded");
@@ -288,6 +290,15 @@ impl Bench {
         let output = self.command(side).arg("where").output().expect("the program starts");
         let path = text(&output);
         fs::canonicalize(path.trim()).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    }
+
+    /// Of theirs and of ours, which run side by side.
+    fn records(&self, run: &Run) -> [String; 2] {
+        std::thread::scope(|scope| {
+            let theirs = scope.spawn(|| self.record(run, Side::Theirs));
+            let ours = self.record(run, Side::Ours);
+            [theirs.join().expect("the thread says what is wrong"), ours]
+        })
     }
 
     fn record(&self, run: &Run, side: Side) -> String {

@@ -30,10 +30,11 @@ pub(super) fn run_these(
     tally: &mut Tally,
     programs: impl Iterator<Item = Program>,
 ) -> crate::Result<()> {
-    for program in programs {
-        let program = &program;
-        bench.step(&format!("c: compiling {}", program.name));
-        let exe = match ferroverbs_c_tests::compile(program, bench.scratch.path()) {
+    let programs: Vec<_> = programs.collect();
+    bench.step(&format!("c: compiling {} programs", programs.len()));
+    let compiled = ferroverbs_c_tests::compile_all(&programs, bench.scratch.path());
+    for (program, compiled) in programs.iter().zip(compiled) {
+        let exe = match compiled {
             Ok(exe) => exe,
             Err(error) => {
                 tally.failures.push(error.to_string());

@@ -2,27 +2,46 @@
 //! other.
 
 use super::{HEURISTICS, LIMIT, MALFORMED, icrc, sound};
-use crate::process::{End, Job};
+use crate::process::{End, Finished, Job, Running};
 use crate::test::Bench;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Requests for each file, which are numbered from 1.
 const REQUESTS: usize = 3;
 
-/// As [`sound`] of each of them: how many packets they have, or which of them is wrong.
+/// As [`sound`] of each of them: how many packets they have, or which of them is wrong. Each processor has its share of them.
 pub(super) fn all_sound(bench: &Bench, files: &[PathBuf]) -> crate::Result<Vec<usize>> {
+    let shares = std::thread::available_parallelism().map_or(1, usize::from);
+    let shares = files.chunks(files.len().div_ceil(shares).max(1));
+    let asked: Vec<_> =
+        shares.map(|files| Ok((files, ask(bench, files)?))).collect::<crate::Result<_>>()?;
+    let deadline = Instant::now() + LIMIT;
+    let counts = asked.into_iter().map(|(files, sharkd)| {
+        let done = sharkd.finish(deadline);
+        if done.end == End::Exited(127) {
+            // A Wireshark without it.
+            return files.iter().map(|file| sound(bench, file)).collect();
+        }
+        counted(bench, files, &done)
+    });
+    Ok(counts.collect::<crate::Result<Vec<_>>>()?.concat())
+}
+
+/// A sharkd that looks at these.
+fn ask(bench: &Bench, files: &[PathBuf]) -> crate::Result<Running> {
     let home = home(bench)?;
     let requests = home.join("requests");
     fs::write(&requests, asked(files))
         .map_err(|e| format!("cannot write {}: {e}", requests.display()))?;
     let job = Job::new("sh").args(["-c", "exec sharkd - < \"$0\""]).arg(&requests);
-    let done = job.env("HOME", &home).run(&bench.scratch, LIMIT)?;
-    if done.end == End::Exited(127) {
-        // A Wireshark without it.
-        return files.iter().map(|file| sound(bench, file)).collect();
-    }
+    job.env("HOME", &home).start(&bench.scratch)
+}
+
+/// How many packets sharkd says that they have, or which of them is wrong.
+fn counted(bench: &Bench, files: &[PathBuf], done: &Finished) -> crate::Result<Vec<usize>> {
     let answers: Vec<&str> = done.stdout.lines().collect();
     let count = |(index, file): (usize, &PathBuf)| {
         read(&answers, index * REQUESTS + 1).or_else(|answer| {
