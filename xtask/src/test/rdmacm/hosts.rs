@@ -94,6 +94,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("rdmacm: {name}"));
         tally.record(&name, both(bench, &site(bench, &hosts, address)?, case));
     }
+    let patient = rsockets::Patient::begin(bench, tally);
     bench.step("rdmacm: ten thousand connections between two hosts");
     let many = both(bench, &site(bench, &hosts, SERVER)?, &TEN_THOUSAND);
     tally.record("ten thousand connections between two hosts", many);
@@ -149,14 +150,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         drop(other);
     }
     losses::run(bench, tally, &hosts)?;
-    // These take the adapter's retries, a minute, so that they go on side by side, and one side has to do; on one host both are tried.
-    let idle = rsockets::Idle::begin(bench, tally);
-    let name = format!("rstream between two hosts, {} is killed", rsockets::SIDES[0]);
-    bench.step(&format!("rdmacm: {name}"));
-    tally.record(&name, rsockets::killed(bench, &at, 0));
-    let name = "an idle rsocket whose peer's cable is cut (SO_KEEPALIVE)";
-    bench.step(&format!("rdmacm: {name}"));
-    tally.record(name, idle.and_then(rsockets::Idle::end));
+    patient.end(bench, tally);
     match hosts.set_cable(1500, "loss 10%") {
         Ok(()) => {
             for case in LOSSY {

@@ -241,11 +241,14 @@ fn served(
 
 /// One end is killed while both talk; the other one hears that the connection is over, and does not wait for ever.
 pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
+    talking(bench, site, victim)?.hears()
+}
+
+/// Two ends of a stream talk, and one is killed.
+fn talking(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<Left, String> {
     let talk = ["rstream", "-T", "b", "-S", "64", "-C", "1000000", "-I", "1000000"];
     let client = [&talk[..], &["-s", ADDRESS]].concat();
-    let left = killed_while(bench, site, victim, [&talk, &client])?;
-    let heard = !left.ok() && left.stderr.contains("Connection reset by peer");
-    heard.then_some(()).ok_or_else(|| left.report(SIDES[1 - victim]))
+    Left::of(bench, site, victim, [&talk, &client])
 }
 
 /// Runs a server and a client, and kills one of them while they talk. How the other one ended.
@@ -255,30 +258,93 @@ pub(super) fn killed_while(
     victim: usize,
     commands: [&[&str]; 2],
 ) -> Result<Finished, String> {
-    let port = pair::free_port()?;
-    let server = site.serve(bench, &site.job(0, commands[0], Some(port))?, TCP, port)?;
-    let client = site.job(1, commands[1], Some(port))?.start(&bench.scratch)?;
-    let deadline = Instant::now() + LIMIT;
-    let mut both = [server, client];
-    let begun = ticks(&both[0])?;
-    while ticks(&both[0])? < begun + TALK {
-        if both.iter_mut().any(Running::ended) || Instant::now() > deadline {
-            let ends = both.map(|one| one.finish(Instant::now()));
-            return Err(format!("{}{}", ends[0].report("server"), ends[1].report("client")));
+    Left::of(bench, site, victim, commands)?.end()
+}
+
+/// Who is left of a server and a client.
+struct Left {
+    who: &'static str,
+    process: Running,
+    deadline: Instant,
+}
+
+impl Left {
+    /// Runs a server and a client, and kills one of them while they talk.
+    fn of(
+        bench: &Bench,
+        site: &Site<'_>,
+        victim: usize,
+        commands: [&[&str]; 2],
+    ) -> Result<Self, String> {
+        let port = pair::free_port()?;
+        let server = site.serve(bench, &site.job(0, commands[0], Some(port))?, TCP, port)?;
+        let client = site.job(1, commands[1], Some(port))?.start(&bench.scratch)?;
+        let deadline = Instant::now() + LIMIT;
+        let mut both = [server, client];
+        let begun = ticks(&both[0])?;
+        while ticks(&both[0])? < begun + TALK {
+            if both.iter_mut().any(Running::ended) || Instant::now() > deadline {
+                let ends = both.map(|one| one.finish(Instant::now()));
+                return Err(format!("{}{}", ends[0].report("server"), ends[1].report("client")));
+            }
+            std::thread::sleep(PAUSE);
         }
-        std::thread::sleep(PAUSE);
+        both[victim].kill();
+        let [server, client] = both;
+        let process = if victim == 0 { client } else { server };
+        Ok(Self { who: SIDES[1 - victim], process, deadline })
     }
-    both[victim].kill();
-    let [server, client] = both.map(|one| one.finish(deadline));
-    let left = if victim == 0 { client } else { server };
-    if left.end == End::TimedOut {
-        return Err(left.report(&format!("{} waits", SIDES[1 - victim])));
+
+    /// How it ended.
+    fn end(self) -> Result<Finished, String> {
+        let done = self.process.finish(self.deadline);
+        if done.end == End::TimedOut {
+            return Err(done.report(&format!("{} waits", self.who)));
+        }
+        Ok(done)
     }
-    Ok(left)
+
+    /// It hears that the connection is over.
+    fn hears(self) -> Result<(), String> {
+        let who = self.who;
+        let done = self.end()?;
+        let heard = !done.ok() && done.stderr.contains("Connection reset by peer");
+        heard.then_some(()).ok_or_else(|| done.report(who))
+    }
+}
+
+/// What takes all retries of an adapter, most of a minute, and goes on beside other tests, each between two hosts of its own.
+pub(super) struct Patient {
+    widowed: Result<(Left, Namespaces), String>,
+    idle: Result<Idle, String>,
+}
+
+impl Patient {
+    /// One side has to do; on one host both are tried.
+    const VICTIM: usize = 0;
+
+    pub(super) fn begin(bench: &Bench, tally: &mut Tally) -> Self {
+        bench.step("rdmacm: a stream whose other end is killed, and one whose cable is cut");
+        let widowed = || {
+            let hosts = Namespaces::new()?;
+            let left = talking(bench, &site(bench, &hosts, SERVER)?, Self::VICTIM)?;
+            Ok((left, hosts))
+        };
+        Self { widowed: widowed(), idle: Idle::begin(bench, tally) }
+    }
+
+    pub(super) fn end(self, bench: &Bench, tally: &mut Tally) {
+        let name = format!("rstream between two hosts, {} is killed", SIDES[Self::VICTIM]);
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(&name, self.widowed.and_then(|(left, _hosts)| left.hears()));
+        let name = "an idle rsocket whose peer's cable is cut (SO_KEEPALIVE)";
+        bench.step(&format!("rdmacm: {name}"));
+        tally.record(name, self.idle.and_then(Idle::end));
+    }
 }
 
 /// A stream that nobody uses, between two hosts of its own, whose cable was cut.
-pub(super) struct Idle {
+struct Idle {
     server: Running,
     _client: Running,
     _hosts: Namespaces,
@@ -289,7 +355,7 @@ impl Idle {
     ///
     /// # Errors
     /// There is none, or nobody asks: for people.
-    pub(super) fn begin(bench: &Bench, tally: &mut Tally) -> Result<Self, String> {
+    fn begin(bench: &Bench, tally: &mut Tally) -> Result<Self, String> {
         /// The opcode of an RDMA WRITE of one packet, without immediate data (IBTA vol 1, 9.2).
         const WRITE: u8 = 0x0a;
         let hosts = Namespaces::new()?;
@@ -322,7 +388,7 @@ impl Idle {
     ///
     /// # Errors
     /// It has not: for people.
-    pub(super) fn end(self) -> Result<(), String> {
+    fn end(self) -> Result<(), String> {
         let server = self.server.finish(Instant::now() + LIMIT);
         if server.ok() { Ok(()) } else { Err(server.report("server")) }
     }
