@@ -52,7 +52,7 @@ fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     let first = match how {
         First::Dies => place.start(bench, BESIDE.0, BESIDE.1)?,
         // It ends by itself.
-        First::Leaves => place.start(bench, BESIDE.0, &["-g", "1", "-e", "-n", "40000"])?,
+        First::Leaves => place.start(bench, BESIDE.0, &["-g", "1", "-e", "-n", "24000"])?,
     };
     let mut stopped = pair(bench, &place)?;
     stopped.go_on(bench)?;
