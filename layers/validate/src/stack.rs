@@ -161,6 +161,7 @@ mod tests {
     #[test]
     fn a_function_that_was_inlined_hides_nobody() {
         let told = lines(&outer()).join("\n");
-        assert!(told.contains("::inlined ") && told.contains("::outer "), "{told}");
+        // With its path, or, where there are line tables alone, without.
+        assert!(told.contains("inlined (") && told.contains("outer ("), "{told}");
     }
 }
