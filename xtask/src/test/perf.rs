@@ -111,7 +111,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         for kind in *types {
             let events: &[bool] = if has_events { &[false, true] } else { &[false] };
             for &with_events in events {
-                let mut args = vec!["-c", kind, "-n", "120"];
+                let mut args = vec!["-c", kind, "-n", "200"];
                 if has_all {
                     args.push("-a");
                 }
