@@ -160,8 +160,13 @@ mod tests {
 
     #[test]
     fn a_function_that_was_inlined_hides_nobody() {
-        let told = lines(&outer()).join("\n");
-        // With its path, or, where there are line tables alone, without.
-        assert!(told.contains("inlined (") && told.contains("outer ("), "{told}");
+        let told = lines(&outer());
+        // Where there are line tables alone, the path is missing before the name.
+        let is_told = |name: &str| {
+            let mut names =
+                told.iter().filter_map(|line| line.split_once(" (")?.0.rsplit("::").next());
+            names.any(|it| it == name)
+        };
+        assert!(is_told("inlined") && is_told("outer"), "{told:#?}");
     }
 }
