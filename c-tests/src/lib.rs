@@ -173,19 +173,24 @@ pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
 }
 
-/// As [`compile`] of each of them, as many at a time as there are processors. What `folder` has from before is not compiled again.
+/// As [`compile`], unless `folder` has it from before.
+///
+/// # Errors
+/// The compiler's messages; warnings count.
+pub fn compiled(program: &Program, folder: &Path) -> Result<PathBuf, CompileError> {
+    let file = folder.join(program.name);
+    if file.exists() { Ok(file) } else { compile(program, folder) }
+}
+
+/// As [`compiled`] of each of them, as many at a time as there are processors; in the order of `programs`.
 pub fn compile_all(programs: &[Program], folder: &Path) -> Vec<Result<PathBuf, CompileError>> {
-    let once = |program: &Program| {
-        let file = folder.join(program.name);
-        if file.exists() { Ok(file) } else { compile(program, folder) }
-    };
+    let one = |program| compiled(program, folder);
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let share = programs.len().div_ceil(processors).max(1);
     thread::scope(|scope| {
         let shares = programs.chunks(share);
-        let workers: Vec<_> = shares
-            .map(|share| scope.spawn(|| share.iter().map(once).collect::<Vec<_>>()))
-            .collect();
+        let workers: Vec<_> =
+            shares.map(|share| scope.spawn(|| share.iter().map(one).collect::<Vec<_>>())).collect();
         let join = |worker: thread::ScopedJoinHandle<'_, Vec<_>>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };

@@ -230,10 +230,8 @@ fn own(
 ) -> crate::Result<Job> {
     let program = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == name);
     let program = program.ok_or_else(|| format!("{name} is not in the list of C programs"))?;
-    let file = bench.scratch.path().join(program.name);
-    if !file.exists() {
-        ferroverbs_c_tests::compile(program, bench.scratch.path()).map_err(|e| e.to_string())?;
-    }
+    let file = ferroverbs_c_tests::compiled(program, bench.scratch.path());
+    let file = file.map_err(|e| e.to_string())?;
     // None of ours confuses an lkey and an rkey, and some tell that they differ.
     let job =
         place.job(bench, 0, &file.to_string_lossy(), args)?.env("FERROVERBS_SOFT_KEYS", "distinct");
