@@ -7,7 +7,7 @@
  * no error. "all": it writes everything that it has mapped, so their data and their connection may suffer, and nothing else.
  */
 #define PARTNER_BODY
-#include "../programs/partner.h"
+#include "partner.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "../asleep.h"
+#include "asleep.h"
 #include "kernel.h"
 
 /* The next event that is not about addresses, of which there are as many as the kernel likes. */

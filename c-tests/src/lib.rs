@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-/// What the checked programs of `programs/` share, of the same folder.
+/// The sources that all checked programs share, in `programs/rig/`.
 pub const RIG: [&str; 2] = ["rig.c", "ends.c"];
 
-/// A C program of `programs/`.
+/// A C program of `programs/`: `programs/<folder>/<name>.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
+    /// The verbs object or subject that the program tests.
+    pub folder: &'static str,
     /// File name without `.c`.
     pub name: &'static str,
     /// How it is run.
@@ -27,6 +29,14 @@ pub struct Program {
     /// Whether it is worth running on each data path (cross-memory attach, without it by setting,
     /// without it because the kernel refuses).
     pub each_path: bool,
+}
+
+impl Program {
+    /// The file with its `main`.
+    #[must_use]
+    pub fn source(&self) -> PathBuf {
+        here().join(format!("programs/{}/{}.c", self.folder, self.name))
+    }
 }
 
 /// What a program needs, and how its result is judged.
@@ -64,76 +74,81 @@ const TM_RANDOM: &[&str] =
 /// Seed and seconds of `storm`: one that repeats, one from the clock (it prints which).
 const STORM: &[&str] = &["2 2", "0 4"];
 
-const fn checked(name: &'static str, runs: &'static [&'static str], each_path: bool) -> Program {
-    Program { name, kind: Kind::Checked, runs, each_path }
+const fn checked(
+    folder: &'static str,
+    name: &'static str,
+    runs: &'static [&'static str],
+    each_path: bool,
+) -> Program {
+    Program { folder, name, kind: Kind::Checked, runs, each_path }
 }
 
-const fn compared(name: &'static str) -> Program {
-    Program { name, kind: Kind::Compared, runs: &[], each_path: false }
+const fn compared(folder: &'static str, name: &'static str) -> Program {
+    Program { folder, name, kind: Kind::Compared, runs: &[], each_path: false }
 }
 
 /// All programs, the simple ones first.
 pub const PROGRAMS: &[Program] = &[
-    compared("names"),
-    compared("marshal"),
-    compared("fork_ranges"),
-    checked("objects", &[], false),
-    checked("limits", &[], false),
-    checked("limits_objects", &[], false),
-    checked("modify_qp", &[], false),
-    checked("data", ONE_AND_TWO, true),
-    checked("builders", ONE_AND_TWO, true),
-    checked("builders_xrc", &[], true),
-    checked("flags", ONE_AND_TWO, true),
-    checked("atomics", ONE_AND_TWO, true),
-    checked("errors", ONE_AND_TWO, true),
-    checked("refusals", ONE_AND_TWO, false),
-    checked("mr", ONE_AND_TWO, true),
-    checked("newer", ONE_AND_TWO, true),
-    checked("mw", ONE_AND_TWO, true),
-    checked("dm", ONE_AND_TWO, true),
-    checked("import", ONE_AND_TWO, true),
-    checked("runs", ONE_AND_TWO, true),
-    checked("bulk", &[], true),
-    checked("mapped", ONE_AND_TWO, true),
-    checked("ud", ONE_AND_TWO, false),
-    checked("lossy", ONE_AND_TWO, false),
-    checked("multicast", &[], false),
-    checked("tso_ud", &[], false),
-    checked("reconnect", &[], true),
-    checked("comers", &[], false),
-    checked("flood", &[], false),
-    checked("raw_packet", &[], false),
-    checked("flow", &[], false),
-    checked("rss", &[], false),
-    checked("cq", &[], false),
-    checked("cq_ex", ONE_AND_TWO, false),
-    checked("cq_limits", ONE_AND_TWO, false),
-    checked("domains", &[], false),
-    checked("qp_events", ONE_AND_TWO, true),
-    checked("faults", ONE_AND_TWO, true),
-    checked("faults_raw", &[], false),
-    checked("faults_xrc", &[], true),
-    checked("ports", ONE_AND_TWO, true),
-    checked("srq", ONE_AND_TWO, false),
-    checked("xrc", &["one", "two", "three"], true),
-    checked("tm", TM, true),
-    checked("tm_random", TM_RANDOM, true),
-    checked("threads", &[], false),
-    checked("threads_post", &[], true),
-    checked("device_threads", &[], false),
-    checked("fork", &[], true),
-    checked("many_qps", &[], true),
-    checked("random_ops", ONE_AND_TWO, true),
-    checked("storm", STORM, true),
-    checked("idle", &[], false),
-    checked("queues", &[], false),
-    checked("refused", &[], false),
-    checked("address_space", &[], false),
-    checked("sleepers", &[], false),
-    checked("cancelled", &[], false),
-    checked("stopped", &[], false),
-    checked("unmapped", &[], true),
+    compared("device", "names"),
+    compared("device", "marshal"),
+    compared("mr", "fork_ranges"),
+    checked("device", "objects", &[], false),
+    checked("device", "limits", &[], false),
+    checked("device", "limits_objects", &[], false),
+    checked("qp", "modify_qp", &[], false),
+    checked("qp", "data", ONE_AND_TWO, true),
+    checked("qp", "builders", ONE_AND_TWO, true),
+    checked("xrc", "builders_xrc", &[], true),
+    checked("qp", "flags", ONE_AND_TWO, true),
+    checked("qp", "atomics", ONE_AND_TWO, true),
+    checked("qp", "errors", ONE_AND_TWO, true),
+    checked("qp", "refusals", ONE_AND_TWO, false),
+    checked("mr", "mr", ONE_AND_TWO, true),
+    checked("device", "newer", ONE_AND_TWO, true),
+    checked("mr", "mw", ONE_AND_TWO, true),
+    checked("mr", "dm", ONE_AND_TWO, true),
+    checked("device", "import", ONE_AND_TWO, true),
+    checked("qp", "runs", ONE_AND_TWO, true),
+    checked("wires", "bulk", &[], true),
+    checked("mr", "mapped", ONE_AND_TWO, true),
+    checked("wires", "ud", ONE_AND_TWO, false),
+    checked("wires", "lossy", ONE_AND_TWO, false),
+    checked("wires", "multicast", &[], false),
+    checked("wires", "tso_ud", &[], false),
+    checked("qp", "reconnect", &[], true),
+    checked("wires", "comers", &[], false),
+    checked("wires", "flood", &[], false),
+    checked("wires", "raw_packet", &[], false),
+    checked("wires", "flow", &[], false),
+    checked("wires", "rss", &[], false),
+    checked("cq", "cq", &[], false),
+    checked("cq", "cq_ex", ONE_AND_TWO, false),
+    checked("cq", "cq_limits", ONE_AND_TWO, false),
+    checked("device", "domains", &[], false),
+    checked("qp", "qp_events", ONE_AND_TWO, true),
+    checked("faults", "faults", ONE_AND_TWO, true),
+    checked("faults", "faults_raw", &[], false),
+    checked("faults", "faults_xrc", &[], true),
+    checked("faults", "ports", ONE_AND_TWO, true),
+    checked("srq", "srq", ONE_AND_TWO, false),
+    checked("xrc", "xrc", &["one", "two", "three"], true),
+    checked("tags", "tm", TM, true),
+    checked("tags", "tm_random", TM_RANDOM, true),
+    checked("stress", "threads", &[], false),
+    checked("stress", "threads_post", &[], true),
+    checked("device", "device_threads", &[], false),
+    checked("device", "fork", &[], true),
+    checked("qp", "many_qps", &[], true),
+    checked("stress", "random_ops", ONE_AND_TWO, true),
+    checked("stress", "storm", STORM, true),
+    checked("cq", "idle", &[], false),
+    checked("cq", "queues", &[], false),
+    checked("device", "refused", &[], false),
+    checked("stress", "address_space", &[], false),
+    checked("cq", "sleepers", &[], false),
+    checked("device", "cancelled", &[], false),
+    checked("mr", "stopped", &[], false),
+    checked("mr", "unmapped", &[], true),
 ];
 
 /// The programs of `kernel-device/`, which want a kernel's RDMA devices and may do with them what they
@@ -160,15 +175,29 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The folder of sources and headers that C tests of all folders share, from the repository's root.
+pub const RIG_FOLDER: &str = "c-tests/programs/rig";
+
+/// As [`RIG_FOLDER`], absolute.
+#[must_use]
+pub fn rig_folder() -> PathBuf {
+    here().join("programs/rig")
+}
+
+/// The files of [`RIG`].
+#[must_use]
+pub fn rig() -> [PathBuf; 2] {
+    RIG.map(|name| rig_folder().join(name))
+}
+
 /// Compiles a program of [`PROGRAMS`] into `folder` and returns its path.
 ///
 /// # Errors
 /// The compiler's messages; warnings count.
 pub fn compile(program: &Program, folder: &Path) -> Result<PathBuf, CompileError> {
-    let sources = here().join("programs");
-    let mut inputs = vec![sources.join(format!("{}.c", program.name))];
+    let mut inputs = vec![program.source()];
     if program.kind == Kind::Checked {
-        inputs.extend(RIG.map(|name| sources.join(name)));
+        inputs.extend(rig());
     }
     cc(&inputs, &folder.join(program.name), &["-libverbs", "-lpthread"])
 }
@@ -204,7 +233,7 @@ pub fn compile_all(programs: &[Program], folder: &Path) -> Vec<Result<PathBuf, C
 /// The compiler's messages; warnings count.
 pub fn compile_besieged(folder: &Path) -> Result<PathBuf, CompileError> {
     let mut inputs = vec![here().join("hostile/besieged.c")];
-    inputs.extend(RIG.map(|name| here().join("programs").join(name)));
+    inputs.extend(rig());
     cc(&inputs, &folder.join("besieged"), &["-libverbs", "-lpthread"])
 }
 
@@ -299,7 +328,10 @@ fn cc(inputs: &[PathBuf], output: &Path, libraries: &[&str]) -> Result<PathBuf, 
         message,
     };
     let done = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(rig_folder())
+        .arg("-o")
         .arg(output)
         .args(inputs)
         .args(libraries)
@@ -326,15 +358,31 @@ mod tests {
             .collect()
     }
 
+    /// Folders of `programs/` whose files are not in [`PROGRAMS`]: shared sources, and the programs
+    /// of librdmacm, which the group `rdmacm` lists.
+    const OTHER: [&str; 2] = ["rig", "cm"];
+
     #[test]
     fn every_source_is_in_the_list_and_the_other_way_round() {
-        let mut files = sources("programs");
-        for rig in RIG {
-            assert!(files.remove(rig.trim_end_matches(".c")), "{rig} is gone");
+        let mut files = BTreeSet::new();
+        for folder in std::fs::read_dir(here().join("programs")).unwrap() {
+            let folder = folder.unwrap().file_name().into_string().unwrap();
+            if !OTHER.contains(&&*folder) {
+                let names = sources(&format!("programs/{folder}"));
+                files.extend(names.into_iter().map(|name| format!("{folder}/{name}")));
+            }
         }
-        let listed: BTreeSet<String> = PROGRAMS.iter().map(|p| p.name.to_string()).collect();
+        let listed: BTreeSet<String> =
+            PROGRAMS.iter().map(|p| format!("{}/{}", p.folder, p.name)).collect();
         assert_eq!(files, listed);
+        assert_eq!(listed.len(), PROGRAMS.len(), "a program is listed twice");
         let listed: BTreeSet<String> = KERNEL_DEVICE.iter().map(|p| (*p).to_string()).collect();
         assert_eq!(sources("kernel-device"), listed);
+    }
+
+    #[test]
+    fn names_of_programs_differ_between_folders() {
+        let names: BTreeSet<&str> = PROGRAMS.iter().map(|p| p.name).collect();
+        assert_eq!(names.len(), PROGRAMS.len());
     }
 }

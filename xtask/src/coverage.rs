@@ -2,11 +2,11 @@
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
-use ferroverbs_c_tests::{PROGRAMS, Program, RIG};
+use ferroverbs_c_tests::{PROGRAMS, Program, RIG, RIG_FOLDER};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the table is, from the repository's top.
 const FILE: &str = "docs/soft-coverage.md";
@@ -108,31 +108,37 @@ fn summarised(text: &str, summary: &str) -> crate::Result<String> {
 }
 
 fn tests(root: &Path) -> crate::Result<Vec<Test>> {
-    let folder = root.join(PROGRAMS_FOLDER);
-    let names: BTreeSet<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+    let rig = root.join(RIG_FOLDER);
     let mut tests = Vec::new();
     // Which programs include a file, be it by another one.
     let mut includers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for name in names {
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut programs = PROGRAMS.to_vec();
+    programs.sort_by_key(|program| program.name);
+    for program in programs {
+        let folder = root.join(PROGRAMS_FOLDER).join(program.folder);
+        let name = program.name;
         let file = read(&folder.join(format!("{name}.c")))?;
         let source = code(&file);
-        let across = PROGRAMS.iter().any(|p| p.name == name && is_across(p, &source));
+        let across = is_across(&program, &source);
         let mut wanted = included(&file);
         while let Some(header) = wanted.pop() {
             let users = includers.entry(header.clone()).or_default();
             if users.last() != Some(&tests.len()) {
                 users.push(tests.len());
-                wanted.extend(included(&read(&folder.join(&header))?));
+                let file = included_file(&folder, &rig, &header);
+                wanted.extend(included(&read(&file)?));
+                files.insert(header, file);
             }
         }
         tests.push(Test { name: name.into(), words: words(&source), across });
     }
     // What every program does, or all of a kind, in several processes where they have several.
     for name in RIG {
-        tests.push(shared(&folder, name)?);
+        tests.push(shared(&rig.join(name), name)?);
     }
     for (header, users) in includers {
-        let Test { name, words, across } = shared(&folder, &header)?;
+        let Test { name, words, across } = shared(&files[&header], &header)?;
         match users[..] {
             // A part of it.
             [only] => tests[only].words.extend(words),
@@ -142,12 +148,18 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
     Ok(tests)
 }
 
-fn shared(folder: &Path, name: &str) -> crate::Result<Test> {
-    let source = code(&read(&folder.join(name))?);
+fn shared(file: &Path, name: &str) -> crate::Result<Test> {
+    let source = code(&read(file)?);
     Ok(Test { name: name.into(), words: words(&source), across: true })
 }
 
-/// The files of the same folder that a source includes.
+/// Where the compiler finds an included file: beside the source that includes it, or in the rig's folder.
+fn included_file(folder: &Path, rig: &Path, name: &str) -> PathBuf {
+    let beside = folder.join(name);
+    if beside.exists() { beside } else { rig.join(name) }
+}
+
+/// The names of the files that a source includes from its folder or the rig's.
 fn included(source: &str) -> Vec<String> {
     let name =
         |line: &str| line.trim().strip_prefix("#include \"")?.strip_suffix('"').map(str::to_string);

@@ -1,4 +1,4 @@
-//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/storm.c` for as long as wanted, a seed after the other,
+//! `cargo xtask soak [MINUTES]`: the storm of `c-tests/programs/stress/storm.c` for as long as wanted, a seed after the other,
 //! over each data path in turn. With `--hostile`, attacks on it and on another program (`crate::hostile`); with `--hosts`, it and another program between two hosts.
 
 mod hosts;

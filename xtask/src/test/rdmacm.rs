@@ -350,7 +350,7 @@ pub(super) fn compiled(bench: &Bench, name: &str) -> Result<PathBuf, String> {
     let compiled = Job::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
         .arg(prefix.join("include"))
-        .arg(bench.paths.root.join(format!("c-tests/connections/{name}.c")))
+        .arg(bench.paths.root.join(format!("c-tests/programs/cm/{name}.c")))
         .arg("-o")
         .arg(&exe)
         .arg("-L")

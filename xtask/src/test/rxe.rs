@@ -23,7 +23,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("tools/messages.c", &["-libverbs"]),
     ("tools/group.c", &["-libverbs"]),
     ("bench/connect.c", &["-lrdmacm", "-libverbs"]),
-    ("connections/children_tcp.c", &["-pthread"]),
+    ("programs/cm/children_tcp.c", &["-pthread"]),
     ("/usr/share/doc/libucx-dev/examples/ucp_client_server.c", &["-lucp", "-lucs"]),
 ];
 

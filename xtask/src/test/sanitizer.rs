@@ -10,7 +10,7 @@ use super::checks::cargo;
 use super::{Bench, Tally};
 use crate::over::DataPath;
 use crate::process::Job;
-use ferroverbs_c_tests::RIG;
+use ferroverbs_c_tests::{PROGRAMS, rig, rig_folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -89,16 +89,19 @@ fn runtime(bench: &Bench) -> crate::Result<Option<PathBuf>> {
 
 /// Compiles the program, instrumented by the C compiler and linked with the toolchain's runtime.
 fn program(bench: &Bench, folder: &Path, runtime: &Path) -> crate::Result<PathBuf> {
-    let sources = bench.paths.root.join("c-tests/programs");
     let compiler = || Job::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into())).dir(folder);
     let mut objects = Vec::new();
-    let main = format!("{PROGRAM}.c");
-    for name in [main.as_str()].into_iter().chain(RIG) {
+    let main = PROGRAMS.iter().find(|program| program.name == PROGRAM);
+    let main = main.ok_or_else(|| format!("{PROGRAM} is not in the list of C programs"))?;
+    for source in [main.source()].into_iter().chain(rig()) {
+        let name = source.file_stem().unwrap_or_default();
         let object = folder.join(name).with_extension("o");
         let done = compiler()
-            .args(["-fsanitize=thread", "-std=gnu11", "-O1", "-g", "-c", "-o"])
+            .args(["-fsanitize=thread", "-std=gnu11", "-O1", "-g", "-c", "-I"])
+            .arg(rig_folder())
+            .arg("-o")
             .arg(&object)
-            .arg(sources.join(name))
+            .arg(&source)
             .run(&bench.scratch, RUN)?;
         if !done.ok() {
             return Err(done.report("cc"));

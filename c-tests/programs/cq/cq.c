@@ -3,7 +3,7 @@
  * overflow. ibv_get_cq_event(3), ibv_req_notify_cq(3), ibv_destroy_cq(3).
  */
 #include "rig.h"
-#include "../asleep.h"
+#include "asleep.h"
 #include <fcntl.h>
 #include <sys/epoll.h>
 

@@ -6,7 +6,7 @@
  */
 #include "frames.h"
 #include "control.h"
-#include "../asleep.h"
+#include "asleep.h"
 
 enum { FRAMES = 5, HEADER = 14 };
 

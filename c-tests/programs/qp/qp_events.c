@@ -4,7 +4,7 @@
  * acknowledged. ibv_modify_qp(3), ibv_get_async_event(3).
  */
 #include "rig.h"
-#include "../asleep.h"
+#include "asleep.h"
 
 #define BIG (3u << 20)
 

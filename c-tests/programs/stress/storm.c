@@ -7,7 +7,7 @@
  * second process is on the other host; the cable has to carry packets of 4096 bytes.
  */
 #include "storm.h"
-#include "../tools/refuse_cma.h"
+#include "../../tools/refuse_cma.h"
 
 uint64_t storm_seed;
 unsigned storm_round;
