@@ -1,5 +1,5 @@
 //! Which folder of the front-end may import which, which library of ours may stand on which, and where unsafe code may be
-//! (docs/architecture.md, CONTRIBUTING.md): arrows go one way.
+//! (docs/design/architecture.md, CONTRIBUTING.md): arrows go one way.
 
 #[path = "arrows/imports.rs"]
 mod imports;
@@ -248,7 +248,7 @@ fn calls(code: &str, function: &str) -> bool {
     before.iter().any(|text| text.ends_with(['.', ':', ' ', '!', '(']) && !text.ends_with("fn "))
 }
 
-/// The rows of the table behind `heading` of docs/architecture.md: a file, and its functions.
+/// The rows of the table behind `heading` of docs/design/architecture.md: a file, and its functions.
 fn walk<'a>(page: &'a str, heading: &str) -> Vec<(&'a str, Vec<&'a str>)> {
     let (_, section) = page.split_once(heading).expect("the heading of a walk");
     let section = section.split("\n#").next().expect("a section");
@@ -264,7 +264,7 @@ fn walk<'a>(page: &'a str, heading: &str) -> Vec<(&'a str, Vec<&'a str>)> {
 #[test]
 fn walks_pass_the_files_that_the_documentation_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("a page");
+    let page = fs::read_to_string(root.join("docs/design/architecture.md")).expect("a page");
     let send = walk(&page, "### The walk of an 8-byte SEND\n");
     assert!((5..=WALK).contains(&send.len()), "{} files", send.len());
     for walk in [send, walk(&page, "### The walk of a tag-matched message\n")] {

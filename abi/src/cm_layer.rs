@@ -1,5 +1,5 @@
 //! Our interface for layers of librdmacm: shared objects that stand between a program and `librdmacm.so.1`. A layer exports one *data* symbol,
-//! [`CM_LAYER_SYMBOL`], of type [`ferroverbs_cm_layer`]; the same object may be a layer of verbs, too ([`crate::layer`]). docs/layers.md says what it may do.
+//! [`CM_LAYER_SYMBOL`], of type [`ferroverbs_cm_layer`]; the same object may be a layer of verbs, too ([`crate::layer`]). docs/reference/layers.md says what it may do.
 //!
 //! `attach` is called once in a process. `next` has what lies beneath: no entry is NULL, and none changes. `mine` is all NULL: what the layer puts there is
 //! called in place of the entry of `next`; what it leaves NULL is passed on. Both tables live as long as the process. It returns 0, or an errno: then the

@@ -1,5 +1,5 @@
 //! Our interface for layers: shared objects that stand between a program and its provider. A layer exports one *data*
-//! symbol, [`LAYER_SYMBOL`], of type [`ferroverbs_layer`]; docs/layers.md and ferroverbs-layers(7) say what it may do.
+//! symbol, [`LAYER_SYMBOL`], of type [`ferroverbs_layer`]; docs/reference/layers.md and ferroverbs-layers(7) say what it may do.
 //!
 //! `attach` gets two tables, which live until `free_context` of `next` is called. `next` is that of what lies beneath: no entry is NULL, and an entry may
 //! change as long as the context is open, so that each call reads its entry anew (as an atomic word). `mine` is all NULL: what the layer puts there is

@@ -337,7 +337,7 @@ int main(int argc, char **argv)
 	if (!strcmp(how, "killed-now"))
 		raise(SIGKILL);
 	if (!strcmp(how, "killed")) {
-		/* What docs/capture.md promises: whoever polls in vain for so long has all of it in the file. */
+		/* What docs/guide/capture.md promises: whoever polls in vain for so long has all of it in the file. */
 		struct timespec now, begin;
 		struct ibv_wc wc;
 		long long waited;

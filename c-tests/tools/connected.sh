@@ -1,5 +1,5 @@
 #!/bin/bash
-# Programs of others that connect by librdmacm, each as docs/programs.md has it: connected.sh FERROVERBS TOOLS [HOST [some]], in a folder where it may make
+# Programs of others that connect by librdmacm, each as docs/guide/programs.md has it: connected.sh FERROVERBS TOOLS [HOST [some]], in a folder where it may make
 # files, over the adapter. With HOST it is in that host of a cluster of two, and the clients are in host2; `some` leaves out what is large or tested elsewhere.
 # Prints `good NAME`, or `bad NAME` and what was said.
 ferroverbs=$1 tools=$2 some=${4:-}
@@ -89,7 +89,7 @@ mpicc.openmpi -O1 -o ring "$tools/mpi_ring.c" > client 2>&1 &&
     timeout -k 1 100 mpirun.openmpi --oversubscribe --map-by node -n 4 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca osc pt2pt ./ring > client 2>&1
 report "Open MPI over verbs;ofi_rxm" $? client
 
-# It binds to the address of a device, which loopback's is not (docs/rdmacm.md), and has ports of its own.
+# It binds to the address of a device, which loopback's is not (docs/reference/rdmacm.md), and has ports of its own.
 if [ -n "$between" ]; then
     udapl() {
         echo "soft-c u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$2 0\" \"\"" > "$1.conf"

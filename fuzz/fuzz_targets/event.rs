@@ -1,3 +1,3 @@
-//! See docs/fuzzing.md.
+//! See docs/design/fuzzing.md.
 #![no_main]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| ferroverbs_fuzz::run("event", data));

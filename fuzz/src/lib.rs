@@ -1,4 +1,4 @@
-//! Fuzz targets: each takes any bytes as what a file, the kernel, a peer or a person wrote, and panics if something is wrong. See docs/fuzzing.md.
+//! Fuzz targets: each takes any bytes as what a file, the kernel, a peer or a person wrote, and panics if something is wrong. See docs/design/fuzzing.md.
 
 mod kernel;
 

@@ -7,7 +7,7 @@
 //! 3. [`template`] puts the definitions where a template asks for them. Everything else in a header (macros, inline functions,
 //!    the order) is the template's own text.
 //!
-//! docs/headers.md explains the directives of a template.
+//! docs/design/headers.md explains the directives of a template.
 
 #![forbid(unsafe_code)]
 

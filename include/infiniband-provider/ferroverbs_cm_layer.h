@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * A layer of librdmacm, by Ferroverbs: a shared object between a program and librdmacm.so.1, which FERROVERBS_LAYERS names (ferroverbs-layers(7),
- * docs/layers.md). The same object may be a layer of verbs (ferroverbs_layer.h), too. The Rust form is abi/src/cm_layer.rs.
+ * docs/reference/layers.md). The same object may be a layer of verbs (ferroverbs_layer.h), too. The Rust form is abi/src/cm_layer.rs.
  */
 #ifndef INFINIBAND_FERROVERBS_CM_LAYER_H
 #define INFINIBAND_FERROVERBS_CM_LAYER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * A layer of Ferroverbs: a shared object between a program and the provider of its device, which
- * FERROVERBS_LAYERS names (ferroverbs-layers(7), docs/layers.md). The Rust form is abi/src/layer.rs.
+ * FERROVERBS_LAYERS names (ferroverbs-layers(7), docs/reference/layers.md). The Rust form is abi/src/layer.rs.
  */
 #ifndef INFINIBAND_FERROVERBS_LAYER_H
 #define INFINIBAND_FERROVERBS_LAYER_H

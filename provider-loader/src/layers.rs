@@ -1,4 +1,4 @@
-//! Layers that the environment names (docs/layers.md): which files they are, and what they export. Both of our libraries that have a chain of layers ask here.
+//! Layers that the environment names (docs/reference/layers.md): which files they are, and what they export. Both of our libraries that have a chain of layers ask here.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Layers between a program and this library (docs/layers.md): shared objects that `FERROVERBS_LAYERS` names. Exported names jump to where [`TABLE`] says, and
+//! Layers between a program and this library (docs/reference/layers.md): shared objects that `FERROVERBS_LAYERS` names. Exported names jump to where [`TABLE`] says, and
 //! that is our own function as long as there are no layers.
 //!
 //! Who uses the connection manager begins with a call that makes something. These calls look for layers, once in a process.

@@ -1,4 +1,4 @@
-//! Layers: shared objects between a program and its provider, named by `FERROVERBS_LAYERS` (docs/layers.md).
+//! Layers: shared objects between a program and its provider, named by `FERROVERBS_LAYERS` (docs/reference/layers.md).
 //!
 //! Each layer of a context has two tables of operations: `next`, what lies beneath it, and `mine`, what it puts in place of that. What is
 //! called in the end lies where it always does: in the context's own table and where inline functions look. So nothing is added to a

@@ -1,4 +1,4 @@
-//! docs/soft-coverage.md, and its summary in docs/soft-provider.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
+//! docs/reference/soft-coverage.md, and its summary in docs/reference/soft-provider.md: which test exercises each verb, opcode, flag, event and status of verbs.h over the software adapter. `cargo xtask matrix` writes it, and
 //! a name that no test mentions needs a line in `c-tests/data/not-exercised.tsv` which says why.
 
 use crate::files::{is_current, read};
@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where the table is, from the repository's top.
-const FILE: &str = "docs/soft-coverage.md";
+const FILE: &str = "docs/reference/soft-coverage.md";
 /// Where its summary is, between these lines.
-const SUMMARY_FILE: &str = "docs/soft-provider.md";
+const SUMMARY_FILE: &str = "docs/reference/soft-provider.md";
 const SUMMARY: [&str; 2] =
     ["<!-- by cargo xtask matrix: begin -->\n", "<!-- by cargo xtask matrix: end -->\n"];
 const HEADER: &str = "include/infiniband/verbs.h";

@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz`: the targets of `fuzz/` under libFuzzer, on the stable toolchain: what `cargo fuzz` asks of a nightly compiler for
-//! coverage are passes of LLVM that any rustc takes. docs/fuzzing.md tells what the targets are.
+//! coverage are passes of LLVM that any rustc takes. docs/design/fuzzing.md tells what the targets are.
 
 use crate::paths::Paths;
 use crate::process::{Finished, Job, PAUSE, Running};
@@ -228,7 +228,7 @@ mod tests {
             entries.filter_map(stem).collect()
         };
         let (library, manifest) = (read("fuzz/src/lib.rs"), read("fuzz/Cargo.toml"));
-        let document = read("docs/fuzzing.md");
+        let document = read("docs/design/fuzzing.md");
         let between = |text: &str, before: &str, after: &str| -> BTreeSet<String> {
             let lines = text.lines().filter_map(|line| line.trim().strip_prefix(before));
             lines.filter_map(|rest| Some(rest.split_once(after)?.0.to_owned())).collect()

@@ -1,4 +1,4 @@
-//! `cargo xtask headers`: writes `include/` from the abi crate and from templates (docs/headers.md). The generator is a crate of its
+//! `cargo xtask headers`: writes `include/` from the abi crate and from templates (docs/design/headers.md). The generator is a crate of its
 //! own, so that nobody else has to build what it stands on.
 
 use crate::paths::Paths;

@@ -52,7 +52,7 @@ enum Command {
     Test(test::Args),
     /// Random operations over the soft adapter, checked, one seed after the other
     Soak(soak::Args),
-    /// Run fuzz targets: everything that reads what others write (docs/fuzzing.md)
+    /// Run fuzz targets: everything that reads what others write (docs/design/fuzzing.md)
     Fuzz(fuzz::Args),
     /// Measure the soft adapter beside its peers and the machine's limits
     Bench(bench::Args),
@@ -68,7 +68,7 @@ enum Command {
     Dist(dist::Args),
     /// Write include/ from the abi crate
     Headers(headers::Args),
-    /// Write docs/abi-matrix.md and docs/soft-coverage.md
+    /// Write docs/reference/abi-matrix.md and docs/reference/soft-coverage.md
     Matrix(matrix::Args),
     /// The measurements of `bench start-up`, in the virtual machine
     #[command(name = bench::INSIDE, hide = true)]

@@ -1,4 +1,4 @@
-//! `cargo xtask matrix`: writes docs/abi-matrix.md, which says of each name that libibverbs and librdmacm export under
+//! `cargo xtask matrix`: writes docs/reference/abi-matrix.md, which says of each name that libibverbs and librdmacm export under
 //! which versions it is there, what implements it, and which tests mention it.
 
 use crate::files::{is_current, read};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where it is, from the repository's top.
-const FILE: &str = "docs/abi-matrix.md";
+const FILE: &str = "docs/reference/abi-matrix.md";
 
 const PRIVATE: &str = "IBVERBS_PRIVATE_";
 

@@ -1,4 +1,4 @@
-//! What programs find of the software adapter: its table of GIDs, and the path MTU of its port. The rules are those of docs/hosts.md: index 0 is known on this
+//! What programs find of the software adapter: its table of GIDs, and the path MTU of its port. The rules are those of docs/guide/hosts.md: index 0 is known on this
 //! host alone, and the addresses of the interfaces that are up follow, those of loopback only where there are no others.
 
 use super::devices::{self, Device};

@@ -1,4 +1,4 @@
-//! The layer `capture`: writes packets for Wireshark (docs/capture.md). Of a wire between hosts those that were sent and received, as the adapter tells of
+//! The layer `capture`: writes packets for Wireshark (docs/guide/capture.md). Of a wire between hosts those that were sent and received, as the adapter tells of
 //! them; of anything else what requests and completions would be on one, said to be so.
 
 mod completions;

@@ -1,5 +1,5 @@
 //! The layer `stats`: counts what a program does with its devices, queue pairs, completion queues and memory regions, and measures how long requests take,
-//! in a file that others read meanwhile and that survives the process (docs/stats.md). The words of the file are told in `layer_records::stats`;
+//! in a file that others read meanwhile and that survives the process (docs/guide/stats.md). The words of the file are told in `layer_records::stats`;
 //! `ferroverbs top` and `ferroverbs stats` show them.
 
 mod flight;

@@ -1,6 +1,6 @@
 //! What all layers of ours have in common: tables of objects by their address ([`table`]), a lock of a few instructions ([`spin`]), what becomes of a
 //! layer when its process forks or ends ([`life`]), files that survive it ([`file`](mod@file)), what its variable says ([`settings`]), and the *tap*: it
-//! stands in a context's chain (docs/layers.md), sees each call, each request however it was posted and each completion however it was polled, and tells a
+//! stands in a context's chain (docs/reference/layers.md), sees each call, each request however it was posted and each completion however it was polled, and tells a
 //! [`Watch`] of them. Objects are the provider's; what is known about them lies beside.
 
 mod builder;
@@ -450,7 +450,7 @@ macro_rules! beneath {
         // SAFETY: the table lives as long as its context. Its entries are words that the front-end replaces as a whole.
         #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
         let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // Never NULL: docs/layers.md.
+        // Never NULL: docs/reference/layers.md.
         match entry {
             Some(function) => function,
             None => std::process::abort(),

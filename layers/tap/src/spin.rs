@@ -1,5 +1,5 @@
 //! A lock of a few instructions for what belongs to one queue. It is held for some tens of nanoseconds, or while a message about a request is
-//! written, and across no call to the provider but its functions that read a completion (docs/locking.md).
+//! written, and across no call to the provider but its functions that read a completion (docs/design/locking.md).
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! The layer `trace`: records each call, request and completion in a file that survives the process, the *flight recorder* (docs/trace.md). What is
+//! The layer `trace`: records each call, request and completion in a file that survives the process, the *flight recorder* (docs/guide/trace.md). What is
 //! written is binary and of one size; it is made text, JSON or a timeline by whoever reads it (`ferroverbs trace`). Only when a completion brings an error is
 //! text written by the process itself.
 

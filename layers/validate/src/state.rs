@@ -49,7 +49,7 @@ macro_rules! beneath {
         // SAFETY: the table lives as long as its context. Its entries are words that the front-end replaces as a whole.
         #[allow(unused_unsafe, reason = "most calls are within the unsafe block of the call itself")]
         let entry = unsafe { core::ptr::read_volatile(&raw const (*next).$name) };
-        // Never NULL: docs/layers.md.
+        // Never NULL: docs/reference/layers.md.
         match entry {
             Some(function) => function,
             None => std::process::abort(),

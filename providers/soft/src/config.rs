@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn the_pages_have_every_variable_and_no_other() {
         let page = include_str!("../../../man/ferroverbs-soft.7");
-        let document = include_str!("../../../docs/soft-provider.md");
+        let document = include_str!("../../../docs/reference/soft-provider.md");
         for name in NAMES {
             assert!(page.contains(&format!(".It Ev {name}\n")), "{name} in ferroverbs-soft(7)");
             assert!(document.contains(&format!("| `{name}` |")), "{name} in soft-provider.md");

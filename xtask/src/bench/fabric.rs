@@ -1,4 +1,4 @@
-//! `cargo xtask bench fabric`: 256 hosts on a virtual clock (docs/wire-simulation.md), as a table and as a picture over time. Nothing in it depends on the machine.
+//! `cargo xtask bench fabric`: 256 hosts on a virtual clock (docs/reference/wire-simulation.md), as a table and as a picture over time. Nothing in it depends on the machine.
 
 use crate::paths::Paths;
 use crate::process::Job;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// With building, on a slow machine.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-const PAGE: &str = "docs/wire-simulation.md";
-const PICTURE: &str = "docs/wire-simulation.svg";
+const PAGE: &str = "docs/reference/wire-simulation.md";
+const PICTURE: &str = "docs/reference/wire-simulation.svg";
 
 /// What is drawn: several senders or answers for one link. Name and number of queue pairs, as the table has them, and what the picture calls it.
 const DRAWN: [(&str, &str, &str); 5] = [
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_page_shows_the_picture_and_a_row_of_each_curve() {
-        let page = include_str!("../../../docs/wire-simulation.md");
+        let page = include_str!("../../../docs/reference/wire-simulation.md");
         assert!(
             page.contains("](wire-simulation.svg)") && page.contains("cargo xtask bench fabric")
         );

@@ -57,10 +57,10 @@ const QUESTIONS: &[Question] = &[
 /// How many times as long a message may take at most, by the question's number: what others cost is as it is.
 const GOALS: &[(usize, &str, f64)] = &[(0, "trace", 1.3), (0, "validate", 2.0)];
 
-/// The section of docs/benchmarks.md.
+/// The section of docs/reference/benchmarks.md.
 pub(super) const SECTION: &str = "## Layers\n";
 
-/// Measures and prints; with `write` also into docs/benchmarks.md.
+/// Measures and prints; with `write` also into docs/reference/benchmarks.md.
 pub(super) fn main(
     paths: &Paths,
     rounds: usize,
@@ -86,11 +86,11 @@ pub(super) fn main(
     let text = report(&names, values, rounds, Sample::of(loads));
     print!("{text}");
     if write {
-        let page = paths.root.join("docs/benchmarks.md");
+        let page = paths.root.join("docs/reference/benchmarks.md");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).map_err(fail)?;
         fs::write(&page, with_section(&old, SECTION, &text)).map_err(fail)?;
-        println!("\nwritten: docs/benchmarks.md");
+        println!("\nwritten: docs/reference/benchmarks.md");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// How often each contender is asked
     #[arg(long, value_name = "N", default_value = "5")]
     rounds: NonZeroUsize,
-    /// Write docs/benchmarks.md and docs/benchmarks.svg
+    /// Write docs/reference/benchmarks.md and docs/reference/benchmarks.svg
     #[arg(long)]
     write: bool,
     #[command(subcommand)]
@@ -60,7 +60,7 @@ enum Only {
         /// How often each is asked
         #[arg(long, value_name = "N", default_value = "5")]
         rounds: NonZeroUsize,
-        /// Write the section of docs/benchmarks.md
+        /// Write the section of docs/reference/benchmarks.md
         #[arg(long)]
         write: bool,
     },
@@ -78,7 +78,7 @@ enum Only {
         /// How often each contender is asked
         #[arg(long, value_name = "N", default_value = "3")]
         rounds: NonZeroUsize,
-        /// Write the section of docs/benchmarks.md, and docs/benchmarks-wire.svg
+        /// Write the section of docs/reference/benchmarks.md, and docs/reference/benchmarks-wire.svg
         #[arg(long)]
         write: bool,
         /// Only what is measured in a virtual machine, beside the kernel's rxe
@@ -90,7 +90,7 @@ enum Only {
     },
     /// The wire between 256 hosts on a virtual clock: congestion and losses
     Fabric {
-        /// Write the table of docs/wire-simulation.md, and docs/wire-simulation.svg
+        /// Write the table of docs/reference/wire-simulation.md, and docs/reference/wire-simulation.svg
         #[arg(long)]
         write: bool,
     },
@@ -167,13 +167,13 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     bench.progress.clear();
     print!("{}", report.text());
     if args.write {
-        let page = paths.root.join("docs/benchmarks.md");
-        let picture = paths.root.join("docs/benchmarks.svg");
+        let page = paths.root.join("docs/reference/benchmarks.md");
+        let picture = paths.root.join("docs/reference/benchmarks.svg");
         let fail = |e: std::io::Error| format!("cannot write {}: {e}", page.display());
         let old = fs::read_to_string(&page).unwrap_or_default();
         fs::write(&page, page::carried(&old, &report.markdown())).map_err(fail)?;
         fs::write(&picture, plot::svg(&report.curves)?).map_err(fail)?;
-        println!("\nwritten: docs/benchmarks.md, docs/benchmarks.svg");
+        println!("\nwritten: docs/reference/benchmarks.md, docs/reference/benchmarks.svg");
     }
     Ok(ended(&report))
 }

@@ -1,4 +1,4 @@
-//! Sections of docs/benchmarks.md that commands of their own write.
+//! Sections of docs/reference/benchmarks.md that commands of their own write.
 
 use super::{layers, wire};
 

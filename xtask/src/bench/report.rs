@@ -159,7 +159,7 @@ impl Report {
         text
     }
 
-    /// For docs/benchmarks.md.
+    /// For docs/reference/benchmarks.md.
     pub(super) fn markdown(&self) -> String {
         let mut text = String::from(
             "# Benchmarks\n\nWritten by `cargo xtask bench --write`; do not edit it.\n\n",

@@ -1,4 +1,4 @@
-//! The examples of docs/debugging.md are run: each command in a block that is marked `console` prints what stands below it. A line `...` stands for any number
+//! The examples of docs/guide/debugging.md are run: each command in a block that is marked `console` prints what stands below it. A line `...` stands for any number
 //! of lines. Numbers that change from run to run, and folders, are left out of the comparison.
 
 use super::validate::{self, Files};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const PAGE: &str = "docs/debugging.md";
+const PAGE: &str = "docs/guide/debugging.md";
 /// Where the page has its files, and the library.
 const HOME: &str = "/home/me";
 const LIBRARY: &str = "/usr/lib/ferroverbs/lib";

@@ -118,10 +118,13 @@ const GROUPS: &[Group] = &[
     Group { name: "loom", what: "models of soft's memory orders", run: loom::run },
     Group {
         name: "matrix",
-        what: "docs/abi-matrix.md and docs/soft-coverage.md are up to date",
+        what: "docs/reference/abi-matrix.md and docs/reference/soft-coverage.md are up to date",
         run: |bench, tally| {
-            tally.record("docs/abi-matrix.md", crate::matrix::check(&bench.paths.root));
-            tally.record("docs/soft-coverage.md", crate::coverage::check(&bench.paths.root));
+            tally.record("docs/reference/abi-matrix.md", crate::matrix::check(&bench.paths.root));
+            tally.record(
+                "docs/reference/soft-coverage.md",
+                crate::coverage::check(&bench.paths.root),
+            );
             Ok(())
         },
     },
@@ -159,7 +162,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         name: "examples",
-        what: "what docs/debugging.md shows is what is printed",
+        what: "what docs/guide/debugging.md shows is what is printed",
         run: examples::run,
     },
     Group {

@@ -1,4 +1,4 @@
-//! Hundreds of hosts and ten thousand queue pairs, as a table for `docs/wire-simulation.md`:
+//! Hundreds of hosts and ten thousand queue pairs, as a table for `docs/reference/wire-simulation.md`:
 //! `cargo run --release -p ferroverbs-roce --example fabric`. With the name of a file, samples over time go there; `cargo xtask bench fabric` draws them.
 
 #[path = "../tests/sim/mod.rs"]

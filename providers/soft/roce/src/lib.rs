@@ -78,7 +78,7 @@
 //! what DCQCN leaves to lossless Ethernet, which sockets do not have: a receiver's buffer is finite. It shrinks where packets
 //! are lost in queues, not where they are lost by chance: round trips that are no longer than ever tell that no queue is
 //! full. More than a third is never chance, nor is what comes within 10 ms of a notification. As notification
-//! point, we answer marked packets with a CNP, at most one per 50 us. `docs/wire-simulation.md` of the project has
+//! point, we answer marked packets with a CNP, at most one per 50 us. `docs/reference/wire-simulation.md` of the project has
 //! figures of hundreds of hosts and ten thousand queue pairs.
 //!
 //! # Trust

@@ -56,7 +56,7 @@ const BESIDES: u64 = 2;
 
 /// Bytes of packets with `packet` bytes of data each that a socket with a buffer of `buffer` bytes is taken to hold; 0: it is not known how large that is. The kernel
 /// counts what it has allocated: up to three times as much as short packets have, and hardly more than long ones that it merged. With half of this nothing is lost
-/// either, but sixteen queue pairs have half of the bandwidth (docs/hosts.md).
+/// either, but sixteen queue pairs have half of the bandwidth (docs/guide/hosts.md).
 pub(super) fn room(buffer: usize, packet: u32) -> u64 {
     let buffer = if buffer == 0 { DEFAULT_BUFFER } else { buffer } as u64;
     match packet {

@@ -1,4 +1,4 @@
-//! The tables of `bench wire`, and its section of docs/benchmarks.md.
+//! The tables of `bench wire`, and its section of docs/reference/benchmarks.md.
 
 use super::ask::Said;
 use super::questions::{
@@ -13,7 +13,7 @@ use std::fmt::Write;
 #[derive(Debug, Default)]
 pub(super) struct Answers(BTreeMap<(usize, What, &'static str), Vec<Said>>);
 
-/// The section of docs/benchmarks.md.
+/// The section of docs/reference/benchmarks.md.
 pub(in crate::bench) const SECTION: &str = "## Between hosts\n";
 /// The part of it about a cable that loses packets of all.
 pub(super) const DROPPED: &str = "### Losses on the cable\n";
@@ -95,7 +95,7 @@ impl Answers {
     pub(super) fn text(&self, rounds: usize, lost_by: &str) -> String {
         let mut text = format!(
             "{}\n\nMedian of {rounds} rounds of `cargo xtask bench wire`, in which all took turns, each side on a CPU of its own; latencies are half round trips, \
-             GB are 1e9 bytes. The two hosts are network namespaces. `UDP` spins on an unconnected socket, which a RoCE packet needs (docs/roce.md); a connected \
+             GB are 1e9 bytes. The two hosts are network namespaces. `UDP` spins on an unconnected socket, which a RoCE packet needs (docs/design/roce.md); a connected \
              one need not look for the route. With offloads the kernel cuts and merges datagrams of the length of our packets.\n\n",
             machine()
         );

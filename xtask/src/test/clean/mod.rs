@@ -1,5 +1,5 @@
 //! `cargo xtask test --clean`: the tests in a fresh Debian that has what the README demands and nothing else
-//! (docs/clean-room.md).
+//! (docs/design/clean-room.md).
 
 mod host;
 mod room;

@@ -1,4 +1,4 @@
-//! The commands of README.md and docs/cluster.md that make a cluster, as they stand there.
+//! The commands of README.md and docs/guide/cluster.md that make a cluster, as they stand there.
 
 use super::super::Tally;
 use super::cluster::{Cluster, MPIS, said};
@@ -8,7 +8,7 @@ use std::fs;
 
 const DOCUMENTS: [(&str, &str); 2] = [
     ("README.md", include_str!("../../../../README.md")),
-    ("docs/cluster.md", include_str!("../../../../docs/cluster.md")),
+    ("docs/guide/cluster.md", include_str!("../../../../docs/guide/cluster.md")),
 ];
 
 /// What a command says when all went well, by a word of it, or of what is typed there.
